@@ -1,0 +1,47 @@
+# Two commands do everything on a fresh clone that has python3 (with venv) and make:
+#   make rehearse    install, then train a tiny twin of the survival recipe on this machine
+#   make test        install, then run the tests
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+
+# The stamp changes when what to install changes, so a second run installs nothing.
+STAMP := $(VENV)/.installed-$(shell cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
+
+.PHONY: install rehearse test test-long lint golden schemas bench clean
+
+install: $(STAMP)
+
+$(STAMP):
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=25"
+	@# torch first: a later package must not choose another build of it.
+	$(BIN)/python -m pip install --quiet -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[train,dev]"
+	touch $@
+
+rehearse: install
+	$(BIN)/recipe rehearse recipes/survival.yaml
+
+test: install lint
+	$(BIN)/python -m pytest -m "not long"
+
+test-long: install
+	$(BIN)/python -m pytest -m long
+
+lint: install
+	$(BIN)/ruff check runner tests benchmarks schemas
+	$(BIN)/ruff format --check runner tests benchmarks schemas
+
+# Rewrites what is generated; look at `git diff` before committing.
+schemas: install
+	$(BIN)/python schemas/build.py
+
+golden: schemas
+	RECIPE_GOLDEN=write $(BIN)/python -m pytest tests/test_golden.py
+
+bench: install
+	$(BIN)/python benchmarks/check_speed.py
+
+clean:
+	rm -rf build runs $(VENV)

@@ -1,0 +1,38 @@
+"""Names: telling a person which name they meant, and making names that a cluster accepts."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import re
+from collections.abc import Iterable
+from typing import Any
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The known name most like `word`, or None when nothing is near."""
+    by_lower = {name.lower(): name for name in known}
+    found = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
+    return by_lower[found[0]] if found else None
+
+
+def listed(words: Iterable[str], joint: str = "and") -> str:
+    """Names as a person lists them: `a`, `b` and `c`."""
+    quoted = [f"`{word}`" for word in words]
+    return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} {joint} {quoted[-1]}" if quoted else ""
+
+
+def content_hash(value: Any, length: int = 10) -> str:
+    """The first `length` hexadecimal digits of a value's SHA-256; equal values, equal digits, on every machine."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:length]
+
+
+# Kubeflow appends `-worker-N` to a job's name, and a pod's host name holds 63 characters.
+JOB_NAME = re.compile(r"[a-z]([-a-z0-9]{0,51}[a-z0-9])?\Z")
+
+
+def label(text: str) -> str:
+    """A value that Kubernetes accepts as a label: at most 63 of [A-Za-z0-9._-], alphanumeric at both ends."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:63].strip("-._")

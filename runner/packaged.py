@@ -1,0 +1,23 @@
+"""Where the starter recipes and the schemas lie: in the wheel beside the code, in a checkout at its root."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+
+@cache
+def folder(kind: str) -> Path:
+    """The folder `recipes` or `schemas` that came with this installation."""
+    here = Path(__file__).resolve().parent
+    in_wheel = here / "_packaged" / kind
+    return in_wheel if in_wheel.is_dir() else here.parent / kind
+
+
+def starters() -> list[Path]:
+    """The starter recipes, sorted by name."""
+    return sorted(folder("recipes").glob("*.yaml"))
+
+
+def schema_file(scenario: str) -> Path:
+    return folder("schemas") / f"{scenario}.schema.json"

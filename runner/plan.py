@@ -1,0 +1,97 @@
+"""Plan: what is to run, on what. It knows nothing of Kubernetes; the targets dress it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A file to write: a path relative to the output folder, and its whole text."""
+
+    path: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Place:
+    """Folders as the training process sees them, all absolute.
+
+    config_dir: the emitted configs; data_dir: prepared data; run_dir: results, shared by all machines;
+    scratch_dir: this machine's own, may be lost.
+    accelerator: whether there are GPUs; without, processes talk over gloo and DDP stands in for sharding.
+    """
+
+    config_dir: str
+    data_dir: str
+    run_dir: str
+    scratch_dir: str
+    accelerator: bool = True
+
+    @property
+    def checkpoints_dir(self) -> str:
+        return f"{self.run_dir}/checkpoints"
+
+    @property
+    def best_model_dir(self) -> str:
+        return f"{self.run_dir}/best_model"
+
+
+@dataclass(frozen=True)
+class Machines:
+    """Equal machines, each with `gpus_per_node` GPUs; memory in GiB, per machine."""
+
+    nodes: int
+    gpus_per_node: int
+    gpu: str
+    memory_gib: int
+    cpus: int
+
+    @property
+    def world_size(self) -> int:
+        return self.nodes * self.gpus_per_node
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One training run of one engine.
+
+    engine: who trains, a key of `runner.execute.engines.ENGINES`.
+    config: the engine's settings; config_file: the name they are written under.
+    data: what must be prepared first, read by `runner.execute.data`: `kind` picks the preparer.
+    files: what lies in `config_dir` when the stage starts, `config_file` among them.
+    command: for a machine of a cluster; the launcher fills in rank and address from the environment.
+    env: environment of every process. shm_gib: shared memory that the data loader and NCCL may use, GiB.
+    """
+
+    name: str
+    engine: str
+    config: Mapping[str, Any]
+    config_file: str
+    data: Mapping[str, Any]
+    files: tuple[Artifact, ...]
+    command: tuple[str, ...]
+    env: Mapping[str, str]
+    machines: Machines
+    shm_gib: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a recipe means, in full.
+
+    fingerprint: hash of every setting that can change the result.
+    place: the folders that the stages' configs name.
+    site: the recipe's settings for the cluster, which only targets read.
+    facts: computed figures that people ask about (effective batch, scaled learning rate, …).
+    """
+
+    name: str
+    scenario: str
+    fingerprint: str
+    place: Place
+    stages: tuple[Stage, ...]
+    site: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)

@@ -1,0 +1,122 @@
+"""Changes on top of a recipe's text: `--set`, the environment, and what a rehearsal puts in place of the real thing."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from runner.problem import Stop
+from runner.recipe.document import Document, scalar
+from runner.recipe.document import parse as parse_yaml
+
+# Environment names that run and rehearse read, and the setting each stands for.
+ENVIRONMENT = {
+    "EPOCHS": "train.epochs",
+    "BATCH_SIZE": "train.micro_batch_size",
+    "LEARNING_RATE": "train.learning_rate",
+    "NCCL_DEBUG": "communication.nccl_debug",
+}
+
+
+@dataclass(frozen=True)
+class Change:
+    """One setting that is not what the file says.
+
+    setting: dotted; before, after: values, None for not there; by: what a person can point at; why: one sentence.
+    """
+
+    setting: str
+    before: Any
+    after: Any
+    by: str
+    why: str = ""
+
+    @property
+    def path(self) -> tuple[str | int, ...]:
+        return tuple(int(part) if part.isdigit() else part for part in self.setting.split("."))
+
+    def __str__(self) -> str:
+        reason = f"  ({self.why})" if self.why else f"  ({self.by})"
+        return f"{self.setting}: {_shown(self.before)} → {_shown(self.after)}{reason}"
+
+    def as_json(self) -> dict[str, Any]:
+        return {"setting": self.setting, "before": self.before, "after": self.after, "by": self.by, "why": self.why}
+
+
+def _shown(value: Any) -> str:
+    text = "nothing" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def from_options(options: Iterable[str]) -> list[Change]:
+    """`--set train.epochs=2` as Changes; later ones win. Raises Stop (exit 2) for one that has no `=`."""
+    changes = []
+    for option in options:
+        setting, equals, text = option.partition("=")
+        if not equals or not setting.strip(".") or ".." in setting:
+            raise Stop(f"`--set {option}` is not of the form `--set section.setting=value`.", "For example: --set train.epochs=2", code=2)
+        changes.append(Change(setting.strip(), None, _value(option, text), by=f"--set {option}"))
+    return changes
+
+
+def from_environment(environment: Mapping[str, str]) -> list[Change]:
+    """Changes that the environment asks for; an empty variable asks for nothing."""
+    return [
+        Change(setting, None, scalar(environment[name].strip()), by=f"{name}={environment[name]}")
+        for name, setting in ENVIRONMENT.items()
+        if environment.get(name, "").strip()
+    ]
+
+
+def _value(option: str, text: str) -> Any:
+    """A value as YAML 1.2 reads it: a scalar as it stands, `[…]` and `{…}` as a list or a section."""
+    if text.lstrip().startswith(("[", "{", '"', "'")):
+        try:
+            return parse_yaml(f"--set {option}", f"value: {text}").data["value"]
+        except Stop:
+            raise Stop(f"The value of `--set {option}` is not YAML.", "Close its brackets and quotes.", code=2) from None
+    return scalar(text.strip())
+
+
+def apply(document: Document, changes: Iterable[Change]) -> tuple[Document, list[Change]]:
+    """A new Document with the changes applied in order, and those that changed something, `before` filled in.
+
+    A value of None takes the setting away. Raises Stop where a setting's section is not a section.
+    """
+    changed = Document(document.file, document.text, copy.deepcopy(document.data), document.keys, document.values, dict(document.origins))
+    made = []
+    for change in changes:
+        parent, path = changed.data, change.path
+        for depth, part in enumerate(path[:-1]):
+            known = isinstance(parent, list) and isinstance(part, int) and part < len(parent)
+            if isinstance(parent, dict):
+                child = parent.setdefault(part, {})
+            elif known:
+                child = parent[part]
+            else:
+                raise Stop(f"{change.by}: `{'.'.join(map(str, path[:depth]))}` has no settings of its own.")
+            parent = child
+        before = changed.lookup(path)
+        if before == change.after and type(before) is type(change.after):
+            continue
+        _put(parent, path, change)
+        for old in [place for place in changed.origins if place[: len(path)] == path]:
+            del changed.origins[old]
+        changed.origins[path] = change.by
+        made.append(Change(change.setting, before, change.after, change.by, change.why))
+    return changed, made
+
+
+def _put(parent: Any, path: tuple[str | int, ...], change: Change) -> None:
+    last = path[-1]
+    if isinstance(parent, dict):
+        if change.after is None:
+            parent.pop(last, None)
+        else:
+            parent[last] = change.after
+    elif isinstance(parent, list) and isinstance(last, int) and last < len(parent):
+        parent[last] = change.after
+    else:
+        raise Stop(f"{change.by}: `{'.'.join(map(str, path[:-1]))}` has no setting `{last}`.")

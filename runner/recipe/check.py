@@ -1,0 +1,111 @@
+"""Check: a document becomes a Recipe, or every Problem that keeps it from being one."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from runner import catalog, packaged
+from runner.names import listed, nearest
+from runner.problem import Problem, Stop
+from runner.recipe import changes as changing
+from runner.recipe import document as reading
+from runner.recipe import rules, wording
+from runner.recipe.changes import Change
+from runner.recipe.document import Document
+from runner.recipe.recipe import BROKEN, BrokenSetting, Recipe, Settings, with_defaults
+
+
+def scenarios() -> list[str]:
+    """The scenarios that have a schema."""
+    return sorted(path.name.removesuffix(".schema.json") for path in packaged.folder("schemas").glob("*.schema.json"))
+
+
+@cache
+def schema(scenario: str) -> dict[str, Any]:
+    return json.loads(packaged.schema_file(scenario).read_text(encoding="utf-8"))
+
+
+@cache
+def _validator(scenario: str):
+    from jsonschema import Draft202012Validator
+
+    return Draft202012Validator(schema(scenario))
+
+
+def load(file: Path | str, changes: Iterable[Change] = ()) -> tuple[Recipe, list[Change], list[Problem]]:
+    """The recipe in a file with `changes` on top, the changes that changed something, and notes.
+
+    Raises Stop with every Problem at once where the file is no valid recipe.
+    """
+    document, made = changing.apply(reading.read(file), changes)
+    recipe, problems = judge(document)
+    if recipe is None or any(problem.severity == "error" for problem in problems):
+        raise Stop(problem for problem in problems if problem.severity == "error")
+    return recipe, made, problems
+
+
+def judge(document: Document) -> tuple[Recipe | None, list[Problem]]:
+    """The Recipe that a document is, and all Problems with it; None where the schema already says no."""
+    scenario = document.data.get("scenario")
+    if problem := _scenario_problem(document, scenario):
+        return None, [problem]
+    errors = list(_validator(scenario).iter_errors(document.data))
+    found = [problem for error in errors for problem in wording.problems(document, schema(scenario), error)]
+    found += _not_finite(document, document.data, ())
+    filled = with_defaults(document.data, schema(scenario))
+    for error in errors:
+        _break(filled, error)
+    settings = Settings(filled, schema(scenario))
+    recipe = Recipe(document, settings, _model_facts(document, settings))
+    found += rules.judge(recipe)
+    found.sort(key=lambda problem: (problem.line, problem.column))
+    return (None if errors else recipe), found
+
+
+def _model_facts(document: Document, settings: Settings) -> catalog.Model | None:
+    try:
+        return catalog.model(settings.model.base, Path(document.file).parent)
+    except (BrokenSetting, KeyError, AttributeError):
+        return None
+
+
+def _break(filled: Any, error: Any) -> None:
+    """Marks what an error is about, so that no rule judges by a value that was never meant."""
+    *parents, last = error.absolute_path or [None]
+    for part in parents:
+        filled = filled[part]
+    if error.validator not in ("additionalProperties", "required"):
+        filled[last] = BROKEN
+        return
+    section = filled if last is None else filled[last]
+    if error.validator == "required":
+        section.update({key: BROKEN for key in error.validator_value if key not in section})
+        return
+    for key in [key for key in section if key not in error.schema["properties"]]:
+        del section[key]
+        if (meant := nearest(key, error.schema["properties"])) and meant not in error.instance:
+            section[meant] = BROKEN
+
+
+def _scenario_problem(document: Document, scenario: Any) -> Problem | None:
+    known = scenarios()
+    if scenario is None:
+        return document.problem(("scenario",), "The recipe lacks `scenario`, which says what kind of training it is.", f"It can be {listed(known, 'or')}.")
+    if scenario not in known:
+        near = nearest(str(scenario), known)
+        hint = f"It can be {listed(known, 'or')}." + (f" Did you mean `{near}`?" if near else "")
+        return document.problem(("scenario",), f"There is no scenario `{scenario}`.", hint)
+    return None
+
+
+def _not_finite(document: Document, value: Any, path: tuple) -> list[Problem]:
+    """Infinity and not-a-number pass every bound of a schema, and are never meant."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return [document.problem(path, "This is not a finite number.", "Write its digits.")]
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [problem for key, item in items for problem in _not_finite(document, item, (*path, key))]

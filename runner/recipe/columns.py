@@ -1,0 +1,63 @@
+"""The columns of a local data file, read from its first row alone."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+FIRST_BYTES = 4_000_000
+
+
+class Unreadable(Exception):
+    """The file's columns cannot be read; `severity` is `note` where only a library for it is not installed."""
+
+    def __init__(self, reason: str, severity: str = "error") -> None:
+        super().__init__(reason)
+        self.severity = severity
+
+
+def of(file: Path) -> list[str]:
+    """Column names of a CSV, JSON, JSONL or Parquet file.
+
+    Raises Unreadable with the reason in plain words.
+    """
+    if file.suffix == ".parquet":
+        return _parquet(file)
+    try:
+        with file.open(encoding="utf-8-sig", newline="") as lines:
+            if file.suffix == ".csv":
+                header = next(csv.reader(lines), None)
+                if not header:
+                    raise Unreadable("it has no first line with the names of its columns.")
+                return header
+            return _json(lines.read(FIRST_BYTES))
+    except (UnicodeDecodeError, csv.Error):
+        raise Unreadable("it is not text in UTF-8.") from None
+    except OSError as error:
+        raise Unreadable(f"{error.strerror}.") from None
+
+
+def _json(text: str) -> list[str]:
+    text = text.lstrip()
+    if not text:
+        raise Unreadable("it is empty.")
+    start = text.index("{") if text.startswith("[") and "{" in text else 0
+    try:
+        row, _ = json.JSONDecoder().raw_decode(text, start)
+    except (ValueError, RecursionError):
+        raise Unreadable("its first row is not JSON.") from None
+    if not isinstance(row, dict):
+        raise Unreadable("its first row is not an object with named columns.")
+    return list(row)
+
+
+def _parquet(file: Path) -> list[str]:
+    try:
+        from pyarrow import parquet
+    except ImportError:
+        raise Unreadable("reading Parquet needs pyarrow, which is not installed, so its columns are not checked.", "note") from None
+    try:
+        return parquet.read_schema(file).names
+    except Exception as error:
+        raise Unreadable(f"it is not Parquet ({type(error).__name__}).") from None

@@ -1,0 +1,124 @@
+"""Recipe: a checked recipe, frozen, with every default filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runner.catalog import Model
+from runner.names import content_hash
+from runner.recipe.document import Document
+
+# What cannot change a result: names, words, the site, and what is asked afterwards.
+_OUTSIDE_RESULT = ("name", "description", "openshift", "demo", "limits")
+
+
+class BrokenSetting(Exception):
+    """A rule asked for a setting that the schema has already refused; the rule then has nothing to say."""
+
+
+BROKEN = object()  # stands in the place of a value that the schema refused
+
+
+class Settings(Mapping[str, Any]):
+    """A section of a recipe: frozen, read as `recipe.train.epochs`. An optional setting that is not there is None.
+
+    The schema is the only list of settings; asking for one that it does not know raises AttributeError.
+    """
+
+    def __init__(self, values: Mapping[str, Any], schema: Mapping[str, Any]) -> None:
+        properties = schema.get("properties", {})
+        object.__setattr__(self, "_known", frozenset(properties))
+        object.__setattr__(self, "_values", {key: _freeze(value, properties.get(key, {})) for key, value in values.items()})
+
+    def __getattr__(self, key: str) -> Any:
+        if key in self._values:
+            return self[key]
+        if key in self._known:
+            return None
+        raise AttributeError(f"the schema has no setting `{key}`; it has {sorted(self._known)}")
+
+    def __setattr__(self, key: str, value: Any) -> None:
+        raise AttributeError("a recipe is frozen")
+
+    def __getitem__(self, key: str) -> Any:
+        if self._values[key] is BROKEN:
+            raise BrokenSetting(key)
+        return self._values[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def plain(self) -> dict[str, Any]:
+        """The section as plain dicts and lists."""
+        return {key: _thaw(value) for key, value in self._values.items()}
+
+
+def _freeze(value: Any, schema: Mapping[str, Any]) -> Any:
+    if isinstance(value, dict):
+        return Settings(value, schema if "properties" in schema else {"properties": value})
+    if isinstance(value, list):
+        return tuple(_freeze(item, schema.get("items", {})) for item in value)
+    return value
+
+
+def _thaw(value: Any) -> Any:
+    if isinstance(value, Settings):
+        return value.plain()
+    return [_thaw(item) for item in value] if isinstance(value, tuple) else value
+
+
+def with_defaults(value: Any, schema: Mapping[str, Any]) -> Any:
+    """A copy of `value` with the schema's defaults filled in, sections that may be left out included."""
+    if schema.get("type") == "array" and isinstance(value, list):
+        return [with_defaults(item, schema.get("items", {})) for item in value]
+    if schema.get("type") == "integer" and isinstance(value, float) and value.is_integer():
+        return int(value)  # JSON Schema counts 4.0 as a whole number
+    if "properties" not in schema or not isinstance(value, dict):
+        return value
+    filled = dict(value)
+    for key, part in schema["properties"].items():
+        if key in value:
+            filled[key] = with_defaults(value[key], part)
+        elif "default" in part:
+            filled[key] = part["default"]
+        elif part.get("type") == "object" and not part.get("required"):
+            filled[key] = with_defaults({}, part)
+    return filled
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A valid recipe.
+
+    document: as written, for saying where something stands; settings: with defaults; model: its base model.
+    Sections are read as attributes: `recipe.train.epochs`.
+    """
+
+    document: Document
+    settings: Settings
+    model_facts: Model | None
+
+    def __getattr__(self, key: str) -> Any:
+        if key.startswith("_"):
+            raise AttributeError(key)
+        return getattr(self.settings, key)
+
+    @property
+    def file(self) -> Path:
+        return Path(self.document.file)
+
+    @property
+    def folder(self) -> Path:
+        """The folder that the recipe's relative paths start from."""
+        return self.file.parent
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of every setting that can change what is trained."""
+        return content_hash({key: value for key, value in self.settings.plain().items() if key not in _OUTSIDE_RESULT})

@@ -1,0 +1,219 @@
+"""What every scenario that Axolotl trains says to it: a recipe's sections in Axolotl's settings.
+
+Axolotl's own names are used, as its config reference gives them (0.19.0). What has no name there goes to the runner's
+plugin, under `recipe_runner`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from runner.names import listed
+from runner.plan import Artifact, Machines, Place, Plan, Stage
+from runner.problem import Problem, Stop
+from runner.recipe.recipe import Recipe
+from runner.scenarios import sharding
+from runner.text import yaml_text
+
+PLUGIN = "runner.training.plugin.RecipePlugin"
+CONFIG_FILE = "axolotl.yaml"
+RECIPE_FILE = "recipe.json"
+
+
+def model(recipe: Recipe) -> dict[str, Any]:
+    """The base model and how it is held in memory."""
+    chosen = recipe.model
+    settings: dict[str, Any] = {
+        "base_model": chosen.base,
+        "attn_implementation": chosen.attention,
+        "bf16": chosen.precision == "bf16",
+        "fp16": chosen.precision == "fp16",
+        "gradient_checkpointing": chosen.gradient_checkpointing,
+        "sequence_len": chosen.sequence_len,
+    }
+    if chosen.revision != "main":
+        settings["revision_of_model"] = chosen.revision
+    if chosen.gradient_checkpointing:
+        settings["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
+    return settings
+
+
+def conversations(recipe: Recipe, place: Place) -> dict[str, Any]:
+    """Prepared conversations, trained on the assistant's words and its end-of-turn mark alone."""
+
+    def dataset(name: str) -> dict[str, Any]:
+        return {
+            "path": f"{place.data_dir}/{name}.parquet",
+            "ds_type": "parquet",
+            "split": "train",
+            "type": "chat_template",
+            "field_messages": "messages",
+            "roles_to_train": ["assistant"],
+            "train_on_eos": "turn",
+        }
+
+    return {
+        "chat_template": recipe.data.chat_template,
+        "datasets": [dataset("train")],
+        "test_datasets": [dataset("validation")],
+        "val_set_size": 0,
+        "dataset_prepared_path": f"{place.scratch_dir}/tokenised",
+    }
+
+
+def training(recipe: Recipe, place: Place) -> dict[str, Any]:
+    """Optimisation, evaluation and checkpoints; evaluated and saved after each epoch, the best one kept."""
+    train = recipe.train
+    return {
+        "num_epochs": train.epochs,
+        "micro_batch_size": train.micro_batch_size,
+        "eval_batch_size": train.micro_batch_size,
+        "gradient_accumulation_steps": train.gradient_accumulation_steps,
+        "learning_rate": learning_rate(recipe),
+        "lr_scheduler": train.lr_scheduler,
+        "warmup_ratio": train.warmup_ratio,
+        "weight_decay": train.weight_decay,
+        "max_grad_norm": train.max_grad_norm,
+        "optimizer": train.optimizer,
+        "seed": train.seed,
+        "logging_steps": train.logging_steps,
+        "eval_strategy": "epoch",
+        "save_strategy": "epoch",
+        "save_total_limit": train.keep_checkpoints,
+        "load_best_model_at_end": True,
+        "metric_for_best_model": "eval_loss",
+        "greater_is_better": False,
+        "auto_resume_from_checkpoints": True,
+        "output_dir": place.checkpoints_dir,
+        **reporting(recipe),
+    }
+
+
+def reporting(recipe: Recipe) -> dict[str, Any]:
+    """Where curves go. W&B and MLflow need a project name, the recipe's own."""
+    tool = recipe.train.report_to
+    project = {"wandb": "wandb_project", "mlflow": "mlflow_experiment_name"}.get(tool)
+    return {f"use_{tool}": True, **({project: recipe.name} if project else {})} if tool != "none" else {}
+
+
+def learning_rate(recipe: Recipe) -> float:
+    """The learning rate that the optimizer gets: linear scaling multiplies by the world size (Goyal et al. 2017,
+    arXiv 1706.02677, section 2.1)."""
+    scale = machines(recipe).world_size if recipe.train.learning_rate_scaling == "linear" else 1
+    # Twelve digits, so that 4 × 5e-5 is written as 2e-4 and not as the next binary number.
+    return float(f"{recipe.train.learning_rate * scale:.12g}")
+
+
+def effective_batch_size(recipe: Recipe) -> int:
+    """Rows behind one optimizer step: micro batch × accumulation × world size."""
+    return recipe.train.micro_batch_size * recipe.train.gradient_accumulation_steps * machines(recipe).world_size
+
+
+def machines(recipe: Recipe) -> Machines:
+    stated = recipe.machines
+    return Machines(stated.nodes, stated.gpus_per_node, stated.gpu, stated.memory_gib, stated.cpus)
+
+
+def plan(recipe: Recipe, place: Place, config: dict[str, Any], data: Mapping[str, Any]) -> Plan:
+    """A Plan of one stage that Axolotl trains, from the settings that the scenario has chosen."""
+    runs_on = machines(recipe)
+    shared, shared_files = sharding.settings(recipe, place, runs_on)
+    facts = {
+        "world_size": runs_on.world_size,
+        "effective_batch_size": effective_batch_size(recipe),
+        "base_learning_rate": recipe.train.learning_rate,
+        "learning_rate": learning_rate(recipe),
+    }
+    plugin = {
+        "plugins": [PLUGIN],
+        "recipe_runner": {
+            "name": recipe.name,
+            "fingerprint": recipe.fingerprint,
+            "run_dir": place.run_dir,
+            "recipe_file": f"{place.config_dir}/{RECIPE_FILE}",
+            "backend": "nccl" if place.accelerator else "gloo",
+            **facts,
+            "demo": _demo(recipe),
+        },
+    }
+    whole = _with_advanced(recipe, config | shared | plugin)
+    return Plan(
+        name=recipe.name,
+        scenario=recipe.scenario,
+        fingerprint=recipe.fingerprint,
+        place=place,
+        site=recipe.openshift,
+        facts=facts,
+        stages=(
+            Stage(
+                name="train",
+                engine="axolotl",
+                config=whole,
+                config_file=CONFIG_FILE,
+                data=data,
+                files=(
+                    Artifact(CONFIG_FILE, _header(recipe) + yaml_text(whole)),
+                    Artifact(RECIPE_FILE, json.dumps(recipe.settings.plain(), indent=2, ensure_ascii=False) + "\n"),
+                    *shared_files,
+                ),
+                command=("axolotl", "train", f"{place.config_dir}/{CONFIG_FILE}", "--launcher", "torchrun"),
+                env=environment(recipe, place),
+                machines=runs_on,
+                shm_gib=min(8, max(1, runs_on.memory_gib // 4)),
+            ),
+        ),
+    )
+
+
+def environment(recipe: Recipe, place: Place) -> dict[str, str]:
+    """Environment of every training process."""
+    return {
+        "AXOLOTL_DO_NOT_TRACK": "1",
+        "NCCL_DEBUG": recipe.communication.nccl_debug,
+        "TENSORBOARD_LOGGING_DIR": f"{place.run_dir}/tensorboard",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+
+
+def _demo(recipe: Recipe) -> dict[str, Any]:
+    return {
+        "base_model": recipe.model.base,
+        "revision": recipe.model.revision,
+        "system_prompt": recipe.data.get("system_prompt"),
+        "questions": list(recipe.demo.questions or ()),
+        "max_new_tokens": recipe.demo.max_new_tokens,
+    }
+
+
+def _with_advanced(recipe: Recipe, config: dict[str, Any]) -> dict[str, Any]:
+    """The recipe's own Axolotl settings on top. One that says otherwise than the recipe is a contradiction."""
+    extra = recipe.advanced.plain().get("axolotl") or {}
+    problems: list[Problem] = [
+        recipe.document.problem(
+            ("advanced", "axolotl", key),
+            f"`advanced.axolotl.{key}` contradicts the recipe, whose other lines make it `{json.dumps(config[key])}`.",
+            f"Delete it, and change {_owner(recipe, key)} instead.",
+            key=True,
+        )
+        for key, value in extra.items()
+        if key in config and config[key] != value
+    ]
+    if problems:
+        raise Stop(problems)
+    return config | extra
+
+
+def _owner(recipe: Recipe, key: str) -> str:
+    """The section of the recipe whose setting becomes this one of Axolotl's."""
+    name = {"num_epochs": "epochs"}.get(key, key)
+    homes = [f"{section}.{name}" for section in ("model", "train", "data") if name in recipe.settings[section]]
+    return listed(homes, "or") if homes else "the setting of the recipe that it comes from"
+
+
+def _header(recipe: Recipe) -> str:
+    return (
+        f"# Made by recipe-runner from the recipe `{recipe.name}` ({recipe.fingerprint}), for Axolotl 0.19.0.\n"
+        "# Change the recipe and render again; changes made here are lost.\n"
+    )

@@ -1,0 +1,68 @@
+"""How several GPUs share one training: DDP, DeepSpeed ZeRO or FSDP, in Axolotl's settings."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from runner.plan import Artifact, Machines, Place
+from runner.recipe.recipe import Recipe
+
+DEEPSPEED_FILE = "deepspeed.json"
+
+
+def settings(recipe: Recipe, place: Place, machines: Machines) -> tuple[dict[str, Any], tuple[Artifact, ...]]:
+    """Axolotl's settings for the recipe's distribution, and the files that they name. One GPU needs none."""
+    if machines.world_size == 1:
+        return {}, ()
+    if recipe.distribution == "fsdp":
+        return _fsdp(recipe), ()
+    if recipe.distribution.startswith("zero"):
+        text = json.dumps(deepspeed(recipe), indent=2) + "\n"
+        return {"deepspeed": f"{place.config_dir}/{DEEPSPEED_FILE}"}, (Artifact(DEEPSPEED_FILE, text),)
+    return {
+        "ddp": True,
+        "ddp_bucket_cap_mb": recipe.communication.ddp_bucket_mb,
+        "ddp_find_unused_parameters": recipe.communication.ddp_find_unused_parameters,
+    }, ()
+
+
+def deepspeed(recipe: Recipe) -> dict[str, Any]:
+    """A DeepSpeed config of the recipe's ZeRO stage. `auto` is filled in by accelerate from Axolotl's settings
+    (transformers documentation, DeepSpeed integration)."""
+    stage = int(recipe.distribution.removeprefix("zero"))
+    zero: dict[str, Any] = {
+        "stage": stage,
+        "overlap_comm": True,
+        "contiguous_gradients": True,
+        "reduce_bucket_size": recipe.communication.ddp_bucket_mb * 1_000_000,
+    }
+    if stage == 3:
+        zero |= {
+            "stage3_prefetch_bucket_size": "auto",
+            "stage3_param_persistence_threshold": "auto",
+            # Without it a checkpoint of ZeRO-3 holds no whole weights, and best_model/ could not be loaded.
+            "stage3_gather_16bit_weights_on_model_save": True,
+        }
+    return {
+        "zero_optimization": zero,
+        "bf16": {"enabled": recipe.model.precision == "bf16"},
+        "fp16": {"enabled": recipe.model.precision == "fp16"},
+        "gradient_clipping": recipe.train.max_grad_norm,
+        "train_batch_size": "auto",
+        "train_micro_batch_size_per_gpu": "auto",
+        "gradient_accumulation_steps": "auto",
+    }
+
+
+def _fsdp(recipe: Recipe) -> dict[str, Any]:
+    """FSDP2, full shard, one unit a transformer layer."""
+    config: dict[str, Any] = {
+        "reshard_after_forward": True,
+        "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+        "state_dict_type": "FULL_STATE_DICT",
+        "offload_params": False,
+    }
+    if recipe.model_facts.layer_class:
+        config["transformer_layer_cls_to_wrap"] = recipe.model_facts.layer_class
+    return {"fsdp_version": 2, "fsdp_config": config}
