@@ -174,6 +174,7 @@ def environment(recipe: Recipe, place: Place) -> dict[str, str]:
         "NCCL_DEBUG": recipe.communication.nccl_debug,
         "TENSORBOARD_LOGGING_DIR": f"{place.run_dir}/tensorboard",
         "TOKENIZERS_PARALLELISM": "false",
+        "TQDM_DISABLE": "1",
     }
 
 

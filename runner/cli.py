@@ -1,0 +1,99 @@
+"""The `recipe` command: finds the verb, and turns every end into an exit code.
+
+0 done; 1 the recipe, data, training, gate, limit or cluster said no; 2 wrong use; 3 our own bug; 130 on ^C.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import click
+
+from runner import __version__
+from runner.problem import Stop
+
+# A new command costs one line here: its name, and what `recipe --help` says of it.
+COMMANDS = {
+    "list": "Show the starter recipes.",
+    "new": "Copy a recipe to start your own.",
+    "check": "Say what is wrong in recipes, with line and remedy.",
+    "render": "Write what the cluster needs.",
+    "prepare": "Prepare a recipe's data.",
+    "rehearse": "Run all of it here with a tiny model.",
+    "run": "Train on the GPUs of this machine.",
+    "ask": "Ask a trained model.",
+    "compare": "Show the model's answers before and after training.",
+}
+
+
+class _Commands(click.Group):
+    """Imports a command's module when it is used, so that `check` never waits for what `run` needs."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"runner.commands.{name}")
+        return getattr(module, module.__dict__.get("COMMAND", name))
+
+    def resolve_command(self, ctx, args):
+        if args and args[0] not in COMMANDS:
+            from runner.names import nearest
+
+            near = nearest(args[0], COMMANDS)
+            raise click.UsageError(f"There is no command `{args[0]}`." + (f" Did you mean `{near}`?" if near else ""), ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="recipe")
+def cli() -> None:
+    """One YAML recipe, from a checked file to a trained model."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs the command line and exits."""
+    sys.exit(_code(arguments))
+
+
+def _code(arguments: list[str] | None) -> int:
+    try:
+        result = cli.main(arguments, prog_name="recipe", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except Stop as stop:
+        click.echo(stop.text, err=True)
+        return stop.code
+    except click.ClickException as error:
+        error.show()
+        return 2
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("Interrupted.", err=True)
+        return 130
+    except BrokenPipeError:
+        # The reader (`| head`) has seen enough.
+        sys.stderr.close()
+        return 0
+    except OSError as error:
+        click.echo(f"{error.filename or 'A file'}: {error.strerror or error}.", err=True)
+        return 1
+    except Exception:
+        return _bug()
+
+
+def _bug() -> int:
+    """Our own bug: the trace goes into a file, the person gets a sentence."""
+    import tempfile
+    import traceback
+
+    with tempfile.NamedTemporaryFile("w", prefix="recipe-bug-", suffix=".txt", delete=False, encoding="utf-8") as report:
+        report.write(f"recipe-runner {__version__}\n")
+        traceback.print_exc(file=report)
+    click.echo(f"This is a bug in recipe-runner, not in your recipe. Its trace is in {report.name}; please report it.", err=True)
+    return 3

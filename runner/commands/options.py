@@ -1,0 +1,86 @@
+"""Options and helpers that several commands share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from runner.problem import Problem
+from runner.recipe import changes as changing
+from runner.recipe.changes import Change
+from runner.recipe.check import load
+from runner.recipe.recipe import Recipe
+
+recipe_path = click.argument("path", metavar="RECIPE")
+set_option = click.option(
+    "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Change a setting for this command, e.g. train.epochs=2. Repeatable."
+)
+run_option = click.option("--run", "run_dir", metavar="DIR", help="The run folder to read. Default: the latest run of the recipe.")
+
+
+def say(text: str = "") -> None:
+    click.echo(text)
+
+
+def open_recipe(path: str, sets: tuple[str, ...], environment: bool = False) -> tuple[Recipe, list[Change]]:
+    """The recipe with `--set` on top, and where `environment` holds, the environment below that. Prints what changed."""
+    wanted = changing.from_environment(os.environ) if environment else []
+    recipe, made, notes = load(path, [*wanted, *changing.from_options(sets)])
+    print_notes(notes)
+    for change in made:
+        say(f"{change}")
+    return recipe, made
+
+
+def print_notes(problems: list[Problem]) -> None:
+    for problem in problems:
+        if problem.severity == "note":
+            click.echo(f"{problem}\n", err=True)
+
+
+@contextmanager
+def watch() -> Iterator[Callable[[dict[str, Any]], None]]:
+    """Shows training's progress: a bar on a terminal, a line now and then where output is piped."""
+    import sys
+
+    if not sys.stdout.isatty():
+        yield _lines()
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("  {task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[loss]}"))
+    with Progress(*columns) as bar:
+        task = bar.add_task("starting", total=None, loss="")
+
+        def show(event: dict[str, Any]) -> None:
+            if event["event"] == "begin":
+                bar.update(task, description="training", total=event["steps"], completed=event["step"])
+            elif event["event"] == "step":
+                bar.update(task, completed=event["step"], loss=f"loss {event['loss']:.3f}")
+            elif event["event"] == "evaluation":
+                bar.console.print(f"  epoch {event['epoch']:g}: {_evaluation(event)}")
+
+        yield show
+
+
+def _lines() -> Callable[[dict[str, Any]], None]:
+    shown = -1
+
+    def show(event: dict[str, Any]) -> None:
+        nonlocal shown
+        if event["event"] == "evaluation":
+            say(f"  epoch {event['epoch']:g}: {_evaluation(event)}")
+        elif event["event"] == "step" and (tenth := event["step"] * 10 // max(1, event["steps"])) > shown:
+            shown = tenth
+            say(f"  step {event['step']} of {event['steps']}, loss {event['loss']:.3f}")
+
+    return show
+
+
+def _evaluation(event: dict[str, Any]) -> str:
+    loss = event["validation_loss"]
+    return f"validation loss {loss:.3f}" if loss is not None else "no validation loss"

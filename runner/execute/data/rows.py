@@ -1,0 +1,120 @@
+"""Rows of a data file or a hub dataset, each with its line number; a line that is no row is named, never lost."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runner.problem import Stop
+
+
+@dataclass(frozen=True)
+class Bad:
+    """A line that is no row, and why."""
+
+    reason: str
+
+
+Numbered = tuple[int, dict[str, Any] | Bad]
+
+
+def read(wanted: Mapping[str, Any]) -> Iterator[Numbered]:
+    """Rows as (line, row) from `path`, or from `hub` with `subset`, `split` and `revision`.
+
+    Raises Stop where the file or the dataset cannot be read at all.
+    """
+    if not wanted["path"]:
+        yield from _hub(wanted)
+        return
+    file = Path(wanted["path"])
+    reader = {".jsonl": _jsonl, ".json": _json, ".csv": _csv, ".parquet": _parquet}.get(file.suffix)
+    if reader is None:
+        raise Stop(f"`{file}` is no data file that can be read.", "Its name must end in .jsonl, .json, .csv or .parquet.")
+    try:
+        yield from reader(file)
+    except FileNotFoundError:
+        raise Stop(f"There is no data file `{file}`.") from None
+    except UnicodeDecodeError:
+        raise Stop(f"`{file}` is not text in UTF-8.", "Save it again with the encoding UTF-8.") from None
+    except OSError as error:
+        raise Stop(f"`{file}` cannot be read: {error.strerror}.") from None
+
+
+def _jsonl(file: Path) -> Iterator[Numbered]:
+    with file.open(encoding="utf-8-sig") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                yield number, Bad(f"not JSON ({getattr(error, 'msg', 'nested too deep')})")
+                continue
+            yield number, row if isinstance(row, dict) else Bad("not an object with named columns")
+
+
+def _json(file: Path) -> Iterator[Numbered]:
+    try:
+        rows = json.loads(file.read_text(encoding="utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, UnicodeDecodeError):
+            raise
+        raise Stop(f"`{file}` is not JSON, at line {getattr(error, 'lineno', '?')}.", "A file with one object a line must end in .jsonl.") from None
+    if not isinstance(rows, list):
+        raise Stop(f"`{file}` does not hold a list of rows.", "Write [ … ] around the rows.")
+    for number, row in enumerate(rows, 1):
+        yield number, row if isinstance(row, dict) else Bad("not an object with named columns")
+
+
+def _csv(file: Path) -> Iterator[Numbered]:
+    csv.field_size_limit(2**31 - 1)
+    with file.open(encoding="utf-8-sig", newline="") as lines:
+        reader = csv.reader(lines, strict=True)
+        header: list[str] | None = None
+        while True:
+            number = reader.line_num + 1
+            try:
+                fields = next(reader)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                yield number, Bad(f"not CSV ({error})")
+                continue
+            if header is None:
+                header = fields
+            elif fields and len(fields) != len(header):
+                yield number, Bad(f"{len(fields)} columns, and the first line names {len(header)}")
+            elif fields:
+                yield number, dict(zip(header, fields, strict=True))
+
+
+def _parquet(file: Path) -> Iterator[Numbered]:
+    from datasets import Dataset
+    from datasets.exceptions import DatasetGenerationError
+
+    if not file.is_file():
+        raise FileNotFoundError(file)
+    try:
+        yield from enumerate(Dataset.from_parquet(str(file)), 1)
+    except (DatasetGenerationError, ValueError):
+        raise Stop(f"`{file}` is not Parquet.", "Open it with the program that wrote it, and save it as CSV.") from None
+
+
+def _hub(wanted: Mapping[str, Any]) -> Iterator[Numbered]:
+    from datasets import load_dataset
+
+    name = wanted["hub"]
+    try:
+        dataset = load_dataset(name, wanted["subset"], split=wanted["split"], revision=wanted["revision"])
+    except Exception as error:
+        # The library raises some twenty kinds of errors here: offline, no such dataset, gated, no such split.
+        first = str(error).strip().split("\n")[0]
+        raise Stop(
+            f"The dataset `{name}` cannot be loaded from the hub: {first}",
+            "Check its name, your network and your access; or download it and name the file under `data.path`.",
+        ) from None
+    yield from enumerate(dataset, 1)

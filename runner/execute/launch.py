@@ -1,0 +1,111 @@
+"""Launch: starts a stage's engine on this machine, keeps its log, passes on its progress, and says why it ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from runner.files import read_json, write_text
+from runner.plan import Place, Stage
+from runner.problem import Stop
+
+LOG_FILE = "train.log"
+PROGRESS = "[recipe] "
+
+Progress = Callable[[dict[str, Any]], None]
+
+
+def launch(stage: Stage, place: Place, progress: Progress) -> None:
+    """Trains a stage on this machine, with one process a GPU (or, without GPUs, one a planned process).
+
+    Raises Stop with the reason where training did not end well.
+    """
+    for file in stage.files:
+        write_text(Path(place.config_dir) / file.path, file.text)
+    run_dir = Path(place.run_dir)
+    log = run_dir / LOG_FILE
+    process = subprocess.Popen(
+        command(stage, place),
+        env=environment(stage, place),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        # Its own session, so that ^C reaches it once, from here, and all its processes end with it.
+        start_new_session=True,
+    )
+    try:
+        with log.open("a", encoding="utf-8") as out:
+            for line in process.stdout:
+                out.write(line)
+                out.flush()
+                if (start := line.find(PROGRESS)) >= 0:
+                    progress(json.loads(line[start + len(PROGRESS) :]))
+        code = process.wait()
+    except BaseException:
+        _end(process)
+        raise
+    if code != 0:
+        raise Stop(_reason(run_dir, log, code))
+
+
+def command(stage: Stage, place: Place) -> list[str]:
+    """The stage's command for this machine alone: its own interpreter, and its own rendezvous."""
+    config = f"{place.config_dir}/{stage.config_file}"
+    train = [sys.executable, "-m", "axolotl.cli.main", "train", config]
+    if stage.machines.world_size == 1:
+        return [*train, "--launcher", "python"]
+    return [*train, "--launcher", "torchrun", "--", "--standalone", f"--nproc_per_node={stage.machines.world_size}"]
+
+
+def environment(stage: Stage, place: Place) -> dict[str, str]:
+    """This process's environment with the stage's on top."""
+    bin_dir = str(Path(sys.executable).parent)
+    env = os.environ | dict(stage.env) | {"PATH": f"{bin_dir}{os.pathsep}{os.environ.get('PATH', '')}", "PYTHONUNBUFFERED": "1"}
+    if not place.accelerator:
+        # Without it several processes on CPU train everything each, and exit 0.
+        env |= {"ACCELERATE_USE_CPU": "true", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    return env
+
+
+def _end(process: subprocess.Popen) -> None:
+    """Ends the engine and all its processes, kindly first."""
+    for wanted, patience in ((signal.SIGTERM, 20), (signal.SIGKILL, 5)):
+        try:
+            os.killpg(process.pid, wanted)
+            process.wait(patience)
+        except ProcessLookupError:
+            return
+        except subprocess.TimeoutExpired:
+            continue
+        return
+
+
+# What logs say, and what it means; the first that matches wins.
+_MEANINGS = (
+    (r"CUDA out of memory|OutOfMemoryError", "The GPU's memory is too small for this recipe. Lower `train.micro_batch_size` (and raise `train.gradient_accumulation_steps` as much), or `model.sequence_len`."),
+    (r"No space left on device", "The disk is full. Free some space, or name another disk with `--out`."),
+    (r"(is not a local folder and is not a valid model identifier|couldn't connect to|offline mode|gated repo|LocalEntryNotFoundError)", "The base model cannot be loaded from the hub. Check its name, your network and your access."),
+    (r"ModuleNotFoundError: No module named '([^']+)'", "A package is missing. Install the training extra: pip install 'recipe-runner[train]'."),
+    (r"flash_attn|FlashAttention", "FlashAttention is not there. Install the extra `flash`, or write `attention: sdpa`."),
+)
+_ERROR_LINE = re.compile(r"^(?:\[rank\d+\]: )?\s*(?:[\w.]+\.)?(?:\w*(?:Error|Exception)|TrainingStopped)\b.*$")
+
+
+def _reason(run_dir: Path, log: Path, code: int) -> str:
+    stopped = read_json(run_dir / "stopped.json")
+    if isinstance(stopped, dict):
+        return f"Training was stopped. {stopped['message']}\nThe whole log: {log}"
+    tail = log.read_text(encoding="utf-8", errors="replace")[-20_000:]
+    errors = [line.strip() for line in tail.splitlines() if _ERROR_LINE.match(line) and "ChildFailedError" not in line]
+    meaning = next((text for pattern, text in _MEANINGS if re.search(pattern, tail)), "")
+    said = f"\nIt said: {errors[-1][:300]}" if errors else ""
+    ended = f"It was ended by signal {-code}." if code < 0 else ""
+    return "\n".join(part for part in (f"Training failed. {meaning or ended}".strip() + said, f"The whole log: {log}") if part)

@@ -1,0 +1,101 @@
+"""Run folders: one folder a run, whose state says whether to begin, to go on, or that all is done."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runner.files import read_json, write_json
+from runner.problem import Stop
+from runner.recipe.changes import Change
+
+STATE_FILE = "run.json"
+ROOT = Path("runs")
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """A run's folder. kind: `run` or `rehearsal`."""
+
+    path: Path
+    kind: str
+
+    @property
+    def state(self) -> dict[str, Any]:
+        return read_json(self.path / STATE_FILE) or {}
+
+    @property
+    def finished(self) -> bool:
+        """Whether every result is there; a summary is written last."""
+        weights = list((self.path / "best_model").glob("*.safetensors")) + list((self.path / "best_model").glob("*.bin"))
+        return self.state.get("status") == "finished" and bool(weights) and (self.path / "training_summary.json").is_file()
+
+    def mark(self, status: str, **facts: Any) -> None:
+        write_json(self.path / STATE_FILE, self.state | {"status": status, "kind": self.kind} | facts)
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keeps a second command out of the same folder."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / ".lock").open("w") as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise Stop(f"Another command is at work in `{self.path}`.", "Wait for it, or name another folder with `--out`.") from None
+            yield
+
+
+def folder(name: str, kind: str, out: str | None = None) -> RunFolder:
+    """The folder of a recipe's run or rehearsal: `out`, or `runs/<name>` below the current folder."""
+    path = Path(out) if out else ROOT / (name if kind == "run" else f"{name}-rehearsal")
+    return RunFolder(Path(os.path.abspath(path)), kind)
+
+
+def open_for(run: RunFolder, fingerprint: str, changes: list[Change], fresh: bool) -> bool:
+    """Makes the folder ready for a recipe; True where an interrupted run goes on.
+
+    Raises Stop where the folder holds a run of another recipe, or things that are no run at all.
+    """
+    state = run.state
+    others = [entry for entry in run.path.iterdir() if entry.name != ".lock"] if run.path.is_dir() else []
+    if others and not state and any(entry.name not in {"data"} for entry in others):
+        raise Stop(f"`{run.path}` holds files that are no run.", "Name an empty or a new folder with `--out`.")
+    if fresh:
+        for entry in others:
+            shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+        state = {}
+    if state and state.get("fingerprint") != fingerprint:
+        raise Stop(
+            f"`{run.path}` holds a run of this recipe as it was before it changed ({state.get('fingerprint')}, now {fingerprint}).",
+            "`--fresh` deletes that run and begins anew; `--out DIR` keeps it and uses another folder.",
+        )
+    if not state:
+        run.mark("running", fingerprint=fingerprint, changes=[change.as_json() for change in changes])
+    (run.path / "stopped.json").unlink(missing_ok=True)
+    return bool(state)
+
+
+def latest(name: str | None, given: str | None) -> RunFolder:
+    """The run that a reading command means: `--run DIR`, or the latest one of the recipe `name`.
+
+    Raises Stop where there is none.
+    """
+    if given:
+        path = Path(given)
+        if not (path / STATE_FILE).is_file():
+            raise Stop(f"`{given}` is not a run folder.", "A run folder holds `run.json`; `recipe rehearse` and `recipe run` make one.")
+        return RunFolder(Path(os.path.abspath(path)), (read_json(path / STATE_FILE) or {}).get("kind", "run"))
+    wanted = [folder(name, kind) for kind in ("run", "rehearsal")] if name else []
+    there = [run for run in wanted if (run.path / "training_summary.json").is_file()]
+    if not there:
+        raise Stop(
+            f"There is no finished run of `{name}` below `{ROOT}/`.",
+            "Make one with `recipe rehearse`, or name its folder with `--run DIR`.",
+        )
+    return max(there, key=lambda run: (run.path / "training_summary.json").stat().st_mtime)

@@ -1,0 +1,78 @@
+"""Training on this machine: a plan in a run folder, from prepared data to verified results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from runner.execute.launch import Progress, launch
+from runner.execute.runs import RunFolder
+from runner.files import read_json, write_json
+from runner.plan import Place, Plan
+from runner.problem import Stop
+
+Tell = Callable[[str], None]
+Watch = Callable[[], AbstractContextManager[Progress]]
+
+
+def place_for(run: RunFolder, accelerator: bool, data_dir: str | None = None) -> Place:
+    """A run folder as a Place."""
+    return Place(
+        config_dir=str(run.path / "config"),
+        data_dir=data_dir or str(run.path / "data"),
+        run_dir=str(run.path),
+        scratch_dir=str(run.path / "scratch"),
+        accelerator=accelerator,
+    )
+
+
+def train(plan: Plan, run: RunFolder, tell: Tell, watch: Watch) -> dict[str, Any]:
+    """Trains a plan of one stage whose data is prepared; returns its summary.
+
+    Raises Stop where training fails, or ends without its results.
+    """
+    (stage,) = plan.stages
+    processes = stage.machines.world_size
+    tell(f"Training with {stage.engine}, {processes} process{'es' if processes > 1 else ''}; log in {run.path}/train.log")
+    try:
+        with watch() as progress:
+            launch(stage, plan.place, progress)
+    except Stop:
+        run.mark("stopped")
+        raise
+    summary = read_json(run.path / "training_summary.json")
+    weights = sorted((run.path / "best_model").glob("*.safetensors"))
+    if summary is None or summary["fingerprint"] != plan.fingerprint or not weights:
+        run.mark("stopped")
+        raise Stop("Training ended without an error and without its results.", f"The whole log: {run.path}/train.log")
+    state = run.state
+    write_json(
+        run.path / "training_summary.json",
+        summary | {"kind": run.kind, "changes": state.get("changes", []), "substitutions": state.get("substitutions", [])},
+    )
+    run.mark("finished")
+    return summary
+
+
+def results(run: RunFolder, summary: dict[str, Any]) -> list[str]:
+    """What a person wants to know at the end."""
+    first, best = summary["first_validation_loss"], summary["best_validation_loss"]
+    share = summary["trainable_parameters"] / summary["total_parameters"]
+    lines = [
+        f"trained {summary['trainable_parameters']:,} of {summary['total_parameters']:,} parameters ({share:.2%}), "
+        f"{summary['steps']} steps in {summary['training_seconds']:.0f} s",
+        f"effective batch {summary['effective_batch_size']}, learning rate {summary['learning_rate']:g}",
+    ]
+    if first:
+        lines.append(f"validation loss {first:.3f} → {best:.3f}, {1 - best / first:.1%} better")
+    for row in read_json(run.path / "demo_outputs" / "answers.json") or []:
+        lines += ["", f"  {row['question']}", f"    before: {_line(row['before'])}", f"    after:  {_line(row['after'])}"]
+    shown = run.path.relative_to(Path.cwd()) if run.path.is_relative_to(Path.cwd()) else run.path
+    return [*lines, "", f"Everything is in {shown}/"]
+
+
+def _line(text: str, width: int = 100) -> str:
+    flat = " ".join(text.split()) or "(nothing)"
+    return flat if len(flat) <= width else f"{flat[: width - 3]}..."

@@ -1,0 +1,67 @@
+"""Answers: a model on disk or on the hub is asked in the words it was trained with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Chat:
+    """Who is asked and how. max_new_tokens: tokens of an answer."""
+
+    model: str
+    revision: str | None
+    tokenizer: str
+    system_prompt: str | None
+    max_new_tokens: int
+
+
+def answers(chat: Chat, questions: Iterable[str]) -> Iterator[str]:
+    """Each question's answer, without sampling, so that the same model always says the same.
+
+    Raises OSError where the model cannot be loaded.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    tokenizer = AutoTokenizer.from_pretrained(chat.tokenizer)
+    cuda = torch.cuda.is_available()
+    model = AutoModelForCausalLM.from_pretrained(
+        chat.model, revision=chat.revision, dtype=torch.bfloat16 if cuda else torch.float32
+    )
+    model = model.to("cuda" if cuda else "cpu").eval()
+    for question in questions:
+        prompt = tokenizer.apply_chat_template(
+            messages(chat.system_prompt, question), add_generation_prompt=True, tokenize=False
+        )
+        tokens = tokenizer(prompt, add_special_tokens=False, return_tensors="pt").to(model.device)
+        with torch.no_grad():
+            output = model.generate(
+                **tokens,
+                max_new_tokens=chat.max_new_tokens,
+                do_sample=False,
+                eos_token_id=tokenizer.eos_token_id,
+                pad_token_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id,
+            )
+        yield tokenizer.decode(output[0, tokens["input_ids"].shape[1] :], skip_special_tokens=True).strip()
+
+
+def messages(system_prompt: str | None, question: str, answer: str | None = None) -> list[dict[str, str]]:
+    """A conversation as both training and asking see it."""
+    system = [{"role": "system", "content": system_prompt.strip()}] if system_prompt else []
+    reply = [{"role": "assistant", "content": answer}] if answer is not None else []
+    return [*system, {"role": "user", "content": question}, *reply]
+
+
+def chats(run_dir: Path, demo: dict[str, Any]) -> tuple[Chat, Chat]:
+    """The original and the tuned model of a run. Both use the tuned model's tokenizer, which carries the template."""
+    best = str(run_dir / "best_model")
+    shared = {"tokenizer": best, "system_prompt": demo["system_prompt"], "max_new_tokens": demo["max_new_tokens"]}
+    before = Chat(model=demo["base_model"], revision=None if Path(demo["base_model"]).is_dir() else demo["revision"], **shared)
+    return before, Chat(model=best, revision=None, **shared)

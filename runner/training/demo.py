@@ -1,0 +1,28 @@
+"""`python -m runner.training.demo RUN_DIR`: the demo questions, put to the original and to the tuned model."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from runner.files import read_json, write_json, write_text
+from runner.training.answers import answers, chats
+
+
+def main(run_dir: Path) -> None:
+    """Writes `demo_outputs/answers.json` and, for people, `demo_outputs/answers.md`."""
+    demo = read_json(run_dir / "demo.json")
+    before, after = (list(answers(chat, demo["questions"])) for chat in chats(run_dir, demo))
+    rows = [
+        {"question": question, "before": old, "after": new}
+        for question, old, new in zip(demo["questions"], before, after, strict=True)
+    ]
+    write_json(run_dir / "demo_outputs" / "answers.json", rows)
+    text = [f"# Before and after: {demo['base_model']}", ""]
+    for row in rows:
+        text += [f"## {row['question']}", "", "**Before**", "", row["before"], "", "**After**", "", row["after"], ""]
+    write_text(run_dir / "demo_outputs" / "answers.md", "\n".join(text))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
