@@ -44,7 +44,9 @@ class _Commands(click.Group):
             from runner.names import nearest
 
             near = nearest(args[0], COMMANDS)
-            raise click.UsageError(f"There is no command `{args[0]}`." + (f" Did you mean `{near}`?" if near else ""), ctx)
+            raise click.UsageError(
+                f"There is no command `{args[0]}`." + (f" Did you mean `{near}`?" if near else ""), ctx
+            )
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -92,8 +94,13 @@ def _bug() -> int:
     import tempfile
     import traceback
 
-    with tempfile.NamedTemporaryFile("w", prefix="recipe-bug-", suffix=".txt", delete=False, encoding="utf-8") as report:
+    with tempfile.NamedTemporaryFile(
+        "w", prefix="recipe-bug-", suffix=".txt", delete=False, encoding="utf-8"
+    ) as report:
         report.write(f"recipe-runner {__version__}\n")
         traceback.print_exc(file=report)
-    click.echo(f"This is a bug in recipe-runner, not in your recipe. Its trace is in {report.name}; please report it.", err=True)
+    click.echo(
+        f"This is a bug in recipe-runner, not in your recipe. Its trace is in {report.name}; please report it.",
+        err=True,
+    )
     return 3

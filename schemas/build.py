@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from runner.recipe import document
+from runner.recipe import reading
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "schemas" / "src"
@@ -18,7 +18,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def load(name: str) -> Any:
-    return document.read(SOURCES / name).data
+    return reading.read(SOURCES / name).data
 
 
 def inline(node: Any, common: dict[str, Any]) -> Any:
@@ -72,7 +72,9 @@ def _values(part: dict[str, Any]) -> str:
         return f"`{part['const']}`"
     if "enum" in part:
         return ", ".join(f"`{value}`" for value in part["enum"])
-    kind = {"object": "section", "array": "list", "string": "text", "boolean": "`true`, `false`"}.get(part["type"], part["type"])
+    kind = {"object": "section", "array": "list", "string": "text", "boolean": "`true`, `false`"}.get(
+        part["type"], part["type"]
+    )
     if "x-pattern-means" in part:
         return part["x-pattern-means"].replace("|", "\\|")
     bounds = [

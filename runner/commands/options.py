@@ -17,9 +17,15 @@ from runner.recipe.recipe import Recipe
 
 recipe_path = click.argument("path", metavar="RECIPE")
 set_option = click.option(
-    "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Change a setting for this command, e.g. train.epochs=2. Repeatable."
+    "--set",
+    "sets",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Change a setting for this command, e.g. train.epochs=2. Repeatable.",
 )
-run_option = click.option("--run", "run_dir", metavar="DIR", help="The run folder to read. Default: the latest run of the recipe.")
+run_option = click.option(
+    "--run", "run_dir", metavar="DIR", help="The run folder to read. Default: the latest run of the recipe."
+)
 
 
 def say(text: str = "") -> None:
@@ -52,7 +58,13 @@ def watch() -> Iterator[Callable[[dict[str, Any]], None]]:
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("  {task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[loss]}"))
+    columns = (
+        TextColumn("  {task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[loss]}"),
+    )
     with Progress(*columns) as bar:
         task = bar.add_task("starting", total=None, loss="")
 

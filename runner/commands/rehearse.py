@@ -17,20 +17,25 @@ from runner.commands.options import open_recipe, recipe_path, say, set_option, w
 @click.option("--fresh", is_flag=True, help="Delete what an earlier rehearsal left there.")
 def rehearse(path: str, sets: tuple[str, ...], data: str | None, out: str | None, fresh: bool) -> None:
     """Run a recipe end to end on this machine, with a tiny twin of its model. No GPU, no download."""
+    from runner.quiet import hush
+
+    hush()
     from runner.execute import runs
     from runner.execute.rehearse import rehearse as carry_out
     from runner.execute.training import results
+    from runner.files import read_json
     from runner.names import content_hash
 
     recipe, made = open_recipe(path, sets, environment=True)
-    run = runs.folder(recipe.name, "rehearsal", out or os.environ.get("OUTPUT_DIR"))
+    data = data or os.environ.get("DATA_DIR")
+    folder = runs.folder(recipe.name, "rehearsal", out or os.environ.get("OUTPUT_DIR"))
     fingerprint = content_hash([recipe.fingerprint, os.path.abspath(data) if data else None])
-    with run.lock():
-        if runs.open_for(run, fingerprint, made, fresh) and run.finished:
-            say(f"This rehearsal is done already; `--fresh` repeats it. {run.path}")
+    with runs.session(folder, fingerprint, made, fresh) as going_on:
+        if folder.finished:
+            say("This rehearsal is done already; `--fresh` repeats it.")
         else:
-            carry_out(recipe, run, data, say, watch)
-        from runner.files import read_json
-
-        for line in results(run, read_json(run.path / "training_summary.json")):
-            say(line)
+            if going_on:
+                say("Going on with the rehearsal that was interrupted.")
+            carry_out(recipe, folder, data, say, watch)
+    for line in results(folder, read_json(folder.path / "training_summary.json")):
+        say(line)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from runner.execute.engines import ENGINES
 from runner.files import read_json, write_text
 from runner.plan import Place, Stage
 from runner.problem import Stop
@@ -32,7 +33,7 @@ def launch(stage: Stage, place: Place, progress: Progress) -> None:
     run_dir = Path(place.run_dir)
     log = run_dir / LOG_FILE
     process = subprocess.Popen(
-        command(stage, place),
+        ENGINES[stage.engine](stage, place),
         env=environment(stage, place),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -56,19 +57,14 @@ def launch(stage: Stage, place: Place, progress: Progress) -> None:
         raise Stop(_reason(run_dir, log, code))
 
 
-def command(stage: Stage, place: Place) -> list[str]:
-    """The stage's command for this machine alone: its own interpreter, and its own rendezvous."""
-    config = f"{place.config_dir}/{stage.config_file}"
-    train = [sys.executable, "-m", "axolotl.cli.main", "train", config]
-    if stage.machines.world_size == 1:
-        return [*train, "--launcher", "python"]
-    return [*train, "--launcher", "torchrun", "--", "--standalone", f"--nproc_per_node={stage.machines.world_size}"]
-
-
 def environment(stage: Stage, place: Place) -> dict[str, str]:
     """This process's environment with the stage's on top."""
     bin_dir = str(Path(sys.executable).parent)
-    env = os.environ | dict(stage.env) | {"PATH": f"{bin_dir}{os.pathsep}{os.environ.get('PATH', '')}", "PYTHONUNBUFFERED": "1"}
+    env = (
+        os.environ
+        | dict(stage.env)
+        | {"PATH": f"{bin_dir}{os.pathsep}{os.environ.get('PATH', '')}", "PYTHONUNBUFFERED": "1"}
+    )
     if not place.accelerator:
         # Without it several processes on CPU train everything each, and exit 0.
         env |= {"ACCELERATE_USE_CPU": "true", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
@@ -90,11 +86,23 @@ def _end(process: subprocess.Popen) -> None:
 
 # What logs say, and what it means; the first that matches wins.
 _MEANINGS = (
-    (r"CUDA out of memory|OutOfMemoryError", "The GPU's memory is too small for this recipe. Lower `train.micro_batch_size` (and raise `train.gradient_accumulation_steps` as much), or `model.sequence_len`."),
+    (
+        r"CUDA out of memory|OutOfMemoryError",
+        "The GPU's memory is too small for this recipe. Lower `train.micro_batch_size` (and raise `train.gradient_accumulation_steps` as much), or `model.sequence_len`.",
+    ),
     (r"No space left on device", "The disk is full. Free some space, or name another disk with `--out`."),
-    (r"(is not a local folder and is not a valid model identifier|couldn't connect to|offline mode|gated repo|LocalEntryNotFoundError)", "The base model cannot be loaded from the hub. Check its name, your network and your access."),
-    (r"ModuleNotFoundError: No module named '([^']+)'", "A package is missing. Install the training extra: pip install 'recipe-runner[train]'."),
-    (r"flash_attn|FlashAttention", "FlashAttention is not there. Install the extra `flash`, or write `attention: sdpa`."),
+    (
+        r"(is not a local folder and is not a valid model identifier|couldn't connect to|offline mode|gated repo|LocalEntryNotFoundError)",
+        "The base model cannot be loaded from the hub. Check its name, your network and your access.",
+    ),
+    (
+        r"ModuleNotFoundError: No module named '([^']+)'",
+        "A package is missing. Install the training extra: pip install 'recipe-runner[train]'.",
+    ),
+    (
+        r"flash_attn|FlashAttention",
+        "FlashAttention is not there. Install the extra `flash`, or write `attention: sdpa`.",
+    ),
 )
 _ERROR_LINE = re.compile(r"^(?:\[rank\d+\]: )?\s*(?:[\w.]+\.)?(?:\w*(?:Error|Exception)|TrainingStopped)\b.*$")
 
@@ -108,4 +116,6 @@ def _reason(run_dir: Path, log: Path, code: int) -> str:
     meaning = next((text for pattern, text in _MEANINGS if re.search(pattern, tail)), "")
     said = f"\nIt said: {errors[-1][:300]}" if errors else ""
     ended = f"It was ended by signal {-code}." if code < 0 else ""
-    return "\n".join(part for part in (f"Training failed. {meaning or ended}".strip() + said, f"The whole log: {log}") if part)
+    return "\n".join(
+        part for part in (f"Training failed. {meaning or ended}".strip() + said, f"The whole log: {log}") if part
+    )

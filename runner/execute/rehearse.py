@@ -82,7 +82,10 @@ def _data_changes(recipe: Recipe, data: str | None) -> list[Change]:
         return []
     raise Stop(
         recipe.document.problem(
-            ("data",), "A rehearsal downloads nothing, and `data` names no local file.", "Name one: `recipe rehearse … --data FILE`, or `data.sample` in the recipe.", key=True
+            ("data",),
+            "A rehearsal downloads nothing, and `data` names no local file.",
+            "Name one: `recipe rehearse … --data FILE`, or `data.sample` in the recipe.",
+            key=True,
         )
     )
 
@@ -92,8 +95,20 @@ def _model_changes(recipe: Recipe, twin_dir: Path) -> list[Change]:
         Change("model.revision", None, None, BY, "the twin is local"),
         Change("model.precision", None, "fp32", BY, "runs on any processor"),
         Change("model.attention", None, "sdpa", BY, "FlashAttention needs a GPU"),
-        Change("distribution", None, "ddp", BY, "DeepSpeed and FSDP need GPUs; DDP over gloo divides the rows the same way"),
-        Change("demo.max_new_tokens", None, min(40, recipe.demo.max_new_tokens), BY, "a tiny model has little to say"),
+        Change(
+            "distribution",
+            None,
+            "ddp",
+            BY,
+            "DeepSpeed and FSDP need GPUs; DDP over gloo divides the rows the same way",
+        ),
+        Change(
+            "demo.max_new_tokens",
+            None,
+            min(40, recipe.demo.max_new_tokens),
+            BY,
+            "a tiny model has little to say",
+        ),
     ]
     return [change for change in wanted if recipe.document.lookup(change.path) is not None]
 
@@ -102,7 +117,11 @@ def _training_changes(recipe: Recipe, report: Report) -> list[Change]:
     """Processes for machines, and batches small enough for at least 30 steps."""
     train, machines = recipe.train, recipe.machines
     processes = min(MAX_PROCESSES, machines.nodes * machines.gpus_per_node)
-    micro, accumulation, epochs = min(train.micro_batch_size, 8), min(train.gradient_accumulation_steps, 2), train.epochs
+    micro, accumulation, epochs = (
+        min(train.micro_batch_size, 8),
+        min(train.gradient_accumulation_steps, 2),
+        train.epochs,
+    )
 
     def steps() -> int:
         return int(report.train_rows // (micro * accumulation * processes) * epochs)
@@ -118,7 +137,13 @@ def _training_changes(recipe: Recipe, report: Report) -> list[Change]:
     few = f"at least {MIN_STEPS} steps from {report.train_rows} rows"
     return [
         Change("machines.nodes", None, 1, BY, "this machine"),
-        Change("machines.gpus_per_node", None, processes, BY, f"{processes} process{'es' if processes > 1 else ''} on the CPU, talking over gloo"),
+        Change(
+            "machines.gpus_per_node",
+            None,
+            processes,
+            BY,
+            f"{processes} process{'es' if processes > 1 else ''} on the CPU, talking over gloo",
+        ),
         Change("train.micro_batch_size", None, micro, BY, few),
         Change("train.gradient_accumulation_steps", None, accumulation, BY, few),
         Change("train.epochs", None, epochs, BY, few),
@@ -151,7 +176,10 @@ def _judge_gain(plan: Plan, summary: dict) -> None:
     first, best = summary["first_validation_loss"], summary["best_validation_loss"]
     steps = summary["steps"]
     if steps < MIN_STEPS:
-        raise Stop(f"The rehearsal made {steps} steps, and {MIN_STEPS} are needed to judge it.", "Give it more rows with `--data`.")
+        raise Stop(
+            f"The rehearsal made {steps} steps, and {MIN_STEPS} are needed to judge it.",
+            "Give it more rows with `--data`.",
+        )
     gain = 1 - best / first if first else 0.0
     if gain < MIN_GAIN:
         raise Stop(

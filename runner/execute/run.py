@@ -73,7 +73,10 @@ def _on_these(recipe: Recipe, gpus: list[str], tell: Tell) -> Recipe:
             tell(f"The recipe is for {known.title if known else recipe.machines.gpu}, and this machine has {name}.")
     for change in made:
         tell(f"  {change}")
-    for title, figure in (("effective batch", axolotl.effective_batch_size), ("learning rate", axolotl.learning_rate)):
+    for title, figure in (
+        ("effective batch", axolotl.effective_batch_size),
+        ("learning rate", axolotl.learning_rate),
+    ):
         if figure(recipe) != figure(changed):
             tell(f"  {title}: {figure(recipe):g} → {figure(changed):g}  (follows the GPUs)")
     return changed

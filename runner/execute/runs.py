@@ -33,8 +33,12 @@ class RunFolder:
     @property
     def finished(self) -> bool:
         """Whether every result is there; a summary is written last."""
-        weights = list((self.path / "best_model").glob("*.safetensors")) + list((self.path / "best_model").glob("*.bin"))
-        return self.state.get("status") == "finished" and bool(weights) and (self.path / "training_summary.json").is_file()
+        weights = list((self.path / "best_model").glob("*.safetensors")) + list(
+            (self.path / "best_model").glob("*.bin")
+        )
+        return (
+            self.state.get("status") == "finished" and bool(weights) and (self.path / "training_summary.json").is_file()
+        )
 
     def mark(self, status: str, **facts: Any) -> None:
         write_json(self.path / STATE_FILE, self.state | {"status": status, "kind": self.kind} | facts)
@@ -47,7 +51,10 @@ class RunFolder:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                raise Stop(f"Another command is at work in `{self.path}`.", "Wait for it, or name another folder with `--out`.") from None
+                raise Stop(
+                    f"Another command is at work in `{self.path}`.",
+                    "Wait for it, or name another folder with `--out`.",
+                ) from None
             yield
 
 
@@ -81,6 +88,13 @@ def open_for(run: RunFolder, fingerprint: str, changes: list[Change], fresh: boo
     return bool(state)
 
 
+@contextmanager
+def session(run: RunFolder, fingerprint: str, changes: list[Change], fresh: bool) -> Iterator[bool]:
+    """The folder, ours alone and ready; gives whether an interrupted run goes on. Raises Stop as `open_for` does."""
+    with run.lock():
+        yield open_for(run, fingerprint, changes, fresh)
+
+
 def latest(name: str | None, given: str | None) -> RunFolder:
     """The run that a reading command means: `--run DIR`, or the latest one of the recipe `name`.
 
@@ -89,7 +103,10 @@ def latest(name: str | None, given: str | None) -> RunFolder:
     if given:
         path = Path(given)
         if not (path / STATE_FILE).is_file():
-            raise Stop(f"`{given}` is not a run folder.", "A run folder holds `run.json`; `recipe rehearse` and `recipe run` make one.")
+            raise Stop(
+                f"`{given}` is not a run folder.",
+                "A run folder holds `run.json`; `recipe rehearse` and `recipe run` make one.",
+            )
         return RunFolder(Path(os.path.abspath(path)), (read_json(path / STATE_FILE) or {}).get("kind", "run"))
     wanted = [folder(name, kind) for kind in ("run", "rehearsal")] if name else []
     there = [run for run in wanted if (run.path / "training_summary.json").is_file()]

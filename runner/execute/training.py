@@ -35,7 +35,9 @@ def train(plan: Plan, run: RunFolder, tell: Tell, watch: Watch) -> dict[str, Any
     """
     (stage,) = plan.stages
     processes = stage.machines.world_size
-    tell(f"Training with {stage.engine}, {processes} process{'es' if processes > 1 else ''}; log in {run.path}/train.log")
+    tell(
+        f"Training with {stage.engine}, {processes} process{'es' if processes > 1 else ''}; log in {run.path}/train.log"
+    )
     try:
         with watch() as progress:
             launch(stage, plan.place, progress)
@@ -50,7 +52,12 @@ def train(plan: Plan, run: RunFolder, tell: Tell, watch: Watch) -> dict[str, Any
     state = run.state
     write_json(
         run.path / "training_summary.json",
-        summary | {"kind": run.kind, "changes": state.get("changes", []), "substitutions": state.get("substitutions", [])},
+        summary
+        | {
+            "kind": run.kind,
+            "changes": state.get("changes", []),
+            "substitutions": state.get("substitutions", []),
+        },
     )
     run.mark("finished")
     return summary
@@ -68,7 +75,12 @@ def results(run: RunFolder, summary: dict[str, Any]) -> list[str]:
     if first:
         lines.append(f"validation loss {first:.3f} → {best:.3f}, {1 - best / first:.1%} better")
     for row in read_json(run.path / "demo_outputs" / "answers.json") or []:
-        lines += ["", f"  {row['question']}", f"    before: {_line(row['before'])}", f"    after:  {_line(row['after'])}"]
+        lines += [
+            "",
+            f"  {row['question']}",
+            f"    before: {_line(row['before'])}",
+            f"    after:  {_line(row['after'])}",
+        ]
     shown = run.path.relative_to(Path.cwd()) if run.path.is_relative_to(Path.cwd()) else run.path
     return [*lines, "", f"Everything is in {shown}/"]
 

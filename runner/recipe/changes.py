@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from runner.problem import Stop
-from runner.recipe.document import Document, scalar
-from runner.recipe.document import parse as parse_yaml
+from runner.recipe.document import Document
+from runner.recipe.reading import parse as parse_yaml
+from runner.recipe.scalars import scalar
 
 # Environment names that run and rehearse read, and the setting each stands for.
 ENVIRONMENT = {
@@ -42,7 +43,13 @@ class Change:
         return f"{self.setting}: {_shown(self.before)} → {_shown(self.after)}{reason}"
 
     def as_json(self) -> dict[str, Any]:
-        return {"setting": self.setting, "before": self.before, "after": self.after, "by": self.by, "why": self.why}
+        return {
+            "setting": self.setting,
+            "before": self.before,
+            "after": self.after,
+            "by": self.by,
+            "why": self.why,
+        }
 
 
 def _shown(value: Any) -> str:
@@ -56,7 +63,11 @@ def from_options(options: Iterable[str]) -> list[Change]:
     for option in options:
         setting, equals, text = option.partition("=")
         if not equals or not setting.strip(".") or ".." in setting:
-            raise Stop(f"`--set {option}` is not of the form `--set section.setting=value`.", "For example: --set train.epochs=2", code=2)
+            raise Stop(
+                f"`--set {option}` is not of the form `--set section.setting=value`.",
+                "For example: --set train.epochs=2",
+                code=2,
+            )
         changes.append(Change(setting.strip(), None, _value(option, text), by=f"--set {option}"))
     return changes
 
@@ -76,7 +87,9 @@ def _value(option: str, text: str) -> Any:
         try:
             return parse_yaml(f"--set {option}", f"value: {text}").data["value"]
         except Stop:
-            raise Stop(f"The value of `--set {option}` is not YAML.", "Close its brackets and quotes.", code=2) from None
+            raise Stop(
+                f"The value of `--set {option}` is not YAML.", "Close its brackets and quotes.", code=2
+            ) from None
     return scalar(text.strip())
 
 
@@ -85,7 +98,14 @@ def apply(document: Document, changes: Iterable[Change]) -> tuple[Document, list
 
     A value of None takes the setting away. Raises Stop where a setting's section is not a section.
     """
-    changed = Document(document.file, document.text, copy.deepcopy(document.data), document.keys, document.values, dict(document.origins))
+    changed = Document(
+        document.file,
+        document.text,
+        copy.deepcopy(document.data),
+        document.keys,
+        document.values,
+        dict(document.origins),
+    )
     made = []
     for change in changes:
         parent, path = changed.data, change.path

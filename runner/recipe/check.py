@@ -13,8 +13,7 @@ from runner import catalog, packaged
 from runner.names import listed, nearest
 from runner.problem import Problem, Stop
 from runner.recipe import changes as changing
-from runner.recipe import document as reading
-from runner.recipe import rules, wording
+from runner.recipe import reading, rules, wording
 from runner.recipe.changes import Change
 from runner.recipe.document import Document
 from runner.recipe.recipe import BROKEN, BrokenSetting, Recipe, Settings, with_defaults
@@ -95,7 +94,11 @@ def _break(filled: Any, error: Any) -> None:
 def _scenario_problem(document: Document, scenario: Any) -> Problem | None:
     known = scenarios()
     if scenario is None:
-        return document.problem(("scenario",), "The recipe lacks `scenario`, which says what kind of training it is.", f"It can be {listed(known, 'or')}.")
+        return document.problem(
+            ("scenario",),
+            "The recipe lacks `scenario`, which says what kind of training it is.",
+            f"It can be {listed(known, 'or')}.",
+        )
     if scenario not in known:
         near = nearest(str(scenario), known)
         hint = f"It can be {listed(known, 'or')}." + (f" Did you mean `{near}`?" if near else "")

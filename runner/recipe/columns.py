@@ -56,7 +56,9 @@ def _parquet(file: Path) -> list[str]:
     try:
         from pyarrow import parquet
     except ImportError:
-        raise Unreadable("reading Parquet needs pyarrow, which is not installed, so its columns are not checked.", "note") from None
+        raise Unreadable(
+            "reading Parquet needs pyarrow, which is not installed, so its columns are not checked.", "note"
+        ) from None
     try:
         return parquet.read_schema(file).names
     except Exception as error:

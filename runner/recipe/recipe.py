@@ -31,7 +31,9 @@ class Settings(Mapping[str, Any]):
     def __init__(self, values: Mapping[str, Any], schema: Mapping[str, Any]) -> None:
         properties = schema.get("properties", {})
         object.__setattr__(self, "_known", frozenset(properties))
-        object.__setattr__(self, "_values", {key: _freeze(value, properties.get(key, {})) for key, value in values.items()})
+        object.__setattr__(
+            self, "_values", {key: _freeze(value, properties.get(key, {})) for key, value in values.items()}
+        )
 
     def __getattr__(self, key: str) -> Any:
         if key in self._values:

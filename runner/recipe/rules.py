@@ -41,7 +41,8 @@ def known_model(recipe: Recipe) -> Iterator[Problem]:
         recipe,
         "model.base",
         f"The model `{base}` is not in the catalog, and no folder of that name holds a readable `config.json`.",
-        (f"Did you mean `{near}`? " if near else "") + f"Known models: {listed(catalog.model_ids())}. Or name a folder that holds a model.",
+        (f"Did you mean `{near}`? " if near else "")
+        + f"Known models: {listed(catalog.model_ids())}. Or name a folder that holds a model.",
     )
 
 
@@ -50,9 +51,19 @@ def trained_layers(recipe: Recipe) -> Iterator[Problem]:
         return
     layers, asked = recipe.model_facts.num_hidden_layers, recipe.train.last_layers
     if asked > layers:
-        yield _at(recipe, "train.last_layers", f"`last_layers` is {asked}, and `{recipe.model.base}` has {layers} layers.", f"Write at most {layers}.")
+        yield _at(
+            recipe,
+            "train.last_layers",
+            f"`last_layers` is {asked}, and `{recipe.model.base}` has {layers} layers.",
+            f"Write at most {layers}.",
+        )
     if asked == 0 and not recipe.train.lm_head:
-        yield _at(recipe, "train.last_layers", "Nothing is trained: `last_layers` is 0 and `lm_head` is false.", "Raise `last_layers`, or set `lm_head: true`.")
+        yield _at(
+            recipe,
+            "train.last_layers",
+            "Nothing is trained: `last_layers` is 0 and `lm_head` is false.",
+            "Raise `last_layers`, or set `lm_head: true`.",
+        )
 
 
 def sequence_length(recipe: Recipe) -> Iterator[Problem]:
@@ -60,7 +71,12 @@ def sequence_length(recipe: Recipe) -> Iterator[Problem]:
         return
     limit = recipe.model_facts.max_position_embeddings
     if recipe.model.sequence_len > limit:
-        yield _at(recipe, "model.sequence_len", f"`{recipe.model.base}` reads at most {limit:,} tokens, and `sequence_len` is {recipe.model.sequence_len:,}.", f"Write at most {limit}.")
+        yield _at(
+            recipe,
+            "model.sequence_len",
+            f"`{recipe.model.base}` reads at most {limit:,} tokens, and `sequence_len` is {recipe.model.sequence_len:,}.",
+            f"Write at most {limit}.",
+        )
 
 
 def known_gpu(recipe: Recipe) -> Iterator[Problem]:
@@ -69,11 +85,25 @@ def known_gpu(recipe: Recipe) -> Iterator[Problem]:
     if gpu is None:
         near = nearest(name, catalog.gpu_names())
         hint = f"Did you mean `{near}`? " if near else ""
-        yield _at(recipe, "machines.gpu", f"The GPU `{name}` is not in the catalog, so nothing is checked against it.", f"{hint}Known: {listed(catalog.gpu_names())}.", "note")
+        yield _at(
+            recipe,
+            "machines.gpu",
+            f"The GPU `{name}` is not in the catalog, so nothing is checked against it.",
+            f"{hint}Known: {listed(catalog.gpu_names())}.",
+            "note",
+        )
     elif "model" in recipe.settings and not gpu.bf16:
-        for setting, bad, instead in (("precision", "bf16", "fp16"), ("attention", "flash_attention_2", "sdpa")):
+        for setting, bad, instead in (
+            ("precision", "bf16", "fp16"),
+            ("attention", "flash_attention_2", "sdpa"),
+        ):
             if recipe.model.get(setting) == bad:
-                yield _at(recipe, f"model.{setting}", f"{gpu.title} cannot do `{bad}`; it takes compute capability 8.0, and this GPU has {gpu.compute_capability}.", f"Write `{setting}: {instead}`.")
+                yield _at(
+                    recipe,
+                    f"model.{setting}",
+                    f"{gpu.title} cannot do `{bad}`; it takes compute capability 8.0, and this GPU has {gpu.compute_capability}.",
+                    f"Write `{setting}: {instead}`.",
+                )
 
 
 def effective_batch(recipe: Recipe) -> Iterator[Problem]:
@@ -95,15 +125,30 @@ def effective_batch(recipe: Recipe) -> Iterator[Problem]:
 def sharding_needs_gpus(recipe: Recipe) -> Iterator[Problem]:
     gpus = recipe.machines.nodes * recipe.machines.gpus_per_node
     if gpus == 1 and recipe.settings.get("distribution", "ddp") != "ddp":
-        yield _at(recipe, "distribution", f"`{recipe.distribution}` shares the work between GPUs, and this recipe has one.", "Write `distribution: ddp`, or raise `machines.nodes` or `machines.gpus_per_node`.")
+        yield _at(
+            recipe,
+            "distribution",
+            f"`{recipe.distribution}` shares the work between GPUs, and this recipe has one.",
+            "Write `distribution: ddp`, or raise `machines.nodes` or `machines.gpus_per_node`.",
+        )
 
 
 def one_source(recipe: Recipe) -> Iterator[Problem]:
     data = recipe.data
     if data.get("hub") and data.get("path"):
-        yield _at(recipe, "data.path", "`data` has both `path` and `hub`, and only one can be read.", "Delete one of the two lines.")
+        yield _at(
+            recipe,
+            "data.path",
+            "`data` has both `path` and `hub`, and only one can be read.",
+            "Delete one of the two lines.",
+        )
     if not data.get("hub") and not data.get("path"):
-        yield recipe.document.problem(("data",), "`data` names no data.", "Give `path` (a local file) or `hub` (a dataset on the hub).", key=True)
+        yield recipe.document.problem(
+            ("data",),
+            "`data` names no data.",
+            "Give `path` (a local file) or `hub` (a dataset on the hub).",
+            key=True,
+        )
 
 
 def data_files(recipe: Recipe) -> Iterator[Problem]:
@@ -111,7 +156,12 @@ def data_files(recipe: Recipe) -> Iterator[Problem]:
     names = {setting: recipe.data.get(setting) for setting in ("question", "answer") if recipe.data.get(setting)}
     for setting, template in names.items():
         if templates.unclosed(template) is not None:
-            yield _at(recipe, f"data.{setting}", f"`{setting}` opens a bracket and does not close it.", "Write `[column]`, or `[[` for a bracket that is text.")
+            yield _at(
+                recipe,
+                f"data.{setting}",
+                f"`{setting}` opens a bracket and does not close it.",
+                "Write `[column]`, or `[[` for a bracket that is text.",
+            )
     wanted = {column: setting for setting, template in names.items() for column in templates.columns(template)}
     for setting in ("path", "sample"):
         name = recipe.data.get(setting)
@@ -119,18 +169,34 @@ def data_files(recipe: Recipe) -> Iterator[Problem]:
             continue
         file = recipe.folder / name
         if not file.is_file():
-            yield _at(recipe, f"data.{setting}", f"There is no file `{file}`.", "Paths start from the recipe's own folder.")
+            yield _at(
+                recipe,
+                f"data.{setting}",
+                f"There is no file `{file}`.",
+                "Paths start from the recipe's own folder.",
+            )
             continue
         try:
             there = columns.of(file)
         except columns.Unreadable as reason:
-            yield _at(recipe, f"data.{setting}", f"`{file}` cannot be read: {reason}", "Open it and compare its first line with what its name says.", reason.severity)
+            yield _at(
+                recipe,
+                f"data.{setting}",
+                f"`{file}` cannot be read: {reason}",
+                "Open it and compare its first line with what its name says.",
+                reason.severity,
+            )
             continue
         for column, user in wanted.items():
             if column not in there:
                 near = nearest(column, there)
                 hint = (f"Did you mean `[{near}]`? " if near else "") + f"Its columns are {listed(there)}."
-                yield _at(recipe, f"data.{user}", f"`{user}` names the column `{column}`, which `{file}` does not have.", hint)
+                yield _at(
+                    recipe,
+                    f"data.{user}",
+                    f"`{user}` names the column `{column}`, which `{file}` does not have.",
+                    hint,
+                )
 
 
 def storage(recipe: Recipe) -> Iterator[Problem]:
@@ -140,14 +206,34 @@ def storage(recipe: Recipe) -> Iterator[Problem]:
         seen: dict[str, int] = {}
         for index, claim in enumerate(claims):
             if claim[setting] in seen:
-                yield _at(recipe, f"openshift.claims.{index}.{setting}", f"Two claims have the {setting} `{claim[setting]}`.", "Give each its own.")
+                yield _at(
+                    recipe,
+                    f"openshift.claims.{index}.{setting}",
+                    f"Two claims have the {setting} `{claim[setting]}`.",
+                    "Give each its own.",
+                )
             seen[claim[setting]] = index
     if not claims and not site.get("output_dir"):
-        yield recipe.document.problem(("openshift",), "`openshift` has no `claims`, so results would be lost with the pods.", "Name a claim under `claims`, with its mount.", key=True)
+        yield recipe.document.problem(
+            ("openshift",),
+            "`openshift` has no `claims`, so results would be lost with the pods.",
+            "Name a claim under `claims`, with its mount.",
+            key=True,
+        )
     if claims and site.get("output_dir") and not any(_below(site.output_dir, claim.mount) for claim in claims):
-        yield _at(recipe, "openshift.output_dir", f"`output_dir` `{site.output_dir}` lies on none of the claims, so results would be lost with the pods.", f"Let it start with {listed((claim.mount for claim in claims), 'or')}.")
+        yield _at(
+            recipe,
+            "openshift.output_dir",
+            f"`output_dir` `{site.output_dir}` lies on none of the claims, so results would be lost with the pods.",
+            f"Let it start with {listed((claim.mount for claim in claims), 'or')}.",
+        )
     if not JOB_NAME.match(site.get("job_name") or recipe.name):
-        yield _at(recipe, "name", f"`{recipe.name}` cannot name a job on the cluster.", "Use at most 53 lower-case letters, digits and `-`.")
+        yield _at(
+            recipe,
+            "name",
+            f"`{recipe.name}` cannot name a job on the cluster.",
+            "Use at most 53 lower-case letters, digits and `-`.",
+        )
 
 
 def _below(path: str, mount: str) -> bool:
@@ -161,7 +247,12 @@ def advanced_keys(recipe: Recipe) -> Iterator[Problem]:
     for key in extra:
         if key not in known:
             near = nearest(key, known)
-            yield recipe.document.problem(("advanced", "axolotl", key), f"Axolotl {catalog.AXOLOTL_VERSION} has no setting `{key}`.", f"Did you mean `{near}`?" if near else "Its settings are in Axolotl's own documentation.", key=True)
+            yield recipe.document.problem(
+                ("advanced", "axolotl", key),
+                f"Axolotl {catalog.AXOLOTL_VERSION} has no setting `{key}`.",
+                f"Did you mean `{near}`?" if near else "Its settings are in Axolotl's own documentation.",
+                key=True,
+            )
 
 
 # Each rule costs one line here.

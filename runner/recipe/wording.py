@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from runner.names import listed, nearest
 from runner.problem import Problem
-from runner.recipe.document import Document, Path_, scalar
+from runner.recipe.document import Document, Path_
+from runner.recipe.scalars import scalar
 
 if TYPE_CHECKING:
     from jsonschema import ValidationError
@@ -88,7 +89,10 @@ def _explain(rule: str, wanted: Any, found: Any, part: dict[str, Any], name: str
         known = f"It can be {listed(choices, 'or')}."
         return f"{name} cannot be `{found}`.", f"{known} Did you mean `{near}`?" if near else known
     if rule == "pattern":
-        return f"{name} cannot be `{found}`.", f"It must be {part.get('x-pattern-means', f'of the form {wanted}')}."
+        return (
+            f"{name} cannot be `{found}`.",
+            f"It must be {part.get('x-pattern-means', f'of the form {wanted}')}.",
+        )
     bounds = {
         "minimum": "at least {}",
         "maximum": "at most {}",
@@ -112,11 +116,19 @@ def _wrong_type(wanted: str, found: Any, part: dict[str, Any], name: str, defaul
     if isinstance(found, bool):
         return f"{name} must be {kind}, and `{str(found).lower()}` is a yes or no.", f"Write {kind}{default}."
     if isinstance(found, dict):
-        return f"{name} must be {kind}, and here it has settings of its own.", f"Write {kind} behind `{name.strip('`')}:`."
+        return (
+            f"{name} must be {kind}, and here it has settings of its own.",
+            f"Write {kind} behind `{name.strip('`')}:`.",
+        )
     if isinstance(found, list):
-        return f"{name} must be {kind}, and here it is a list.", "Write a single value, without `-` or brackets."
+        return (
+            f"{name} must be {kind}, and here it is a list.",
+            "Write a single value, without `-` or brackets.",
+        )
     if isinstance(found, str):
-        return f"{name} must be {kind}, and `{_short(found)}` is text.", _number_hint(wanted, found, kind) or f"Write {kind}{default}."
+        return f"{name} must be {kind}, and `{_short(found)}` is text.", _number_hint(
+            wanted, found, kind
+        ) or f"Write {kind}{default}."
     if wanted == "integer" and isinstance(found, float):
         return f"{name} must be {kind}, and {found:g} is not.", f"Write {kind}{default}."
     if wanted == "string":

@@ -62,6 +62,14 @@ def messages(system_prompt: str | None, question: str, answer: str | None = None
 def chats(run_dir: Path, demo: dict[str, Any]) -> tuple[Chat, Chat]:
     """The original and the tuned model of a run. Both use the tuned model's tokenizer, which carries the template."""
     best = str(run_dir / "best_model")
-    shared = {"tokenizer": best, "system_prompt": demo["system_prompt"], "max_new_tokens": demo["max_new_tokens"]}
-    before = Chat(model=demo["base_model"], revision=None if Path(demo["base_model"]).is_dir() else demo["revision"], **shared)
+    shared = {
+        "tokenizer": best,
+        "system_prompt": demo["system_prompt"],
+        "max_new_tokens": demo["max_new_tokens"],
+    }
+    before = Chat(
+        model=demo["base_model"],
+        revision=None if Path(demo["base_model"]).is_dir() else demo["revision"],
+        **shared,
+    )
     return before, Chat(model=best, revision=None, **shared)

@@ -6,11 +6,13 @@ import sys
 from pathlib import Path
 
 from runner.files import read_json, write_json, write_text
+from runner.quiet import hush
 from runner.training.answers import answers, chats
 
 
 def main(run_dir: Path) -> None:
     """Writes `demo_outputs/answers.json` and, for people, `demo_outputs/answers.md`."""
+    hush()
     demo = read_json(run_dir / "demo.json")
     before, after = (list(answers(chat, demo["questions"])) for chat in chats(run_dir, demo))
     rows = [
@@ -20,7 +22,18 @@ def main(run_dir: Path) -> None:
     write_json(run_dir / "demo_outputs" / "answers.json", rows)
     text = [f"# Before and after: {demo['base_model']}", ""]
     for row in rows:
-        text += [f"## {row['question']}", "", "**Before**", "", row["before"], "", "**After**", "", row["after"], ""]
+        text += [
+            f"## {row['question']}",
+            "",
+            "**Before**",
+            "",
+            row["before"],
+            "",
+            "**After**",
+            "",
+            row["after"],
+            "",
+        ]
     write_text(run_dir / "demo_outputs" / "answers.md", "\n".join(text))
 
 

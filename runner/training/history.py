@@ -62,7 +62,9 @@ class History(TrainerCallback):
             "grad_norm": logs.get("grad_norm"),
             "samples_per_second": round(steps * self.settings.effective_batch_size / seconds, 3),
             "tokens_per_second": round(tokens / seconds, 1) if tokens else None,
-            "gpu_memory_gib": round(torch.cuda.max_memory_allocated() / 2**30, 2) if torch.cuda.is_available() else None,
+            "gpu_memory_gib": round(torch.cuda.max_memory_allocated() / 2**30, 2)
+            if torch.cuda.is_available()
+            else None,
         }
         self.last_time, self.last_step, self.last_tokens = now, state.global_step, state.num_input_tokens_seen
         self.steps.append(entry)

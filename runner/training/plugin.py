@@ -68,4 +68,6 @@ class RecipePlugin(BasePlugin):
 
 
 def run_settings(cfg: DictDefault) -> RunSettings:
-    return RunSettings.model_validate(cfg.recipe_runner.to_dict() if hasattr(cfg.recipe_runner, "to_dict") else cfg.recipe_runner)
+    return RunSettings.model_validate(
+        cfg.recipe_runner.to_dict() if hasattr(cfg.recipe_runner, "to_dict") else cfg.recipe_runner
+    )

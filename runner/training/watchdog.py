@@ -76,7 +76,9 @@ class Watchdog(TrainerCallback):
     def _judge(self, name: str, loss: float, step: int) -> None:
         what = "validation loss" if name == "eval_loss" else "loss"
         if not math.isfinite(loss):
-            self.stop(f"The {what} at step {step} is {loss}: training has broken. Lower `train.learning_rate`, or use `precision: bf16`.")
+            self.stop(
+                f"The {what} at step {step} is {loss}: training has broken. Lower `train.learning_rate`, or use `precision: bf16`."
+            )
         if loss == 0 and not self.zero_loss_allowed:
             self.stop(
                 f"The {what} at step {step} is exactly 0, which no real text gives: the model's weights or the data's "

@@ -34,7 +34,11 @@ TokenizerFor = Callable[[list[str]], Any]
 
 
 def prepare(
-    wanted: Mapping[str, Any], out: Path, *, tokenizer_for: TokenizerFor | None = None, sample_rows: int | None = None
+    wanted: Mapping[str, Any],
+    out: Path,
+    *,
+    tokenizer_for: TokenizerFor | None = None,
+    sample_rows: int | None = None,
 ) -> Report:
     """Writes `train.parquet` and `validation.parquet` (columns `full-question`, `answer`, `messages`) and `report.json`.
 

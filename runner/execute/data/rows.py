@@ -33,7 +33,10 @@ def read(wanted: Mapping[str, Any]) -> Iterator[Numbered]:
     file = Path(wanted["path"])
     reader = {".jsonl": _jsonl, ".json": _json, ".csv": _csv, ".parquet": _parquet}.get(file.suffix)
     if reader is None:
-        raise Stop(f"`{file}` is no data file that can be read.", "Its name must end in .jsonl, .json, .csv or .parquet.")
+        raise Stop(
+            f"`{file}` is no data file that can be read.",
+            "Its name must end in .jsonl, .json, .csv or .parquet.",
+        )
     try:
         yield from reader(file)
     except FileNotFoundError:
@@ -63,7 +66,10 @@ def _json(file: Path) -> Iterator[Numbered]:
     except (ValueError, RecursionError) as error:
         if isinstance(error, UnicodeDecodeError):
             raise
-        raise Stop(f"`{file}` is not JSON, at line {getattr(error, 'lineno', '?')}.", "A file with one object a line must end in .jsonl.") from None
+        raise Stop(
+            f"`{file}` is not JSON, at line {getattr(error, 'lineno', '?')}.",
+            "A file with one object a line must end in .jsonl.",
+        ) from None
     if not isinstance(rows, list):
         raise Stop(f"`{file}` does not hold a list of rows.", "Write [ … ] around the rows.")
     for number, row in enumerate(rows, 1):

@@ -1,0 +1,82 @@
+"""`recipe check`: everything that is wrong, at once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from runner.commands.options import say, set_option
+from runner.examine import examine
+from runner.problem import Problem, Stop
+from runner.recipe import changes as changing
+
+
+@click.command()
+@click.argument("paths", metavar="RECIPE…", nargs=-1, required=True)
+@set_option
+@click.option(
+    "--format",
+    "style",
+    type=click.Choice(["text", "json", "github"]),
+    default="text",
+    help="How to print problems.",
+)
+def check(paths: tuple[str, ...], sets: tuple[str, ...], style: str) -> int:
+    """Say what is wrong in recipes: file, line, what to do. A folder means every *.yaml below it."""
+    files = find(paths)
+    wanted = changing.from_options(sets)
+    problems = [problem for file in files for problem in examine(file, wanted)]
+    errors = [problem for problem in problems if problem.severity == "error"]
+    if style == "json":
+        say(
+            json.dumps(
+                {"checked": len(files), "problems": [problem.as_json() for problem in errors]},
+                indent=2,
+                ensure_ascii=False,
+            )
+        )
+    elif style == "github":
+        for problem in problems:
+            say(_annotation(problem))
+    else:
+        for problem in problems:
+            say(f"{problem}\n")
+        found = f"{len(errors)} problem{'' if len(errors) == 1 else 's'}" if errors else "no problems"
+        say(f"{len(files)} recipe{'' if len(files) == 1 else 's'} checked, {found}.")
+    return 1 if errors else 0
+
+
+def find(paths: tuple[str, ...]) -> list[str]:
+    """The recipe files that the arguments mean. Raises Stop (exit 2) where a folder holds none."""
+    files: list[str] = []
+    for path in paths:
+        if not Path(path).is_dir():
+            files.append(path)
+            continue
+        below = sorted(
+            str(file) for file in Path(path).rglob("*.yaml") if file.is_file() and not _hidden(file, Path(path))
+        )
+        if not below:
+            raise Stop(
+                f"There is no *.yaml file below `{path}`.",
+                "Name a recipe, or a folder that holds some.",
+                code=2,
+            )
+        files += below
+    return list(dict.fromkeys(files))
+
+
+def _hidden(file: Path, root: Path) -> bool:
+    return any(part.startswith(".") for part in file.relative_to(root).parts)
+
+
+def _annotation(problem: Problem) -> str:
+    """A line that GitHub Actions shows beside the recipe's own line."""
+    kind = "notice" if problem.severity == "note" else "error"
+    text = f"{problem.message} {problem.hint}".strip()
+    escaped = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    file = problem.file.replace("%", "%25").replace(",", "%2C").replace(":", "%3A")
+    place = f",line={problem.line},col={problem.column}" if problem.line else ""
+    return f"::{kind} file={file}{place}::{escaped}"

@@ -1,0 +1,65 @@
+"""`recipe new`: a copy to start your own from."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import click
+
+from runner import packaged
+from runner.commands.options import say, set_option
+from runner.names import listed, nearest
+from runner.problem import Stop
+from runner.recipe import changes as changing
+from runner.recipe import copying
+from runner.recipe.check import judge
+from runner.recipe.reading import parse, read
+
+
+@click.command()
+@click.argument("name")
+@click.option("--from", "source", required=True, metavar="RECIPE", help="A starter recipe's name, or any recipe file.")
+@set_option
+def new(name: str, source: str, sets: tuple[str, ...]) -> None:
+    """Copy a recipe under a new NAME, comments and all, with its schema and its sample beside it."""
+    origin = find(source)
+    target = Path(f"{name}.yaml")
+    if target.exists():
+        raise Stop(f"`{target}` is there already.", "Choose another name, or delete it first.")
+    document = read(origin)
+    _, problems = judge(document)
+    if errors := [problem for problem in problems if problem.severity == "error"]:
+        raise Stop(errors)
+    scenario = document.data["scenario"]
+    schema = packaged.schema_file(scenario)
+    text = copying.edit(copying.rename(document, name), changing.from_options(sets))
+    text = copying.for_file(text, schema.name, f"recipes/{origin.name}", target.name)
+    files = [Path(document.data.get("data", {}).get(part) or "") for part in ("path", "sample")]
+    beside = [file for file in files if file.name and not file.is_absolute() and (origin.parent / file).is_file()]
+    copied = [file for file in beside if not file.exists()]
+    for file in copied:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(origin.parent / file, file)
+    _, problems = judge(parse(str(target), text))
+    if errors := [problem for problem in problems if problem.severity == "error"]:
+        for file in copied:
+            file.unlink()
+        raise Stop(errors)
+    target.write_text(text, encoding="utf-8")
+    shutil.copyfile(schema, schema.name)
+    say(f"{target}: a copy of {source}. Edit it, then: recipe check {target}")
+    for file in (*copied, Path(schema.name)):
+        say(f"{file}: goes with it")
+
+
+def find(source: str) -> Path:
+    """The recipe that `--from` means: a file, or a starter recipe by name."""
+    starters = {path.stem: path for path in packaged.starters()}
+    if Path(source).is_file():
+        return Path(source)
+    if source in starters:
+        return starters[source]
+    near = nearest(source, starters)
+    hint = f"Did you mean `{near}`? " if near else ""
+    raise Stop(f"There is no starter recipe and no file `{source}`.", f"{hint}Starter recipes: {listed(starters)}.")

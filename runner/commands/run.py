@@ -1,0 +1,37 @@
+"""`recipe run`: the full size, on the GPUs of this machine."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from runner.commands.options import open_recipe, recipe_path, say, set_option, watch
+
+
+@click.command()
+@recipe_path
+@set_option
+@click.option("--out", metavar="DIR", help="The run folder. Default: runs/NAME.")
+@click.option("--fresh", is_flag=True, help="Delete what an earlier run left there.")
+def run(path: str, sets: tuple[str, ...], out: str | None, fresh: bool) -> None:
+    """Prepare a recipe's data and train on this machine's GPUs. An interrupted run goes on where it was."""
+    from runner.quiet import hush
+
+    hush()
+    from runner.execute import runs
+    from runner.execute.run import run as carry_out
+    from runner.execute.training import results
+    from runner.files import read_json
+
+    recipe, made = open_recipe(path, sets, environment=True)
+    folder = runs.folder(recipe.name, "run", out or os.environ.get("OUTPUT_DIR"))
+    with runs.session(folder, recipe.fingerprint, made, fresh) as going_on:
+        if folder.finished:
+            say("This run is done already; `--fresh` repeats it.")
+        else:
+            if going_on:
+                say("Going on with the run that was interrupted.")
+            carry_out(recipe, folder, os.environ.get("DATA_DIR"), say, watch)
+    for line in results(folder, read_json(folder.path / "training_summary.json")):
+        say(line)

@@ -1,0 +1,20 @@
+"""Keeps the libraries behind training from writing over what the runner has to say."""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+
+# What each says at import or load that no user can act on: kernels for other GPUs, deprecations of its own code.
+_CHATTY = ("torchao", "torch.utils._pytree", "DeepSpeed", "transformers", "datasets", "huggingface_hub")
+
+
+def hush() -> None:
+    """Call it before the first import of torch, transformers or datasets."""
+    os.environ.setdefault("TQDM_DISABLE", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
+    for name in _CHATTY:
+        logging.getLogger(name).setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module=r"(torch|torchao|transformers|datasets|huggingface_hub)(\.|$)")

@@ -1,0 +1,141 @@
+"""Copying a recipe: its text with other values in it, comments and order as they were."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from pathlib import PurePath
+from typing import Any
+
+from runner.names import listed
+from runner.problem import Stop
+from runner.recipe.changes import Change
+from runner.recipe.document import Document, Path_
+from runner.recipe.reading import parse
+from runner.recipe.scalars import scalar
+
+EDITOR_LINE = re.compile(r"^# yaml-language-server: \$schema=.*$", re.MULTILINE)
+
+
+def rename(document: Document, name: str) -> str:
+    """The recipe's text under another name: its `name`, and the folders and jobs that are called after it."""
+    old = document.data["name"]
+    wanted: dict[Path_, Any] = {("name",): name}
+    for path, value in _texts(document.data, ()):
+        if (
+            path[0] == "openshift"
+            and path[-1] in ("output_dir", "data_dir", "job_name")
+            and old in re.split(r"[/.:]", value)
+        ):
+            wanted[path] = re.sub(rf"(?<![^/.:]){re.escape(old)}(?![^/.:])", name, value)
+    return _replace(document, wanted)
+
+
+def edit(text: str, changes: Iterable[Change]) -> str:
+    """The text with each change made in it: a value replaced, a line taken away (None) or a line added."""
+    for change in changes:
+        document = parse("the copy", text)
+        path = change.path
+        if change.after is None:
+            text = _without(document, path) if path in document.keys else text
+        elif path in document.values:
+            text = _replace(document, {path: change.after})
+        else:
+            text = _with(document, path, change)
+    return text
+
+
+def for_file(text: str, schema: str, old_file: str, new_file: str) -> str:
+    """The text with its editor line pointing at `schema`, and its own file name in the comments."""
+    line = f"# yaml-language-server: $schema={schema}"
+    text = EDITOR_LINE.sub(lambda _: line, text, count=1) if EDITOR_LINE.search(text) else f"{line}\n{text}"
+    old, new = (PurePath(file).stem for file in (old_file, new_file))
+    text = re.sub(
+        rf"(?m)^(#.*?){re.escape(old_file)}( *)",
+        lambda m: m[1] + new_file + _padding(m[2], old_file, new_file),
+        text,
+    )
+    return re.sub(rf"(?m)^(#.*)build/{re.escape(old)}/", rf"\1build/{new}/", text)
+
+
+def _padding(spaces: str, old: str, new: str) -> str:
+    return " " * max(1, len(spaces) + len(old) - len(new)) if spaces else ""
+
+
+def _texts(value: Any, path: Path_):
+    if isinstance(value, str):
+        yield path, value
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        yield from _texts(item, (*path, key))
+
+
+def _written(value: Any) -> str:
+    """A value as it may stand behind `key: `; JSON is YAML, and plain words need no quotes."""
+    if isinstance(value, str):
+        plain = re.fullmatch(r"[A-Za-z0-9/_.][A-Za-z0-9/_.@+-]*(:[A-Za-z0-9/_.@+-]+)*", value) and isinstance(
+            scalar(value), str
+        )
+        return value if plain else json.dumps(value, ensure_ascii=False)
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _replace(document: Document, wanted: dict[Path_, Any]) -> str:
+    text = document.text
+    for path, value in sorted(wanted.items(), key=lambda item: -document.values[item[0]].start):
+        place = document.values[path]
+        if place.end <= place.start and document.lookup(path) is None:
+            text = f"{text[: place.start]} {_written(value)}{text[place.end :]}"
+        else:
+            block = isinstance(document.lookup(path), dict | list) or "\n" in text[place.start : place.end].rstrip("\n")
+            tail = "\n" if block and text[place.start : place.end].endswith("\n") else ""
+            after = (
+                text[place.end :]
+                if block
+                else _aligned(text[place.end :], place.end - place.start, len(_written(value)))
+            )
+            text = text[: place.start] + _written(value) + tail + after
+    return text
+
+
+def _aligned(rest: str, old_width: int, new_width: int) -> str:
+    """The rest of a line, its comment moved so that it stays in its column where there is room."""
+    gap = len(rest) - len(rest.lstrip(" "))
+    if rest[gap : gap + 1] != "#":
+        return rest
+    return " " * max(1, gap + old_width - new_width) + rest[gap:]
+
+
+def _without(document: Document, path: Path_) -> str:
+    """The text without a setting's lines."""
+    lines = document.text.splitlines(keepends=True)
+    first = document.keys[path].line - 1
+    last = document.text.count("\n", 0, max(document.values[path].start, document.values[path].end - 1))
+    value = document.lookup(path)
+    if not isinstance(value, dict | list) and document.values[path].line == first + 1:
+        block = re.search(r":\s*[|>][-+0-9]*\s*(#.*)?$", lines[first])
+        last = last if block else first
+    return "".join(lines[:first] + lines[last + 1 :])
+
+
+def _with(document: Document, path: Path_, change: Change) -> str:
+    """The text with a line for a setting that it does not have yet, first in its section."""
+    *parents, key = path
+    written = _written(change.after)
+    lines = document.text.splitlines(keepends=True)
+    if lines and not lines[-1].endswith("\n"):
+        lines[-1] += "\n"
+    if not parents:
+        return "".join([*lines, f"{key}: {written}\n"])
+    section = document.lookup(tuple(parents))
+    if isinstance(section, dict) and section:
+        first = document.keys[(*parents, next(iter(section)))]
+        lines.insert(first.line - 1, f"{' ' * (first.column - 1)}{key}: {written}\n")
+        return "".join(lines)
+    if len(parents) == 1 and section is None:
+        return "".join([*lines, f"{parents[0]}:\n", f"  {key}: {written}\n"])
+    raise Stop(
+        f"{change.by}: the copy has no section {listed(['.'.join(map(str, parents))])} to write it into.",
+        "Copy first, then edit the file.",
+    )

@@ -1,0 +1,103 @@
+"""Reading: the text of a recipe becomes a Document, or every Problem that keeps it from being read.
+
+PyYAML's event stream (libyaml) is read without its constructor, for three reasons: places are kept, YAML 1.2 numbers
+hold, and a file that is hostile or broken (nested or aliased without end, keys twice) ends as a Problem.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+
+from runner.names import nearest
+from runner.problem import Problem, Stop
+from runner.recipe import syntax
+from runner.recipe.builder import EVENTS, Builder
+from runner.recipe.document import Document, Place
+
+# A recipe is a page or two; the bound only keeps a wrong file from being read whole.
+MAX_BYTES = 1_000_000
+
+
+def read(file: Path | str) -> Document:
+    """Reads and parses one recipe file.
+
+    Raises Stop with the Problem for a file that is missing, no text, or no YAML.
+    """
+    name = str(file)
+    path = Path(file)
+    if path.is_dir():
+        raise Stop(Problem(name, 0, 0, "This is a folder, and one recipe file is needed."))
+    try:
+        size = path.stat().st_size
+        raw = path.read_bytes() if size <= MAX_BYTES else b""
+    except FileNotFoundError:
+        raise Stop(Problem(name, 0, 0, "There is no such file.", _near_file(path))) from None
+    except OSError as error:
+        raise Stop(Problem(name, 0, 0, f"This file cannot be read: {error.strerror}.")) from None
+    if size > MAX_BYTES:
+        raise Stop(
+            Problem(
+                name,
+                0,
+                0,
+                f"This file has {size:,} bytes; a recipe has at most {MAX_BYTES:,}.",
+                "Is it the right file?",
+            )
+        )
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise Stop(
+            Problem(
+                name,
+                0,
+                0,
+                "This file is not text in UTF-8.",
+                "In your editor, save it again with the encoding UTF-8.",
+            )
+        ) from None
+    return parse(name, text)
+
+
+def parse(name: str, text: str) -> Document:
+    """Parses the text of a recipe; raises Stop with a Problem for each thing that keeps it from being read."""
+    document = Document(name, text)
+    builder = Builder(document)
+    try:
+        for event in yaml.parse(text, Loader=EVENTS):
+            builder.take(event)
+    except yaml.MarkedYAMLError as error:
+        builder.problems.append(syntax.problem(document, error))
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        shown = f"U+{error.character:04X}" if isinstance(error.character, int) else repr(error.character)
+        builder.problems.append(
+            document.problem_at(
+                Place(line, 1, 1),
+                f"This line holds a character that YAML does not allow ({shown}).",
+                "Delete it.",
+            )
+        )
+    if not builder.problems and document.data is None:
+        builder.problems.append(
+            Problem(name, 1, 1, "This file is empty.", "Start from a copy: `recipe new my-demo --from survival`.")
+        )
+    elif not builder.problems and not isinstance(document.data, dict):
+        builder.problems.append(
+            document.problem_at(
+                Place(1, 1, 1),
+                "This is not a recipe: it has no `setting: value` lines.",
+                "Start from a copy: `recipe new my-demo --from survival`.",
+            )
+        )
+    if builder.problems:
+        raise Stop(builder.problems)
+    return document
+
+
+def _near_file(path: Path) -> str:
+    beside = [entry.name for entry in path.parent.glob("*.yaml")] if path.parent.is_dir() else []
+    match = nearest(path.name, beside)
+    return f"Did you mean `{path.parent / match}`?" if match else "`recipe list` shows the starter recipes."

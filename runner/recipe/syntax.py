@@ -1,0 +1,82 @@
+"""What libyaml complains of, as what a person would see in the line."""
+
+from __future__ import annotations
+
+import yaml
+
+from runner.problem import Problem
+from runner.recipe.document import Document, Place
+
+
+def problem(document: Document, error: yaml.MarkedYAMLError) -> Problem:
+    """libyaml's complaint, as what a person would see in the line."""
+    mark = error.problem_mark or error.context_mark
+    line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+    lines = document.text.splitlines() or [""]
+    line = min(line, len(lines))
+    source = lines[line - 1]
+    said = f"{error.context or ''} {error.problem or ''}"
+    indent = source[: len(source) - len(source.lstrip())]
+    if "\t" in indent or (source[column - 1 : column] == "\t"):
+        where = source.index("\t") + 1
+        return document.problem_at(
+            Place(line, where, 1),
+            "A tab stands here, and YAML allows only spaces to indent.",
+            "Replace the tab by spaces, two for each level.",
+        )
+    if "exceeded max depth" in said or "nesting" in said:
+        return document.problem_at(
+            Place(line, column, 1),
+            "Lists and sections are nested too deep here.",
+            "A recipe needs at most 6 levels.",
+        )
+    if "mapping values are not allowed" in said:
+        return document.problem_at(
+            Place(line, column, 1),
+            "A second `: ` stands in this line, or the line is indented too far.",
+            "Put quotes around a value that holds `: `, and indent as the line above.",
+        )
+    if "could not find expected ':'" in said:
+        return document.problem_at(
+            Place(line, column, 1),
+            "The `:` after a setting's name is missing here or just above.",
+            "Write `name: value`.",
+        )
+    if "quoted scalar" in said:
+        start = error.context_mark
+        at = Place(start.line + 1, start.column + 1, 1) if start else Place(line, column, 1)
+        return document.problem_at(
+            at,
+            "A quote opens here and is never closed.",
+            "Close it, or double a quote that belongs to the text.",
+        )
+    if (
+        "did not find expected key" in said
+        or "block mapping" in said
+        or "block collection" in said
+        or "block end" in said
+    ):
+        return document.problem_at(
+            Place(line, column, 1),
+            "This line does not fit the lines above it.",
+            "Indent it exactly as its neighbours: settings of one section start in the same column.",
+        )
+    if "flow" in said or "',' or" in said:
+        start = error.context_mark
+        at = Place(start.line + 1, start.column + 1, 1) if start else Place(line, column, 1)
+        return document.problem_at(
+            at,
+            "A `[` or `{` opens here and is never closed.",
+            "Close it, or put quotes around a text that starts with a bracket.",
+        )
+    if "cannot start any token" in said:
+        return document.problem_at(
+            Place(line, column, 1),
+            f"A value cannot start with `{source[column - 1 : column]}`.",
+            "Put quotes around the value.",
+        )
+    return document.problem_at(
+        Place(line, column, 1),
+        "This is not YAML.",
+        "Each line of a recipe reads `name: value`. Compare with a starter recipe: `recipe list`.",
+    )
