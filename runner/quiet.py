@@ -16,5 +16,10 @@ def hush() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
     for name in _CHATTY:
-        logging.getLogger(name).setLevel(logging.ERROR)
+        # A filter, because DeepSpeed sets its own level when it is imported.
+        logging.getLogger(name).addFilter(_errors_only)
     warnings.filterwarnings("ignore", module=r"(torch|torchao|transformers|datasets|huggingface_hub)(\.|$)")
+
+
+def _errors_only(record: logging.LogRecord) -> bool:
+    return record.levelno >= logging.ERROR

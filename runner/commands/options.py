@@ -42,6 +42,24 @@ def open_recipe(path: str, sets: tuple[str, ...], environment: bool = False) -> 
     return recipe, made
 
 
+def run_folder_from(out: str | None) -> str | None:
+    """The run folder that the person names: `--out`, else OUTPUT_DIR from the environment, which is said aloud."""
+    named = os.environ.get("OUTPUT_DIR")
+    if not out and named:
+        say(f"run folder: {named}  (OUTPUT_DIR={named})")
+    return out or named or None
+
+
+def data_folder_from(below: str = "") -> str | None:
+    """The folder for prepared data that DATA_DIR names, or None; said aloud."""
+    named = os.environ.get("DATA_DIR")
+    if not named:
+        return None
+    folder = os.path.abspath(os.path.join(named, below)) if below else os.path.abspath(named)
+    say(f"prepared data: {folder}  (DATA_DIR={named})")
+    return folder
+
+
 def print_notes(problems: list[Problem]) -> None:
     for problem in problems:
         if problem.severity == "note":

@@ -6,7 +6,15 @@ import os
 
 import click
 
-from runner.commands.options import open_recipe, recipe_path, say, set_option, watch
+from runner.commands.options import (
+    data_folder_from,
+    open_recipe,
+    recipe_path,
+    run_folder_from,
+    say,
+    set_option,
+    watch,
+)
 
 
 @click.command()
@@ -27,8 +35,7 @@ def rehearse(path: str, sets: tuple[str, ...], data: str | None, out: str | None
     from runner.names import content_hash
 
     recipe, made = open_recipe(path, sets, environment=True)
-    data = data or os.environ.get("DATA_DIR")
-    folder = runs.folder(recipe.name, "rehearsal", out or os.environ.get("OUTPUT_DIR"))
+    folder = runs.folder(recipe.name, "rehearsal", run_folder_from(out))
     fingerprint = content_hash([recipe.fingerprint, os.path.abspath(data) if data else None])
     with runs.session(folder, fingerprint, made, fresh) as going_on:
         if folder.finished:
@@ -36,6 +43,6 @@ def rehearse(path: str, sets: tuple[str, ...], data: str | None, out: str | None
         else:
             if going_on:
                 say("Going on with the rehearsal that was interrupted.")
-            carry_out(recipe, folder, data, say, watch)
+            carry_out(recipe, folder, data, data_folder_from("rehearsal"), say, watch)
     for line in results(folder, read_json(folder.path / "training_summary.json")):
         say(line)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-import os
-
 import click
 
-from runner.commands.options import open_recipe, recipe_path, say, set_option, watch
+from runner.commands.options import (
+    data_folder_from,
+    open_recipe,
+    recipe_path,
+    run_folder_from,
+    say,
+    set_option,
+    watch,
+)
 
 
 @click.command()
@@ -25,13 +31,13 @@ def run(path: str, sets: tuple[str, ...], out: str | None, fresh: bool) -> None:
     from runner.files import read_json
 
     recipe, made = open_recipe(path, sets, environment=True)
-    folder = runs.folder(recipe.name, "run", out or os.environ.get("OUTPUT_DIR"))
+    folder = runs.folder(recipe.name, "run", run_folder_from(out))
     with runs.session(folder, recipe.fingerprint, made, fresh) as going_on:
         if folder.finished:
             say("This run is done already; `--fresh` repeats it.")
         else:
             if going_on:
                 say("Going on with the run that was interrupted.")
-            carry_out(recipe, folder, os.environ.get("DATA_DIR"), say, watch)
+            carry_out(recipe, folder, data_folder_from(), say, watch)
     for line in results(folder, read_json(folder.path / "training_summary.json")):
         say(line)

@@ -28,12 +28,15 @@ MAX_PROCESSES = 2
 MIN_GAIN = 0.10
 
 
-def rehearse(recipe: Recipe, run: RunFolder, data: str | None, tell: Tell, watch: Watch) -> dict:
+def rehearse(recipe: Recipe, run: RunFolder, data: str | None, data_dir: str | None, tell: Tell, watch: Watch) -> dict:
     """Rehearses a recipe in a run folder; returns the run's summary.
+
+    data: a file with rows to use instead of the recipe's sample. data_dir: where prepared data goes, by default into
+    the run folder.
 
     Raises Stop where anything fails, and where training makes the validation loss less than 10 % better.
     """
-    place = place_for(run, accelerator=False)
+    place = place_for(run, accelerator=False, data_dir=data_dir)
     recipe, made = _changed(recipe, _data_changes(recipe, data))
     tell("Preparing the data")
     twin_dir = run.path / "base_model"

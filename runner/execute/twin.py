@@ -66,7 +66,7 @@ def tokenizer(texts: Iterable[str], folder: Path) -> Any:
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     if (folder / "tokenizer.json").is_file():
-        return AutoTokenizer.from_pretrained(str(folder))
+        return _named(AutoTokenizer.from_pretrained(str(folder)))
     words = Tokenizer(models.BPE())
     words.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     words.decoder = decoders.ByteLevel()
@@ -81,4 +81,10 @@ def tokenizer(texts: Iterable[str], folder: Path) -> Any:
         tokenizer_object=words, eos_token="<|im_end|>", pad_token="<|endoftext|>", chat_template=CHATML
     )
     fast.save_pretrained(str(folder))
-    return AutoTokenizer.from_pretrained(str(folder))
+    return _named(AutoTokenizer.from_pretrained(str(folder)))
+
+
+def _named(words: Any) -> Any:
+    """What reports call it."""
+    words.said_as = "the tiny twin"
+    return words

@@ -95,9 +95,22 @@ def answer_demo(settings: RunSettings) -> None:
     subprocess.run([sys.executable, "-m", "runner.training.demo", settings.run_dir], env=env, check=True)
 
 
+def keep_log_and_configs(run_dir: Path, checkpoints: Path, recipe_file: Path) -> None:
+    """On a cluster nobody else collects them: the configs that ran, and Axolotl's own log as `train.log`."""
+    if not (run_dir / "train.log").exists() and (checkpoints / "debug.log").is_file():
+        shutil.copyfile(checkpoints / "debug.log", run_dir / "train.log")
+    configs = run_dir / "config"
+    if recipe_file.parent != configs and recipe_file.is_file():
+        configs.mkdir(exist_ok=True)
+        for file in recipe_file.parent.iterdir():
+            if file.is_file():
+                shutil.copyfile(file, configs / file.name)
+
+
 def finish(settings: RunSettings, history: History, state: dict[str, Any], config: dict[str, Any]) -> None:
     run_dir = Path(settings.run_dir)
     keep_best_model(run_dir, Path(config["output_dir"]))
+    keep_log_and_configs(run_dir, Path(config["output_dir"]), Path(settings.recipe_file))
     write_json(run_dir / "demo.json", settings.demo.model_dump())
     answer_demo(settings)
     # Last, because its presence says that everything before it is there.

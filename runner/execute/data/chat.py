@@ -50,6 +50,7 @@ def prepare(
     known = Report.read(out)
     if known and known.key == key and all((out / f"{side}.parquet").is_file() for side in ("train", "validation")):
         return known
+    _refuse_foreign(out, known)
     report = Report(key=key, source=wanted["path"] or f"{wanted['hub']} on the hub")
     pairs = _pairs(wanted, report)
     if sample_rows is not None and len(pairs) > sample_rows:
@@ -63,6 +64,14 @@ def prepare(
         raise Stop(_too_few(report))
     _write(out, {"train": train, "validation": validation}, wanted, report)
     return report
+
+
+def _refuse_foreign(out: Path, known: Report | None) -> None:
+    """Parquet files that this program did not prepare are somebody's own, and are not written over."""
+    if known is None and any(out.glob("*.parquet")):
+        raise Stop(
+            f"`{out}` holds Parquet files that the runner did not make.", "Name another folder for prepared data."
+        )
 
 
 def _key(wanted: Mapping[str, Any], counted: bool, sample_rows: int | None) -> str:
@@ -107,7 +116,7 @@ def _within_length(
     if tokenizer is None:
         report.tokenizer = "the base model's tokenizer is not on this machine"
         return pairs
-    report.tokenizer = str(tokenizer.name_or_path)
+    report.tokenizer = getattr(tokenizer, "said_as", str(tokenizer.name_or_path))
     lengths = [len(tokens) for tokens in tokenizer(texts, add_special_tokens=False)["input_ids"]]
     ordered = sorted(lengths)
     report.token_lengths = {
