@@ -212,12 +212,17 @@ def test_lines_that_contradict_each_other_are_found(edited, case):
 def test_a_missing_column_names_those_that_are_there(edited):
     path = edited(("question: For [topic], [question]", "question: For [topics], [question]"))
     (_, _, message, hint), *_ = messages(path)
-    assert message == f"`question` names the column `topics`, which `{path.parent}/data/survival-sample.jsonl` does not have."
+    assert (
+        message
+        == f"`question` names the column `topics`, which `{path.parent}/data/survival-sample.jsonl` does not have."
+    )
     assert hint == "Did you mean `[topic]`? Its columns are `topic`, `question` and `answer`."
 
 
 def test_sharding_on_one_gpu_is_a_contradiction(edited):
-    path = edited(("distribution: ddp", "distribution: zero2"), ("nodes: 4", "nodes: 1"), ("  effective_batch_size: 64", "  # "))
+    path = edited(
+        ("distribution: ddp", "distribution: zero2"), ("nodes: 4", "nodes: 1"), ("  effective_batch_size: 64", "  # ")
+    )
     assert [m[2] for m in messages(path)] == ["`zero2` shares the work between GPUs, and this recipe has one."]
 
 
@@ -249,7 +254,12 @@ def test_all_problems_come_at_once_and_in_order(edited):
         ("cpus: 6 ", "cpus: six "),
     )
     found = messages(path)
-    assert [message.split("`")[1] for _, _, message, _ in found] == ["last_layers", "lm_hed", "validation_share", "cpus"]
+    assert [message.split("`")[1] for _, _, message, _ in found] == [
+        "last_layers",
+        "lm_hed",
+        "validation_share",
+        "cpus",
+    ]
     assert [line for line, *_ in found] == sorted(line for line, *_ in found)
 
 

@@ -168,9 +168,15 @@ def test_no_text_ends_in_anything_but_a_document_or_problems(text):
 
 
 # What YAML prints as it is: neither control signs nor lone surrogates.
-_words = st.text(st.characters(min_codepoint=32, max_codepoint=0xD7FF, exclude_categories=("Cc", "Cs", "Zl", "Zp")), max_size=20)
+_words = st.text(
+    st.characters(min_codepoint=32, max_codepoint=0xD7FF, exclude_categories=("Cc", "Cs", "Zl", "Zp")), max_size=20
+)
 _yaml = st.recursive(
-    st.none() | st.booleans() | st.integers(-(10**9), 10**9) | st.floats(allow_nan=False, allow_infinity=False) | _words,
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**9), 10**9)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | _words,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_words, inner, max_size=4),
     max_leaves=12,
 )

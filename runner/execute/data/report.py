@@ -61,7 +61,8 @@ class Report:
         yield f"bytes                {before}{self.bytes_after:,}"
 
     def write(self, folder: Path) -> None:
-        write_json(folder / REPORT_FILE, asdict(self))
+        # asdict() rebuilds a Counter from pairs, which counts the pairs.
+        write_json(folder / REPORT_FILE, asdict(self) | {"dropped": dict(self.dropped)})
 
     @staticmethod
     def read(folder: Path) -> Report | None:

@@ -1,0 +1,127 @@
+"""The shape of the house: imports point down, the light commands stay light, and nothing names this place."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.conftest import ROOT
+
+# Floors by the longest matching prefix; a module may import from its own floor and those below.
+FLOORS = {
+    "runner.commands": 4,
+    "runner.cli": 4,
+    "runner.__main__": 4,
+    "runner.execute": 3,
+    "runner.training": 3,
+    "runner.examine": 3,
+    "runner.scenarios": 2,
+    "runner.targets": 2,
+    "runner.estimate": 2,
+    "runner.recipe": 1,
+    "runner.catalog": 0,
+    "runner.problem": 0,
+    "runner.plan": 0,
+    "runner.names": 0,
+    "runner.text": 0,
+    "runner.files": 0,
+    "runner.packaged": 0,
+    "runner.quiet": 0,
+    "runner": 0,
+}
+APART = ("runner.scenarios", "runner.targets", "runner.estimate")
+HEAVY = (
+    "torch",
+    "transformers",
+    "datasets",
+    "kubernetes",
+    "axolotl",
+    "accelerate",
+    "peft",
+    "numpy",
+    "pyarrow",
+    "pydantic",
+)
+
+
+def modules() -> dict[str, Path]:
+    files = sorted((ROOT / "runner").rglob("*.py"))
+    assert len(files) > 30
+    return {".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): file for file in files}
+
+
+def room(module: str) -> str:
+    fitting = [prefix for prefix in FLOORS if module == prefix or module.startswith(f"{prefix}.")]
+    return max(fitting, key=len)
+
+
+def imports(file: Path):
+    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_every_module_has_a_floor():
+    for module in modules():
+        assert room(module) != "runner" or module == "runner", (
+            f"{module}: name its floor in tests/test_house.py and ARCHITECTURE.md"
+        )
+
+
+def test_imports_point_down():
+    looked_at = 0
+    for module, file in modules().items():
+        for wanted in imports(file):
+            if wanted == "runner" or not wanted.startswith("runner."):
+                continue
+            looked_at += 1
+            assert FLOORS[room(wanted)] <= FLOORS[room(module)], (
+                f"{module} imports {wanted}, which is on a higher floor"
+            )
+    assert looked_at > 100
+
+
+def test_scenarios_targets_and_estimate_do_not_import_each_other():
+    for module, file in modules().items():
+        home = room(module)
+        for wanted in imports(file):
+            if home in APART and wanted.startswith("runner.") and room(wanted) in APART:
+                assert room(wanted) == home, f"{module} imports {wanted}"
+
+
+def test_check_and_render_import_nothing_heavy(tmp_path):
+    code = (
+        "import sys; from runner.cli import _code\n"
+        f"assert _code(['check', {str(ROOT / 'recipes')!r}]) == 0\n"
+        f"assert _code(['list']) == 0\n"
+        f"assert _code(['render', {str(ROOT / 'recipes' / 'survival.yaml')!r}, '--out', {str(tmp_path)!r}]) == 0\n"
+        f"found = sorted(set(sys.modules) & set({HEAVY!r}))\n"
+        "print('heavy:', found); sys.exit(bool(found))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def tracked() -> list[Path]:
+    names = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")
+    files = [ROOT / name for name in names if name and (ROOT / name).is_file()]
+    assert len(files) > 50
+    return files
+
+
+def test_the_project_names_no_path_of_one_machine_and_no_registry_address():
+    words = ["../" + "shared", "/wo" + "rk/", "files.python" + "hosted.org", "pypi." + "org/simple"]
+    for file in tracked():
+        text = file.read_text("utf-8", errors="replace")
+        for word in words:
+            assert word not in text, f"{file.relative_to(ROOT)} names {word}"
+
+
+def test_files_stay_near_150_lines():
+    for module, file in modules().items():
+        assert len(file.read_text("utf-8").splitlines()) <= 300, f"{module} has grown past comfort; split it"
