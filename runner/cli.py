@@ -82,11 +82,40 @@ def _code(arguments: list[str] | None) -> int:
         # The reader (`| head`) has seen enough.
         sys.stderr.close()
         return 0
+    except ModuleNotFoundError as error:
+        return _missing(error)
     except OSError as error:
         click.echo(f"{error.filename or 'A file'}: {error.strerror or error}.", err=True)
         return 1
     except Exception:
         return _bug()
+
+
+# What the extras bring; whatever else cannot be imported is our own bug.
+EXTRAS = {
+    "train": {
+        "accelerate",
+        "axolotl",
+        "datasets",
+        "peft",
+        "pyarrow",
+        "pydantic",
+        "tokenizers",
+        "torch",
+        "transformers",
+    },
+}
+
+
+def _missing(error: ModuleNotFoundError) -> int:
+    """A package that an extra brings is not there: say which to install."""
+    package = (error.name or "").split(".")[0]
+    for extra, packages in EXTRAS.items():
+        if package in packages:
+            click.echo(f"This needs the package `{package}`, which is not installed.", err=True)
+            click.echo(f"pip install 'recipe-runner[{extra}]'", err=True)
+            return 1
+    return _bug()
 
 
 def _bug() -> int:

@@ -66,8 +66,14 @@ def environment(stage: Stage, place: Place) -> dict[str, str]:
         | {"PATH": f"{bin_dir}{os.pathsep}{os.environ.get('PATH', '')}", "PYTHONUNBUFFERED": "1"}
     )
     if not place.accelerator:
-        # Without it several processes on CPU train everything each, and exit 0.
-        env |= {"ACCELERATE_USE_CPU": "true", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+        env |= {
+            # Without it several processes on CPU train everything each, and exit 0.
+            "ACCELERATE_USE_CPU": "true",
+            # Otherwise accelerate 1.13.0 says `cpu:0`, and torch cannot load an optimizer's state onto that.
+            "ACCELERATE_TORCH_DEVICE": "cpu",
+            "CUDA_VISIBLE_DEVICES": "",
+            "OMP_NUM_THREADS": "1",
+        }
     return env
 
 

@@ -44,10 +44,8 @@ def run(recipe: Recipe, folder: RunFolder, data_dir: str | None, tell: Tell, wat
 
 def gpus_here() -> list[str]:
     """The names of this machine's GPUs, as the driver gives them."""
-    try:
-        import torch
-    except ImportError:
-        raise Stop("Training needs packages that are not installed.", "pip install 'recipe-runner[train]'") from None
+    import torch
+
     return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
 
 

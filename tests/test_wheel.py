@@ -1,0 +1,67 @@
+"""The built wheel works outside the checkout: in an empty folder, with nothing else installed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import RECIPES, ROOT
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """A fresh environment with only the wheel and what it needs; gives its `recipe` command."""
+    folder = tmp_path_factory.mktemp("wheel")
+    run = {"check": True, "capture_output": True, "text": True}
+    subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(folder), str(ROOT)],
+        **run,
+    )
+    (wheel,) = folder.glob("recipe_runner-*.whl")
+    subprocess.run([sys.executable, "-m", "venv", str(folder / "venv")], **run)
+    python = folder / "venv" / "bin" / "python"
+    subprocess.run([str(python), "-m", "pip", "install", "-q", "-c", str(ROOT / "constraints.txt"), str(wheel)], **run)
+    empty = folder / "empty"
+    empty.mkdir()
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+    def recipe(*arguments: str):
+        return subprocess.run(
+            [str(folder / "venv" / "bin" / "recipe"), *arguments], cwd=empty, env=env, capture_output=True, text=True
+        )
+
+    recipe.folder = empty
+    recipe.python = python
+    return recipe
+
+
+def test_list_new_check_and_render_work_in_an_empty_folder(installed):
+    listed = installed("list")
+    assert [line.split()[0] for line in listed.stdout.splitlines()[1:]] == [path.stem for path in RECIPES]
+    for path in RECIPES:
+        name = f"my-{path.stem}"
+        for command in (["new", name, "--from", path.stem], ["check", f"{name}.yaml"], ["render", f"{name}.yaml"]):
+            done = installed(*command)
+            assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+        assert any((installed.folder / "build" / name).iterdir())
+    assert list(installed.folder.glob("*.schema.json"))
+
+
+def test_the_light_install_is_light(installed):
+    done = subprocess.run(
+        [str(installed.python), "-m", "pip", "list", "--format=freeze"], capture_output=True, text=True
+    )
+    names = {line.split("==")[0].lower() for line in done.stdout.split()}
+    assert len(names) < 20
+    assert not names & {"torch", "transformers", "datasets", "numpy", "kubernetes"}
+
+
+def test_training_without_the_extra_says_what_to_install(installed):
+    installed("new", "my-demo", "--from", "survival")
+    for command in ("rehearse", "run", "prepare"):
+        done = installed(command, "my-demo.yaml")
+        assert done.returncode == 1, done.stdout + done.stderr
+        assert done.stderr.endswith("is not installed.\npip install 'recipe-runner[train]'\n"), done.stderr
