@@ -15,6 +15,8 @@ def hush() -> None:
     os.environ.setdefault("TQDM_DISABLE", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
+    for library in ("HF_HUB", "TRANSFORMERS", "DATASETS"):
+        os.environ.setdefault(f"{library}_VERBOSITY", "error")
     for name in _CHATTY:
         # A filter, because DeepSpeed sets its own level when it is imported.
         logging.getLogger(name).addFilter(_errors_only)

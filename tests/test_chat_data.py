@@ -103,7 +103,7 @@ def test_a_dataset_repository_is_read_like_the_hub(tmp_path, monkeypatch):
 
 def test_a_dataset_that_cannot_be_had_is_said_plainly(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(Stop, match="The dataset `owner/none-such` cannot be loaded from the hub"):
+    with pytest.raises(Stop, match="The dataset `owner/none-such` cannot be loaded from the hub: "):
         prepare(wanted(hub="owner/none-such"), tmp_path / "out")
 
 

@@ -333,3 +333,56 @@ def test_set_wins_over_environment_and_environment_over_the_recipe():
     recipe, made, _ = load(path, wanted)
     assert (recipe.train.epochs, recipe.communication.nccl_debug) == (9, "WARN")
     assert [(change.setting, change.before, change.after) for change in made][-1] == ("train.epochs", 7, 9)
+
+
+def parquet_copy(edited, tmp_path):
+    from datasets import Dataset
+
+    path = edited(
+        ("  hub: cahlen/offline-practical-skills-qa-synthetic", "  path: data/rows.parquet #"),
+        ("question: For [topic], [question]", "question: For [topics], [question]"),
+        ("  sample: data/survival-sample.jsonl", "  # "),
+    )
+    Dataset.from_list([{"topic": "a", "question": "b", "answer": "c"}]).to_parquet(str(tmp_path / "data" / "rows.parquet"))
+    return path
+
+
+def test_the_columns_of_a_parquet_file_are_checked_where_pyarrow_is_there(edited, tmp_path):
+    path = parquet_copy(edited, tmp_path)
+    assert [m[3] for m in messages(path)] == ["Did you mean `[topic]`? Its columns are `topic`, `question` and `answer`."]
+
+
+def test_without_pyarrow_a_parquet_file_is_a_visible_note(edited, tmp_path, monkeypatch):
+    import sys
+
+    path = parquet_copy(edited, tmp_path)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    (note,) = examine(path)
+    assert note.severity == "note"
+    assert "reading Parquet needs pyarrow, which is not installed, so its columns are not checked." in note.message
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("rows.csv", "", "it has no first line with the names of its columns."),
+        ("rows.jsonl", "nonsense\n", "its first row is not JSON."),
+        ("rows.json", "[[1, 2]]", "its first row is not an object with named columns."),
+        ("rows.jsonl", "", "it is empty."),
+    ],
+)
+def test_a_data_file_that_cannot_be_read_is_found_by_check(edited, tmp_path, name, content, reason):
+    path = edited(("  hub: cahlen/offline-practical-skills-qa-synthetic", f"  path: data/{name} #"))
+    (tmp_path / "data" / name).write_text(content)
+    assert [m[2] for m in messages(path)] == [f"`{tmp_path}/data/{name}` cannot be read: {reason}"]
+
+
+def test_a_csv_of_ones_own_needs_only_the_data_section_changed(edited, tmp_path):
+    path = edited(
+        ("  hub: cahlen/offline-practical-skills-qa-synthetic", "  path: data/mine.csv #"),
+        ("question: For [topic], [question]", "question: '[Frage]'"),
+        ('answer: "[answer]"', 'answer: "[Antwort]"'),
+        ("  sample: data/survival-sample.jsonl", "  # "),
+    )
+    (tmp_path / "data" / "mine.csv").write_text("Frage,Antwort\nWarum?,Darum.\n")
+    assert messages(path) == []

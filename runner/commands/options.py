@@ -32,10 +32,13 @@ def say(text: str = "") -> None:
     click.echo(text)
 
 
-def open_recipe(path: str, sets: tuple[str, ...], environment: bool = False) -> tuple[Recipe, list[Change]]:
-    """The recipe with `--set` on top, and where `environment` holds, the environment below that. Prints what changed."""
+def open_recipe(
+    path: str, sets: tuple[str, ...], *, environment: bool = False, more: list[Change] | None = None
+) -> tuple[Recipe, list[Change]]:
+    """The recipe with `--set` and `more` on top, and below them, where `environment` holds, the environment. Prints
+    what changed."""
     wanted = changing.from_environment(os.environ) if environment else []
-    recipe, made, notes = load(path, [*wanted, *changing.from_options(sets)])
+    recipe, made, notes = load(path, [*wanted, *changing.from_options(sets), *(more or [])])
     print_notes(notes)
     for change in made:
         say(f"{change}")

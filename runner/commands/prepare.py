@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from runner.commands.options import open_recipe, recipe_path, say, set_option
-from runner.problem import Problem, Stop
+from runner.recipe import changes as changing
 
 
 @click.command()
@@ -26,10 +26,7 @@ def prepare(path: str, sets: tuple[str, ...], data: str | None, out: str | None)
     from runner.scenarios import translate
     from runner.targets import kubernetes
 
-    if data and not Path(data).is_file():
-        raise Stop(Problem(data, 0, 0, "There is no such file.", "Name a data file behind `--data`."))
-    from_data = (f"data.path={Path(data).resolve()}", "data.hub=") if data else ()
-    recipe, _ = open_recipe(path, (*sets, *from_data))
+    recipe, _ = open_recipe(path, sets, more=changing.from_data_option(data))
     folder = Path(out) if out else runs.folder(recipe.name, "run").path / "data"
     wanted = translate(recipe, kubernetes.place(recipe)).stages[0].data
     for line in carry_out(wanted, folder, tokenizer_for=base_tokenizer(recipe)).lines():

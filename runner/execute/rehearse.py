@@ -14,7 +14,7 @@ from runner.execute.data.report import Report
 from runner.execute.runs import RunFolder
 from runner.execute.training import Tell, Watch, place_for, train
 from runner.plan import Plan
-from runner.problem import Problem, Stop
+from runner.problem import Stop
 from runner.recipe import changes as changing
 from runner.recipe.changes import Change
 from runner.recipe.check import judge
@@ -75,11 +75,10 @@ def _changed(recipe: Recipe, wanted: list[Change]) -> tuple[Recipe, list[Change]
 
 def _data_changes(recipe: Recipe, data: str | None) -> list[Change]:
     """Rows from `--data`, else from the recipe's sample, else from the recipe's own file."""
-    file = str(Path(data).resolve()) if data else recipe.data.get("sample")
-    if data and not Path(data).is_file():
-        raise Stop(Problem(data, 0, 0, "There is no such file.", "Name a data file behind `--data`."))
-    if file:
-        why = "the file you named" if data else "the recipe's own sample, so nothing is downloaded"
+    if data:
+        return changing.from_data_option(data)
+    if file := recipe.data.get("sample"):
+        why = "the recipe's own sample, so nothing is downloaded"
         return [Change("data.hub", None, None, BY, why), Change("data.path", None, file, BY, why)]
     if recipe.data.get("path"):
         return []

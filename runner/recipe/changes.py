@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from runner.problem import Stop
+from runner.problem import Problem, Stop
 from runner.recipe.document import Document
 from runner.recipe.reading import parse as parse_yaml
 from runner.recipe.scalars import scalar
@@ -79,6 +80,16 @@ def from_environment(environment: Mapping[str, str]) -> list[Change]:
         for name, setting in ENVIRONMENT.items()
         if environment.get(name, "").strip()
     ]
+
+
+def from_data_option(data: str | None) -> list[Change]:
+    """`--data FILE` as Changes: the file in place of the dataset. Raises Stop where there is no such file."""
+    if not data:
+        return []
+    if not Path(data).is_file():
+        raise Stop(Problem(data, 0, 0, "There is no such file.", "Name a data file behind `--data`."))
+    by, why = f"--data {data}", "the file you named"
+    return [Change("data.hub", None, None, by, why), Change("data.path", None, str(Path(data).resolve()), by, why)]
 
 
 def _value(option: str, text: str) -> Any:

@@ -46,9 +46,9 @@ def prepare(
     sample_rows: keep at most so many pairs, drawn by the seed.
     Raises Stop where too few rows are left to train and validate on.
     """
-    key = _key(wanted, tokenizer_for is not None, sample_rows)
+    key = _key(wanted, sample_rows)
     known = Report.read(out)
-    if known and known.key == key and all((out / f"{side}.parquet").is_file() for side in ("train", "validation")):
+    if known and known.key == key and _whole(out, known, tokenizer_for):
         return known
     _refuse_foreign(out, known)
     report = Report(key=key, source=wanted["path"] or f"{wanted['hub']} on the hub")
@@ -66,6 +66,12 @@ def prepare(
     return report
 
 
+def _whole(out: Path, known: Report, tokenizer_for: TokenizerFor | None) -> bool:
+    """Whether both sides lie there; what could not be counted for want of a tokenizer is tried again."""
+    counted = bool(known.token_lengths) or tokenizer_for is None
+    return counted and all((out / f"{side}.parquet").is_file() for side in ("train", "validation"))
+
+
 def _refuse_foreign(out: Path, known: Report | None) -> None:
     """Parquet files that this program did not prepare are somebody's own, and are not written over."""
     if known is None and any(out.glob("*.parquet")):
@@ -74,10 +80,10 @@ def _refuse_foreign(out: Path, known: Report | None) -> None:
         )
 
 
-def _key(wanted: Mapping[str, Any], counted: bool, sample_rows: int | None) -> str:
+def _key(wanted: Mapping[str, Any], sample_rows: int | None) -> str:
     file = Path(wanted["path"]) if wanted["path"] else None
     content = hashlib.sha256(file.read_bytes()).hexdigest() if file and file.is_file() else ""
-    return content_hash([dict(wanted), content, counted, sample_rows], 32)
+    return content_hash([dict(wanted), content, sample_rows], 32)
 
 
 def _pairs(wanted: Mapping[str, Any], report: Report) -> list[Pair]:

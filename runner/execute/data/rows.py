@@ -117,10 +117,16 @@ def _hub(wanted: Mapping[str, Any]) -> Iterator[Numbered]:
     try:
         dataset = load_dataset(name, wanted["subset"], split=wanted["split"], revision=wanted["revision"])
     except Exception as error:
-        # The library raises some twenty kinds of errors here: offline, no such dataset, gated, no such split.
-        first = str(error).strip().split("\n")[0]
         raise Stop(
-            f"The dataset `{name}` cannot be loaded from the hub: {first}",
+            f"The dataset `{name}` cannot be loaded from the hub: {_reason(error)}",
             "Check its name, your network and your access; or download it and name the file under `data.path`.",
         ) from None
     yield from enumerate(dataset, 1)
+
+
+def _reason(error: Exception) -> str:
+    """The library raises some twenty kinds of errors here: offline, no such dataset, gated, no such split."""
+    words = f"{type(error).__name__} {error}".lower()
+    if any(sign in words for sign in ("connect", "client has been closed", "name or service", "timed out", "offline")):
+        return "it cannot be reached from this machine."
+    return str(error).strip().split("\n")[0]
