@@ -343,13 +343,17 @@ def parquet_copy(edited, tmp_path):
         ("question: For [topic], [question]", "question: For [topics], [question]"),
         ("  sample: data/survival-sample.jsonl", "  # "),
     )
-    Dataset.from_list([{"topic": "a", "question": "b", "answer": "c"}]).to_parquet(str(tmp_path / "data" / "rows.parquet"))
+    Dataset.from_list([{"topic": "a", "question": "b", "answer": "c"}]).to_parquet(
+        str(tmp_path / "data" / "rows.parquet")
+    )
     return path
 
 
 def test_the_columns_of_a_parquet_file_are_checked_where_pyarrow_is_there(edited, tmp_path):
     path = parquet_copy(edited, tmp_path)
-    assert [m[3] for m in messages(path)] == ["Did you mean `[topic]`? Its columns are `topic`, `question` and `answer`."]
+    assert [m[3] for m in messages(path)] == [
+        "Did you mean `[topic]`? Its columns are `topic`, `question` and `answer`."
+    ]
 
 
 def test_without_pyarrow_a_parquet_file_is_a_visible_note(edited, tmp_path, monkeypatch):
