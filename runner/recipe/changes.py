@@ -123,7 +123,9 @@ def apply(document: Document, changes: Iterable[Change]) -> tuple[Document, list
         for depth, part in enumerate(path[:-1]):
             known = isinstance(parent, list) and isinstance(part, int) and part < len(parent)
             if isinstance(parent, dict):
-                child = parent.setdefault(part, {})
+                child = parent.get(str(part))
+                if child is None:
+                    child = parent[str(part)] = {}
             elif known:
                 child = parent[part]
             else:
@@ -144,9 +146,9 @@ def _put(parent: Any, path: tuple[str | int, ...], change: Change) -> None:
     last = path[-1]
     if isinstance(parent, dict):
         if change.after is None:
-            parent.pop(last, None)
+            parent.pop(str(last), None)
         else:
-            parent[last] = change.after
+            parent[str(last)] = change.after
     elif isinstance(parent, list) and isinstance(last, int) and last < len(parent):
         parent[last] = change.after
     else:

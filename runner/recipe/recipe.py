@@ -65,6 +65,8 @@ def _freeze(value: Any, schema: Mapping[str, Any]) -> Any:
     if isinstance(value, dict):
         return Settings(value, schema if "properties" in schema else {"properties": value})
     if isinstance(value, list):
+        if any(item is BROKEN for item in value):
+            return BROKEN  # a list with a hole in it says nothing as a whole
         return tuple(_freeze(item, schema.get("items", {})) for item in value)
     return value
 

@@ -1,0 +1,103 @@
+"""Launching: progress comes through, the reason of a failure is said in words, and ^C ends every process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from runner.execute import engines
+from runner.execute.launch import launch
+from runner.execute.rehearse import _judge_gain
+from runner.plan import Artifact, Machines, Place, Stage
+from runner.problem import Stop
+from tests.conftest import ROOT
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Launches a small Python program as if it were the engine; gives the progress events that it sent."""
+
+    def start(program: str) -> list[dict]:
+        monkeypatch.setitem(engines.ENGINES, "program", lambda stage, place: [sys.executable, "-c", program])
+        machines = Machines(1, 1, "NVIDIA-L40S", 8, 2)
+        files = (Artifact("c.yaml", "a: 1\n"),)
+        stage = Stage("train", "program", {}, "c.yaml", {}, files, (), {"GREETING": "hello"}, machines, 1)
+        place = Place(str(tmp_path / "config"), str(tmp_path), str(tmp_path), str(tmp_path), accelerator=False)
+        events: list[dict] = []
+        launch(stage, place, events.append)
+        return events
+
+    return start
+
+
+def test_progress_is_passed_on_and_everything_is_logged(run, tmp_path):
+    program = 'import os; print(os.environ[\'GREETING\']); print(\'x\\r[recipe] {"event": "step", "step": 3}\')'
+    assert run(program) == [{"event": "step", "step": 3}]
+    assert (tmp_path / "train.log").read_text().startswith("hello\n")
+    assert (tmp_path / "config" / "c.yaml").read_text() == "a: 1\n"
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        (
+            "raise RuntimeError('CUDA out of memory. Tried to allocate')",
+            "The GPU's memory is too small for this recipe.",
+        ),
+        ("raise OSError('No space left on device')", "The disk is full."),
+        ("import torch_of_tomorrow", "A package is missing."),
+        ("raise ValueError('odd')", "It said: ValueError: odd"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "It was ended by signal 9."),
+        ("import sys; sys.exit(3)", "Training failed."),
+    ],
+)
+def test_a_failure_says_why_and_where_the_log_is(run, tmp_path, program, said):
+    with pytest.raises(Stop) as stop:
+        run(program)
+    assert said in stop.value.text
+    assert stop.value.text.endswith(f"The whole log: {tmp_path}/train.log")
+    assert "Traceback" not in stop.value.text
+
+
+def test_interrupting_ends_the_engine_and_its_children(tmp_path):
+    """^C in the middle of training: exit code 130, and nothing is left running."""
+    marker = f"marker-{os.getpid()}-{time.time_ns()}"
+    child = f"import time; time.sleep(120)  # {marker}"
+    program = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {child!r}]); time.sleep(120)"
+    code = (
+        "import sys; from runner.execute import engines; import runner.cli as cli\n"
+        f"engines.ENGINES['axolotl'] = lambda stage, place: [sys.executable, '-c', {program!r}]\n"
+        f"cli.main(['rehearse', {str(ROOT / 'recipes' / 'survival.yaml')!r}, '--out', {str(tmp_path / 'run')!r}])"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        deadline = time.monotonic() + 180
+        while not running(marker) and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.2)
+        assert running(marker), "the engine did not start"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        assert process.stderr.read().strip() == "Interrupted."
+    assert not running(marker)
+
+
+def running(marker: str) -> bool:
+    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    return any(f"# {marker}" in line and "subprocess" not in line for line in listed.splitlines())
+
+
+def test_a_rehearsal_that_learns_too_little_is_an_error():
+    plan = SimpleNamespace(name="demo")
+    summary = {"first_validation_loss": 7.0, "best_validation_loss": 6.4, "steps": 40}
+    with pytest.raises(Stop, match=r"the validation loss went from 7\.000 to 6\.400, 8\.6% better, and 10% are needed"):
+        _judge_gain(plan, summary)
+    with pytest.raises(Stop, match="made 29 steps, and 30 are needed"):
+        _judge_gain(plan, summary | {"steps": 29})
+    _judge_gain(plan, summary | {"best_validation_loss": 6.2})
