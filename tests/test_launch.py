@@ -89,7 +89,7 @@ def test_interrupting_ends_the_engine_and_its_children(tmp_path):
 
 
 def running(marker: str) -> bool:
-    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(["ps", "-ww", "-eo", "args"], capture_output=True, text=True, check=True).stdout
     return any(f"# {marker}" in line and "subprocess" not in line for line in listed.splitlines())
 
 
