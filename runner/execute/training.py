@@ -74,7 +74,10 @@ def results(run: RunFolder, summary: dict[str, Any]) -> list[str]:
     ]
     if first:
         lines.append(f"validation loss {first:.3f} → {best:.3f}, {1 - best / first:.1%} better")
-    for row in read_json(run.path / "demo_outputs" / "answers.json") or []:
+    rows = read_json(run.path / "demo_outputs" / "answers.json") or []
+    if rows and run.kind == "rehearsal":
+        lines += ["", "A tiny model's words mean nothing; they show that asking works, before and after:"]
+    for row in rows:
         lines += [
             "",
             f"  {row['question']}",
