@@ -41,13 +41,18 @@ class Place:
 
 @dataclass(frozen=True)
 class Machines:
-    """Equal machines, each with `gpus_per_node` GPUs; memory in GiB, per machine."""
+    """Equal machines, each with `gpus_per_node` GPUs; memory in GiB, per machine.
+
+    memory_limit_gib, cpus_limit: the most that a machine may take; None where it is what it is promised.
+    """
 
     nodes: int
     gpus_per_node: int
     gpu: str
     memory_gib: int
     cpus: int
+    memory_limit_gib: int | None = None
+    cpus_limit: int | None = None
 
     @property
     def world_size(self) -> int:
@@ -85,6 +90,7 @@ class Plan:
     fingerprint: hash of every setting that can change the result.
     place: the folders that the stages' configs name.
     site: the recipe's settings for the cluster, which only targets read.
+    code_from_git: `url` and `commit` of the code that pods clone before they start; None where it is in their image.
     facts: computed figures that people ask about (effective batch, scaled learning rate, …).
     """
 
@@ -94,4 +100,5 @@ class Plan:
     place: Place
     stages: tuple[Stage, ...]
     site: Mapping[str, Any] = field(default_factory=dict)
+    code_from_git: Mapping[str, Any] | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)

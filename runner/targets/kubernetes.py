@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from runner.names import content_hash, label
-from runner.plan import Artifact, Place, Plan, Stage
+from runner.plan import Artifact, Machines, Place, Plan, Stage
+from runner.targets import code
 from runner.text import yaml_text
 
 # An image runs as a user that nobody knows (restricted-v2: no passwd entry, group 0), so whatever wants to write to
@@ -105,11 +106,6 @@ def kustomization(plan: Plan, files: list[str]) -> Artifact:
 def pod_template(plan: Plan, stage: Stage, container: str, ports: list[dict[str, Any]]) -> dict[str, Any]:
     """The pod of every machine of a stage, master or worker."""
     site, machines = plan.site, stage.machines
-    resources = {
-        "cpu": str(machines.cpus),
-        "memory": f"{machines.memory_gib}Gi",
-        "nvidia.com/gpu": machines.gpus_per_node,
-    }
     mounts = [{"name": claim["name"], "mountPath": claim["mount"]} for claim in site.get("claims") or ()]
     volumes = [
         {"name": claim["name"], "persistentVolumeClaim": {"claimName": claim["name"]}}
@@ -122,19 +118,21 @@ def pod_template(plan: Plan, stage: Stage, container: str, ports: list[dict[str,
             "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
             "nodeSelector": {"nvidia.com/gpu.product": machines.gpu},
             "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
+            **({"initContainers": init} if (init := code.init_containers(plan, image, _listed(CACHES))) else {}),
             "containers": [
                 {
                     "name": container,
                     "image": image,
                     "command": list(stage.command),
-                    "env": [{"name": name, "value": value} for name, value in environment(plan, stage).items()],
+                    "env": _listed(environment(plan, stage)),
                     **({"ports": ports} if ports else {}),
-                    "resources": {"requests": resources, "limits": resources},
+                    "resources": resources(machines),
                     "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
                     "volumeMounts": [
                         {"name": "config", "mountPath": plan.place.config_dir, "readOnly": True},
                         {"name": "shm", "mountPath": "/dev/shm"},
                         {"name": "tmp", "mountPath": "/tmp"},
+                        *code.mounts(plan),
                         *mounts,
                     ],
                 }
@@ -144,6 +142,7 @@ def pod_template(plan: Plan, stage: Stage, container: str, ports: list[dict[str,
                 # /dev/shm is 64 MB otherwise, and NCCL and data loaders need more. It counts against the pod's memory.
                 {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{stage.shm_gib}Gi"}},
                 {"name": "tmp", "emptyDir": {}},
+                *code.volumes(plan),
                 *volumes,
             ],
         },
@@ -154,4 +153,21 @@ def environment(plan: Plan, stage: Stage) -> dict[str, str]:
     """The stage's environment and the writable folders. What the operator sets (ranks, addresses) stays out."""
     claims = plan.site.get("claims") or ()
     models = claims[0]["mount"].rstrip("/") if claims else HOME
-    return CACHES | {"HF_HOME": f"{models}/huggingface"} | dict(stage.env)
+    return CACHES | {"HF_HOME": f"{models}/huggingface"} | code.environment(plan) | dict(stage.env)
+
+
+def resources(machines: Machines) -> dict[str, dict[str, Any]]:
+    """What a machine is promised, and the most it may take. GPUs are never shared, so both are equal there."""
+    gpus = {"nvidia.com/gpu": machines.gpus_per_node}
+    return {
+        "requests": {"cpu": str(machines.cpus), "memory": f"{machines.memory_gib}Gi"} | gpus,
+        "limits": {
+            "cpu": str(machines.cpus_limit or machines.cpus),
+            "memory": f"{machines.memory_limit_gib or machines.memory_gib}Gi",
+        }
+        | gpus,
+    }
+
+
+def _listed(environment: dict[str, str]) -> list[dict[str, str]]:
+    return [{"name": name, "value": value} for name, value in environment.items()]
