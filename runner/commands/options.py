@@ -116,4 +116,5 @@ def _lines() -> Callable[[dict[str, Any]], None]:
 
 def _evaluation(event: dict[str, Any]) -> str:
     loss = event["validation_loss"]
-    return f"validation loss {loss:.3f}" if loss is not None else "no validation loss"
+    accuracy = f", accuracy {event['accuracy']:.1%}" if "accuracy" in event else ""
+    return f"validation loss {loss:.3f}{accuracy}" if loss is not None else "no validation loss"
