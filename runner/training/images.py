@@ -7,6 +7,8 @@ only the standard library, this package and STOCK_PACKAGES; a test follows the i
 from __future__ import annotations
 
 import argparse
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -33,13 +35,28 @@ def main(arguments: list[str] | None = None) -> int:
     from runner.training import images_run
 
     config = yaml.safe_load(Path(options.config).read_text(encoding="utf-8"))
+    run_dir = Path(config["recipe_runner"]["run_dir"])
+    # `recipe run` keeps the log itself; on a cluster pods go, and their logs with them.
+    if options.prepare and os.environ.get("RANK", "0") == "0":
+        keep_log(run_dir / "train.log")
     try:
         images_run.train(config, prepare_first=options.prepare)
     except Stop as stop:
-        write_json(Path(config["recipe_runner"]["run_dir"]) / "stopped.json", {"message": stop.text})
+        write_json(run_dir / "stopped.json", {"message": stop.text})
         print(stop.text, file=sys.stderr)
         return 1
     return 0
+
+
+def keep_log(file: Path) -> None:
+    """Everything that this process and its libraries write goes to the pod's log and, from here on, into `file` too."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    tee = subprocess.Popen(["tee", "-a", str(file)], stdin=subprocess.PIPE)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+        os.dup2(tee.stdin.fileno(), stream.fileno())
+    # `tee` ends when the last copy of its input does, which is when this process has ended.
+    tee.stdin.close()
 
 
 if __name__ == "__main__":

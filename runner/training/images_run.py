@@ -126,6 +126,7 @@ def finish(
         measured = trainer.predict(test, metric_key_prefix="test").metrics
     if not main:
         return
+    results.keep_log_and_configs(run_dir, Path(trainer.args.output_dir), Path(settings.recipe_file))
     summary = results.summary(settings, history, history.final | {"seconds": seconds}, {}, engine="images")
     write_json(
         run_dir / results.SUMMARY_FILE,
