@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 
 import numpy as np
@@ -73,6 +74,9 @@ def write(file: Path, images: np.ndarray, labels: np.ndarray) -> None:
     rows = [{"bytes": png(image), "path": None} for image in images]
     kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
     table = pa.table({"img": pa.array(rows, kind), "label": pa.array(labels, pa.int64())})
+    # Where the hub's files have the names of the classes.
+    names = {"info": {"features": {"label": {"names": list(CLASSES), "_type": "ClassLabel"}}}}
+    table = table.replace_schema_metadata({"huggingface": json.dumps(names)})
     file.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(table, file, compression="zstd")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import io
-import shutil
 import subprocess
 import sys
 
@@ -17,8 +16,8 @@ from PIL import Image
 from runner.execute import rehearse_images
 from runner.execute.data import prepare
 from runner.problem import Stop
-from runner.recipe.check import load
 from runner.recipe.changes import from_options
+from runner.recipe.check import load
 from runner.scenarios import translate
 from runner.targets import code, kubernetes, render
 from runner.training import images_data, images_model
@@ -89,7 +88,9 @@ def test_a_random_crop_is_a_window_of_the_padded_image_and_moves():
     image = torch.arange(1, 3 * 8 * 8 + 1, dtype=torch.uint8).view(1, 3, 8, 8).repeat(64, 1, 1, 1)
     padded = torch.nn.functional.pad(image[0], (2, 2, 2, 2))
     windows = {
-        padded[:, top : top + 8, left : left + 8].numpy().tobytes(): (top, left) for top in range(5) for left in range(5)
+        padded[:, top : top + 8, left : left + 8].numpy().tobytes(): (top, left)
+        for top in range(5)
+        for left in range(5)
     }
     cropped = images_data.random_crop(image, 2)
     assert cropped.shape == image.shape
@@ -114,7 +115,9 @@ def test_validation_images_are_normalised_and_nothing_more(tmp_path):
     data = images_data.Images(tmp_path / "data" / "validation.parquet", 32, **look)
     assert len(data) == 10
     batch = data.__getitems__(list(range(10)))
-    again = (batch["pixel_values"] * torch.tensor(report.std).view(3, 1, 1) + torch.tensor(report.mean).view(3, 1, 1)) * 255
+    again = (
+        batch["pixel_values"] * torch.tensor(report.std).view(3, 1, 1) + torch.tensor(report.mean).view(3, 1, 1)
+    ) * 255
     originals = {image.tobytes(): int(label) for image, label in zip(images, labels, strict=True)}
     for pixels, label in zip(again.round().byte(), batch["labels"], strict=True):
         assert originals[pixels.permute(1, 2, 0).contiguous().numpy().tobytes()] == label
@@ -147,7 +150,11 @@ def test_each_kind_of_source_gives_the_same_images(tmp_path):
     shapes.write(tmp_path / "parquet" / "train.parquet", images[10:], labels[10:])
     shapes.write(tmp_path / "parquet" / "test.parquet", images[:10], labels[:10])
     (tmp_path / "binary").mkdir()
-    for name, chosen in (("data_batch_1", slice(10, 25)), ("data_batch_2", slice(25, 40)), ("test_batch", slice(0, 10))):
+    for name, chosen in (
+        ("data_batch_1", slice(10, 25)),
+        ("data_batch_2", slice(25, 40)),
+        ("test_batch", slice(0, 10)),
+    ):
         records = [
             bytes([label]) + image.transpose(2, 0, 1).tobytes()
             for image, label in zip(images[chosen], labels[chosen], strict=True)
@@ -164,7 +171,7 @@ def test_each_kind_of_source_gives_the_same_images(tmp_path):
         assert (report.rows_in, report.train_rows, report.validation_rows, report.test_rows) == (40, 20, 10, 10)
         sides = [images_data.read(tmp_path / "out" / kind / f"{side}.parquet", 32) for side in ("train", "test")]
         seen[kind] = [sorted((p.numpy().tobytes(), int(n)) for p, n in zip(*side, strict=True)) for side in sides]
-        assert report.classes[3] == {"parquet": "3", "binary": "cross", "folders": "3-cross"}[kind]
+        assert report.classes[3] == {"parquet": "cross", "binary": "cross", "folders": "3-cross"}[kind]
     assert seen["parquet"] == seen["binary"] == seen["folders"]
 
 
@@ -207,7 +214,7 @@ def test_images_of_another_size_are_scaled(tmp_path):
 def test_a_class_without_images_is_named(tmp_path):
     images, labels = shapes.pictures(per_class=2)
     shapes.write(tmp_path / "a.parquet", images[labels != 4], labels[labels != 4])
-    with pytest.raises(Stop, match="too few images to train and to validate on: 4"):
+    with pytest.raises(Stop, match="too few images to train and to validate on: ring"):
         prepare(wanted(tmp_path / "a.parquet"), tmp_path / "out")
 
 
@@ -225,7 +232,11 @@ def test_every_value_of_the_recipe_reaches_the_config_and_the_job():
     plan = plan_of(RECIPE.relative_to(ROOT))
     config = yaml.safe_load(plan.stages[0].files[0].text)
     trainer = config["trainer"]
-    assert (trainer["num_train_epochs"], trainer["per_device_train_batch_size"], trainer["learning_rate"]) == (10, 32, 1e-3)
+    assert (trainer["num_train_epochs"], trainer["per_device_train_batch_size"], trainer["learning_rate"]) == (
+        10,
+        32,
+        1e-3,
+    )
     assert config["model"] == {"architecture": "resnet18", "width": 64, "image_size": 32, "classes": 10}
     assert (config["data"]["random_crop_padding"], config["data"]["random_flip"]) == (4, True)
     assert config["prepare"]["hub"] == "uoft-cs/cifar10"
@@ -237,7 +248,11 @@ def test_every_value_of_the_recipe_reaches_the_config_and_the_job():
         "requests": {"cpu": "4", "memory": "16Gi", "nvidia.com/gpu": 1},
         "limits": {"cpu": "6", "memory": "24Gi", "nvidia.com/gpu": 1},
     }
-    claims = [volume["persistentVolumeClaim"]["claimName"] for volume in pod(RECIPE)["volumes"] if len(volume) == 2 and "persistentVolumeClaim" in volume]
+    claims = [
+        volume["persistentVolumeClaim"]["claimName"]
+        for volume in pod(RECIPE)["volumes"]
+        if len(volume) == 2 and "persistentVolumeClaim" in volume
+    ]
     assert claims == ["cifar10-data-pvc", "trained-models-pvc", "workspace-pvc"]
 
 
@@ -319,7 +334,9 @@ def test_the_clone_is_exactly_the_commit_or_fails(tmp_path):
 
     def clone(commit):
         script = ["sh", "-c", code.SCRIPT, "clone-code", f"file://{tmp_path}/origin", commit, str(tmp_path / "code")]
-        return subprocess.run(script, capture_output=True, text=True, env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)})
+        return subprocess.run(
+            script, capture_output=True, text=True, env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+        )
 
     # Twice into one folder, as a pod that is started again does.
     for commit, text in zip(commits, ("first", "second"), strict=True):
@@ -361,21 +378,3 @@ def test_the_image_trainer_imports_only_what_a_stock_image_has():
                 foreign.setdefault(top, set()).add(module)
     assert {"runner.training.images_run", "runner.training.history", "runner.execute.data.images"} <= set(reached)
     assert set(foreign) <= set(STOCK_PACKAGES), {name: foreign[name] for name in set(foreign) - set(STOCK_PACKAGES)}
-
-
-def test_the_image_trainer_starts_without_the_packages_that_a_stock_image_lacks(tmp_path):
-    """Only what is imported when the trainer's modules load; the walk above sees the rest."""
-    blocked = "axolotl jsonschema click rich torchvision kubernetes deepspeed trl bitsandbytes".split()
-    program = f"""
-import sys
-class Blocker:
-    def find_spec(self, name, path=None, target=None):
-        frame = sys._getframe(1)
-        while frame and "importlib" in frame.f_code.co_filename: frame = frame.f_back
-        if name.split(".")[0] in {blocked!r} and frame and "/runner/" in frame.f_code.co_filename:
-            raise ImportError(name)
-sys.meta_path.insert(0, Blocker())
-import runner.training.images_run
-"""
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-2000:]

@@ -67,9 +67,7 @@ def rehearse(recipe: Recipe, run: RunFolder, data: str | None, data_dir: str | N
     return summary
 
 
-def _rehearse_images(
-    recipe: Recipe, run: RunFolder, place: Place, data: str | None, tell: Tell, watch: Watch
-) -> dict:
+def _rehearse_images(recipe: Recipe, run: RunFolder, place: Place, data: str | None, tell: Tell, watch: Watch) -> dict:
     recipe, made = _changed(recipe, _data_changes(recipe, data))
     tell("Preparing the images")
     report = prepare(

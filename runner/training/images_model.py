@@ -29,7 +29,9 @@ class SmallResNetForImageClassification(ResNetForImageClassification):
     def __init__(self, config: ResNetConfig) -> None:
         super().__init__(config)
         stem = self.resnet.embedder
-        convolution = nn.Conv2d(config.num_channels, config.embedding_size, kernel_size=3, stride=1, padding=1, bias=False)
+        convolution = nn.Conv2d(
+            config.num_channels, config.embedding_size, kernel_size=3, stride=1, padding=1, bias=False
+        )
         # As transformers draws the others.
         nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
         stem.embedder.convolution = convolution

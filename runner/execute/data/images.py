@@ -147,9 +147,7 @@ def _by_class(pictures: list[Picture], seed: int) -> dict[int, list[Picture]]:
     return dict(sorted(groups.items()))
 
 
-def _judge(
-    train: list[Picture], validation: list[Picture], wanted: Mapping[str, Any], report: ImageReport
-) -> None:
+def _judge(train: list[Picture], validation: list[Picture], wanted: Mapping[str, Any], report: ImageReport) -> None:
     there = {picture.label for picture in train} & {picture.label for picture in validation}
     if lacking := [name for label, name in enumerate(report.classes) if label not in there]:
         lines = "\n".join(report.lines())
