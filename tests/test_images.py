@@ -264,7 +264,6 @@ def test_every_value_of_the_recipe_reaches_the_config_and_the_job():
         ("data.std=", "`data` has `mean` and no `std`; normalising takes both."),
         ("data.random_crop_padding=32", "A crop with 32 pixels around images of 32 could miss the image."),
         ("openshift.data_dir=/elsewhere", "The pods prepare the images themselves, and `openshift.data_dir` names no folder"),
-        ("data.image_column=image", "`image_column` names the column `image`, which"),
         ("image.code_from_git.commit=main", "commit"),
         ("image.code_from_git.url=https://me:secret@github.com/a/b", "url"),
     ],
@@ -275,11 +274,19 @@ def test_a_recipe_for_images_that_cannot_work_is_refused(change, message):
     assert message in stop.value.text
 
 
-def test_a_placeholder_for_the_commit_is_noted():
-    _, _, notes = load(RECIPE)
-    assert any("This commit is a placeholder" in note.message for note in notes)
-    _, _, notes = load(RECIPE, from_options(CODE))
-    assert not any("placeholder" in note.message for note in notes)
+def test_a_column_that_local_images_do_not_have_is_named():
+    with pytest.raises(Stop) as stop:
+        load(RECIPE, from_options(["data.hub=", f"data.path={shapes.FILE}", "data.image_column=image"]))
+    assert "`image_column` names the column `image`, which" in stop.value.text
+    assert "Did you mean `img`? Its columns are `img` and `label`." in stop.value.text
+
+
+def test_rendering_a_placeholder_for_the_commit_says_so(recipe_command, tmp_path):
+    done = recipe_command("render", RECIPE, "--out", tmp_path)
+    assert done.returncode == 0 and "note: This commit is a placeholder" in done.stderr
+    own = [part for change in CODE for part in ("--set", change)]
+    done = recipe_command("render", RECIPE, "--out", tmp_path, *own)
+    assert done.returncode == 0 and "placeholder" not in done.stderr
 
 
 def test_images_are_not_asked_in_words(recipe_command, tmp_path):

@@ -57,6 +57,7 @@ def limits(recipe: Recipe) -> Iterator[Problem]:
 
 
 def placeholder_commit(recipe: Recipe) -> Iterator[Problem]:
+    """No rule: the starter recipe has to hold a placeholder, and only what is rendered from it does not work."""
     code = recipe.code_from_git
     if code and not code.commit.strip("0"):
         yield recipe.document.problem(
