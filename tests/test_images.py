@@ -175,6 +175,31 @@ def test_each_kind_of_source_gives_the_same_images(tmp_path):
     assert seen["parquet"] == seen["binary"] == seen["folders"]
 
 
+def test_the_hub_gives_the_same_images_with_the_names_of_its_classes(tmp_path, monkeypatch):
+    """The library's own kind of dataset, as `uoft-cs/cifar10` is one; only the download is left out."""
+    import datasets
+
+    images, labels = shapes.pictures(per_class=3)
+    asked = []
+
+    def load_dataset(name, subset, split, revision):
+        asked.append((name, subset, split, revision))
+        chosen = slice(0, 20) if split == "train" else slice(20, 30)
+        rows = {"img": [Image.fromarray(image) for image in images[chosen]], "label": labels[chosen].tolist()}
+        kinds = {"img": datasets.Image(), "label": datasets.ClassLabel(names=list(shapes.CLASSES))}
+        return datasets.Dataset.from_dict(rows, features=datasets.Features(kinds))
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    report = prepare(wanted("") | {"path": None, "hub": "uoft-cs/cifar10", "test_split": "test"}, tmp_path / "out")
+    assert asked == [("uoft-cs/cifar10", None, "train", "main"), ("uoft-cs/cifar10", None, "test", "main")]
+    assert (report.train_rows, report.validation_rows, report.test_rows) == (10, 10, 10)
+    assert report.classes == list(shapes.CLASSES)
+    pixels, numbers = images_data.read(tmp_path / "out" / "test.parquet", 32)
+    known = {image.tobytes(): label for image, label in zip(images[20:], labels[20:], strict=True)}
+    for image, number in zip(pixels.permute(0, 2, 3, 1), numbers, strict=True):
+        assert known[image.contiguous().numpy().tobytes()] == number
+
+
 def test_pickles_are_refused_unopened(tmp_path):
     (tmp_path / "data_batch_1").write_bytes(b"cos\nsystem\n(S'touch /tmp/opened'\ntR.")
     (tmp_path / "batches.meta").write_bytes(b"")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from runner.execute.data.pictures import Picture, Source
-from runner.execute.data.report import SHOWN_BAD_LINES, Report
+from runner.execute.data.report import REPORT_FILE, SHOWN_BAD_LINES, Report
 from runner.execute.data.rows import Bad
 from runner.names import content_hash
 from runner.problem import Stop
@@ -38,6 +38,8 @@ class ImageReport(Report):
             yield f"  dropped            {count:>9,}   {reason}"
         for number, reason in self.bad_lines[:SHOWN_BAD_LINES]:
             yield f"    image {number}: {reason}"
+        if len(self.bad_lines) > SHOWN_BAD_LINES:
+            yield f"    and {len(self.bad_lines) - SHOWN_BAD_LINES:,} more, all in {REPORT_FILE}"
         if self.resized:
             yield f"scaled               {self.resized:>9,}   to the size that the network reads"
         yield f"exact duplicates     {self.duplicates:>9,}   taken out"
