@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -177,3 +178,14 @@ def test_the_config_that_ran_is_in_the_run_folder(rehearsed):
     run, _, _ = rehearsed
     config = yaml.safe_load((run / "config" / "images.yaml").read_text("utf-8"))
     assert config["model"]["width"] == 16
+
+
+@pytest.mark.long
+def test_images_that_cannot_be_learned_end_the_rehearsal_with_exit_1(recipe_command, tmp_path):
+    drawn, labels = shapes.pictures(per_class=40)
+    draw = np.random.default_rng(0)
+    shapes.write(tmp_path / "mixed.parquet", drawn, draw.permutation(labels))
+    done = recipe_command("rehearse", RECIPE, "--data", tmp_path / "mixed.parquet", "--out", tmp_path / "run")
+    assert done.returncode == 1, done.stdout[-2000:]
+    assert "The rehearsal of `resnet` did not learn" in done.stderr
+    assert "60% are needed" in done.stderr
