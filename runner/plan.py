@@ -41,17 +41,21 @@ class Place:
 
 @dataclass(frozen=True)
 class Machines:
-    """Equal machines, each with `gpus_per_node` GPUs; memory in GiB, per machine."""
+    """Machines, each with `gpus_per_node` GPUs; memory in GiB, per machine.
+
+    uneven: the GPUs of each machine where they have not equally many, else empty.
+    """
 
     nodes: int
     gpus_per_node: int
     gpu: str
     memory_gib: int
     cpus: int
+    uneven: tuple[int, ...] = ()
 
     @property
     def world_size(self) -> int:
-        return self.nodes * self.gpus_per_node
+        return sum(self.uneven) or self.nodes * self.gpus_per_node
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,7 @@ class Plan:
 
     fingerprint: hash of every setting that can change the result.
     place: the folders that the stages' configs name.
-    site: the recipe's settings for the cluster, which only targets read.
+    site: the recipe's settings for the cluster, nodes: those for plain machines; only targets read them.
     facts: computed figures that people ask about (effective batch, scaled learning rate, …).
     """
 
@@ -94,4 +98,5 @@ class Plan:
     place: Place
     stages: tuple[Stage, ...]
     site: Mapping[str, Any] = field(default_factory=dict)
+    nodes: Mapping[str, Any] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from runner import catalog
 from runner.names import JOB_NAME, listed, nearest
 from runner.problem import Problem
-from runner.recipe import columns, templates
+from runner.recipe import columns, placing, plain_text, templates
 from runner.recipe.recipe import BrokenSetting, Recipe, Settings
 
 Rule = Callable[[Recipe], Iterator[Problem]]
@@ -111,7 +111,7 @@ def effective_batch(recipe: Recipe) -> Iterator[Problem]:
     stated = train.get("effective_batch_size")
     if stated is None:
         return
-    gpus = recipe.machines.nodes * recipe.machines.gpus_per_node
+    gpus = sum(recipe.gpu_counts)
     computed = train.micro_batch_size * train.gradient_accumulation_steps * gpus
     if stated != computed:
         yield _at(
@@ -123,7 +123,7 @@ def effective_batch(recipe: Recipe) -> Iterator[Problem]:
 
 
 def sharding_needs_gpus(recipe: Recipe) -> Iterator[Problem]:
-    gpus = recipe.machines.nodes * recipe.machines.gpus_per_node
+    gpus = sum(recipe.gpu_counts)
     if gpus == 1 and recipe.settings.get("distribution", "ddp") != "ddp":
         yield _at(
             recipe,
@@ -163,7 +163,9 @@ def data_files(recipe: Recipe) -> Iterator[Problem]:
                 "Write `[column]`, or `[[` for a bracket that is text.",
             )
     wanted = {column: setting for setting, template in names.items() for column in templates.columns(template)}
-    for setting in ("path", "sample"):
+    if recipe.data.get("text"):
+        wanted[recipe.data.text] = "text"
+    for setting in ("path", "validation_path", "sample"):
         name = recipe.data.get(setting)
         if not name:
             continue
@@ -175,6 +177,8 @@ def data_files(recipe: Recipe) -> Iterator[Problem]:
                 f"There is no file `{file}`.",
                 "Paths start from the recipe's own folder.",
             )
+            continue
+        if file.suffix == ".txt":
             continue
         try:
             there = columns.of(file)
@@ -190,7 +194,8 @@ def data_files(recipe: Recipe) -> Iterator[Problem]:
         for column, user in wanted.items():
             if column not in there:
                 near = nearest(column, there)
-                hint = (f"Did you mean `[{near}]`? " if near else "") + f"Its columns are {listed(there)}."
+                meant = f"[{near}]" if user in names else near
+                hint = (f"Did you mean `{meant}`? " if near else "") + f"Its columns are {listed(there)}."
                 yield _at(
                     recipe,
                     f"data.{user}",
@@ -200,6 +205,8 @@ def data_files(recipe: Recipe) -> Iterator[Problem]:
 
 
 def storage(recipe: Recipe) -> Iterator[Problem]:
+    if "openshift" not in recipe.settings:
+        return
     site: Settings = recipe.openshift
     claims = site.get("claims") or ()
     for setting in ("name", "mount"):
@@ -266,5 +273,11 @@ RULES: tuple[Rule, ...] = (
     one_source,
     data_files,
     storage,
+    placing.somewhere,
+    placing.counts_agree,
+    placing.equal_on_the_cluster,
+    plain_text.one_validation,
+    plain_text.checkpoints_are_evaluated,
+    plain_text.loss_fits_model,
     advanced_keys,
 )
