@@ -108,7 +108,12 @@ def prepare(
         setattr(
             report,
             side,
-            {"documents": counts.documents, "tokens": counts.tokens, "blocks": counts.blocks, "dropped": counts.dropped},
+            {
+                "documents": counts.documents,
+                "tokens": counts.tokens,
+                "blocks": counts.blocks,
+                "dropped": counts.dropped,
+            },
         )
         if not counts.blocks:
             raise Stop(
