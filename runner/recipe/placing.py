@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from runner.problem import Problem
+from runner.recipe.changes import Change
 from runner.recipe.recipe import Recipe
 
 
@@ -53,3 +54,14 @@ def equal_on_the_cluster(recipe: Recipe) -> Iterator[Problem]:
             "Use equally many on each, or make two recipes, one for the cluster and one for the plain machines.",
             key=True,
         )
+
+
+def on_one_machine(recipe: Recipe, gpus: int, by: str, why: str) -> list[Change]:
+    """What puts a recipe on this one machine with so many GPUs, or processes in their place."""
+    here = [{"address": "localhost", "gpus": list(range(gpus))}]
+    plain = [Change("nodes.machines", None, here, by, "this machine")] if "nodes" in recipe.settings else []
+    return [
+        Change("machines.nodes", None, 1, by, "this machine"),
+        Change("machines.gpus_per_node", None, gpus, by, why),
+        *plain,
+    ]

@@ -112,7 +112,7 @@ def plain_text(recipe: Recipe) -> dict[str, Any]:
 
 def rehearsal(recipe: Recipe, by: str) -> Iterator[Change]:
     """What stands in for this scenario's own settings in a rehearsal, before its data is prepared."""
-    yield Change("model.sequence_len", None, min(128, recipe.model.sequence_len), by, "short blocks make quick steps")
+    yield Change("model.sequence_len", None, min(64, recipe.model.sequence_len), by, "short blocks make quick steps")
     yield Change("train.cross_entropy", None, "plain", by, "the fused and chunked ones are compiled for a GPU")
     if not recipe.data.validation_share:
         why = "the sample is one file, and learning is judged on documents that it did not see"

@@ -5,6 +5,7 @@ The scripts need bash and the runner's own Python on every machine, and storage 
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Iterator
 from typing import Any
@@ -63,9 +64,15 @@ def _title(plan: Plan, stage: Stage, rank: int) -> Iterator[str]:
     yield f"# Machine {rank} of {machines.nodes}{main}, at {address}: recipe `{plan.name}` ({plan.fingerprint})."
     yield f"# Copy this whole folder to every machine. Start this script on machine {rank}, and on the others theirs, in any order."
     yield "# Started again after an interruption, they go on from the latest checkpoint."
-    if (path := stage.data.get("path")) and not path.startswith("/"):
+    if (path := _data_file(stage)) and not path.startswith("/"):
         yield f"# The text of the recipe must lie beside recipe.json, under the same name as beside the recipe: {path}"
     yield "# Made by recipe-runner. Change the recipe and render again; changes made here are lost."
+
+
+def _data_file(stage: Stage) -> str | None:
+    """The data file as the recipe names it; the stage's own path starts from where the recipe was rendered."""
+    text = next((file.text for file in stage.files if file.path == RECIPE_FILE), "{}")
+    return json.loads(text).get("data", {}).get("path")
 
 
 def _where(plan: Plan, stage: Stage, rank: int) -> Iterator[str]:

@@ -91,13 +91,13 @@ def prepare(
     key = _key(wanted, tokenizer, sample_rows)
     known = _read(out)
     if known and known.key == key and all((out / f"{side}.parquet").is_file() for side in sides):
+        known.notes = list(_notes(wanted, known))
         return known
     report = TextReport(
         key=key,
         source=wanted["path"] or f"{wanted['hub']} on the hub",
-        tokenizer=str(tokenizer.name_or_path),
+        tokenizer=getattr(tokenizer, "said_as", str(tokenizer.name_or_path)),
         block_len=wanted["sequence_len"],
-        cut_short=sample_rows is not None,
     )
     (out / "validation.parquet").unlink(missing_ok=True)
     for side in sides:
@@ -115,6 +115,7 @@ def prepare(
                 "dropped": counts.dropped,
             },
         )
+        report.cut_short |= counts.blocks == sample_rows
         if not counts.blocks:
             raise Stop(
                 f"The {'validation' if side == 'validation' else 'training'} text has {counts.tokens:,} tokens, too few for one block of {wanted['sequence_len']:,}.",
