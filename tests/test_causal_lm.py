@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -259,7 +263,7 @@ def test_places_are_only_folders():
     assert json.loads(json.dumps(there.config).replace("/x/", "/")) == json.loads(json.dumps(here.config))
 
 
-def test_the_gemma_rehearsal_learns_and_goes_on_from_a_named_checkpoint(recipe_command, tmp_path):
+def test_the_gemma_rehearsal_learns_and_leaves_its_results(recipe_command, tmp_path):
     out = tmp_path / "run"
     done = recipe_command("rehearse", GEMMA, "--out", out)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -278,3 +282,38 @@ def test_the_gemma_rehearsal_learns_and_goes_on_from_a_named_checkpoint(recipe_c
     steps = [entry["step"] for entry in json.loads((out / "training_history.json").read_text())["steps"]]
     assert steps == list(range(1, summary["steps"] + 1))
     assert re.search(r"train documents +\d+\n", done.stdout)
+
+
+@pytest.mark.long
+def test_training_goes_on_from_a_named_checkpoint(recipe_command, tmp_path):
+    """From the first checkpoint, though a later one lies beside it; the steps before it are not made again."""
+    out, again = tmp_path / "run", tmp_path / "again"
+    assert recipe_command("rehearse", GEMMA, "--out", out).returncode == 0
+    checkpoints = sorted((out / "checkpoints").glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
+    settings = yaml.safe_load((out / "config" / "axolotl.yaml").read_text())
+    settings |= {"resume_from_checkpoint": str(checkpoints[0]), "auto_resume_from_checkpoints": False}
+    settings["recipe_runner"] |= {"run_dir": str(again)}
+    (tmp_path / "again.yaml").write_text(yaml.safe_dump(settings))
+    command = [
+        sys.executable,
+        "-m",
+        "axolotl.cli.main",
+        "train",
+        str(tmp_path / "again.yaml"),
+        "--launcher",
+        "torchrun",
+    ]
+    env = {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "AXOLOTL_DO_NOT_TRACK": "1"}
+    path = {"PYTHONPATH": str(ROOT), "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(
+        [*command, "--", "--standalone", "--nproc_per_node=2"],
+        env=os.environ | env | path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    first = int(checkpoints[0].name.split("-")[1])
+    steps = [entry["step"] for entry in json.loads((again / "training_history.json").read_text())["steps"]]
+    before = json.loads((out / "training_summary.json").read_text())["steps"]
+    assert steps == list(range(first + 1, before + 1))

@@ -101,13 +101,17 @@ def test_every_line_of_a_script_has_a_comment_before_it(tmp_path):
     assert looked_at > 40
 
 
-def test_bash_and_shellcheck_find_nothing_wrong(tmp_path):
-    found = scripts(tmp_path)
-    for file in found:
+def test_bash_can_read_the_scripts(tmp_path):
+    for file in scripts(tmp_path):
         assert subprocess.run(["bash", "-n", str(file)], capture_output=True, text=True).stderr == ""
-    if checker := shutil.which("shellcheck") or shutil.which("shellcheck", path=str(Path(sys.executable).parent)):
-        done = subprocess.run([checker, *map(str, found)], capture_output=True, text=True)
-        assert done.stdout + done.stderr == ""
+
+
+def test_shellcheck_finds_nothing_wrong(tmp_path):
+    checker = shutil.which("shellcheck", path=str(Path(sys.executable).parent)) or shutil.which("shellcheck")
+    if checker is None:
+        pytest.skip("shellcheck is not installed; `make install` brings it")
+    done = subprocess.run([checker, *map(str, scripts(tmp_path))], capture_output=True, text=True)
+    assert done.stdout + done.stderr == ""
 
 
 def test_the_scripts_can_be_run_as_they_are(recipe_command, tmp_path):

@@ -24,7 +24,7 @@ def rename(document: Document, name: str) -> str:
     wanted: dict[Path_, Any] = {("name",): name}
     for path, value in _texts(document.data, ()):
         if (
-            path[0] == "openshift"
+            path[0] in ("openshift", "nodes")
             and path[-1] in ("output_dir", "data_dir", "job_name")
             and old in re.split(r"[/.:]", value)
         ):
