@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from runner.emit import emit
-from runner.execute import meeting, twin
+from runner.execute import meeting, node, twin
 from runner.execute.meeting import Hello
 from runner.files import write_all
 from runner.problem import Stop
@@ -246,6 +246,22 @@ def test_whoever_only_knocks_is_no_machine():
         main.ready()
         other.join(20)
     assert found == [2, 2]
+
+
+def test_a_results_folder_that_is_not_shared_is_named(tmp_path, monkeypatch):
+    recipe, _, _ = load(GEMMA, from_options([f"nodes.output_dir={tmp_path}/out"]))
+    monkeypatch.setattr(node, "PATIENCE_WITH_STORAGE_S", 0.0)
+    with pytest.raises(Stop) as stop:
+        node._shared(recipe, 1)
+    assert stop.value.text.startswith(f"Machine 1 does not see what machine 0 wrote into `{tmp_path}/out`.\n")
+
+
+def test_a_results_folder_of_another_run_is_left_alone(tmp_path):
+    recipe, _, _ = load(GEMMA, from_options([f"nodes.output_dir={tmp_path}"]))
+    (tmp_path / "run.json").write_text('{"fingerprint": "another"}')
+    with pytest.raises(Stop, match="holds a run of this recipe as it was before it changed, or of other GPUs"):
+        node.lead(recipe, [2, 2], 4, accelerator=False, tell=lambda text: None)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["run.json"]
 
 
 # What is trained

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 
 import click
@@ -27,6 +28,9 @@ from runner.targets import nodes
 from runner.training.versions import versions
 
 BY = "the machines that came"
+
+# NFS may show a machine an old list of files for up to a minute (acdirmax, nfs(5)).
+PATIENCE_WITH_STORAGE_S = 75.0
 
 
 @click.command()
@@ -98,6 +102,11 @@ def lead(recipe: Recipe, counts: list[int], total: int, accelerator: bool, tell:
     place = Place(at.config_dir, at.data_dir, at.run_dir, at.scratch_dir, accelerator)
     plan = translate(recipe, place)
     folder = runs.RunFolder(Path(place.run_dir), "run")
+    if (known := folder.state.get("fingerprint")) and known != plan.fingerprint:
+        raise Stop(
+            f"`{folder.path}` holds a run of this recipe as it was before it changed, or of other GPUs.",
+            "Name another `nodes.output_dir`, or move that folder away.",
+        )
     going_on = runs.open_for(folder, plan.fingerprint, [], fresh=False)
     if (folder.path / "training_summary.json").is_file():
         raise Stop(f"The run in `{folder.path}` is done already.", "Name another `nodes.output_dir` for another run.")
@@ -134,9 +143,13 @@ def on_these(recipe: Recipe, counts: list[int], tell: Tell) -> Recipe:
 
 
 def _shared(recipe: Recipe, rank: int) -> None:
-    """What the main machine has just written must be seen from here."""
-    config = Path(nodes.place(recipe).config_dir) / nodes.RECIPE_FILE
-    if not config.is_file():
+    """What the main machine has just written must be seen from here, though a network file system may take a while."""
+    config = Path(nodes.place(recipe).config_dir)
+    deadline = time.monotonic() + PATIENCE_WITH_STORAGE_S
+    while not (config.is_dir() and nodes.RECIPE_FILE in os.listdir(config)):
+        if time.monotonic() < deadline:
+            time.sleep(0.5)
+            continue
         raise Stop(
             f"Machine {rank} does not see what machine 0 wrote into `{recipe.nodes.output_dir}`.",
             "That folder must be on storage that all machines share, under the same path on each.",
