@@ -15,6 +15,7 @@ import yaml
 
 from runner import catalog
 from runner.emit import emit
+from runner.execute import twin
 from runner.plan import Place
 from runner.problem import Stop
 from runner.recipe.changes import from_options
@@ -195,6 +196,36 @@ def test_gemma_has_268_098_176_parameters():
     assert type(made.model.layers[0]).__name__ == facts.layer_class
     for name in facts.linear:
         assert any(key.endswith(f".{name}.weight") for key in parameters)
+
+
+def test_a_missing_padding_token_is_end_of_text_and_outgrown_embeddings_grow(tmp_path):
+    """Through Axolotl's own loaders, on the emitted config."""
+    from axolotl.loaders import ModelLoader, load_tokenizer
+    from axolotl.utils.config import normalize_config, validate_config
+    from axolotl.utils.dict import DictDefault
+    from transformers import AutoTokenizer
+
+    recipe, _, _ = load(GEMMA)
+    twin.tokenizer((ROOT / "recipes" / "data" / "gemma-sample.txt").read_text("utf-8").split("\n\n"), tmp_path)
+    twin.build(recipe.model_facts, layers=2, seed=1, folder=tmp_path)
+    words = AutoTokenizer.from_pretrained(str(tmp_path))
+    known = len(words)
+    words.add_tokens(["<new>"])
+    words.save_pretrained(str(tmp_path))
+    settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    del settings["pad_token"]
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    assert AutoTokenizer.from_pretrained(str(tmp_path)).pad_token is None
+    found = config(
+        f"model.base={tmp_path}", "model.precision=fp32", "model.attention=sdpa", "train.cross_entropy=plain"
+    )
+    cfg = DictDefault({key: value for key, value in found.items() if key not in ("plugins", "recipe_runner", "ddp")})
+    cfg = validate_config(cfg)
+    normalize_config(cfg)
+    loaded = load_tokenizer(cfg)
+    model, _ = ModelLoader(cfg, loaded).load()
+    assert loaded.pad_token == loaded.eos_token == "<|im_end|>"
+    assert model.get_input_embeddings().num_embeddings == model.get_output_embeddings().out_features == known + 1
 
 
 @pytest.mark.parametrize(
