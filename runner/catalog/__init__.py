@@ -97,12 +97,10 @@ def model(name: str, folder: Path | None = None) -> Model | None:
     if facts := _table("models").get(name):
         return Model(id=name, **facts | {"linear": tuple(facts["linear"])})
     config = (folder or Path()) / name / "config.json"
-    if config.is_file():
-        try:
-            return from_config(name, json.loads(config.read_text(encoding="utf-8")))
-        except (KeyError, TypeError, ValueError):
-            return None
-    return None
+    try:
+        return from_config(name, json.loads(config.read_text(encoding="utf-8")))
+    except (OSError, KeyError, TypeError, ValueError):
+        return None
 
 
 def from_config(name: str, config: Mapping[str, Any]) -> Model:

@@ -6,6 +6,7 @@ settings are not there.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
@@ -170,7 +171,7 @@ def data_files(recipe: Recipe) -> Iterator[Problem]:
         if not name:
             continue
         file = recipe.folder / name
-        if not file.is_file():
+        if not os.path.isfile(file):
             yield _at(
                 recipe,
                 f"data.{setting}",
