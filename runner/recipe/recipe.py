@@ -56,6 +56,10 @@ class Settings(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self._values)
 
+    def knows(self, key: str) -> bool:
+        """Whether the schema has a setting of this name here, be it set or not."""
+        return key in self._known
+
     def plain(self) -> dict[str, Any]:
         """The section as plain dicts and lists."""
         return {key: _thaw(value) for key, value in self._values.items()}
@@ -126,6 +130,14 @@ class Recipe:
     def code_from_git(self) -> Settings | None:
         """`url` and `commit` of the code that pods clone; None where the recipe names none."""
         return (self.settings.get("image") or {}).get("code_from_git")
+
+    @property
+    def demo_questions(self) -> tuple[tuple[str | None, str], ...]:
+        """What is asked before and after training: (category, question), the category None where there is none."""
+        plain = tuple((None, question) for question in self.demo.questions or ())
+        return plain + tuple(
+            (part.name, question) for part in self.demo.categories or () for question in part.questions
+        )
 
     @property
     def fingerprint(self) -> str:

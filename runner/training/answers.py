@@ -10,13 +10,15 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Chat:
-    """Who is asked and how. max_new_tokens: tokens of an answer."""
+    """Who is asked and how. max_new_tokens: tokens of an answer; turn_end: the token that ends it, beside end-of-text."""
 
     model: str
     revision: str | None
     tokenizer: str
     system_prompt: str | None
     max_new_tokens: int
+    turn_end: str | None = None
+    trust_remote_code: bool = False
 
 
 def answers(chat: Chat, questions: Iterable[str]) -> Iterator[str]:
@@ -30,12 +32,17 @@ def answers(chat: Chat, questions: Iterable[str]) -> Iterator[str]:
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    tokenizer = AutoTokenizer.from_pretrained(chat.tokenizer)
+    tokenizer = AutoTokenizer.from_pretrained(chat.tokenizer, trust_remote_code=chat.trust_remote_code)
     cuda = torch.cuda.is_available()
     model = AutoModelForCausalLM.from_pretrained(
-        chat.model, revision=chat.revision, dtype=torch.bfloat16 if cuda else torch.float32
+        chat.model,
+        revision=chat.revision,
+        dtype=torch.bfloat16 if cuda else torch.float32,
+        trust_remote_code=chat.trust_remote_code,
     )
     model = model.to("cuda" if cuda else "cpu").eval()
+    ends = [tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids(chat.turn_end) if chat.turn_end else None]
+    ends = [token for token in ends if token is not None]
     for question in questions:
         prompt = tokenizer.apply_chat_template(
             messages(chat.system_prompt, question), add_generation_prompt=True, tokenize=False
@@ -46,7 +53,7 @@ def answers(chat: Chat, questions: Iterable[str]) -> Iterator[str]:
                 **tokens,
                 max_new_tokens=chat.max_new_tokens,
                 do_sample=False,
-                eos_token_id=tokenizer.eos_token_id,
+                eos_token_id=ends or None,
                 pad_token_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id,
             )
         yield tokenizer.decode(output[0, tokens["input_ids"].shape[1] :], skip_special_tokens=True).strip()
@@ -66,6 +73,8 @@ def chats(run_dir: Path, demo: dict[str, Any]) -> tuple[Chat, Chat]:
         "tokenizer": best,
         "system_prompt": demo["system_prompt"],
         "max_new_tokens": demo["max_new_tokens"],
+        "turn_end": demo.get("turn_end"),
+        "trust_remote_code": demo.get("trust_remote_code", False),
     }
     before = Chat(
         model=demo["base_model"],

@@ -8,7 +8,8 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Demo(BaseModel):
-    """What is asked before and after. max_new_tokens: tokens of an answer."""
+    """What is asked before and after. max_new_tokens: tokens of an answer; categories: of questions that have one;
+    turn_end: the token that ends an answer, where it is not end-of-text."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -16,7 +17,10 @@ class Demo(BaseModel):
     revision: str = "main"
     system_prompt: str | None = None
     questions: list[str] = []
+    categories: dict[str, str] = {}
     max_new_tokens: int = 300
+    turn_end: str | None = None
+    trust_remote_code: bool = False
 
 
 class RunSettings(BaseModel):
