@@ -144,6 +144,20 @@ def test_songs_and_questions_together_are_refused():
         load(LYRICS, from_options(["data.songs="]))
 
 
+def test_weights_in_four_bits_count_for_what_they_stand_for():
+    import torch
+
+    from runner.training.history import count_parameters
+
+    class Params4bit(torch.nn.Parameter):
+        """As bitsandbytes has it: two numbers a byte."""
+
+    model = torch.nn.Module()
+    model.frozen = Params4bit(torch.zeros(50, dtype=torch.uint8), requires_grad=False)
+    model.trained = torch.nn.Parameter(torch.zeros(7))
+    assert count_parameters(model) == {"trainable_parameters": 7, "total_parameters": 107}
+
+
 def rehearse(folder: Path, *options: str) -> tuple[Path, str]:
     done = subprocess.run(
         [sys.executable, "-m", "runner", "rehearse", str(LYRICS), *options],
