@@ -23,6 +23,7 @@ COMMANDS = {
     "rehearse": "Run all of it here with a tiny model.",
     "run": "Train on the GPUs of this machine.",
     "ask": "Ask a trained model.",
+    "merge": "Make an adapter part of its base model.",
     "compare": "Show the model's answers before and after training.",
 }
 

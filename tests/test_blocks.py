@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
+from runner import catalog
 from runner.execute import twin
 from runner.execute.data import blocks, plain_text
 from runner.problem import Stop
@@ -25,7 +26,12 @@ DOCUMENTS = SAMPLE.read_text("utf-8").strip().split("\n\n")
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory):
-    return twin.tokenizer(DOCUMENTS, tmp_path_factory.mktemp("tokenizer"))
+    return twin.tokenizer(
+        DOCUMENTS,
+        tmp_path_factory.mktemp("tokenizer"),
+        catalog.model("google/gemma-3-270m"),
+        catalog.chat_template("chatml"),
+    )
 
 
 def wanted(**settings):

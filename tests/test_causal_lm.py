@@ -206,7 +206,8 @@ def test_a_missing_padding_token_is_end_of_text_and_outgrown_embeddings_grow(tmp
     from transformers import AutoTokenizer
 
     recipe, _, _ = load(GEMMA)
-    twin.tokenizer((ROOT / "recipes" / "data" / "gemma-sample.txt").read_text("utf-8").split("\n\n"), tmp_path)
+    documents = (ROOT / "recipes" / "data" / "gemma-sample.txt").read_text("utf-8").split("\n\n")
+    twin.tokenizer(documents, tmp_path, recipe.model_facts, catalog.chat_template("chatml"))
     twin.build(recipe.model_facts, layers=2, seed=1, folder=tmp_path)
     words = AutoTokenizer.from_pretrained(str(tmp_path))
     known = len(words)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import json
 import os
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runner import catalog
 from runner.execute.data import chat, prepare
 from runner.execute.data.chat import Pair, split
 from runner.problem import Stop
@@ -32,6 +34,7 @@ ROWS = [
 def wanted(path=None, **other):
     return {
         "kind": "chat",
+        "marks": asdict(catalog.chat_template("chatml")),
         "hub": None,
         "revision": "main",
         "subset": None,
@@ -78,7 +81,7 @@ def test_every_format_gives_the_same_rows(tmp_path, name):
         1,
         {"the question or the answer is empty": 1},
     )
-    assert report.distinct_questions == 4
+    assert report.distinct == 4
     assert report.train_rows + report.validation_rows == 6
     rows = [*table(tmp_path / "out", "train"), *table(tmp_path / "out", "validation")]
     assert set(rows[0]) == {"full-question", "answer", "messages"}
@@ -212,12 +215,12 @@ def test_chatml_is_what_axolotls_template_gives():
         {"role": "assistant", "content": "a"},
     ]
     axolotls = Template(get_chat_template("chatml")).render(messages=conversation, add_generation_prompt=False)
-    assert chat.chatml(conversation).strip() == axolotls.strip()
+    assert chat.marked(catalog.chat_template("chatml"), conversation).strip() == axolotls.strip()
 
 
 @pytest.mark.skipif(not REAL.is_file(), reason="the real rows are not on this machine")
 def test_the_real_set_is_what_it_is_known_to_be(tmp_path):
     report = prepare(wanted(REAL, validation_share=0.1), tmp_path / "out")
-    assert (report.rows_in, report.duplicates, report.distinct_questions) == (2845, 0, 1727)
+    assert (report.rows_in, report.duplicates, report.distinct) == (2845, 0, 1727)
     assert report.train_rows + report.validation_rows == 2845
     assert 270 <= report.validation_rows <= 285

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from runner import catalog
 from runner.emit import emit
 from runner.execute import meeting, node, twin
 from runner.execute.meeting import Hello
@@ -274,7 +275,7 @@ def small(tmp_path_factory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("small")
     recipe, _, _ = load(GEMMA)
     documents = SAMPLE.read_text("utf-8").strip().split("\n\n")
-    words = twin.tokenizer(documents, folder / "model")
+    words = twin.tokenizer(documents, folder / "model", recipe.model_facts, catalog.chat_template("chatml"))
     twin.build(recipe.model_facts, layers=2, seed=1, folder=folder / "model")
     files = {"model": folder / "model"}
     for name, ordered, most in (("train", documents, 40), ("validation", documents[::-1], 12)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -21,6 +22,9 @@ class Model:
     layers_path, embedding, lm_head: names inside the model, as `named_parameters()` gives them.
     layer_class: the class of one transformer layer, for FSDP. linear: the linear layers inside one, for LoRA.
     parameters: all parameters, tied ones once; None where nobody has counted.
+    chat_template: the marks it was trained to see, a section of templates.toml; empty where nobody has looked.
+    fp16: whether its activations stay within fp16. custom_code: whether it runs code that comes with the model;
+    remote_code: whether that code is fetched from the hub.
     """
 
     id: str
@@ -39,10 +43,55 @@ class Model:
     lm_head: str = "lm_head.weight"
     layer_class: str = ""
     linear: tuple[str, ...] = ()
+    chat_template: str = ""
     eos_token: str = ""
     pad_token: str = ""
+    bos_token: str = ""
+    fp16: bool = True
+    custom_code: bool = False
+    remote_code: bool = False
     parameters: int | None = None
     source: str = ""
+
+    @property
+    def fused_lora(self) -> bool:
+        """Whether Axolotl's fused LoRA kernels know its layers: they look for separate query, key and value, and stop a
+        run where these are one layer (Phi)."""
+        return {"q_proj", "k_proj", "v_proj"} <= set(self.linear)
+
+
+@dataclass(frozen=True)
+class ChatTemplate:
+    """The marks around each message of a conversation.
+
+    axolotl: the name that Axolotl knows it by. turn: one message, with `{role}` and `{content}`; end: the token that
+    ends it; assistant: what the answering role is called. tokens: the marks that are single tokens.
+    """
+
+    axolotl: str
+    turn: str
+    end: str
+    tokens: tuple[str, ...]
+    assistant: str = "assistant"
+
+    def message(self, role: str, content: str) -> str:
+        return self.turn.replace("{role}", self._role(role)).replace("{content}", content)
+
+    @property
+    def reply(self) -> str:
+        """What stands before an answer."""
+        return self.turn.partition("{content}")[0].replace("{role}", self.assistant)
+
+    def _role(self, role: str) -> str:
+        return self.assistant if role == "assistant" else role
+
+
+@dataclass(frozen=True)
+class Unsuitable:
+    """A model that cannot be trained on the pinned stack: why (a sentence without its full stop), and what can."""
+
+    why: str
+    instead: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -76,8 +125,33 @@ def _table(name: str) -> dict[str, dict[str, Any]]:
     return tomllib.loads((HERE / f"{name}.toml").read_text(encoding="utf-8"))
 
 
+@cache
+def _models() -> dict[str, dict[str, Any]]:
+    """The catalog's models, with what they take from one another filled in."""
+    table = _table("models")
+    return {
+        name: {**table.get(facts.get("like", ""), {}), **{key: value for key, value in facts.items() if key != "like"}}
+        for name, facts in table.items()
+    }
+
+
 def model_ids() -> list[str]:
     return list(_table("models"))
+
+
+def unsuitable(name: str, folder: Path | None = None) -> Unsuitable | None:
+    """Why a model cannot be trained on the pinned stack, by its name or by its folder's `config.json`; None where
+    nothing is known against it."""
+    table = _table("unsuitable")
+    facts = table.get(name)
+    if facts is None and (config := _config(name, folder)):
+        facts = next((known for known in table.values() if known["model_type"] == config.get("model_type")), None)
+    return Unsuitable(facts["why"], tuple(facts["instead"])) if facts else None
+
+
+def chat_template(name: str) -> ChatTemplate:
+    facts = _table("templates")[name]
+    return ChatTemplate(**facts | {"tokens": tuple(facts["tokens"])})
 
 
 def gpu_names() -> list[str]:
@@ -94,24 +168,51 @@ def model(name: str, folder: Path | None = None) -> Model | None:
 
     None where it is neither.
     """
-    if facts := _table("models").get(name):
+    if facts := _models().get(name):
         return Model(id=name, **facts | {"linear": tuple(facts["linear"])})
-    config = (folder or Path()) / name / "config.json"
+    if config := _config(name, folder):
+        with suppress(KeyError, TypeError, ValueError):
+            return from_config(name, config)
+    return None
+
+
+def _config(name: str, folder: Path | None) -> dict[str, Any] | None:
+    """The `config.json` in the folder `name`, or None where there is none that can be read."""
     try:
-        return from_config(name, json.loads(config.read_text(encoding="utf-8")))
-    except (OSError, KeyError, TypeError, ValueError):
+        config = json.loads(((folder or Path()) / name / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
         return None
+    return config if isinstance(config, dict) else None
+
+
+# What a `config.json` does not say, and models of one kind have in common.
+INHERITED = (
+    "layers_path",
+    "embedding",
+    "lm_head",
+    "layer_class",
+    "chat_template",
+    "eos_token",
+    "pad_token",
+    "bos_token",
+    "fp16",
+)
+# The setting in a tiny twin's `config.json` that names its original.
+TWIN_OF = "twin_of"
 
 
 def from_config(name: str, config: Mapping[str, Any]) -> Model:
-    """A Model from a Hugging Face `config.json`. Names inside the model are taken from the catalog's model of that
-    type, or are those of the LLaMA family.
+    """A Model from a Hugging Face `config.json`. What that does not say is taken from the model it is a twin of, else
+    from the catalog's first model of that type; names inside the model are else those of the LLaMA family.
 
     Raises KeyError where the config lacks a size.
     """
-    kin = next((facts for facts in _table("models").values() if facts["model_type"] == config["model_type"]), {})
+    models = _models()
+    kin = models.get(config.get(TWIN_OF, "")) or next(
+        (facts for facts in models.values() if facts["model_type"] == config["model_type"]), {}
+    )
     heads = config["num_attention_heads"]
-    inherited = ("layers_path", "embedding", "lm_head", "layer_class", "eos_token", "pad_token")
+    code = [str(place) for place in (config.get("auto_map") or {}).values()]
     return Model(
         id=name,
         model_type=config["model_type"],
@@ -125,8 +226,12 @@ def from_config(name: str, config: Mapping[str, Any]) -> Model:
         max_position_embeddings=config["max_position_embeddings"],
         tied=config.get("tie_word_embeddings", False),
         linear=tuple(kin.get("linear", ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"))),
+        # Where transformers has the class itself, code that lies beside the weights (Phi) is not used.
+        custom_code=bool(code) and not kin,
+        # `owner/name--module.Class` means that the code lies in another repository than the weights.
+        remote_code=any("--" in place for place in code),
         source=f"{name}/config.json",
-        **{key: kin[key] for key in inherited if key in kin},
+        **{key: kin[key] for key in INHERITED if key in kin},
     )
 
 

@@ -37,7 +37,7 @@ def compare(path: str, sets: tuple[str, ...], run_dir: str | None, questions: tu
     say(f"before: {before.model}")
     say(f"after:  {after.model}")
     table = Table("question", "before", "after", show_lines=True, expand=True)
-    for row in both(folder, recipe, questions or recipe.demo.questions or ()):
+    for row in both(folder, recipe, questions or [question for _, question in recipe.demo_questions]):
         table.add_row(*(escape(row[part] or "(nothing)") for part in ("question", "before", "after")))
     console = Console()
     Console(width=None if console.is_terminal else 120).print(table)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from runner import catalog
 from runner.execute import rehearse_images, twin
 from runner.execute.data import prepare
 from runner.execute.data.report import Report
@@ -20,13 +21,15 @@ from runner.recipe import placing
 from runner.recipe.changes import Change
 from runner.recipe.check import judge
 from runner.recipe.recipe import Recipe
-from runner.scenarios import REHEARSALS, translate
+from runner.scenarios import REHEARSALS, conversations, translate
 
 BY = "rehearsal"
 MIN_STEPS = 30
 MAX_ROWS = 240
 MAX_PROCESSES = 2
 MIN_GAIN = 0.10
+MAX_RANK = 16
+MIN_VALIDATION_SHARE = 0.1
 
 
 def rehearse(recipe: Recipe, run: RunFolder, data: str | None, data_dir: str | None, tell: Tell, watch: Watch) -> dict:
@@ -41,26 +44,37 @@ def rehearse(recipe: Recipe, run: RunFolder, data: str | None, data_dir: str | N
     place = place_for(run, accelerator=False, data_dir=data_dir)
     if translate(recipe, place).stages[0].engine == "images":
         return _rehearse_images(recipe, run, place, data, tell, watch)
-    recipe, made = _changed(recipe, [*_data_changes(recipe, data), *_own_changes(recipe)])
+    recipe, made = _changed(recipe, _data_changes(recipe, data) + _own_changes(recipe) + _split_changes(recipe))
     tell("Preparing the data")
-    twin_dir = run.path / "base_model"
+    twin_dir, facts = run.path / "base_model", recipe.model_facts
+    marks = conversations.marks(recipe) or catalog.chat_template("chatml")
+    fixed_head = "adapter" in recipe.train
+    vocabulary = twin.FIXED_HEAD_VOCABULARY if fixed_head else twin.VOCABULARY
     report = prepare(
         translate(recipe, place).stages[0].data,
         Path(place.data_dir),
-        tokenizer_for=lambda texts: twin.tokenizer(texts, twin_dir),
+        tokenizer_for=lambda texts: twin.tokenizer(texts, twin_dir, facts, marks, vocabulary),
         sample_rows=MAX_ROWS,
     )
     for line in report.lines():
         tell(f"  {line}")
     original = recipe
-    recipe, more = _changed(recipe, _model_changes(recipe, twin_dir) + _training_changes(recipe, report))
+    recipe, more = _changed(
+        recipe, _model_changes(recipe, twin_dir) + _training_changes(recipe, report) + _adapter_changes(recipe)
+    )
     made = [*made, *more]
     tell("What stands in for the real thing")
     for line in _substitutions(original, made, report):
         tell(f"  {line}")
     run.mark("running", substitutions=[change.as_json() for change in made])
     tell("Building the tiny twin")
-    twin.build(original.model_facts, layers=_layers(original), seed=original.train.seed, folder=twin_dir)
+    twin.build(
+        original.model_facts,
+        layers=_layers(original),
+        seed=original.train.seed,
+        folder=twin_dir,
+        fixed_head=fixed_head,
+    )
     recipe, _ = _changed(recipe, [Change("model.base", None, str(twin_dir), BY)])
     plan = translate(recipe, place)
     summary = train(plan, run, tell, watch)
@@ -122,9 +136,17 @@ def _own_changes(recipe: Recipe) -> list[Change]:
     return [*own(recipe, BY), Change("resume_from", None, None, BY, "a rehearsal begins anew")] if own else []
 
 
+def _split_changes(recipe: Recipe) -> list[Change]:
+    share = recipe.data.get("validation_share")
+    if share is None or share >= MIN_VALIDATION_SHARE:
+        return []
+    return [Change("data.validation_share", None, MIN_VALIDATION_SHARE, BY, "of few rows, enough to judge by")]
+
+
 def _model_changes(recipe: Recipe, twin_dir: Path) -> list[Change]:
     wanted = [
         Change("model.revision", None, None, BY, "the twin is local"),
+        Change("model.trust_remote_code", None, None, BY, "the twin brings no code"),
         Change("model.precision", None, "fp32", BY, "runs on any processor"),
         Change("model.attention", None, "sdpa", BY, "FlashAttention needs a GPU"),
         Change(
@@ -181,12 +203,30 @@ def _training_changes(recipe: Recipe, report: Report) -> list[Change]:
         Change("train.micro_batch_size", None, micro, BY, few),
         Change("train.gradient_accumulation_steps", None, accumulation, BY, few),
         Change("train.epochs", None, epochs, BY, few),
+        Change("train.eval_batch_size", None, None, BY, "the micro batch size"),
         Change("train.effective_batch_size", None, None, BY, "computed from the lines above"),
         Change("train.learning_rate", None, 0.005, BY, "random weights need larger steps"),
         Change("train.optimizer", None, "adamw_torch", BY, "runs on any processor"),
         Change("train.logging_steps", None, 1, BY, "few steps"),
         Change("train.report_to", None, "tensorboard", BY, "needs no account"),
         *(change for change in own if change.path[-1] in train),
+    ]
+
+
+def _adapter_changes(recipe: Recipe) -> list[Change]:
+    """An adapter that is small beside the twin too, with the recipe's own ratio of alpha to rank."""
+    rank = recipe.train.get("lora_rank")
+    if rank is None:
+        return []
+    plain = Change("train.cross_entropy", None, "plain", BY, "the fused and chunked ones are compiled for a GPU")
+    if rank <= MAX_RANK:
+        return [plain]
+    alpha = max(1, round(recipe.train.lora_alpha * MAX_RANK / rank))
+    narrow = f"the twin is {twin.WIDTH} wide"
+    return [
+        plain,
+        Change("train.lora_rank", None, MAX_RANK, BY, narrow),
+        Change("train.lora_alpha", None, alpha, BY, "in the ratio of the recipe"),
     ]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +83,9 @@ def base_tokenizer(recipe: Recipe):
     def load(_texts: list[str]) -> Any:
         from transformers import AutoTokenizer
 
-        options: Mapping[str, Any] = {} if Path(recipe.model.base).is_dir() else {"revision": recipe.model.revision}
+        options: dict[str, Any] = {"trust_remote_code": recipe.model.trust_remote_code}
+        if not Path(recipe.model.base).is_dir():
+            options["revision"] = recipe.model.revision
         for local in (True, False):
             try:
                 return AutoTokenizer.from_pretrained(recipe.model.base, local_files_only=local, **options)

@@ -18,6 +18,7 @@ ENVIRONMENT = {
     "EPOCHS": "train.epochs",
     "BATCH_SIZE": "train.micro_batch_size",
     "LEARNING_RATE": "train.learning_rate",
+    "LORA_RANK": "train.lora_rank",
     "NCCL_DEBUG": "communication.nccl_debug",
 }
 

@@ -56,6 +56,10 @@ class Settings(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self._values)
 
+    def knows(self, key: str) -> bool:
+        """Whether the schema has a setting of this name here, be it set or not."""
+        return key in self._known
+
     def plain(self) -> dict[str, Any]:
         """The section as plain dicts and lists."""
         return {key: _thaw(value) for key, value in self._values.items()}
@@ -134,6 +138,14 @@ class Recipe:
         if plain:
             return tuple(len(machine.gpus) for machine in plain.machines)
         return (self.machines.gpus_per_node,) * self.machines.nodes
+
+    @property
+    def demo_questions(self) -> tuple[tuple[str | None, str], ...]:
+        """What is asked before and after training: (category, question), the category None where there is none."""
+        plain = tuple((None, question) for question in self.demo.questions or ())
+        return plain + tuple(
+            (part.name, question) for part in self.demo.categories or () for question in part.questions
+        )
 
     @property
     def fingerprint(self) -> str:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from runner import catalog
 from runner.names import JOB_NAME, listed, nearest
 from runner.problem import Problem
-from runner.recipe import columns, images, placing, plain_text, templates
+from runner.recipe import base_model, columns, images, placing, plain_text, songs, templates
 from runner.recipe.recipe import BrokenSetting, Recipe, Settings
 
 Rule = Callable[[Recipe], Iterator[Problem]]
@@ -31,20 +31,6 @@ def judge(recipe: Recipe) -> list[Problem]:
 def _at(recipe: Recipe, setting: str, message: str, hint: str, severity: str = "error") -> Problem:
     path = tuple(int(part) if part.isdigit() else part for part in setting.split("."))
     return recipe.document.problem(path, message, hint, severity=severity)
-
-
-def known_model(recipe: Recipe) -> Iterator[Problem]:
-    if "base" not in (recipe.settings.get("model") or {}) or recipe.model_facts:
-        return
-    base = recipe.model.base
-    near = nearest(base, catalog.model_ids())
-    yield _at(
-        recipe,
-        "model.base",
-        f"The model `{base}` is not in the catalog, and no folder of that name holds a readable `config.json`.",
-        (f"Did you mean `{near}`? " if near else "")
-        + f"Known models: {listed(catalog.model_ids())}. Or name a folder that holds a model.",
-    )
 
 
 def trained_layers(recipe: Recipe) -> Iterator[Problem]:
@@ -167,6 +153,8 @@ def data_files(recipe: Recipe) -> Iterator[Problem]:
     wanted |= {recipe.data[part]: part for part in ("image_column", "label_column") if part in recipe.data}
     if recipe.data.get("text"):
         wanted[recipe.data.text] = "text"
+    if rows := recipe.data.get("songs"):
+        wanted |= {rows[setting]: f"songs.{setting}" for setting in ("instruction", "lyrics")}
     for setting in ("path", "validation_path", "sample"):
         name = recipe.data.get(setting)
         if not name:
@@ -206,7 +194,7 @@ def data_files(recipe: Recipe) -> Iterator[Problem]:
                 yield _at(
                     recipe,
                     f"data.{user}",
-                    f"`{user}` names the column `{column}`, which `{file}` does not have.",
+                    f"`{user.rpartition('.')[2]}` names the column `{column}`, which `{file}` does not have.",
                     hint,
                 )
 
@@ -271,13 +259,20 @@ def advanced_keys(recipe: Recipe) -> Iterator[Problem]:
 
 # Each rule costs one line here.
 RULES: tuple[Rule, ...] = (
-    known_model,
+    base_model.known,
+    base_model.custom_code,
+    base_model.lora_layers,
+    base_model.adapter_scale,
+    base_model.template_fits,
+    base_model.precision_fits,
     trained_layers,
     sequence_length,
     known_gpu,
     effective_batch,
     sharding_needs_gpus,
     one_source,
+    songs.one_kind,
+    songs.tasks,
     data_files,
     storage,
     images.normalising,

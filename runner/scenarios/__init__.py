@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator
 from runner.plan import Place, Plan
 from runner.recipe.changes import Change
 from runner.recipe.recipe import Recipe
-from runner.scenarios import causal_lm, image_classification, last_layers
+from runner.scenarios import causal_lm, image_classification, last_layers, lora
 
 # A new scenario costs one line here.
 SCENARIOS = {
     "causal-lm": causal_lm.translate,
     "image-classification": image_classification.translate,
     "last-layers": last_layers.translate,
+    "lora": lora.translate,
 }
 
 # What a scenario puts in place of its own settings in a rehearsal, beyond what all of them do; a line where it needs some.

@@ -10,13 +10,15 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from runner import catalog
 from runner.names import listed
 from runner.plan import Artifact, Machines, Place, Plan, Stage
 from runner.problem import Problem, Stop
 from runner.recipe.recipe import Recipe
-from runner.scenarios import sharding
+from runner.scenarios import conversations, sharding
 from runner.text import yaml_text
 
+LIGER = "axolotl.integrations.liger.LigerPlugin"
 PLUGIN = "runner.training.plugin.RecipePlugin"
 CONFIG_FILE = "axolotl.yaml"
 RECIPE_FILE = "recipe.json"
@@ -37,30 +39,30 @@ def model(recipe: Recipe) -> dict[str, Any]:
         settings["revision_of_model"] = chosen.revision
     if chosen.gradient_checkpointing:
         settings["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
+    if chosen.trust_remote_code:
+        settings["trust_remote_code"] = True
     return settings
 
 
-def conversations(recipe: Recipe, place: Place) -> dict[str, Any]:
-    """Prepared conversations, trained on the assistant's words and its end-of-turn mark alone."""
-
-    def dataset(name: str) -> dict[str, Any]:
-        return {
-            "path": f"{place.data_dir}/{name}.parquet",
-            "ds_type": "parquet",
-            "split": "train",
-            "type": "chat_template",
-            "field_messages": "messages",
-            "roles_to_train": ["assistant"],
-            "train_on_eos": "turn",
-        }
-
+def cross_entropy(recipe: Recipe) -> dict[str, Any]:
+    """How the loss is computed. The logits of a micro batch hold micro batch × sequence length × vocabulary numbers:
+    for a vocabulary of 200,000 words that can be more than all weights."""
+    chosen = recipe.train.cross_entropy
+    if chosen == "auto":
+        known = recipe.model_facts and recipe.model_facts.model_type in catalog.fused_loss_models()
+        chosen = "fused" if known else "chunked"
     return {
-        "chat_template": recipe.data.chat_template,
-        "datasets": [dataset("train")],
-        "test_datasets": [dataset("validation")],
-        "val_set_size": 0,
-        "dataset_prepared_path": f"{place.scratch_dir}/tokenised",
-    }
+        "fused": {
+            "plugins": [LIGER],
+            "liger_fused_linear_cross_entropy": True,
+            # Only the loss: the plugin's other kernels each change the arithmetic a little, and stay as Axolotl has them.
+            "liger_rope": False,
+            "liger_rms_norm": False,
+            "liger_glu_activation": False,
+        },
+        "chunked": {"chunked_cross_entropy": True},
+        "plain": {},
+    }[chosen]
 
 
 def training(recipe: Recipe, place: Place) -> dict[str, Any]:
@@ -69,7 +71,7 @@ def training(recipe: Recipe, place: Place) -> dict[str, Any]:
     return {
         "num_epochs": train.epochs,
         "micro_batch_size": train.micro_batch_size,
-        "eval_batch_size": train.micro_batch_size,
+        "eval_batch_size": train.get("eval_batch_size") or train.micro_batch_size,
         "gradient_accumulation_steps": train.gradient_accumulation_steps,
         "learning_rate": learning_rate(recipe),
         "lr_scheduler": train.lr_scheduler,
@@ -195,8 +197,11 @@ def _demo(recipe: Recipe) -> dict[str, Any]:
         "revision": recipe.model.revision,
         "system_prompt": recipe.data.get("system_prompt"),
         "chat": "chat_template" in recipe.data,
-        "questions": list(recipe.demo.questions or ()),
+        "questions": [question for _, question in recipe.demo_questions],
+        "categories": {question: category for category, question in recipe.demo_questions if category},
         "max_new_tokens": recipe.demo.max_new_tokens,
+        "turn_end": marks.end if (marks := conversations.marks(recipe)) else None,
+        "trust_remote_code": recipe.model.trust_remote_code,
     }
 
 

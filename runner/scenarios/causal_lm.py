@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from runner import catalog
 from runner.plan import Place, Plan
 from runner.recipe.changes import Change
 from runner.recipe.recipe import Recipe
 from runner.scenarios import axolotl
 
-LIGER = "axolotl.integrations.liger.LigerPlugin"
-
 
 def translate(recipe: Recipe, place: Place) -> Plan:
     config = {
         **axolotl.model(recipe),
-        **cross_entropy(recipe),
+        **axolotl.cross_entropy(recipe),
         **blocks(recipe, place),
         **training(recipe, place),
     }
@@ -43,27 +40,6 @@ def blocks(recipe: Recipe, place: Place) -> dict[str, Any]:
         "val_set_size": 0,
         "dataset_prepared_path": f"{place.scratch_dir}/tokenised",
     }
-
-
-def cross_entropy(recipe: Recipe) -> dict[str, Any]:
-    """How the loss is computed. The logits of a micro batch hold micro batch × sequence length × vocabulary numbers:
-    for Gemma's 262,144 words that is more than all its weights."""
-    chosen = recipe.train.cross_entropy
-    if chosen == "auto":
-        known = recipe.model_facts and recipe.model_facts.model_type in catalog.fused_loss_models()
-        chosen = "fused" if known else "chunked"
-    return {
-        "fused": {
-            "plugins": [LIGER],
-            "liger_fused_linear_cross_entropy": True,
-            # Only the loss: the plugin's other kernels each change the arithmetic a little, and stay as Axolotl has them.
-            "liger_rope": False,
-            "liger_rms_norm": False,
-            "liger_glu_activation": False,
-        },
-        "chunked": {"chunked_cross_entropy": True},
-        "plain": {},
-    }[chosen]
 
 
 def training(recipe: Recipe, place: Place) -> dict[str, Any]:

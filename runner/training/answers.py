@@ -10,8 +10,8 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Chat:
-    """Who is asked and how. max_new_tokens: tokens of an answer. chat: whether questions are put as a conversation, or
-    as the beginning of a text that the model continues."""
+    """Who is asked and how. max_new_tokens: tokens of an answer; turn_end: the token that ends it, beside end-of-text.
+    chat: whether questions are put as a conversation, or as the beginning of a text that the model continues."""
 
     model: str
     revision: str | None
@@ -19,6 +19,8 @@ class Chat:
     system_prompt: str | None
     max_new_tokens: int
     chat: bool = True
+    turn_end: str | None = None
+    trust_remote_code: bool = False
 
 
 def answers(chat: Chat, questions: Iterable[str]) -> Iterator[str]:
@@ -32,12 +34,17 @@ def answers(chat: Chat, questions: Iterable[str]) -> Iterator[str]:
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    tokenizer = AutoTokenizer.from_pretrained(chat.tokenizer)
+    tokenizer = AutoTokenizer.from_pretrained(chat.tokenizer, trust_remote_code=chat.trust_remote_code)
     cuda = torch.cuda.is_available()
     model = AutoModelForCausalLM.from_pretrained(
-        chat.model, revision=chat.revision, dtype=torch.bfloat16 if cuda else torch.float32
+        chat.model,
+        revision=chat.revision,
+        dtype=torch.bfloat16 if cuda else torch.float32,
+        trust_remote_code=chat.trust_remote_code,
     )
     model = model.to("cuda" if cuda else "cpu").eval()
+    ends = [tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids(chat.turn_end) if chat.turn_end else None]
+    ends = [token for token in ends if token is not None]
     for question in questions:
         prompt = question
         if chat.chat:
@@ -50,7 +57,7 @@ def answers(chat: Chat, questions: Iterable[str]) -> Iterator[str]:
                 **tokens,
                 max_new_tokens=chat.max_new_tokens,
                 do_sample=False,
-                eos_token_id=tokenizer.eos_token_id,
+                eos_token_id=ends or None,
                 pad_token_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id,
             )
         yield tokenizer.decode(output[0, tokens["input_ids"].shape[1] :], skip_special_tokens=True).strip()
@@ -71,6 +78,8 @@ def chats(run_dir: Path, demo: dict[str, Any]) -> tuple[Chat, Chat]:
         "system_prompt": demo["system_prompt"],
         "max_new_tokens": demo["max_new_tokens"],
         "chat": demo["chat"],
+        "turn_end": demo.get("turn_end"),
+        "trust_remote_code": demo.get("trust_remote_code", False),
     }
     before = Chat(
         model=demo["base_model"],

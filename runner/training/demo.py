@@ -15,15 +15,21 @@ def main(run_dir: Path) -> None:
     hush()
     demo = read_json(run_dir / "demo.json")
     before, after = (list(answers(chat, demo["questions"])) for chat in chats(run_dir, demo))
+    categories = demo.get("categories") or {}
     rows = [
-        {"question": question, "before": old, "after": new}
+        ({"category": categories[question]} if question in categories else {})
+        | {"question": question, "before": old, "after": new}
         for question, old, new in zip(demo["questions"], before, after, strict=True)
     ]
     write_json(run_dir / "demo_outputs" / "answers.json", rows)
     text = [f"# Before and after: {demo['base_model']}", ""]
+    last = None
     for row in rows:
+        if (category := row.get("category")) != last:
+            text += [f"## {category}", ""]
+            last = category
         text += [
-            f"## {row['question']}",
+            f"{'###' if category else '##'} {row['question']}",
             "",
             "**Before**",
             "",

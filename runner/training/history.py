@@ -107,10 +107,13 @@ class History(TrainerCallback):
 
 
 def count_parameters(model) -> dict[str, int]:
-    """Trainable and total parameters; a tied weight counts once, a ZeRO-3 or FSDP shard for its whole."""
+    """Trainable and total parameters; a tied weight counts once, a ZeRO-3 or FSDP shard for its whole, and a weight in
+    4 bits for what it stands for."""
     total = trainable = 0
     for parameter in model.parameters():
         size = getattr(parameter, "ds_numel", None) or parameter.numel()
+        if type(parameter).__name__ == "Params4bit":  # bitsandbytes packs two numbers into a byte
+            size *= 2 * parameter.element_size()
         total += size
         trainable += size if parameter.requires_grad else 0
     return {"trainable_parameters": trainable, "total_parameters": total}

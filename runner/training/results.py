@@ -29,17 +29,30 @@ _LAUNCHER_NAMES = (
 _LAUNCHER_PREFIXES = ("PET_", "TORCHELASTIC_", "ACCELERATE_")
 
 
-def keep_best_model(run_dir: Path, checkpoints: Path) -> Path:
-    """Moves the final weights, which are the best ones, from among the checkpoints into `best_model/`."""
-    best, fresh = run_dir / "best_model", run_dir / ".best_model.partial"
+def keep_best(checkpoints: Path, folder: Path) -> Path:
+    """Moves the final weights, which are the best ones, from among the checkpoints into `folder`, and what belongs to
+    them: a whole model, or an adapter."""
+    fresh = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
     for entry in sorted(checkpoints.iterdir()):
         if entry.is_file() and entry.suffix in {".json", ".safetensors", ".jinja", ".model", ".txt", ".bin"}:
             shutil.move(entry, fresh / entry.name)
-    shutil.rmtree(best, ignore_errors=True)
-    fresh.rename(best)
-    return best
+    shutil.rmtree(folder, ignore_errors=True)
+    fresh.rename(folder)
+    return folder
+
+
+def keep_adapter(run_dir: Path, config: dict[str, Any]) -> None:
+    """The best adapter in `lora_adapter/`, and the model that it makes of its base in `best_model/`."""
+    adapter = keep_best(Path(config["output_dir"]), run_dir / "lora_adapter")
+    facts = read_json(adapter / "adapter_config.json")
+    # Whoever merges or serves it later must find the same base model again.
+    facts |= {"base_model_name_or_path": config["base_model"], "revision": config.get("revision_of_model")}
+    write_json(adapter / "adapter_config.json", facts)
+    precision = "bf16" if config.get("bf16") else "fp16" if config.get("fp16") else "fp32"
+    trust = ["--trust-remote-code"] if config.get("trust_remote_code") else []
+    _alone("runner.training.merging", str(adapter), str(run_dir / "best_model"), precision, *trust)
 
 
 def summary(
@@ -53,6 +66,7 @@ def summary(
         "recipe": read_json(Path(settings.recipe_file)),
         "engine": engine,
         "base_model": config.get("base_model"),
+        "adapter": _adapter(config),
         "world_size": settings.world_size,
         "backend": settings.backend if settings.world_size > 1 else None,
         "effective_batch_size": settings.effective_batch_size,
@@ -71,17 +85,33 @@ def summary(
     }
 
 
+def _adapter(config: dict[str, Any]) -> dict[str, Any] | None:
+    """Kind, rank, alpha, dropout and layers of the adapter, or None where the model itself was trained."""
+    if not config.get("adapter"):
+        return None
+    return {
+        "kind": config["adapter"],
+        "rank": config["lora_r"],
+        "alpha": config["lora_alpha"],
+        "dropout": config["lora_dropout"],
+        "layers": list(config["lora_target_modules"]),
+    }
+
+
 def answer_demo(settings: RunSettings) -> None:
-    """Puts the demo questions to the original and the tuned model, in a process of its own: it loads both models as
-    any user would, and what it holds on the GPU goes with it."""
-    if settings.demo is None or not settings.demo.questions:
-        return
+    """Puts the demo questions to the original and the tuned model."""
+    if settings.demo is not None and settings.demo.questions:
+        _alone("runner.training.demo", settings.run_dir)
+
+
+def _alone(module: str, *arguments: str) -> None:
+    """Runs a module in a process of its own: it loads models as any user would, and what it holds goes with it."""
     env = {
         name: value
         for name, value in os.environ.items()
         if name not in _LAUNCHER_NAMES and not name.startswith(_LAUNCHER_PREFIXES)
     }
-    subprocess.run([sys.executable, "-m", "runner.training.demo", settings.run_dir], env=env, check=True)
+    subprocess.run([sys.executable, "-m", module, *arguments], env=env, check=True)
 
 
 def keep_log_and_configs(run_dir: Path, checkpoints: Path, recipe_file: Path) -> None:
@@ -98,7 +128,10 @@ def keep_log_and_configs(run_dir: Path, checkpoints: Path, recipe_file: Path) ->
 
 def finish(settings: RunSettings, history: History, state: dict[str, Any], config: dict[str, Any]) -> None:
     run_dir = Path(settings.run_dir)
-    keep_best_model(run_dir, Path(config["output_dir"]))
+    if config.get("adapter"):
+        keep_adapter(run_dir, config)
+    else:
+        keep_best(Path(config["output_dir"]), run_dir / "best_model")
     keep_log_and_configs(run_dir, Path(config["output_dir"]), Path(settings.recipe_file))
     if settings.demo is not None:
         write_json(run_dir / "demo.json", settings.demo.model_dump())

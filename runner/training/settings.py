@@ -8,8 +8,9 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Demo(BaseModel):
-    """What is asked before and after. max_new_tokens: tokens of an answer. chat: whether the model has learned to
-    answer; else it continues a text."""
+    """What is asked before and after. max_new_tokens: tokens of an answer; categories: of questions that have one;
+    turn_end: the token that ends an answer, where it is not end-of-text; chat: whether the model has learned to
+    answer, else it continues a text."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -18,7 +19,10 @@ class Demo(BaseModel):
     system_prompt: str | None = None
     chat: bool = True
     questions: list[str] = []
+    categories: dict[str, str] = {}
     max_new_tokens: int = 300
+    turn_end: str | None = None
+    trust_remote_code: bool = False
 
 
 class RunSettings(BaseModel):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from runner.execute.data import chat, images, plain_text
+from runner.execute.data import chat, images, lyrics, plain_text
 from runner.execute.data.report import Report
 
 Preparer = Callable[..., Report]
@@ -16,6 +16,7 @@ PREPARERS: dict[str, Preparer] = {
     "chat": chat.prepare,
     "images": images.prepare,
     "plain-text": plain_text.prepare,
+    "lyrics": lyrics.prepare,
 }
 
 

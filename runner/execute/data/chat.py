@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import random
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from runner.catalog import ChatTemplate
 from runner.execute.data import rows
 from runner.execute.data.report import Report
 from runner.names import content_hash
@@ -46,17 +47,51 @@ def prepare(
     sample_rows: keep at most so many pairs, drawn by the seed.
     Raises Stop where too few rows are left to train and validate on.
     """
-    key = _key(wanted, sample_rows)
-    known = Report.read(out)
-    if known and known.key == key and _whole(out, known, tokenizer_for):
+    report = begin(wanted, sample_rows)
+    if known := already(out, report, tokenizer_for):
         return known
-    _refuse_foreign(out, known)
-    report = Report(key=key, source=wanted["path"] or f"{wanted['hub']} on the hub")
     pairs = _pairs(wanted, report)
     if sample_rows is not None and len(pairs) > sample_rows:
         report.sampled_from = len(pairs)
         kept = sorted(random.Random(wanted["seed"]).sample(range(len(pairs)), sample_rows))
         pairs = [pairs[index] for index in kept]
+    return finish(pairs, wanted, out, tokenizer_for, report)
+
+
+def begin(wanted: Mapping[str, Any], sample_rows: int | None) -> Report:
+    """An empty report, whose key says what the result depends on."""
+    file = Path(wanted["path"]) if wanted["path"] else None
+    content = ""
+    if file and file.is_file():
+        with file.open("rb") as source:
+            content = hashlib.file_digest(source, "sha256").hexdigest()
+    return Report(
+        key=content_hash([dict(wanted), content, sample_rows], 32),
+        source=wanted["path"] or f"{wanted['hub']} on the hub",
+        bytes_before=file.stat().st_size if content else None,
+    )
+
+
+def already(out: Path, report: Report, tokenizer_for: TokenizerFor | None) -> Report | None:
+    """The report of the same preparation, where both sides lie in `out`; what could not be counted for want of a
+    tokenizer is tried again.
+
+    Raises Stop where `out` holds Parquet files that this program did not prepare: somebody's own.
+    """
+    known = Report.read(out)
+    if known is None and any(out.glob("*.parquet")):
+        raise Stop(
+            f"`{out}` holds Parquet files that the runner did not make.", "Name another folder for prepared data."
+        )
+    there = all((out / f"{side}.parquet").is_file() for side in ("train", "validation"))
+    counted = known is not None and (bool(known.token_lengths) or tokenizer_for is None)
+    return known if known and known.key == report.key and there and counted else None
+
+
+def finish(
+    pairs: Sequence[Pair], wanted: Mapping[str, Any], out: Path, tokenizer_for: TokenizerFor | None, report: Report
+) -> Report:
+    """Leaves out what is too long, splits, and writes. Raises Stop where too few rows are left."""
     pairs = _within_length(pairs, wanted, tokenizer_for, report)
     train, validation = split(pairs, wanted["validation_share"], wanted["seed"])
     report.train_rows, report.validation_rows = len(train), len(validation)
@@ -64,26 +99,6 @@ def prepare(
         raise Stop(_too_few(report))
     _write(out, {"train": train, "validation": validation}, wanted, report)
     return report
-
-
-def _whole(out: Path, known: Report, tokenizer_for: TokenizerFor | None) -> bool:
-    """Whether both sides lie there; what could not be counted for want of a tokenizer is tried again."""
-    counted = bool(known.token_lengths) or tokenizer_for is None
-    return counted and all((out / f"{side}.parquet").is_file() for side in ("train", "validation"))
-
-
-def _refuse_foreign(out: Path, known: Report | None) -> None:
-    """Parquet files that this program did not prepare are somebody's own, and are not written over."""
-    if known is None and any(out.glob("*.parquet")):
-        raise Stop(
-            f"`{out}` holds Parquet files that the runner did not make.", "Name another folder for prepared data."
-        )
-
-
-def _key(wanted: Mapping[str, Any], sample_rows: int | None) -> str:
-    file = Path(wanted["path"]) if wanted["path"] else None
-    content = hashlib.sha256(file.read_bytes()).hexdigest() if file and file.is_file() else ""
-    return content_hash([dict(wanted), content, sample_rows], 32)
 
 
 def _pairs(wanted: Mapping[str, Any], report: Report) -> list[Pair]:
@@ -107,23 +122,26 @@ def _pairs(wanted: Mapping[str, Any], report: Report) -> list[Pair]:
             report.duplicates += 1
         else:
             pairs[pair] = None
-    report.distinct_questions = len({pair.group for pair in pairs})
-    path = Path(wanted["path"]) if wanted["path"] else None
-    report.bytes_before = path.stat().st_size if path else None
+    report.distinct = len({pair.group for pair in pairs})
     return list(pairs)
 
 
 def _within_length(
-    pairs: list[Pair], wanted: Mapping[str, Any], tokenizer_for: TokenizerFor | None, report: Report
+    pairs: Sequence[Pair], wanted: Mapping[str, Any], tokenizer_for: TokenizerFor | None, report: Report
 ) -> list[Pair]:
     """Counts tokens; leaves out what the model would not see whole."""
-    texts = [chatml(messages(wanted["system_prompt"], pair.question, pair.answer)) for pair in pairs]
+    marks = ChatTemplate(**wanted["marks"])
+    texts = [marked(marks, messages(wanted["system_prompt"], pair.question, pair.answer)) for pair in pairs]
     tokenizer = tokenizer_for(texts) if tokenizer_for and texts else None
     if tokenizer is None:
         report.tokenizer = "the base model's tokenizer is not on this machine"
         return pairs
     report.tokenizer = getattr(tokenizer, "said_as", str(tokenizer.name_or_path))
-    lengths = [len(tokens) for tokens in tokenizer(texts, add_special_tokens=False)["input_ids"]]
+    lengths: list[int] = []
+    # In parts, because the tokens of a hundred thousand rows take gigabytes as Python numbers.
+    for start in range(0, len(texts), 1000):
+        tokens = tokenizer(texts[start : start + 1000], add_special_tokens=False)["input_ids"]
+        lengths += map(len, tokens)
     ordered = sorted(lengths)
     report.token_lengths = {
         "min": ordered[0],
@@ -138,12 +156,12 @@ def _within_length(
     return kept
 
 
-def chatml(conversation: list[dict[str, str]]) -> str:
-    """A conversation in ChatML, the marks that `chat_template: chatml` puts around each message."""
-    return "".join(f"<|im_start|>{turn['role']}\n{turn['content']}<|im_end|>\n" for turn in conversation)
+def marked(marks: ChatTemplate, conversation: list[dict[str, str]]) -> str:
+    """A conversation with the marks around each message, as the model is to see it."""
+    return "".join(marks.message(turn["role"], turn["content"]) for turn in conversation)
 
 
-def split(pairs: list[Pair], share: float, seed: int) -> tuple[list[Pair], list[Pair]]:
+def split(pairs: Sequence[Pair], share: float, seed: int) -> tuple[list[Pair], list[Pair]]:
     """Training and validation pairs. Questions are drawn in an order that the seed fixes until `share` of the pairs is
     reached; all pairs of a question go to the same side. Both sides keep the order of `pairs`."""
     sizes: dict[str, int] = {}
@@ -165,7 +183,7 @@ def split(pairs: list[Pair], share: float, seed: int) -> tuple[list[Pair], list[
 
 def _too_few(report: Report) -> str:
     lines = "\n".join(report.lines())
-    return f"Too few rows are left to train and to validate on.\n{lines}\nAt least two different questions are needed."
+    return f"Too few rows are left to train and to validate on.\n{lines}\nAt least two different {report.unit}s are needed."
 
 
 def _write(out: Path, sides: dict[str, list[Pair]], wanted: Mapping[str, Any], report: Report) -> None:

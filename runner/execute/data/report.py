@@ -18,6 +18,8 @@ SHOWN_BAD_LINES = 10
 class Report:
     """Counts of rows; token lengths of whole conversations; sizes in bytes.
 
+    not_drawn: rows that the seeded draw of a part passed by.
+    unit: what must not be on both sides of the split. tasks: rows of each kind of task, empty where there is one kind.
     key: hash of everything that the result depends on. bad_lines: line number (0 where there is none) and why.
     token_lengths: `min`, `median`, `p95`, `max` in tokens, empty where no tokenizer is at hand.
     """
@@ -28,7 +30,10 @@ class Report:
     dropped: Counter[str] = field(default_factory=Counter)
     bad_lines: list[tuple[int, str]] = field(default_factory=list)
     duplicates: int = 0
-    distinct_questions: int = 0
+    not_drawn: int = 0
+    unit: str = "question"
+    distinct: int = 0
+    tasks: dict[str, int] = field(default_factory=dict)
     sampled_from: int | None = None
     train_rows: int = 0
     validation_rows: int = 0
@@ -47,11 +52,15 @@ class Report:
         if len(self.bad_lines) > SHOWN_BAD_LINES:
             yield f"    and {len(self.bad_lines) - SHOWN_BAD_LINES:,} more bad lines, all in {REPORT_FILE}"
         yield f"exact duplicates     {self.duplicates:>9,}   taken out"
-        yield f"distinct questions   {self.distinct_questions:>9,}"
+        yield f"{f'distinct {self.unit}s':<21}{self.distinct:>9,}"
+        if self.not_drawn:
+            yield f"not drawn            {self.not_drawn:>9,}   more than the recipe asks for"
         if self.sampled_from is not None:
             yield f"sampled              {self.train_rows + self.validation_rows:>9,}   of {self.sampled_from:,}"
         yield f"training rows        {self.train_rows:>9,}"
-        yield f"validation rows      {self.validation_rows:>9,}   no question on both sides"
+        yield f"validation rows      {self.validation_rows:>9,}   no {self.unit} on both sides"
+        for task, count in self.tasks.items():
+            yield f"  {task.replace('_', ' '):<19}{count:>9,}"
         if self.token_lengths:
             shown = ", ".join(f"{name} {value:,}" for name, value in self.token_lengths.items())
             yield f"tokens a row         {shown}   (tokenizer of {self.tokenizer})"

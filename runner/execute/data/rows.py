@@ -23,7 +23,8 @@ Numbered = tuple[int, dict[str, Any] | Bad]
 
 
 def read(wanted: Mapping[str, Any]) -> Iterator[Numbered]:
-    """Rows as (line, row) from `path`, or from `hub` with `subset`, `split` and `revision`.
+    """Rows as (line, row) from `path`, or from `hub` with `subset`, `split` and `revision`. All but .json files come a row
+    at a time, however large they are; from the hub they do where `wanted` has `stream`, and are else kept on disk.
 
     Raises Stop where the file or the dataset cannot be read at all.
     """
@@ -132,15 +133,18 @@ def _parquet(file: Path) -> Iterator[Numbered]:
 def _hub(wanted: Mapping[str, Any]) -> Iterator[Numbered]:
     from datasets import load_dataset
 
-    name = wanted["hub"]
+    name, stream = wanted["hub"], bool(wanted.get("stream"))
     try:
-        dataset = load_dataset(name, wanted["subset"], split=wanted["split"], revision=wanted["revision"])
+        dataset = load_dataset(
+            name, wanted["subset"], split=wanted["split"], revision=wanted["revision"], streaming=stream
+        )
+        # A stream asks the hub only when its first row is wanted.
+        yield from enumerate(dataset, 1)
     except Exception as error:
         raise Stop(
             f"The dataset `{name}` cannot be loaded from the hub: {_reason(error)}",
             "Check its name, your network and your access; or download it and name the file under `data.path`.",
         ) from None
-    yield from enumerate(dataset, 1)
 
 
 def _reason(error: Exception) -> str:

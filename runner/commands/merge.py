@@ -1,0 +1,31 @@
+"""`recipe merge`: an adapter becomes part of its base model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from runner.commands.options import open_recipe, run_option, say, set_option
+
+
+@click.command()
+@click.argument("path", metavar="RECIPE|ADAPTER")
+@set_option
+@run_option
+@click.option(
+    "--out", metavar="DIR", help="Where to write the model. Default: best_model of the run, or ADAPTER-merged."
+)
+def merge(path: str, sets: tuple[str, ...], run_dir: str | None, out: str | None) -> None:
+    """Add the adapter that a RECIPE trained, or that lies in a folder, to its base model, and write the whole model."""
+    from runner.quiet import hush
+
+    hush()
+    from runner.execute import merging
+
+    if (Path(path) / "adapter_config.json").is_file():
+        written = merging.folder(Path(path), Path(out) if out else None)
+    else:
+        recipe, _ = open_recipe(path, sets)
+        written = merging.of_run(recipe, run_dir, Path(out) if out else None)
+    say(f"the whole model is in {written}")

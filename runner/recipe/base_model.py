@@ -1,0 +1,109 @@
+"""Rules about the base model: that it is known and can be trained, and that the recipe's other lines fit it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from runner import catalog
+from runner.names import listed, nearest
+from runner.problem import Problem
+from runner.recipe.recipe import Recipe
+
+USUAL_SCALE = 4
+FULL_COMMIT = re.compile(r"[0-9a-f]{40}\Z")
+
+
+def known(recipe: Recipe) -> Iterator[Problem]:
+    if "base" not in (recipe.settings.get("model") or {}):
+        return
+    base = recipe.model.base
+    if unsuitable := catalog.unsuitable(base, recipe.folder):
+        yield recipe.document.problem(
+            ("model", "base"),
+            f"`{base}` cannot be trained with the packages that the runner uses.",
+            f"{unsuitable.why}. Write one of {listed(unsuitable.instead, 'or')} in its place.",
+        )
+    elif not recipe.model_facts:
+        near = nearest(base, catalog.model_ids())
+        yield recipe.document.problem(
+            ("model", "base"),
+            f"The model `{base}` is not in the catalog, and no folder of that name holds a readable `config.json`.",
+            (f"Did you mean `{near}`? " if near else "")
+            + f"Known models: {listed(catalog.model_ids())}. Or name a folder that holds a model.",
+        )
+
+
+def custom_code(recipe: Recipe) -> Iterator[Problem]:
+    """A model's own code runs with the user's rights, so it takes a yes, and a version that cannot change."""
+    if "base" not in (recipe.settings.get("model") or {}):
+        return
+    model, facts = recipe.model, recipe.model_facts
+    if facts and facts.custom_code and not model.trust_remote_code:
+        yield recipe.document.problem(
+            ("model", "base"),
+            f"`{model.base}` brings its own code, which would run with your rights wherever this recipe runs, and which "
+            "nobody has tried with the packages that the runner uses.",
+            "Read that code. Then write `trust_remote_code: true` under `model`, and a full commit as `revision`; or use "
+            f"a model that needs none: {listed(catalog.model_ids(), 'or')}.",
+        )
+    on_hub = facts is None or not facts.source.endswith("/config.json") or facts.remote_code
+    if model.trust_remote_code and on_hub and not FULL_COMMIT.match(model.revision):
+        yield recipe.document.problem(
+            ("model", "revision")
+            if "revision" in (recipe.document.lookup(("model",)) or {})
+            else ("model", "trust_remote_code"),
+            f"The model's own code is trusted, and its revision `{model.revision}` can change under you: whoever owns the "
+            "model could put other code there, and it would run with your rights.",
+            "Write the full commit that you have read, 40 hexadecimal digits, as `revision`.",
+        )
+
+
+def lora_layers(recipe: Recipe) -> Iterator[Problem]:
+    facts = recipe.model_facts
+    if not facts or "lora_rank" not in recipe.train:
+        return
+    for index, name in enumerate(recipe.train.lora_layers or ()):
+        if name not in facts.linear:
+            yield recipe.document.problem(
+                ("train", "lora_layers", index),
+                f"`{recipe.model.base}` has no linear layer `{name}`.",
+                f"Its linear layers are {listed(facts.linear)}. Delete `lora_layers` to give each of them an adapter.",
+            )
+
+
+def adapter_scale(recipe: Recipe) -> Iterator[Problem]:
+    """An adapter counts alpha / rank times; a rank that was lowered alone makes that large."""
+    if "lora_rank" not in recipe.train:
+        return
+    rank, alpha = recipe.train.lora_rank, recipe.train.lora_alpha
+    if alpha > USUAL_SCALE * rank:
+        yield recipe.document.problem(
+            ("train", "lora_alpha"),
+            f"The adapter counts alpha / rank = {alpha / rank:g} times; 1 to 2 is usual, and far more breaks training.",
+            f"Write `lora_alpha: {2 * rank}` for a rank of {rank}.",
+            severity="note",
+        )
+
+
+def template_fits(recipe: Recipe) -> Iterator[Problem]:
+    """ChatML's marks must be tokens of the model; else answers have no end that it could learn."""
+    facts = recipe.model_facts
+    if not facts or recipe.data.get("chat_template") != "chatml" or facts.chat_template in ("", "chatml"):
+        return
+    yield recipe.document.problem(
+        ("data", "chat_template"),
+        f"`{recipe.model.base}` has no tokens for ChatML's marks, so it could not learn where an answer ends.",
+        "Write `chat_template: auto`, which takes the marks that it was trained to see.",
+    )
+
+
+def precision_fits(recipe: Recipe) -> Iterator[Problem]:
+    facts = recipe.model_facts
+    if facts and not facts.fp16 and recipe.model.get("precision") == "fp16":
+        yield recipe.document.problem(
+            ("model", "precision"),
+            f"Activations of `{recipe.model.base}` grow beyond what fp16 can hold, and the loss would become infinite.",
+            "Write `precision: bf16`.",
+            severity="note",
+        )

@@ -1,0 +1,76 @@
+"""Conversations: what scenarios that train on them say to Axolotl, and what they have prepared."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from runner import catalog
+from runner.catalog import ChatTemplate
+from runner.plan import Place
+from runner.recipe.recipe import Recipe
+
+
+def marks(recipe: Recipe) -> ChatTemplate | None:
+    """The marks around each message: those that the model was trained to see, unless the recipe says otherwise. None
+    where they are in the model's own tokenizer, and nobody has looked."""
+    asked = recipe.data.get("chat_template")
+    if asked == "chatml":
+        return catalog.chat_template("chatml")
+    if asked is None:
+        return None
+    known = recipe.model_facts.chat_template
+    return catalog.chat_template(known) if known else None
+
+
+def settings(recipe: Recipe, place: Place) -> dict[str, Any]:
+    """Prepared conversations, trained on the assistant's words and its end-of-turn mark alone."""
+
+    def dataset(name: str) -> dict[str, Any]:
+        return {
+            "path": f"{place.data_dir}/{name}.parquet",
+            "ds_type": "parquet",
+            "split": "train",
+            "type": "chat_template",
+            "field_messages": "messages",
+            "roles_to_train": ["assistant"],
+            "train_on_eos": "turn",
+        }
+
+    facts, known = recipe.model_facts, marks(recipe)
+    own = known is None or recipe.data.chat_template == "tokenizer_default"
+    config: dict[str, Any] = {"chat_template": "tokenizer_default" if own else known.axolotl}
+    if known and known.end != facts.eos_token:
+        # Axolotl looks for end-of-text at the end of a turn, and would leave this one untrained: answers without end.
+        config["eot_tokens"] = [known.end]
+    if facts.pad_token:
+        config["special_tokens"] = {"pad_token": facts.pad_token}
+    return config | {
+        "datasets": [dataset("train")],
+        "test_datasets": [dataset("validation")],
+        "val_set_size": 0,
+        "dataset_prepared_path": f"{place.scratch_dir}/tokenised",
+    }
+
+
+def questions_and_answers(recipe: Recipe) -> dict[str, Any]:
+    """What `runner.execute.data.chat` must prepare."""
+    return data_source(recipe) | {"kind": "chat", "question": recipe.data.question, "answer": recipe.data.answer}
+
+
+def data_source(recipe: Recipe) -> dict[str, Any]:
+    """Where rows come from, how they are split, and what becomes of conversations, whatever is in them."""
+    data = recipe.data
+    return {
+        "hub": data.hub,
+        "revision": data.revision,
+        "subset": data.subset,
+        "split": data.split,
+        "path": str(recipe.folder / data.path) if data.path else None,
+        "system_prompt": data.system_prompt,
+        # The marks, for counting tokens; ChatML's stand in where only the model's tokenizer knows its own.
+        "marks": asdict(marks(recipe) or catalog.chat_template("chatml")),
+        "validation_share": data.validation_share,
+        "seed": data.seed,
+        "sequence_len": recipe.model.sequence_len,
+    }

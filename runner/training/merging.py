@@ -1,0 +1,72 @@
+"""Merging: an adapter becomes part of its base model. `python -m runner.training.merging ADAPTER OUT [PRECISION]`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from runner.files import read_json
+from runner.quiet import hush
+
+PRECISIONS = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "auto": "auto"}
+
+
+class NotAnAdapter(ValueError):
+    """The folder holds no adapter, or one that does not say what it belongs to."""
+
+
+def base_of(adapter: Path) -> tuple[str, str | None]:
+    """Name (or folder) and revision of the model that an adapter was trained beside. Raises NotAnAdapter."""
+    facts = read_json(adapter / "adapter_config.json")
+    if not isinstance(facts, dict) or not list(adapter.glob("adapter_model.*")):
+        raise NotAnAdapter(f"`{adapter}` holds no adapter (adapter_config.json and adapter_model.safetensors).")
+    base = facts.get("base_model_name_or_path")
+    if not base:
+        raise NotAnAdapter(f"`{adapter}/adapter_config.json` does not name the base model.")
+    return base, None if Path(base).is_dir() else facts.get("revision")
+
+
+def merge(adapter: Path, out: Path, precision: str = "auto", trust_remote_code: bool = False) -> Path:
+    """Adds an adapter's weights to those of its base model and writes the whole model, with its tokenizer, into `out`.
+
+    precision: of the written weights; `auto` is the base model's own. The base is read whole and unquantised, also
+    where the adapter was trained beside one in 4 bits. Takes the base model's size in main memory.
+    Raises NotAnAdapter, and OSError where the base model cannot be loaded.
+    """
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    base, revision = base_of(adapter)
+    options: dict[str, Any] = {"revision": revision} if revision else {}
+    name = PRECISIONS[precision]
+    dtype = name if name == "auto" else getattr(torch, name)
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=dtype, trust_remote_code=trust_remote_code, **options)
+    merged = PeftModel.from_pretrained(model, str(adapter)).merge_and_unload()
+    fresh = out.with_name(f".{out.name}.{os.getpid()}.partial")
+    shutil.rmtree(fresh, ignore_errors=True)
+    merged.save_pretrained(str(fresh))
+    # The adapter's tokenizer carries the chat template of its training.
+    known = adapter if (adapter / "tokenizer_config.json").is_file() else base
+    AutoTokenizer.from_pretrained(str(known), trust_remote_code=trust_remote_code).save_pretrained(str(fresh))
+    shutil.rmtree(out, ignore_errors=True)
+    fresh.rename(out)
+    return out
+
+
+def main() -> None:
+    hush()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("adapter", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("precision", nargs="?", default="auto", choices=list(PRECISIONS))
+    parser.add_argument("--trust-remote-code", action="store_true")
+    given = parser.parse_args()
+    merge(given.adapter, given.out, given.precision, given.trust_remote_code)
+
+
+if __name__ == "__main__":
+    main()
