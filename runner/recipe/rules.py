@@ -160,9 +160,9 @@ def data_files(recipe: Recipe) -> Iterator[Problem]:
         if not name:
             continue
         file = recipe.folder / name
-        if file.is_dir() and "image_column" in recipe.data:
+        if os.path.isdir(file) and "image_column" in recipe.data:
             continue
-        if setting == "sample" and file.suffix == ".parquet" and file.is_file():
+        if setting == "sample" and file.suffix == ".parquet" and os.path.isfile(file):
             # The rehearsal looks into it; here opening Parquet would slow every check down.
             continue
         if not os.path.isfile(file):
