@@ -47,13 +47,26 @@ class Model:
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU: its label on the cluster, memory in GiB, compute capability as NVIDIA writes it (`8.9`)."""
+    """A GPU: its label on the cluster, memory in GiB, compute capability as NVIDIA writes it (`8.9`).
+
+    usable_gib: what PyTorch can have of it. memory_gb_s: its memory's bandwidth, 10^9 bytes a second. bf16_tflops and its
+    kin: dense rates, 10^12 operations a second, 0 for none. link: nvlink or pcie; link_gb_s: one direction of it.
+    """
 
     name: str
     title: str
     memory_gib: int
+    usable_gib: float
     compute_capability: str
+    memory_gb_s: float
+    link: str
+    link_gb_s: float
     source: str
+    usable_source: str = ""
+    bf16_tflops: float = 0
+    fp16_tflops: float = 0
+    fp32_tflops: float = 0
+    fp8_tflops: float = 0
 
     @property
     def bf16(self) -> bool:
@@ -128,6 +141,11 @@ def from_config(name: str, config: Mapping[str, Any]) -> Model:
         source=f"{name}/config.json",
         **{key: kin[key] for key in inherited if key in kin},
     )
+
+
+def dataset(name: str) -> dict[str, Any] | None:
+    """`rows` and `characters` of a data set on the hub, None where nobody has counted."""
+    return _table("datasets").get(name)
 
 
 AXOLOTL_VERSION = "0.19.0"

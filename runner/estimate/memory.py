@@ -1,0 +1,322 @@
+"""GPU memory of one GPU, part by part, at the moment when most of it is taken. Bytes throughout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from runner.catalog import Gpu
+from runner.estimate import activations, parameters
+from runner.estimate.activations import FULL, HALF
+from runner.estimate.workload import Workload
+
+GIB, GB = 2**30, 10**9
+
+# What no formula gives; assumed until benchmarks/memory_on_gpu.py has measured them (the plan says so).
+CUDA_CONTEXT = int(0.6 * GIB)  # driver, kernels and cuBLAS workspace
+NCCL_BUFFERS = int(0.4 * GIB)  # its channels, where GPUs talk to each other
+SLACK = 0.04  # what the allocator holds beyond live tensors, as a share of them
+
+
+@dataclass(frozen=True)
+class State:
+    """What is held between steps, in bytes on each GPU. gradients: of all trained weights, once they are there.
+
+    gathered: the sharded weights of two layers that are whole at once. buffers: communication.
+    """
+
+    weights: int
+    gradients: int
+    optimizer: int
+    buffers: int = 0
+    gathered: int = 0
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The parts at the peak of training, in bytes on one GPU, and the peak of evaluation.
+
+    moment: when the peak is: loss, backward or step. state: what is held between steps.
+    """
+
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+    logits: int
+    temporary: int
+    communication: int
+    context: int
+    slack: int
+    moment: str
+    evaluation: int
+    state: State
+
+    @property
+    def tensors(self) -> int:
+        """What PyTorch calls allocated."""
+        return (
+            self.weights
+            + self.gradients
+            + self.optimizer
+            + self.activations
+            + self.logits
+            + self.temporary
+            + self.communication
+        )
+
+    @property
+    def total(self) -> int:
+        """What the driver calls used, the larger of training and evaluation."""
+        return max(self.tensors + self.slack, round(self.evaluation * (1 + SLACK))) + self.context
+
+    def parts(self) -> dict[str, int]:
+        names = ("weights", "gradients", "optimizer", "activations", "logits", "temporary", "communication")
+        return {name: getattr(self, name) for name in (*names, "context", "slack")}
+
+
+def estimate(workload: Workload) -> Memory:
+    """The memory of one training run on each of its GPUs."""
+    state = held(workload)
+    moments = list(_moments(workload, state))
+    peak = max(moments, key=lambda moment: moment.size)
+    tensors = peak.size
+    several = workload.machines.world_size > 1
+    return Memory(
+        weights=state.weights,
+        gradients=peak.gradients,
+        optimizer=state.optimizer,
+        activations=peak.activations,
+        logits=peak.logits,
+        temporary=peak.temporary + state.gathered,
+        communication=state.buffers,
+        context=CUDA_CONTEXT + (NCCL_BUFFERS if several else 0),
+        slack=round(tensors * SLACK),
+        moment=peak.name,
+        evaluation=evaluation(workload, state),
+        state=state,
+    )
+
+
+@dataclass(frozen=True)
+class _Moment:
+    name: str
+    base: int
+    gradients: int
+    activations: int
+    logits: int = 0
+    temporary: int = 0
+
+    @property
+    def size(self) -> int:
+        return self.base + self.gradients + self.activations + self.logits + self.temporary
+
+
+def rows_at_once(workload: Workload) -> int:
+    """Rows of one forward pass: preference training puts the chosen and the rejected answer side by side (TRL 1.9)."""
+    return workload.micro_batch_size * (2 if workload.objective == "dpo" else 1)
+
+
+def _moments(workload: Workload, state: State):
+    """The moments that can be the peak: the loss, each layer's backward pass, the embedding's, and the step."""
+    model, tokens = workload.model, rows_at_once(workload) * workload.sequence_len
+    base = state.weights + state.optimizer + state.buffers + state.gathered
+    trained, first = activations.layers_trained(workload), activations.first_trained(workload)
+    full = [activations.layer(workload, own) * tokens for own in trained]
+    edge = activations.boundary(workload) * tokens
+    kept = [0 if i < first else edge if workload.checkpointing else full[i] for i in range(len(full))]
+    last = activations.final_norm(workload) * tokens
+    # With accumulation the gradients of the micro batches before are there from the start.
+    there = state.gradients if workload.accumulation > 1 else 0
+    yield _Moment("loss", base, there, sum(kept) + last, loss(workload, tokens), 0)
+    yield from _head_backward(workload, base, state, sum(kept) + last, tokens)
+    head = _gradient(workload, [_head(workload)])
+    for index in reversed(range(first, model.num_hidden_layers)):
+        own = _gradient(workload, [name for name, _ in parameters.layer(model, index)]) if trained[index] else 0
+        if workload.adapter:
+            own = state.gradients // model.num_hidden_layers
+        done = state.gradients if workload.accumulation > 1 else min(
+            state.gradients, head + own * (model.num_hidden_layers - index)
+        )
+        recomputed = full[index] if workload.checkpointing else 0
+        fresh = own if workload.accumulation > 1 else 0
+        flight = activations.backward(workload, trained[index]) * tokens
+        yield _Moment("backward", base, done, sum(kept[: index + 1]) + recomputed, 0, flight + fresh // 2)
+        if not workload.checkpointing and index < model.num_hidden_layers - 1 and trained[index] == trained[index + 1]:
+            break  # the layers below are like this one and hold less
+    fresh = _gradient(workload, [model.embedding]) if workload.trains(model.embedding) else 0
+    yield _Moment("backward", base, state.gradients, 0, 0, edge + (fresh if workload.accumulation > 1 else 0))
+    yield _Moment("step", base, state.gradients, 0, 0, step(workload))
+
+
+def _head(workload: Workload) -> str:
+    return workload.model.embedding if workload.model.tied else workload.model.lm_head
+
+
+def _head_backward(workload: Workload, base: int, state: State, kept: int, tokens: int):
+    """The LM head's backward pass: gradient of the logits in the head's precision, of its weight, and of its input."""
+    wide, head = activations.widths(workload), _head(workload)
+    logits = wide.linear * tokens * workload.model.vocab_size if workload.fused_loss == "none" else 0
+    fresh = _gradient(workload, [head]) if workload.trains(head) else 0
+    if activations.raised(workload) and fresh:
+        fresh += fresh // 2  # first in half precision, then in fp32
+    there = state.gradients if workload.accumulation > 1 else 0
+    flight = fresh + wide.linear * tokens * workload.model.hidden_size
+    yield _Moment("backward", base, there, kept, logits, flight)
+
+
+def loss(workload: Workload, tokens: int, training: bool = True) -> int:
+    """Bytes of logits and loss at their widest.
+
+    Plain cross-entropy (transformers, loss_utils.py) holds the log-softmax, the gradient that reaches it and the one
+    that leaves it, each in fp32: 12 bytes a token and word. Evaluation holds the logits in half precision, in fp32
+    and the log-softmax: 10. Chunked: an eighth of that, and the gradient. Fused (Liger, arXiv 2410.10989, section 3.2)
+    holds chunks of as many rows as the vocabulary is wider than the stream, and the gradients of input and weight.
+    """
+    model = workload.model
+    words = tokens * model.vocab_size
+    if workload.fused_loss == "none":
+        if workload.precision == "fp32":
+            return (3 if training else 2) * FULL * words
+        raised = HALF * model.vocab_size * model.hidden_size if activations.raised(workload) else 0
+        return (12 if training else 10) * words + raised
+    if workload.fused_loss == "chunked":
+        return (12 if training else 10) * words // 8 + HALF * words
+    chunks = max(1, -(-model.vocab_size // model.hidden_size))
+    weight = prod((model.vocab_size, model.hidden_size)) * HALF if workload.trains(_head(workload)) else 0
+    return (HALF + FULL) * words // chunks + HALF * tokens * model.hidden_size + (weight if training else 0)
+
+
+def step(workload: Workload) -> int:
+    """Temporaries of the optimizer's step: the plain AdamW works on lists of tensors and holds two more copies of what
+    it updates (torch/optim/adamw.py, foreach); fused and 8-bit ones update in place."""
+    if workload.optimizer == "adamw_torch" and not workload.sharding.startswith("zero"):
+        return 2 * _trained_bytes(workload) // max(1, _shards(workload, 1))
+    return 0
+
+
+def evaluation(workload: Workload, state: State) -> int:
+    """The peak of evaluation: what is held, the logits, and one layer in flight; no gradients, nothing kept."""
+    rows = workload.evaluation_batch_size * (2 if workload.objective == "dpo" else 1)
+    tokens = rows * workload.sequence_len
+    flight = activations.boundary(workload) * tokens
+    layer = 3 * activations.widths(workload).linear * workload.model.intermediate_size * tokens
+    if workload.attention == "eager":  # the scores, masked, and their softmax in fp32
+        layer = max(layer, 2 * FULL * tokens * workload.sequence_len * workload.model.num_attention_heads)
+    at_loss = loss(workload, tokens, training=False)
+    base = state.weights + state.optimizer + state.buffers + state.gathered
+    return base + max(at_loss, layer) + flight
+
+
+def held(workload: Workload) -> State:
+    """What lies on one GPU between steps. Sharding as in Rajbhandari et al. 2019 (arXiv 1910.02054, section 5)."""
+    if workload.sharding.startswith("zero"):
+        return _zero(workload, int(workload.sharding[-1]))
+    shards = _shards(workload, 3)
+    weights, gradients, optimizer = _weights(workload), _trained_bytes(workload), _optimizer(workload)
+    if workload.objective == "dpo" and not workload.adapter:
+        weights *= 2  # the reference model beside the trained one
+    if workload.sharding == "fsdp":
+        return _fsdp(workload, weights, gradients, optimizer, shards)
+    if workload.offload:
+        optimizer = 0
+    # DDP copies gradients into buckets of its own (gradient_as_bucket_view is off in accelerate).
+    return State(weights, gradients, optimizer, buffers=gradients if workload.sharding == "ddp" else 0)
+
+
+def _fsdp(workload: Workload, weights: int, gradients: int, optimizer: int, shards: int) -> State:
+    """FSDP2: accelerate raises trained weights to fp32 and splits everything; while a layer computes, it and the next
+    are whole in the run's precision, and the embedding's and the head's unit as well."""
+    wide = activations.widths(workload).linear
+    count = parameters.trainable(workload) if not workload.adapter else 0
+    whole = [prod(shape) for _, shape in parameters.layer(workload.model, 0)]
+    root = parameters.total(workload.model) - sum(whole) * workload.model.num_hidden_layers
+    if not workload.adapter:
+        weights += (FULL - wide) * count
+        gradients, optimizer = FULL * count, 2 * FULL * count
+        if "8bit" in workload.optimizer:
+            optimizer = 2 * count + count // 32
+    gathered = wide * (2 * sum(whole) + root)
+    if workload.offload:
+        return State(0, 0, 0, gathered=gathered)
+    return State(weights // shards, gradients // shards, optimizer // shards, gathered=gathered)
+
+
+def _zero(workload: Workload, stage: int) -> State:
+    """DeepSpeed's ZeRO with half-precision weights: fp32 master and Adam's two moments (12 bytes a trained weight) are
+    split from stage 1, gradients from stage 2, weights from stage 3; buckets of `reduce_bucket_size` numbers twice."""
+    shards, wide = workload.machines.world_size, activations.widths(workload).linear
+    count = parameters.trainable(workload)
+    weights = _weights(workload)
+    optimizer = (3 if wide == HALF else 2) * FULL * count // shards
+    gradients = wide * count // (shards if stage >= 2 else 1)
+    buffers = 2 * wide * min(count, 25_000_000)
+    gathered = 0
+    if stage == 3:
+        whole = sum(prod(shape) for _, shape in parameters.layer(workload.model, 0))
+        gathered = wide * (2 * whole + workload.model.vocab_size * workload.model.hidden_size)
+        weights //= shards
+    return State(weights, gradients, 0 if workload.offload else optimizer, buffers, gathered)
+
+
+def _shards(workload: Workload, stage: int) -> int:
+    """Among how many GPUs something is split that `stage` of ZeRO would split."""
+    if workload.sharding == "fsdp":
+        return workload.machines.world_size
+    zero = int(workload.sharding[-1]) if workload.sharding.startswith("zero") else 0
+    return workload.machines.world_size if zero >= stage else 1
+
+
+def _width(workload: Workload, name: str) -> int:
+    """Bytes a number of one of the base model's parameters."""
+    wide = activations.widths(workload)
+    if activations.raised(workload) and ("norm" in name or "embed_tokens" in name or "lm_head" in name):
+        return FULL
+    return wide.linear
+
+
+def _weights(workload: Workload) -> int:
+    """All weights, the adapter's in fp32 (peft raises them); in 4 bits half a byte a number and a little for scales."""
+    four_bit = workload.adapter is not None and workload.adapter.four_bit
+    linear = set(parameters.linear(workload.model))
+    found = 0
+    for name, shape in parameters.named(workload.model):
+        count = prod(shape)
+        if four_bit and name.split(".")[-2] in linear and name.endswith(".weight"):
+            found += count // 2 + count // 64 + FULL * count // 16384
+        else:
+            found += count * _width(workload, name)
+    return found + FULL * parameters.adapter(workload)
+
+
+def _trained_bytes(workload: Workload) -> int:
+    """Bytes of the trained weights, which are those of their gradients."""
+    if workload.adapter:
+        return FULL * parameters.adapter(workload)
+    return sum(prod(shape) * _width(workload, name) for name, shape in parameters.trained(workload).items())
+
+
+def _gradient(workload: Workload, names: list[str]) -> int:
+    known = dict(parameters.named(workload.model))
+    return sum(prod(known[name]) * _width(workload, name) for name in names if workload.trains(name))
+
+
+def _optimizer(workload: Workload) -> int:
+    """Adam's two moments, each in the precision of its weight; with 8 bits a byte each and 8 bytes for every 256
+    numbers, but fp32 for tensors under 4,096 numbers and for embeddings (transformers, trainer.py)."""
+    if "8bit" not in workload.optimizer:
+        return 2 * _trained_bytes(workload)
+    if workload.adapter:
+        count = parameters.adapter(workload)
+        return 2 * count + 8 * count // 256
+    found = 0
+    for name, shape in parameters.trained(workload).items():
+        count = prod(shape)
+        in_full = count < 4096 or name == workload.model.embedding
+        found += 2 * FULL * count if in_full else 2 * count + 8 * -(-count // 256)
+    return found
+
+
+def usable(gpu: Gpu) -> int:
+    """Bytes that PyTorch can have of a card."""
+    return round(gpu.usable_gib * GIB)
