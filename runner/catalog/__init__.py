@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -114,6 +115,18 @@ def model(name: str, folder: Path | None = None) -> Model | None:
         return from_config(name, json.loads(config.read_text(encoding="utf-8")))
     except (OSError, KeyError, TypeError, ValueError):
         return None
+
+
+def cached_model(name: str) -> Model | None:
+    """The model of that name from the hub's cache on this machine (`config.json` of any snapshot), or None."""
+    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    cache_dir = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
+    for file in sorted((cache_dir / f"models--{name.replace('/', '--')}" / "snapshots").glob("*/config.json")):
+        try:
+            return from_config(name, json.loads(file.read_text(encoding="utf-8")))
+        except (KeyError, TypeError, ValueError, OSError):
+            continue
+    return None
 
 
 def from_config(name: str, config: Mapping[str, Any]) -> Model:
