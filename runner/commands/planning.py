@@ -10,10 +10,11 @@ from rich.console import Console
 from rich.table import Table
 
 from runner.commands.options import say
-from runner.estimate import advice, duration, parameters, storage, units
+from runner.estimate import advice, duration, parameters, storage
 from runner.estimate.forecast import BASIS, Forecast
 from runner.plan import Plan
 from runner.problem import Problem
+from runner.recipe import units
 
 _PARTS = {
     "weights": "weights",
@@ -59,7 +60,10 @@ def _model(forecast: Forecast) -> Iterator[tuple[str, str]]:
     yield "model", work.model.id
     if adapter := parameters.adapter(work):
         yield "parameters", f"{total:,}, none of them trained"
-        yield "adapter", f"{adapter:,} parameters, all trained, {4 * adapter / 1e9:.2f} GB in fp32 ({adapter / total:.2%})"
+        yield (
+            "adapter",
+            f"{adapter:,} parameters, all trained, {4 * adapter / 1e9:.2f} GB in fp32 ({adapter / total:.2%})",
+        )
     else:
         yield "parameters", f"{total:,}, {trained:,} of them trained ({trained / total:.2%})"
     machines = forecast.stage.machines
@@ -71,12 +75,18 @@ def _memory(forecast: Forecast) -> Iterator[tuple[str, str]]:
     yield "GPU memory, each", f"{units.both(memory.total)}, at the {_MOMENTS[memory.moment]}"
     for part, size in memory.parts().items():
         yield f"  {_PARTS[part]}", f"{size / 2**30:8.2f} GiB{_why(part, forecast)}"
-    yield "  in evaluation", f"{memory.evaluation / 2**30:8.2f} GiB of tensors, micro batch {work.evaluation_batch_size}"
+    yield (
+        "  in evaluation",
+        f"{memory.evaluation / 2**30:8.2f} GiB of tensors, micro batch {work.evaluation_batch_size}",
+    )
     if forecast.usable is None:
         yield "fits", f"nobody knows: the GPU `{forecast.stage.machines.gpu}` is not in the catalog"
         return
     left = forecast.usable - memory.total
-    yield "fits", f"{'yes' if forecast.fits else 'no'}, {units.gib(abs(left))} {'left' if left >= 0 else 'too much'} of the {units.both(forecast.usable)} that the card has to use"
+    yield (
+        "fits",
+        f"{'yes' if forecast.fits else 'no'}, {units.gib(abs(left))} {'left' if left >= 0 else 'too much'} of the {units.both(forecast.usable)} that the card has to use",
+    )
     largest = advice.largest_micro_batch(work, forecast.usable)
     yield "largest micro batch", f"{largest}" if largest else "not even 1 fits"
 
@@ -118,25 +128,49 @@ def _disk(forecast: Forecast, plan: Plan) -> Iterator[tuple[str, str]]:
 
 def _pace(forecast: Forecast) -> Iterator[tuple[str, str]]:
     time, work = forecast.time, forecast.workload
-    yield "effective batch", f"{work.effective_batch_size} rows: {work.micro_batch_size} × {work.accumulation} × {work.machines.world_size} GPUs"
+    yield (
+        "effective batch",
+        f"{work.effective_batch_size} rows: {work.micro_batch_size} × {work.accumulation} × {work.machines.world_size} GPUs",
+    )
     yield "learning rate", f"{work.learning_rate:g}"
     if time is None:
         yield "time", f"cannot be told: {forecast.rows.source if forecast.gpu else 'the GPU is not in the catalog'}"
         return
-    yield "rows", f"{work.rows:,} to train, {work.evaluation_rows or 0:,} to evaluate, from {forecast.rows.source}" if work.rows else "decided by steps"
+    yield (
+        "rows",
+        f"{work.rows:,} to train, {work.evaluation_rows or 0:,} to evaluate, from {forecast.rows.source}"
+        if work.rows
+        else "decided by steps",
+    )
     length = "full length" if work.row_tokens is None else "padding counted"
     yield "steps", f"{time.steps:,}, {time.tokens:,.0f} tokens ({duration.row_tokens(work):,.0f} a row, {length})"
     yield "warmup", f"{forecast.warmup_steps:,} steps ({forecast.warmup_steps / time.steps:.1%})"
     low, high = time.range_seconds
     yield "time", f"{units.duration(time.total_seconds)} ({units.duration(low)} to {units.duration(high)})"
-    yield "  of that", f"training {units.duration(time.training_seconds)}, evaluation {units.duration(time.evaluation_seconds)}, start and saving {units.duration(time.overhead_seconds)}"
-    yield "speed", f"{units.speed(time.samples_a_second)} samples and {units.speed(time.tokens_a_second)} tokens a second"
+    yield (
+        "  of that",
+        f"training {units.duration(time.training_seconds)}, evaluation {units.duration(time.evaluation_seconds)}, start and saving {units.duration(time.overhead_seconds)}",
+    )
+    yield (
+        "speed",
+        f"{units.speed(time.samples_a_second)} samples and {units.speed(time.tokens_a_second)} tokens a second",
+    )
     price = f", {forecast.cost:,.2f} at {forecast.price:g} a GPU hour" if forecast.cost is not None else ""
     yield "GPU hours", f"{forecast.gpu_hours:.2f}{price}"
 
 
 def _scaling(forecast: Forecast, nodes: list[int]) -> Table:
-    table = Table("machines", "GPUs", "effective batch", "step", "waiting", "time", "speed-up", title="On more machines", title_justify="left")
+    table = Table(
+        "machines",
+        "GPUs",
+        "effective batch",
+        "step",
+        "waiting",
+        "time",
+        "speed-up",
+        title="On more machines",
+        title_justify="left",
+    )
     first = None
     for count in nodes:
         other = forecast.on(count)
@@ -159,7 +193,11 @@ def _exact(forecast: Forecast, traced: Any) -> Table:
     table = Table("exact, on fake tensors", "exact", "quick", title_justify="left")
     alone = alone_on_one_gpu(forecast)
     rows = [
-        ("parameters", f"{traced.parameters:,}", f"{parameters.total(forecast.workload.model) + parameters.adapter(forecast.workload):,}"),
+        (
+            "parameters",
+            f"{traced.parameters:,}",
+            f"{parameters.total(forecast.workload.model) + parameters.adapter(forecast.workload):,}",
+        ),
         ("trainable", f"{traced.trainable:,}", f"{parameters.trainable(forecast.workload):,}"),
         *(
             (name, units.gib(getattr(traced, name)), units.gib(getattr(alone.memory.state, name)))
@@ -184,13 +222,17 @@ def alone_on_one_gpu(forecast: Forecast) -> Forecast:
     return replace(forecast, workload=work)
 
 
-def as_json(plan: Plan, forecasts: list[Forecast], nodes: list[int], traced: dict[str, Any], problems: list[Problem]) -> dict[str, Any]:
+def as_json(
+    plan: Plan, forecasts: list[Forecast], nodes: list[int], traced: dict[str, Any], problems: list[Problem]
+) -> dict[str, Any]:
     """The plan for tools: bytes, seconds and counts."""
     return {
         "name": plan.name,
         "basis": BASIS,
         "stages": [_stage_json(plan, forecast, nodes, traced.get(forecast.stage.name)) for forecast in forecasts],
-        "without_formulas": [stage.name for stage in plan.stages if stage.name not in {f.stage.name for f in forecasts}],
+        "without_formulas": [
+            stage.name for stage in plan.stages if stage.name not in {f.stage.name for f in forecasts}
+        ],
         "problems": [problem.as_json() for problem in problems],
     }
 
@@ -214,8 +256,15 @@ def _stage_json(plan: Plan, forecast: Forecast, nodes: list[int], traced: Any) -
         "effective_batch_size": work.effective_batch_size,
         "learning_rate": work.learning_rate,
         "warmup_steps": forecast.warmup_steps,
-        "rows": {"training": work.rows, "evaluation": work.evaluation_rows, "tokens": work.row_tokens, "source": forecast.rows.source},
-        "time": time and asdict(time) | {"total_seconds": time.total_seconds, "range_seconds": time.range_seconds}
+        "rows": {
+            "training": work.rows,
+            "evaluation": work.evaluation_rows,
+            "tokens": work.row_tokens,
+            "source": forecast.rows.source,
+        },
+        "time": time
+        and asdict(time)
+        | {"total_seconds": time.total_seconds, "range_seconds": time.range_seconds}
         | {"samples_a_second": time.samples_a_second, "tokens_a_second": time.tokens_a_second},
         "gpu_hours": forecast.gpu_hours,
         "cost": forecast.cost,

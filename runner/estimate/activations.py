@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from runner.catalog import Model
 from runner.estimate import parameters
 from runner.estimate.workload import Workload
 
@@ -149,5 +148,3 @@ def final_norm(workload: Workload) -> int:
     root = model.layers_path.rpartition(".")[0]
     kept = _norm(workload, model.hidden_size, workload.trains(f"{root}.norm.weight"), parameters.family(model))
     return kept + (wide.linear * model.hidden_size if workload.trains(head) else 0)
-
-

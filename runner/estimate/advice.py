@@ -65,11 +65,9 @@ def cheapest(recipe: Recipe, workload: Workload, gpu: Gpu, budget: float, count:
         # In a pair the second change is looked for on top of the first.
         for first in [advice for advice in singles if not _fits(advice, budget) and advice.loss < _ANOTHER_MODEL]:
             for offer in OFFERS:
-                found += [
-                    _both(first, second)
-                    for second in offer(recipe, first.workload, budget)
-                    if _fits(second, budget) and not _keys(first) & _keys(second)
-                ]
+                pairs = [_both(first, second) for second in offer(recipe, first.workload, budget) if _fits(second, budget)]
+                # A pair of which one half is enough says nothing new.
+                found += [pair for pair in pairs if not any(set(one.lines) < set(pair.lines) for one in found)]
     timed = {frozenset(advice.lines): replace(advice, time=_time(advice.workload, workload, gpu)) for advice in found}
     ranked = sorted(timed.values(), key=lambda advice: (advice.loss, len(advice.lines), advice.time))
     chosen: list[Advice] = []
@@ -165,7 +163,9 @@ def _eight_bit(recipe: Recipe, workload: Workload, budget: float) -> Iterator[Ad
 def _four_bit(recipe: Recipe, workload: Workload, budget: float) -> Iterator[Advice]:
     if workload.adapter and not workload.adapter.four_bit and _has(recipe, "train", "adapter"):
         changed = replace(workload, adapter=replace(workload.adapter, four_bit=True))
-        yield Advice(("train.adapter: qlora",), "the base model in 4 bits, slightly less exact", changed, loss=_EXACTNESS)
+        yield Advice(
+            ("train.adapter: qlora",), "the base model in 4 bits, slightly less exact", changed, loss=_EXACTNESS
+        )
 
 
 def _shorter(recipe: Recipe, workload: Workload, budget: float) -> Iterator[Advice]:

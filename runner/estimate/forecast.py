@@ -9,7 +9,7 @@ from pathlib import Path
 
 from runner import catalog
 from runner.catalog import Gpu
-from runner.estimate import advice, duration, memory, parameters, rows, units, workload
+from runner.estimate import advice, duration, memory, parameters, rows, workload
 from runner.estimate.advice import Advice
 from runner.estimate.duration import Duration
 from runner.estimate.memory import Memory
@@ -17,6 +17,7 @@ from runner.estimate.rows import Rows
 from runner.estimate.workload import Workload
 from runner.plan import Plan, Stage
 from runner.problem import Problem
+from runner.recipe import units
 from runner.recipe.recipe import Recipe
 
 BASIS = (
@@ -71,7 +72,11 @@ class Forecast:
         machines = replace(self.stage.machines, nodes=count)
         way = self.workload.sharding
         way = "none" if machines.world_size == 1 else "ddp" if way == "none" else way
-        return replace(self, workload=replace(self.workload, machines=machines, sharding=way), stage=replace(self.stage, machines=machines))
+        return replace(
+            self,
+            workload=replace(self.workload, machines=machines, sharding=way),
+            stage=replace(self.stage, machines=machines),
+        )
 
 
 def of(recipe: Recipe, plan: Plan, price: float | None = None, given_rows: int | None = None) -> list[Forecast]:
@@ -130,4 +135,3 @@ def remedy(offers: list[Advice], otherwise: str) -> str:
     if not offers:
         return otherwise
     return "What makes it fit, cheapest first:\n" + "\n".join(f"  {n}. {offer}" for n, offer in enumerate(offers, 1))
-

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from runner.estimate import advice, duration, parameters, units
+from runner.estimate import advice, duration, parameters
 from runner.estimate.forecast import Forecast, remedy
 from runner.problem import Problem
+from runner.recipe import units
 from runner.recipe.recipe import Recipe
 
 # The parts that a recipe may state, and which of the estimate's parts each stands for.
@@ -86,7 +87,9 @@ def _missing(recipe: Recipe, forecasts: list[Forecast], setting: str) -> Problem
             why = forecast.rows.source
         else:
             continue
-        return _problem(recipe, setting, f"Whether this limit holds cannot be told: {why}.", "Mend that, or delete the limit.")
+        return _problem(
+            recipe, setting, f"Whether this limit holds cannot be told: {why}.", "Mend that, or delete the limit."
+        )
     return None
 
 
@@ -121,7 +124,9 @@ def _in_time(forecast: Forecast, limit: float, need: float) -> str:
                 ways.append(f"`machines.nodes: {more.stage.machines.nodes}`")
                 break
     ways.append(f"`time: {_rounded(need)}`")
-    return f"What would hold: {', or '.join(ways)}. Training itself stops at the limit with what it has learned by then."
+    return (
+        f"What would hold: {', or '.join(ways)}. Training itself stops at the limit with what it has learned by then."
+    )
 
 
 def _rounded(need: float) -> str:

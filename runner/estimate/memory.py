@@ -135,8 +135,10 @@ def _moments(workload: Workload, state: State):
         own = _gradient(workload, [name for name, _ in parameters.layer(model, index)]) if trained[index] else 0
         if workload.adapter:
             own = state.gradients // model.num_hidden_layers
-        done = state.gradients if workload.accumulation > 1 else min(
-            state.gradients, head + own * (model.num_hidden_layers - index)
+        done = (
+            state.gradients
+            if workload.accumulation > 1
+            else min(state.gradients, head + own * (model.num_hidden_layers - index))
         )
         recomputed = full[index] if workload.checkpointing else 0
         fresh = own if workload.accumulation > 1 else 0

@@ -120,9 +120,7 @@ def adapter(workload: Workload) -> int:
     if not workload.adapter:
         return 0
     shapes = linear(workload.model)
-    one = sum(
-        workload.adapter.rank * sum(shapes[name]) for name in workload.adapter.targets if name in shapes
-    )
+    one = sum(workload.adapter.rank * sum(shapes[name]) for name in workload.adapter.targets if name in shapes)
     return one * workload.model.num_hidden_layers
 
 

@@ -39,7 +39,11 @@ def disk(workload: Workload, plan: Plan) -> list[Disk]:
         Disk("model download", whole, hub),
         Disk("prepared data", round(rows * (workload.row_tokens or workload.sequence_len) * 5), place.data_dir),
         # One more than are kept lies there while the newest is written, and the best is kept beside the latest.
-        Disk(f"checkpoints ({workload.keep} kept, 1 being written)", (workload.keep + 1) * (weights + optimizer), place.run_dir),
+        Disk(
+            f"checkpoints ({workload.keep} kept, 1 being written)",
+            (workload.keep + 1) * (weights + optimizer),
+            place.run_dir,
+        ),
         Disk("best model", weights, place.run_dir),
     ]
     if workload.adapter:
@@ -49,7 +53,9 @@ def disk(workload: Workload, plan: Plan) -> list[Disk]:
 
 def claim_of(folder: str, plan: Plan) -> dict | None:
     """The claim that a folder lies on; None for the pod's own disk or the image."""
-    claims = [claim for claim in plan.site.get("claims") or () if (folder + "/").startswith(claim["mount"].rstrip("/") + "/")]
+    claims = [
+        claim for claim in plan.site.get("claims") or () if (folder + "/").startswith(claim["mount"].rstrip("/") + "/")
+    ]
     return max(claims, key=lambda claim: len(claim["mount"]), default=None)
 
 

@@ -143,17 +143,19 @@ def optimizer_of(workload: Workload, model: torch.nn.Module) -> torch.optim.Opti
 
 
 def trace(workload: Workload) -> Traced:
-    """Two training steps and one evaluation of a workload on one GPU, sharding left out.
+    """Two training steps and one evaluation of a workload on one of its GPUs; ZeRO and offloading are left out.
 
     Raises ValueError where transformers or peft cannot build the model.
     """
     started = time.monotonic()
-    live = Live()
+    live, mesh = Live(), _mesh(workload)
     with FakeTensorMode(allow_non_fake_inputs=True), live:
         model = build(workload)
+        counts = _counts(model)
+        spread = _spread(workload, model, mesh)
         gc.collect()
         optimizer = optimizer_of(workload, model)
-        weights = live.bytes
+        weights = live.bytes - sum(bucket.untyped_storage().nbytes() for bucket in spread)
         steps = [_step(workload, model, optimizer, live) for _ in range(2)]
         held = live.bytes
         peak, at = live.peak, live.at
@@ -161,12 +163,11 @@ def trace(workload: Workload) -> Traced:
         with FlopCounterMode(display=False) as counter:
             _micro_batch(workload, model)
         flops = counter.get_total_flops() + _attention_flops(workload)
-        counts = _counts(model)
     return Traced(
         *counts,
         weights=weights,
         gradients=steps[-1]["gradients"],
-        optimizer=held - weights,
+        optimizer=held - weights - sum(bucket.untyped_storage().nbytes() for bucket in spread),
         activations=steps[-1]["activations"],
         peak=peak,
         peak_at=at,
@@ -174,6 +175,48 @@ def trace(workload: Workload) -> Traced:
         flops=flops,
         seconds=round(time.monotonic() - started, 1),
     )
+
+
+def _spread(workload: Workload, model: Any, mesh: Any) -> list[torch.Tensor]:
+    """What several GPUs add, and what the first of them holds: DDP's buckets, or FSDP2 over a process group that only
+    pretends (ZeRO is not traced). Returns the buckets."""
+    if workload.sharding == "ddp":
+        return [torch.empty_like(parameter) for parameter in model.parameters() if parameter.requires_grad]
+    if workload.sharding == "fsdp":
+        _shard(workload, model, mesh)
+    return []
+
+
+def _mesh(workload: Workload) -> Any:
+    """A process group that only pretends, of as many GPUs as the workload has; None where nothing is sharded."""
+    if workload.sharding != "fsdp":
+        return None
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    count = workload.machines.world_size
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=count)
+    return init_device_mesh("cpu", (count,))
+
+
+def _shard(workload: Workload, model: Any, mesh: Any) -> None:
+    """FSDP2 as accelerate 1.13.0 prepares it: trained weights in fp32, one unit a layer, and the rest one unit."""
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    half = _DTYPES[workload.precision]
+    policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=half, output_dtype=half)
+    for module in model.modules():
+        for name, old in list(module._parameters.items()):
+            if old is not None and old.requires_grad and old.dtype != torch.float32:
+                module._parameters[name] = torch.nn.Parameter(old.detach().float())
+    base = model.get_base_model() if workload.adapter else model
+    base.tie_weights()
+    for layer in base.get_submodule(workload.model.layers_path):
+        fully_shard(layer, mesh=mesh, mp_policy=policy)
+    fully_shard(model, mesh=mesh, mp_policy=policy)
 
 
 def _counts(model: torch.nn.Module) -> tuple[int, int]:
@@ -210,13 +253,19 @@ def _step(workload: Workload, model: Any, optimizer: Any, live: Live) -> dict[st
         loss.backward()
         del loss
     gc.collect()
-    found["gradients"] = sum(p.grad.untyped_storage().nbytes() for p in model.parameters() if p.grad is not None)
+    found["gradients"] = sum(
+        _local(p.grad).untyped_storage().nbytes() for p in model.parameters() if p.grad is not None
+    )
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     torch.nn.utils.clip_grad_norm_(trained, 1.0, foreach=True)
     optimizer.step()
     optimizer.zero_grad()
     gc.collect()
     return found
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    return getattr(tensor, "_local_tensor", tensor)
 
 
 def _evaluate(workload: Workload, model: Any, live: Live) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 
 import torch
+from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -28,7 +29,8 @@ class Live(TorchDispatchMode):
         result = function(*args, **(kwargs or {}))
         before = self.peak
         for leaf in tree_leaves(result):
-            if isinstance(leaf, torch.Tensor):
+            # A DTensor's own storage is as large as the whole; its local part is seen where it is made.
+            if isinstance(leaf, torch.Tensor) and not isinstance(leaf, DTensor):
                 self._add(leaf.untyped_storage())
         if self.peak > before:
             self.at = function.overloadpacket.__name__

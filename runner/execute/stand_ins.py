@@ -26,7 +26,7 @@ class _Flash(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        query, key, value, output, lse = ctx.saved_tensors
+        query, key, value, _, lse = ctx.saved_tensors
         accumulator, delta = torch.empty_like(query, dtype=torch.float32), torch.empty_like(lse)
         wide = [torch.empty_like(query) for _ in range(2)] if query.shape[2] != key.shape[2] else []
         gradients = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)

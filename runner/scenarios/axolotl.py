@@ -13,6 +13,7 @@ from typing import Any
 from runner.names import listed
 from runner.plan import Artifact, Machines, Place, Plan, Stage
 from runner.problem import Problem, Stop
+from runner.recipe import units
 from runner.recipe.recipe import Recipe
 from runner.scenarios import sharding
 from runner.text import yaml_text
@@ -144,6 +145,7 @@ def plan(recipe: Recipe, place: Place, config: dict[str, Any], data: Mapping[str
             "recipe_file": f"{place.config_dir}/{RECIPE_FILE}",
             "backend": "nccl" if place.accelerator else "gloo",
             **facts,
+            **_time_limit(recipe),
             "demo": _demo(recipe),
         },
     }
@@ -176,6 +178,11 @@ def plan(recipe: Recipe, place: Place, config: dict[str, Any], data: Mapping[str
             ),
         ),
     )
+
+
+def _time_limit(recipe: Recipe) -> dict[str, float]:
+    stated = (recipe.settings.get("limits") or {}).get("time")
+    return {"time_limit_seconds": units.seconds(stated)} if stated else {}
 
 
 def environment(recipe: Recipe, place: Place) -> dict[str, str]:

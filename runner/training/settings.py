@@ -25,6 +25,8 @@ class RunSettings(BaseModel):
     """What the plan expects of the run; the watchdog holds the run to it.
 
     demo: None where there is nothing to ask, as with images. world_size: processes in all; effective_batch_size: rows a step; learning_rate: after scaling.
+    world_size: processes in all; effective_batch_size: rows a step; learning_rate: after scaling.
+    time_limit_seconds: the longest that training may take; None for no limit.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -39,6 +41,8 @@ class RunSettings(BaseModel):
     base_learning_rate: float
     learning_rate: float
     demo: Demo | None = None
+    time_limit_seconds: float | None = None
+    demo: Demo
 
 
 class RecipeRunnerArgs(BaseModel):
