@@ -101,6 +101,7 @@ def _why(part: str, forecast: Forecast) -> str:
         f"{'with' if work.checkpointing else 'without'} checkpointing, {work.attention}",
         "optimizer": f"   {work.optimizer}{', in main memory' if work.offload else ''}",
         "weights": f"   {'4-bit base' if work.adapter and work.adapter.four_bit else work.precision}, {_SHARED[work.sharding]}",
+        "gradients": f"   {units.gib(forecast.memory.state.gradients)} once all are there",
         "logits": "   never whole" if work.fused_loss != "none" else "",
     }
     return notes.get(part, "")

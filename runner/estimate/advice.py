@@ -65,7 +65,10 @@ def cheapest(recipe: Recipe, workload: Workload, gpu: Gpu, budget: float, count:
         # In a pair the second change is looked for on top of the first.
         for first in [advice for advice in singles if not _fits(advice, budget) and advice.loss < _ANOTHER_MODEL]:
             for offer in OFFERS:
-                pairs = [_both(first, second) for second in offer(recipe, first.workload, budget) if _fits(second, budget)]
+                seconds = [
+                    second for second in offer(recipe, first.workload, budget) if not _keys(first) & _keys(second)
+                ]
+                pairs = [_both(first, second) for second in seconds if _fits(second, budget)]
                 # A pair of which one half is enough says nothing new.
                 found += [pair for pair in pairs if not any(set(one.lines) < set(pair.lines) for one in found)]
     timed = {frozenset(advice.lines): replace(advice, time=_time(advice.workload, workload, gpu)) for advice in found}

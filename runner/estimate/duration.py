@@ -173,13 +173,16 @@ def estimate(workload: Workload, gpu: Gpu) -> Duration | None:
         micro += pass_seconds(workload, gpu, workload.micro_batch_size * per_row, training=False)
     wait = waiting(workload, gpu)
     step = micro * workload.accumulation + wait + updating(workload, gpu)
-    evaluations = max(1, math.ceil(workload.epochs)) + 1 if workload.evaluation_rows else 0
+    epochs = max(1, math.ceil(workload.epochs))
+    evaluations = (count // workload.evaluation_steps if workload.evaluation_steps else epochs) + 1
+    evaluations = evaluations if workload.evaluation_rows else 0
     share = (workload.evaluation_rows or 0) / workload.machines.world_size
     batches = math.ceil(share / workload.evaluation_batch_size)
     one = batches * pass_seconds(workload, gpu, workload.evaluation_batch_size * per_row, training=False)
     size = HALF * parameters.total(workload.model)
     saved = size + 2 * HALF * parameters.trainable(workload)
-    saving = max(1, math.ceil(workload.epochs)) * saved / (DISK_GB_S * 1e9)
+    saves = count // workload.save_steps if workload.save_steps else epochs
+    saving = saves * saved / (DISK_GB_S * 1e9)
     tokens = row_tokens(workload) * workload.effective_batch_size
     return Duration(
         steps=count,

@@ -63,7 +63,8 @@ def _up(need: float) -> str:
 
 
 def _parts(recipe: Recipe, forecast: Forecast, stated) -> Iterator[Problem]:
-    found = forecast.memory.parts()
+    # Gradients count in full, also where the peak comes before all of them are there.
+    found = forecast.memory.parts() | {"gradients": forecast.memory.state.gradients}
     adapter = 4 * parameters.adapter(forecast.workload)
     for part, text in stated.items():
         need = adapter if part == "adapter" else sum(found[name] for name in PARTS[part])

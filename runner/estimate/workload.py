@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from runner import catalog
 from runner.catalog import Model
 from runner.plan import Machines, Stage
 
@@ -38,7 +37,7 @@ class Workload:
     sharding: none, ddp, zero1, zero2, zero3 or fsdp. offload: whether optimizer state lies in main memory.
     fused_loss: none, fused (logits never held whole) or chunked. objective: sft or dpo. packing: rows fill the length.
     rows: training rows, None where nobody has counted; evaluation_rows likewise. max_steps: 0 where epochs decide.
-    evaluations: evaluations and checkpoints a run, None where epochs decide. keep: checkpoints kept.
+    evaluation_steps, save_steps: steps between two, 0 where epochs decide. keep: checkpoints kept.
     row_tokens: tokens of a mean row, None where nobody has counted.
     """
 
@@ -68,6 +67,8 @@ class Workload:
     rows: int | None = None
     evaluation_rows: int | None = None
     row_tokens: float | None = None
+    evaluation_steps: int = 0
+    save_steps: int = 0
     keep: int = 1
     compile: bool = False
 
@@ -126,6 +127,8 @@ def from_stage(stage: Stage, model: Model, rows: Mapping[str, Any] | None = None
         rows=rows.get("train_rows"),
         evaluation_rows=rows.get("validation_rows"),
         row_tokens=rows.get("mean_tokens"),
+        evaluation_steps=_every(config, "eval"),
+        save_steps=_every(config, "save"),
         keep=int(config.get("save_total_limit") or 1),
         compile=bool(config.get("torch_compile")),
     )
@@ -176,11 +179,12 @@ def _offload(stage: Stage) -> bool:
     return bool(stage.config.get("deepspeed")) and "offload_optimizer" in _deepspeed(stage)
 
 
+def _every(config: Mapping[str, Any], what: str) -> int:
+    by_steps = config.get(f"{what}_strategy") == "steps" or f"{what}_strategy" not in config
+    return int(config.get(f"{what}_steps") or 0) if by_steps else 0
+
+
 def _fused_loss(config: Mapping[str, Any]) -> str:
     if config.get("cut_cross_entropy") or config.get("liger_fused_linear_cross_entropy"):
         return "fused"
     return "chunked" if config.get("chunked_cross_entropy") else "none"
-
-
-def gpu(workload: Workload) -> catalog.Gpu | None:
-    return catalog.gpu(workload.machines.gpu)
