@@ -11,8 +11,8 @@ from runner.estimate import activations, duration, memory, parameters
 from runner.estimate.workload import Workload
 from runner.recipe.recipe import Recipe
 
-# How much a change costs beyond time: nothing, exactness, or what is learned.
-_NOTHING, _EXACTNESS, _LEARNING, _ANOTHER_MODEL = range(4)
+# What a change costs beyond time, weighed against it: 0.5 counts like a run that takes half as long again. Our judgement.
+_NOTHING, _EXACTNESS, _LEARNING, _ANOTHER_MODEL, _ANOTHER_GPU = 0.0, 0.1, 0.5, 1.0, 1.5
 SEQUENCES = (16384, 8192, 4096, 2048, 1024, 512, 256, 128)
 
 
@@ -20,14 +20,14 @@ SEQUENCES = (16384, 8192, 4096, 2048, 1024, 512, 256, 128)
 class Advice:
     """A change: the lines to write, what it costs in words, and the workload after it.
 
-    time: seconds of a row after the change over seconds before. loss: how much it costs beyond time, for sorting.
+    time: seconds of a row after the change over seconds before. loss: what it costs beyond time, in the same measure.
     """
 
     lines: tuple[str, ...]
     cost: str
     workload: Workload
     time: float = 1.0
-    loss: int = _NOTHING
+    loss: float = _NOTHING
 
     def __str__(self) -> str:
         return f"{', '.join(f'`{line}`' for line in self.lines)} ({self.cost})"
@@ -71,8 +71,10 @@ def cheapest(recipe: Recipe, workload: Workload, gpu: Gpu, budget: float, count:
                 pairs = [_both(first, second) for second in seconds if _fits(second, budget)]
                 # A pair of which one half is enough says nothing new.
                 found += [pair for pair in pairs if not any(set(one.lines) < set(pair.lines) for one in found)]
+    if budget == memory.usable(gpu):
+        found += _larger_gpu(workload)
     timed = {frozenset(advice.lines): replace(advice, time=_time(advice.workload, workload, gpu)) for advice in found}
-    ranked = sorted(timed.values(), key=lambda advice: (advice.loss, len(advice.lines), advice.time))
+    ranked = sorted(timed.values(), key=lambda advice: (round(advice.time + advice.loss, 2), len(advice.lines)))
     chosen: list[Advice] = []
     for advice in ranked:
         # One way of each kind: three sequence lengths are one idea.
@@ -102,8 +104,9 @@ def _both(first: Advice, second: Advice) -> Advice:
 
 def _time(after: Workload, before: Workload, gpu: Gpu) -> float:
     def of_a_row(workload: Workload) -> float:
-        whole = duration.pass_seconds(workload, gpu, workload.micro_batch_size) * workload.accumulation
-        return (whole + duration.waiting(workload, gpu)) / (workload.micro_batch_size * workload.accumulation)
+        card = catalog.gpu(workload.machines.gpu) or gpu
+        whole = duration.pass_seconds(workload, card, workload.micro_batch_size) * workload.accumulation
+        return (whole + duration.waiting(workload, card)) / (workload.micro_batch_size * workload.accumulation)
 
     return of_a_row(after) / of_a_row(before)
 
@@ -230,6 +233,18 @@ def _moved(workload: Workload, other: catalog.Model) -> tuple[str, ...]:
     if workload.trains(old.embedding if old.tied else old.lm_head):
         patterns.append(f"^{other.embedding if other.tied else other.lm_head}$")
     return tuple(patterns)
+
+
+def _larger_gpu(workload: Workload) -> list[Advice]:
+    """The smallest card of the catalog that the run fits as it stands."""
+    need = memory.estimate(workload).total
+    cards = [catalog.gpu(name) for name in catalog.gpu_names()]
+    able = [card for card in cards if memory.usable(card) >= need and (card.bf16 or workload.precision != "bf16")]
+    if not able:
+        return []
+    card = min(able, key=lambda card: card.usable_gib)
+    changed = replace(workload, machines=replace(workload.machines, gpu=card.name))
+    return [Advice((f"machines.gpu: {card.name}",), "a larger card", changed, loss=_ANOTHER_GPU)]
 
 
 Offer = Callable[[Recipe, Workload, float], Iterator[Advice]]

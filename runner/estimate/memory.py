@@ -8,6 +8,7 @@ from math import prod
 from runner.catalog import Gpu
 from runner.estimate import activations, parameters
 from runner.estimate.activations import FULL, HALF
+from runner.estimate.state import State, gradient, held, shards, trained_bytes
 from runner.estimate.workload import Workload
 
 GIB, GB = 2**30, 10**9
@@ -16,20 +17,6 @@ GIB, GB = 2**30, 10**9
 CUDA_CONTEXT = int(0.6 * GIB)  # driver, kernels and cuBLAS workspace
 NCCL_BUFFERS = int(0.4 * GIB)  # its channels, where GPUs talk to each other
 SLACK = 0.04  # what the allocator holds beyond live tensors, as a share of them
-
-
-@dataclass(frozen=True)
-class State:
-    """What is held between steps, in bytes on each GPU. gradients: of all trained weights, once they are there.
-
-    gathered: the sharded weights of two layers that are whole at once. buffers: communication.
-    """
-
-    weights: int
-    gradients: int
-    optimizer: int
-    buffers: int = 0
-    gathered: int = 0
 
 
 @dataclass(frozen=True)
@@ -130,9 +117,9 @@ def _moments(workload: Workload, state: State):
     there = state.gradients if workload.accumulation > 1 else 0
     yield _Moment("loss", base, there, sum(kept) + last, loss(workload, tokens), 0)
     yield from _head_backward(workload, base, state, sum(kept) + last, tokens)
-    head = _gradient(workload, [_head(workload)])
+    head = gradient(workload, [_head(workload)])
     for index in reversed(range(first, model.num_hidden_layers)):
-        own = _gradient(workload, [name for name, _ in parameters.layer(model, index)]) if trained[index] else 0
+        own = gradient(workload, [name for name, _ in parameters.layer(model, index)]) if trained[index] else 0
         if workload.adapter:
             own = state.gradients // model.num_hidden_layers
         done = (
@@ -146,7 +133,7 @@ def _moments(workload: Workload, state: State):
         yield _Moment("backward", base, done, sum(kept[: index + 1]) + recomputed, 0, flight + fresh // 2)
         if not workload.checkpointing and index < model.num_hidden_layers - 1 and trained[index] == trained[index + 1]:
             break  # the layers below are like this one and hold less
-    fresh = _gradient(workload, [model.embedding]) if workload.trains(model.embedding) else 0
+    fresh = gradient(workload, [model.embedding]) if workload.trains(model.embedding) else 0
     yield _Moment("backward", base, state.gradients, 0, 0, edge + (fresh if workload.accumulation > 1 else 0))
     yield _Moment("step", base, state.gradients, 0, 0, step(workload))
 
@@ -159,7 +146,7 @@ def _head_backward(workload: Workload, base: int, state: State, kept: int, token
     """The LM head's backward pass: gradient of the logits in the head's precision, of its weight, and of its input."""
     wide, head = activations.widths(workload), _head(workload)
     logits = wide.linear * tokens * workload.model.vocab_size if workload.fused_loss == "none" else 0
-    fresh = _gradient(workload, [head]) if workload.trains(head) else 0
+    fresh = gradient(workload, [head]) if workload.trains(head) else 0
     if activations.raised(workload) and fresh:
         fresh += fresh // 2  # first in half precision, then in fp32
     there = state.gradients if workload.accumulation > 1 else 0
@@ -193,7 +180,7 @@ def step(workload: Workload) -> int:
     """Temporaries of the optimizer's step: the plain AdamW works on lists of tensors and holds two more copies of what
     it updates (torch/optim/adamw.py, foreach); fused and 8-bit ones update in place."""
     if workload.optimizer == "adamw_torch" and not workload.sharding.startswith("zero"):
-        return 2 * _trained_bytes(workload) // max(1, _shards(workload, 1))
+        return 2 * trained_bytes(workload) // max(1, shards(workload, 1))
     return 0
 
 
@@ -208,115 +195,6 @@ def evaluation(workload: Workload, state: State) -> int:
     at_loss = loss(workload, tokens, training=False)
     base = state.weights + state.optimizer + state.buffers + state.gathered
     return base + max(at_loss, layer) + flight
-
-
-def held(workload: Workload) -> State:
-    """What lies on one GPU between steps. Sharding as in Rajbhandari et al. 2019 (arXiv 1910.02054, section 5)."""
-    if workload.sharding.startswith("zero"):
-        return _zero(workload, int(workload.sharding[-1]))
-    shards = _shards(workload, 3)
-    weights, gradients, optimizer = _weights(workload), _trained_bytes(workload), _optimizer(workload)
-    if workload.objective == "dpo" and not workload.adapter:
-        weights *= 2  # the reference model beside the trained one
-    if workload.sharding == "fsdp":
-        return _fsdp(workload, weights, gradients, optimizer, shards)
-    if workload.offload:
-        optimizer = 0
-    # DDP copies gradients into buckets of its own (gradient_as_bucket_view is off in accelerate).
-    return State(weights, gradients, optimizer, buffers=gradients if workload.sharding == "ddp" else 0)
-
-
-def _fsdp(workload: Workload, weights: int, gradients: int, optimizer: int, shards: int) -> State:
-    """FSDP2: accelerate raises trained weights to fp32 and splits everything; while a layer computes, it and the next
-    are whole in the run's precision, and the embedding's and the head's unit as well."""
-    wide = activations.widths(workload).linear
-    count = parameters.trainable(workload) if not workload.adapter else 0
-    whole = [prod(shape) for _, shape in parameters.layer(workload.model, 0)]
-    root = parameters.total(workload.model) - sum(whole) * workload.model.num_hidden_layers
-    if not workload.adapter:
-        weights += (FULL - wide) * count
-        gradients, optimizer = FULL * count, 2 * FULL * count
-        if "8bit" in workload.optimizer:
-            optimizer = 2 * count + count // 32
-    gathered = wide * (2 * sum(whole) + root)
-    if workload.offload:
-        return State(0, 0, 0, gathered=gathered)
-    return State(weights // shards, gradients // shards, optimizer // shards, gathered=gathered)
-
-
-def _zero(workload: Workload, stage: int) -> State:
-    """DeepSpeed's ZeRO with half-precision weights: fp32 master and Adam's two moments (12 bytes a trained weight) are
-    split from stage 1, gradients from stage 2, weights from stage 3; buckets of `reduce_bucket_size` numbers twice."""
-    shards, wide = workload.machines.world_size, activations.widths(workload).linear
-    count = parameters.trainable(workload)
-    weights = _weights(workload)
-    optimizer = (3 if wide == HALF else 2) * FULL * count // shards
-    gradients = wide * count // (shards if stage >= 2 else 1)
-    buffers = 2 * wide * min(count, 25_000_000)
-    gathered = 0
-    if stage == 3:
-        whole = sum(prod(shape) for _, shape in parameters.layer(workload.model, 0))
-        gathered = wide * (2 * whole + workload.model.vocab_size * workload.model.hidden_size)
-        weights //= shards
-    return State(weights, gradients, 0 if workload.offload else optimizer, buffers, gathered)
-
-
-def _shards(workload: Workload, stage: int) -> int:
-    """Among how many GPUs something is split that `stage` of ZeRO would split."""
-    if workload.sharding == "fsdp":
-        return workload.machines.world_size
-    zero = int(workload.sharding[-1]) if workload.sharding.startswith("zero") else 0
-    return workload.machines.world_size if zero >= stage else 1
-
-
-def _width(workload: Workload, name: str) -> int:
-    """Bytes a number of one of the base model's parameters."""
-    wide = activations.widths(workload)
-    if activations.raised(workload) and ("norm" in name or "embed_tokens" in name or "lm_head" in name):
-        return FULL
-    return wide.linear
-
-
-def _weights(workload: Workload) -> int:
-    """All weights, the adapter's in fp32 (peft raises them); in 4 bits half a byte a number and a little for scales."""
-    four_bit = workload.adapter is not None and workload.adapter.four_bit
-    linear = set(parameters.linear(workload.model))
-    found = 0
-    for name, shape in parameters.named(workload.model):
-        count = prod(shape)
-        if four_bit and name.split(".")[-2] in linear and name.endswith(".weight"):
-            found += count // 2 + count // 64 + FULL * count // 16384
-        else:
-            found += count * _width(workload, name)
-    return found + FULL * parameters.adapter(workload)
-
-
-def _trained_bytes(workload: Workload) -> int:
-    """Bytes of the trained weights, which are those of their gradients."""
-    if workload.adapter:
-        return FULL * parameters.adapter(workload)
-    return sum(prod(shape) * _width(workload, name) for name, shape in parameters.trained(workload).items())
-
-
-def _gradient(workload: Workload, names: list[str]) -> int:
-    known = dict(parameters.named(workload.model))
-    return sum(prod(known[name]) * _width(workload, name) for name in names if workload.trains(name))
-
-
-def _optimizer(workload: Workload) -> int:
-    """Adam's two moments, each in the precision of its weight; with 8 bits a byte each and 8 bytes for every 256
-    numbers, but fp32 for tensors under 4,096 numbers and for embeddings (transformers, trainer.py)."""
-    if "8bit" not in workload.optimizer:
-        return 2 * _trained_bytes(workload)
-    if workload.adapter:
-        count = parameters.adapter(workload)
-        return 2 * count + 8 * count // 256
-    found = 0
-    for name, shape in parameters.trained(workload).items():
-        count = prod(shape)
-        in_full = count < 4096 or name == workload.model.embedding
-        found += 2 * FULL * count if in_full else 2 * count + 8 * -(-count // 256)
-    return found
 
 
 def usable(gpu: Gpu) -> int:

@@ -47,7 +47,7 @@ def known(data: Mapping[str, Any], prepared: Path, given: int | None = None) -> 
         return _split(songs["count"], share, None, "the recipe's `count`")
     if path := data.get("path"):
         return _counted(Path(path), share)
-    if facts := catalog.dataset(str(data.get("hub") or "")):
+    if facts := _catalogued(data):
         return _split(facts["rows"], share, _mean_tokens(data), "the catalog of data sets")
     return Rows()
 
@@ -57,8 +57,13 @@ def _split(rows: int, share: float, tokens: float | None, source: str) -> Rows:
     return Rows(rows - validation, validation, tokens, source)
 
 
+def _catalogued(data: Mapping[str, Any]) -> dict[str, Any] | None:
+    hub, subset = data.get("hub") or "", data.get("subset")
+    return catalog.dataset(f"{hub}:{subset}" if subset else hub)
+
+
 def _mean_tokens(data: Mapping[str, Any]) -> float | None:
-    facts = catalog.dataset(str(data.get("hub") or ""))
+    facts = _catalogued(data)
     if not facts:
         return None
     characters = facts["characters"] + len(data.get("system_prompt") or "")

@@ -118,7 +118,7 @@ def from_stage(stage: Stage, model: Model, rows: Mapping[str, Any] | None = None
         fused_loss=_fused_loss(config),
         optimizer=str(config.get("optimizer") or _OPTIMIZER),
         objective="dpo" if config.get("rl") in ("dpo", "ipo", "kto", "simpo", "orpo") else "sft",
-        packing=bool(config.get("sample_packing")) or stage.data.get("kind") == "blocks",
+        packing=bool(config.get("sample_packing")) or _blocks(config),
         epochs=float(config.get("num_epochs") or 1),
         max_steps=int(config.get("max_steps") or 0),
         warmup_ratio=float(config.get("warmup_ratio") or 0),
@@ -177,6 +177,11 @@ def _offload(stage: Stage) -> bool:
     if (stage.config.get("fsdp_config") or {}).get("offload_params"):
         return True
     return bool(stage.config.get("deepspeed")) and "offload_optimizer" in _deepspeed(stage)
+
+
+def _blocks(config: Mapping[str, Any]) -> bool:
+    """Whether the rows are blocks that fill the length: Axolotl takes rows as they are where `type` is empty."""
+    return any(data.get("type") == "" for data in config.get("datasets") or ())
 
 
 def _every(config: Mapping[str, Any], what: str) -> int:

@@ -75,14 +75,17 @@ def hf_config(workload: Workload) -> Any:
     )
 
 
-def build(workload: Workload) -> torch.nn.Module:
-    """The model as Axolotl 0.19.0 has it when training begins: dtypes, adapter, frozen parts, checkpointing."""
+def build(workload: Workload, real: bool = False) -> torch.nn.Module:
+    """The model as Axolotl 0.19.0 has it when training begins: dtypes, adapter, frozen parts, checkpointing.
+
+    real: for a GPU, with its own attention code in place of the stand-in (4-bit layers are stand-ins even so).
+    """
     from transformers import AutoModelForCausalLM
 
     stand_ins.register()
     dtype = _DTYPES[workload.precision]
     # On a GPU SDPA runs the same kernels; on a CPU it would repeat keys and values for every head.
-    attention = "eager" if workload.attention == "eager" else stand_ins.ATTENTION
+    attention = workload.attention if real or workload.attention == "eager" else stand_ins.ATTENTION
     model = AutoModelForCausalLM.from_config(hf_config(workload), dtype=dtype, attn_implementation=attention)
     model.config.use_cache = False
     if workload.adapter and workload.adapter.four_bit:
@@ -90,7 +93,7 @@ def build(workload: Workload) -> torch.nn.Module:
     if workload.checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     if workload.adapter:
-        model = _with_adapter(model, workload)
+        model = _with_adapter(model, workload, real)
     else:
         for name, parameter in model.named_parameters():
             parameter.requires_grad = workload.trains(name)
@@ -112,7 +115,7 @@ def _raise(model: Any, wanted: Callable[[str], bool]) -> None:
                 module._parameters[key] = made[id(old)]
 
 
-def _with_adapter(model: Any, workload: Workload) -> Any:
+def _with_adapter(model: Any, workload: Workload, real: bool) -> Any:
     from peft import LoraConfig, get_peft_model
 
     config = LoraConfig(
@@ -121,6 +124,8 @@ def _with_adapter(model: Any, workload: Workload) -> Any:
         target_modules=list(workload.adapter.targets),
         task_type="CAUSAL_LM",
     )
+    if real:
+        return get_peft_model(model, config)
     with stand_ins.moving_by_replacing():
         wrapped = get_peft_model(model, config)
     stand_ins.gpu_dropout(wrapped)
@@ -128,6 +133,7 @@ def _with_adapter(model: Any, workload: Workload) -> Any:
 
 
 def optimizer_of(workload: Workload, model: torch.nn.Module) -> torch.optim.Optimizer:
+    """The optimizer over the trained parameters; the 8-bit one is a stand-in."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if "8bit" in workload.optimizer:
         embeddings = {
@@ -227,20 +233,20 @@ def _counts(model: torch.nn.Module) -> tuple[int, int]:
     return sum(map(size, everything)), sum(size(part) for part in everything if part.requires_grad)
 
 
-def _forward(workload: Workload, model: torch.nn.Module, rows: int) -> torch.Tensor:
+def forward(workload: Workload, model: torch.nn.Module, rows: int, device: str = "cpu") -> torch.Tensor:
     """The loss, through the path that Trainer and accelerate take: autocast, and outputs raised to fp32."""
     from accelerate.utils import convert_to_fp32
 
-    tokens = torch.zeros((rows, workload.sequence_len), dtype=torch.long)
+    tokens = torch.zeros((rows, workload.sequence_len), dtype=torch.long, device=device)
     mixed = workload.precision != "fp32"
     half = _DTYPES[workload.precision] if mixed else torch.bfloat16
-    with stand_ins.autocast_seen(mixed), torch.autocast("cpu", dtype=half, enabled=mixed):
+    with stand_ins.autocast_seen(mixed), torch.autocast(device, dtype=half, enabled=mixed):
         output = model(input_ids=tokens, labels=tokens, use_cache=False)
     return (convert_to_fp32(output) if mixed else output)["loss"]
 
 
 def _micro_batch(workload: Workload, model: torch.nn.Module) -> None:
-    _forward(workload, model, workload.micro_batch_size).backward()
+    forward(workload, model, workload.micro_batch_size).backward()
     model.zero_grad()
 
 
@@ -248,7 +254,7 @@ def _step(workload: Workload, model: Any, optimizer: Any, live: Live) -> dict[st
     found = {}
     for _ in range(min(2, workload.accumulation)):
         before = live.bytes
-        loss = _forward(workload, model, workload.micro_batch_size)
+        loss = forward(workload, model, workload.micro_batch_size)
         found["activations"] = live.bytes - before
         loss.backward()
         del loss
@@ -272,7 +278,7 @@ def _evaluate(workload: Workload, model: Any, live: Live) -> int:
     model.eval()
     live.reset()
     with torch.no_grad():
-        _forward(workload, model, workload.evaluation_batch_size)
+        forward(workload, model, workload.evaluation_batch_size)
     model.train()
     return live.peak
 

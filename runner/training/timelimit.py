@@ -18,7 +18,8 @@ class TimeLimit(TrainerCallback):
     """Stops training before `time_limit_seconds` are over, counted from its begin and over restarts.
 
     The last step is followed by an evaluation and a checkpoint, as at the end of an epoch, so the best model so far is
-    kept as ever. Time for one more step and for one evaluation, as long as the longest so far, is kept back.
+    kept as ever. Time for one more step, one evaluation and one checkpoint, as long as the longest so far, is kept back;
+    the very first checkpoint, whose time nobody knows yet, may end after the limit.
     """
 
     def __init__(self, settings: RunSettings) -> None:
@@ -26,7 +27,7 @@ class TimeLimit(TrainerCallback):
         self.file = Path(settings.run_dir) / FILE
         self.before = 0.0
         self.began = self.step_began = time.monotonic()
-        self.longest_step = self.longest_evaluation = 0.0
+        self.longest_step = self.longest_evaluation = self.longest_save = 0.0
         self.reached = False
 
     @property
@@ -47,10 +48,13 @@ class TimeLimit(TrainerCallback):
         now = time.monotonic()
         self.longest_step = max(self.longest_step, now - self.step_began)
         self.step_began = now
-        over = self.used + self.longest_step + self.longest_evaluation > self.limit
+        over = self.used + self.longest_step + self.longest_evaluation + self.longest_save > self.limit
         if not self.reached and _any(over, args.device):
             self.reached = True
-            control.should_training_stop = control.should_evaluate = control.should_save = control.should_log = True
+            control.should_training_stop = control.should_log = True
+            # Where epochs decide, Trainer evaluates and saves at the end of this one, which is now.
+            control.should_evaluate |= args.eval_strategy == "steps"
+            control.should_save |= args.save_strategy == "steps"
             if state.is_world_process_zero:
                 print(
                     f"The time limit of {self.limit:g} s ends training after step {state.global_step} of {state.max_steps}.",
@@ -64,6 +68,8 @@ class TimeLimit(TrainerCallback):
         self.step_began = time.monotonic()
 
     def on_save(self, args, state, control, **kwargs):
+        self.longest_save = max(self.longest_save, time.monotonic() - self.step_began)
+        self.step_began = time.monotonic()
         self._note(state)
 
     def on_train_end(self, args, state, control, **kwargs):
