@@ -126,7 +126,7 @@ class Difference:
 def compare(cell: Cell) -> Difference:
     from runner.execute.exact import trace
 
-    quick, exact = memory.estimate(cell.workload), trace(cell.workload)
+    quick, exact = memory.estimate(cell.workload), trace(cell.workload, operations=False)
     counts = (
         parameters.total(cell.workload.model) + parameters.adapter(cell.workload),
         parameters.trainable(cell.workload),

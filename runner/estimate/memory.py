@@ -8,7 +8,7 @@ from math import prod
 from runner.catalog import Gpu
 from runner.estimate import activations, parameters
 from runner.estimate.activations import FULL, HALF
-from runner.estimate.state import State, gradient, held, shards, trained_bytes
+from runner.estimate.state import State, gradient, held
 from runner.estimate.workload import Workload
 
 GIB, GB = 2**30, 10**9
@@ -75,7 +75,7 @@ def estimate(workload: Workload) -> Memory:
         optimizer=state.optimizer,
         activations=peak.activations,
         logits=peak.logits,
-        temporary=peak.temporary + state.gathered,
+        temporary=peak.temporary + (state.gathered if peak.name != "step" else 0),
         communication=state.buffers,
         context=CUDA_CONTEXT + (NCCL_BUFFERS if several else 0),
         slack=round(tensors * SLACK),
@@ -130,12 +130,18 @@ def _moments(workload: Workload, state: State):
         recomputed = full[index] if workload.checkpointing else 0
         fresh = own if workload.accumulation > 1 else 0
         flight = activations.backward(workload, trained[index]) * tokens
+        # The next layer is on its way, and this one's gradients are whole twice while they are summed and split.
+        flight += state.layer * (3 if trained[index] else 1)
         yield _Moment("backward", base, done, sum(kept[: index + 1]) + recomputed, 0, flight + fresh // 2)
         if not workload.checkpointing and index < model.num_hidden_layers - 1 and trained[index] == trained[index + 1]:
             break  # the layers below are like this one and hold less
     fresh = gradient(workload, [model.embedding]) if workload.trains(model.embedding) else 0
-    yield _Moment("backward", base, state.gradients, 0, 0, edge + (fresh if workload.accumulation > 1 else 0))
-    yield _Moment("step", base, state.gradients, 0, 0, step(workload))
+    late = fresh if workload.accumulation > 1 else 0
+    if state.root and fresh:
+        # Gradients of what is outside the layers are whole twice; a tied embedding's come from both ends.
+        late += state.root * (3 if model.tied else 2) - state.layer
+    yield _Moment("backward", base, state.gradients, 0, 0, edge + late)
+    yield _Moment("step", base - state.gathered, state.gradients, 0, 0, step(workload, state))
 
 
 def _head(workload: Workload) -> str:
@@ -176,11 +182,11 @@ def loss(workload: Workload, tokens: int, training: bool = True) -> int:
     return (HALF + FULL) * words // chunks + HALF * tokens * model.hidden_size + (weight if training else 0)
 
 
-def step(workload: Workload) -> int:
+def step(workload: Workload, state: State) -> int:
     """Temporaries of the optimizer's step: the plain AdamW works on lists of tensors and holds two more copies of what
     it updates (torch/optim/adamw.py, foreach); fused and 8-bit ones update in place."""
     if workload.optimizer == "adamw_torch" and not workload.sharding.startswith("zero"):
-        return 2 * trained_bytes(workload) // max(1, shards(workload, 1))
+        return 2 * state.gradients
     return 0
 
 
@@ -193,8 +199,10 @@ def evaluation(workload: Workload, state: State) -> int:
     if workload.attention == "eager":  # the scores, masked, and their softmax in fp32
         layer = max(layer, 2 * FULL * tokens * workload.sequence_len * workload.model.num_attention_heads)
     at_loss = loss(workload, tokens, training=False)
-    base = state.weights + state.optimizer + state.buffers + state.gathered
-    return base + max(at_loss, layer) + flight
+    base = state.weights + state.optimizer + state.buffers
+    # Weights are gathered into one piece and copied out of it, those outside the layers first.
+    running = state.gathered + max(at_loss, layer + 2 * state.layer) + flight
+    return base + max(running, 2 * state.root + state.root // workload.machines.world_size)
 
 
 def usable(gpu: Gpu) -> int:

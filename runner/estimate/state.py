@@ -14,14 +14,20 @@ from runner.estimate.workload import Workload
 class State:
     """What is held between steps, in bytes on each GPU. gradients: of all trained weights, once they are there.
 
-    gathered: the sharded weights of two layers that are whole at once. buffers: communication.
+    buffers: communication. gathered: sharded weights that are whole while the model runs: those outside the layers
+    (`root`) and one layer. layer: whole weights of one layer, root: of what is outside; both 0 where nothing is sharded.
     """
 
     weights: int
     gradients: int
     optimizer: int
     buffers: int = 0
-    gathered: int = 0
+    layer: int = 0
+    root: int = 0
+
+    @property
+    def gathered(self) -> int:
+        return self.layer + self.root
 
 
 def held(workload: Workload) -> State:
@@ -41,8 +47,8 @@ def held(workload: Workload) -> State:
 
 
 def _fsdp(workload: Workload, weights: int, gradients: int, optimizer: int, shards: int) -> State:
-    """FSDP2: accelerate raises trained weights to fp32 and splits everything; while a layer computes, it and the next
-    are whole in the run's precision, and the embedding's and the head's unit as well."""
+    """FSDP2: accelerate raises trained weights to fp32 and splits everything; while the model runs, a layer is whole in
+    the run's precision, and so is the unit of embedding and head."""
     wide = activations.widths(workload).linear
     count = parameters.trainable(workload) if not workload.adapter else 0
     whole = [prod(shape) for _, shape in parameters.layer(workload.model, 0)]
@@ -52,10 +58,10 @@ def _fsdp(workload: Workload, weights: int, gradients: int, optimizer: int, shar
         gradients, optimizer = FULL * count, 2 * FULL * count
         if "8bit" in workload.optimizer:
             optimizer = 2 * count + count // 32
-    gathered = wide * (2 * sum(whole) + root)
+    gathered = {"layer": wide * sum(whole), "root": wide * root}
     if workload.offload:
-        return State(0, 0, 0, gathered=gathered)
-    return State(weights // shards, gradients // shards, optimizer // shards, gathered=gathered)
+        return State(0, 0, 0, **gathered)
+    return State(weights // shards, gradients // shards, optimizer // shards, **gathered)
 
 
 def _zero(workload: Workload, stage: int) -> State:
@@ -67,12 +73,12 @@ def _zero(workload: Workload, stage: int) -> State:
     optimizer = (3 if wide == HALF else 2) * FULL * count // shards
     gradients = wide * count // (shards if stage >= 2 else 1)
     buffers = 2 * wide * min(count, 25_000_000)
-    gathered = 0
+    layer = root = 0
     if stage == 3:
-        whole = sum(prod(shape) for _, shape in parameters.layer(workload.model, 0))
-        gathered = wide * (2 * whole + workload.model.vocab_size * workload.model.hidden_size)
+        layer = wide * sum(prod(shape) for _, shape in parameters.layer(workload.model, 0))
+        root = wide * workload.model.vocab_size * workload.model.hidden_size
         weights //= shards
-    return State(weights, gradients, 0 if workload.offload else optimizer, buffers, gathered)
+    return State(weights, gradients, 0 if workload.offload else optimizer, buffers, layer, root)
 
 
 def shards(workload: Workload, stage: int) -> int:

@@ -148,33 +148,35 @@ def optimizer_of(workload: Workload, model: torch.nn.Module) -> torch.optim.Opti
     return torch.optim.AdamW(trained, fused=fused, foreach=not fused)
 
 
-def trace(workload: Workload) -> Traced:
-    """Two training steps and one evaluation of a workload on one of its GPUs; ZeRO and offloading are left out.
+def trace(workload: Workload, operations: bool = True) -> Traced:
+    """A training step and an evaluation of a workload on one of its GPUs; ZeRO and offloading are left out.
+
+    operations: whether to count them too, which takes half as long again.
 
     Raises ValueError where transformers or peft cannot build the model.
     """
     started = time.monotonic()
     live, mesh = Live(), _mesh(workload)
-    with FakeTensorMode(allow_non_fake_inputs=True), live:
+    with FakeTensorMode(allow_non_fake_inputs=True), live, live.resizing():
         model = build(workload)
         counts = _counts(model)
         spread = _spread(workload, model, mesh)
         gc.collect()
         optimizer = optimizer_of(workload, model)
         weights = live.bytes - sum(bucket.untyped_storage().nbytes() for bucket in spread)
-        steps = [_step(workload, model, optimizer, live) for _ in range(2)]
+        _prime(model, optimizer)
         held = live.bytes
+        live.reset()
+        step = _step(workload, model, optimizer, live)
         peak, at = live.peak, live.at
         evaluation = _evaluate(workload, model, live)
-        with FlopCounterMode(display=False) as counter:
-            _micro_batch(workload, model)
-        flops = counter.get_total_flops() + _attention_flops(workload)
+        flops = _operations(workload, model) if operations else 0
     return Traced(
         *counts,
         weights=weights,
-        gradients=steps[-1]["gradients"],
+        gradients=step["gradients"],
         optimizer=held - weights - sum(bucket.untyped_storage().nbytes() for bucket in spread),
-        activations=steps[-1]["activations"],
+        activations=step["activations"],
         peak=peak,
         peak_at=at,
         evaluation_peak=evaluation,
@@ -245,9 +247,21 @@ def forward(workload: Workload, model: torch.nn.Module, rows: int, device: str =
     return (convert_to_fp32(output) if mixed else output)["loss"]
 
 
-def _micro_batch(workload: Workload, model: torch.nn.Module) -> None:
-    forward(workload, model, workload.micro_batch_size).backward()
+def _operations(workload: Workload, model: torch.nn.Module) -> int:
+    with FlopCounterMode(display=False) as counter:
+        forward(workload, model, workload.micro_batch_size).backward()
     model.zero_grad()
+    return counter.get_total_flops() + _attention_flops(workload)
+
+
+def _prime(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """An empty step, after which the optimizer has its state, as it has in every step but the first."""
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.grad = torch.empty_like(parameter)
+    optimizer.step()
+    optimizer.zero_grad()
+    gc.collect()
 
 
 def _step(workload: Workload, model: Any, optimizer: Any, live: Live) -> dict[str, int]:
@@ -259,9 +273,9 @@ def _step(workload: Workload, model: Any, optimizer: Any, live: Live) -> dict[st
         loss.backward()
         del loss
     gc.collect()
-    found["gradients"] = sum(
-        _local(p.grad).untyped_storage().nbytes() for p in model.parameters() if p.grad is not None
-    )
+    gradients = [_local(parameter.grad) for parameter in model.parameters() if parameter.grad is not None]
+    found["gradients"] = sum(gradient.numel() * gradient.itemsize for gradient in gradients)
+    del gradients
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     torch.nn.utils.clip_grad_norm_(trained, 1.0, foreach=True)
     optimizer.step()

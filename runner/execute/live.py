@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -20,7 +22,7 @@ class Live(TorchDispatchMode):
         super().__init__()
         self.bytes = self.peak = 0
         self.at = ""
-        self._seen: weakref.WeakSet = weakref.WeakSet()
+        self._sizes: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
     def reset(self) -> None:
         self.peak, self.at = self.bytes, ""
@@ -29,21 +31,57 @@ class Live(TorchDispatchMode):
         result = function(*args, **(kwargs or {}))
         before = self.peak
         for leaf in tree_leaves(result):
-            # A DTensor's own storage is as large as the whole; its local part is seen where it is made.
-            if isinstance(leaf, torch.Tensor) and not isinstance(leaf, DTensor):
-                self._add(leaf.untyped_storage())
+            if isinstance(leaf, torch.Tensor):
+                # A DTensor's own storage would be as large as the whole.
+                held = leaf._local_tensor if isinstance(leaf, DTensor) else leaf
+                self._add(held.untyped_storage())
         if self.peak > before:
             self.at = function.overloadpacket.__name__
         return result
 
     def _add(self, storage: torch.UntypedStorage) -> None:
-        if storage in self._seen:
+        if storage in self._sizes:
             return
-        self._seen.add(storage)
-        size = -(-storage.nbytes() // BLOCK) * BLOCK
-        self.bytes += size
-        self.peak = max(self.peak, self.bytes)
+        # A list, because a storage may be resized and must take away what it then has.
+        self._sizes[storage] = size = [0]
         weakref.finalize(storage, self._gone, size)
+        self._resize(storage, size)
 
-    def _gone(self, size: int) -> None:
-        self.bytes -= size
+    def _resize(self, storage: torch.UntypedStorage, size: list[int]) -> None:
+        now = -(-storage.nbytes() // BLOCK) * BLOCK
+        self.bytes += now - size[0]
+        size[0] = now
+        self.peak = max(self.peak, self.bytes)
+
+    def _gone(self, size: list[int]) -> None:
+        self.bytes -= size[0]
+
+    @contextmanager
+    def resizing(self) -> Iterator[None]:
+        """Sees FSDP2 free gathered weights and take them back, which it does by resizing, past every operation."""
+        from torch.distributed.fsdp._fully_shard import _fsdp_param, _fsdp_param_group
+
+        kept = {
+            (module, name): getattr(module, name)
+            for module in (_fsdp_param, _fsdp_param_group)
+            for name in ("alloc_storage", "free_storage")
+            if hasattr(module, name)
+        }
+        for (module, name), function in kept.items():
+            setattr(module, name, self._seeing(function))
+        try:
+            yield
+        finally:
+            for (module, name), function in kept.items():
+                setattr(module, name, function)
+
+    def _seeing(self, function: Callable[[torch.Tensor], None]) -> Callable[[torch.Tensor], None]:
+        def resize(tensor: torch.Tensor) -> None:
+            function(tensor)
+            storage = tensor.untyped_storage()
+            if storage in self._sizes:
+                self._resize(storage, self._sizes[storage])
+            else:
+                self._add(storage)
+
+        return resize
