@@ -40,7 +40,7 @@ def on_meta(model) -> dict[str, tuple[int, ...]]:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from runner.execute.exact import hf_config
+    from runner.execute.building import hf_config
 
     with torch.device("meta"):
         built = AutoModelForCausalLM.from_config(hf_config(work(model)))

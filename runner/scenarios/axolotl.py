@@ -145,7 +145,7 @@ def plan(recipe: Recipe, place: Place, config: dict[str, Any], data: Mapping[str
             "recipe_file": f"{place.config_dir}/{RECIPE_FILE}",
             "backend": "nccl" if place.accelerator else "gloo",
             **facts,
-            **_time_limit(recipe),
+            **time_limit(recipe),
             "demo": _demo(recipe),
         },
     }
@@ -180,7 +180,8 @@ def plan(recipe: Recipe, place: Place, config: dict[str, Any], data: Mapping[str
     )
 
 
-def _time_limit(recipe: Recipe) -> dict[str, float]:
+def time_limit(recipe: Recipe) -> dict[str, float]:
+    """The recipe's time limit as the training process reads it, in seconds; nothing where there is none."""
     stated = (recipe.settings.get("limits") or {}).get("time")
     return {"time_limit_seconds": units.seconds(stated)} if stated else {}
 

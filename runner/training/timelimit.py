@@ -82,6 +82,11 @@ class TimeLimit(TrainerCallback):
             )
 
 
+def time_limits(settings: RunSettings) -> list[TimeLimit]:
+    """The callback that keeps the run's limit; none where it has no limit."""
+    return [] if settings.time_limit_seconds is None else [TimeLimit(settings)]
+
+
 def _any(here: bool, device: torch.device) -> bool:
     """Whether any process says so: clocks differ, and all must stop after the same step."""
     if not torch.distributed.is_initialized() or torch.distributed.get_world_size() == 1:
