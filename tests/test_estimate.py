@@ -139,6 +139,14 @@ def test_a_fused_loss_never_holds_all_logits():
     assert fused.total < plain.total / 3
 
 
+def test_liger_holds_all_logits_in_evaluation_and_cut_cross_entropy_does_not():
+    plain, liger, cut = (
+        memory.estimate(work(fused_loss=way, evaluation_batch_size=8)) for way in ("none", "fused", "cut")
+    )
+    assert liger.evaluation == plain.evaluation
+    assert cut.evaluation < plain.evaluation - 8 * 8 * 1024 * SMOL.vocab_size
+
+
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_a_workload_is_read_from_the_config_that_the_engine_gets(path):
     recipe, plan = planned(path)

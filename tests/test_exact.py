@@ -86,6 +86,14 @@ def test_checkpointing_is_seen_by_the_trace():
     assert again.flops > 1.2 * kept.flops
 
 
+@pytest.mark.parametrize("way", ["fused", "cut"])
+def test_a_fused_loss_is_traced_as_it_is_reckoned(way):
+    job = work(shrunk(MODELS[2], words=65_536), fused_loss=way)
+    exact, quick = trace(job, operations=False), memory.estimate(job)
+    assert quick.tensors == pytest.approx(exact.peak, rel=0.1)
+    assert quick.evaluation == pytest.approx(exact.evaluation_peak, rel=0.1)
+
+
 def test_fsdp_over_pretended_gpus_holds_its_share():
     from dataclasses import replace
 

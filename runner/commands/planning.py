@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from rich.console import Console
@@ -192,7 +192,7 @@ def _scaling(forecast: Forecast, nodes: list[int]) -> Table:
 
 def _exact(forecast: Forecast, traced: Any) -> Table:
     table = Table("exact, on fake tensors", "exact", "quick", title_justify="left")
-    alone = alone_on_one_gpu(forecast)
+    alone = comparable(forecast)
     rows = [
         (
             "parameters",
@@ -209,18 +209,20 @@ def _exact(forecast: Forecast, traced: Any) -> Table:
     ]
     for row in rows:
         table.add_row(*row)
-    if forecast.workload.sharding not in ("none", "ddp") or forecast.workload.offload:
-        table.caption = "One GPU, nothing split; what sharding and offloading save is by formula alone."
+    if _left_out(forecast):
+        table.caption = "Nothing split by ZeRO and nothing offloaded; what they save is by formula alone."
     return table
 
 
-def alone_on_one_gpu(forecast: Forecast) -> Forecast:
-    """What the exact trace is comparable with: the same run on one GPU."""
-    from dataclasses import replace
+def comparable(forecast: Forecast) -> Forecast:
+    """What the exact trace can be held against: DDP and FSDP as they are, ZeRO and offloading left out."""
+    if not _left_out(forecast):
+        return forecast
+    return replace(forecast, workload=replace(forecast.workload, sharding="none", offload=False))
 
-    machines = replace(forecast.workload.machines, nodes=1, gpus_per_node=1)
-    work = replace(forecast.workload, machines=machines, sharding="none", offload=False)
-    return replace(forecast, workload=work)
+
+def _left_out(forecast: Forecast) -> bool:
+    return forecast.workload.sharding.startswith("zero") or forecast.workload.offload
 
 
 def as_json(

@@ -31,9 +31,9 @@ def widths(workload: Workload) -> Widths:
 
 def raised(workload: Workload) -> bool:
     """Whether norms and embeddings are held in fp32: Axolotl does so without an adapter, unless FlashAttention, FSDP
-    or a fused loss needs them in half precision (ModelLoader._configure_embedding_dtypes)."""
+    or Cut Cross-Entropy needs them in half precision (ModelLoader._configure_embedding_dtypes)."""
     plain = not workload.adapter and workload.attention != "flash_attention_2"
-    return workload.precision != "fp32" and plain and workload.sharding != "fsdp" and workload.fused_loss != "fused"
+    return workload.precision != "fp32" and plain and workload.sharding != "fsdp" and workload.fused_loss != "cut"
 
 
 def layer(workload: Workload, trained: bool) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 
 from runner.catalog import Gpu
 from runner.estimate import activations, parameters
@@ -165,21 +164,21 @@ def loss(workload: Workload, tokens: int, training: bool = True) -> int:
 
     Plain cross-entropy (transformers, loss_utils.py) holds the log-softmax, the gradient that reaches it and the one
     that leaves it, each in fp32: 12 bytes a token and word. Evaluation holds the logits in half precision, in fp32
-    and the log-softmax: 10. Chunked: an eighth of that, and the gradient. Fused (Liger, arXiv 2410.10989, section 3.2)
-    holds chunks of as many rows as the vocabulary is wider than the stream, and the gradients of input and weight.
+    and the log-softmax: 10. Chunked still holds the logits in half precision and twice in fp32, its own and accelerate's
+    copy: 10. Liger (arXiv 2410.10989, section 3.2) holds chunks of as many rows as the vocabulary is wider than the
+    stream, and the gradients of input and weight, in training alone; Cut Cross-Entropy (arXiv 2411.09009) does so always.
     """
-    model = workload.model
+    model, way = workload.model, workload.fused_loss
     words = tokens * model.vocab_size
-    if workload.fused_loss == "none":
-        if workload.precision == "fp32":
-            return (3 if training else 2) * FULL * words
-        raised = HALF * model.vocab_size * model.hidden_size if activations.raised(workload) else 0
-        return (12 if training else 10) * words + raised
-    if workload.fused_loss == "chunked":
-        return (12 if training else 10) * words // 8 + HALF * words
-    chunks = max(1, -(-model.vocab_size // model.hidden_size))
-    weight = prod((model.vocab_size, model.hidden_size)) * HALF if workload.trains(_head(workload)) else 0
-    return (HALF + FULL) * words // chunks + HALF * tokens * model.hidden_size + (weight if training else 0)
+    if way == "cut" or (way == "fused" and training):
+        wide = activations.widths(workload).linear
+        chunks = max(1, -(-model.vocab_size // model.hidden_size))
+        weight = gradient(workload, [_head(workload)]) if training else 0
+        return wide * words // chunks + wide * tokens * model.hidden_size + weight
+    if workload.precision == "fp32":
+        return (3 if training and way == "none" else 2) * FULL * words
+    raised = HALF * model.vocab_size * model.hidden_size if activations.raised(workload) else 0
+    return (12 if training and way == "none" else 10) * words + raised
 
 
 def step(workload: Workload, state: State) -> int:

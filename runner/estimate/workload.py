@@ -35,7 +35,7 @@ class Workload:
     precision: bf16, fp16 or fp32. attention: flash_attention_2, sdpa or eager. sequence_len: tokens of the longest row.
     micro_batch_size, evaluation_batch_size: rows on one GPU at once. accumulation: micro batches a step.
     sharding: none, ddp, zero1, zero2, zero3 or fsdp. offload: whether optimizer state lies in main memory.
-    fused_loss: none, fused (logits never held whole) or chunked. objective: sft or dpo. packing: rows fill the length.
+    fused_loss: none, fused (Liger: no whole logits in training), cut (Cut Cross-Entropy: none at all) or chunked. objective: sft or dpo. packing: rows fill the length.
     rows: training rows, None where nobody has counted; evaluation_rows likewise. max_steps: 0 where epochs decide.
     evaluation_steps, save_steps: steps between two, 0 where epochs decide. keep: checkpoints kept.
     row_tokens: tokens of a mean row, None where nobody has counted.
@@ -190,6 +190,8 @@ def _every(config: Mapping[str, Any], what: str) -> int:
 
 
 def _fused_loss(config: Mapping[str, Any]) -> str:
-    if config.get("cut_cross_entropy") or config.get("liger_fused_linear_cross_entropy"):
+    if config.get("cut_cross_entropy"):
+        return "cut"
+    if config.get("liger_fused_linear_cross_entropy"):
         return "fused"
     return "chunked" if config.get("chunked_cross_entropy") else "none"

@@ -54,6 +54,8 @@ def build(workload: Workload, real: bool = False) -> torch.nn.Module:
     attention = workload.attention if real or workload.attention == "eager" else stand_ins.ATTENTION
     model = AutoModelForCausalLM.from_config(hf_config(workload), dtype=dtype, attn_implementation=attention)
     model.config.use_cache = False
+    if workload.fused_loss in ("fused", "cut") and not real:
+        stand_ins.fuse_loss(model, in_evaluation=workload.fused_loss == "cut")
     if workload.adapter and workload.adapter.four_bit:
         stand_ins.four_bit(model, dtype)
     if workload.checkpointing:

@@ -142,6 +142,38 @@ def moving_by_replacing() -> Iterator[None]:
         nn.Module._apply = kept
 
 
+class _FusedLoss(torch.autograd.Function):
+    """Liger's fused linear cross-entropy: logits of a chunk at a time, and both gradients made in the forward pass."""
+
+    @staticmethod
+    def forward(ctx, hidden, weight):
+        rows, width = hidden.numel() // hidden.shape[-1], hidden.shape[-1]
+        chunks = max(1, -(-weight.shape[0] // width))
+        gradients = [torch.empty_like(hidden)]
+        gradients += [torch.empty_like(weight)] if ctx.needs_input_grad[1] else []
+        chunk = hidden.new_empty((-(-rows // chunks), weight.shape[0]))
+        loss = hidden.new_empty((), dtype=torch.float32)
+        del chunk
+        ctx.save_for_backward(*gradients)
+        return loss
+
+    @staticmethod
+    def backward(ctx, gradient):
+        hidden, *weight = ctx.saved_tensors
+        return hidden, weight[0] if weight else None
+
+
+def fuse_loss(model: nn.Module, in_evaluation: bool) -> None:
+    """Puts the fused loss in the place of LM head and loss, in training and, where asked, in evaluation."""
+    head, plain_head, plain_loss = model.lm_head, model.lm_head.forward, model.loss_function
+
+    def fused() -> bool:
+        return model.training or in_evaluation
+
+    head.forward = lambda hidden: _FusedLoss.apply(hidden, head.weight) if fused() else plain_head(hidden)
+    model.loss_function = lambda logits, *given, **named: logits if fused() else plain_loss(logits, *given, **named)
+
+
 @contextmanager
 def autocast_seen(enabled: bool) -> Iterator[None]:
     """peft asks whether autocast is on without naming a device, which means the GPU's."""
