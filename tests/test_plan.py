@@ -144,6 +144,16 @@ def test_a_limit_that_cannot_be_judged_is_not_taken_for_kept(edited):
     assert broken(path, rows=2845) == []
 
 
+def test_a_scenario_without_formulas_says_so_and_promises_nothing(recipe_command):
+    done = recipe_command("plan", ROOT / "recipes" / "resnet.yaml", "--set", "limits.time=5 min")
+    assert done.returncode == 1
+    assert "Stage `train` is trained by the engine `images`, for which there are no formulas." in done.stdout
+    assert (
+        "--set limits.time=5 min: Whether this limit holds cannot be told: "
+        "there are no formulas for the scenario `image-classification`." in done.stdout
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

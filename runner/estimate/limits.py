@@ -27,7 +27,7 @@ def broken(recipe: Recipe, forecasts: list[Forecast]) -> list[Problem]:
     """A Problem for each limit of the recipe that does not hold."""
     limits = recipe.settings.get("limits") or {}
     if not forecasts:
-        return []
+        return [_no_formulas(recipe, setting) for setting, stated in limits.items() if stated and setting in _JUDGED]
     found: list[Problem] = []
     if limits.get("gpu_memory"):
         found += [p for forecast in forecasts for p in _memory(recipe, forecast, limits["gpu_memory"])]
@@ -37,6 +37,18 @@ def broken(recipe: Recipe, forecasts: list[Forecast]) -> list[Problem]:
         if limits.get(setting) is not None:
             found += judge(recipe, forecasts, limits[setting])
     return found
+
+
+_JUDGED = ("time", "gpu_memory", "gpu_memory_parts", "cost", "samples_per_second")
+
+
+def _no_formulas(recipe: Recipe, setting: str) -> Problem:
+    return _problem(
+        recipe,
+        setting,
+        f"Whether this limit holds cannot be told: there are no formulas for the scenario `{recipe.scenario}`.",
+        "Training keeps a limit of time even so; no plan can promise it." if setting == "time" else "Delete it.",
+    )
 
 
 def _problem(recipe: Recipe, setting: str, message: str, hint: str) -> Problem:
