@@ -27,8 +27,7 @@ def examine(file: Path | str, changes: Iterable[Change] = ()) -> list[Problem]:
     if recipe is None or any(problem.severity == "error" for problem in problems):
         return problems
     try:
-        translate(recipe, place(recipe))
-        plan = translate(recipe, kubernetes.place(recipe))
+        plan = translate(recipe, place(recipe))
     except Stop as stop:
         return problems + stop.problems
     return problems + _too_large(recipe, plan)

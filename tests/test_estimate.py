@@ -15,7 +15,7 @@ from runner.plan import Machines
 from runner.recipe import units
 from runner.recipe.check import load
 from runner.scenarios import translate
-from runner.targets import kubernetes
+from runner.targets import place
 from tests.conftest import RECIPES, ROOT
 
 SMOL = catalog.model("HuggingFaceTB/SmolLM3-3B")
@@ -32,7 +32,7 @@ def planned(path, *sets):
     from runner.recipe.changes import from_options
 
     recipe, _, _ = load(path, from_options(sets))
-    return recipe, translate(recipe, kubernetes.place(recipe))
+    return recipe, translate(recipe, place(recipe))
 
 
 def on_meta(model) -> dict[str, tuple[int, ...]]:

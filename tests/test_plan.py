@@ -15,7 +15,7 @@ from runner.examine import examine
 from runner.recipe.changes import from_options
 from runner.recipe.check import load, scenarios
 from runner.scenarios import translate
-from runner.targets import kubernetes
+from runner.targets import place
 from tests.conftest import RECIPES, ROOT
 
 HOPES = sorted((ROOT / "tests" / "fixtures" / "hopes").glob("*.yaml"))
@@ -28,7 +28,7 @@ TOO_MUCH = (
 def broken(path, *sets, price=None, rows=None):
     """The limits of a recipe that do not hold: line of the recipe, message, hint."""
     recipe, _, _ = load(path, from_options(sets))
-    plan = translate(recipe, kubernetes.place(recipe))
+    plan = translate(recipe, place(recipe))
     found = limits.broken(recipe, forecast.of(recipe, plan, price, rows))
     return [(problem.source.strip().partition(" ")[0], problem.message, problem.hint) for problem in found]
 
@@ -89,7 +89,7 @@ def test_check_notes_what_plan_refuses_in_the_same_figures(edited):
     path = edited(*TOO_MUCH)
     (note,) = examine(path)
     recipe, _, _ = load(path)
-    (stage,) = forecast.of(recipe, translate(recipe, kubernetes.place(recipe)))
+    (stage,) = forecast.of(recipe, translate(recipe, place(recipe)))
     refused = forecast.too_large(recipe, stage)
     assert (note.message, note.hint, note.line) == (refused.message, refused.hint, refused.line)
     assert (note.severity, refused.severity) == ("note", "error")

@@ -14,7 +14,7 @@ import pytest
 from runner.recipe.changes import from_options
 from runner.recipe.check import load
 from runner.scenarios import translate
-from runner.targets import kubernetes
+from runner.targets import place
 from runner.training.settings import RunSettings
 from tests.conftest import ROOT
 
@@ -39,7 +39,7 @@ def settings(folder, limit) -> RunSettings:
 
 def emitted(*sets):
     recipe, _, _ = load(SURVIVAL, from_options(sets))
-    return translate(recipe, kubernetes.place(recipe)).stages[0].config["recipe_runner"]
+    return translate(recipe, place(recipe)).stages[0].config["recipe_runner"]
 
 
 def test_the_recipe_s_limit_reaches_the_training_process():

@@ -13,7 +13,7 @@ from runner.problem import Stop
 from runner.recipe import changes as changing
 from runner.recipe.check import load
 from runner.scenarios import translate
-from runner.targets import kubernetes
+from runner.targets import place
 
 
 @click.command()
@@ -27,7 +27,7 @@ from runner.targets import kubernetes
 def plan(path, sets, style, exact, price, counts, rows) -> int:
     """Say what every stage of a recipe will need, whether it fits, and what would make it fit."""
     recipe = _open(path, sets, style)
-    planned = translate(recipe, kubernetes.place(recipe))
+    planned = translate(recipe, place(recipe))
     try:
         forecasts = forecast.of(recipe, planned, price, rows)
         problems = [forecast.too_large(recipe, stage) for stage in forecasts] + limits.broken(recipe, forecasts)
