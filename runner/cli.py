@@ -18,6 +18,7 @@ COMMANDS = {
     "list": "Show the starter recipes.",
     "new": "Copy a recipe to start your own.",
     "check": "Say what is wrong in recipes, with line and remedy.",
+    "plan": "Say what a recipe will need: memory, time, disk, cost.",
     "render": "Write what the cluster needs.",
     "prepare": "Prepare a recipe's data.",
     "rehearse": "Run all of it here with a tiny model.",

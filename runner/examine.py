@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from runner.estimate import forecast
+from runner.plan import Plan
 from runner.problem import Problem, Stop
 from runner.recipe import changes as changing
 from runner.recipe import reading
 from runner.recipe.changes import Change
 from runner.recipe.check import judge
+from runner.recipe.recipe import Recipe
 from runner.scenarios import translate
 from runner.targets import place
 
@@ -24,7 +27,17 @@ def examine(file: Path | str, changes: Iterable[Change] = ()) -> list[Problem]:
     if recipe is None or any(problem.severity == "error" for problem in problems):
         return problems
     try:
-        translate(recipe, place(recipe))
+        plan = translate(recipe, place(recipe))
     except Stop as stop:
-        problems += stop.problems
-    return problems
+        return problems + stop.problems
+    return problems + _too_large(recipe, plan)
+
+
+def _too_large(recipe: Recipe, plan: Plan) -> list[Problem]:
+    """A note for each stage that does not fit its GPU, in the figures of `recipe plan`."""
+    try:
+        forecasts = forecast.of(recipe, plan)
+        found = [forecast.too_large(recipe, stage, severity="note") for stage in forecasts]
+    except KeyError:
+        return []  # an architecture without formulas; `plan` says so
+    return [problem for problem in found if problem]

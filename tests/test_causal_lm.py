@@ -225,7 +225,7 @@ def test_a_missing_padding_token_is_end_of_text_and_outgrown_embeddings_grow(tmp
     normalize_config(cfg)
     loaded = load_tokenizer(cfg)
     model, _ = ModelLoader(cfg, loaded).load()
-    assert loaded.pad_token == loaded.eos_token == "<|im_end|>"
+    assert loaded.pad_token == loaded.eos_token == recipe.model_facts.eos_token
     assert model.get_input_embeddings().num_embeddings == model.get_output_embeddings().out_features == known + 1
 
 

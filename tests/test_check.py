@@ -231,7 +231,7 @@ def test_an_unknown_gpu_is_a_note_and_no_error(edited, recipe_command):
     done = recipe_command("check", path)
     assert done.returncode == 0
     assert "note: The GPU `NVIDIA-L40X` is not in the catalog" in done.stdout
-    assert "Did you mean `NVIDIA-L40S`?" in done.stdout
+    assert "Did you mean `NVIDIA-L40`?" in done.stdout
 
 
 def test_axolotl_settings_that_do_not_exist_or_contradict_are_errors(edited):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tomllib
 from collections.abc import Mapping
 from contextlib import suppress
@@ -96,13 +97,26 @@ class Unsuitable:
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU: its label on the cluster, memory in GiB, compute capability as NVIDIA writes it (`8.9`)."""
+    """A GPU: its label on the cluster, memory in GiB, compute capability as NVIDIA writes it (`8.9`).
+
+    usable_gib: what PyTorch can have of it. memory_gb_s: its memory's bandwidth, 10^9 bytes a second. bf16_tflops and its
+    kin: dense rates, 10^12 operations a second, 0 for none. link: nvlink or pcie; link_gb_s: one direction of it.
+    """
 
     name: str
     title: str
     memory_gib: int
+    usable_gib: float
     compute_capability: str
+    memory_gb_s: float
+    link: str
+    link_gb_s: float
     source: str
+    usable_source: str = ""
+    bf16_tflops: float = 0
+    fp16_tflops: float = 0
+    fp32_tflops: float = 0
+    fp8_tflops: float = 0
 
     @property
     def bf16(self) -> bool:
@@ -201,6 +215,18 @@ INHERITED = (
 TWIN_OF = "twin_of"
 
 
+def cached_model(name: str) -> Model | None:
+    """The model of that name from the hub's cache on this machine (`config.json` of any snapshot), or None."""
+    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    cache_dir = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
+    for file in sorted((cache_dir / f"models--{name.replace('/', '--')}" / "snapshots").glob("*/config.json")):
+        try:
+            return from_config(name, json.loads(file.read_text(encoding="utf-8")))
+        except (KeyError, TypeError, ValueError, OSError):
+            continue
+    return None
+
+
 def from_config(name: str, config: Mapping[str, Any]) -> Model:
     """A Model from a Hugging Face `config.json`. What that does not say is taken from the model it is a twin of, else
     from the catalog's first model of that type; names inside the model are else those of the LLaMA family.
@@ -233,6 +259,11 @@ def from_config(name: str, config: Mapping[str, Any]) -> Model:
         source=f"{name}/config.json",
         **{key: kin[key] for key in INHERITED if key in kin},
     )
+
+
+def dataset(name: str) -> dict[str, Any] | None:
+    """`rows` and `characters` of a data set on the hub, None where nobody has counted."""
+    return _table("datasets").get(name)
 
 
 AXOLOTL_VERSION = "0.19.0"

@@ -210,6 +210,7 @@ def _training_changes(recipe: Recipe, report: Report) -> list[Change]:
         Change("train.logging_steps", None, 1, BY, "few steps"),
         Change("train.report_to", None, "tensorboard", BY, "needs no account"),
         *(change for change in own if change.path[-1] in train),
+        Change("limits.time", None, None, BY, "the limit is for the machines of the full-size run"),
     ]
 
 

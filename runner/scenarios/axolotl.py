@@ -14,6 +14,7 @@ from runner import catalog
 from runner.names import listed
 from runner.plan import Artifact, Machines, Place, Plan, Stage
 from runner.problem import Problem, Stop
+from runner.recipe import units
 from runner.recipe.recipe import Recipe
 from runner.scenarios import conversations, sharding
 from runner.text import yaml_text
@@ -146,6 +147,7 @@ def plan(recipe: Recipe, place: Place, config: dict[str, Any], data: Mapping[str
             "recipe_file": f"{place.config_dir}/{RECIPE_FILE}",
             "backend": "nccl" if place.accelerator else "gloo",
             **facts,
+            **time_limit(recipe),
             "demo": _demo(recipe),
         },
     }
@@ -178,6 +180,12 @@ def plan(recipe: Recipe, place: Place, config: dict[str, Any], data: Mapping[str
             ),
         ),
     )
+
+
+def time_limit(recipe: Recipe) -> dict[str, float]:
+    """The recipe's time limit as the training process reads it, in seconds; nothing where there is none."""
+    stated = (recipe.settings.get("limits") or {}).get("time")
+    return {"time_limit_seconds": units.seconds(stated)} if stated else {}
 
 
 def environment(recipe: Recipe, place: Place) -> dict[str, str]:

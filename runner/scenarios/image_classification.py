@@ -11,7 +11,7 @@ from typing import Any
 
 from runner.plan import Artifact, Place, Plan, Stage
 from runner.recipe.recipe import Recipe
-from runner.scenarios.axolotl import RECIPE_FILE, effective_batch_size, learning_rate, machines
+from runner.scenarios.axolotl import RECIPE_FILE, effective_batch_size, learning_rate, machines, time_limit
 from runner.text import yaml_text
 
 CONFIG_FILE = "images.yaml"
@@ -38,6 +38,7 @@ def translate(recipe: Recipe, place: Place) -> Plan:
             "recipe_file": f"{place.config_dir}/{RECIPE_FILE}",
             "backend": "nccl" if place.accelerator else "gloo",
             **facts,
+            **time_limit(recipe),
         },
     }
     return Plan(

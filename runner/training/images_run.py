@@ -19,6 +19,7 @@ from runner.training.history import History
 from runner.training.images_data import Images, as_it_is
 from runner.training.images_weights import BEST, FINAL, Weights, last_checkpoint
 from runner.training.settings import RunSettings
+from runner.training.timelimit import time_limits
 from runner.training.watchdog import Watchdog
 
 
@@ -60,7 +61,7 @@ def train(config: dict[str, Any], prepare_first: bool = False) -> None:
         compute_metrics=lambda seen: {"accuracy": float((seen.predictions == seen.label_ids).mean())},
         preprocess_logits_for_metrics=lambda logits, labels: logits.argmax(-1),
         # A loss of exactly 0 is possible here: the Trainer rounds it, and small sets are learned by heart.
-        callbacks=[Watchdog(settings, zero_loss_allowed=True), history, weights],
+        callbacks=[Watchdog(settings, zero_loss_allowed=True), history, weights, *time_limits(settings)],
     )
     trainer.train(resume_from_checkpoint=resume)
     finish(trainer, settings, history, weights, data["test"], shape)

@@ -76,6 +76,7 @@ def summary(
         "steps": state["global_step"],
         "epochs": state["epoch"],
         "training_seconds": state["seconds"],
+        "time_limit": read_json(Path(settings.run_dir) / "time_limit.json"),
         "first_validation_loss": losses[0] if losses else None,
         "best_validation_loss": min(losses) if losses else None,
         "last_validation_loss": losses[-1] if losses else None,

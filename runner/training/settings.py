@@ -28,7 +28,9 @@ class Demo(BaseModel):
 class RunSettings(BaseModel):
     """What the plan expects of the run; the watchdog holds the run to it.
 
-    demo: None where there is nothing to ask, as with images. world_size: processes in all; effective_batch_size: rows a step; learning_rate: after scaling.
+    world_size: processes in all; effective_batch_size: rows a step; learning_rate: after scaling.
+    time_limit_seconds: the longest that training may take; None for no limit.
+    demo: None where there is nothing to ask, as with images.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -42,6 +44,7 @@ class RunSettings(BaseModel):
     effective_batch_size: int
     base_learning_rate: float
     learning_rate: float
+    time_limit_seconds: float | None = None
     demo: Demo | None = None
 
 

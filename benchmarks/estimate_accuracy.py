@@ -1,0 +1,168 @@
+"""How far the quick estimate of GPU memory is from an exact trace, over cells drawn by seed from a grid.
+
+    python benchmarks/estimate_accuracy.py                the 120 cells, about 25 minutes on 2 cores
+    python benchmarks/estimate_accuracy.py --cells 10     the first 10 of them
+
+Both leave out what is constant: CUDA context, NCCL, allocator slack. Exit 1 where the median difference is over 5 % or
+a single one over 15 %.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import sys
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+from runner import catalog
+from runner.catalog import Model
+from runner.estimate import memory, parameters
+from runner.estimate.workload import Adapter, Workload
+from runner.plan import Machines
+
+SEED, CELLS = 5, 120
+MEDIAN, WORST = 0.05, 0.15
+
+_LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+def _model(name: str, kind: str, sizes: str, tied: bool, linear: tuple[str, ...] = _LINEAR) -> Model:
+    """sizes: hidden, intermediate, layers, heads, key-value heads, head size, vocabulary."""
+    names = (
+        "hidden_size",
+        "intermediate_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "head_dim",
+        "vocab_size",
+    )
+    config: dict[str, Any] = dict(zip(names, map(int, sizes.split()), strict=True))
+    config |= {"model_type": kind, "max_position_embeddings": 32768, "tie_word_embeddings": tied}
+    return replace(catalog.from_config(name, config), linear=linear)
+
+
+# Five architectures as their config.json on the hub has them, and the 7B design of the staged recipe.
+MODELS = (
+    _model("SmolLM3-3B", "smollm3", "2048 11008 36 16 4 128 128256", True),
+    _model("seven-b", "llama", "4096 11008 32 32 8 128 50304", False),
+    _model("gemma-3-270m", "gemma3_text", "640 2048 18 4 1 256 262144", True),
+    _model(
+        "Phi-4-mini", "phi3", "3072 8192 32 24 8 128 200064", True, ("qkv_proj", "o_proj", "gate_up_proj", "down_proj")
+    ),
+    _model("Qwen2.5-7B", "qwen2", "3584 18944 28 28 4 128 152064", False),
+)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One draw: what is trained, and the workload."""
+
+    kind: str
+    workload: Workload
+
+    def __str__(self) -> str:
+        w = self.workload
+        return (
+            f"{w.model.id:<13} {self.kind:<6} {w.sequence_len:>5} × {w.micro_batch_size:<2} "
+            f"{'ckpt' if w.checkpointing else 'keep'} ga{w.accumulation} {w.optimizer.removeprefix('adamw_'):<11} {w.sharding:<4}"
+        )
+
+
+def cells(count: int = CELLS, seed: int = SEED) -> list[Cell]:
+    """The first `count` cells of the seed; the same on every machine."""
+    rng = random.Random(seed)
+    return [_draw(rng) for _ in range(count)]
+
+
+def _draw(rng: random.Random) -> Cell:
+    model, kind = rng.choice(MODELS), rng.choice(("full", "last", "lora", "qlora"))
+    sharding = rng.choice(("none", "ddp", "fsdp"))
+    # bitsandbytes' 4-bit weights under FSDP need Axolotl's own loading, which is not traced.
+    sharding = "ddp" if kind == "qlora" and sharding == "fsdp" else sharding
+    return Cell(
+        kind,
+        Workload(
+            model=model,
+            machines=Machines(1, 1 if sharding == "none" else 8, "NVIDIA-H100-80GB-HBM3", 256, 32),
+            unfrozen=_last_layers(model, 2) if kind == "last" else (),
+            adapter=Adapter(rng.choice((16, 64, 128)), model.linear, rng.choice((0.0, 0.05)), kind == "qlora")
+            if kind in ("lora", "qlora")
+            else None,
+            sequence_len=rng.choice((512, 1024, 2048, 4096, 8192)),
+            micro_batch_size=(rows := rng.choice((1, 2, 4, 8))),
+            evaluation_batch_size=rows,
+            checkpointing=rng.random() < 0.5,
+            accumulation=rng.choice((1, 4)),
+            optimizer=rng.choice(("adamw_torch_fused", "adamw_torch", "adamw_bnb_8bit")),
+            sharding=sharding,
+        ),
+    )
+
+
+def _last_layers(model: Model, count: int) -> tuple[str, ...]:
+    head = model.embedding if model.tied else model.lm_head
+    first = model.num_hidden_layers - count
+    return (*(f"^{model.layers_path}.{i}." for i in range(first, model.num_hidden_layers)), f"^{head}$")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Bytes of tensors at the peak, and how far the quick estimate is from the exact one, as a share of it."""
+
+    quick: int
+    exact: int
+    evaluation: float
+    counts_agree: bool
+
+    @property
+    def share(self) -> float:
+        return self.quick / self.exact - 1
+
+
+def compare(cell: Cell) -> Difference:
+    from runner.execute.exact import trace
+
+    quick, exact = memory.estimate(cell.workload), trace(cell.workload, operations=False)
+    counts = (
+        parameters.total(cell.workload.model) + parameters.adapter(cell.workload),
+        parameters.trainable(cell.workload),
+    )
+    return Difference(
+        quick.tensors,
+        exact.peak,
+        quick.evaluation / exact.evaluation_peak - 1,
+        counts == (exact.parameters, exact.trainable),
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cells", type=int, default=CELLS)
+    parser.add_argument("--from", dest="first", type=int, default=0, help="skip so many cells")
+    parser.add_argument("--seed", type=int, default=SEED)
+    asked = parser.parse_args()
+    shares, worst_counts = [], 0
+    print(f"{'cell':<64} {'exact GiB':>10} {'quick GiB':>10} {'differs':>8} {'eval':>7} {'s':>4}")
+    for number, cell in enumerate(cells(asked.cells, asked.seed)):
+        if number < asked.first:
+            continue
+        started = time.monotonic()
+        found = compare(cell)
+        shares.append(abs(found.share))
+        worst_counts += not found.counts_agree
+        print(
+            f"{number:>3} {cell!s:<60} {found.exact / 2**30:>10.2f} {found.quick / 2**30:>10.2f} {found.share:>+8.1%} "
+            f"{found.evaluation:>+7.1%} {time.monotonic() - started:>4.0f}{'' if found.counts_agree else '  counts differ'}",
+            flush=True,
+        )
+    median, worst = statistics.median(shares), max(shares)
+    print(f"{len(shares)} cells: median {median:.1%}, worst {worst:.1%}, parameters differ in {worst_counts}")
+    return 1 if median > MEDIAN or worst > WORST or worst_counts else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

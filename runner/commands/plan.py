@@ -1,0 +1,78 @@
+"""`recipe plan`: what a recipe will need, before it costs anything."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from runner.commands import planning
+from runner.commands.options import open_recipe, print_notes, recipe_path, say, set_option
+from runner.estimate import forecast, limits, storage
+from runner.problem import Stop
+from runner.recipe import changes as changing
+from runner.recipe.check import load
+from runner.scenarios import translate
+from runner.targets import place
+
+
+@click.command()
+@recipe_path
+@set_option
+@click.option("--format", "style", type=click.Choice(["text", "json"]), default="text", help="How to print the plan.")
+@click.option("--exact", is_flag=True, help="Build the real model and count every byte of two steps on fake tensors.")
+@click.option("--price", type=click.FloatRange(min=0), help="What one GPU costs an hour, in any currency.")
+@click.option("--machines", "counts", metavar="N,N…", help="Compare these counts of machines, e.g. 1,2,4.")
+@click.option("--rows", type=click.IntRange(min=1), help="How many rows there are, where nobody has counted them.")
+def plan(path, sets, style, exact, price, counts, rows) -> int:
+    """Say what every stage of a recipe will need, whether it fits, and what would make it fit."""
+    recipe = _open(path, sets, style)
+    planned = translate(recipe, place(recipe))
+    try:
+        forecasts = forecast.of(recipe, planned, price, rows)
+        problems = [forecast.too_large(recipe, stage) for stage in forecasts] + limits.broken(recipe, forecasts)
+    except KeyError as error:
+        raise Stop(forecast.unknown_architecture(recipe, error)) from None
+    for stage in forecasts:
+        problems += storage.problems(stage.workload, planned, stage.stage, recipe.document)
+    problems = [problem for problem in problems if problem]
+    nodes = _counts(counts)
+    traced = {stage.stage.name: _traced(stage) for stage in forecasts} if exact else {}
+    if style == "json":
+        value = planning.as_json(planned, forecasts, nodes, traced, problems)
+        say(json.dumps(value, indent=2, ensure_ascii=False))
+        return 1 if problems else 0
+    planning.show(planned, forecasts, nodes, traced)
+    for problem in problems:
+        say(f"\n{problem}")
+    return 1 if problems else 0
+
+
+def _open(path: str, sets: tuple[str, ...], style: str):
+    if style == "text":
+        return open_recipe(path, sets)[0]
+    # JSON has standard output for itself.
+    recipe, _, notes = load(path, changing.from_options(sets))
+    print_notes(notes)
+    return recipe
+
+
+def _counts(text: str | None) -> list[int]:
+    try:
+        counts = [int(part) for part in (text or "").split(",") if part.strip()]
+    except ValueError:
+        counts = [0]
+    if any(count < 1 for count in counts):
+        raise Stop(f"`--machines {text}` is no list of counts.", "For example: --machines 1,2,4", code=2)
+    return counts
+
+
+def _traced(stage: forecast.Forecast):
+    from runner.quiet import hush
+
+    hush()
+    try:
+        from runner.execute.exact import trace
+    except ImportError:
+        raise Stop("`--exact` needs packages that are not installed.", "pip install 'recipe-runner[train]'") from None
+    return trace(stage.workload)

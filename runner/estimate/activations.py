@@ -1,0 +1,150 @@
+"""Activations: what autograd keeps of a forward pass, tensor by tensor, in bytes a token.
+
+The list follows the modelling files of transformers 5.16.1 under PyTorch's rules of what each operation keeps: a linear
+layer keeps its input only where its weight is trained, a product keeps both factors that need gradients, a norm keeps
+its input in fp32. It is the same reckoning as Korthikanti et al. 2022 (arXiv 2205.05198, section 4.1), for today's layers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from runner.estimate import parameters
+from runner.estimate.workload import Workload
+
+HALF, FULL = 2, 4
+
+
+@dataclass(frozen=True)
+class Widths:
+    """Bytes a number. stream: the residual stream; linear: inside linear layers and attention."""
+
+    stream: int
+    linear: int
+
+
+def widths(workload: Workload) -> Widths:
+    if workload.precision == "fp32":
+        return Widths(FULL, FULL)
+    return Widths(FULL if raised(workload) else HALF, HALF)
+
+
+def raised(workload: Workload) -> bool:
+    """Whether norms and embeddings are held in fp32: Axolotl does so without an adapter, unless FlashAttention, FSDP
+    or Cut Cross-Entropy needs them in half precision (ModelLoader._configure_embedding_dtypes)."""
+    plain = not workload.adapter and workload.attention != "flash_attention_2"
+    return workload.precision != "fp32" and plain and workload.sharding != "fsdp" and workload.fused_loss != "cut"
+
+
+def layer(workload: Workload, trained: bool) -> int:
+    """Bytes a token that one transformer layer keeps. trained: whether its own weights are trained."""
+    model, wide = workload.model, widths(workload)
+    kind = parameters.family(model)
+    heads, groups = model.num_attention_heads * model.head_dim, model.num_key_value_heads * model.head_dim
+    kept = sum(_norm(workload, model.hidden_size, trained, kind) for _ in kind.norms)
+    if kind.head_norms:
+        kept += _norm(workload, heads, trained, kind) + _norm(workload, groups, trained, kind)
+    kept += _attention(workload, heads, groups)
+    kept += 3 * wide.linear * model.intermediate_size  # gate, its activation, up
+    if workload.adapter:
+        return kept + _adapted(workload)
+    if trained:
+        # Inputs of the linear layers. The output of attention is kept already; in an fp32 stream every linear layer
+        # makes its own copy in half precision.
+        copies = (1 + 1) if wide.stream == wide.linear or kind.fused else (3 + 2)
+        kept += copies * wide.linear * model.hidden_size + wide.linear * model.intermediate_size
+    return kept
+
+
+def _norm(workload: Workload, size: int, trained: bool, kind: parameters.Family) -> int:
+    """An RMS norm keeps its input in fp32, and what its weight multiplies where the weight is trained."""
+    if workload.adapter:
+        trained = False
+    gemma = len(kind.norms) == 4
+    scaled = FULL if gemma else widths(workload).stream
+    return FULL * size + FULL + (scaled * size if trained else 0)
+
+
+def _attention(workload: Workload, heads: int, groups: int) -> int:
+    """FlashAttention and SDPA keep q, k, v, the output and a log-sum-exp (arXiv 2205.14135, section 3.1); plain
+    attention keeps the softmax in fp32 and in half precision, and k and v repeated for every head."""
+    model, wide = workload.model, widths(workload).linear
+    # Where q, k and v are one linear layer, keeping v keeps the whole of its output.
+    value = heads + 2 * groups if parameters.family(model).fused else groups
+    if workload.attention == "eager":
+        scores = model.num_attention_heads * workload.sequence_len * (FULL + (wide if wide == HALF else 0))
+        return wide * (heads + 3 * heads) + scores
+    return wide * (2 * heads + groups + value) + FULL * model.num_attention_heads
+
+
+def _adapted(workload: Workload) -> int:
+    """What the adapter's two small matrices keep beside each linear layer (peft 0.20.0, lora/layer.py, lora/bnb.py).
+
+    Beside a plain layer each keeps an input of its own, in half precision after a detour through fp32; beside a 4-bit
+    layer the input is shared, unless dropout makes each its own. Dropout keeps a byte a number.
+    """
+    adapter, wide = workload.adapter, widths(workload).linear
+    shapes, kept, shared = parameters.linear(workload.model), 0, set()
+    for name in adapter.targets:
+        fan_in = shapes[name][0]
+        kept += wide * adapter.rank
+        own = adapter.dropout > 0 or (not adapter.four_bit and workload.precision != "fp32")
+        if own:
+            kept += (wide + (1 if adapter.dropout else 0)) * fan_in
+        else:
+            shared.add(_input(name))
+    sizes = {
+        "attention": workload.model.hidden_size,
+        "mlp": workload.model.hidden_size,
+        "down": workload.model.intermediate_size,
+        "output": 0,  # attention keeps it already
+    }
+    return kept + wide * sum(sizes[source] for source in shared)
+
+
+def _input(name: str) -> str:
+    """Which activation a linear layer reads."""
+    if name in ("q_proj", "k_proj", "v_proj", "qkv_proj", "query_key_value"):
+        return "attention"
+    return {"o_proj": "output", "dense": "output", "down_proj": "down"}.get(name, "mlp")
+
+
+def boundary(workload: Workload) -> int:
+    """Bytes a token between two layers, which is all that checkpointing keeps of a layer."""
+    return widths(workload).stream * workload.model.hidden_size
+
+
+def backward(workload: Workload, trained: bool) -> int:
+    """Bytes a token that are in flight while a layer's backward pass is at its widest, in the feed-forward part: the
+    gradients of the product, of gate and of up, and of the stream."""
+    wide = widths(workload)
+    return 3 * wide.linear * workload.model.intermediate_size + 2 * wide.stream * workload.model.hidden_size
+
+
+def first_trained(workload: Workload) -> int:
+    """The first layer whose activations are kept: 0 where the embedding or an adapter in it is trained."""
+    model = workload.model
+    if workload.adapter or workload.trains(model.embedding):
+        return 0
+    trained = layers_trained(workload)
+    return trained.index(True) if any(trained) else model.num_hidden_layers
+
+
+def layers_trained(workload: Workload) -> list[bool]:
+    """For each layer, whether any of its own weights is trained."""
+    model = workload.model
+    if workload.adapter:
+        return [False] * model.num_hidden_layers
+    return [
+        any(workload.trains(name) for name, _ in parameters.layer(model, index))
+        for index in range(model.num_hidden_layers)
+    ]
+
+
+def final_norm(workload: Workload) -> int:
+    """The last norm, and the LM head's input where the head is trained; bytes a token."""
+    model, wide = workload.model, widths(workload)
+    head = model.embedding if model.tied else model.lm_head
+    root = model.layers_path.rpartition(".")[0]
+    kept = _norm(workload, model.hidden_size, workload.trains(f"{root}.norm.weight"), parameters.family(model))
+    return kept + (wide.linear * model.hidden_size if workload.trains(head) else 0)

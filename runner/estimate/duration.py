@@ -1,0 +1,199 @@
+"""Time: how long a run takes, from operations, bytes moved and messages sent. Seconds throughout."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from math import prod
+
+from runner.catalog import Gpu
+from runner.estimate import activations, memory, parameters
+from runner.estimate.activations import HALF
+from runner.estimate.workload import Workload
+
+# Shares of a data sheet's figures that training reaches, and what a data sheet does not say. Assumed until
+# benchmarks/memory_on_gpu.py has measured them; the plan says so, and gives a range.
+MATMUL_SHARE = 0.60
+BANDWIDTH_SHARE = 0.75
+LINK_SHARE = 0.70
+NETWORK_GB_S = 2.5  # between machines: 25 Gbit/s Ethernet at four fifths
+SECONDS_A_LAYER = 1.2e-3  # what Python needs to launch a layer's kernels, forward and backward
+START_SECONDS = 60.0  # imports, tokenising a small set, loading kernels
+DISK_GB_S = 1.0  # reading the model, writing checkpoints
+PADDING = 1.3  # the longest of a few rows over the mean one
+RANGE = (0.75, 1.4)
+
+
+@dataclass(frozen=True)
+class Duration:
+    """steps: of the optimizer, a count. The rest in seconds: of one step, of it spent waiting for other GPUs, of all
+    steps, of evaluations, of starting and saving. tokens_a_step, rows_a_step: over all GPUs. flops: of one micro batch."""
+
+    steps: int
+    step_seconds: float
+    waiting_seconds: float
+    training_seconds: float
+    evaluation_seconds: float
+    overhead_seconds: float
+    rows_a_step: int
+    tokens_a_step: float
+    tokens: float
+    evaluations: int
+    flops: float
+
+    @property
+    def total_seconds(self) -> float:
+        return self.training_seconds + self.evaluation_seconds + self.overhead_seconds
+
+    @property
+    def range_seconds(self) -> tuple[float, float]:
+        return self.total_seconds * RANGE[0], self.total_seconds * RANGE[1]
+
+    @property
+    def samples_a_second(self) -> float:
+        return self.rows_a_step / self.step_seconds
+
+    @property
+    def tokens_a_second(self) -> float:
+        return self.tokens_a_step / self.step_seconds
+
+
+def steps(workload: Workload) -> int | None:
+    """Steps of the optimizer; None where nobody knows the rows. The last, smaller step of an epoch counts (Trainer)."""
+    if workload.max_steps:
+        return workload.max_steps
+    if workload.rows is None:
+        return None
+    each = math.ceil(_rows(workload) / workload.effective_batch_size)
+    return max(1, math.ceil(each * workload.epochs))
+
+
+def _rows(workload: Workload) -> float:
+    """Rows of one epoch as training sees them: packed rows fill the whole length."""
+    if workload.packing and workload.row_tokens and workload.rows:
+        return max(1.0, workload.rows * workload.row_tokens / workload.sequence_len)
+    return workload.rows or 0
+
+
+def row_tokens(workload: Workload) -> float:
+    """Tokens that a GPU computes for one row, padding counted; the whole length where nobody knows the rows' own."""
+    if workload.packing or workload.row_tokens is None:
+        return workload.sequence_len
+    padding = PADDING if workload.micro_batch_size > 1 else 1.0
+    return min(workload.sequence_len, workload.row_tokens * padding)
+
+
+def flops(workload: Workload, rows: float, training: bool = True) -> float:
+    """Operations of one micro batch: 2 a weight and token forward, as many for each of the two gradients that are
+    needed (Kaplan et al. 2020, arXiv 2001.08361, section 2.1), attention by half of its square (arXiv 2307.08691, 4.1).
+    """
+    model, length = workload.model, row_tokens(workload)
+    tokens = rows * length
+    one = sum(prod(shape) for shape in parameters.linear(model).values())
+    half = 1 if workload.attention == "eager" else 0.5
+    scores = 4 * half * length * model.num_attention_heads * model.head_dim
+    layer, head = 2 * one + scores, 2 * model.vocab_size * model.hidden_size
+    forward = tokens * (model.num_hidden_layers * layer + head)
+    if not training:
+        return forward
+    reached = model.num_hidden_layers - activations.first_trained(workload)
+    repeated = reached * layer if workload.checkpointing else 0
+    inputs = reached * (2 * one + scores * (2.5 if half == 0.5 else 2)) + head
+    own = sum(activations.layers_trained(workload)) * 2 * one
+    name = model.embedding if model.tied else model.lm_head
+    own += head if workload.trains(name) else 0
+    added = 6 * parameters.adapter(workload)
+    return forward + tokens * (repeated + inputs + own + added)
+
+
+def traffic(workload: Workload, rows: float, training: bool = True) -> float:
+    """Bytes that a micro batch moves through the card's memory: what the forward pass keeps is written and read, and
+    the backward pass moves about twice that; weights are read in each pass; the loss goes over its logits thrice."""
+    tokens = rows * row_tokens(workload)
+    trained = activations.layers_trained(workload)
+    kept = sum(activations.layer(workload, own) for own in trained) * tokens
+    weights = memory.held(workload).weights
+    logits = memory.loss(workload, round(tokens), training)
+    if not training:
+        return 2 * kept + weights + 2 * logits
+    return (8 if workload.checkpointing else 6) * kept + 3 * weights + 3 * logits
+
+
+def rate(workload: Workload, gpu: Gpu) -> float:
+    """Operations a second that the card's data sheet promises for the run's precision."""
+    table = {"bf16": gpu.bf16_tflops, "fp16": gpu.fp16_tflops, "fp32": gpu.fp32_tflops}
+    if workload.fp8 and gpu.fp8_tflops and gpu.fp8:
+        # Only the layers' products run in FP8; attention and head stay: three quarters of the gain (torchao, float8).
+        return (0.25 * gpu.bf16_tflops + 0.75 * gpu.fp8_tflops) * 1e12
+    return (table[workload.precision] or gpu.fp32_tflops) * 1e12
+
+
+def pass_seconds(workload: Workload, gpu: Gpu, rows: float, training: bool = True) -> float:
+    """One micro batch on one GPU, forward and backward."""
+    compute = flops(workload, rows, training) / (rate(workload, gpu) * MATMUL_SHARE)
+    moving = traffic(workload, rows, training) / (gpu.memory_gb_s * 1e9 * BANDWIDTH_SHARE)
+    launching = workload.model.num_hidden_layers * SECONDS_A_LAYER * (1 if training else 0.3)
+    return max(compute + moving, launching)
+
+
+def waiting(workload: Workload, gpu: Gpu) -> float:
+    """Seconds of a step that GPUs wait for each other. A ring moves 2(n-1)/n of the gradients (Patarasuk and Yuan 2009);
+    ZeRO-3 and FSDP move half as much again and do so every micro batch (arXiv 1910.02054, section 7). The slowest link
+    counts, and half of it is hidden behind the backward pass."""
+    count = workload.machines.world_size
+    if count == 1:
+        return 0.0
+    link = gpu.link_gb_s * LINK_SHARE
+    if workload.machines.nodes > 1:
+        link = min(link, NETWORK_GB_S)
+    state = parameters.trainable(workload) * (4 if workload.adapter else HALF)
+    moved = 2 * (count - 1) / count * state
+    if workload.sharding in ("zero3", "fsdp"):
+        whole = parameters.total(workload.model) * HALF
+        moved = (count - 1) / count * (2 * whole * workload.accumulation + state)
+    return 0.5 * moved / (link * 1e9)
+
+
+def updating(workload: Workload, gpu: Gpu) -> float:
+    """The optimizer's step: weights, gradients and state are read, weights and state written."""
+    state = memory.held(workload)
+    if workload.offload:
+        return 16 * parameters.trainable(workload) / workload.machines.world_size / 10e9  # over PCIe and main memory
+    return (2 * state.optimizer + 3 * state.gradients) / (gpu.memory_gb_s * 1e9 * BANDWIDTH_SHARE)
+
+
+def estimate(workload: Workload, gpu: Gpu) -> Duration | None:
+    """The time of a run; None where nobody knows how many rows there are."""
+    count = steps(workload)
+    if count is None:
+        return None
+    per_row = 2 if workload.objective == "dpo" else 1
+    micro = pass_seconds(workload, gpu, workload.micro_batch_size * per_row)
+    if workload.objective == "dpo":
+        micro += pass_seconds(workload, gpu, workload.micro_batch_size * per_row, training=False)
+    wait = waiting(workload, gpu)
+    step = micro * workload.accumulation + wait + updating(workload, gpu)
+    epochs = max(1, math.ceil(workload.epochs))
+    evaluations = (count // workload.evaluation_steps if workload.evaluation_steps else epochs) + 1
+    evaluations = evaluations if workload.evaluation_rows else 0
+    share = (workload.evaluation_rows or 0) / workload.machines.world_size
+    batches = math.ceil(share / workload.evaluation_batch_size)
+    one = batches * pass_seconds(workload, gpu, workload.evaluation_batch_size * per_row, training=False)
+    size = HALF * parameters.total(workload.model)
+    saved = size + 2 * HALF * parameters.trainable(workload)
+    saves = count // workload.save_steps if workload.save_steps else epochs
+    saving = saves * saved / (DISK_GB_S * 1e9)
+    tokens = row_tokens(workload) * workload.effective_batch_size
+    return Duration(
+        steps=count,
+        step_seconds=step,
+        waiting_seconds=wait,
+        training_seconds=count * step,
+        evaluation_seconds=evaluations * one,
+        overhead_seconds=START_SECONDS + size / (DISK_GB_S * 1e9) + saving,
+        rows_a_step=workload.effective_batch_size,
+        tokens_a_step=tokens,
+        tokens=tokens * count,
+        evaluations=evaluations,
+        flops=flops(workload, workload.micro_batch_size * per_row),
+    )

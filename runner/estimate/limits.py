@@ -1,0 +1,194 @@
+"""Limits: what a recipe says it may take, and what the arithmetic says to that, at the line that says it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from runner.estimate import advice, duration, parameters
+from runner.estimate.forecast import Forecast, remedy
+from runner.problem import Problem
+from runner.recipe import units
+from runner.recipe.recipe import Recipe
+
+# The parts that a recipe may state, and which of the estimate's parts each stands for.
+PARTS = {
+    "weights": ("weights",),
+    "adapter": (),
+    "gradients": ("gradients",),
+    "optimizer": ("optimizer",),
+    "activations": ("activations", "logits"),
+    "temporary": ("temporary", "communication"),
+    "reserve": ("context", "slack"),
+}
+
+
+def broken(recipe: Recipe, forecasts: list[Forecast]) -> list[Problem]:
+    """A Problem for each limit of the recipe that does not hold."""
+    limits = recipe.settings.get("limits") or {}
+    if not forecasts:
+        return [_no_formulas(recipe, setting) for setting, stated in limits.items() if stated and setting in _JUDGED]
+    found: list[Problem] = []
+    if limits.get("gpu_memory"):
+        found += [p for forecast in forecasts for p in _memory(recipe, forecast, limits["gpu_memory"])]
+    if limits.get("gpu_memory_parts"):
+        found += [p for forecast in forecasts for p in _parts(recipe, forecast, limits["gpu_memory_parts"])]
+    for setting, judge in (("time", _time), ("cost", _cost), ("samples_per_second", _speed)):
+        if limits.get(setting) is not None:
+            found += judge(recipe, forecasts, limits[setting])
+    return found
+
+
+_JUDGED = ("time", "gpu_memory", "gpu_memory_parts", "cost", "samples_per_second")
+
+
+def _no_formulas(recipe: Recipe, setting: str) -> Problem:
+    return _problem(
+        recipe,
+        setting,
+        f"Whether this limit holds cannot be told: there are no formulas for the scenario `{recipe.scenario}`.",
+        "Training keeps a limit of time even so; no plan can promise it." if setting == "time" else "Delete it.",
+    )
+
+
+def _problem(recipe: Recipe, setting: str, message: str, hint: str) -> Problem:
+    return recipe.document.problem(("limits", *setting.split(".")), message, hint)
+
+
+def _memory(recipe: Recipe, forecast: Forecast, stated: str) -> Iterator[Problem]:
+    limit, need = units.size(stated), forecast.memory.total
+    if need <= limit:
+        return
+    parts = sorted(forecast.memory.parts().items(), key=lambda part: -part[1])[:3]
+    offers = advice.cheapest(recipe, forecast.workload, forecast.gpu, limit) if forecast.gpu else []
+    shown = ", ".join(f"{name} {units.gib(size)}" for name, size in parts)
+    yield _problem(
+        recipe,
+        "gpu_memory",
+        f"Stage `{forecast.stage.name}` needs {units.both(need)} on each GPU, and the limit is {stated}. Most of it: {shown}.",
+        remedy(offers, f"Nothing that this recipe can change brings it to {stated}; write `gpu_memory: {_up(need)}`."),
+    )
+
+
+def _up(need: float) -> str:
+    return f"{-(-need // 10**9):.0f} GB"
+
+
+def _parts(recipe: Recipe, forecast: Forecast, stated) -> Iterator[Problem]:
+    # Gradients count in full, also where the peak comes before all of them are there.
+    found = forecast.memory.parts() | {"gradients": forecast.memory.state.gradients}
+    adapter = 4 * parameters.adapter(forecast.workload)
+    for part, text in stated.items():
+        need = adapter if part == "adapter" else sum(found[name] for name in PARTS[part])
+        if part == "weights":
+            need -= adapter if "adapter" in stated else 0
+        if need > units.size(text):
+            yield _problem(
+                recipe,
+                f"gpu_memory_parts.{part}",
+                f"`{part}` takes {units.both(need)} in stage `{forecast.stage.name}`, and {text} are stated.",
+                f"Write `{part}: {need / 10**9:.1f} GB`, or change what it is made of; `recipe plan` shows every part.",
+            )
+
+
+def _missing(recipe: Recipe, forecasts: list[Forecast], setting: str) -> Problem | None:
+    """Where time cannot be told, a limit on it cannot be judged, and that is said."""
+    for forecast in forecasts:
+        if forecast.gpu is None:
+            why = f"the GPU `{forecast.stage.machines.gpu}` is not in the catalog"
+        elif forecast.time is None:
+            why = forecast.rows.source
+        else:
+            continue
+        return _problem(
+            recipe, setting, f"Whether this limit holds cannot be told: {why}.", "Mend that, or delete the limit."
+        )
+    return None
+
+
+def _time(recipe: Recipe, forecasts: list[Forecast], stated: str) -> list[Problem]:
+    if missing := _missing(recipe, forecasts, "time"):
+        return [missing]
+    limit, need = units.seconds(stated), sum(forecast.time.total_seconds for forecast in forecasts)
+    if need <= limit:
+        return []
+    longest = max(forecasts, key=lambda forecast: forecast.time.total_seconds)
+    time, gpu = longest.time, longest.gpu
+    message = (
+        f"The run takes about {units.duration(need)} on {longest.stage.machines.world_size} × {gpu.title}, and the limit is "
+        f"{stated}: {time.steps:,} steps of {units.speed(time.step_seconds)} s, {units.speed(time.samples_a_second)} samples "
+        f"and {units.speed(time.tokens_a_second)} tokens a second."
+    )
+    return [_problem(recipe, "time", message, _in_time(longest, limit, need))]
+
+
+def _in_time(forecast: Forecast, limit: float, need: float) -> str:
+    """What would hold: so much less to do, so many machines, or so much more time."""
+    time, ways = forecast.time, []
+    fixed = need - time.training_seconds
+    if limit > fixed:
+        steps = int((limit - fixed) / time.step_seconds)
+        epochs = forecast.workload.epochs * steps / time.steps
+        if steps >= 1:
+            ways.append(f"{steps:,} steps in place of {time.steps:,} (`epochs: {epochs:.2g}`)")
+        for count in (2, 4, 8, 16, 32, 64):
+            more = forecast.on(forecast.stage.machines.nodes * count)
+            if more.time and need - time.total_seconds + more.time.total_seconds <= limit:
+                ways.append(f"`machines.nodes: {more.stage.machines.nodes}`")
+                break
+    ways.append(f"`time: {_rounded(need)}`")
+    return (
+        f"What would hold: {', or '.join(ways)}. Training itself stops at the limit with what it has learned by then."
+    )
+
+
+def _rounded(need: float) -> str:
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if need >= 2 * size:
+            return f"{-(-need // size):.0f} {unit}"
+    return f"{-(-need // 1):.0f} s"
+
+
+def _cost(recipe: Recipe, forecasts: list[Forecast], limit: float) -> list[Problem]:
+    if missing := _missing(recipe, forecasts, "cost"):
+        return [missing]
+    if any(forecast.cost is None for forecast in forecasts):
+        hint = "Write `limits.price_per_gpu_hour`, or give `--price`."
+        return [_problem(recipe, "cost", "Whether this limit holds cannot be told: nobody has named a price.", hint)]
+    need = sum(forecast.cost for forecast in forecasts)
+    if need <= limit:
+        return []
+    hours = sum(forecast.gpu_hours for forecast in forecasts)
+    share = limit / need
+    return [
+        _problem(
+            recipe,
+            "cost",
+            f"The run costs about {need:.2f} ({hours:.1f} GPU hours at {forecasts[0].price:g}), and the limit is {limit:g}.",
+            f"What would hold: {share:.0%} of the epochs or rows, a cheaper GPU, or `cost: {math.ceil(need)}`.",
+        )
+    ]
+
+
+def _speed(recipe: Recipe, forecasts: list[Forecast], limit: float) -> list[Problem]:
+    if missing := _missing(recipe, forecasts, "samples_per_second"):
+        return [missing]
+    slowest = min(forecasts, key=lambda forecast: forecast.time.samples_a_second)
+    found = slowest.time.samples_a_second
+    if found >= limit:
+        return []
+    operations = slowest.time.flops / slowest.workload.micro_batch_size
+    return [
+        _problem(
+            recipe,
+            "samples_per_second",
+            f"Stage `{slowest.stage.name}` trains about {units.speed(found)} samples a second, and {limit:g} are stated.",
+            f"A sample takes {operations / 1e12:.3g} × 10^12 operations; {limit:g} a second are {operations * limit / 1e12:,.0f} × 10^12, "
+            f"and {slowest.stage.machines.world_size} × {slowest.gpu.title} can at most do "
+            f"{_peak(slowest) / 1e12:,.0f} × 10^12. Write `samples_per_second: {units.speed(found)}`.",
+        )
+    ]
+
+
+def _peak(forecast: Forecast) -> float:
+    return duration.rate(forecast.workload, forecast.gpu) * forecast.stage.machines.world_size

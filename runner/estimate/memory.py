@@ -1,0 +1,209 @@
+"""GPU memory of one GPU, part by part, at the moment when most of it is taken. Bytes throughout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from runner.catalog import Gpu
+from runner.estimate import activations, parameters
+from runner.estimate.activations import FULL, HALF
+from runner.estimate.state import State, gradient, held
+from runner.estimate.workload import Workload
+
+GIB, GB = 2**30, 10**9
+
+# What no formula gives; assumed until benchmarks/memory_on_gpu.py has measured them (the plan says so).
+CUDA_CONTEXT = int(0.6 * GIB)  # driver, kernels and cuBLAS workspace
+NCCL_BUFFERS = int(0.4 * GIB)  # its channels, where GPUs talk to each other
+SLACK = 0.04  # what the allocator holds beyond live tensors, as a share of them
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The parts at the peak of training, in bytes on one GPU, and the peak of evaluation.
+
+    moment: when the peak is: loss, backward or step. state: what is held between steps.
+    """
+
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+    logits: int
+    temporary: int
+    communication: int
+    context: int
+    slack: int
+    moment: str
+    evaluation: int
+    state: State
+
+    @property
+    def tensors(self) -> int:
+        """What PyTorch calls allocated."""
+        return (
+            self.weights
+            + self.gradients
+            + self.optimizer
+            + self.activations
+            + self.logits
+            + self.temporary
+            + self.communication
+        )
+
+    @property
+    def total(self) -> int:
+        """What the driver calls used, the larger of training and evaluation."""
+        return max(self.tensors + self.slack, round(self.evaluation * (1 + SLACK))) + self.context
+
+    def parts(self) -> dict[str, int]:
+        names = ("weights", "gradients", "optimizer", "activations", "logits", "temporary", "communication")
+        return {name: getattr(self, name) for name in (*names, "context", "slack")}
+
+
+def estimate(workload: Workload) -> Memory:
+    """The memory of one training run on each of its GPUs."""
+    state = held(workload)
+    moments = list(_moments(workload, state))
+    peak = max(moments, key=lambda moment: moment.size)
+    tensors = peak.size
+    several = workload.machines.world_size > 1
+    return Memory(
+        weights=state.weights,
+        gradients=peak.gradients,
+        optimizer=state.optimizer,
+        activations=peak.activations,
+        logits=peak.logits,
+        temporary=peak.temporary + (state.gathered if peak.name != "step" else 0),
+        communication=state.buffers,
+        context=CUDA_CONTEXT + (NCCL_BUFFERS if several else 0),
+        slack=round(tensors * SLACK),
+        moment=peak.name,
+        evaluation=evaluation(workload, state),
+        state=state,
+    )
+
+
+@dataclass(frozen=True)
+class _Moment:
+    name: str
+    base: int
+    gradients: int
+    activations: int
+    logits: int = 0
+    temporary: int = 0
+
+    @property
+    def size(self) -> int:
+        return self.base + self.gradients + self.activations + self.logits + self.temporary
+
+
+def rows_at_once(workload: Workload) -> int:
+    """Rows of one forward pass: preference training puts the chosen and the rejected answer side by side (TRL 1.9)."""
+    return workload.micro_batch_size * (2 if workload.objective == "dpo" else 1)
+
+
+def _moments(workload: Workload, state: State):
+    """The moments that can be the peak: the loss, each layer's backward pass, the embedding's, and the step."""
+    model, tokens = workload.model, rows_at_once(workload) * workload.sequence_len
+    base = state.weights + state.optimizer + state.buffers + state.gathered
+    trained, first = activations.layers_trained(workload), activations.first_trained(workload)
+    full = [activations.layer(workload, own) * tokens for own in trained]
+    edge = activations.boundary(workload) * tokens
+    kept = [0 if i < first else edge if workload.checkpointing else full[i] for i in range(len(full))]
+    last = activations.final_norm(workload) * tokens
+    # With accumulation the gradients of the micro batches before are there from the start.
+    there = state.gradients if workload.accumulation > 1 else 0
+    yield _Moment("loss", base, there, sum(kept) + last, loss(workload, tokens), 0)
+    yield from _head_backward(workload, base, state, sum(kept) + last, tokens)
+    head = gradient(workload, [_head(workload)])
+    for index in reversed(range(first, model.num_hidden_layers)):
+        own = gradient(workload, [name for name, _ in parameters.layer(model, index)]) if trained[index] else 0
+        if workload.adapter:
+            own = state.gradients // model.num_hidden_layers
+        done = (
+            state.gradients
+            if workload.accumulation > 1
+            else min(state.gradients, head + own * (model.num_hidden_layers - index))
+        )
+        recomputed = full[index] if workload.checkpointing else 0
+        fresh = own if workload.accumulation > 1 else 0
+        flight = activations.backward(workload, trained[index]) * tokens
+        # The next layer is on its way, and this one's gradients are whole twice while they are summed and split.
+        flight += state.layer * (3 if trained[index] else 1)
+        yield _Moment("backward", base, done, sum(kept[: index + 1]) + recomputed, 0, flight + fresh // 2)
+        if not workload.checkpointing and index < model.num_hidden_layers - 1 and trained[index] == trained[index + 1]:
+            break  # the layers below are like this one and hold less
+    fresh = gradient(workload, [model.embedding]) if workload.trains(model.embedding) else 0
+    late = fresh if workload.accumulation > 1 else 0
+    if state.root and fresh:
+        # Gradients of what is outside the layers are whole twice; a tied embedding's come from both ends.
+        late += state.root * (3 if model.tied else 2) - state.layer
+    yield _Moment("backward", base, state.gradients, 0, 0, edge + late)
+    yield _Moment("step", base - state.gathered, state.gradients, 0, 0, step(workload, state))
+
+
+def _head(workload: Workload) -> str:
+    return workload.model.embedding if workload.model.tied else workload.model.lm_head
+
+
+def _head_backward(workload: Workload, base: int, state: State, kept: int, tokens: int):
+    """The LM head's backward pass: gradient of the logits in the head's precision, of its weight, and of its input."""
+    wide, head = activations.widths(workload), _head(workload)
+    logits = wide.linear * tokens * workload.model.vocab_size if workload.fused_loss == "none" else 0
+    fresh = gradient(workload, [head]) if workload.trains(head) else 0
+    if activations.raised(workload) and fresh:
+        fresh += fresh // 2  # first in half precision, then in fp32
+    there = state.gradients if workload.accumulation > 1 else 0
+    flight = fresh + wide.linear * tokens * workload.model.hidden_size
+    yield _Moment("backward", base, there, kept, logits, flight)
+
+
+def loss(workload: Workload, tokens: int, training: bool = True) -> int:
+    """Bytes of logits and loss at their widest.
+
+    Plain cross-entropy (transformers, loss_utils.py) holds the log-softmax, the gradient that reaches it and the one
+    that leaves it, each in fp32: 12 bytes a token and word. Evaluation holds the logits in half precision, in fp32
+    and the log-softmax: 10. Chunked still holds the logits in half precision and twice in fp32, its own and accelerate's
+    copy: 10. Liger (arXiv 2410.10989, section 3.2) holds chunks of as many rows as the vocabulary is wider than the
+    stream, and the gradients of input and weight, in training alone; Cut Cross-Entropy (arXiv 2411.09009) does so always.
+    """
+    model, way = workload.model, workload.fused_loss
+    words = tokens * model.vocab_size
+    if way == "cut" or (way == "fused" and training):
+        wide = activations.widths(workload).linear
+        chunks = max(1, -(-model.vocab_size // model.hidden_size))
+        weight = gradient(workload, [_head(workload)]) if training else 0
+        return wide * words // chunks + wide * tokens * model.hidden_size + weight
+    if workload.precision == "fp32":
+        return (3 if training and way == "none" else 2) * FULL * words
+    raised = HALF * model.vocab_size * model.hidden_size if activations.raised(workload) else 0
+    return (12 if training and way == "none" else 10) * words + raised
+
+
+def step(workload: Workload, state: State) -> int:
+    """Temporaries of the optimizer's step: the plain AdamW works on lists of tensors and holds two more copies of what
+    it updates (torch/optim/adamw.py, foreach); fused and 8-bit ones update in place."""
+    if workload.optimizer == "adamw_torch" and not workload.sharding.startswith("zero"):
+        return 2 * state.gradients
+    return 0
+
+
+def evaluation(workload: Workload, state: State) -> int:
+    """The peak of evaluation: what is held, the logits, and one layer in flight; no gradients, nothing kept."""
+    rows = workload.evaluation_batch_size * (2 if workload.objective == "dpo" else 1)
+    tokens = rows * workload.sequence_len
+    flight = activations.boundary(workload) * tokens
+    layer = 3 * activations.widths(workload).linear * workload.model.intermediate_size * tokens
+    if workload.attention == "eager":  # the scores, masked, and their softmax in fp32
+        layer = max(layer, 2 * FULL * tokens * workload.sequence_len * workload.model.num_attention_heads)
+    at_loss = loss(workload, tokens, training=False)
+    base = state.weights + state.optimizer + state.buffers
+    # Weights are gathered into one piece and copied out of it, those outside the layers first.
+    running = state.gathered + max(at_loss, layer + 2 * state.layer) + flight
+    return base + max(running, 2 * state.root + state.root // workload.machines.world_size)
+
+
+def usable(gpu: Gpu) -> int:
+    """Bytes that PyTorch can have of a card."""
+    return round(gpu.usable_gib * GIB)

@@ -1,0 +1,133 @@
+"""Parameters: every weight of a model by name and shape, from its geometry alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+from runner.catalog import Model
+from runner.estimate.workload import Workload
+
+
+@dataclass(frozen=True)
+class Family:
+    """What one architecture adds to the LLaMA layer, as its modelling file in transformers 5.16.1 has it.
+
+    fused: one layer for q, k, v and one for gate, up. qkv_bias: biases on q, k, v. head_norms: norms on q and k heads.
+    norms: norms of a layer. phi3small: that family's own names, with biases everywhere.
+    """
+
+    fused: bool = False
+    qkv_bias: bool = False
+    head_norms: bool = False
+    norms: tuple[str, ...] = ("input_layernorm", "post_attention_layernorm")
+    phi3small: bool = False
+
+
+_GEMMA_NORMS = (
+    "input_layernorm",
+    "post_attention_layernorm",
+    "pre_feedforward_layernorm",
+    "post_feedforward_layernorm",
+)
+
+FAMILIES = {
+    "llama": Family(),
+    "mistral": Family(),
+    "smollm3": Family(),
+    "qwen2": Family(qkv_bias=True),
+    "qwen3": Family(head_norms=True),
+    "phi3": Family(fused=True),
+    "phi3small": Family(phi3small=True),
+    "gemma2": Family(norms=_GEMMA_NORMS),
+    "gemma3_text": Family(head_norms=True, norms=_GEMMA_NORMS),
+}
+
+
+def family(model: Model) -> Family:
+    """The architecture of a model. Raises KeyError where none of that type is known."""
+    return FAMILIES[model.model_type]
+
+
+def linear(model: Model) -> dict[str, tuple[int, int]]:
+    """The linear layers inside one transformer layer: name to (in, out) features."""
+    kind, hidden, inner = family(model), model.hidden_size, model.intermediate_size
+    heads, groups = model.num_attention_heads * model.head_dim, model.num_key_value_heads * model.head_dim
+    if kind.phi3small:
+        return {
+            "query_key_value": (hidden, heads + 2 * groups),
+            "dense": (heads, hidden),
+            "up_proj": (hidden, 2 * inner),
+            "down_proj": (inner, hidden),
+        }
+    if kind.fused:
+        return {
+            "qkv_proj": (hidden, heads + 2 * groups),
+            "o_proj": (heads, hidden),
+            "gate_up_proj": (hidden, 2 * inner),
+            "down_proj": (inner, hidden),
+        }
+    return {
+        "q_proj": (hidden, heads),
+        "k_proj": (hidden, groups),
+        "v_proj": (hidden, groups),
+        "o_proj": (heads, hidden),
+        "gate_proj": (hidden, inner),
+        "up_proj": (hidden, inner),
+        "down_proj": (inner, hidden),
+    }
+
+
+def layer(model: Model, index: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Names and shapes of one transformer layer's parameters."""
+    kind, at = family(model), f"{model.layers_path}.{index}"
+    attention = {"q_proj", "k_proj", "v_proj", "o_proj", "qkv_proj", "query_key_value", "dense"}
+    for name, (fan_in, fan_out) in linear(model).items():
+        path = f"{at}.{'self_attn' if name in attention else 'mlp'}.{name}"
+        yield f"{path}.weight", (fan_out, fan_in)
+        if kind.phi3small or (kind.qkv_bias and name in ("q_proj", "k_proj", "v_proj")):
+            yield f"{path}.bias", (fan_out,)
+    if kind.head_norms:
+        yield f"{at}.self_attn.q_norm.weight", (model.head_dim,)
+        yield f"{at}.self_attn.k_norm.weight", (model.head_dim,)
+    for name in kind.norms:
+        yield f"{at}.{name}.weight", (model.hidden_size,)
+        if kind.phi3small:
+            yield f"{at}.{name}.bias", (model.hidden_size,)
+
+
+def named(model: Model) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Names and shapes of all parameters, as `named_parameters()` gives them; tied ones once."""
+    yield model.embedding, (model.vocab_size, model.hidden_size)
+    for index in range(model.num_hidden_layers):
+        yield from layer(model, index)
+    root = model.layers_path.rpartition(".")[0]
+    last = "final_layernorm" if family(model).phi3small else "norm"
+    yield f"{root}.{last}.weight", (model.hidden_size,)
+    if family(model).phi3small:
+        yield f"{root}.{last}.bias", (model.hidden_size,)
+    if not model.tied:
+        yield model.lm_head, (model.vocab_size, model.hidden_size)
+
+
+def total(model: Model) -> int:
+    return sum(prod(shape) for _, shape in named(model))
+
+
+def adapter(workload: Workload) -> int:
+    """Parameters of the adapter: rank × (in + out) for each linear layer that it names (arXiv 2106.09685, 4.1)."""
+    if not workload.adapter:
+        return 0
+    shapes = linear(workload.model)
+    one = sum(workload.adapter.rank * sum(shapes[name]) for name in workload.adapter.targets if name in shapes)
+    return one * workload.model.num_hidden_layers
+
+
+def trained(workload: Workload) -> dict[str, tuple[int, ...]]:
+    """The base model's trained parameters: name to shape."""
+    return {name: shape for name, shape in named(workload.model) if workload.trains(name)}
+
+
+def trainable(workload: Workload) -> int:
+    return adapter(workload) or sum(prod(shape) for shape in trained(workload).values())

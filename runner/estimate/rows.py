@@ -1,0 +1,80 @@
+"""Rows: how many rows a stage trains on and how long they are, as far as that can be known without a download."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runner import catalog
+from runner.files import read_json
+
+# Characters a token of English text, for tokenizers with 50,000 words and more; and the tokens of a row's own marks.
+CHARACTERS_A_TOKEN = 4.2
+MARKS = 16
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Counts of rows, None where nobody knows. tokens: of a mean row, None where nobody has counted.
+
+    source: where the figures come from, as a person says it.
+    """
+
+    training: int | None = None
+    validation: int | None = None
+    tokens: float | None = None
+    source: str = "nobody has counted the rows; `--rows N` says how many there are"
+
+    def as_workload(self) -> dict[str, Any]:
+        return {"train_rows": self.training, "validation_rows": self.validation, "mean_tokens": self.tokens}
+
+
+def known(data: Mapping[str, Any], prepared: Path, given: int | None = None) -> Rows:
+    """What is known of a stage's rows: given by hand, prepared already, in a local file, or in the catalog.
+
+    data: the stage's own. prepared: the folder where `recipe prepare` writes.
+    """
+    share = float(data.get("validation_share") or 0)
+    if given:
+        return _split(given, share, _mean_tokens(data), "`--rows`")
+    if isinstance(report := read_json(prepared / "report.json"), dict) and report.get("train_rows"):
+        tokens = (report.get("token_lengths") or {}).get("median")
+        return Rows(report["train_rows"], report.get("validation_rows"), tokens, f"the prepared data in {prepared}")
+    songs = data.get("songs") or {}
+    if songs.get("count"):
+        return _split(songs["count"], share, None, "the recipe's `count`")
+    if path := data.get("path"):
+        return _counted(Path(path), share)
+    if facts := _catalogued(data):
+        return _split(facts["rows"], share, _mean_tokens(data), "the catalog of data sets")
+    return Rows()
+
+
+def _split(rows: int, share: float, tokens: float | None, source: str) -> Rows:
+    validation = round(rows * share)
+    return Rows(rows - validation, validation, tokens, source)
+
+
+def _catalogued(data: Mapping[str, Any]) -> dict[str, Any] | None:
+    hub, subset = data.get("hub") or "", data.get("subset")
+    return catalog.dataset(f"{hub}:{subset}" if subset else hub)
+
+
+def _mean_tokens(data: Mapping[str, Any]) -> float | None:
+    facts = _catalogued(data)
+    if not facts:
+        return None
+    characters = facts["characters"] + len(data.get("system_prompt") or "")
+    return characters / CHARACTERS_A_TOKEN + MARKS
+
+
+def _counted(path: Path, share: float) -> Rows:
+    """Lines of a local text file; Parquet is not opened, because that takes a library that is slow to load."""
+    if not path.is_file() or path.suffix not in (".jsonl", ".csv", ".txt"):
+        return Rows()
+    with path.open("rb") as lines:
+        count = sum(1 for line in lines if line.strip()) - (1 if path.suffix == ".csv" else 0)
+    tokens = path.stat().st_size / max(1, count) / CHARACTERS_A_TOKEN + MARKS
+    return _split(count, share, tokens, f"the lines of {path}")

@@ -1,0 +1,139 @@
+"""What lies on one GPU between steps: weights, gradients, optimizer state, and what sharding does to them. Bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from runner.estimate import activations, parameters
+from runner.estimate.activations import FULL, HALF
+from runner.estimate.workload import Workload
+
+
+@dataclass(frozen=True)
+class State:
+    """What is held between steps, in bytes on each GPU. gradients: of all trained weights, once they are there.
+
+    buffers: communication. gathered: sharded weights that are whole while the model runs: those outside the layers
+    (`root`) and one layer. layer: whole weights of one layer, root: of what is outside; both 0 where nothing is sharded.
+    """
+
+    weights: int
+    gradients: int
+    optimizer: int
+    buffers: int = 0
+    layer: int = 0
+    root: int = 0
+
+    @property
+    def gathered(self) -> int:
+        return self.layer + self.root
+
+
+def held(workload: Workload) -> State:
+    """What lies on one GPU between steps. Sharding as in Rajbhandari et al. 2019 (arXiv 1910.02054, section 5)."""
+    if workload.sharding.startswith("zero"):
+        return _zero(workload, int(workload.sharding[-1]))
+    count = shards(workload, 3)
+    weights, gradients, optimizer = _weights(workload), trained_bytes(workload), _optimizer(workload)
+    if workload.objective == "dpo" and not workload.adapter:
+        weights *= 2  # the reference model beside the trained one
+    if workload.sharding == "fsdp":
+        return _fsdp(workload, weights, gradients, optimizer, count)
+    if workload.offload:
+        optimizer = 0
+    # DDP copies gradients into buckets of its own (gradient_as_bucket_view is off in accelerate).
+    return State(weights, gradients, optimizer, buffers=gradients if workload.sharding == "ddp" else 0)
+
+
+def _fsdp(workload: Workload, weights: int, gradients: int, optimizer: int, shards: int) -> State:
+    """FSDP2: accelerate raises trained weights to fp32 and splits everything; while the model runs, a layer is whole in
+    the run's precision, and so is the unit of embedding and head."""
+    wide = activations.widths(workload).linear
+    count = parameters.trainable(workload) if not workload.adapter else 0
+    whole = [prod(shape) for _, shape in parameters.layer(workload.model, 0)]
+    root = parameters.total(workload.model) - sum(whole) * workload.model.num_hidden_layers
+    if not workload.adapter:
+        weights += (FULL - wide) * count
+        gradients, optimizer = FULL * count, 2 * FULL * count
+        if "8bit" in workload.optimizer:
+            optimizer = 2 * count + count // 32
+    gathered = {"layer": wide * sum(whole), "root": wide * root}
+    if workload.offload:
+        return State(0, 0, 0, **gathered)
+    return State(weights // shards, gradients // shards, optimizer // shards, **gathered)
+
+
+def _zero(workload: Workload, stage: int) -> State:
+    """DeepSpeed's ZeRO with half-precision weights: fp32 master and Adam's two moments (12 bytes a trained weight) are
+    split from stage 1, gradients from stage 2, weights from stage 3; buckets of `reduce_bucket_size` numbers twice."""
+    shards, wide = workload.machines.world_size, activations.widths(workload).linear
+    count = parameters.trainable(workload)
+    weights = _weights(workload)
+    optimizer = (3 if wide == HALF else 2) * FULL * count // shards
+    gradients = wide * count // (shards if stage >= 2 else 1)
+    buffers = 2 * wide * min(count, 25_000_000)
+    layer = root = 0
+    if stage == 3:
+        layer = wide * sum(prod(shape) for _, shape in parameters.layer(workload.model, 0))
+        root = wide * workload.model.vocab_size * workload.model.hidden_size
+        weights //= shards
+    return State(weights, gradients, 0 if workload.offload else optimizer, buffers, layer, root)
+
+
+def shards(workload: Workload, stage: int) -> int:
+    """Among how many GPUs something is split that `stage` of ZeRO would split."""
+    if workload.sharding == "fsdp":
+        return workload.machines.world_size
+    zero = int(workload.sharding[-1]) if workload.sharding.startswith("zero") else 0
+    return workload.machines.world_size if zero >= stage else 1
+
+
+def _width(workload: Workload, name: str) -> int:
+    """Bytes a number of one of the base model's parameters."""
+    wide = activations.widths(workload)
+    if activations.raised(workload) and ("norm" in name or "embed_tokens" in name or "lm_head" in name):
+        return FULL
+    return wide.linear
+
+
+def _weights(workload: Workload) -> int:
+    """All weights, the adapter's in fp32 (peft raises them); in 4 bits half a byte a number and a little for scales."""
+    four_bit = workload.adapter is not None and workload.adapter.four_bit
+    linear = set(parameters.linear(workload.model))
+    found = 0
+    for name, shape in parameters.named(workload.model):
+        count = prod(shape)
+        if four_bit and name.split(".")[-2] in linear and name.endswith(".weight"):
+            found += count // 2 + count // 64 + FULL * count // 16384
+        else:
+            found += count * _width(workload, name)
+    return found + FULL * parameters.adapter(workload)
+
+
+def trained_bytes(workload: Workload) -> int:
+    """Bytes of the trained weights, which are those of their gradients."""
+    if workload.adapter:
+        return FULL * parameters.adapter(workload)
+    return sum(prod(shape) * _width(workload, name) for name, shape in parameters.trained(workload).items())
+
+
+def gradient(workload: Workload, names: list[str]) -> int:
+    known = dict(parameters.named(workload.model))
+    return sum(prod(known[name]) * _width(workload, name) for name in names if workload.trains(name))
+
+
+def _optimizer(workload: Workload) -> int:
+    """Adam's two moments, each in the precision of its weight; with 8 bits a byte each and 8 bytes for every 256
+    numbers, but fp32 for tensors under 4,096 numbers and for embeddings (transformers, trainer.py)."""
+    if "8bit" not in workload.optimizer:
+        return 2 * trained_bytes(workload)
+    if workload.adapter:
+        count = parameters.adapter(workload)
+        return 2 * count + 8 * count // 256
+    found = 0
+    for name, shape in parameters.trained(workload).items():
+        count = prod(shape)
+        in_full = count < 4096 or name == workload.model.embedding
+        found += 2 * FULL * count if in_full else 2 * count + 8 * -(-count // 256)
+    return found

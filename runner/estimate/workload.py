@@ -1,0 +1,197 @@
+"""Workload: the one input of every estimate, and how a stage's own config becomes one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from runner.catalog import Model
+from runner.plan import Machines, Stage
+
+# Axolotl's defaults, read in its schema (0.19.0), for what a config leaves out.
+_OPTIMIZER = "adamw_torch_fused"
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """A LoRA adapter (Hu et al. 2021, arXiv 2106.09685): rank, names of the linear layers, dropout 0 to 1.
+
+    four_bit: whether the base is held in 4 bits (QLoRA, Dettmers et al. 2023, arXiv 2305.14314).
+    """
+
+    rank: int
+    targets: tuple[str, ...]
+    dropout: float = 0.0
+    four_bit: bool = False
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What one training run asks of its GPUs.
+
+    unfrozen: patterns of the parameters that are trained; empty means all (or, with an adapter, the adapter alone).
+    precision: bf16, fp16 or fp32. attention: flash_attention_2, sdpa or eager. sequence_len: tokens of the longest row.
+    micro_batch_size, evaluation_batch_size: rows on one GPU at once. accumulation: micro batches a step.
+    sharding: none, ddp, zero1, zero2, zero3 or fsdp. offload: whether optimizer state lies in main memory.
+    fused_loss: none, fused (Liger: no whole logits in training), cut (Cut Cross-Entropy: none at all) or chunked. objective: sft or dpo. packing: rows fill the length.
+    rows: training rows, None where nobody has counted; evaluation_rows likewise. max_steps: 0 where epochs decide.
+    evaluation_steps, save_steps: steps between two, 0 where epochs decide. keep: checkpoints kept.
+    row_tokens: tokens of a mean row, None where nobody has counted.
+    """
+
+    model: Model
+    machines: Machines
+    adapter: Adapter | None = None
+    unfrozen: tuple[str, ...] = ()
+    precision: str = "bf16"
+    fp8: bool = False
+    attention: str = "flash_attention_2"
+    checkpointing: bool = True
+    sequence_len: int = 1024
+    micro_batch_size: int = 1
+    evaluation_batch_size: int = 1
+    accumulation: int = 1
+    sharding: str = "none"
+    offload: bool = False
+    fused_loss: str = "none"
+    optimizer: str = _OPTIMIZER
+    objective: str = "sft"
+    packing: bool = False
+    epochs: float = 1.0
+    max_steps: int = 0
+    warmup_ratio: float = 0.0
+    warmup_steps: int = 0
+    learning_rate: float = 0.0
+    rows: int | None = None
+    evaluation_rows: int | None = None
+    row_tokens: float | None = None
+    evaluation_steps: int = 0
+    save_steps: int = 0
+    keep: int = 1
+    compile: bool = False
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one micro batch on one GPU."""
+        return self.micro_batch_size * self.sequence_len
+
+    @property
+    def effective_batch_size(self) -> int:
+        return self.micro_batch_size * self.accumulation * self.machines.world_size
+
+    def trains(self, name: str) -> bool:
+        """Whether the base model's parameter of that name is trained."""
+        if self.adapter:
+            return False
+        return not self.unfrozen or any(_matches(pattern, name) for pattern in self.unfrozen)
+
+
+def _matches(pattern: str, name: str) -> bool:
+    # As Axolotl reads `unfrozen_parameters`: periods are literal, and a pattern may match anywhere unless anchored.
+    bare = re.sub(r"\[\d*:\d*\]$", "", pattern)
+    return re.search(bare.replace(".", r"\."), name) is not None
+
+
+def from_stage(stage: Stage, model: Model, rows: Mapping[str, Any] | None = None) -> Workload:
+    """The workload of a stage that Axolotl trains, read from the very config that Axolotl gets.
+
+    rows: what is known of the data, `train_rows`, `validation_rows` and `mean_tokens`.
+    """
+    config, rows = stage.config, rows or {}
+    return Workload(
+        model=model,
+        machines=stage.machines,
+        adapter=_adapter(config, model),
+        unfrozen=tuple(config.get("unfrozen_parameters") or ()),
+        precision="bf16" if config.get("bf16") else "fp16" if config.get("fp16") else "fp32",
+        fp8=bool(config.get("fp8")),
+        attention=_attention(config),
+        checkpointing=bool(config.get("gradient_checkpointing")),
+        sequence_len=int(config.get("sequence_len") or 2048),
+        micro_batch_size=int(config.get("micro_batch_size") or 1),
+        evaluation_batch_size=int(config.get("eval_batch_size") or config.get("micro_batch_size") or 1),
+        accumulation=int(config.get("gradient_accumulation_steps") or 1),
+        sharding=_sharding(stage),
+        offload=_offload(stage),
+        fused_loss=_fused_loss(config),
+        optimizer=str(config.get("optimizer") or _OPTIMIZER),
+        objective="dpo" if config.get("rl") in ("dpo", "ipo", "kto", "simpo", "orpo") else "sft",
+        packing=bool(config.get("sample_packing")) or _blocks(config),
+        epochs=float(config.get("num_epochs") or 1),
+        max_steps=int(config.get("max_steps") or 0),
+        warmup_ratio=float(config.get("warmup_ratio") or 0),
+        warmup_steps=int(config.get("warmup_steps") or 0),
+        learning_rate=float(config.get("learning_rate") or 0),
+        rows=rows.get("train_rows"),
+        evaluation_rows=rows.get("validation_rows"),
+        row_tokens=rows.get("mean_tokens"),
+        evaluation_steps=_every(config, "eval"),
+        save_steps=_every(config, "save"),
+        keep=int(config.get("save_total_limit") or 1),
+        compile=bool(config.get("torch_compile")),
+    )
+
+
+def _adapter(config: Mapping[str, Any], model: Model) -> Adapter | None:
+    if config.get("adapter") not in ("lora", "qlora"):
+        return None
+    named = config.get("lora_target_modules") or ()
+    targets = tuple([named] if isinstance(named, str) else named)
+    return Adapter(
+        rank=int(config.get("lora_r") or 8),
+        targets=targets if targets and not config.get("lora_target_linear") else model.linear,
+        dropout=float(config.get("lora_dropout") or 0),
+        four_bit=bool(config.get("load_in_4bit")) or config.get("adapter") == "qlora",
+    )
+
+
+def _attention(config: Mapping[str, Any]) -> str:
+    chosen = config.get("attn_implementation")
+    if not chosen:
+        return "flash_attention_2" if config.get("flash_attention") else "sdpa"
+    return "flash_attention_2" if "flash" in chosen else str(chosen)
+
+
+def _sharding(stage: Stage) -> str:
+    if stage.machines.world_size == 1:
+        return "none"
+    if stage.config.get("fsdp_config") or stage.config.get("fsdp"):
+        return "fsdp"
+    if stage.config.get("deepspeed"):
+        return f"zero{_deepspeed(stage).get('stage', 2)}"
+    return "ddp"
+
+
+def _deepspeed(stage: Stage) -> Mapping[str, Any]:
+    import json
+
+    for file in stage.files:
+        if file.path.endswith("deepspeed.json"):
+            return json.loads(file.text)["zero_optimization"]
+    return {}
+
+
+def _offload(stage: Stage) -> bool:
+    if (stage.config.get("fsdp_config") or {}).get("offload_params"):
+        return True
+    return bool(stage.config.get("deepspeed")) and "offload_optimizer" in _deepspeed(stage)
+
+
+def _blocks(config: Mapping[str, Any]) -> bool:
+    """Whether the rows are blocks that fill the length: Axolotl takes rows as they are where `type` is empty."""
+    return any(data.get("type") == "" for data in config.get("datasets") or ())
+
+
+def _every(config: Mapping[str, Any], what: str) -> int:
+    by_steps = config.get(f"{what}_strategy") == "steps" or f"{what}_strategy" not in config
+    return int(config.get(f"{what}_steps") or 0) if by_steps else 0
+
+
+def _fused_loss(config: Mapping[str, Any]) -> str:
+    if config.get("cut_cross_entropy"):
+        return "cut"
+    if config.get("liger_fused_linear_cross_entropy"):
+        return "fused"
+    return "chunked" if config.get("chunked_cross_entropy") else "none"

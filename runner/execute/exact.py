@@ -1,0 +1,163 @@
+"""Exact: the real model, built as Axolotl builds it, takes training steps on fake tensors; every byte is counted.
+
+No weights, no GPU, no data: PyTorch's FakeTensorMode carries shapes and dtypes alone. What needs a GPU's own code
+(FlashAttention, 4-bit layers, 8-bit Adam) is replaced by stand-ins that ask for the same memory.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.flop_counter import FlopCounterMode
+
+from runner.estimate.workload import Workload
+from runner.execute import stand_ins
+from runner.execute.building import DTYPES, build, optimizer_of, pretended_mesh, spread
+from runner.execute.live import Live
+
+
+@dataclass(frozen=True)
+class Traced:
+    """What a trace found: counts, bytes, floating-point operations of one micro batch, seconds that the trace took.
+
+    weights, gradients, optimizer: bytes held between steps. activations: bytes alive after the forward pass beyond
+    those. peak, evaluation_peak: most bytes alive in training and in evaluation. peak_at: the operation at the peak.
+    """
+
+    parameters: int
+    trainable: int
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+    peak: int
+    peak_at: str
+    evaluation_peak: int
+    flops: int
+    seconds: float
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def trace(workload: Workload, operations: bool = True) -> Traced:
+    """A training step and an evaluation of a workload on one of its GPUs; ZeRO and offloading are left out.
+
+    operations: whether to count them too, which takes half as long again.
+
+    Raises ValueError where transformers or peft cannot build the model.
+    """
+    started = time.monotonic()
+    live, mesh = Live(), pretended_mesh(workload)
+    with FakeTensorMode(allow_non_fake_inputs=True), live, live.resizing():
+        model = build(workload)
+        counts = _counts(model)
+        buckets = spread(workload, model, mesh)
+        gc.collect()
+        optimizer = optimizer_of(workload, model)
+        weights = live.bytes - sum(bucket.untyped_storage().nbytes() for bucket in buckets)
+        _prime(model, optimizer)
+        held = live.bytes
+        live.reset()
+        step = _step(workload, model, optimizer, live)
+        peak, at = live.peak, live.at
+        evaluation = _evaluate(workload, model, live)
+        flops = _operations(workload, model) if operations else 0
+    return Traced(
+        *counts,
+        weights=weights,
+        gradients=step["gradients"],
+        optimizer=held - weights - sum(bucket.untyped_storage().nbytes() for bucket in buckets),
+        activations=step["activations"],
+        peak=peak,
+        peak_at=at,
+        evaluation_peak=evaluation,
+        flops=flops,
+        seconds=round(time.monotonic() - started, 1),
+    )
+
+
+def _counts(model: torch.nn.Module) -> tuple[int, int]:
+    def size(parameter: torch.nn.Parameter) -> int:
+        return parameter.numel() * (2 if parameter.dtype == torch.uint8 else 1)
+
+    everything = list(model.parameters())
+    return sum(map(size, everything)), sum(size(part) for part in everything if part.requires_grad)
+
+
+def forward(workload: Workload, model: torch.nn.Module, rows: int, device: str = "cpu") -> torch.Tensor:
+    """The loss, through the path that Trainer and accelerate take: autocast, and outputs raised to fp32."""
+    from accelerate.utils import convert_to_fp32
+
+    tokens = torch.zeros((rows, workload.sequence_len), dtype=torch.long, device=device)
+    mixed = workload.precision != "fp32"
+    half = DTYPES[workload.precision] if mixed else torch.bfloat16
+    with stand_ins.autocast_seen(mixed), torch.autocast(device, dtype=half, enabled=mixed):
+        output = model(input_ids=tokens, labels=tokens, use_cache=False)
+    return (convert_to_fp32(output) if mixed else output)["loss"]
+
+
+def _operations(workload: Workload, model: torch.nn.Module) -> int:
+    with FlopCounterMode(display=False) as counter:
+        forward(workload, model, workload.micro_batch_size).backward()
+    model.zero_grad()
+    return counter.get_total_flops() + _attention_flops(workload)
+
+
+def _prime(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """An empty step, after which the optimizer has its state, as it has in every step but the first."""
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.grad = torch.empty_like(parameter)
+    optimizer.step()
+    optimizer.zero_grad()
+    gc.collect()
+
+
+def _step(workload: Workload, model: Any, optimizer: Any, live: Live) -> dict[str, int]:
+    found = {}
+    for _ in range(min(2, workload.accumulation)):
+        before = live.bytes
+        loss = forward(workload, model, workload.micro_batch_size)
+        found["activations"] = live.bytes - before
+        loss.backward()
+        del loss
+    gc.collect()
+    gradients = [_local(parameter.grad) for parameter in model.parameters() if parameter.grad is not None]
+    found["gradients"] = sum(gradient.numel() * gradient.itemsize for gradient in gradients)
+    del gradients
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    torch.nn.utils.clip_grad_norm_(trained, 1.0, foreach=True)
+    optimizer.step()
+    optimizer.zero_grad()
+    gc.collect()
+    return found
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    return getattr(tensor, "_local_tensor", tensor)
+
+
+def _evaluate(workload: Workload, model: Any, live: Live) -> int:
+    model.eval()
+    live.reset()
+    with torch.no_grad():
+        forward(workload, model, workload.evaluation_batch_size)
+    model.train()
+    return live.peak
+
+
+def _attention_flops(workload: Workload) -> int:
+    """What the stand-in for FlashAttention does not do: half of the square, forward 4 and backward 10 operations a
+    pair and channel (Dao 2023, arXiv 2307.08691, section 4.1), forward twice with checkpointing."""
+    if workload.attention == "eager":
+        return 0
+    model = workload.model
+    pairs = workload.micro_batch_size * workload.sequence_len**2 // 2
+    passes = 4 * (2 if workload.checkpointing else 1) + 10
+    return passes * pairs * model.num_attention_heads * model.head_dim * model.num_hidden_layers

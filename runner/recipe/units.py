@@ -1,0 +1,48 @@
+"""Amounts as people write them: `5 min`, `45 GB`, `44.4 GiB`. GB is 10^9 bytes and GiB 2^30; they are never mixed."""
+
+from __future__ import annotations
+
+import re
+
+SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
+BYTES = {"MB": 10**6, "GB": 10**9, "TB": 10**12, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_AMOUNT = re.compile(r"(\d+(?:\.\d+)?) ?([A-Za-z]+)\Z")
+
+
+def seconds(text: str) -> float:
+    """Seconds of `90 s`, `5 min`, `1.5 h` or `2 d`. Raises ValueError for anything else."""
+    return _amount(text, SECONDS)
+
+
+def size(text: str) -> float:
+    """Bytes of `45 GB` or `44.4 GiB`. Raises ValueError for anything else."""
+    return _amount(text, BYTES)
+
+
+def _amount(text: str, units: dict[str, int]) -> float:
+    found = _AMOUNT.match(text)
+    if not found or found[2] not in units:
+        raise ValueError(f"{text} has none of the units {', '.join(units)}")
+    return float(found[1]) * units[found[2]]
+
+
+def gib(count: float) -> str:
+    return f"{count / 2**30:.1f} GiB"
+
+
+def both(count: float) -> str:
+    """An amount of memory in both counts, because cards are sold in one and report the other."""
+    return f"{count / 2**30:.1f} GiB ({count / 10**9:.1f} GB)"
+
+
+def duration(count: float) -> str:
+    """Seconds in the unit that reads best."""
+    for unit, size_ in (("d", 86400), ("h", 3600), ("min", 60)):
+        if count >= 2 * size_:
+            return f"{count / size_:.1f} {unit}"
+    return f"{count:.0f} s"
+
+
+def speed(count: float) -> str:
+    """A rate with three digits that say something."""
+    return f"{count:,.0f}" if count >= 100 else f"{count:.3g}"

@@ -1,0 +1,256 @@
+"""What a run needs, by formula: counts to the last parameter, memory part by part, time, disk."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+import pytest
+
+from benchmarks.estimate_accuracy import MODELS
+from runner import catalog
+from runner.estimate import advice, duration, forecast, memory, parameters, rows, storage
+from runner.estimate.workload import Adapter, Workload, from_stage
+from runner.plan import Machines
+from runner.recipe import units
+from runner.recipe.check import load
+from runner.scenarios import translate
+from runner.targets import place
+from tests.conftest import RECIPES, ROOT
+
+SMOL = catalog.model("HuggingFaceTB/SmolLM3-3B")
+SEVEN_B = next(model for model in MODELS if model.id == "seven-b")
+ONE = Machines(1, 1, "NVIDIA-L40S", 32, 8)
+LAST_TWO = ("^model.layers.34.", "^model.layers.35.", "^model.embed_tokens.weight$")
+
+
+def work(model=SMOL, **other) -> Workload:
+    return Workload(model=model, machines=other.pop("machines", ONE), **other)
+
+
+def planned(path, *sets):
+    from runner.recipe.changes import from_options
+
+    recipe, _, _ = load(path, from_options(sets))
+    return recipe, translate(recipe, place(recipe))
+
+
+def on_meta(model) -> dict[str, tuple[int, ...]]:
+    """The names and shapes that transformers itself gives the model, on the meta device."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from runner.execute.building import hf_config
+
+    with torch.device("meta"):
+        built = AutoModelForCausalLM.from_config(hf_config(work(model)))
+    return {name: tuple(parameter.shape) for name, parameter in built.named_parameters()}
+
+
+def trainable_models():
+    known = [catalog.model(name) for name in catalog.model_ids()]
+    found = {model.id: model for model in (*known, *MODELS) if model}
+    assert len(found) > 5, "no models found: the test would look at nothing"
+    return list(found.values())
+
+
+@pytest.mark.parametrize("model", trainable_models(), ids=lambda model: model.id.replace("/", "-"))
+def test_parameters_are_those_of_the_meta_device(model):
+    assert dict(parameters.named(model)) == on_meta(model)
+    if model.parameters:
+        assert parameters.total(model) == model.parameters
+
+
+def test_the_figures_that_were_counted_by_hand():
+    assert parameters.total(SMOL) == 3_075_098_624
+    assert parameters.trainable(work(unfrozen=LAST_TWO)) == 418_914_304
+    assert parameters.total(SEVEN_B) == 6_083_055_616
+    phi = next(model for model in MODELS if model.id == "Phi-4-mini")
+    assert parameters.total(phi) == 3_836_021_760
+    assert parameters.trainable(work(phi, adapter=Adapter(128, phi.linear))) == 184_549_376
+
+
+def test_phi_3_small_has_the_parameters_that_were_counted():
+    small = catalog.from_config(
+        "phi-3-small",
+        {
+            "model_type": "phi3small",
+            "hidden_size": 4096,
+            "intermediate_size": 14336,
+            "num_hidden_layers": 32,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "vocab_size": 100352,
+            "max_position_embeddings": 8192,
+            "tie_word_embeddings": True,
+        },
+    )
+    small = replace(small, linear=("query_key_value", "dense", "up_proj", "down_proj"))
+    assert parameters.total(small) == 7_392_272_384
+    assert parameters.trainable(work(small, adapter=Adapter(128, small.linear))) == 285_212_672
+
+
+def test_the_parts_add_up_to_the_whole():
+    found = memory.estimate(work(unfrozen=LAST_TWO, micro_batch_size=8))
+    assert sum(found.parts().values()) == found.total
+    assert found.tensors == found.total - found.context - found.slack
+
+
+def test_micro_batch_8_of_1024_without_checkpointing_does_not_fit_48_gb():
+    found = memory.estimate(
+        work(unfrozen=LAST_TWO, micro_batch_size=8, evaluation_batch_size=8, checkpointing=False, accumulation=2)
+    )
+    assert 45 < found.tensors / 2**30 < 47
+    assert found.total > memory.usable(catalog.gpu("NVIDIA-L40S"))
+
+
+def test_ddp_holds_gradients_twice_and_zero_splits_what_its_stage_splits():
+    machines = Machines(1, 8, "NVIDIA-H100-80GB-HBM3", 256, 64)
+    ddp = memory.held(work(SEVEN_B, machines=machines, sharding="ddp"))
+    assert ddp.buffers == ddp.gradients == 2 * parameters.total(SEVEN_B)
+    one, two, three = (memory.held(work(SEVEN_B, machines=machines, sharding=f"zero{n}")) for n in (1, 2, 3))
+    assert one.optimizer == 12 * parameters.total(SEVEN_B) // 8
+    assert one.gradients == 8 * two.gradients
+    assert two.weights == 8 * three.weights
+    assert memory.held(work(SEVEN_B, machines=machines, sharding="zero2", offload=True)).optimizer == 0
+
+
+def test_an_8_bit_optimizer_keeps_embeddings_in_full():
+    state = memory.held(work(unfrozen=("^model.embed_tokens.weight$",), optimizer="adamw_bnb_8bit"))
+    assert state.optimizer == 8 * SMOL.vocab_size * SMOL.hidden_size
+
+
+def test_a_4_bit_base_takes_a_little_more_than_half_a_byte_a_number():
+    linear = SMOL.num_hidden_layers * sum(prod(shape) for shape in parameters.linear(SMOL).values())
+    adapter = Adapter(8, SMOL.linear, four_bit=True)
+    rest = 2 * (parameters.total(SMOL) - linear) + 4 * parameters.adapter(work(adapter=adapter))
+    assert memory.held(work(adapter=adapter)).weights - rest == pytest.approx(0.5159 * linear, rel=1e-3)
+
+
+def test_frozen_layers_below_the_first_trained_one_keep_nothing():
+    high = memory.estimate(work(SEVEN_B, unfrozen=("^model.layers.31.",), checkpointing=False, micro_batch_size=4))
+    low = memory.estimate(work(SEVEN_B, unfrozen=("^model.layers.0.",), checkpointing=False, micro_batch_size=4))
+    assert high.activations < low.activations / 10
+
+
+def test_a_fused_loss_never_holds_all_logits():
+    plain, fused = (memory.estimate(work(MODELS[2], micro_batch_size=8, fused_loss=way)) for way in ("none", "fused"))
+    assert plain.logits == 12 * 8 * 1024 * 262_144
+    assert fused.total < plain.total / 3
+
+
+def test_liger_holds_all_logits_in_evaluation_and_cut_cross_entropy_does_not():
+    plain, liger, cut = (
+        memory.estimate(work(fused_loss=way, evaluation_batch_size=8)) for way in ("none", "fused", "cut")
+    )
+    assert liger.evaluation == plain.evaluation
+    assert cut.evaluation < plain.evaluation - 8 * 8 * 1024 * SMOL.vocab_size
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_a_workload_is_read_from_the_config_that_the_engine_gets(path):
+    recipe, plan = planned(path)
+    for stage in plan.stages:
+        if stage.engine != "axolotl":
+            continue
+        found = from_stage(stage, recipe.model_facts or SMOL)
+        assert found.micro_batch_size == stage.config["micro_batch_size"]
+        assert found.accumulation == stage.config["gradient_accumulation_steps"]
+        assert found.checkpointing is bool(stage.config["gradient_checkpointing"])
+        assert found.effective_batch_size == plan.facts["effective_batch_size"]
+
+
+def test_steps_tokens_and_warmup_of_the_survival_recipe():
+    recipe, plan = planned(ROOT / "recipes" / "survival.yaml")
+    (found,) = forecast.of(recipe, plan, given_rows=2845)
+    assert found.time.steps == 4 * 41  # 2,561 rows in batches of 64, the last one smaller
+    assert found.warmup_steps == 5
+    assert found.time.rows_a_step == 64
+
+
+def test_packed_rows_fill_the_length_and_padded_ones_do_not():
+    packed = work(packing=True, rows=1000, row_tokens=100.0)
+    assert duration.row_tokens(packed) == 1024
+    assert duration.steps(packed) == 98
+    assert duration.row_tokens(replace(packed, packing=False, micro_batch_size=4)) == pytest.approx(130)
+
+
+def test_operations_are_six_a_weight_and_token_and_eight_with_checkpointing():
+    kept = duration.flops(work(SEVEN_B, checkpointing=False, sequence_len=64), rows=1)
+    weights = parameters.total(SEVEN_B) - SEVEN_B.vocab_size * SEVEN_B.hidden_size
+    assert kept == pytest.approx(6 * weights * 64, rel=0.01)
+    again = duration.flops(work(SEVEN_B, sequence_len=64), rows=1)
+    assert again == pytest.approx(8 * weights * 64, rel=0.02)
+
+
+def test_more_machines_are_faster_but_never_more_than_their_number():
+    recipe, plan = planned(ROOT / "recipes" / "survival.yaml")
+    (found,) = forecast.of(recipe, plan, given_rows=2845)
+    speeds = [found.on(count).time.samples_a_second for count in (1, 2, 4)]
+    assert speeds[0] < speeds[1] < speeds[2] < 4 * speeds[0]
+    assert found.on(1).time.waiting_seconds == 0 < found.on(2).time.waiting_seconds
+
+
+def test_the_largest_micro_batch_fits_and_the_next_one_does_not():
+    budget = memory.usable(catalog.gpu("NVIDIA-L40S"))
+    job = work(unfrozen=LAST_TWO)
+    largest = advice.largest_micro_batch(job, budget)
+
+    def total(rows: int) -> int:
+        return memory.estimate(replace(job, micro_batch_size=rows, evaluation_batch_size=rows)).total
+
+    assert total(largest) <= budget < total(largest + 1)
+
+
+def test_advice_makes_it_fit_and_keeps_the_effective_batch():
+    recipe, plan = planned(
+        ROOT / "recipes" / "survival.yaml", "train.micro_batch_size=64", "train.effective_batch_size=512"
+    )
+    (found,) = forecast.of(recipe, plan)
+    assert found.fits is False
+    offers = advice.cheapest(recipe, found.workload, found.gpu, found.usable)
+    assert len(offers) == 3
+    for offer in offers:
+        card = catalog.gpu(offer.workload.machines.gpu)
+        assert memory.estimate(offer.workload).total <= memory.usable(card)
+    assert offers[0].workload.effective_batch_size == found.workload.effective_batch_size
+    assert offers[0].lines[0].startswith("train.micro_batch_size: ")
+
+
+def test_rows_are_counted_in_the_file_that_the_recipe_names(tmp_path):
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"a": 1}\n' * 100)
+    found = rows.known({"path": str(file), "validation_share": 0.1}, tmp_path / "data")
+    assert (found.training, found.validation) == (90, 10)
+    assert rows.known({"hub": "someone/unknown"}, tmp_path).training is None
+    assert rows.known({"hub": "someone/unknown"}, tmp_path, given=50).training == 50
+
+
+def test_a_claim_that_is_too_small_is_named_with_what_fills_it():
+    recipe, plan = planned(ROOT / "recipes" / "survival.yaml")
+    changed = load(ROOT / "recipes" / "survival.yaml")[0]
+    (found,) = forecast.of(recipe, plan)
+    small = replace(plan, site={**plan.site, "claims": [{**plan.site["claims"][0], "size_gib": 20}]})
+    (problem,) = storage.problems(found.workload, small, found.stage, changed.document)
+    assert problem.message.startswith("The claim `trained-models-pvc` has 20 GiB, and the run writes ")
+    assert "model download 5.7" in problem.message
+
+
+@pytest.mark.parametrize("name", catalog.gpu_names())
+def test_every_gpu_has_its_figures_and_their_source(name):
+    gpu = catalog.gpu(name)
+    assert gpu.source and gpu.usable_source
+    assert 0.9 * gpu.memory_gib < gpu.usable_gib < gpu.memory_gib
+    assert gpu.bf16 == bool(gpu.bf16_tflops)
+    assert gpu.fp16_tflops >= gpu.fp32_tflops > 0
+    assert gpu.memory_gb_s > gpu.link_gb_s > 0
+
+
+def test_gb_and_gib_are_never_confused():
+    assert units.size("45 GB") == 45 * 10**9
+    assert units.size("45GiB") == 45 * 2**30
+    assert units.both(2**30) == "1.0 GiB (1.1 GB)"
+    assert units.seconds("5 min") == 300
+    assert [units.duration(count) for count in (45, 150, 9000, 200_000)] == ["45 s", "2.5 min", "2.5 h", "2.3 d"]
+    with pytest.raises(ValueError, match="has none of the units"):
+        units.size("45 apples")

@@ -1,0 +1,265 @@
+"""`recipe plan`: what it prints, what it refuses, and that `check` says the same."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+from runner.catalog import from_config
+from runner.estimate import forecast, limits, memory
+from runner.examine import examine
+from runner.recipe.changes import from_options
+from runner.recipe.check import load, scenarios
+from runner.scenarios import translate
+from runner.targets import place
+from tests.conftest import RECIPES, ROOT
+
+HOPES = sorted((ROOT / "tests" / "fixtures" / "hopes").glob("*.yaml"))
+TOO_MUCH = (
+    ("micro_batch_size: 8", "micro_batch_size: 64"),
+    ("effective_batch_size: 64", "effective_batch_size: 512"),
+)
+
+
+def broken(path, *sets, price=None, rows=None):
+    """The limits of a recipe that do not hold: line of the recipe, message, hint."""
+    recipe, _, _ = load(path, from_options(sets))
+    plan = translate(recipe, place(recipe))
+    found = limits.broken(recipe, forecast.of(recipe, plan, price, rows))
+    return [(problem.source.strip().partition(" ")[0], problem.message, problem.hint) for problem in found]
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_every_starter_recipe_holds_its_own_limits(path, recipe_command):
+    assert broken(path) == []
+    done = recipe_command("plan", path)
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_survival_recipe_states_limits():
+    recipe, _, _ = load(ROOT / "recipes" / "survival.yaml")
+    assert (recipe.limits.time, recipe.limits.gpu_memory) == ("10 min", "45 GB")
+
+
+def test_a_plan_shows_what_people_ask_for(recipe_command):
+    done = recipe_command("plan", ROOT / "recipes" / "survival.yaml", "--price", "2", "--machines", "1,2,4")
+    assert done.returncode == 0, done.stdout
+    for wanted in (
+        "3,075,098,624, 418,914,304 of them trained (13.62%)",
+        "64 rows: 8 × 2 × 4 GPUs",
+        "164, ",
+        "5 steps (3.0%)",
+        "claim trained-models-pvc, 100 GiB",
+        "at 2 a GPU hour",
+        "On more machines",
+        "fake-tensor runs alone",
+    ):
+        assert wanted in done.stdout
+    assert done.stderr == ""
+
+
+def test_json_and_table_are_one_plan(recipe_command):
+    done = recipe_command("plan", ROOT / "recipes" / "survival.yaml", "--format", "json", "--machines", "1,4")
+    found = json.loads(done.stdout)
+    (stage,) = found["stages"]
+    assert stage["trainable_parameters"] == 418_914_304
+    assert sum(stage["gpu_memory_bytes"]["parts"].values()) == stage["gpu_memory_bytes"]["total"]
+    assert stage["fits"] is True and found["problems"] == []
+    assert [other["gpus"] for other in stage["machines"]] == [1, 4]
+    shown = f"{stage['gpu_memory_bytes']['total'] / 2**30:.1f} GiB"
+    assert shown in recipe_command("plan", ROOT / "recipes" / "survival.yaml").stdout
+
+
+def test_a_recipe_that_does_not_fit_exits_1_with_three_changes(edited, recipe_command):
+    path = edited(*TOO_MUCH)
+    done = recipe_command("plan", path)
+    assert done.returncode == 1
+    said = done.stdout.split("\n\n", 1)[1]
+    assert "Stage `train` needs " in said and "and NVIDIA L40S 48 GB has 44.4 GiB (47.7 GB) to use." in said
+    assert "What makes it fit, cheapest first:\n  1. `train.micro_batch_size: 16`, " in said
+    assert "`train.gradient_accumulation_steps: 8` (same effective batch; " in said
+    assert "\n  3. " in said
+
+
+def test_check_notes_what_plan_refuses_in_the_same_figures(edited):
+    path = edited(*TOO_MUCH)
+    (note,) = examine(path)
+    recipe, _, _ = load(path)
+    (stage,) = forecast.of(recipe, translate(recipe, place(recipe)))
+    refused = forecast.too_large(recipe, stage)
+    assert (note.message, note.hint, note.line) == (refused.message, refused.hint, refused.line)
+    assert (note.severity, refused.severity) == ("note", "error")
+
+
+def test_a_recipe_that_fits_gets_no_note():
+    assert examine(ROOT / "recipes" / "survival.yaml") == []
+
+
+def test_a_limit_on_memory_names_what_breaks_it_and_what_would_hold(edited):
+    path = edited(("gpu_memory: 45 GB", "gpu_memory: 20 GB"))
+    ((at, message, hint),) = broken(path)
+    assert at == "gpu_memory:"
+    assert message == (
+        "Stage `train` needs 23.7 GiB (25.4 GB) on each GPU, and the limit is 20 GB. "
+        "Most of it: logits 11.7 GiB, weights 5.7 GiB, optimizer 1.6 GiB."
+    )
+    assert hint.startswith(
+        "What makes it fit, cheapest first:\n"
+        "  1. `train.micro_batch_size: 4`, `train.gradient_accumulation_steps: 4` (same effective batch; "
+    )
+
+
+def test_a_limit_on_time_names_the_speed_and_what_would_hold(edited):
+    path = edited(("time: 10 min", "time: 3 min"))
+    ((at, message, hint),) = broken(path)
+    assert at == "time:"
+    assert message.startswith("The run takes about ")
+    assert " on 4 × NVIDIA L40S 48 GB, and the limit is 3 min: 164 steps of " in message
+    assert " steps in place of 164 (`epochs: " in hint and "or `machines.nodes: " in hint
+    assert hint.endswith("Training itself stops at the limit with what it has learned by then.")
+
+
+def test_a_limit_on_cost_needs_a_price(edited):
+    path = edited(("gpu_memory: 45 GB ", "cost: 0.1 "))
+    ((at, message, hint),) = broken(path)
+    assert (at, message) == ("cost:", "Whether this limit holds cannot be told: nobody has named a price.")
+    assert hint == "Write `limits.price_per_gpu_hour`, or give `--price`."
+    ((_, message, _),) = broken(path, price=2.0)
+    assert message.startswith("The run costs about 0.") and message.endswith("GPU hours at 2), and the limit is 0.1.")
+    assert broken(path, "limits.cost=100", price=2.0) == []
+    assert broken(path, "limits.cost=100", "limits.price_per_gpu_hour=2") == []
+
+
+def test_a_limit_that_cannot_be_judged_is_not_taken_for_kept(edited):
+    path = edited(("hub: cahlen/offline-practical-skills-qa-synthetic", "hub: someone/else"))
+    ((at, message, _),) = broken(path)
+    assert at == "time:"
+    assert message == (
+        "Whether this limit holds cannot be told: nobody has counted the rows; `--rows N` says how many there are."
+    )
+    assert broken(path, rows=2845) == []
+
+
+def test_a_scenario_without_formulas_says_so_and_promises_nothing(recipe_command):
+    done = recipe_command("plan", ROOT / "recipes" / "resnet.yaml", "--set", "limits.time=5 min")
+    assert done.returncode == 1
+    assert "Stage `train` is trained by the engine `images`, for which there are no formulas." in done.stdout
+    assert (
+        "--set limits.time=5 min: Whether this limit holds cannot be told: "
+        "there are no formulas for the scenario `image-classification`." in done.stdout
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("time: 5 minutes", "`time` cannot be `5 minutes`."),
+        ("time: 5", "`time` must be text, and `5` is a number."),
+        ("gpu_memory: 45 gb", "`gpu_memory` cannot be `45 gb`."),
+    ],
+)
+def test_an_amount_without_its_unit_is_refused(edited, text, message):
+    path = edited(("  time: 10 min", f"  {text}"), ("  gpu_memory: 45 GB ", "  samples_per_second: 1 "))
+    assert message in [problem.message for problem in examine(path)]
+
+
+def test_an_architecture_without_formulas_is_named(tmp_path, edited, recipe_command):
+    path = edited(("base: HuggingFaceTB/SmolLM3-3B ", "base: strange "))
+    (path.parent / "strange").mkdir()
+    config = {"model_type": "mamba", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 36}
+    config |= {"num_attention_heads": 4, "vocab_size": 512, "max_position_embeddings": 2048}
+    (path.parent / "strange" / "config.json").write_text(json.dumps(config))
+    done = recipe_command("plan", path)
+    assert done.returncode == 1
+    assert "There are no formulas for models of the type 'mamba'" in done.stderr + done.stdout
+    assert all(problem.severity == "note" for problem in examine(path))
+
+
+def test_a_plan_takes_well_under_a_second():
+    """Measured beside the bare interpreter, so that a busy machine slows both."""
+    code = "from runner.cli import main; main(['plan', 'recipes/survival.yaml', '--format', 'json'])"
+    took = []
+    for _ in range(3):
+        began = time.perf_counter()
+        subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True)
+        took.append(time.perf_counter() - began)
+    assert min(took) < 2.0
+
+
+def test_planning_loads_nothing_heavy():
+    code = (
+        "import sys, contextlib\nfrom runner.cli import main\n"
+        "with contextlib.suppress(SystemExit):\n    main(['plan', 'recipes/survival.yaml'])\n"
+        "print([name for name in ('torch', 'transformers', 'datasets', 'numpy', 'pydantic') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("[]\n")
+
+
+def test_counts_of_machines_are_checked(recipe_command):
+    done = recipe_command("plan", ROOT / "recipes" / "survival.yaml", "--machines", "1,x")
+    assert done.returncode == 2
+    assert done.stderr == "`--machines 1,x` is no list of counts.\nFor example: --machines 1,2,4\n"
+
+
+def test_there_are_fixtures_of_hopes():
+    assert len(HOPES) == 2
+
+
+needs = {
+    scenario: pytest.mark.skipif(scenario not in scenarios(), reason=f"no scenario {scenario} yet")
+    for scenario in ("lora", "causal-lm")
+}
+
+
+@needs["lora"]
+def test_what_was_hoped_of_one_l40s_is_answered_line_by_line():
+    found = {at: message for at, message, _ in broken(HOPES[0], rows=90_000)}
+    assert set(found) == {"weights:", "adapter:", "optimizer:", "time:", "samples_per_second:"}
+    assert found["weights:"] == "`weights` takes 13.8 GiB (14.8 GB) in stage `train`, and 6 GB are stated."
+    assert found["adapter:"] == "`adapter` takes 1.1 GiB (1.1 GB) in stage `train`, and 0.5 GB are stated."
+    assert found["optimizer:"] == "`optimizer` takes 2.1 GiB (2.3 GB) in stage `train`, and 1 GB are stated."
+    assert " h on 1 × NVIDIA L40S 48 GB, and the limit is 90 s: " in found["time:"]
+    assert found["samples_per_second:"].endswith("samples a second, and 1000 are stated.")
+
+
+@needs["causal-lm"]
+@pytest.mark.parametrize(("gpu", "hours"), [("NVIDIA-A100-SXM4-80GB", 50), ("NVIDIA-H100-80GB-HBM3", 40)])
+def test_pretraining_on_one_gpu_takes_days_and_not_hours(gpu, hours):
+    ((at, message, _),) = broken(HOPES[1], f"machines.gpu={gpu}", f"limits.time={hours} h")
+    assert at in ("time:", "")
+    assert " d on 1 × " in message and f"and the limit is {hours} h: 100,000 steps of " in message
+
+
+def test_the_7b_on_one_gpu_by_arithmetic_alone():
+    """What no efficiency can beat: 100,000 steps of 32 rows of 1,024 tokens, six operations a weight and token."""
+    from runner.catalog import gpu
+    from runner.estimate import duration
+    from runner.estimate.workload import Workload
+    from runner.plan import Machines
+
+    config = json.loads((ROOT / "tests/fixtures/hopes/seven-b/config.json").read_text())
+    model = from_config("seven-b", config)
+    for name, hoped, fp8 in (
+        ("NVIDIA-A100-SXM4-80GB", 50, False),
+        ("NVIDIA-H100-80GB-HBM3", 40, False),
+        ("NVIDIA-H100-80GB-HBM3", 30, True),
+    ):
+        job = Workload(
+            model,
+            Machines(1, 1, name, 128, 8),
+            micro_batch_size=8,
+            accumulation=4,
+            max_steps=100_000,
+            packing=True,
+            fp8=fp8,
+        )
+        least = 6 * 6.08e9 * 32 * 1024 * 100_000 / duration.rate(job, gpu(name)) / 3600
+        found = duration.estimate(job, gpu(name)).total_seconds / 3600
+        assert found > least
+        assert found > 1.5 * hoped
+    assert memory.estimate(job).total > 0

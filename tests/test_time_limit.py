@@ -1,0 +1,189 @@
+"""A time limit ends training in time, with a saved and usable model."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from runner.recipe.changes import from_options
+from runner.recipe.check import load
+from runner.scenarios import translate
+from runner.targets import place
+from runner.training.settings import RunSettings
+from tests.conftest import ROOT
+
+SURVIVAL = ROOT / "recipes" / "survival.yaml"
+
+
+def settings(folder, limit) -> RunSettings:
+    return RunSettings(
+        name="x",
+        fingerprint="f",
+        run_dir=str(folder),
+        recipe_file="r",
+        backend="gloo",
+        world_size=1,
+        effective_batch_size=2,
+        base_learning_rate=1e-3,
+        learning_rate=1e-3,
+        time_limit_seconds=limit,
+        demo={"base_model": "m"},
+    )
+
+
+def emitted(*sets):
+    recipe, _, _ = load(SURVIVAL, from_options(sets))
+    return translate(recipe, place(recipe)).stages[0].config["recipe_runner"]
+
+
+def test_the_recipe_s_limit_reaches_the_training_process():
+    assert emitted()["time_limit_seconds"] == 600
+    assert emitted("limits.time=1.5 h")["time_limit_seconds"] == 5400
+    assert "time_limit_seconds" not in emitted("limits.time=")
+
+
+def test_a_longer_limit_goes_on_with_the_same_run():
+    assert emitted()["fingerprint"] == emitted("limits.time=1.5 h")["fingerprint"]
+
+
+@pytest.fixture
+def trained(tmp_path):
+    """Trains a tiny random model with transformers' own Trainer, a tenth of a second a step and more."""
+
+    def train(limit: float):
+        import torch
+        from transformers import AutoConfig, AutoModelForCausalLM, Trainer, TrainerCallback, TrainingArguments
+
+        from runner.training.timelimit import TimeLimit
+
+        class Slow(TrainerCallback):
+            def on_substep_end(self, *args, **kwargs):
+                pass
+
+            def on_pre_optimizer_step(self, *args, **kwargs):
+                time.sleep(0.1)
+
+        torch.manual_seed(0)
+        config = AutoConfig.for_model(
+            "llama",
+            hidden_size=16,
+            intermediate_size=32,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            vocab_size=64,
+            pad_token_id=None,
+        )
+        rows = [{"input_ids": [1, 2, 3, 4], "labels": [1, 2, 3, 4]} for _ in range(400)]
+        arguments = TrainingArguments(
+            output_dir=str(tmp_path / "checkpoints"),
+            per_device_train_batch_size=2,
+            num_train_epochs=1,
+            eval_strategy="epoch",
+            save_strategy="epoch",
+            load_best_model_at_end=True,
+            metric_for_best_model="eval_loss",
+            use_cpu=True,
+            report_to=[],
+            disable_tqdm=True,
+        )
+        limiter = TimeLimit(settings(tmp_path, limit))
+        trainer = Trainer(
+            AutoModelForCausalLM.from_config(config),
+            arguments,
+            train_dataset=rows,
+            eval_dataset=rows[:4],
+            callbacks=[Slow(), limiter],
+        )
+        began = time.monotonic()
+        trainer.train()
+        return trainer, time.monotonic() - began, limiter
+
+    return train
+
+
+def test_training_stops_at_the_limit_with_an_evaluated_and_saved_model(trained, tmp_path):
+    from transformers import AutoModelForCausalLM
+
+    trainer, took, _ = trained(limit=3.0)
+    state = trainer.state
+    assert 0 < state.global_step < state.max_steps == 200
+    assert took < 4.0
+    assert len([entry for entry in state.log_history if "eval_loss" in entry]) == 1
+    assert state.best_model_checkpoint == str(tmp_path / "checkpoints" / f"checkpoint-{state.global_step}")
+    assert AutoModelForCausalLM.from_pretrained(state.best_model_checkpoint).num_parameters() > 0
+    noted = json.loads((tmp_path / "time_limit.json").read_text())
+    assert noted["reached"] is True
+    # The time of the first evaluation and of the first checkpoint is not known beforehand.
+    assert noted["used_seconds"] <= noted["limit_seconds"] + 1 == 4.0
+
+
+def limiter(folder, limit):
+    from runner.training.timelimit import TimeLimit
+
+    return TimeLimit(settings(folder, limit))
+
+
+def control():
+    flags = ("should_training_stop", "should_evaluate", "should_save", "should_log")
+    return SimpleNamespace(**dict.fromkeys(flags, False))
+
+
+def test_time_for_one_evaluation_is_kept_back(tmp_path):
+    import torch
+
+    one = limiter(tmp_path, 100.0)
+    state = SimpleNamespace(global_step=1, max_steps=9, is_world_process_zero=True)
+    args, asked = SimpleNamespace(device=torch.device("cpu"), eval_strategy="steps", save_strategy="steps"), control()
+    one.on_step_end(args, state, asked)
+    assert not asked.should_training_stop
+    one.longest_evaluation = 99.99
+    time.sleep(0.02)
+    one.on_step_end(args, state, asked)
+    assert asked.should_training_stop and asked.should_evaluate and asked.should_save
+
+
+def test_a_restarted_run_has_only_what_is_left(tmp_path):
+    (tmp_path / "time_limit.json").write_text(json.dumps({"limit_seconds": 100, "used_seconds": 80, "reached": False}))
+    again = limiter(tmp_path, 100.0)
+    again.on_train_begin(None, SimpleNamespace(global_step=5), None)
+    assert 80 <= again.used < 81
+    fresh = limiter(tmp_path, 100.0)
+    fresh.on_train_begin(None, SimpleNamespace(global_step=0), None)
+    assert fresh.used < 1
+
+
+@pytest.mark.long
+def test_axolotl_stops_at_the_limit_and_leaves_its_results(tmp_path):
+    """A rehearsal's own config once more, with a limit in it, through Axolotl itself."""
+    import yaml
+
+    env = os.environ | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "AXOLOTL_DO_NOT_TRACK": "1"}
+    command = [sys.executable, "-m", "runner", "rehearse", str(SURVIVAL), "--set", "machines.nodes=1"]
+    command += ["--set", "train.effective_batch_size=16"]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = tmp_path / "runs" / "survival-rehearsal"
+    config = yaml.safe_load((run / "config" / "axolotl.yaml").read_text())
+    again = tmp_path / "again"
+    config |= {"output_dir": str(again / "checkpoints"), "num_epochs": 500}
+    config["recipe_runner"] |= {"run_dir": str(again), "time_limit_seconds": 8.0}
+    again.mkdir()
+    (again / "axolotl.yaml").write_text(yaml.safe_dump(config))
+    command = [sys.executable, "-m", "axolotl.cli.main", "train", str(again / "axolotl.yaml"), "--launcher", "python"]
+    cpu = {"ACCELERATE_USE_CPU": "true", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, cwd=again, env=env | cpu, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    summary = json.loads((again / "training_summary.json").read_text())
+    assert summary["time_limit"]["reached"] is True
+    # The first checkpoint and loading the best one come on top; on a busy machine that took 5 s.
+    assert summary["time_limit"]["used_seconds"] <= 8 + 12
+    assert summary["epochs"] < 500
+    assert list((again / "best_model").glob("*.safetensors"))
+    assert "The time limit of 8 s ends training after step " in done.stdout
