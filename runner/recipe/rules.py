@@ -12,7 +12,7 @@ from contextlib import suppress
 from runner import catalog
 from runner.names import JOB_NAME, listed, nearest
 from runner.problem import Problem
-from runner.recipe import columns, images, templates
+from runner.recipe import columns, images, pipeline, templates
 from runner.recipe.recipe import BrokenSetting, Recipe, Settings
 
 Rule = Callable[[Recipe], Iterator[Problem]]
@@ -47,7 +47,7 @@ def known_model(recipe: Recipe) -> Iterator[Problem]:
 
 
 def trained_layers(recipe: Recipe) -> Iterator[Problem]:
-    if "last_layers" not in recipe.train or not recipe.model_facts:
+    if "last_layers" not in recipe.settings.get("train", {}) or not recipe.model_facts:
         return
     layers, asked = recipe.model_facts.num_hidden_layers, recipe.train.last_layers
     if asked > layers:
@@ -107,7 +107,7 @@ def known_gpu(recipe: Recipe) -> Iterator[Problem]:
 
 
 def effective_batch(recipe: Recipe) -> Iterator[Problem]:
-    train = recipe.train
+    train = recipe.settings.get("train", {})
     stated = train.get("effective_batch_size")
     if stated is None:
         return
@@ -124,7 +124,7 @@ def effective_batch(recipe: Recipe) -> Iterator[Problem]:
 
 def sharding_needs_gpus(recipe: Recipe) -> Iterator[Problem]:
     gpus = recipe.machines.nodes * recipe.machines.gpus_per_node
-    if gpus == 1 and recipe.settings.get("distribution", "ddp") != "ddp":
+    if gpus == 1 and recipe.settings.get("distribution", "ddp") not in ("ddp", "auto"):
         yield _at(
             recipe,
             "distribution",
@@ -133,39 +133,60 @@ def sharding_needs_gpus(recipe: Recipe) -> Iterator[Problem]:
         )
 
 
+def _sources(recipe: Recipe) -> Iterator[tuple[str, Settings]]:
+    """Every section that names data, with its dotted name: `data`, and `data` inside other sections."""
+    if "data" in recipe.settings:
+        yield "data", recipe.data
+    for name, section in recipe.settings.items():
+        if isinstance(section, Settings) and "data" in section:
+            yield f"{name}.data", section.data
+
+
+SOURCES = ("path", "hub", "packed")
+
+
 def one_source(recipe: Recipe) -> Iterator[Problem]:
-    data = recipe.data
-    if data.get("hub") and data.get("path"):
-        yield _at(
-            recipe,
-            "data.path",
-            "`data` has both `path` and `hub`, and only one can be read.",
-            "Delete one of the two lines.",
-        )
-    if not data.get("hub") and not data.get("path"):
-        yield recipe.document.problem(
-            ("data",),
-            "`data` names no data.",
-            "Give `path` (a local file) or `hub` (a dataset on the hub).",
-            key=True,
-        )
+    for home, data in _sources(recipe):
+        given = [source for source in SOURCES if data.get(source)]
+        if len(given) > 1:
+            yield _at(
+                recipe,
+                f"{home}.{given[0]}",
+                f"`{home}` has {'both ' if len(given) == 2 else ''}{listed(given)}, and only one can be read.",
+                f"Delete {'one of the two lines' if len(given) == 2 else 'all but one of the lines'}.",
+            )
+        if not given:
+            yield recipe.document.problem(
+                tuple(home.split(".")),
+                f"`{home}` names no data.",
+                "Give `path` (a local file) or `hub` (a dataset on the hub).",
+                key=True,
+            )
+
+
+TEMPLATES = ("question", "answer", "prompt", "chosen", "rejected")
 
 
 def data_files(recipe: Recipe) -> Iterator[Problem]:
     """Local data files are there and have the columns that the templates name."""
-    names = {setting: recipe.data.get(setting) for setting in ("question", "answer") if recipe.data.get(setting)}
+    for home, data in _sources(recipe):
+        yield from _data_files(recipe, home, data)
+
+
+def _data_files(recipe: Recipe, home: str, data: Settings) -> Iterator[Problem]:
+    names = {setting: data.get(setting) for setting in TEMPLATES if data.get(setting)}
     for setting, template in names.items():
         if templates.unclosed(template) is not None:
             yield _at(
                 recipe,
-                f"data.{setting}",
+                f"{home}.{setting}",
                 f"`{setting}` opens a bracket and does not close it.",
                 "Write `[column]`, or `[[` for a bracket that is text.",
             )
     wanted = {column: setting for setting, template in names.items() for column in templates.columns(template)}
-    wanted |= {recipe.data[part]: part for part in ("image_column", "label_column") if part in recipe.data}
+    wanted |= {data[part]: part for part in ("image_column", "label_column", "column") if data.get(part)}
     for setting in ("path", "sample"):
-        name = recipe.data.get(setting)
+        name = data.get(setting)
         if not name:
             continue
         file = recipe.folder / name
@@ -177,7 +198,7 @@ def data_files(recipe: Recipe) -> Iterator[Problem]:
         if not file.is_file():
             yield _at(
                 recipe,
-                f"data.{setting}",
+                f"{home}.{setting}",
                 f"There is no file `{file}`.",
                 "Paths start from the recipe's own folder.",
             )
@@ -187,7 +208,7 @@ def data_files(recipe: Recipe) -> Iterator[Problem]:
         except columns.Unreadable as reason:
             yield _at(
                 recipe,
-                f"data.{setting}",
+                f"{home}.{setting}",
                 f"`{file}` cannot be read: {reason}",
                 "Open it and compare its first line with what its name says.",
                 reason.severity,
@@ -200,7 +221,7 @@ def data_files(recipe: Recipe) -> Iterator[Problem]:
                 hint = (f"Did you mean `{meant}`? " if near else "") + f"Its columns are {listed(there)}."
                 yield _at(
                     recipe,
-                    f"data.{user}",
+                    f"{home}.{user}",
                     f"`{user}` names the column `{column}`, which `{file}` does not have.",
                     hint,
                 )
@@ -249,13 +270,14 @@ def _below(path: str, mount: str) -> bool:
 
 def advanced_keys(recipe: Recipe) -> Iterator[Problem]:
     """Axolotl drops keys that it does not know without a word; here they are errors."""
-    extra = (recipe.settings.get("advanced") or {}).get("axolotl") or {}
     known = catalog.axolotl_settings()
-    for key in extra:
-        if key not in known:
+    for home, extra in (recipe.settings.get("advanced") or {}).items():
+        for key in extra or {}:
+            if key in known:
+                continue
             near = nearest(key, known)
             yield recipe.document.problem(
-                ("advanced", "axolotl", key),
+                ("advanced", home, key),
                 f"Axolotl {catalog.AXOLOTL_VERSION} has no setting `{key}`.",
                 f"Did you mean `{near}`?" if near else "Its settings are in Axolotl's own documentation.",
                 key=True,
@@ -278,4 +300,5 @@ RULES: tuple[Rule, ...] = (
     images.kept_images,
     images.limits,
     advanced_keys,
+    *pipeline.RULES,
 )
