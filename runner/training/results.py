@@ -64,6 +64,7 @@ def summary(
         **history.parameters,
         "steps": state["global_step"],
         "epochs": state["epoch"],
+        "tokens": state["tokens"],
         "training_seconds": state["seconds"],
         "first_validation_loss": losses[0] if losses else None,
         "best_validation_loss": min(losses) if losses else None,
