@@ -60,8 +60,11 @@ def build(model: Model, layers: int, seed: int, folder: Path) -> Path:
     return folder
 
 
-def tokenizer(texts: Iterable[str], folder: Path) -> Any:
-    """A byte-level BPE tokenizer with ChatML's marks and template, trained on `texts` and kept in `folder`."""
+def tokenizer(texts: Iterable[str], folder: Path, vocabulary: int = VOCABULARY) -> Any:
+    """A byte-level BPE tokenizer with ChatML's marks and template, trained on `texts` and kept in `folder`.
+
+    vocabulary: entries at most, a count; few texts give fewer.
+    """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
@@ -71,7 +74,7 @@ def tokenizer(texts: Iterable[str], folder: Path) -> Any:
     words.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     words.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY,
+        vocab_size=vocabulary,
         special_tokens=["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,

@@ -16,7 +16,6 @@ from runner.scenarios import pipeline_training as training
 from runner.text import yaml_text
 
 WORK_FILE = "work.json"
-WORK_CORES = 0  # all of them
 
 
 @dataclass(frozen=True)
@@ -75,10 +74,12 @@ class _Builder:
 
     def stages(self) -> Iterator[Stage]:
         recipe = self.recipe
-        yield self._work("data", (), pipeline_data.everything(recipe, self.place))
+        lengths = curriculum(recipe)
+        # Only the proportions count, so the data does not change with the number of GPUs.
+        tokens = [(length.sequence_len, length.tokens(1)) for length in lengths]
+        yield self._work("data", (), pipeline_data.everything(recipe, self.place, tokens))
         yield self._work("init", ("data",), pipeline_data.first_weights(recipe, self.place))
         before = "init"
-        lengths = curriculum(recipe)
         for length in lengths:
             last = length is lengths[-1]
             config = training.pretraining(recipe, self.place, length, before)

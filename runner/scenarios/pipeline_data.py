@@ -8,14 +8,17 @@ from runner.plan import Place
 from runner.recipe.recipe import Recipe, Settings
 
 
-def everything(recipe: Recipe, place: Place) -> dict[str, Any]:
-    """Clean text, tokenizer, blocks for each context length, and the rows of every later stage."""
+def everything(recipe: Recipe, place: Place, lengths: list[tuple[int, int]]) -> dict[str, Any]:
+    """Clean text, tokenizer, blocks for each context length, and the rows of every later stage.
+
+    lengths: tokens of a block, and tokens that training reads of that length.
+    """
     parts: dict[str, Any] = {
         "work": "data",
         "out": place.data_dir,
         "text": text(recipe),
         "tokenizer": tokenizer(recipe),
-        "lengths": [part.sequence_len for part in recipe.pretrain.curriculum],
+        "lengths": [list(length) for length in lengths],
         "sft": conversations(recipe, recipe.sft.data, recipe.sft.sequence_len),
         "dpo": preferences(recipe),
     }
