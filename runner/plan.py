@@ -93,7 +93,7 @@ class Stage:
     command: for a machine of a cluster; the launcher fills in rank and address from the environment.
     env: environment of every process. shm_gib: shared memory that the data loader and NCCL may use, GiB.
     folder: where its files and results lie, below the plan's; empty where the plan has one stage.
-    after: the stages whose results it reads, by name; their gates must hold before it starts.
+    reads: the stages whose results it reads, each with the beginnings of the files' names; () means all of them.
     gates, evaluation: what it must prove, and how that is measured, read by `runner.execute.evaluate`.
     """
 
@@ -108,7 +108,7 @@ class Stage:
     machines: Machines
     shm_gib: int
     folder: str = ""
-    after: tuple[str, ...] = ()
+    reads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     gates: tuple[Gate, ...] = ()
     evaluation: Mapping[str, Any] = field(default_factory=dict)
 

@@ -34,7 +34,7 @@ def _text(wanted: Mapping[str, Any], out: Path) -> Iterator[str]:
 
     from runner.execute.data import packing
 
-    text, weights = wanted["text"], {length: tokens for length, tokens in wanted["lengths"]}
+    text, weights = wanted["text"], dict(wanted["lengths"])
     if text["packed"]:
         words = packing.tokenizer(wanted["tokenizer"], lambda: (), out / "tokenizer")
         counts = packing.take_packed(Path(text["packed"]), weights, words, out / "blocks")
@@ -124,7 +124,7 @@ def main(file: str) -> int:
     except Stop as stop:
         print(stop.text, file=sys.stderr)
         # Whoever started this process reads the reason here, as with training.
-        write_json(Path(file).parent.parent / "stopped.json", {"message": stop.text})
+        write_json(Path(wanted["run_dir"]) / "stopped.json", {"message": stop.text})
         return 1
     return 0
 

@@ -190,7 +190,10 @@ def _demo(recipe: Recipe) -> dict[str, Any]:
 
 
 def with_advanced(
-    recipe: Recipe, config: dict[str, Any], home: str = "axolotl", sections: tuple[str, ...] = ("model", "train", "data")
+    recipe: Recipe,
+    config: dict[str, Any],
+    home: str = "axolotl",
+    sections: tuple[str, ...] = ("model", "train", "data"),
 ) -> dict[str, Any]:
     """The recipe's own Axolotl settings (`advanced.<home>`) on top. One that says otherwise than the recipe is a
     contradiction. sections: where the recipe's own lines for this config stand."""

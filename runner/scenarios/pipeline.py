@@ -77,8 +77,8 @@ class _Builder:
         lengths = curriculum(recipe)
         # Only the proportions count, so the data does not change with the number of GPUs.
         tokens = [(length.sequence_len, length.tokens(1)) for length in lengths]
-        yield self._work("data", (), pipeline_data.everything(recipe, self.place, tokens))
-        yield self._work("init", ("data",), pipeline_data.first_weights(recipe, self.place))
+        yield self._work("data", {}, pipeline_data.everything(recipe, self.place, tokens))
+        yield self._work("init", {"data": ("tokenizer/",)}, pipeline_data.first_weights(recipe, self.place))
         before = "init"
         for length in lengths:
             last = length is lengths[-1]
@@ -92,9 +92,10 @@ class _Builder:
                 yield self._trained(kind, kind, before, config, section, gated=True)
                 before = kind
 
-    def _work(self, name: str, after: tuple[str, ...], work: Mapping[str, Any]) -> Stage:
+    def _work(self, name: str, reads: Mapping[str, tuple[str, ...]], work: Mapping[str, Any]) -> Stage:
         """Work of the runner's own, on one machine without a GPU."""
         here, machines = self.place.below(name), axolotl.machines(self.recipe)
+        work = {**work, "run_dir": here.run_dir}
         text = json.dumps(work, indent=2, ensure_ascii=False) + "\n"
         return Stage(
             name=name,
@@ -108,7 +109,7 @@ class _Builder:
             machines=Machines(1, 0, machines.gpu, machines.memory_gib, machines.cpus),
             shm_gib=1,
             folder=name,
-            after=after,
+            reads=reads,
         )
 
     def _trained(
@@ -129,9 +130,7 @@ class _Builder:
             data={},
             files=(
                 Artifact(axolotl.CONFIG_FILE, axolotl.header(recipe) + yaml_text(whole)),
-                Artifact(
-                    axolotl.RECIPE_FILE, json.dumps(recipe.settings.plain(), indent=2, ensure_ascii=False) + "\n"
-                ),
+                Artifact(axolotl.RECIPE_FILE, json.dumps(recipe.settings.plain(), indent=2, ensure_ascii=False) + "\n"),
                 *shared_files,
             ),
             command=("axolotl", "train", f"{here.config_dir}/{axolotl.CONFIG_FILE}", "--launcher", "torchrun"),
@@ -139,7 +138,7 @@ class _Builder:
             machines=machines,
             shm_gib=min(64, max(1, machines.memory_gib // 4)),
             folder=name,
-            after=("data", before),
+            reads={"data": _files_of(kind, config), before: ()},
             gates=wanted,
             evaluation=self._evaluation(kind, before, wanted) if wanted else {},
         )
@@ -163,6 +162,13 @@ class _Builder:
             "base": self.place.below(before).best_model_dir if kind == "lora" else None,
             "metrics": [gate.metric for gate in wanted],
         }
+
+
+def _files_of(kind: str, config: Mapping[str, Any]) -> tuple[str, ...]:
+    """What of the data stage's results a stage reads, so that others may change without it."""
+    if kind == "pretrain":
+        return tuple(f"blocks/{side}-{config['sequence_len']}.npy" for side in ("train", "validation"))
+    return (f"{kind}/",)
 
 
 def _is_local(recipe: Recipe) -> bool:

@@ -134,7 +134,9 @@ def pretraining(recipe: Recipe, place: Place, length: Length, before: str) -> di
     }
     return config | {
         "sequence_len": length.sequence_len,
+        # Named for Axolotl's rules alone; the plugin hands over the blocks themselves.
         "datasets": [{"path": f"{place.data_dir}/blocks", "type": ""}],
+        "test_datasets": [{"path": f"{place.data_dir}/blocks", "type": ""}],
         "num_epochs": 1,
         "max_steps": train.steps,
         "warmup_steps": train.warmup_steps,

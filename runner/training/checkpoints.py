@@ -20,9 +20,7 @@ class MarkComplete(TrainerCallback):
     def on_save(self, args, state, control, **kwargs):
         folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         if state.is_world_process_zero and folder.is_dir():
-            write_json(
-                folder / COMPLETE_FILE, {"step": state.global_step, "tokens": int(state.num_input_tokens_seen)}
-            )
+            write_json(folder / COMPLETE_FILE, {"step": state.global_step, "tokens": int(state.num_input_tokens_seen)})
 
 
 def step_of(checkpoint: Path) -> int | None:
