@@ -22,6 +22,10 @@ COMMANDS = {
     "prepare": "Prepare a recipe's data.",
     "rehearse": "Run all of it here with a tiny model.",
     "run": "Train on the GPUs of this machine.",
+    "evaluate": "Measure a stage of a pipeline.",
+    "gate": "Say whether a stage's gate is open.",
+    "promote": "Overrule a closed gate, on record.",
+    "doctor": "Say what will not work on this machine.",
     "ask": "Ask a trained model.",
     "compare": "Show the model's answers before and after training.",
 }

@@ -54,14 +54,11 @@ def rehearse(
     folder = runs.folder(recipe.name, "rehearsal", run_folder_from(out))
     if is_staged(recipe, stage, first, last):
         from runner.execute.order import Selection
-        from runner.execute.pipeline import report
         from runner.execute.rehearse_pipeline import rehearse as rehearse_stages
 
         chosen = Selection(stage, first, last)
         with runs.session(folder, f"pipeline {recipe.name}", made, fresh):
-            summaries = rehearse_stages(recipe, folder, data, data_folder_from("rehearsal"), chosen, say, watch)
-        for line in report(folder, summaries):
-            say(line)
+            rehearse_stages(recipe, folder, data, data_folder_from("rehearsal"), chosen, say, watch)
         return
     fingerprint = content_hash([recipe.fingerprint, os.path.abspath(data) if data else None])
     with runs.session(folder, fingerprint, made, fresh) as going_on:

@@ -52,8 +52,7 @@ def run(
         from runner.execute.run import run_stages
 
         with runs.session(folder, f"pipeline {recipe.name}", made, fresh):
-            for line in run_stages(recipe, folder, data_folder_from(), Selection(stage, first, last), say, watch):
-                say(line)
+            run_stages(recipe, folder, data_folder_from(), Selection(stage, first, last), say, watch)
         return
     with runs.session(folder, recipe.fingerprint, made, fresh) as going_on:
         if folder.finished:

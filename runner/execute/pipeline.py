@@ -27,7 +27,7 @@ def identify(run: RunFolder) -> str:
 
 
 def carry_out(plan: Plan, run: RunFolder, chosen: Selection, tell: Tell, watch: Watch) -> list[dict[str, Any]]:
-    """Runs the chosen stages; gives a summary of each stage of the plan that is finished.
+    """Runs the chosen stages and tells what came out; gives a summary of each stage of the plan that is finished.
 
     Raises Stop (exit 1) where a stage fails, a stage before is missing, or a gate does not open.
     """
@@ -48,7 +48,10 @@ def carry_out(plan: Plan, run: RunFolder, chosen: Selection, tell: Tell, watch: 
     done = all(one(plan, stage).action == "keep" for stage in plan.stages)
     run.mark("finished" if done else "stopped")
     _tell_trained(plan, tell)
-    return summaries(plan)
+    found = summaries(plan)
+    for line in report(plan, run, found):
+        tell(line)
+    return found
 
 
 def _before(plan: Plan, run: RunFolder, stage: Stage, tell: Tell) -> None:
@@ -185,8 +188,8 @@ def summaries(plan: Plan) -> list[dict[str, Any]]:
     return found
 
 
-def report(run: RunFolder, summaries: list[dict[str, Any]]) -> list[str]:
-    """What a person wants to know at the end, a line a stage."""
+def report(plan: Plan, run: RunFolder, summaries: list[dict[str, Any]]) -> list[str]:
+    """What a person wants to know at the end, a line a stage, and who has overruled which gate."""
     lines = [""]
     for summary in summaries:
         first, last = summary["first_validation_loss"], summary["last_validation_loss"]
@@ -195,4 +198,4 @@ def report(run: RunFolder, summaries: list[dict[str, Any]]) -> list[str]:
         preferred = f", prefers the better answer in {accuracy:.0%}" if accuracy is not None else ""
         lines.append(f"{summary['stage']:<16} step {summary['steps']:>9,}  {losses}{preferred}")
     shown = run.path.relative_to(Path.cwd()) if run.path.is_relative_to(Path.cwd()) else run.path
-    return [*lines, "", f"Everything is in {shown}/"]
+    return [*lines, *recorded.promotions(plan, run), "", f"Everything is in {shown}/"]

@@ -11,7 +11,7 @@ from typing import Any
 from runner.execute import gates
 from runner.execute.launch import environment, follow
 from runner.execute.runs import RunFolder
-from runner.execute.stages import StageFolder, weights_of
+from runner.execute.stages import StageFolder, sha256, weights_of
 from runner.files import read_json, write_json
 from runner.names import content_hash
 from runner.plan import Plan, Stage
@@ -36,12 +36,11 @@ def subject(plan: Plan, run: RunFolder, stage: Stage) -> gates.Subject | None:
 
 
 def _settings(stage: Stage) -> str:
-    """How the stage is measured; which of the metrics a gate asks for changes no measurement of them."""
-    return content_hash(
-        {key: value for key, value in stage.evaluation.items() if key not in ("metrics", "text_blocks", "base")}
-        | {"metrics": sorted(stage.evaluation.get("metrics", ()))},
-        32,
-    )
+    """How the stage is measured, the sample task's content included; where its files lie changes no measurement."""
+    chosen = {key: value for key, value in stage.evaluation.items() if key not in ("text_blocks", "base")}
+    task = stage.evaluation.get("sample_task")
+    content = sha256(Path(task)) if task and Path(task).is_file() else None
+    return content_hash(chosen | {"sample_task": content}, 32)
 
 
 def record(plan: Plan, stage: Stage) -> Any:

@@ -33,18 +33,30 @@ def rehearse(
     data: a file with documents to use instead of the recipe's sample.
     Raises Stop where anything fails, a gate does not open, or nothing is learned.
     """
-    document, made = changing.apply(recipe.document, [*_data(recipe, data), *_small(recipe), *_gates(recipe)])
-    changed, problems = judge(document)
-    if errors := [problem for problem in problems if problem.severity == "error"]:
-        raise Stop(errors)
+    changed, made = substituted(recipe, data)
     tell("What stands in for the real thing")
     for change in made:
         tell(f"  {change}")
-    run.mark("running", substitutions=[change.as_json() for change in made])
+    run.mark(
+        "running",
+        substitutions=[change.as_json() for change in made],
+        data=str(Path(data).resolve()) if data else None,
+        data_dir=data_dir,
+    )
     plan = translate(changed, place_for(run, accelerator=False, data_dir=data_dir))
     summaries = carry_out(plan, run, chosen, tell, watch)
     _judge(plan, summaries)
     return summaries
+
+
+def substituted(recipe: Recipe, data: str | None) -> tuple[Recipe, list[Change]]:
+    """The recipe with everything that a rehearsal puts in its place, and the list of it."""
+    document, made = changing.apply(recipe.document, [*_data(recipe, data), *_small(recipe), *_gates(recipe)])
+    changed, problems = judge(document)
+    errors = [problem for problem in problems if problem.severity == "error"]
+    if errors or changed is None:
+        raise Stop(errors)
+    return changed, made
 
 
 def _data(recipe: Recipe, data: str | None) -> Iterator[Change]:
@@ -116,13 +128,13 @@ def _few_steps(recipe: Recipe) -> Iterator[Change]:
             "save_steps": (STEPS // 12, ROWS),
         },
         "sft": {
-            "epochs": (max(6, recipe.sft.epochs), ROWS),
+            "epochs": (max(5, recipe.sft.epochs), ROWS),
             "learning_rate": (0.005, large),
             "sequence_len": (min(512, recipe.sft.sequence_len), "short rows make quick steps"),
             "gradient_accumulation_steps": (1, ROWS),
         },
         "dpo": {
-            "epochs": (max(2, recipe.dpo.epochs), ROWS),
+            "epochs": (max(1, recipe.dpo.epochs), ROWS),
             "learning_rate": (0.0005, large),
             "sequence_len": (min(256, recipe.dpo.sequence_len), "short rows make quick steps"),
             "micro_batch_size": (4, ROWS),

@@ -9,7 +9,7 @@ from typing import Any
 from runner import catalog
 from runner.execute.data import prepare
 from runner.execute.order import Selection
-from runner.execute.pipeline import carry_out, report
+from runner.execute.pipeline import carry_out
 from runner.execute.runs import RunFolder
 from runner.execute.training import Tell, Watch, place_for, train
 from runner.problem import Stop
@@ -43,8 +43,8 @@ def run(recipe: Recipe, folder: RunFolder, data_dir: str | None, tell: Tell, wat
 
 def run_stages(
     recipe: Recipe, folder: RunFolder, data_dir: str | None, chosen: Selection, tell: Tell, watch: Watch
-) -> list[str]:
-    """Runs the chosen stages of a pipeline on this machine's GPUs; gives the lines of the report.
+) -> None:
+    """Runs the chosen stages of a pipeline on this machine's GPUs.
 
     Raises Stop where there is no GPU, where anything fails, and where a gate does not open.
     """
@@ -60,7 +60,8 @@ def run_stages(
             tell(f"  {kind}: planned in {chosen_precision}, which {here.title} cannot do; set `model.precision`")
         elif here is not None and here.fp8 and chosen_precision == "bf16" and kind in FP8_STAGES:
             tell(f"  {kind}: planned in bf16; {here.title} could do fp8 with `machines.gpu: {here.name}`")
-    return report(folder, carry_out(plan, folder, chosen, tell, watch))
+    folder.mark("running", data_dir=data_dir)
+    carry_out(plan, folder, chosen, tell, watch)
 
 
 def _no_gpu(recipe: Recipe) -> Stop:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 LIGER = "axolotl.integrations.liger.LigerPlugin"
 
+LORA_KERNELS = ("lora_qkv_kernel", "lora_o_kernel", "lora_mlp_kernel", "lora_embedding_kernel")
+
 # Axolotl 0.19.0 hands FP8 to its own trainer alone, which DPO does not use; and an adapter sits beside frozen weights,
 # whose products FP8 would have to convert anew at every step.
 FP8_STAGES = ("pretrain", "sft")
@@ -250,7 +252,9 @@ def lora(recipe: Recipe, place: Place, before: str) -> dict[str, Any]:
         "lora_r": section.rank,
         "lora_alpha": section.alpha,
         "lora_dropout": section.dropout,
-        "lora_target_linear": True,
+        "lora_target_modules": list(recipe.model_facts.linear),
+        # Axolotl switches its fused kernels on by itself; they run on a GPU alone, and know no dropout.
+        **dict.fromkeys(LORA_KERNELS, place.accelerator and section.dropout == 0),
     }
 
 
