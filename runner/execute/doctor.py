@@ -211,7 +211,7 @@ def hub(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[
     if machine.hub is None:
         yield Finding(OK, "hub", f"it answers; {'logged in' if machine.token else 'no account, so nothing gated'}")
     else:
-        state = PROBLEM if recipe and machine.gated else WARNING
+        state = PROBLEM if recipe and needs_hub(recipe) else WARNING
         yield Finding(
             state, "hub", machine.hub, "local files instead of `hub`, or a network; a rehearsal needs neither"
         )
@@ -237,6 +237,12 @@ def files(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterato
 
 # Each check costs one line here.
 CHECKS = (packages, gpus, memory, disk, files, ports, hub)
+
+
+def needs_hub(recipe: Recipe) -> bool:
+    """Whether a full-size run would read models or data from the hub."""
+    data = [recipe.settings.get("data"), *(recipe.settings[stage].get("data") for stage in _sections(recipe))]
+    return bool(models_of(recipe)) or any(section is not None and section.get("hub") for section in data)
 
 
 def models_of(recipe: Recipe) -> tuple[str, ...]:

@@ -142,10 +142,13 @@ def _few_steps(recipe: Recipe) -> Iterator[Change]:
         },
     }
     if recipe.settings.get("lora"):
+        rank = min(16, recipe.lora.rank)
         wanted["lora"] = {
-            "epochs": (max(5, recipe.lora.epochs), ROWS),
-            "rank": (min(16, recipe.lora.rank), "the twin is 64 numbers wide"),
+            "epochs": (max(8, recipe.lora.epochs), ROWS),
+            "rank": (rank, "the twin is 64 numbers wide"),
+            "alpha": (recipe.lora.alpha * rank / recipe.lora.rank, "the same strength at the lower rank"),
             "learning_rate": (0.01, large),
+            "micro_batch_size": (4, ROWS),
             "sequence_len": (min(256, recipe.lora.sequence_len), "short rows make quick steps"),
             "gradient_accumulation_steps": (1, ROWS),
         }
