@@ -18,6 +18,7 @@ from runner.files import read_json, write_json
 from runner.quiet import hush
 from runner.recipe.gates import GENERATED, higher_is_better, rise_window
 from runner.text import yaml_text
+from runner.training import leash
 
 TEXT_BLOCKS = 64
 NEW_TOKENS = 16
@@ -45,6 +46,7 @@ class Measures:
 
 
 def main(file: str) -> int:
+    leash.hold()
     hush()
     task = json.loads(Path(file).read_text(encoding="utf-8"))
     wanted, found = task["metrics"], Measures()

@@ -16,6 +16,7 @@ from runner.execute.engines import ENGINES
 from runner.files import read_json, write_text
 from runner.plan import Place, Stage
 from runner.problem import Stop
+from runner.training import leash
 
 LOG_FILE = "train.log"
 PROGRESS = "[recipe] "
@@ -73,6 +74,7 @@ def environment(stage: Stage, place: Place) -> dict[str, str]:
         os.environ
         | dict(stage.env)
         | {"PATH": f"{bin_dir}{os.pathsep}{os.environ.get('PATH', '')}", "PYTHONUNBUFFERED": "1"}
+        | {leash.NAME: str(os.getpid())}
     )
     if not place.accelerator:
         env |= {

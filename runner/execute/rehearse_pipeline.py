@@ -144,7 +144,7 @@ def _few_steps(recipe: Recipe) -> Iterator[Change]:
     if recipe.settings.get("lora"):
         rank = min(16, recipe.lora.rank)
         wanted["lora"] = {
-            "epochs": (max(8, recipe.lora.epochs), ROWS),
+            "epochs": (max(5, recipe.lora.epochs), ROWS),
             "rank": (rank, "the twin is 64 numbers wide"),
             "alpha": (recipe.lora.alpha * rank / recipe.lora.rank, "the same strength at the lower rank"),
             "learning_rate": (0.01, large),

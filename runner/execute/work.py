@@ -11,6 +11,7 @@ from typing import Any
 from runner.files import write_json
 from runner.problem import Stop
 from runner.quiet import hush
+from runner.training import leash
 
 REPORT_FILE = "report.txt"
 # Documents that a tokenizer learns from; more change its entries hardly, and take memory.
@@ -117,6 +118,7 @@ WORKS = {"data": data, "init": init}
 
 
 def main(file: str) -> int:
+    leash.hold()
     hush()
     wanted = json.loads(Path(file).read_text(encoding="utf-8"))
     try:

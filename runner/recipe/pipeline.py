@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
+from runner import catalog
 from runner.catalog import Model
 from runner.names import JOB_NAME, listed, nearest
 from runner.problem import Problem
@@ -80,6 +81,18 @@ def shape(recipe: Recipe) -> Iterator[Problem]:
             ("tokenizer", "vocabulary"),
             f"The tokenizer has {tokenizer.vocabulary:,} entries, and the embedding has rows for {model.vocabulary:,}.",
             "Lower `tokenizer.vocabulary`, or raise `model.vocabulary`.",
+        )
+
+
+def fp8_gpu(recipe: Recipe) -> Iterator[Problem]:
+    """FP8 is asked for only where the GPU has it."""
+    gpu = catalog.gpu(recipe.machines.gpu)
+    if _is_pipeline(recipe) and recipe.model.precision == "fp8" and gpu and not gpu.fp8:
+        yield _at(
+            recipe,
+            ("model", "precision"),
+            f"{gpu.title} cannot do `fp8`; it takes compute capability 9.0, and this GPU has {gpu.compute_capability}.",
+            "Write `precision: bf16`, or `auto`.",
         )
 
 
@@ -247,6 +260,7 @@ def stage_names(recipe: Recipe) -> list[str]:
 
 RULES = (
     shape,
+    fp8_gpu,
     curriculum,
     lengths,
     gate_metrics,

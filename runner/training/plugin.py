@@ -11,7 +11,7 @@ from axolotl.common.datasets import TrainDatasetMeta
 from axolotl.integrations.base import BasePlugin
 from axolotl.utils.dict import DictDefault
 
-from runner.training import blocks, results, resume
+from runner.training import blocks, leash, results, resume
 from runner.training.blocks import EndOfLength
 from runner.training.checkpoints import MarkComplete
 from runner.training.history import History
@@ -24,6 +24,7 @@ class RecipePlugin(BasePlugin):
 
     def __init__(self) -> None:
         super().__init__()
+        leash.hold()
         self.history: History | None = None
         self.state: dict[str, Any] = {}
 

@@ -91,6 +91,8 @@ def clean(wanted: Mapping[str, Any], folder: Path) -> CleaningReport:
     if not report.kept:
         lines = "\n".join(report.lines())
         raise Stop(f"Cleaning has left no text at all.\n{lines}", "Look at `data` in the recipe, and at the text.")
+    # What is on record holds no more once its text is touched.
+    (folder / REPORT_FILE).unlink(missing_ok=True)
     for name, made in (("text", last), ("dropped", work / "dropped")):
         shutil.rmtree(folder / name, ignore_errors=True)
         if made.is_dir():
