@@ -12,6 +12,7 @@ from runner.execute.order import Selection
 from runner.execute.pipeline import carry_out
 from runner.execute.runs import RunFolder
 from runner.execute.training import Tell, Watch, place_for, train
+from runner.plan import Plan
 from runner.problem import Stop
 from runner.recipe import changes as changing
 from runner.recipe.changes import Change
@@ -48,11 +49,18 @@ def run_stages(
 
     Raises Stop where there is no GPU, where anything fails, and where a gate does not open.
     """
-    gpus = gpus_here()
-    if not gpus:
+    place, gpus = place_for(folder, accelerator=True, data_dir=data_dir), gpus_here()
+    plan = translate(_on_these(recipe, gpus, tell) if gpus else recipe, place)
+    if gpus:
+        _compare_precision(plan, gpus, tell)
+    elif any(stage.engine != "runner" for stage in chosen.of(plan)):
         raise _no_gpu(recipe)
-    on_these = _on_these(recipe, gpus, tell)
-    plan = translate(on_these, place_for(folder, accelerator=True, data_dir=data_dir))
+    folder.mark("running", data_dir=data_dir)
+    carry_out(plan, folder, chosen, tell, watch)
+
+
+def _compare_precision(plan: Plan, gpus: list[str], tell: Tell) -> None:
+    """What the recipe's GPU was planned to multiply in, and what the one that is here can."""
     here = catalog.gpu(gpus[0].replace(" ", "-"))
     for kind, chosen_precision in plan.facts["precision"].items():
         able = here is None or (here.fp8 if chosen_precision == "fp8" else here.bf16 or chosen_precision == "fp32")
@@ -60,8 +68,6 @@ def run_stages(
             tell(f"  {kind}: planned in {chosen_precision}, which {here.title} cannot do; set `model.precision`")
         elif here is not None and here.fp8 and chosen_precision == "bf16" and kind in FP8_STAGES:
             tell(f"  {kind}: planned in bf16; {here.title} could do fp8 with `machines.gpu: {here.name}`")
-    folder.mark("running", data_dir=data_dir)
-    carry_out(plan, folder, chosen, tell, watch)
 
 
 def _no_gpu(recipe: Recipe) -> Stop:
