@@ -61,6 +61,23 @@ def results(out: Path) -> dict[str, dict]:
     return found
 
 
+def test_an_engine_ends_when_the_command_that_started_it_is_gone():
+    holder = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    code = "import time; from runner.training import leash; leash.hold(); print('held', flush=True); time.sleep(60)"
+    engine = subprocess.Popen(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "RECIPE_RUNNER_LEASH": str(holder.pid)},
+        stdout=subprocess.PIPE,
+    )
+    assert engine.stdout.readline() == b"held\n"
+    time.sleep(1)
+    assert engine.poll() is None
+    holder.kill()  # and not waited for: a zombie holds no leash
+    assert engine.wait(10) == 1
+    holder.wait()
+
+
 @pytest.mark.long
 def test_a_pipeline_killed_at_five_random_moments_ends_where_the_undisturbed_one_ends(tmp_path):
     recipe = shortened(tmp_path)
