@@ -106,7 +106,7 @@ class _Builder:
             files=(Artifact(WORK_FILE, text),),
             command=("python", "-m", "runner.execute.work", f"{here.config_dir}/{WORK_FILE}"),
             env={"TOKENIZERS_PARALLELISM": "true"} if name == "data" else {},
-            machines=Machines(1, 0, machines.gpu, machines.memory_gib, machines.cpus),
+            machines=Machines(1, 0, "GPUs", machines.memory_gib, machines.cpus),
             shm_gib=1,
             folder=name,
             reads=reads,
@@ -153,7 +153,7 @@ class _Builder:
         return {
             "kind": kind,
             "tasks": list(chosen.tasks or ()),
-            "sample_task": str((self.recipe.folder / task).resolve()) if task and _is_local(self.recipe) else None,
+            "sample_task": str(self.recipe.folder / task) if task and _is_local(self.recipe) else None,
             "limit": chosen.limit,
             "batch_size": chosen.batch_size,
             "prompt": chosen.prompt,

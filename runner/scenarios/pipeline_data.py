@@ -32,7 +32,7 @@ def text(recipe: Recipe) -> dict[str, Any]:
     data = recipe.data
     return {
         **_source(recipe, data),
-        "packed": str((recipe.folder / data.packed).resolve()) if data.packed else None,
+        "packed": str(recipe.folder / data.packed) if data.packed else None,
         "column": data.column,
         "limit": data.limit,
         "language": data.language,
@@ -51,7 +51,7 @@ def tokenizer(recipe: Recipe) -> dict[str, Any]:
     chosen = recipe.tokenizer
     local = (recipe.folder / chosen.base) if chosen.base else None
     return {
-        "base": str(local.resolve()) if local and local.is_dir() else chosen.base,
+        "base": str(local) if local and local.is_dir() else chosen.base,
         "revision": chosen.revision,
         "vocabulary": chosen.vocabulary,
         "most": recipe.model.vocabulary,
@@ -118,5 +118,5 @@ def _source(recipe: Recipe, data: Settings) -> dict[str, Any]:
         "revision": data.revision,
         "subset": data.subset,
         "split": data.split,
-        "path": str((recipe.folder / data.path).resolve()) if data.path else None,
+        "path": str(recipe.folder / data.path) if data.path else None,
     }
