@@ -29,7 +29,6 @@ def shortened(folder: Path) -> Path:
         "  curriculum:\n    - {sequence_len: 64, until: 0.4}\n    - {sequence_len: 128, until: 1.0}\n",
         text,
     )
-    # Checkpoints and evaluations before the very end, so that a kill loses something and not everything.
     shutil.copytree(ROOT / "recipes" / "data", folder / "data")
     file = folder / "short.yaml"
     file.write_text(text, encoding="utf-8")
@@ -88,22 +87,23 @@ def test_a_pipeline_killed_at_five_random_moments_ends_where_the_undisturbed_one
     killed = tmp_path / "killed"
     for kill in range(KILLS):
         process = start(recipe, killed)
-        # Each start has some way to go again, so the moments lie all along the pipeline.
-        moment = draw.uniform(0.05, 0.45) * whole
+        # Five such moments end before the pipeline does, and lie all along it.
+        moment = draw.uniform(0.04, 0.18) * whole
         try:
             code = process.wait(moment)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-            print(f"kill {kill + 1} after {moment:.0f} s, at {(killed / 'run.json').is_file() and where(killed)}")
+            print(f"kill {kill + 1} after {moment:.0f} s, at {where(killed)}", flush=True)
         else:
-            assert code == 0, "the pipeline ended by itself, and not well"
+            pytest.fail(f"the pipeline ended by itself after {kill} kills, with {code}")
     finish(recipe, killed)
     compare(results(tmp_path / "undisturbed"), results(killed))
 
 
 def where(out: Path) -> str:
     """The stage that was running."""
+    # A kill in the first moments comes before there is any stage.
     states = {file.parent.name: json.loads(file.read_text("utf-8")) for file in out.glob("*/stage.json")}
     return ", ".join(name for name, state in states.items() if state["status"] == "running") or "between stages"
 
