@@ -6,6 +6,7 @@ import hashlib
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,14 @@ class StageFolder:
 
 
 def sha256(file: Path) -> str:
-    with file.open("rb") as content:
+    """The file's SHA-256; read once a process as long as size and time stay, because models take minutes."""
+    facts = file.stat()
+    return _sha256(str(file), facts.st_size, facts.st_mtime_ns, facts.st_ino)
+
+
+@cache
+def _sha256(file: str, *_: int) -> str:
+    with Path(file).open("rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()
 
 
