@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import yaml
 
+from runner import catalog
 from runner.execute import order, stages
 from runner.execute.order import Selection
 from runner.plan import Place
@@ -21,6 +22,10 @@ from runner.scenarios import translate
 from runner.targets import kubernetes
 from runner.targets import render as render_plan
 from tests.conftest import ROOT
+from tests.test_axolotl_settings import axolotl as judged_by_axolotl
+from tests.test_axolotl_settings import unknown_keys
+
+axolotl = judged_by_axolotl  # the fixture
 
 SEVEN_B = ROOT / "recipes" / "seven-b.yaml"
 TRAINED = ("pretrain-512", "pretrain-1024", "pretrain-2048", "sft", "dpo", "lora")
@@ -166,6 +171,30 @@ def test_several_gpus_share_everything():
 def test_one_gpu_uses_neither_fsdp_nor_deepspeed(options):
     for name, config in configs("machines.gpus_per_node=1", *options).items():
         assert not [key for key in config if "fsdp" in key or "deepspeed" in key], name
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("machines.gpu=NVIDIA-A100-SXM4-80GB",),
+        ("machines.gpu=NVIDIA-H200", "machines.gpus_per_node=1"),
+        ("machines.nodes=4",),
+        ("distribution=zero2",),
+        ("distribution=zero3", "model.precision=bf16"),
+        ("pretrain.optimizer=adamw_bnb_8bit", "speed.fused_kernels=false", "speed.compile=off"),
+        ("lora.dropout=0", "sft.packing=false", "dpo.loss=ipo"),
+    ],
+    ids=" ".join,
+)
+def test_every_variant_passes_axolotls_own_validation(options, axolotl):
+    from axolotl.integrations.config import merge_input_args
+
+    recipe, _, _ = load(SEVEN_B, from_options(options))
+    for stage in translate(recipe, kubernetes.place(recipe)).stages:
+        if stage.engine == "axolotl":
+            config = yaml.safe_load(next(file.text for file in stage.files if file.path == stage.config_file))
+            axolotl(config, catalog.gpu(recipe.machines.gpu), stage.machines.world_size)
+            assert unknown_keys(config, [merge_input_args()[1]]) == []
 
 
 def test_zero_is_a_change_of_a_line():

@@ -67,7 +67,8 @@ def _wanted_packages(recipe: Recipe | None) -> Iterator[tuple[str, str, str]]:
     if recipe.scenario != "pipeline":
         return
     if any("bnb" in recipe.settings[stage].optimizer for stage in _sections(recipe)):
-        yield "bitsandbytes", "an 8-bit optimizer", train
+        for name in ("bitsandbytes", "torchao"):
+            yield name, "an 8-bit optimizer", train
     if recipe.speed.fused_kernels or recipe.speed.fused_cross_entropy:
         yield "liger-kernel", "`speed.fused_kernels` and `speed.fused_cross_entropy`", train
     if not recipe.data.packed:

@@ -58,7 +58,7 @@ def shared(recipe: Recipe, place: Place, kind: str, name: str, before: str, sect
         "gradient_accumulation_steps": section.gradient_accumulation_steps,
         "learning_rate": section.learning_rate,
         "max_grad_norm": section.max_grad_norm,
-        "optimizer": section.optimizer,
+        "optimizer": optimizer(recipe, section.optimizer),
         "seed": section.seed,
         "logging_steps": section.logging_steps,
         "save_total_limit": section.keep_checkpoints,
@@ -75,7 +75,7 @@ def shared(recipe: Recipe, place: Place, kind: str, name: str, before: str, sect
         config["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
     if chosen == "fp8":
         config |= {"fp8": True}
-        if axolotl.machines(recipe).world_size > 1 and recipe.distribution in ("auto", "fsdp"):
+        if _fsdp(recipe):
             # Shards travel as 8-bit numbers, half the bytes of bf16.
             config |= {"fp8_enable_fsdp_float8_all_gather": True}
     if mode:
@@ -90,6 +90,15 @@ def shared(recipe: Recipe, place: Place, kind: str, name: str, before: str, sect
             "liger_fused_linear_cross_entropy": speed.fused_cross_entropy and kind != "dpo",
         }
     return config
+
+
+def _fsdp(recipe: Recipe) -> bool:
+    return axolotl.machines(recipe).world_size > 1 and recipe.distribution in ("auto", "fsdp")
+
+
+def optimizer(recipe: Recipe, wanted: str) -> str:
+    """The optimizer in Axolotl's name. bitsandbytes cannot hold FSDP's shards; torchao's 8-bit AdamW is the same rule."""
+    return "adamw_torch_8bit" if wanted == "adamw_bnb_8bit" and _fsdp(recipe) else wanted
 
 
 def master_weights(recipe: Recipe, kind: str) -> str:
