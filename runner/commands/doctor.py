@@ -21,12 +21,12 @@ def doctor(path: str | None, sets: tuple[str, ...], out: str | None) -> int:
     from runner.execute import doctor as doctors
     from runner.execute.probing import probe
     from runner.scenarios import translate
-    from runner.targets import kubernetes
+    from runner.targets import place
 
     recipe = plan = None
     if path:
         recipe, _ = open_recipe(path, sets)
-        plan = translate(recipe, kubernetes.place(recipe))
+        plan = translate(recipe, place(recipe))
     machine = probe(Path(out or ".").absolute(), doctors.models_of(recipe) if recipe else ())
     found = doctors.findings(machine, recipe, plan)
     for finding in found:

@@ -59,7 +59,7 @@ def _files(value: Any) -> Iterator[str]:
     """The names of every data file and sample that a recipe names, in whatever section."""
     items = value.items() if isinstance(value, dict) else ()
     for key, item in items:
-        if key in ("path", "sample", "sample_task") and isinstance(item, str):
+        if key in ("path", "validation_path", "sample", "sample_task") and isinstance(item, str):
             yield item
         yield from _files(item)
 

@@ -60,7 +60,7 @@ def rehearse(
         with runs.session(folder, f"pipeline {recipe.name}", made, fresh):
             rehearse_stages(recipe, folder, data, data_folder_from("rehearsal"), chosen, say, watch)
         return
-    fingerprint = content_hash([recipe.fingerprint, os.path.abspath(data) if data else None])
+    fingerprint = content_hash([recipe.fingerprint, os.path.abspath(data) if data else recipe.data.get("sample")])
     with runs.session(folder, fingerprint, made, fresh) as going_on:
         if folder.finished:
             say("This rehearsal is done already; `--fresh` repeats it.")

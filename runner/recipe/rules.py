@@ -12,7 +12,7 @@ from contextlib import suppress
 from runner import catalog
 from runner.names import JOB_NAME, listed, nearest
 from runner.problem import Problem
-from runner.recipe import images, pipeline, sources
+from runner.recipe import images, pipeline, placing, plain_text, sources
 from runner.recipe.recipe import BrokenSetting, Recipe, Settings
 
 Rule = Callable[[Recipe], Iterator[Problem]]
@@ -111,7 +111,7 @@ def effective_batch(recipe: Recipe) -> Iterator[Problem]:
     stated = train.get("effective_batch_size")
     if stated is None:
         return
-    gpus = recipe.machines.nodes * recipe.machines.gpus_per_node
+    gpus = sum(recipe.gpu_counts)
     computed = train.micro_batch_size * train.gradient_accumulation_steps * gpus
     if stated != computed:
         yield _at(
@@ -123,7 +123,7 @@ def effective_batch(recipe: Recipe) -> Iterator[Problem]:
 
 
 def sharding_needs_gpus(recipe: Recipe) -> Iterator[Problem]:
-    gpus = recipe.machines.nodes * recipe.machines.gpus_per_node
+    gpus = sum(recipe.gpu_counts)
     if gpus == 1 and recipe.settings.get("distribution", "ddp") not in ("ddp", "auto"):
         yield _at(
             recipe,
@@ -134,6 +134,8 @@ def sharding_needs_gpus(recipe: Recipe) -> Iterator[Problem]:
 
 
 def storage(recipe: Recipe) -> Iterator[Problem]:
+    if "openshift" not in recipe.settings:
+        return
     site: Settings = recipe.openshift
     claims = site.get("claims") or ()
     for setting in ("name", "mount"):
@@ -204,6 +206,12 @@ RULES: tuple[Rule, ...] = (
     images.crop,
     images.kept_images,
     images.limits,
+    placing.somewhere,
+    placing.counts_agree,
+    placing.equal_on_the_cluster,
+    plain_text.one_validation,
+    plain_text.checkpoints_are_evaluated,
+    plain_text.loss_fits_model,
     advanced_keys,
     *pipeline.RULES,
 )

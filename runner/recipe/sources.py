@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 from runner.names import listed, nearest
@@ -65,8 +66,8 @@ def _data_files(recipe: Recipe, home: str, data: Settings) -> Iterator[Problem]:
                 "Write `[column]`, or `[[` for a bracket that is text.",
             )
     wanted = {column: setting for setting, template in names.items() for column in templates.columns(template)}
-    wanted |= {data[part]: part for part in ("image_column", "label_column", "column") if data.get(part)}
-    for setting in ("path", "sample"):
+    wanted |= {data[part]: part for part in ("image_column", "label_column", "column", "text") if data.get(part)}
+    for setting in ("path", "validation_path", "sample"):
         name = data.get(setting)
         if not name:
             continue
@@ -76,13 +77,15 @@ def _data_files(recipe: Recipe, home: str, data: Settings) -> Iterator[Problem]:
         if setting == "sample" and file.suffix == ".parquet" and file.is_file():
             # The rehearsal looks into it; here opening Parquet would slow every check down.
             continue
-        if not file.is_file():
+        if not os.path.isfile(file):
             yield _at(
                 recipe,
                 f"{home}.{setting}",
                 f"There is no file `{file}`.",
                 "Paths start from the recipe's own folder.",
             )
+            continue
+        if file.suffix == ".txt":
             continue
         try:
             there = columns.of(file)

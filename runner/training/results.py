@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
-import platform
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-from runner import __version__
 from runner.files import read_json, write_json
 from runner.training.history import History
 from runner.training.settings import RunSettings
+from runner.training.versions import versions
 
 SUMMARY_FILE = "training_summary.json"
-PACKAGES = ("axolotl", "torch", "transformers", "peft", "trl", "accelerate", "datasets", "deepspeed")
 
 # A child that must not believe that it is one of the training processes.
 _LAUNCHER_NAMES = (
@@ -80,16 +77,6 @@ def _preferences(history: History) -> dict[str, float]:
     """How often DPO's model prefers the better answer, on held-out pairs, at the first and the last evaluation."""
     found = [entry["preference_accuracy"] for entry in history.epochs if "preference_accuracy" in entry]
     return {"first_preference_accuracy": found[0], "last_preference_accuracy": found[-1]} if found else {}
-
-
-def versions() -> dict[str, str]:
-    found = {"recipe-runner": __version__, "python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 def answer_demo(settings: RunSettings) -> None:

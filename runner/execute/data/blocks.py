@@ -140,7 +140,7 @@ class BlockFile:
                 "attention_mask": pa.list_(pa.int8()),
             }
         )
-        self._writer = parquet.ParquetWriter(self._partial, schema, compression="zstd", use_dictionary=False)
+        self._writer = parquet.ParquetWriter(self._partial, schema, compression="lz4", use_dictionary=False)
         return self
 
     def add(self, tokens: np.ndarray) -> None:
