@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 
@@ -29,6 +29,17 @@ class Place:
     run_dir: str
     scratch_dir: str
     accelerator: bool = True
+
+    def below(self, folder: str) -> Place:
+        """This place for one stage of several: configs, results and scratch in folders of its own, data shared."""
+        if not folder:
+            return self
+        return replace(
+            self,
+            config_dir=f"{self.config_dir}/{folder}",
+            run_dir=f"{self.run_dir}/{folder}",
+            scratch_dir=f"{self.scratch_dir}/{folder}",
+        )
 
     @property
     def checkpoints_dir(self) -> str:
@@ -62,8 +73,20 @@ class Machines:
 
 
 @dataclass(frozen=True)
+class Gate:
+    """A condition that a stage's evaluation must meet: `metric comparison threshold`, for example `perplexity < 15`."""
+
+    metric: str
+    comparison: str
+    threshold: float
+
+    def __str__(self) -> str:
+        return f"{self.metric} {self.comparison} {self.threshold:g}"
+
+
+@dataclass(frozen=True)
 class Stage:
-    """One training run of one engine.
+    """One piece of work of one engine: a training run, or what must lie ready before one.
 
     engine: who trains, a key of `runner.execute.engines.ENGINES`.
     config: the engine's settings; config_file: the name they are written under.
@@ -71,6 +94,9 @@ class Stage:
     files: what lies in `config_dir` when the stage starts, `config_file` among them.
     command: for a machine of a cluster; the launcher fills in rank and address from the environment.
     env: environment of every process. shm_gib: shared memory that the data loader and NCCL may use, GiB.
+    folder: where its files and results lie, below the plan's; empty where the plan has one stage.
+    reads: the stages whose results it reads, each with the beginnings of the files' names; () means all of them.
+    gates, evaluation: what it must prove, and how that is measured, read by `runner.execute.evaluate`.
     """
 
     name: str
@@ -83,6 +109,10 @@ class Stage:
     env: Mapping[str, str]
     machines: Machines
     shm_gib: int
+    folder: str = ""
+    reads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    gates: tuple[Gate, ...] = ()
+    evaluation: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -105,3 +135,14 @@ class Plan:
     code_from_git: Mapping[str, Any] | None = None
     nodes: Mapping[str, Any] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def place_of(self, stage: Stage) -> Place:
+        return self.place.below(stage.folder)
+
+    def only(self, stage: Stage) -> Plan:
+        """One stage of several as a plan of its own, named after both."""
+        if not stage.folder:
+            return self
+        job = self.site.get("job_name")
+        site = dict(self.site) | ({"job_name": f"{job}-{stage.name}"} if job else {})
+        return replace(self, name=f"{self.name}-{stage.name}", place=self.place_of(stage), stages=(stage,), site=site)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -35,7 +37,7 @@ def new(name: str, source: str, sets: tuple[str, ...]) -> None:
     schema = packaged.schema_file(scenario)
     text = copying.edit(copying.rename(document, name), changing.from_options(sets))
     text = copying.for_file(text, schema.name, f"recipes/{origin.name}", target.name)
-    files = [Path(document.data.get("data", {}).get(part) or "") for part in ("path", "validation_path", "sample")]
+    files = list(dict.fromkeys(Path(name) for name in _files(document.data)))
     beside = [file for file in files if file.name and not file.is_absolute() and (origin.parent / file).is_file()]
     copied = [file for file in beside if not file.exists()]
     for file in copied:
@@ -51,6 +53,15 @@ def new(name: str, source: str, sets: tuple[str, ...]) -> None:
     say(f"{target}: a copy of {source}. Edit it, then: recipe check {target}")
     for file in (*copied, Path(schema.name)):
         say(f"{file}: goes with it")
+
+
+def _files(value: Any) -> Iterator[str]:
+    """The names of every data file and sample that a recipe names, in whatever section."""
+    items = value.items() if isinstance(value, dict) else ()
+    for key, item in items:
+        if key in ("path", "validation_path", "sample", "sample_task") and isinstance(item, str):
+            yield item
+        yield from _files(item)
 
 
 def find(source: str) -> Path:

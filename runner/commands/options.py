@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from runner.problem import Problem
+from runner.problem import Problem, Stop
 from runner.recipe import changes as changing
 from runner.recipe.changes import Change
 from runner.recipe.check import load
@@ -26,6 +26,9 @@ set_option = click.option(
 run_option = click.option(
     "--run", "run_dir", metavar="DIR", help="The run folder to read. Default: the latest run of the recipe."
 )
+stage_option = click.option("--stage", metavar="STAGE", help="Only this stage of a pipeline.")
+from_option = click.option("--from", "first", metavar="STAGE", help="This stage of a pipeline and those after it.")
+until_option = click.option("--until", "last", metavar="STAGE", help="The stages of a pipeline up to this one.")
 
 
 def say(text: str = "") -> None:
@@ -43,6 +46,14 @@ def open_recipe(
     for change in made:
         say(f"{change}")
     return recipe, made
+
+
+def is_staged(recipe: Recipe, *names: str | None) -> bool:
+    """Whether a recipe has several stages; raises Stop (exit 2) where stages are named and it has one."""
+    staged = recipe.scenario == "pipeline"
+    if any(names) and not staged:
+        raise Stop(f"`{recipe.name}` has no stages to choose from.", "Leave out --stage, --from and --until.", code=2)
+    return staged
 
 
 def run_folder_from(out: str | None) -> str | None:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from runner.commands.options import open_recipe, recipe_path, say, set_option
+from runner.commands.options import is_staged, open_recipe, recipe_path, say, set_option
+from runner.problem import Stop
 from runner.recipe import changes as changing
 
 
@@ -27,6 +28,11 @@ def prepare(path: str, sets: tuple[str, ...], data: str | None, out: str | None)
     from runner.targets import place
 
     recipe, _ = open_recipe(path, sets, more=changing.from_data_option(data))
+    if is_staged(recipe):
+        raise Stop(
+            f"`{recipe.name}` is a pipeline, and its first stage prepares the data.",
+            f"recipe run {path} --stage data",
+        )
     folder = Path(out) if out else runs.folder(recipe.name, "run").path / "data"
     wanted = translate(recipe, place(recipe)).stages[0].data
     for line in carry_out(wanted, folder, tokenizer_for=base_tokenizer(recipe)).lines():

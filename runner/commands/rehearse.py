@@ -8,11 +8,15 @@ import click
 
 from runner.commands.options import (
     data_folder_from,
+    from_option,
+    is_staged,
     open_recipe,
     recipe_path,
     run_folder_from,
     say,
     set_option,
+    stage_option,
+    until_option,
     watch,
 )
 
@@ -22,8 +26,20 @@ from runner.commands.options import (
 @set_option
 @click.option("--data", metavar="FILE", help="Real rows instead of the recipe's sample.")
 @click.option("--out", metavar="DIR", help="The run folder. Default: runs/NAME-rehearsal.")
+@stage_option
+@from_option
+@until_option
 @click.option("--fresh", is_flag=True, help="Delete what an earlier rehearsal left there.")
-def rehearse(path: str, sets: tuple[str, ...], data: str | None, out: str | None, fresh: bool) -> None:
+def rehearse(
+    path: str,
+    sets: tuple[str, ...],
+    data: str | None,
+    out: str | None,
+    stage: str | None,
+    first: str | None,
+    last: str | None,
+    fresh: bool,
+) -> None:
     """Run a recipe end to end on this machine, with a tiny twin of its model. No GPU, no download."""
     from runner.quiet import hush
 
@@ -36,6 +52,14 @@ def rehearse(path: str, sets: tuple[str, ...], data: str | None, out: str | None
 
     recipe, made = open_recipe(path, sets, environment=True)
     folder = runs.folder(recipe.name, "rehearsal", run_folder_from(out))
+    if is_staged(recipe, stage, first, last):
+        from runner.execute.order import Selection
+        from runner.execute.rehearse_pipeline import rehearse as rehearse_stages
+
+        chosen = Selection(stage, first, last)
+        with runs.session(folder, f"pipeline {recipe.name}", made, fresh):
+            rehearse_stages(recipe, folder, data, data_folder_from("rehearsal"), chosen, say, watch)
+        return
     fingerprint = content_hash([recipe.fingerprint, os.path.abspath(data) if data else recipe.data.get("sample")])
     with runs.session(folder, fingerprint, made, fresh) as going_on:
         if folder.finished:

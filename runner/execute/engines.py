@@ -27,8 +27,14 @@ def images(stage: Stage, place: Place) -> list[str]:
     return [sys.executable, *launcher, *train]
 
 
+def runner(stage: Stage, place: Place) -> list[str]:
+    """The runner's own work: data and first weights."""
+    return [sys.executable, "-m", "runner.execute.work", f"{place.config_dir}/{stage.config_file}"]
+
+
 # A new engine costs one line here.
 ENGINES: dict[str, Engine] = {
     "axolotl": axolotl,
     "images": images,
+    "runner": runner,
 }

@@ -16,6 +16,7 @@ from runner.execute.engines import ENGINES
 from runner.files import read_json, write_text
 from runner.plan import Place, Stage
 from runner.problem import Stop
+from runner.training import leash
 
 LOG_FILE = "train.log"
 PROGRESS = "[recipe] "
@@ -30,11 +31,20 @@ def launch(stage: Stage, place: Place, progress: Progress) -> None:
     """
     for file in stage.files:
         write_text(Path(place.config_dir) / file.path, file.text)
-    run_dir = Path(place.run_dir)
+    follow(ENGINES[stage.engine](stage, place), environment(stage, place), Path(place.run_dir), progress)
+
+
+def follow(command: list[str], env: dict[str, str], run_dir: Path, progress: Progress) -> None:
+    """Runs a command, its output going to the log in `run_dir` and its progress to whoever watches.
+
+    Raises Stop with the reason where it does not end well.
+    """
     log = run_dir / LOG_FILE
+    log.parent.mkdir(parents=True, exist_ok=True)
+    (run_dir / "stopped.json").unlink(missing_ok=True)
     process = subprocess.Popen(
-        ENGINES[stage.engine](stage, place),
-        env=environment(stage, place),
+        command,
+        env=env,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -64,6 +74,7 @@ def environment(stage: Stage, place: Place) -> dict[str, str]:
         os.environ
         | dict(stage.env)
         | {"PATH": f"{bin_dir}{os.pathsep}{os.environ.get('PATH', '')}", "PYTHONUNBUFFERED": "1"}
+        | {leash.NAME: str(os.getpid())}
     )
     if not place.accelerator:
         env |= {

@@ -7,8 +7,11 @@ from typing import Any
 
 from runner import catalog
 from runner.execute.data import prepare
+from runner.execute.order import Selection
+from runner.execute.pipeline import carry_out
 from runner.execute.runs import RunFolder
 from runner.execute.training import Tell, Watch, place_for, train
+from runner.plan import Plan
 from runner.problem import Stop
 from runner.recipe import changes as changing
 from runner.recipe import placing
@@ -16,6 +19,7 @@ from runner.recipe.changes import Change
 from runner.recipe.check import judge
 from runner.recipe.recipe import Recipe
 from runner.scenarios import axolotl, translate
+from runner.scenarios.pipeline_training import FP8_STAGES
 
 BY = "this machine"
 
@@ -27,19 +31,51 @@ def run(recipe: Recipe, folder: RunFolder, data_dir: str | None, tell: Tell, wat
     """
     gpus = gpus_here()
     if not gpus:
-        raise Stop(
-            "This machine has no GPU that training could use.",
-            f"`recipe rehearse {recipe.document.file}` runs all of it here with a tiny model; "
-            f"`recipe render {recipe.document.file}` writes what the cluster needs.",
-        )
+        raise _no_gpu(recipe)
     recipe = _on_these(recipe, gpus, tell)
     place = place_for(folder, accelerator=True, data_dir=data_dir)
     plan = translate(recipe, place)
     tell("Preparing the data")
-    report = prepare(plan.stages[0].data, Path(place.data_dir), tokenizer_for=base_tokenizer(recipe))
-    for line in report.lines():
+    prepared = prepare(plan.stages[0].data, Path(place.data_dir), tokenizer_for=base_tokenizer(recipe))
+    for line in prepared.lines():
         tell(f"  {line}")
     return train(plan, folder, tell, watch)
+
+
+def run_stages(
+    recipe: Recipe, folder: RunFolder, data_dir: str | None, chosen: Selection, tell: Tell, watch: Watch
+) -> None:
+    """Runs the chosen stages of a pipeline on this machine's GPUs.
+
+    Raises Stop where there is no GPU, where anything fails, and where a gate does not open.
+    """
+    place, gpus = place_for(folder, accelerator=True, data_dir=data_dir), gpus_here()
+    plan = translate(_on_these(recipe, gpus, tell) if gpus else recipe, place)
+    if gpus:
+        _compare_precision(plan, gpus, tell)
+    elif any(stage.engine != "runner" for stage in chosen.of(plan)):
+        raise _no_gpu(recipe)
+    folder.mark("running", data_dir=data_dir)
+    carry_out(plan, folder, chosen, tell, watch)
+
+
+def _compare_precision(plan: Plan, gpus: list[str], tell: Tell) -> None:
+    """What the recipe's GPU was planned to multiply in, and what the one that is here can."""
+    here = catalog.gpu(gpus[0].replace(" ", "-"))
+    for kind, chosen_precision in plan.facts["precision"].items():
+        able = here is None or (here.fp8 if chosen_precision == "fp8" else here.bf16 or chosen_precision == "fp32")
+        if not able:
+            tell(f"  {kind}: planned in {chosen_precision}, which {here.title} cannot do; set `model.precision`")
+        elif here is not None and here.fp8 and chosen_precision == "bf16" and kind in FP8_STAGES:
+            tell(f"  {kind}: planned in bf16; {here.title} could do fp8 with `machines.gpu: {here.name}`")
+
+
+def _no_gpu(recipe: Recipe) -> Stop:
+    return Stop(
+        "This machine has no GPU that training could use.",
+        f"`recipe rehearse {recipe.document.file}` runs all of it here with a tiny model; "
+        f"`recipe render {recipe.document.file}` writes what the cluster needs.",
+    )
 
 
 def gpus_here() -> list[str]:
@@ -54,9 +90,9 @@ def _on_these(recipe: Recipe, gpus: list[str], tell: Tell) -> Recipe:
     planned = axolotl.machines(recipe)
     count = min(planned.world_size, len(gpus))
     wanted = placing.on_one_machine(recipe, count, BY, f"{len(gpus)} GPUs are here")
-    if count != planned.world_size:
+    if count != planned.world_size and "train" in recipe.settings:
         wanted.append(Change("train.effective_batch_size", None, None, BY, "follows the GPUs"))
-    if count == 1 and recipe.settings.get("distribution", "ddp") != "ddp":
+    if count == 1 and recipe.settings.get("distribution", "ddp") not in ("ddp", "auto"):
         wanted.append(Change("distribution", None, "ddp", BY, "one GPU has nothing to share"))
     document, made = changing.apply(recipe.document, wanted)
     changed, problems = judge(document)
@@ -69,8 +105,12 @@ def _on_these(recipe: Recipe, gpus: list[str], tell: Tell) -> Recipe:
     for change in made:
         tell(f"  {change}")
     for title, figure in (
-        ("effective batch", axolotl.effective_batch_size),
-        ("learning rate", axolotl.learning_rate),
+        ()
+        if "train" not in recipe.settings
+        else (
+            ("effective batch", axolotl.effective_batch_size),
+            ("learning rate", axolotl.learning_rate),
+        )
     ):
         if figure(recipe) != figure(changed):
             tell(f"  {title}: {figure(recipe):g} → {figure(changed):g}  (follows the GPUs)")

@@ -70,10 +70,10 @@ def build(model: Model, layers: int, seed: int, folder: Path, fixed_head: bool =
 
 
 def tokenizer(
-    texts: Iterable[str], folder: Path, model: Model, template: ChatTemplate, vocabulary: int = VOCABULARY
+    texts: Iterable[str], folder: Path, model: Model | None, template: ChatTemplate, vocabulary: int = VOCABULARY
 ) -> Any:
-    """A byte-level BPE tokenizer with the special tokens of `model` and the marks of `template`, trained on `texts` and
-    kept in `folder`. vocabulary: tokens, a count."""
+    """A byte-level BPE tokenizer with the special tokens of `model` (None where there is none yet) and the marks of
+    `template`, trained on `texts` and kept in `folder`. vocabulary: tokens at most, a count."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
@@ -82,8 +82,9 @@ def tokenizer(
     words = Tokenizer(models.BPE())
     words.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     words.decoder = decoders.ByteLevel()
-    special = {"eos_token": model.eos_token or template.end, "pad_token": model.pad_token or "<|endoftext|>"}
-    if model.bos_token:
+    known = (model.eos_token, model.pad_token) if model else ("", "")
+    special = {"eos_token": known[0] or template.end, "pad_token": known[1] or "<|endoftext|>"}
+    if model and model.bos_token:
         special["bos_token"] = model.bos_token
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary,

@@ -61,7 +61,7 @@ def custom_code(recipe: Recipe) -> Iterator[Problem]:
 
 def lora_layers(recipe: Recipe) -> Iterator[Problem]:
     facts = recipe.model_facts
-    if not facts or "lora_rank" not in recipe.train:
+    if not facts or "lora_rank" not in recipe.settings.get("train", {}):
         return
     for index, name in enumerate(recipe.train.lora_layers or ()):
         if name not in facts.linear:
@@ -74,7 +74,7 @@ def lora_layers(recipe: Recipe) -> Iterator[Problem]:
 
 def adapter_scale(recipe: Recipe) -> Iterator[Problem]:
     """An adapter counts alpha / rank times; a rank that was lowered alone makes that large."""
-    if "lora_rank" not in recipe.train:
+    if "lora_rank" not in recipe.settings.get("train", {}):
         return
     rank, alpha = recipe.train.lora_rank, recipe.train.lora_alpha
     if alpha > USUAL_SCALE * rank:

@@ -35,7 +35,7 @@ def one_validation(recipe: Recipe) -> Iterator[Problem]:
 
 def checkpoints_are_evaluated(recipe: Recipe) -> Iterator[Problem]:
     """The best checkpoint can only be found among those that were evaluated."""
-    train = recipe.train
+    train = recipe.settings.get("train", {})
     if "save_steps" not in train or "eval_steps" not in train or train.save_steps % train.eval_steps == 0:
         return
     if any(recipe.data.get(setting) for setting in (*VALIDATION, "validation_share")):
@@ -48,7 +48,11 @@ def checkpoints_are_evaluated(recipe: Recipe) -> Iterator[Problem]:
 
 def loss_fits_model(recipe: Recipe) -> Iterator[Problem]:
     facts = recipe.model_facts if "model" in recipe.settings else None
-    if facts and recipe.train.get("cross_entropy") == "fused" and facts.model_type not in catalog.fused_loss_models():
+    if (
+        facts
+        and recipe.settings.get("train", {}).get("cross_entropy") == "fused"
+        and facts.model_type not in catalog.fused_loss_models()
+    ):
         yield recipe.document.problem(
             ("train", "cross_entropy"),
             f"Axolotl has no fused cross-entropy for models of the type `{facts.model_type}`.",

@@ -6,14 +6,13 @@ settings are not there.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 from runner import catalog
 from runner.names import JOB_NAME, listed, nearest
 from runner.problem import Problem
-from runner.recipe import base_model, columns, images, placing, plain_text, songs, templates
+from runner.recipe import base_model, images, pipeline, placing, plain_text, songs, sources
 from runner.recipe.recipe import BrokenSetting, Recipe, Settings
 
 Rule = Callable[[Recipe], Iterator[Problem]]
@@ -34,7 +33,7 @@ def _at(recipe: Recipe, setting: str, message: str, hint: str, severity: str = "
 
 
 def trained_layers(recipe: Recipe) -> Iterator[Problem]:
-    if "last_layers" not in recipe.train or not recipe.model_facts:
+    if "last_layers" not in recipe.settings.get("train", {}) or not recipe.model_facts:
         return
     layers, asked = recipe.model_facts.num_hidden_layers, recipe.train.last_layers
     if asked > layers:
@@ -94,7 +93,7 @@ def known_gpu(recipe: Recipe) -> Iterator[Problem]:
 
 
 def effective_batch(recipe: Recipe) -> Iterator[Problem]:
-    train = recipe.train
+    train = recipe.settings.get("train", {})
     stated = train.get("effective_batch_size")
     if stated is None:
         return
@@ -111,92 +110,13 @@ def effective_batch(recipe: Recipe) -> Iterator[Problem]:
 
 def sharding_needs_gpus(recipe: Recipe) -> Iterator[Problem]:
     gpus = sum(recipe.gpu_counts)
-    if gpus == 1 and recipe.settings.get("distribution", "ddp") != "ddp":
+    if gpus == 1 and recipe.settings.get("distribution", "ddp") not in ("ddp", "auto"):
         yield _at(
             recipe,
             "distribution",
             f"`{recipe.distribution}` shares the work between GPUs, and this recipe has one.",
             "Write `distribution: ddp`, or raise `machines.nodes` or `machines.gpus_per_node`.",
         )
-
-
-def one_source(recipe: Recipe) -> Iterator[Problem]:
-    data = recipe.data
-    if data.get("hub") and data.get("path"):
-        yield _at(
-            recipe,
-            "data.path",
-            "`data` has both `path` and `hub`, and only one can be read.",
-            "Delete one of the two lines.",
-        )
-    if not data.get("hub") and not data.get("path"):
-        yield recipe.document.problem(
-            ("data",),
-            "`data` names no data.",
-            "Give `path` (a local file) or `hub` (a dataset on the hub).",
-            key=True,
-        )
-
-
-def data_files(recipe: Recipe) -> Iterator[Problem]:
-    """Local data files are there and have the columns that the templates name."""
-    names = {setting: recipe.data.get(setting) for setting in ("question", "answer") if recipe.data.get(setting)}
-    for setting, template in names.items():
-        if templates.unclosed(template) is not None:
-            yield _at(
-                recipe,
-                f"data.{setting}",
-                f"`{setting}` opens a bracket and does not close it.",
-                "Write `[column]`, or `[[` for a bracket that is text.",
-            )
-    wanted = {column: setting for setting, template in names.items() for column in templates.columns(template)}
-    wanted |= {recipe.data[part]: part for part in ("image_column", "label_column") if part in recipe.data}
-    if recipe.data.get("text"):
-        wanted[recipe.data.text] = "text"
-    if rows := recipe.data.get("songs"):
-        wanted |= {rows[setting]: f"songs.{setting}" for setting in ("instruction", "lyrics")}
-    for setting in ("path", "validation_path", "sample"):
-        name = recipe.data.get(setting)
-        if not name:
-            continue
-        file = recipe.folder / name
-        if os.path.isdir(file) and "image_column" in recipe.data:
-            continue
-        if setting == "sample" and file.suffix == ".parquet" and os.path.isfile(file):
-            # The rehearsal looks into it; here opening Parquet would slow every check down.
-            continue
-        if not os.path.isfile(file):
-            yield _at(
-                recipe,
-                f"data.{setting}",
-                f"There is no file `{file}`.",
-                "Paths start from the recipe's own folder.",
-            )
-            continue
-        if file.suffix == ".txt":
-            continue
-        try:
-            there = columns.of(file)
-        except columns.Unreadable as reason:
-            yield _at(
-                recipe,
-                f"data.{setting}",
-                f"`{file}` cannot be read: {reason}",
-                "Open it and compare its first line with what its name says.",
-                reason.severity,
-            )
-            continue
-        for column, user in wanted.items():
-            if column not in there:
-                near = nearest(column, there)
-                meant = f"[{near}]" if user in names else near
-                hint = (f"Did you mean `{meant}`? " if near else "") + f"Its columns are {listed(there)}."
-                yield _at(
-                    recipe,
-                    f"data.{user}",
-                    f"`{user.rpartition('.')[2]}` names the column `{column}`, which `{file}` does not have.",
-                    hint,
-                )
 
 
 def storage(recipe: Recipe) -> Iterator[Problem]:
@@ -244,13 +164,14 @@ def _below(path: str, mount: str) -> bool:
 
 def advanced_keys(recipe: Recipe) -> Iterator[Problem]:
     """Axolotl drops keys that it does not know without a word; here they are errors."""
-    extra = (recipe.settings.get("advanced") or {}).get("axolotl") or {}
     known = catalog.axolotl_settings()
-    for key in extra:
-        if key not in known:
+    for home, extra in (recipe.settings.get("advanced") or {}).items():
+        for key in extra or {}:
+            if key in known:
+                continue
             near = nearest(key, known)
             yield recipe.document.problem(
-                ("advanced", "axolotl", key),
+                ("advanced", home, key),
                 f"Axolotl {catalog.AXOLOTL_VERSION} has no setting `{key}`.",
                 f"Did you mean `{near}`?" if near else "Its settings are in Axolotl's own documentation.",
                 key=True,
@@ -270,10 +191,9 @@ RULES: tuple[Rule, ...] = (
     known_gpu,
     effective_batch,
     sharding_needs_gpus,
-    one_source,
+    *sources.RULES,
     songs.one_kind,
     songs.tasks,
-    data_files,
     storage,
     images.normalising,
     images.crop,
@@ -286,4 +206,5 @@ RULES: tuple[Rule, ...] = (
     plain_text.checkpoints_are_evaluated,
     plain_text.loss_fits_model,
     advanced_keys,
+    *pipeline.RULES,
 )

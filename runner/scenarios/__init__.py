@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from runner.plan import Place, Plan
 from runner.recipe.changes import Change
 from runner.recipe.recipe import Recipe
-from runner.scenarios import causal_lm, image_classification, last_layers, lora
+from runner.scenarios import causal_lm, image_classification, last_layers, lora, pipeline
 
 # A new scenario costs one line here.
 SCENARIOS = {
@@ -15,6 +15,7 @@ SCENARIOS = {
     "image-classification": image_classification.translate,
     "last-layers": last_layers.translate,
     "lora": lora.translate,
+    "pipeline": pipeline.translate,
 }
 
 # What a scenario puts in place of its own settings in a rehearsal, beyond what all of them do; a line where it needs some.

@@ -90,15 +90,14 @@ def training(recipe: Recipe, place: Place) -> dict[str, Any]:
         "greater_is_better": False,
         "auto_resume_from_checkpoints": True,
         "output_dir": place.checkpoints_dir,
-        **reporting(recipe),
+        **reporting(train.report_to, recipe.name),
     }
 
 
-def reporting(recipe: Recipe) -> dict[str, Any]:
+def reporting(tool: str, name: str) -> dict[str, Any]:
     """Where curves go. W&B and MLflow need a project name, the recipe's own."""
-    tool = recipe.train.report_to
     project = {"wandb": "wandb_project", "mlflow": "mlflow_experiment_name"}.get(tool)
-    return {f"use_{tool}": True, **({project: recipe.name} if project else {})} if tool != "none" else {}
+    return {f"use_{tool}": True, **({project: name} if project else {})} if tool != "none" else {}
 
 
 def learning_rate(recipe: Recipe) -> float:
@@ -151,7 +150,7 @@ def plan(recipe: Recipe, place: Place, config: dict[str, Any], data: Mapping[str
             "demo": _demo(recipe),
         },
     }
-    whole = _with_advanced(recipe, config | shared | plugin)
+    whole = with_advanced(recipe, config | shared | plugin)
     return Plan(
         name=recipe.name,
         scenario=recipe.scenario,
@@ -169,7 +168,7 @@ def plan(recipe: Recipe, place: Place, config: dict[str, Any], data: Mapping[str
                 config_file=CONFIG_FILE,
                 data=data,
                 files=(
-                    Artifact(CONFIG_FILE, _header(recipe) + yaml_text(whole)),
+                    Artifact(CONFIG_FILE, header(recipe) + yaml_text(whole)),
                     Artifact(RECIPE_FILE, json.dumps(recipe.settings.plain(), indent=2, ensure_ascii=False) + "\n"),
                     *shared_files,
                 ),
@@ -213,14 +212,20 @@ def _demo(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def _with_advanced(recipe: Recipe, config: dict[str, Any]) -> dict[str, Any]:
-    """The recipe's own Axolotl settings on top. One that says otherwise than the recipe is a contradiction."""
-    extra = recipe.advanced.plain().get("axolotl") or {}
+def with_advanced(
+    recipe: Recipe,
+    config: dict[str, Any],
+    home: str = "axolotl",
+    sections: tuple[str, ...] = ("model", "train", "data"),
+) -> dict[str, Any]:
+    """The recipe's own Axolotl settings (`advanced.<home>`) on top. One that says otherwise than the recipe is a
+    contradiction. sections: where the recipe's own lines for this config stand."""
+    extra = recipe.advanced.plain().get(home) or {}
     problems: list[Problem] = [
         recipe.document.problem(
-            ("advanced", "axolotl", key),
-            f"`advanced.axolotl.{key}` contradicts the recipe, whose other lines make it `{json.dumps(config[key])}`.",
-            f"Delete it, and change {_owner(recipe, key)} instead.",
+            ("advanced", home, key),
+            f"`advanced.{home}.{key}` contradicts the recipe, whose other lines make it `{json.dumps(config[key])}`.",
+            f"Delete it, and change {_owner(recipe, key, sections)} instead.",
             key=True,
         )
         for key, value in extra.items()
@@ -231,14 +236,14 @@ def _with_advanced(recipe: Recipe, config: dict[str, Any]) -> dict[str, Any]:
     return config | extra
 
 
-def _owner(recipe: Recipe, key: str) -> str:
+def _owner(recipe: Recipe, key: str, sections: tuple[str, ...]) -> str:
     """The section of the recipe whose setting becomes this one of Axolotl's."""
     name = {"num_epochs": "epochs"}.get(key, key)
-    homes = [f"{section}.{name}" for section in ("model", "train", "data") if name in recipe.settings[section]]
+    homes = [f"{section}.{name}" for section in sections if name in recipe.settings[section]]
     return listed(homes, "or") if homes else "the setting of the recipe that it comes from"
 
 
-def _header(recipe: Recipe) -> str:
+def header(recipe: Recipe) -> str:
     return (
         f"# Made by recipe-runner from the recipe `{recipe.name}` ({recipe.fingerprint}), for Axolotl 0.19.0.\n"
         "# Change the recipe and render again; changes made here are lost.\n"

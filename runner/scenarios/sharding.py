@@ -11,14 +11,20 @@ from runner.recipe.recipe import Recipe
 DEEPSPEED_FILE = "deepspeed.json"
 
 
-def settings(recipe: Recipe, place: Place, machines: Machines) -> tuple[dict[str, Any], tuple[Artifact, ...]]:
-    """Axolotl's settings for the recipe's distribution, and the files that they name. One GPU needs none."""
+def settings(
+    recipe: Recipe, place: Place, machines: Machines, precision: str = "", max_grad_norm: float | None = None
+) -> tuple[dict[str, Any], tuple[Artifact, ...]]:
+    """Axolotl's settings for the recipe's distribution, and the files that they name. One GPU needs none.
+
+    precision, max_grad_norm: a stage's own, where they are not the whole recipe's.
+    """
     if machines.world_size == 1:
         return {}, ()
-    if recipe.distribution == "fsdp":
+    if recipe.distribution in ("fsdp", "auto"):
         return _fsdp(recipe), ()
     if recipe.distribution.startswith("zero"):
-        text = json.dumps(deepspeed(recipe), indent=2) + "\n"
+        longest = recipe.train.max_grad_norm if max_grad_norm is None else max_grad_norm
+        text = json.dumps(deepspeed(recipe, precision or recipe.model.precision, longest), indent=2) + "\n"
         return {"deepspeed": f"{place.config_dir}/{DEEPSPEED_FILE}"}, (Artifact(DEEPSPEED_FILE, text),)
     return {
         "ddp": True,
@@ -27,7 +33,7 @@ def settings(recipe: Recipe, place: Place, machines: Machines) -> tuple[dict[str
     }, ()
 
 
-def deepspeed(recipe: Recipe) -> dict[str, Any]:
+def deepspeed(recipe: Recipe, precision: str, max_grad_norm: float) -> dict[str, Any]:
     """A DeepSpeed config of the recipe's ZeRO stage. `auto` is filled in by accelerate from Axolotl's settings
     (transformers documentation, DeepSpeed integration)."""
     stage = int(recipe.distribution.removeprefix("zero"))
@@ -46,9 +52,9 @@ def deepspeed(recipe: Recipe) -> dict[str, Any]:
         }
     return {
         "zero_optimization": zero,
-        "bf16": {"enabled": recipe.model.precision == "bf16"},
-        "fp16": {"enabled": recipe.model.precision == "fp16"},
-        "gradient_clipping": recipe.train.max_grad_norm,
+        "bf16": {"enabled": precision in ("bf16", "fp8")},
+        "fp16": {"enabled": precision == "fp16"},
+        "gradient_clipping": max_grad_norm,
         "train_batch_size": "auto",
         "train_micro_batch_size_per_gpu": "auto",
         "gradient_accumulation_steps": "auto",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runner.plan import Artifact, Place, Plan
+from runner.plan import Artifact, Place, Plan, Stage
 from runner.recipe.recipe import Recipe
 from runner.targets import kubernetes, nodes, pytorchjob
 
@@ -30,10 +30,18 @@ def named(recipe: Recipe) -> tuple[str, ...]:
 
 
 def render(plan: Plan, targets: tuple[str, ...] = DEFAULT) -> list[Artifact]:
-    """The engine's own configs, and what each target adds. Pure: the same plan gives the same bytes."""
+    """The engine's own configs, and what each target adds. Pure: the same plan gives the same bytes.
+
+    A plan of several stages gets a folder a stage, each rendered as a plan of its own.
+    """
+    return [file for stage in plan.stages for file in _stage(plan.only(stage), stage, targets)]
+
+
+def _stage(plan: Plan, stage: Stage, targets: tuple[str, ...]) -> list[Artifact]:
     if targets == ("nodes",):
         return nodes.render(plan)
-    artifacts = {file.path: file for stage in plan.stages for file in stage.files}
+    artifacts = {file.path: file for file in stage.files}
     for target in targets:
         artifacts |= {artifact.path: artifact for artifact in TARGETS[target](plan)}
-    return list(artifacts.values())
+    below = f"{stage.folder}/" if stage.folder else ""
+    return [Artifact(f"{below}{file.path}", file.text) for file in artifacts.values()]

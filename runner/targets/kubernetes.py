@@ -125,8 +125,7 @@ def pod_template(plan: Plan, stage: Stage, container: str, ports: list[dict[str,
         "metadata": {"labels": labels(plan, stage)},
         "spec": {
             "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
-            "nodeSelector": {"nvidia.com/gpu.product": machines.gpu},
-            "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
+            **_where(machines),
             **({"initContainers": init} if (init := code.init_containers(plan, image, _listed(CACHES))) else {}),
             "containers": [
                 {
@@ -165,9 +164,19 @@ def environment(plan: Plan, stage: Stage) -> dict[str, str]:
     return CACHES | {"HF_HOME": f"{models}/huggingface"} | code.environment(plan) | dict(stage.env)
 
 
+def _where(machines: Machines) -> dict[str, Any]:
+    """Machines with the GPU that is asked for; a stage that trains nothing runs on any, and takes no GPU from others."""
+    if not machines.gpus_per_node:
+        return {}
+    return {
+        "nodeSelector": {"nvidia.com/gpu.product": machines.gpu},
+        "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
+    }
+
+
 def resources(machines: Machines) -> dict[str, dict[str, Any]]:
     """What a machine is promised, and the most it may take. GPUs are never shared, so both are equal there."""
-    gpus = {"nvidia.com/gpu": machines.gpus_per_node}
+    gpus = {"nvidia.com/gpu": machines.gpus_per_node} if machines.gpus_per_node else {}
     return {
         "requests": {"cpu": str(machines.cpus), "memory": f"{machines.memory_gib}Gi"} | gpus,
         "limits": {

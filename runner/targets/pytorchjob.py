@@ -50,7 +50,7 @@ def job(plan: Plan, stage: Stage) -> dict[str, Any]:
             "labels": kubernetes.labels(plan, stage) | queue,
         },
         "spec": {
-            "nprocPerNode": str(machines.gpus_per_node),
+            "nprocPerNode": str(max(1, machines.gpus_per_node)),
             "runPolicy": {
                 "cleanPodPolicy": site["clean_pod_policy"],
                 "backoffLimit": site["backoff_limit"],

@@ -18,11 +18,14 @@ HISTORY_FILE = "training_history.json"
 # A line of the log that starts so is progress, as JSON; `recipe run` and `recipe submit --follow` read it.
 PROGRESS = "[recipe] "
 
+# What DPO measures on held-out pairs: how often, and by how much, the better answer is preferred.
+PREFERENCES = {"preference_accuracy": "eval_rewards/accuracies", "preference_margin": "eval_rewards/margins"}
+
 
 class History(TrainerCallback):
     """Writes `training_history.json`: `steps` (loss, learning_rate, grad_norm, samples_per_second, tokens_per_second,
-    gpu_memory_gib) and `epochs` (train_loss, validation_loss, and
-    accuracy, 0 to 1, where there are classes; epoch 0 is before training)."""
+    gpu_memory_gib) and `epochs` (train_loss, validation_loss; accuracy, 0 to 1, where there are classes; for DPO
+    preference_accuracy and preference_margin; epoch 0 is before training)."""
 
     def __init__(self, settings: RunSettings) -> None:
         self.settings = settings
@@ -33,6 +36,7 @@ class History(TrainerCallback):
         self.started = self.last_time = time.monotonic()
         self.last_step = self.last_tokens = 0
         self.final: dict[str, Any] = {}
+        self.preferences: dict[str, float] = {}
 
     def on_train_begin(self, args, state, control, model=None, **kwargs):
         self.parameters = count_parameters(model)
@@ -49,6 +53,10 @@ class History(TrainerCallback):
         self.epochs = [entry for entry in before["epochs"] if entry["step"] <= step]
 
     def on_log(self, args, state, control, logs=None, **kwargs):
+        # DPO's measures are logged, and are not among the metrics that an evaluation hands on.
+        self.preferences = {
+            name: logs[key] for name, key in PREFERENCES.items() if key in (logs or {})
+        } or self.preferences
         if "loss" not in (logs or {}):
             return
         now = time.monotonic()
@@ -80,9 +88,11 @@ class History(TrainerCallback):
             "step": state.global_step,
             "train_loss": round(sum(losses) / len(losses), 6) if losses else None,
             "validation_loss": (metrics or {}).get("eval_loss"),
+            **self.preferences,
         }
         if "eval_accuracy" in (metrics or {}):
             entry["accuracy"] = metrics["eval_accuracy"]
+        self.preferences = {}
         self.epochs = [known for known in self.epochs if known["step"] != state.global_step] + [entry]
         # The time of an evaluation is no training time.
         self.last_time = time.monotonic()
@@ -94,6 +104,7 @@ class History(TrainerCallback):
             "global_step": state.global_step,
             "epoch": round(state.epoch or 0, 4),
             "best_checkpoint": state.best_model_checkpoint,
+            "tokens": int(state.num_input_tokens_seen),
         }
 
     def _write(self, state) -> None:

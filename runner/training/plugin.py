@@ -7,10 +7,13 @@ import time
 from typing import Any
 
 import torch
+from axolotl.common.datasets import TrainDatasetMeta
 from axolotl.integrations.base import BasePlugin
 from axolotl.utils.dict import DictDefault
 
-from runner.training import results
+from runner.training import blocks, leash, results, resume
+from runner.training.blocks import EndOfLength
+from runner.training.checkpoints import MarkComplete
 from runner.training.history import History
 from runner.training.settings import RunSettings
 from runner.training.timelimit import time_limits
@@ -22,17 +25,30 @@ class RecipePlugin(BasePlugin):
 
     def __init__(self) -> None:
         super().__init__()
+        leash.hold()
         self.history: History | None = None
         self.state: dict[str, Any] = {}
 
     def get_input_args(self) -> str:
         return "runner.training.settings.RecipeRunnerArgs"
 
-    def load_datasets(self, cfg: DictDefault, preprocess: bool = False) -> None:
+    def load_datasets(self, cfg: DictDefault, preprocess: bool = False) -> TrainDatasetMeta | None:
         # Without an accelerator Axolotl 0.19.0 still asks for device LOCAL_RANK when there are several processes
         # (`normalize_config`), and this is the last hook before the model is loaded that comes after it.
         if not torch.cuda.is_available():
             cfg.device_map = None
+        settings = run_settings(cfg)
+        resume.choose(cfg, settings)
+        if settings.blocks is None:
+            return None
+        reached = resume.reached(cfg)
+        train, validation, cfg.max_steps = blocks.load(settings.blocks, settings.effective_batch_size, reached)
+        return TrainDatasetMeta(train, validation, cfg.max_steps)
+
+    def pre_model_load(self, cfg: DictDefault) -> None:
+        # Axolotl 0.19.0 keeps weights in what they are multiplied in, and bf16 rounds small steps away.
+        if run_settings(cfg).master_weights == "fp32":
+            cfg.torch_dtype = torch.float32
 
     def get_training_args(self, cfg: DictDefault) -> dict[str, Any]:
         return {
@@ -43,6 +59,8 @@ class RecipePlugin(BasePlugin):
             # Logs are read in files and in pods, where a bar redrawn a thousand times hides every line.
             "disable_tqdm": True,
             "include_num_input_tokens_seen": "non_padding",
+            # Axolotl has no setting for it.
+            "dataloader_persistent_workers": run_settings(cfg).persistent_workers,
         }
 
     def post_trainer_create(self, cfg: DictDefault, trainer: Any) -> None:
@@ -53,7 +71,9 @@ class RecipePlugin(BasePlugin):
     def add_callbacks_post_trainer(self, cfg: DictDefault, trainer: Any) -> list[Any]:
         settings = run_settings(cfg)
         self.history = History(settings)
-        return [Watchdog(settings, zero_loss_allowed=bool(cfg.rl)), self.history, *time_limits(settings)]
+        ends = [EndOfLength(settings.blocks)] if settings.blocks else []
+        watchdog = Watchdog(settings, zero_loss_allowed=bool(cfg.rl))
+        return [watchdog, self.history, *ends, *time_limits(settings), MarkComplete()]
 
     def post_train(self, cfg: DictDefault, model: Any) -> None:
         # Called twice, right after training and again after saving; the first time the clock is right.

@@ -75,11 +75,13 @@ def summary(
         **history.parameters,
         "steps": state["global_step"],
         "epochs": state["epoch"],
+        "tokens": state["tokens"],
         "training_seconds": state["seconds"],
         "time_limit": read_json(Path(settings.run_dir) / "time_limit.json"),
         "first_validation_loss": losses[0] if losses else None,
         "best_validation_loss": min(losses) if losses else None,
         "last_validation_loss": losses[-1] if losses else None,
+        **_preferences(history),
         "last_training_loss": history.steps[-1]["loss"] if history.steps else None,
         "best_checkpoint": Path(state["best_checkpoint"]).name if state["best_checkpoint"] else None,
         "versions": versions(),
@@ -97,6 +99,12 @@ def _adapter(config: dict[str, Any]) -> dict[str, Any] | None:
         "dropout": config["lora_dropout"],
         "layers": list(config["lora_target_modules"]),
     }
+
+
+def _preferences(history: History) -> dict[str, float]:
+    """How often DPO's model prefers the better answer, on held-out pairs, at the first and the last evaluation."""
+    found = [entry["preference_accuracy"] for entry in history.epochs if "preference_accuracy" in entry]
+    return {"first_preference_accuracy": found[0], "last_preference_accuracy": found[-1]} if found else {}
 
 
 def answer_demo(settings: RunSettings) -> None:

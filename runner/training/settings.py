@@ -25,12 +25,32 @@ class Demo(BaseModel):
     trust_remote_code: bool = False
 
 
+class BlocksSettings(BaseModel):
+    """Pretraining on packed blocks of one context length.
+
+    folder: `train-<sequence_len>.npy` and `validation-<sequence_len>.npy`. first_step: steps done before this length;
+    last_step: where it ends; steps: of all lengths. continue_from: checkpoints of the length before.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    folder: str
+    sequence_len: int
+    first_step: int
+    last_step: int
+    steps: int
+    seed: int
+    continue_from: str | None = None
+
+
 class RunSettings(BaseModel):
     """What the plan expects of the run; the watchdog holds the run to it.
 
     world_size: processes in all; effective_batch_size: rows a step; learning_rate: after scaling.
     time_limit_seconds: the longest that training may take; None for no limit.
     demo: None where there is nothing to ask, as with images.
+    persistent_workers: keep data workers between epochs and evaluations. master_weights: what weights are kept in
+    between steps, None as Axolotl has it. blocks: packed blocks in place of Axolotl's own datasets.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -46,6 +66,9 @@ class RunSettings(BaseModel):
     learning_rate: float
     time_limit_seconds: float | None = None
     demo: Demo | None = None
+    persistent_workers: bool = False
+    master_weights: Literal["fp32", "bf16"] | None = None
+    blocks: BlocksSettings | None = None
 
 
 class RecipeRunnerArgs(BaseModel):

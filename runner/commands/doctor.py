@@ -1,0 +1,36 @@
+"""`recipe doctor`: what will not work on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from runner.commands.options import open_recipe, say, set_option
+
+
+@click.command()
+@click.argument("path", metavar="[RECIPE]", required=False)
+@set_option
+@click.option("--out", metavar="DIR", help="Where results would go. Default: the current folder.")
+def doctor(path: str | None, sets: tuple[str, ...], out: str | None) -> int:
+    """Look at GPUs, packages, disk, memory, ports and the hub, and say what will not work, and what mends it."""
+    from runner.quiet import hush
+
+    hush()
+    from runner.execute import doctor as doctors
+    from runner.execute.probing import probe
+    from runner.scenarios import translate
+    from runner.targets import place
+
+    recipe = plan = None
+    if path:
+        recipe, _ = open_recipe(path, sets)
+        plan = translate(recipe, place(recipe))
+    machine = probe(Path(out or ".").absolute(), doctors.models_of(recipe) if recipe else ())
+    found = doctors.findings(machine, recipe, plan)
+    for finding in found:
+        say(str(finding))
+    counts = {state: sum(finding.state == state for finding in found) for state in (doctors.PROBLEM, doctors.WARNING)}
+    say("\n" + ", ".join(f"{count} {state}{'' if count == 1 else 's'}" for state, count in counts.items()))
+    return 1 if counts[doctors.PROBLEM] else 0

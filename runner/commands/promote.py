@@ -1,0 +1,31 @@
+"""`recipe promote`: a person's word against a gate."""
+
+from __future__ import annotations
+
+import click
+
+from runner.commands.options import open_recipe, recipe_path, run_option, say, set_option
+from runner.problem import Stop
+
+
+@click.command()
+@recipe_path
+@click.argument("stage")
+@set_option
+@run_option
+@click.option("--by", required=True, metavar="NAME", help="Who takes the responsibility.")
+@click.option("--reason", required=True, metavar="TEXT", help="Why the gate is overruled.")
+def promote(path: str, stage: str, sets: tuple[str, ...], run_dir: str | None, by: str, reason: str) -> None:
+    """Let a stage of a pipeline pass in spite of its closed gate; who, when, why and what it missed are kept."""
+    from runner.execute import opening, recorded
+
+    if not by.strip() or not reason.strip():
+        raise Stop("A promotion needs a name and a reason.", "--by NAME --reason TEXT", code=2)
+    recipe, _ = open_recipe(path, sets)
+    run = opening.run_of(recipe, run_dir)
+    plan = opening.plan_of(recipe, run)
+    chosen = opening.stage_of(plan, stage)
+    with run.lock():
+        promotion = recorded.promote(plan, run, chosen, by.strip(), reason.strip())
+    for line in recorded.promotion_lines(promotion):
+        say(line)

@@ -1,0 +1,256 @@
+"""Doctor: what of a recipe will not work on this machine, in plain words, each with what mends it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from runner import catalog
+from runner.execute.probing import Machine
+from runner.plan import Plan
+from runner.recipe.recipe import Recipe
+
+OK, WARNING, PROBLEM = "ok", "warning", "problem"
+NEEDED = ("axolotl", "torch", "transformers", "peft", "trl", "accelerate", "datasets")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """state: ok, warning or problem; subject: what was looked at; text: what was found; mend: what to do."""
+
+    state: str
+    subject: str
+    text: str
+    mend: str = ""
+
+    def __str__(self) -> str:
+        line = f"{self.state:<8} {self.subject:<12} {self.text}"
+        return f"{line}\n{'':<22}→ {self.mend}" if self.mend else line
+
+
+def findings(machine: Machine, recipe: Recipe | None = None, plan: Plan | None = None) -> list[Finding]:
+    """Everything worth saying, in the order of the checks; with a recipe also what it asks for."""
+    return [finding for check in CHECKS for finding in check(machine, recipe, plan)]
+
+
+def packages(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[Finding]:
+    missing = [name for name in NEEDED if not machine.packages.get(name)]
+    if missing:
+        yield Finding(PROBLEM, "packages", f"not installed: {', '.join(missing)}", "pip install 'recipe-runner[train]'")
+    else:
+        shown = ", ".join(f"{name} {machine.packages[name]}" for name in NEEDED)
+        yield Finding(OK, "packages", f"Python {machine.python}, {shown}")
+    axolotl = machine.packages.get("axolotl")
+    if axolotl and axolotl != catalog.AXOLOTL_VERSION:
+        yield Finding(
+            PROBLEM,
+            "axolotl",
+            f"version {axolotl}, and the recipes are written for {catalog.AXOLOTL_VERSION}",
+            f"pip install axolotl=={catalog.AXOLOTL_VERSION}",
+        )
+    for name, why, extra in _wanted_packages(recipe):
+        if machine.packages.get(name):
+            yield Finding(OK, name, f"version {machine.packages[name]}, for {why}")
+        else:
+            yield Finding(PROBLEM, name, f"not installed, and the recipe needs it for {why}", extra)
+
+
+def _wanted_packages(recipe: Recipe | None) -> Iterator[tuple[str, str, str]]:
+    if recipe is None:
+        return
+    train = "pip install 'recipe-runner[train]'"
+    if recipe.model.get("attention") == "flash_attention_2":
+        yield "flash-attn", "`attention: flash_attention_2`", "pip install 'recipe-runner[flash]', or `attention: sdpa`"
+    if recipe.distribution.startswith("zero"):
+        yield "deepspeed", f"`distribution: {recipe.distribution}`", train
+    if recipe.scenario != "pipeline":
+        return
+    if any("bnb" in recipe.settings[stage].optimizer for stage in _sections(recipe)):
+        for name in ("bitsandbytes", "torchao"):
+            yield name, "an 8-bit optimizer", train
+    if recipe.speed.fused_kernels or recipe.speed.fused_cross_entropy:
+        yield "liger-kernel", "`speed.fused_kernels` and `speed.fused_cross_entropy`", train
+    if not recipe.data.packed:
+        for name in ("datatrove", "spacy"):
+            yield name, "cleaning text", "pip install 'recipe-runner[data]'"
+    if recipe.evaluation.tasks:
+        yield "lm_eval", "`evaluation.tasks`", train
+
+
+def _sections(recipe: Recipe) -> list[str]:
+    return [stage for stage in ("pretrain", "sft", "dpo", "lora") if recipe.settings.get(stage)]
+
+
+def gpus(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[Finding]:
+    if not machine.cards:
+        state = PROBLEM if recipe else WARNING
+        yield Finding(
+            state,
+            "GPU",
+            "this machine has none that training could use",
+            "`recipe rehearse` and `recipe render` need none",
+        )
+        return
+    for card in sorted(set(machine.cards), key=lambda card: card.name):
+        count = machine.cards.count(card)
+        fp8 = "FP8" if card.fp8 else "no FP8"
+        driver = f", driver {machine.driver}" if machine.driver else ""
+        yield Finding(
+            OK,
+            "GPU",
+            f"{count} × {card.name}, {card.memory_gib:g} GiB, compute capability {card.capability}, {fp8}{driver}",
+        )
+    if len(machine.cards) > 1:
+        yield _links(machine)
+    if recipe:
+        yield from _against_recipe(machine, recipe, plan)
+
+
+def _links(machine: Machine) -> Finding:
+    if "NV" in machine.links.replace("NVIDIA", ""):
+        return Finding(OK, "interconnect", "the GPUs reach each other over NVLink")
+    if machine.links:
+        return Finding(
+            WARNING,
+            "interconnect",
+            "the GPUs reach each other over PCIe, and sharing weights takes long there",
+            "`distribution: ddp` where the model fits on each GPU",
+        )
+    return Finding(
+        WARNING, "interconnect", "the driver does not say how the GPUs reach each other", "nvidia-smi topo -m"
+    )
+
+
+def _against_recipe(machine: Machine, recipe: Recipe, plan: Plan | None) -> Iterator[Finding]:
+    """The particular GPUs that the recipe asks for, and the number formats that it plans on them."""
+    wanted, here = recipe.machines, machine.cards[0]
+    known = catalog.gpu(wanted.gpu)
+    title = known.title if known else wanted.gpu
+    if here.label != wanted.gpu:
+        yield Finding(
+            WARNING, "GPU", f"the recipe is planned for {title}, and this is {here.name}", f"machines.gpu={here.label}"
+        )
+    if known and here.memory_gib < 0.9 * known.memory_gib:
+        yield Finding(
+            PROBLEM,
+            "GPU memory",
+            f"{here.memory_gib:g} GiB, and the recipe is planned for {known.memory_gib} GiB",
+            "lower micro_batch_size, and raise gradient_accumulation_steps as much",
+        )
+    if len(machine.cards) != wanted.gpus_per_node:
+        yield Finding(
+            WARNING,
+            "GPU",
+            f"{len(machine.cards)} here, and the recipe plans {wanted.gpus_per_node} a machine",
+            f"machines.gpus_per_node={len(machine.cards)}",
+        )
+    for kind, precision in (plan.facts.get("precision", {}) if plan else {}).items():
+        if precision == "fp8" and not here.fp8:
+            yield Finding(PROBLEM, "FP8", f"{kind} is planned in FP8, and {here.name} has none", "model.precision=bf16")
+
+
+def memory(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[Finding]:
+    text = f"{machine.memory_gib:.0f} GiB main memory, {machine.cores} cores, {machine.shm_gib:.1f} GiB shared memory"
+    if recipe and machine.memory_gib < recipe.machines.memory_gib * 0.9:
+        yield Finding(
+            PROBLEM,
+            "memory",
+            f"{text}; the recipe plans {recipe.machines.memory_gib} GiB",
+            "another machine, or fewer data workers; a full main memory ends the run",
+        )
+    else:
+        yield Finding(OK, "memory", text)
+    if machine.shm_gib < 1:
+        yield Finding(
+            WARNING,
+            "memory",
+            f"/dev/shm has {machine.shm_gib:.2f} GiB, and NCCL and data workers need more",
+            "in a container: --shm-size=8g",
+        )
+
+
+def disk(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[Finding]:
+    needed = needed_gib(recipe, plan)
+    text = f"{machine.disk_gib:.0f} GiB free at {machine.folder}"
+    if not needed:
+        state = OK if machine.disk_gib >= 20 else WARNING
+        yield Finding(state, "disk", text, "" if state == OK else "models take tens of GiB; free some space")
+    elif machine.disk_gib < needed:
+        yield Finding(
+            PROBLEM, "disk", f"{text}; models and checkpoints take about {needed:.0f}", "free some, or use --out"
+        )
+    else:
+        yield Finding(OK, "disk", f"{text}; models and checkpoints take about {needed:.0f}")
+
+
+def needed_gib(recipe: Recipe | None, plan: Plan | None) -> float:
+    """What models and checkpoints take at most, GiB: weights and two optimizer states at the width of the weights, for
+    each kept checkpoint (one more while it is written), and a finished model a stage; packed tokens at 2 bytes."""
+    if recipe is None or plan is None or recipe.scenario != "pipeline":
+        return 0.0
+    parameters = plan.facts["parameters"]
+    width = 2 if recipe.model.master_weights == "bf16" else 4
+    kept = sum(recipe.settings[stage].keep_checkpoints + 1 for stage in _sections(recipe) if stage != "lora")
+    models = len(plan.stages) - 1
+    return (parameters * width * (3 * kept + models) + 2 * plan.facts["tokens_in_all"]) / 2**30
+
+
+def ports(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[Finding]:
+    for port in machine.ports_taken:
+        yield Finding(
+            WARNING,
+            "port",
+            f"{port} is taken by another program",
+            f"end it, or set MASTER_PORT to a free one (not {port})",
+        )
+    if not machine.ports_taken:
+        yield Finding(OK, "port", "29500 and 23456 are free")
+
+
+def hub(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[Finding]:
+    if machine.hub is None:
+        yield Finding(OK, "hub", f"it answers; {'logged in' if machine.token else 'no account, so nothing gated'}")
+    else:
+        state = PROBLEM if recipe and needs_hub(recipe) else WARNING
+        yield Finding(
+            state, "hub", machine.hub, "local files instead of `hub`, or a network; a rehearsal needs neither"
+        )
+        return
+    for name, reason in machine.gated.items():
+        if reason is None:
+            yield Finding(OK, "hub", f"{name} can be read")
+        else:
+            mend = f"ask for access at huggingface.co/{name}, then `hf auth login`"
+            yield Finding(PROBLEM, "hub", f"{name} cannot be read: {reason}", mend)
+
+
+def files(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[Finding]:
+    """Whether results can be written at all."""
+    folder = Path(machine.folder)
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    import os
+
+    if not os.access(folder, os.W_OK):
+        yield Finding(PROBLEM, "disk", f"nothing can be written to {folder}", "another folder with --out")
+
+
+# Each check costs one line here.
+CHECKS = (packages, gpus, memory, disk, files, ports, hub)
+
+
+def needs_hub(recipe: Recipe) -> bool:
+    """Whether a full-size run would read models or data from the hub."""
+    data = [recipe.settings.get("data"), *(recipe.settings[stage].get("data") for stage in _sections(recipe))]
+    return bool(models_of(recipe)) or any(section is not None and section.get("hub") for section in data)
+
+
+def models_of(recipe: Recipe) -> tuple[str, ...]:
+    """The models and tokenizers on the hub that the recipe needs."""
+    names = []
+    if base := recipe.model.get("base"):
+        names.append(base)
+    if recipe.scenario == "pipeline" and recipe.tokenizer.base:
+        names.append(recipe.tokenizer.base)
+    return tuple(name for name in names if not (recipe.folder / name).is_dir() and not Path(name).is_dir())

@@ -1,0 +1,87 @@
+"""Order: which stages a command is about, and for each whether it is kept, gone on with, or run again, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from runner.execute.stages import StageFolder, differences, inputs
+from runner.names import listed, nearest
+from runner.plan import Plan, Stage
+from runner.problem import Stop
+
+
+@dataclass(frozen=True)
+class Selection:
+    """`--stage`, `--from` and `--until`, by stage name; all None means every stage."""
+
+    stage: str | None = None
+    first: str | None = None
+    last: str | None = None
+
+    def of(self, plan: Plan) -> list[Stage]:
+        """The stages meant, in their order. Raises Stop (exit 2) for a name that is no stage, or an empty choice."""
+        names = [stage.name for stage in plan.stages]
+        for option, name in (("--stage", self.stage), ("--from", self.first), ("--until", self.last)):
+            if name is not None and name not in names:
+                near = nearest(name, names)
+                raise Stop(
+                    f"`{option} {name}`: `{plan.name}` has no stage `{name}`.",
+                    (f"Did you mean `{near}`? " if near else "") + f"Its stages are {listed(names)}.",
+                    code=2,
+                )
+        if self.stage is not None and (self.first is not None or self.last is not None):
+            raise Stop("`--stage` means one stage, and goes without `--from` and `--until`.", code=2)
+        if self.stage is not None:
+            return [stage for stage in plan.stages if stage.name == self.stage]
+        start = names.index(self.first) if self.first is not None else 0
+        end = names.index(self.last) if self.last is not None else len(names) - 1
+        if start > end:
+            raise Stop(f"`--from {self.first}` comes after `--until {self.last}`.", code=2)
+        return list(plan.stages[start : end + 1])
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What becomes of a stage: `keep`, `begin`, `go on` or `again`; why: a line a reason."""
+
+    stage: Stage
+    action: str
+    why: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        words = {"keep": "done, and stays", "begin": "runs", "go on": "goes on where it stopped", "again": "runs again"}
+        return f"{self.stage.name}: {words[self.action]}" + (f" ({'; '.join(self.why)})" if self.why else "")
+
+
+def decide(plan: Plan, stages: Iterable[Stage]) -> list[Decision]:
+    """A Decision a stage. A stage that reads from one that runs again runs again too, as far as can be told before."""
+    repeated: set[str] = {stage.name for stage in plan.stages if not StageFolder(plan, stage).finished}
+    found = []
+    for stage in stages:
+        decision = one(plan, stage)
+        above = [name for name in stage.reads if name in repeated]
+        if decision.action == "keep" and above:
+            decision = Decision(stage, "again", (f"{listed(above)} before it runs again",))
+        if decision.action != "keep":
+            repeated.add(stage.name)
+        found.append(decision)
+    return found
+
+
+def one(plan: Plan, stage: Stage) -> Decision:
+    """What becomes of a stage with what lies in the run folder now."""
+    folder = StageFolder(plan, stage)
+    state = folder.state
+    if not state:
+        return Decision(stage, "begin")
+    changed = differences(state.get("inputs") or {}, inputs(plan, stage))
+    if changed:
+        shown = (*changed[:4], *([f"and {len(changed) - 4} more"] if len(changed) > 4 else []))
+        return Decision(stage, "again", shown)
+    if not folder.finished:
+        return Decision(stage, "go on")
+    if wrong := folder.changed_outputs():
+        more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+        return Decision(stage, "again", (f"{wrong[0]}{more} is not as it was left",))
+    return Decision(stage, "keep")

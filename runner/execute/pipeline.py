@@ -1,0 +1,201 @@
+"""A plan of several stages on this machine: in order, each behind the gates before it, going on after any stop."""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from runner.execute import gates, recorded
+from runner.execute.launch import launch
+from runner.execute.order import Decision, Selection, decide, one
+from runner.execute.runs import RunFolder
+from runner.execute.stages import StageFolder, check_weights, inputs
+from runner.execute.training import Tell, Watch
+from runner.files import read_json
+from runner.plan import Plan, Stage
+from runner.problem import Stop
+
+
+def identify(run: RunFolder) -> str:
+    """The run folder's own number, made when it is first asked for; results of another run never count here."""
+    if not run.state.get("id"):
+        run.mark(run.state.get("status", "running"), id=uuid.uuid4().hex)
+    return run.state["id"]
+
+
+def carry_out(plan: Plan, run: RunFolder, chosen: Selection, tell: Tell, watch: Watch) -> list[dict[str, Any]]:
+    """Runs the chosen stages and tells what came out; gives a summary of each stage of the plan that is finished.
+
+    Raises Stop (exit 1) where a stage fails, a stage before is missing, or a gate does not open.
+    """
+    identify(run)
+    stages = chosen.of(plan)
+    _tell_tokens(plan, tell)
+    tell("What is to be done")
+    for decision in decide(plan, stages):
+        tell(f"  {decision}")
+    run.mark("running")
+    try:
+        for stage in stages:
+            _before(plan, run, stage, tell)
+            _stage(plan, run, stage, tell, watch)
+    except Stop:
+        run.mark("stopped")
+        raise
+    done = all(one(plan, stage).action == "keep" for stage in plan.stages)
+    run.mark("finished" if done else "stopped")
+    _tell_trained(plan, tell)
+    found = summaries(plan)
+    for line in report(plan, run, found):
+        tell(line)
+    return found
+
+
+def _before(plan: Plan, run: RunFolder, stage: Stage, tell: Tell) -> None:
+    """The stages that this one builds on are finished, and the last gate before it is open."""
+    for name in stage.reads:
+        before = _named(plan, name)
+        if not StageFolder(plan, before).finished:
+            raise Stop(
+                f"The stage `{stage.name}` builds on `{name}`, which is not finished.",
+                f"Run it first: `--from {name}`, or leave out `--stage` and `--from`.",
+            )
+    guard = guard_of(plan, stage)
+    if guard is None:
+        return
+    verdicts = recorded.verdicts(plan, run, guard)
+    if gates.passed(verdicts):
+        return
+    if promotion := recorded.promotion(plan, run, guard):
+        for line in recorded.promotion_lines(promotion):
+            tell(line)
+        return
+    raise Stop(_closed(guard, verdicts, f"`{stage.name}` does not start"))
+
+
+def _stage(plan: Plan, run: RunFolder, stage: Stage, tell: Tell, watch: Watch) -> None:
+    folder, decision = StageFolder(plan, stage), one(plan, stage)
+    if decision.action == "again":
+        tell(f"{decision}")
+        folder.clear()
+    if decision.action == "keep":
+        tell(f"{stage.name}: done already")
+    else:
+        _run(plan, folder, decision, tell, watch)
+    if stage.gates:
+        _gate(plan, run, stage, tell)
+
+
+def _run(plan: Plan, folder: StageFolder, decision: Decision, tell: Tell, watch: Watch) -> None:
+    stage = folder.stage
+    tell(f"{stage.name}: {'going on' if decision.action == 'go on' else 'starting'}; log in {folder.path}/train.log")
+    folder.mark("running", inputs=inputs(plan, stage), outputs=None)
+    (folder.path / "training_summary.json").unlink(missing_ok=True)
+    try:
+        with watch() as progress:
+            launch(stage, plan.place_of(stage), progress)
+    except Stop as stop:
+        raise Stop(f"The stage `{stage.name}` has failed. {stop.text}") from None
+    if stage.engine != "runner" and not isinstance(read_json(folder.path / "training_summary.json"), dict):
+        raise Stop(f"The stage `{stage.name}` ended without an error and without its results.")
+    if stage.name != "data":
+        check_weights(folder.model)
+    shutil.rmtree(plan.place_of(stage).scratch_dir, ignore_errors=True)
+    folder.mark("finished", outputs=folder.outputs())
+    for line in _told(folder):
+        tell(f"  {line}")
+
+
+def _told(folder: StageFolder) -> Iterable[str]:
+    """What a finished stage has to say."""
+    report = folder.results / "report.txt"
+    if folder.stage.name == "data" and report.is_file():
+        return report.read_text(encoding="utf-8").splitlines()
+    summary = read_json(folder.path / "training_summary.json")
+    if not isinstance(summary, dict):
+        return []
+    first, last = summary["first_validation_loss"], summary["last_validation_loss"]
+    losses = f", validation loss {first:.3f} → {last:.3f}" if first is not None and last is not None else ""
+    return [f"step {summary['steps']:,}, {summary['tokens']:,} tokens, {summary['training_seconds']:.0f} s{losses}"]
+
+
+def _gate(plan: Plan, run: RunFolder, stage: Stage, tell: Tell) -> None:
+    """Measures the stage where that is not done for what lies there now, and opens or closes its gate."""
+    if not recorded.is_current(plan, run, stage):
+        tell(f"{stage.name}: measuring")
+        recorded.measure(plan, run, stage)
+    verdicts = recorded.verdicts(plan, run, stage)
+    tell(f"{stage.name}: gate")
+    for line in gates.table(verdicts):
+        tell(f"  {line}")
+    if gates.passed(verdicts):
+        return
+    if promotion := recorded.promotion(plan, run, stage):
+        for line in recorded.promotion_lines(promotion):
+            tell(f"  {line}")
+        return
+    raise Stop(_closed(stage, verdicts, "nothing after it starts"))
+
+
+def _closed(stage: Stage, verdicts: list[gates.Verdict], consequence: str) -> str:
+    missed = "\n".join(
+        f"  {verdict.metric}: wanted {verdict.wanted}, got {verdict.got}: {verdict.why}"
+        for verdict in verdicts
+        if not verdict.holds
+    )
+    return (
+        f"The gate after `{stage.name}` is closed, and {consequence}. It missed:\n{missed}\n"
+        f"Look at the stage's log and curves. A person may overrule: recipe promote RECIPE {stage.name} --by NAME --reason TEXT"
+    )
+
+
+def guard_of(plan: Plan, stage: Stage) -> Stage | None:
+    """The last stage before this one that has a gate, along what it builds on."""
+    names = [other.name for other in plan.stages]
+    earlier = plan.stages[: names.index(stage.name)]
+    return next((other for other in reversed(earlier) if other.gates), None)
+
+
+def _named(plan: Plan, name: str) -> Stage:
+    return next(stage for stage in plan.stages if stage.name == name)
+
+
+def _tell_tokens(plan: Plan, tell: Tell) -> None:
+    tokens = plan.facts["tokens"]
+    parts = ", ".join(f"{name} {count:,}" for name, count in tokens.items())
+    tell(f"{plan.facts['parameters']:,} parameters; {plan.facts['tokens_in_all']:,} tokens to train on ({parts})")
+
+
+def _tell_trained(plan: Plan, tell: Tell) -> None:
+    """How many tokens pretraining has truly seen, counted by the trainer over all context lengths."""
+    for stage in reversed(plan.stages):
+        summary = read_json(StageFolder(plan, stage).path / "training_summary.json")
+        if stage.name in plan.facts["tokens"] and isinstance(summary, dict):
+            tell(f"{summary['tokens']:,} of {plan.facts['tokens_in_all']:,} tokens trained on, up to {stage.name}")
+            return
+
+
+def summaries(plan: Plan) -> list[dict[str, Any]]:
+    """The summary of every finished stage that trained something, with the stage's name."""
+    found = []
+    for stage in plan.stages:
+        summary = read_json(Path(StageFolder(plan, stage).path) / "training_summary.json")
+        if isinstance(summary, dict) and StageFolder(plan, stage).finished:
+            found.append({"stage": stage.name} | summary)
+    return found
+
+
+def report(plan: Plan, run: RunFolder, summaries: list[dict[str, Any]]) -> list[str]:
+    """What a person wants to know at the end, a line a stage, and who has overruled which gate."""
+    lines = [""]
+    for summary in summaries:
+        first, last = summary["first_validation_loss"], summary["last_validation_loss"]
+        losses = f"validation loss {first:.3f} → {last:.3f}" if first is not None and last is not None else ""
+        accuracy = summary.get("last_preference_accuracy")
+        preferred = f", prefers the better answer in {accuracy:.0%}" if accuracy is not None else ""
+        lines.append(f"{summary['stage']:<16} step {summary['steps']:>9,}  {losses}{preferred}")
+    shown = run.path.relative_to(Path.cwd()) if run.path.is_relative_to(Path.cwd()) else run.path
+    return [*lines, *recorded.promotions(plan, run), "", f"Everything is in {shown}/"]

@@ -1,0 +1,207 @@
+"""Rehearsal of a pipeline: every stage and every gate on any machine, with a tiny twin of the architecture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from runner.execute import twin
+from runner.execute.order import Selection
+from runner.execute.pipeline import carry_out
+from runner.execute.runs import RunFolder
+from runner.execute.training import Tell, Watch, place_for
+from runner.plan import Plan
+from runner.problem import Problem, Stop
+from runner.recipe import changes as changing
+from runner.recipe.changes import Change
+from runner.recipe.check import judge
+from runner.recipe.recipe import Recipe
+from runner.scenarios import translate
+from runner.scenarios.pipeline import SAMPLE_TASK
+
+BY = "rehearsal"
+STEPS = 120
+ROWS = "few rows and a small model"
+
+
+def rehearse(
+    recipe: Recipe, run: RunFolder, data: str | None, data_dir: str | None, chosen: Selection, tell: Tell, watch: Watch
+) -> list[dict[str, Any]]:
+    """Rehearses the chosen stages; gives their summaries.
+
+    data: a file with documents to use instead of the recipe's sample.
+    Raises Stop where anything fails, a gate does not open, or nothing is learned.
+    """
+    changed, made = substituted(recipe, data)
+    tell("What stands in for the real thing")
+    for change in made:
+        tell(f"  {change}")
+    run.mark(
+        "running",
+        substitutions=[change.as_json() for change in made],
+        data=str(Path(data).resolve()) if data else None,
+        data_dir=data_dir,
+    )
+    plan = translate(changed, place_for(run, accelerator=False, data_dir=data_dir))
+    summaries = carry_out(plan, run, chosen, tell, watch)
+    _judge(plan, summaries)
+    return summaries
+
+
+def substituted(recipe: Recipe, data: str | None) -> tuple[Recipe, list[Change]]:
+    """The recipe with everything that a rehearsal puts in its place, and the list of it."""
+    document, made = changing.apply(recipe.document, [*_data(recipe, data), *_small(recipe), *_gates(recipe)])
+    changed, problems = judge(document)
+    errors = [problem for problem in problems if problem.severity == "error"]
+    if errors or changed is None:
+        raise Stop(errors)
+    return changed, made
+
+
+def _data(recipe: Recipe, data: str | None) -> Iterator[Change]:
+    """Each section's sample in place of its data, so that nothing is downloaded."""
+    if data and not Path(data).is_file():
+        raise Stop(Problem(data, 0, 0, "There is no such file.", "Name a data file behind `--data`."))
+    sections = {"data": recipe.data, "sft.data": recipe.sft.data, "dpo.data": recipe.dpo.data}
+    if recipe.settings.get("lora"):
+        sections["lora.data"] = recipe.lora.data
+    for home, section in sections.items():
+        file = data if data and home == "data" else section.sample and str(recipe.folder / section.sample)
+        if file:
+            why = (
+                "the file you named" if data and home == "data" else "the recipe's own sample, so nothing is downloaded"
+            )
+            yield Change(f"{home}.hub", None, None, BY, why)
+            yield Change(f"{home}.path", None, str(Path(file).resolve()), BY, why)
+        elif not section.path:
+            raise Stop(
+                recipe.document.problem(
+                    tuple(home.split(".")),
+                    f"A rehearsal downloads nothing, and `{home}` names no local file.",
+                    f"Name one: `{home}.sample` in the recipe.",
+                    key=True,
+                )
+            )
+    yield Change("data.limit", None, None, BY, "the sample is small")
+    yield Change("data.packed", None, None, BY, "the sample is packed with the twin's own tokenizer")
+    yield Change("data.validation_share", None, 0.1, BY, "the sample is small")
+
+
+def _small(recipe: Recipe) -> Iterator[Change]:
+    """A tiny model, few steps, and nothing that needs a GPU."""
+    shape = twin.geometry(recipe.model_facts, 2, twin.VOCABULARY)
+    tiny, gpu = "a tiny twin of the same architecture, random weights", "needs a GPU"
+    names = {
+        "hidden_size": "hidden_size",
+        "intermediate_size": "intermediate_size",
+        "layers": "num_hidden_layers",
+        "attention_heads": "num_attention_heads",
+        "key_value_heads": "num_key_value_heads",
+    }
+    for setting, name in names.items():
+        yield Change(f"model.{setting}", None, shape[name], BY, tiny)
+    yield Change("model.vocabulary", None, twin.VOCABULARY + 64, BY, "more rows than words, as in the recipe")
+    yield Change("tokenizer.base", None, None, BY, "a tokenizer trained on the sample")
+    yield Change("tokenizer.vocabulary", None, twin.VOCABULARY, BY, "a tokenizer trained on the sample")
+    yield Change("model.precision", None, "fp32", BY, "runs on any processor")
+    yield Change("model.attention", None, "sdpa", BY, "FlashAttention needs a GPU")
+    yield Change("speed.compile", None, "off", BY, gpu)
+    for setting in ("fused_kernels", "fused_cross_entropy", "tf32"):
+        yield Change(f"speed.{setting}", None, False, BY, gpu)
+    yield Change("speed.data_workers", None, 0, BY, "few rows")
+    yield Change("machines.nodes", None, 1, BY, "this machine")
+    yield Change("machines.gpus_per_node", None, 1, BY, "one process on the CPU, which shares nothing")
+    yield from _few_steps(recipe)
+
+
+def _few_steps(recipe: Recipe) -> Iterator[Change]:
+    large = "random weights need larger steps"
+    wanted: dict[str, dict[str, tuple[Any, str]]] = {
+        "pretrain": {
+            "steps": (STEPS, ROWS),
+            "warmup_steps": (STEPS // 12, ROWS),
+            "learning_rate": (0.01, large),
+            "min_learning_rate": (0.001, large),
+            "micro_batch_size": (min(2, recipe.pretrain.micro_batch_size), ROWS),
+            "gradient_accumulation_steps": (min(2, recipe.pretrain.gradient_accumulation_steps), ROWS),
+            "eval_steps": (STEPS // 12, ROWS),
+            "save_steps": (STEPS // 12, ROWS),
+        },
+        "sft": {
+            "epochs": (max(5, recipe.sft.epochs), ROWS),
+            "learning_rate": (0.005, large),
+            "sequence_len": (min(512, recipe.sft.sequence_len), "short rows make quick steps"),
+            "gradient_accumulation_steps": (1, ROWS),
+        },
+        "dpo": {
+            "epochs": (max(1, recipe.dpo.epochs), ROWS),
+            "learning_rate": (0.0005, large),
+            "sequence_len": (min(256, recipe.dpo.sequence_len), "short rows make quick steps"),
+            "micro_batch_size": (4, ROWS),
+            "gradient_accumulation_steps": (1, ROWS),
+        },
+    }
+    if recipe.settings.get("lora"):
+        rank = min(16, recipe.lora.rank)
+        wanted["lora"] = {
+            "epochs": (max(5, recipe.lora.epochs), ROWS),
+            "rank": (rank, "the twin is 64 numbers wide"),
+            "alpha": (recipe.lora.alpha * rank / recipe.lora.rank, "the same strength at the lower rank"),
+            "learning_rate": (0.01, large),
+            "micro_batch_size": (4, ROWS),
+            "sequence_len": (min(256, recipe.lora.sequence_len), "short rows make quick steps"),
+            "gradient_accumulation_steps": (1, ROWS),
+        }
+    for stage, settings in wanted.items():
+        for setting, (value, why) in settings.items():
+            yield Change(f"{stage}.{setting}", None, value, BY, why)
+        yield Change(f"{stage}.optimizer", None, "adamw_torch", BY, "runs on any processor")
+        yield Change(f"{stage}.logging_steps", None, 1, BY, "few steps")
+
+
+def _gates(recipe: Recipe) -> Iterator[Change]:
+    """The same gates with the same thresholds, on a sample task where the recipe names tasks of the hub."""
+    tasks = recipe.evaluation.tasks or ()
+    if not tasks:
+        return
+    if not recipe.evaluation.sample_task:
+        raise Stop(
+            recipe.document.problem(
+                ("evaluation", "tasks"),
+                "A rehearsal downloads nothing, and nothing stands in for these tasks.",
+                "Name a file with questions and choices under `evaluation.sample_task`.",
+            )
+        )
+    why = "a task of the same kind on a local file; the thresholds stay"
+    yield Change("evaluation.tasks", None, [SAMPLE_TASK], BY, why)
+    for stage in ("pretrain", "sft", "dpo", "lora"):
+        section = recipe.settings.get(stage)
+        for index, text in enumerate((section and section.get("gates")) or ()):
+            for task in tasks:
+                if f"lm_eval.{task}." in text:
+                    local = text.replace(f"lm_eval.{task}.", f"lm_eval.{SAMPLE_TASK}.")
+                    yield Change(f"{stage}.gates.{index}", None, local, BY, why)
+
+
+def _judge(plan: Plan, summaries: list[dict[str, Any]]) -> None:
+    """Every stage has learned something: losses fell, and DPO's accuracy rose."""
+    by_stage = {summary["stage"]: summary for summary in summaries}
+    lengths = [by_stage[name] for name in plan.facts["tokens"] if name in by_stage]
+    if lengths:
+        _fell("pretraining", lengths[0]["first_validation_loss"], lengths[-1]["last_validation_loss"])
+    for name in ("sft", "dpo", "lora"):
+        if name in by_stage:
+            _fell(name, by_stage[name]["first_validation_loss"], by_stage[name]["best_validation_loss"])
+    if "dpo" in by_stage:
+        first, last = by_stage["dpo"]["first_preference_accuracy"], by_stage["dpo"]["last_preference_accuracy"]
+        if first is None or last is None or not last > first:
+            raise Stop(f"The rehearsal of DPO did not learn: its accuracy went from {first} to {last}.")
+
+
+def _fell(name: str, first: float | None, last: float | None) -> None:
+    if first is None or last is None or not last < first:
+        raise Stop(
+            f"The rehearsal of {name} did not learn: the validation loss went from {first} to {last}.",
+            "Look at the data, and at the stage's log.",
+        )

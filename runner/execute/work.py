@@ -1,0 +1,135 @@
+"""`python -m runner.execute.work FILE`: the stages that train nothing, in a process of their own."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from runner.files import write_json
+from runner.problem import Stop
+from runner.quiet import hush
+from runner.training import leash
+
+REPORT_FILE = "report.txt"
+# Documents that a tokenizer learns from; more change its entries hardly, and take memory.
+TOKENIZER_DOCUMENTS = 1_000_000
+
+
+def data(wanted: Mapping[str, Any]) -> None:
+    """Clean text, a tokenizer, blocks for each context length, and the rows of SFT, DPO and LoRA, below `out`."""
+    out = Path(wanted["out"])
+    lines: list[str] = []
+    for title, part in (("text", _text), ("sft", _sft), ("dpo", _dpo), ("lora", _lora)):
+        if title in wanted:
+            lines += [f"{title}:", *(f"  {line}" for line in part(wanted, out))]
+            # Each part is told as soon as it is there, and all of them are kept for people.
+            print("\n".join(lines[lines.index(f"{title}:") :]), flush=True)
+    (out / REPORT_FILE).write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _text(wanted: Mapping[str, Any], out: Path) -> Iterator[str]:
+    from itertools import islice
+
+    from runner.execute.data import packing
+
+    text, weights = wanted["text"], dict(wanted["lengths"])
+    if text["packed"]:
+        words = packing.tokenizer(wanted["tokenizer"], lambda: (), out / "tokenizer")
+        counts = packing.take_packed(Path(text["packed"]), weights, words, out / "blocks")
+    else:
+        from runner.execute.data import cleaning
+
+        yield from cleaning.clean(text, out).lines()
+
+        def first() -> Iterator[str]:
+            return islice(cleaning.documents(out), TOKENIZER_DOCUMENTS)
+
+        words = packing.tokenizer(wanted["tokenizer"], first, out / "tokenizer")
+        share, seed = text["validation_share"], text["seed"]
+        counts = packing.pack(lambda: cleaning.documents(out), words, weights, share, seed, out / "blocks")
+    yield f"tokenizer            {len(words):>11,}   entries, of {wanted['tokenizer']['most']:,} rows of the embedding"
+    for name, side in counts.items():
+        yield (
+            f"{name:<20} {side['blocks']:>11,}   blocks from {side['tokens']:,} tokens of {side['documents']:,} "
+            f"documents; {side['dropped']:,} tokens after the last whole block"
+        )
+
+
+def _words(out: Path) -> Callable[[list[str]], Any]:
+    def load(_: list[str]) -> Any:
+        from transformers import AutoTokenizer
+
+        return AutoTokenizer.from_pretrained(str(out / "tokenizer"))
+
+    return load
+
+
+def _sft(wanted: Mapping[str, Any], out: Path) -> Iterator[str]:
+    from runner.execute.data import chat
+
+    return chat.prepare(wanted["sft"], out / "sft", tokenizer_for=_words(out)).lines()
+
+
+def _dpo(wanted: Mapping[str, Any], out: Path) -> Iterator[str]:
+    from runner.execute.data import preferences
+
+    return preferences.prepare(wanted["dpo"], out / "dpo").lines()
+
+
+def _lora(wanted: Mapping[str, Any], out: Path) -> list[str]:
+    from runner.execute.data import mixing
+
+    return mixing.prepare(wanted["lora"], out / "lora", out / "sft" / "train.parquet", _words(out))
+
+
+def init(wanted: Mapping[str, Any]) -> None:
+    """Draws the first weights of the recipe's architecture and puts the tokenizer beside them."""
+    import shutil
+
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+    out = Path(wanted["out"])
+    words = AutoTokenizer.from_pretrained(wanted["tokenizer"])
+    config = AutoConfig.for_model(
+        **wanted["architecture"],
+        bos_token_id=None,
+        eos_token_id=words.eos_token_id,
+        pad_token_id=words.pad_token_id,
+    )
+    torch.manual_seed(wanted["seed"])
+    model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, wanted["dtype"]))
+    count = sum(parameter.numel() for parameter in model.parameters())
+    if count != wanted["parameters"]:
+        raise Stop(f"The model has {count:,} parameters, and the recipe makes {wanted['parameters']:,}.")
+    fresh = out.with_name(f".{out.name}.partial")
+    shutil.rmtree(fresh, ignore_errors=True)
+    model.save_pretrained(str(fresh))
+    words.save_pretrained(str(fresh))
+    shutil.rmtree(out, ignore_errors=True)
+    fresh.rename(out)
+    print(f"drew {count:,} parameters in {wanted['dtype']}, seed {wanted['seed']}", flush=True)
+
+
+WORKS = {"data": data, "init": init}
+
+
+def main(file: str) -> int:
+    leash.hold()
+    hush()
+    wanted = json.loads(Path(file).read_text(encoding="utf-8"))
+    try:
+        WORKS[wanted["work"]](wanted)
+    except Stop as stop:
+        print(stop.text, file=sys.stderr)
+        # Whoever started this process reads the reason here, as with training.
+        write_json(Path(wanted["run_dir"]) / "stopped.json", {"message": stop.text})
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

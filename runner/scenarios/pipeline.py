@@ -1,0 +1,179 @@
+"""Scenario pipeline: a model from nothing to a domain adapter, in stages with gates between them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from runner.plan import Artifact, Gate, Machines, Place, Plan, Stage
+from runner.recipe import gates
+from runner.recipe.pipeline import parameters
+from runner.recipe.recipe import Recipe
+from runner.scenarios import axolotl, pipeline_data, sharding
+from runner.scenarios import pipeline_training as training
+from runner.text import yaml_text
+
+WORK_FILE = "work.json"
+
+
+@dataclass(frozen=True)
+class Length:
+    """One context length of pretraining, from `first_step` (not done yet) to `last_step`; blocks of `sequence_len` tokens."""
+
+    name: str
+    sequence_len: int
+    first_step: int
+    last_step: int
+
+    def tokens(self, batch: int) -> int:
+        """Tokens that it trains on, for `batch` blocks a step."""
+        return (self.last_step - self.first_step) * batch * self.sequence_len
+
+
+def translate(recipe: Recipe, place: Place) -> Plan:
+    builder = _Builder(recipe, place)
+    stages = tuple(builder.stages())
+    batch = axolotl.machines(recipe).world_size * recipe.pretrain.micro_batch_size
+    batch *= recipe.pretrain.gradient_accumulation_steps
+    tokens = {length.name: length.tokens(batch) for length in curriculum(recipe)}
+    return Plan(
+        name=recipe.name,
+        scenario=recipe.scenario,
+        fingerprint=recipe.fingerprint,
+        place=place,
+        site=recipe.settings.get("openshift") or {},
+        stages=stages,
+        facts={
+            "world_size": axolotl.machines(recipe).world_size,
+            "parameters": parameters(recipe.model),
+            "tokens": tokens,
+            "tokens_in_all": sum(tokens.values()),
+            "precision": {kind: training.precision(recipe, kind) for kind in ("pretrain", "sft", "dpo", "lora")},
+        },
+    )
+
+
+def curriculum(recipe: Recipe) -> list[Length]:
+    """The context lengths with the steps at which each begins and ends."""
+    lengths, first = [], 0
+    for part in recipe.pretrain.curriculum:
+        last = round(part.until * recipe.pretrain.steps)
+        lengths.append(Length(f"pretrain-{part.sequence_len}", part.sequence_len, first, last))
+        first = last
+    return lengths
+
+
+class _Builder:
+    """Stages one after the other, each reading what the ones before leave."""
+
+    def __init__(self, recipe: Recipe, place: Place) -> None:
+        self.recipe, self.place = recipe, place
+        self.gated: Stage | None = None
+
+    def stages(self) -> Iterator[Stage]:
+        recipe = self.recipe
+        lengths = curriculum(recipe)
+        # Only the proportions count, so the data does not change with the number of GPUs.
+        tokens = [(length.sequence_len, length.tokens(1)) for length in lengths]
+        yield self._work("data", {}, pipeline_data.everything(recipe, self.place, tokens))
+        yield self._work("init", {"data": ("tokenizer/",)}, pipeline_data.first_weights(recipe, self.place))
+        before = "init"
+        for length in lengths:
+            last = length is lengths[-1]
+            config = training.pretraining(recipe, self.place, length, before)
+            yield self._trained("pretrain", length.name, before, config, recipe.pretrain, gated=last)
+            before = length.name
+        for kind in ("sft", "dpo", "lora"):
+            section = recipe.settings.get(kind)
+            if section:
+                config = training.CONFIGS[kind](recipe, self.place, before)
+                yield self._trained(kind, kind, before, config, section, gated=True)
+                before = kind
+
+    def _work(self, name: str, reads: Mapping[str, tuple[str, ...]], work: Mapping[str, Any]) -> Stage:
+        """Work of the runner's own, on one machine without a GPU."""
+        here, machines = self.place.below(name), axolotl.machines(self.recipe)
+        work = {**work, "run_dir": here.run_dir}
+        text = json.dumps(work, indent=2, ensure_ascii=False) + "\n"
+        return Stage(
+            name=name,
+            engine="runner",
+            config=work,
+            config_file=WORK_FILE,
+            data={},
+            files=(Artifact(WORK_FILE, text),),
+            command=("python", "-m", "runner.execute.work", f"{here.config_dir}/{WORK_FILE}"),
+            env={"TOKENIZERS_PARALLELISM": "true"} if name == "data" else {},
+            machines=Machines(1, 0, "GPUs", machines.memory_gib, machines.cpus),
+            shm_gib=1,
+            folder=name,
+            reads=reads,
+        )
+
+    def _trained(
+        self, kind: str, name: str, before: str, config: dict[str, Any], section: Mapping[str, Any], gated: bool
+    ) -> Stage:
+        """A stage that Axolotl trains, with the settings that every such stage has."""
+        recipe, here, machines = self.recipe, self.place.below(name), axolotl.machines(self.recipe)
+        precision = training.precision(recipe, kind)
+        shared, shared_files = sharding.settings(recipe, here, machines, precision, section["max_grad_norm"])
+        whole = config | shared
+        whole = axolotl.with_advanced(recipe, whole, kind, ("model", "speed", kind))
+        wanted = tuple(gates.parse(text) for text in section.get("gates") or ()) if gated else ()
+        stage = Stage(
+            name=name,
+            engine="axolotl",
+            config=whole,
+            config_file=axolotl.CONFIG_FILE,
+            data={},
+            files=(
+                Artifact(axolotl.CONFIG_FILE, axolotl.header(recipe) + yaml_text(whole)),
+                Artifact(axolotl.RECIPE_FILE, json.dumps(recipe.settings.plain(), indent=2, ensure_ascii=False) + "\n"),
+                *shared_files,
+            ),
+            command=("axolotl", "train", f"{here.config_dir}/{axolotl.CONFIG_FILE}", "--launcher", "torchrun"),
+            env=axolotl.environment(recipe, here),
+            machines=machines,
+            shm_gib=min(64, max(1, machines.memory_gib // 4)),
+            folder=name,
+            reads={"data": _files_of(kind, config), before: ()},
+            gates=wanted,
+            evaluation=self._evaluation(kind, before, wanted) if wanted else {},
+        )
+        if wanted:
+            self.gated = stage
+        return stage
+
+    def _evaluation(self, kind: str, before: str, wanted: tuple[Gate, ...]) -> dict[str, Any]:
+        """How a gated stage is measured. `before` is the stage to compare with; `base` what an adapter sits on."""
+        chosen = self.recipe.evaluation
+        task = chosen.sample_task
+        return {
+            "kind": kind,
+            "tasks": list(chosen.tasks or ()),
+            "sample_task": str(self.recipe.folder / task) if task and _is_local(self.recipe) else None,
+            "limit": chosen.limit,
+            "batch_size": chosen.batch_size,
+            "prompt": chosen.prompt,
+            "text_blocks": f"{self.place.data_dir}/blocks/validation-{curriculum(self.recipe)[-1].sequence_len}.npy",
+            "before": self.gated.name if self.gated else None,
+            "base": self.place.below(before).best_model_dir if kind == "lora" else None,
+            "metrics": [gate.metric for gate in wanted],
+        }
+
+
+def _files_of(kind: str, config: Mapping[str, Any]) -> tuple[str, ...]:
+    """What of the data stage's results a stage reads, so that others may change without it."""
+    if kind == "pretrain":
+        return tuple(f"blocks/{side}-{config['sequence_len']}.npy" for side in ("train", "validation"))
+    return (f"{kind}/",)
+
+
+def _is_local(recipe: Recipe) -> bool:
+    """Whether the task that is measured is the sample itself, as in a rehearsal."""
+    return list(recipe.evaluation.tasks or ()) == [SAMPLE_TASK]
+
+
+SAMPLE_TASK = "sample"

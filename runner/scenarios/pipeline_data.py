@@ -1,0 +1,122 @@
+"""What the stages `data` and `init` of a pipeline must do, as plain settings for `runner.execute.work`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from runner.plan import Place
+from runner.recipe.recipe import Recipe, Settings
+
+
+def everything(recipe: Recipe, place: Place, lengths: list[tuple[int, int]]) -> dict[str, Any]:
+    """Clean text, tokenizer, blocks for each context length, and the rows of every later stage.
+
+    lengths: tokens of a block, and tokens that training reads of that length.
+    """
+    parts: dict[str, Any] = {
+        "work": "data",
+        "out": place.data_dir,
+        "text": text(recipe),
+        "tokenizer": tokenizer(recipe),
+        "lengths": [list(length) for length in lengths],
+        "sft": conversations(recipe, recipe.sft.data, recipe.sft.sequence_len),
+        "dpo": preferences(recipe),
+    }
+    if recipe.settings.get("lora"):
+        lora = recipe.lora
+        parts["lora"] = conversations(recipe, lora.data, lora.sequence_len) | {"domain_share": lora.domain_share}
+    return parts
+
+
+def text(recipe: Recipe) -> dict[str, Any]:
+    data = recipe.data
+    return {
+        **_source(recipe, data),
+        "packed": str(recipe.folder / data.packed) if data.packed else None,
+        "column": data.column,
+        "limit": data.limit,
+        "language": data.language,
+        "min_words": data.min_words,
+        "max_words": data.max_words,
+        "drop_repetitive": data.drop_repetitive,
+        "drop_low_quality": data.drop_low_quality,
+        "deduplicate": data.deduplicate,
+        "validation_share": data.validation_share,
+        "seed": data.seed,
+    }
+
+
+def tokenizer(recipe: Recipe) -> dict[str, Any]:
+    """vocabulary: entries to train; most: rows of the embedding, which no tokenizer may exceed."""
+    chosen = recipe.tokenizer
+    local = (recipe.folder / chosen.base) if chosen.base else None
+    return {
+        "base": str(local) if local and local.is_dir() else chosen.base,
+        "revision": chosen.revision,
+        "vocabulary": chosen.vocabulary,
+        "most": recipe.model.vocabulary,
+    }
+
+
+def conversations(recipe: Recipe, data: Settings, sequence_len: int) -> dict[str, Any]:
+    """What `runner.execute.data.chat` must prepare."""
+    return {
+        "kind": "chat",
+        **_source(recipe, data),
+        "question": data.question,
+        "answer": data.answer,
+        "system_prompt": data.system_prompt,
+        "validation_share": data.validation_share,
+        "seed": data.seed,
+        "sequence_len": sequence_len,
+    }
+
+
+def preferences(recipe: Recipe) -> dict[str, Any]:
+    """What `runner.execute.data.preferences` must prepare."""
+    data = recipe.dpo.data
+    return {
+        "kind": "preferences",
+        **_source(recipe, data),
+        "prompt": data.prompt,
+        "chosen": data.chosen,
+        "rejected": data.rejected,
+        "system_prompt": data.system_prompt,
+        "validation_share": data.validation_share,
+        "seed": data.seed,
+        "sequence_len": recipe.dpo.sequence_len,
+    }
+
+
+def first_weights(recipe: Recipe, place: Place) -> dict[str, Any]:
+    """The architecture whose first weights are drawn, as a LLaMA config of transformers has it."""
+    model = recipe.model
+    return {
+        "work": "init",
+        "out": place.below("init").best_model_dir,
+        "tokenizer": f"{place.data_dir}/tokenizer",
+        "seed": model.seed,
+        "architecture": {
+            "model_type": model.architecture,
+            "hidden_size": model.hidden_size,
+            "intermediate_size": model.intermediate_size,
+            "num_hidden_layers": model.layers,
+            "num_attention_heads": model.attention_heads,
+            "num_key_value_heads": model.key_value_heads,
+            "vocab_size": model.vocabulary,
+            "max_position_embeddings": model.context,
+            "tie_word_embeddings": model.tied,
+        },
+        "parameters": recipe.model_facts.parameters,
+        "dtype": "float32" if model.precision == "fp32" or model.master_weights != "bf16" else "bfloat16",
+    }
+
+
+def _source(recipe: Recipe, data: Settings) -> dict[str, Any]:
+    return {
+        "hub": data.hub,
+        "revision": data.revision,
+        "subset": data.subset,
+        "split": data.split,
+        "path": str(recipe.folder / data.path) if data.path else None,
+    }

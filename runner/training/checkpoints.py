@@ -1,0 +1,53 @@
+"""Checkpoints that can be trusted: one that a kill left half written is never resumed from."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from transformers import TrainerCallback
+
+from runner.files import read_json, write_json
+
+# Written into a checkpoint after everything else in it.
+COMPLETE_FILE = "complete.json"
+
+
+class MarkComplete(TrainerCallback):
+    """Marks each checkpoint once all of it is on disk; without the mark it counts as broken."""
+
+    def on_save(self, args, state, control, **kwargs):
+        folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+        if state.is_world_process_zero and folder.is_dir():
+            write_json(folder / COMPLETE_FILE, {"step": state.global_step, "tokens": int(state.num_input_tokens_seen)})
+
+
+def step_of(checkpoint: Path) -> int | None:
+    """The step of a complete checkpoint; None for anything else."""
+    mark = read_json(checkpoint / COMPLETE_FILE)
+    whole = isinstance(mark, dict) and isinstance(read_json(checkpoint / "trainer_state.json"), dict)
+    return mark.get("step") if whole else None
+
+
+def last_good(folder: Path) -> Path | None:
+    """The latest complete checkpoint in `folder`."""
+    steps = {path: step_of(path) for path in folder.glob("checkpoint-*")}
+    whole = [path for path, step in steps.items() if step is not None]
+    return max(whole, key=lambda path: steps[path]) if whole else None
+
+
+def drop_broken(folder: Path) -> None:
+    """Takes away what a kill left half written, on the first process alone."""
+    if int(os.environ.get("RANK", "0")) != 0:
+        return
+    for path in folder.glob("checkpoint-*"):
+        if step_of(path) is None:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def has_optimizer(checkpoint: Path) -> bool:
+    """Whether the optimizer's state is in a checkpoint, as the Trainer (optimizer.pt), FSDP (optimizer.bin, optimizer_0)
+    or DeepSpeed (global_step…) leave it."""
+    names = ("optimizer.pt", "optimizer.bin", "optimizer_0")
+    return any((checkpoint / name).exists() for name in names) or any(checkpoint.glob("global_step*"))

@@ -1,0 +1,199 @@
+"""Gates fail closed: whatever is not plainly good promotes nothing."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from runner.execute import gates
+from runner.execute.gates import Subject, judge, passed
+from runner.plan import Gate
+from runner.problem import Stop
+from runner.recipe import gates as written
+from runner.recipe.changes import from_options
+from runner.recipe.check import load
+from tests.conftest import ROOT
+
+SEVEN_B = ROOT / "recipes" / "seven-b.yaml"
+HERE = Subject(run="r1", stage="sft", inputs="i1", weights="w1", settings="s1")
+BELOW_15 = Gate("perplexity", "<", 15.0)
+
+
+def record(**metrics) -> dict:
+    return {"run": "r1", "stage": "sft", "inputs": "i1", "weights": "w1", "settings": "s1", "metrics": metrics}
+
+
+def test_a_metric_that_holds_promotes():
+    verdicts = judge([BELOW_15], record(perplexity=14.9), HERE)
+    assert passed(verdicts)
+    assert gates.table(verdicts) == [
+        "metric      wanted  got   verdict",
+        "perplexity  < 15    14.9  holds",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("gate", "value", "holds"),
+    [
+        (Gate("x", "<", 1.0), 1.0, False),
+        (Gate("x", "<", 1.0), 0.999, True),
+        (Gate("x", "<=", 1.0), 1.0, True),
+        (Gate("x", "<=", 1.0), 1.001, False),
+        (Gate("x", ">", 1.0), 1.0, False),
+        (Gate("x", ">", 1.0), 1.001, True),
+        (Gate("x", ">=", 1.0), 1.0, True),
+        (Gate("x", ">=", 1.0), 0.999, False),
+        (Gate("x", ">=", 1.0), 1, True),
+    ],
+)
+def test_each_comparison_means_what_it_says(gate, value, holds):
+    assert passed(judge([gate], record(x=value), HERE)) is holds
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, math.nan, math.inf, -math.inf, "3", "", True, False, [3], {"value": 3}, 10**400],
+    ids=lambda value: str(value)[:12],
+)
+def test_what_is_no_finite_number_never_promotes(value):
+    for comparison in ("<", "<=", ">", ">="):
+        for threshold in (-1e9, 0.0, 1e9):
+            verdicts = judge([Gate("perplexity", comparison, threshold)], record(perplexity=value), HERE)
+            assert not passed(verdicts), (comparison, threshold)
+
+
+def test_a_missing_metric_never_promotes():
+    verdicts = judge([BELOW_15], record(validation_loss=1.0), HERE)
+    assert not passed(verdicts)
+    assert "MISSED: it was not measured" in gates.table(verdicts)[1]
+
+
+def test_one_missed_gate_keeps_all_closed():
+    assert not passed(judge([BELOW_15, Gate("missing", ">", 0.0)], record(perplexity=1.0), HERE))
+
+
+def test_no_gate_at_all_never_promotes():
+    verdicts = judge([], record(perplexity=1.0), HERE)
+    assert verdicts and not passed(verdicts)
+    assert not passed([])
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [None, "perplexity: 1", 3, [], {}, {"metrics": None}, {"metrics": [1]}, {"metrics": {"perplexity": 1.0}}],
+    ids=str,
+)
+def test_a_record_that_cannot_be_read_never_promotes(broken):
+    assert not passed(judge([BELOW_15], broken, HERE))
+
+
+@pytest.mark.parametrize("part", ["run", "stage", "inputs", "weights", "settings"])
+def test_a_stale_record_never_promotes(part):
+    for other in ("another", None, ""):
+        verdicts = judge([BELOW_15], record(perplexity=1.0) | {part: other}, HERE)
+        assert not passed(verdicts)
+    without = record(perplexity=1.0)
+    del without[part]
+    assert not passed(judge([BELOW_15], without, HERE))
+
+
+def test_a_stage_without_a_result_never_promotes():
+    assert not passed(judge([BELOW_15], record(perplexity=1.0), None))
+
+
+def test_a_subject_without_weights_never_matches_a_record_without_weights():
+    empty = Subject(run="r1", stage="sft", inputs="i1", weights="", settings="s1")
+    assert not passed(judge([BELOW_15], record(perplexity=1.0) | {"weights": ""}, empty))
+
+
+@pytest.mark.parametrize("threshold", [math.nan, math.inf, -math.inf])
+def test_a_threshold_that_is_no_number_never_promotes(threshold):
+    for comparison in ("<", "<=", ">", ">="):
+        assert not passed(judge([Gate("perplexity", comparison, threshold)], record(perplexity=1.0), HERE))
+
+
+def test_a_gate_reads_as_it_is_written():
+    assert written.parse("perplexity < 15") == BELOW_15
+    assert written.parse("loss_rise.3 <= -2e-2") == Gate("loss_rise.3", "<=", -0.02)
+    assert str(written.parse("lm_eval.hellaswag.acc_norm >= 0.35")) == "lm_eval.hellaswag.acc_norm >= 0.35"
+
+
+def problems(*options: str) -> list:
+    with pytest.raises(Stop) as stop:
+        load(SEVEN_B, from_options(options))
+    return stop.value.problems
+
+
+def gate_line(old: str, new: str, tmp_path) -> str:
+    text = SEVEN_B.read_text("utf-8")
+    assert text.count(old) >= 1
+    file = tmp_path / "recipe.yaml"
+    file.write_text(text.replace(old, new, 1), encoding="utf-8")
+    (tmp_path / "data").symlink_to(ROOT / "recipes" / "data")
+    with pytest.raises(Stop) as stop:
+        load(file)
+    (problem,) = stop.value.problems
+    assert problem.source.strip().startswith(f"- {new}")
+    return f"{problem.message} {problem.hint}"
+
+
+def test_check_finds_a_metric_that_the_stage_cannot_produce_at_its_line(tmp_path):
+    said = gate_line("preference_accuracy >= 0.6", "perplexity < 15", tmp_path)
+    assert "`dpo` cannot produce the metric `perplexity`" in said and "preference_accuracy" in said
+
+
+def test_check_says_which_metric_was_meant(tmp_path):
+    said = gate_line("preference_accuracy >= 0.6", "preference_acuracy >= 0.6", tmp_path)
+    assert "Did you mean `preference_accuracy`?" in said
+
+
+def test_check_knows_that_a_task_must_be_listed():
+    (problem,) = problems(
+        "evaluation.tasks=[arc_easy]", "sft.gates=[perplexity < 15]", "dpo.gates=[preference_accuracy >= 0.6]"
+    )
+    assert "`pretrain` cannot produce the metric `lm_eval.hellaswag.acc_norm`" in problem.message
+
+
+def test_check_knows_that_the_first_gate_has_nothing_to_compare_with():
+    (problem,) = problems("pretrain.gates=[regression.text_loss <= 0.05]")
+    assert "`pretrain` cannot produce the metric `regression.text_loss`" in problem.message
+
+
+def test_check_knows_that_losses_on_other_rows_cannot_be_compared():
+    (problem,) = problems("sft.gates=[regression.validation_loss <= 0.05]")
+    assert "`sft` cannot produce" in problem.message
+
+
+@pytest.mark.parametrize("stage", ["pretrain", "sft", "dpo"])
+def test_gates_are_obligatory_after_pretraining_sft_and_dpo(stage):
+    assert any(f"`{stage}` lacks `gates`" in problem.message for problem in problems(f"{stage}.gates="))
+    assert any("`gates` is empty" in problem.message for problem in problems(f"{stage}.gates=[]"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "perplexity",
+        "perplexity <",
+        "perplexity < fifteen",
+        "perplexity<15",
+        "perplexity == 15",
+        "< 15",
+        "x < 5%",
+        "x < nan",
+    ],
+)
+def test_a_gate_that_cannot_be_read_is_an_error(text):
+    assert problems(f"sft.gates={json.dumps([text])}")
+
+
+def test_a_threshold_beyond_all_bounds_is_an_error():
+    (problem,) = problems('sft.gates=["perplexity < 1e999"]')
+    assert "beyond all bounds" in problem.message
+
+
+@pytest.mark.parametrize("window", ["loss_rise.1", "loss_rise.0", "loss_rise.x", "loss_rise."])
+def test_a_rise_needs_at_least_two_evaluations(window):
+    assert problems(f'sft.gates=["{window} <= 0"]')
