@@ -22,6 +22,7 @@ class Place:
     config_dir: the emitted configs; data_dir: prepared data; run_dir: results, shared by all machines;
     scratch_dir: this machine's own, may be lost.
     accelerator: whether there are GPUs; without, processes talk over gloo and DDP stands in for sharding.
+    model_dir: where the base model lies once it has been fetched; None where training fetches it from the hub itself.
     """
 
     config_dir: str
@@ -29,6 +30,12 @@ class Place:
     run_dir: str
     scratch_dir: str
     accelerator: bool = True
+    model_dir: str | None = None
+
+    @property
+    def tokenised_dir(self) -> str:
+        """Tokenised rows: beside the data where everything is prepared ahead, else each machine's own."""
+        return f"{self.data_dir if self.model_dir else self.scratch_dir}/tokenised"
 
     @property
     def checkpoints_dir(self) -> str:
@@ -64,6 +71,7 @@ class Stage:
     files: what lies in `config_dir` when the stage starts, `config_file` among them.
     command: for a machine of a cluster; the launcher fills in rank and address from the environment.
     env: environment of every process. shm_gib: shared memory that the data loader and NCCL may use, GiB.
+    model: what must be fetched into `place.model_dir` first (`base`, `revision`); None where there is nothing to fetch.
     """
 
     name: str
@@ -76,6 +84,7 @@ class Stage:
     env: Mapping[str, str]
     machines: Machines
     shm_gib: int
+    model: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)

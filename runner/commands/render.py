@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from runner.commands.options import open_recipe, recipe_path, say, set_option
-from runner.targets import DEFAULT, TARGETS
+from runner.targets import TARGETS
 
 
 @click.command()
@@ -31,5 +31,5 @@ def render(path: str, sets: tuple[str, ...], out: str | None, targets: tuple[str
     recipe, _ = open_recipe(path, sets)
     plan = translate(recipe, kubernetes.place(recipe))
     folder = Path(out) if out else Path("build") / recipe.name
-    for file in write_all(folder, render_plan(plan, targets or DEFAULT)):
+    for file in write_all(folder, render_plan(plan, targets)):
         say(str(file))

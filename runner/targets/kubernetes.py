@@ -6,6 +6,7 @@ from typing import Any
 
 from runner.names import content_hash, label
 from runner.plan import Artifact, Place, Plan, Stage
+from runner.targets import network
 from runner.text import yaml_text
 
 # An image runs as a user that nobody knows (restricted-v2: no passwd entry, group 0), so whatever wants to write to
@@ -29,16 +30,77 @@ def place(recipe: Any) -> Place:
     first claim, scratch on the pod's own disk."""
     site = recipe.openshift
     first_mount = site.claims[0].mount.rstrip("/") if site.claims else ""
+    data_dir = site.data_dir or f"/opt/recipe-runner/data/{recipe.name}"
+    prepared = any(data_dir.startswith(f"{claim.mount.rstrip('/')}/") for claim in site.claims or ())
     return Place(
         config_dir=CONFIG_DIR,
-        data_dir=site.data_dir or f"/opt/recipe-runner/data/{recipe.name}",
+        data_dir=data_dir,
         run_dir=site.output_dir or f"{first_mount}/{recipe.name}",
         scratch_dir="/tmp/recipe-runner",
+        model_dir=_model_dir(recipe, first_mount) if prepared else None,
     )
 
 
-def job_name(plan: Plan) -> str:
-    return plan.site.get("job_name") or plan.name
+def _model_dir(recipe: Any, mount: str) -> str | None:
+    """The folder of a base model that is fetched ahead, one a model and revision, shared by recipes; None where the
+    recipe has no model, or one that lies in a folder already."""
+    if "model" not in recipe.settings or recipe.model.base.startswith("/"):
+        return None
+    model = recipe.model
+    return f"{mount}/base-models/{label(model.base)}-{content_hash([model.base, model.revision], 8)}"
+
+
+def folder(plan: Plan, stage: Stage) -> str:
+    """Where a stage's files go below the output folder: into one of its own where there are several stages."""
+    return f"{stage.name}/" if len(plan.stages) > 1 else ""
+
+
+def job_name(plan: Plan, stage: Stage) -> str:
+    """At most 53 characters, because Kubeflow appends `-worker-N`; a long name gives way to its stage's."""
+    name = plan.site.get("job_name") or plan.name
+    return f"{name[: 52 - len(stage.name)].rstrip('-')}-{stage.name}" if len(plan.stages) > 1 else name
+
+
+def queue(plan: Plan) -> dict[str, str]:
+    """The label that puts a job into a Kueue queue."""
+    return {"kueue.x-k8s.io/queue-name": plan.site["queue"]} if plan.site.get("queue") else {}
+
+
+def annotations(spec: dict[str, Any], plan: Plan, stage: Stage) -> dict[str, str]:
+    """Annotations of a job: what it was made from, and a hash of all that it says, which tells a changed recipe."""
+    return {
+        "recipe-runner/recipe": plan.name,
+        "recipe-runner/stage": stage.name,
+        "recipe-runner/content": content_hash([spec, plan.fingerprint]),
+        "recipe-runner/run-dir": plan.place.run_dir,
+    }
+
+
+def scraped(plan: Plan) -> dict[str, str]:
+    """Annotations of a pod that tell Prometheus where training shows its metrics."""
+    return {
+        "prometheus.io/scrape": "true",
+        "prometheus.io/path": "/metrics",
+        "prometheus.io/port": str(plan.site["metrics_port"]),
+    }
+
+
+def image(plan: Plan) -> str:
+    return plan.site.get("image") or f"{IMAGE_REGISTRY}/{plan.site['namespace']}/recipe-runner:latest"
+
+
+def header(plan: Plan, stage: Stage) -> str:
+    """The first lines of a job's file, for people."""
+    machines, secret = stage.machines, plan.site.get("hub_token_secret")
+    lines = [
+        f"# Made by recipe-runner from the recipe `{plan.name}` ({plan.fingerprint}): {machines.nodes} × "
+        f"{machines.gpus_per_node} {machines.gpu}. Change the recipe and render again."
+    ]
+    if secret:
+        lines.append("# The hub's token comes from a Secret; put it into a file, and then, once:")
+        namespace = plan.site["namespace"]
+        lines.append(f"#   oc create secret generic {secret} --namespace {namespace} --from-file=token=FILE")
+    return "\n".join(lines) + "\n"
 
 
 def labels(plan: Plan, stage: Stage) -> dict[str, str]:
@@ -54,7 +116,7 @@ def labels(plan: Plan, stage: Stage) -> dict[str, str]:
 
 def config_map_name(plan: Plan, stage: Stage) -> str:
     """Named by content: a changed config is another map, and a running job keeps the one it started with."""
-    return f"{plan.name}-{content_hash([[file.path, file.text] for file in stage.files])}"
+    return f"{job_name(plan, stage)}-{content_hash([[file.path, file.text] for file in stage.files])}"
 
 
 def config_map(plan: Plan, stage: Stage) -> Artifact:
@@ -69,10 +131,10 @@ def config_map(plan: Plan, stage: Stage) -> Artifact:
         "immutable": True,
         "data": {file.path: file.text for file in stage.files},
     }
-    return Artifact("configmap.yaml", yaml_text(value))
+    return Artifact(f"{folder(plan, stage)}configmap.yaml", yaml_text(value))
 
 
-def claims(plan: Plan) -> Artifact:
+def claims(plan: Plan, stage: Stage) -> Artifact:
     """One PersistentVolumeClaim a claim. More than one machine writing one volume needs ReadWriteMany."""
     several = any(stage.machines.nodes > 1 for stage in plan.stages)
     documents = [
@@ -90,68 +152,114 @@ def claims(plan: Plan) -> Artifact:
         )
         for claim in plan.site.get("claims") or ()
     ]
-    return Artifact("claims.yaml", "---\n".join(documents))
+    return Artifact(f"{folder(plan, stage)}claims.yaml", "---\n".join(documents))
 
 
-def kustomization(plan: Plan, files: list[str]) -> Artifact:
+def kustomization(plan: Plan, stage: Stage, artifacts: list[Artifact]) -> Artifact:
     """So that `oc apply -k FOLDER` takes what is for the cluster and leaves the rest."""
+    files = [artifact.path.removeprefix(folder(plan, stage)) for artifact in artifacts]
     text = yaml_text({"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "resources": files})
     return Artifact(
-        "kustomization.yaml",
+        f"{folder(plan, stage)}kustomization.yaml",
         f"# oc apply -k . sends everything that `{plan.name}` needs to the cluster.\n{text}",
     )
 
 
 def pod_template(plan: Plan, stage: Stage, container: str, ports: list[dict[str, Any]]) -> dict[str, Any]:
     """The pod of every machine of a stage, master or worker."""
-    site, machines = plan.site, stage.machines
-    resources = {
-        "cpu": str(machines.cpus),
-        "memory": f"{machines.memory_gib}Gi",
-        "nvidia.com/gpu": machines.gpus_per_node,
-    }
-    mounts = [{"name": claim["name"], "mountPath": claim["mount"]} for claim in site.get("claims") or ()]
-    volumes = [
-        {"name": claim["name"], "persistentVolumeClaim": {"claimName": claim["name"]}}
-        for claim in site.get("claims") or ()
-    ]
-    image = site.get("image") or f"{IMAGE_REGISTRY}/{site['namespace']}/recipe-runner:latest"
+    site = plan.site
     return {
-        "metadata": {"labels": labels(plan, stage)},
+        "metadata": {"labels": labels(plan, stage), "annotations": scraped(plan)},
         "spec": {
-            "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
-            "nodeSelector": {"nvidia.com/gpu.product": machines.gpu},
+            **identity(plan),
+            "securityContext": pod_security(),
+            "nodeSelector": {"nvidia.com/gpu.product": stage.machines.gpu},
             "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
             "containers": [
                 {
                     "name": container,
-                    "image": image,
+                    "image": image(plan),
                     "command": list(stage.command),
-                    "env": [{"name": name, "value": value} for name, value in environment(plan, stage).items()],
-                    **({"ports": ports} if ports else {}),
-                    "resources": {"requests": resources, "limits": resources},
-                    "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-                    "volumeMounts": [
-                        {"name": "config", "mountPath": plan.place.config_dir, "readOnly": True},
-                        {"name": "shm", "mountPath": "/dev/shm"},
-                        {"name": "tmp", "mountPath": "/tmp"},
-                        *mounts,
-                    ],
+                    "env": variables(plan, environment(plan, stage)),
+                    "ports": [*ports, {"name": "metrics", "containerPort": site["metrics_port"]}],
+                    "resources": resources(plan, stage),
+                    "securityContext": container_security(),
+                    "volumeMounts": mounts(plan),
                 }
             ],
-            "volumes": [
-                {"name": "config", "configMap": {"name": config_map_name(plan, stage)}},
-                # /dev/shm is 64 MB otherwise, and NCCL and data loaders need more. It counts against the pod's memory.
-                {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{stage.shm_gib}Gi"}},
-                {"name": "tmp", "emptyDir": {}},
-                *volumes,
-            ],
+            "volumes": volumes(plan, stage, config_map_name(plan, stage)),
         },
     }
 
 
+def identity(plan: Plan) -> dict[str, Any]:
+    """Who the pod is. Training asks nothing of the cluster, so it gets no key to it."""
+    account = plan.site.get("service_account")
+    return {"automountServiceAccountToken": False, **({"serviceAccountName": account} if account else {})}
+
+
+def pod_security() -> dict[str, Any]:
+    """What restricted-v2 asks of a pod. No user is named: the cluster gives each namespace its own."""
+    return {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+
+
+def container_security() -> dict[str, Any]:
+    return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+def resources(plan: Plan, stage: Stage) -> dict[str, Any]:
+    """What each machine gives; requests and limits are equal, as GPUs and the operator want them."""
+    machines = stage.machines
+    wanted = {
+        "cpu": str(machines.cpus),
+        "memory": f"{machines.memory_gib}Gi",
+        "nvidia.com/gpu": machines.gpus_per_node,
+        **network.resources(plan, stage),
+    }
+    return {"requests": wanted, "limits": wanted}
+
+
+def mounts(plan: Plan) -> list[dict[str, Any]]:
+    return [
+        {"name": "config", "mountPath": plan.place.config_dir, "readOnly": True},
+        {"name": "shm", "mountPath": "/dev/shm"},
+        {"name": "tmp", "mountPath": "/tmp"},
+        *({"name": claim["name"], "mountPath": claim["mount"]} for claim in plan.site.get("claims") or ()),
+    ]
+
+
+def volumes(plan: Plan, stage: Stage, config: str) -> list[dict[str, Any]]:
+    """The volumes behind `mounts`; config: the name of the config map."""
+    return [
+        {"name": "config", "configMap": {"name": config}},
+        # /dev/shm is 64 MB otherwise, and NCCL and data loaders need more. It counts against the pod's memory.
+        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{stage.shm_gib}Gi"}},
+        {"name": "tmp", "emptyDir": {}},
+        *(
+            {"name": claim["name"], "persistentVolumeClaim": {"claimName": claim["name"]}}
+            for claim in plan.site.get("claims") or ()
+        ),
+    ]
+
+
+def variables(plan: Plan, plain: dict[str, str]) -> list[dict[str, Any]]:
+    """Environment variables as a container lists them; the hub's token by reference, never by value."""
+    secret = plan.site.get("hub_token_secret")
+    listed: list[dict[str, Any]] = [{"name": name, "value": value} for name, value in plain.items()]
+    if secret:
+        listed.append({"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": secret, "key": "token"}}})
+    return listed
+
+
 def environment(plan: Plan, stage: Stage) -> dict[str, str]:
     """The stage's environment and the writable folders. What the operator sets (ranks, addresses) stays out."""
+    offline = {"HF_HUB_OFFLINE": "1"} if plan.place.model_dir else {}
+    metrics = {"RECIPE_METRICS_PORT": str(plan.site["metrics_port"])}
+    return writable(plan) | offline | network.environment(plan, stage) | metrics | dict(stage.env)
+
+
+def writable(plan: Plan) -> dict[str, str]:
+    """Folders that a user whom nobody knows may write to; the hub's cache on the first claim, so that it stays."""
     claims = plan.site.get("claims") or ()
     models = claims[0]["mount"].rstrip("/") if claims else HOME
-    return CACHES | {"HF_HOME": f"{models}/huggingface"} | dict(stage.env)
+    return CACHES | {"HF_HOME": f"{models}/huggingface"}

@@ -10,7 +10,7 @@ import torch
 from axolotl.integrations.base import BasePlugin
 from axolotl.utils.dict import DictDefault
 
-from runner.training import results
+from runner.training import metrics, results
 from runner.training.history import History
 from runner.training.settings import RunSettings
 from runner.training.watchdog import Watchdog
@@ -52,7 +52,7 @@ class RecipePlugin(BasePlugin):
     def add_callbacks_post_trainer(self, cfg: DictDefault, trainer: Any) -> list[Any]:
         settings = run_settings(cfg)
         self.history = History(settings)
-        return [Watchdog(settings, zero_loss_allowed=bool(cfg.rl)), self.history]
+        return [Watchdog(settings, zero_loss_allowed=bool(cfg.rl)), self.history, *metrics.from_environment()]
 
     def post_train(self, cfg: DictDefault, model: Any) -> None:
         # Called twice, right after training and again after saving; the first time the clock is right.
