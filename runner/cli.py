@@ -22,6 +22,12 @@ COMMANDS = {
     "prepare": "Prepare a recipe's data.",
     "rehearse": "Run all of it here with a tiny model.",
     "run": "Train on the GPUs of this machine.",
+    "submit": "Send a recipe to the cluster.",
+    "status": "Say how far jobs on the cluster are.",
+    "logs": "Show what a job's machines write.",
+    "fetch": "Bring results from the cluster.",
+    "stop": "End a job on the cluster.",
+    "open": "Show the cluster's TensorBoard.",
     "ask": "Ask a trained model.",
     "compare": "Show the model's answers before and after training.",
 }

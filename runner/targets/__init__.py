@@ -20,9 +20,7 @@ def default(plan: Plan) -> tuple[str, ...]:
 def render(plan: Plan, targets: tuple[str, ...] = ()) -> list[Artifact]:
     """The engine's own configs, and what each target adds; without targets the default one. Pure: the same plan gives
     the same bytes."""
-    artifacts = {
-        f"{kubernetes.folder(plan, stage)}{file.path}": file for stage in plan.stages for file in stage.files
-    }
+    artifacts = {f"{kubernetes.folder(plan, stage)}{file.path}": file for stage in plan.stages for file in stage.files}
     artifacts = {path: Artifact(path, file.text) for path, file in artifacts.items()}
     for target in targets or default(plan):
         # Of two targets the first one decides what `oc apply -k` takes: a recipe must not run twice at once.

@@ -1,0 +1,205 @@
+"""Fetch: a run's results from the claim to this machine, through a short-lived pod that always goes away again."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from runner.execute.cluster.connect import Refused, address
+from runner.execute.cluster.errors import Lost
+from runner.execute.cluster.share import CHUNK, PORT, WORD, digest
+from runner.execute.cluster.state import State
+from runner.execute.cluster.why import reasons
+from runner.plan import Plan, Stage
+from runner.problem import Stop
+from runner.targets import kubernetes
+
+SHARE_PORT = 8080
+POLL_SECONDS = 2.0
+# Seconds until the helper has started, and how often a broken transfer is taken up again.
+PATIENCE_SECONDS = 600
+TRIES = 8
+# Large, and of no use away from the cluster.
+LEFT_THERE = ("checkpoints/", "scratch/", "data/")
+
+Tell = Callable[[str], None]
+
+
+def fetch(cluster: Any, plan: Plan, stage: Stage, target: Path, tell: Tell, everything: bool = False) -> int:
+    """Brings the run folder of a stage into `target`; returns how many files came over. What is here already, whole
+    and of the same hash, does not come again; half a file goes on where it stopped.
+
+    Raises Stop where there are no results, or the helper does not start.
+    """
+    with helper(cluster, plan, stage, tell) as base:
+        files = json.loads(_get(cluster, f"{base}/list").data)
+        wanted = [file for file in files if everything or not file["path"].startswith(LEFT_THERE)]
+        if not wanted:
+            raise Stop(f"`{plan.place.run_dir}` holds no results yet.", "`recipe status` says how far the job is.")
+        came = 0
+        for file in wanted:
+            came += _one(cluster, base, file, target, tell)
+    return came
+
+
+def _one(cluster: Any, base: str, file: dict[str, Any], target: Path, tell: Tell) -> int:
+    """One file; 1 where it came over, 0 where it was here. Raises Stop where its hash does not agree in the end."""
+    path = target / file["path"]
+    if not path.resolve().is_relative_to(target.resolve()):
+        raise Stop(f"The cluster named a file outside of the folder: {file['path']}")
+    name = quote(file["path"])
+    there = _get(cluster, f"{base}/hash/{name}").data.decode()
+    if path.is_file() and path.stat().st_size == file["size"] and digest(path) == there:
+        return 0
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{there[:16]}.partial")
+    for _ in range(TRIES):
+        _continue(cluster, f"{base}/file/{name}", partial, file["size"])
+        if partial.stat().st_size == file["size"]:
+            break
+    if not partial.is_file() or digest(partial) != there:
+        partial.unlink(missing_ok=True)
+        raise Stop(
+            f"`{file['path']}` did not come over whole.", "Fetch again; if training is still writing, wait for it."
+        )
+    partial.replace(path)
+    tell(f"{file['path']}  {file['size'] / 2**20:.1f} MiB")
+    return 1
+
+
+def _continue(cluster: Any, address_of: str, partial: Path, size: int) -> None:
+    """Appends what is missing; a broken connection leaves what has come."""
+    have = partial.stat().st_size if partial.is_file() else 0
+    if have >= size > 0:
+        return
+    try:
+        response = cluster.request(
+            "GET", address_of, headers={"Range": f"bytes={have}-"} if have else None, stream=True
+        )
+        with partial.open("ab" if have and response.status == 206 else "wb") as out:
+            for chunk in response.stream(CHUNK):
+                out.write(chunk)
+    except Refused as refused:
+        raise refused.stop("Pod", "", "") from None
+    except (Lost, OSError) as error:
+        _wait(error)
+    except Exception as error:
+        # urllib3's own errors, named by class because the client's library is not imported here.
+        if type(error).__module__.partition(".")[0] != "urllib3":
+            raise
+        _wait(error)
+    if not partial.exists():
+        partial.touch()
+
+
+def _wait(_error: Exception) -> None:
+    time.sleep(POLL_SECONDS)
+
+
+@contextmanager
+def helper(cluster: Any, plan: Plan, stage: Stage, tell: Tell) -> Iterator[str]:
+    """A pod that shows the run folder; gives the address of its files, and deletes it whatever happens."""
+    word = secrets.token_hex(16)
+    manifest = pod(plan, stage, word)
+    space, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
+    # One that a killed command has left behind; its word is lost, so it is of no use.
+    cluster.delete("Pod", space, name, grace_seconds=0)
+    _gone(cluster, space, name)
+    try:
+        cluster.create(manifest)
+        tell(f"Pod `{name}` opens the claim")
+        _ready(cluster, space, name)
+        yield f"{address('Pod', space, name)}:{SHARE_PORT}/proxy/{word}"
+    finally:
+        cluster.delete("Pod", space, name, grace_seconds=0)
+
+
+def _gone(cluster: Any, space: str, name: str) -> None:
+    for _ in range(60):
+        if cluster.get("Pod", space, name) is None:
+            return
+        time.sleep(POLL_SECONDS / 2)
+
+
+def _ready(cluster: Any, space: str, name: str) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        found = cluster.get("Pod", space, name)
+        if found is None:
+            raise Stop(f"Pod `{name}` was deleted before it could open the claim.", "Fetch again.")
+        status = found.get("status", {})
+        conditions = status.get("conditions") or []
+        if any(entry["type"] == "Ready" and entry["status"] == "True" for entry in conditions):
+            return
+        if status.get("phase") in ("Failed", "Succeeded"):
+            said = cluster.log(space, name, "fetch", tail=5) or ""
+            raise Stop(f"The claim cannot be read: {said.strip() or 'the helper pod ended at once'}")
+        time.sleep(POLL_SECONDS)
+    job = {"kind": "Pod", "metadata": {"name": name, "namespace": space}, "spec": {}}
+    why = reasons(State("waiting for machines", job, [found]), lambda _pod: "")
+    raise Stop(
+        f"Pod `{name}` does not start. {' '.join(why)}",
+        "Fetch again later; a claim of one machine is free when the job has ended.",
+    )
+
+
+def pod(plan: Plan, stage: Stage, word: str) -> dict[str, Any]:
+    """The helper: the claims read-only, the image's own file server, and an end of its own after four hours."""
+    share = {"cpu": "1", "memory": "1Gi"}
+    claims = plan.site.get("claims") or ()
+    labels = kubernetes.labels(plan, stage) | {"recipe-runner/part": "fetch"}
+    environment = kubernetes.CACHES | {WORD: word, PORT: str(SHARE_PORT)}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": f"{kubernetes.job_name(plan, stage)}-fetch",
+            "namespace": plan.site["namespace"],
+            "labels": labels,
+        },
+        "spec": {
+            **kubernetes.identity(plan),
+            "restartPolicy": "Never",
+            "activeDeadlineSeconds": 4 * 3600,
+            "securityContext": kubernetes.pod_security(),
+            "containers": [
+                {
+                    "name": "fetch",
+                    "image": kubernetes.image(plan),
+                    "command": ["python", "-m", "runner.execute.cluster.share", plan.place.run_dir],
+                    "env": [{"name": key, "value": value} for key, value in environment.items()],
+                    "ports": [{"containerPort": SHARE_PORT}],
+                    "readinessProbe": {"tcpSocket": {"port": SHARE_PORT}, "periodSeconds": 2},
+                    "resources": {"requests": share, "limits": share},
+                    "securityContext": kubernetes.container_security(),
+                    "volumeMounts": [
+                        {"name": claim["name"], "mountPath": claim["mount"], "readOnly": True} for claim in claims
+                    ],
+                }
+            ],
+            "volumes": [
+                {"name": claim["name"], "persistentVolumeClaim": {"claimName": claim["name"]}} for claim in claims
+            ],
+        },
+    }
+
+
+def _get(cluster: Any, path: str) -> Any:
+    for attempt in range(TRIES):
+        try:
+            return cluster.request("GET", path)
+        except Refused as refused:
+            # The server behind the pod's port may need a moment more than the pod.
+            if refused.status not in (500, 502, 503) or attempt == TRIES - 1:
+                raise refused.stop("Pod", "", "") from None
+        except Lost:
+            if attempt == TRIES - 1:
+                raise
+        time.sleep(POLL_SECONDS)
+    raise AssertionError("not reached")
