@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,8 +36,10 @@ def connect() -> Cluster:
         ) from None
     settings = client.Configuration()
     try:
-        config.load_kube_config(client_configuration=settings)
-        _, context = config.list_kube_config_contexts()
+        # Named here, because the client looks at the variable once, when it is imported.
+        file = os.environ.get("KUBECONFIG") or None
+        config.load_kube_config(config_file=file, client_configuration=settings)
+        _, context = config.list_kube_config_contexts(config_file=file)
     except (config.ConfigException, OSError, ValueError) as error:
         raise Stop(
             f"No cluster is known on this machine: {str(error).splitlines()[0]}",
