@@ -415,9 +415,10 @@ def _handler(api: Api) -> type[BaseHTTPRequestHandler]:
 
         def frame(self, data: bytes) -> None:
             size = len(data)
-            head = bytes([0x82, size]) if size < 126 else b"\x82\x7e" + size.to_bytes(2, "big")
-            if size > 65535:
-                head = b"\x82\x7f" + size.to_bytes(8, "big")
+            if size < 126:
+                head = bytes([0x82, size])
+            else:
+                head = b"\x82\x7e" + size.to_bytes(2, "big") if size < 65536 else b"\x82\x7f" + size.to_bytes(8, "big")
             self.connection.sendall(head + data)
 
         def read_frame(self) -> bytes | None:

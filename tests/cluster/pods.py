@@ -4,13 +4,15 @@ them, mounts as folders, and the operator's restarts."""
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from tests.cluster.api import free_port
 from tests.conftest import ROOT
@@ -38,8 +40,11 @@ class Pod:
             )
 
     def kill(self) -> None:
-        """As a machine that goes away: every process of the pod, at once."""
-        os.killpg(self.process.pid, signal.SIGKILL)
+        """As a machine that goes away: every process of the pod, at once. torchrun's own are in sessions of their own."""
+        first = psutil.Process(self.process.pid)
+        for process in (*first.children(recursive=True), first):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
 
     @property
     def text(self) -> str:

@@ -49,7 +49,7 @@ def _restarts(pod: dict[str, Any]) -> int:
 
 def follow(cluster: Any, find: Callable[[], dict[str, Any] | None], node: int, say: Callable[[str], None]) -> None:
     """Says every new line of a machine's log until its job ends; goes on after restarts and lost connections."""
-    since, lost = "", False
+    since, lost, lives = "", False, 0
     while True:
         job = None
         try:
@@ -59,9 +59,12 @@ def follow(cluster: Any, find: Callable[[], dict[str, Any] | None], node: int, s
                 return
             over = ended(job) is not None
             pod = pod_of(cluster, job, node)
-            for stamp, text in _since(cluster, job, pod["metadata"]["name"], since):
-                since = stamp
-                say(text)
+            parts = (True, False) if _restarts(pod) > lives else (False,)
+            for previous in parts:
+                for stamp, text in _since(cluster, job, pod["metadata"]["name"], since, previous):
+                    since = stamp
+                    say(text)
+            lives = _restarts(pod)
             lost = False
             if over:
                 return
@@ -75,10 +78,14 @@ def follow(cluster: Any, find: Callable[[], dict[str, Any] | None], node: int, s
         time.sleep(POLL_SECONDS)
 
 
-def _since(cluster: Any, job: dict[str, Any], pod: str, since: str) -> list[tuple[str, str]]:
-    """Lines after the time stamp `since`, each with its own; a stamp has nanoseconds, so no line comes twice."""
+def _since(cluster: Any, job: dict[str, Any], pod: str, since: str, previous: bool) -> list[tuple[str, str]]:
+    """Lines after the time stamp `since`, each with its own; a stamp has nanoseconds, so no line comes twice.
+
+    previous: of the container's life before the last restart.
+    """
     space, container = job["metadata"]["namespace"], CONTAINER[job["kind"]]
     query = [("container", container), ("timestamps", "true")] + ([("sinceTime", since)] if since else [])
+    query += [("previous", "true")] if previous else []
     try:
         response = cluster.request("GET", f"{address('Pod', space, pod)}/log", query)
     except Refused as refused:
