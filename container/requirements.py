@@ -5,5 +5,8 @@ import tomllib
 from pathlib import Path
 
 project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]
-lines = [*project["dependencies"], *(line for extra in sys.argv[1:] for line in project["optional-dependencies"][extra])]
+lines = [
+    *project["dependencies"],
+    *(line for extra in sys.argv[1:] for line in project["optional-dependencies"][extra]),
+]
 print("\n".join(lines))

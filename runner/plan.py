@@ -23,6 +23,8 @@ class Place:
     scratch_dir: this machine's own, may be lost.
     accelerator: whether there are GPUs; without, processes talk over gloo and DDP stands in for sharding.
     model_dir: where the base model lies once it has been fetched; None where training fetches it from the hub itself.
+    run_key: names the checkpoints of one recipe, where nobody looks after the run folder: training goes on from what it
+    finds there, and must not go on from those of the recipe as it was before it changed.
     """
 
     config_dir: str
@@ -31,6 +33,7 @@ class Place:
     scratch_dir: str
     accelerator: bool = True
     model_dir: str | None = None
+    run_key: str = ""
 
     @property
     def tokenised_dir(self) -> str:
@@ -39,7 +42,7 @@ class Place:
 
     @property
     def checkpoints_dir(self) -> str:
-        return f"{self.run_dir}/checkpoints"
+        return f"{self.run_dir}/checkpoints" + (f"/{self.run_key}" if self.run_key else "")
 
     @property
     def best_model_dir(self) -> str:

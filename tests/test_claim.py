@@ -39,7 +39,7 @@ class Hub:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server.server_address[1]}"
 
-    def _handler(hub):  # noqa: N805
+    def _handler(hub) -> type[BaseHTTPRequestHandler]:
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
@@ -55,7 +55,11 @@ class Hub:
                 if name not in hub.files:
                     return self.answer(404, b"{}", {"X-Error-Code": "EntryNotFound"})
                 body = hub.files[name]
-                facts = {"ETag": f'"{hashlib.sha256(body).hexdigest()}"', "X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}
+                facts = {
+                    "ETag": f'"{hashlib.sha256(body).hexdigest()}"',
+                    "X-Repo-Commit": COMMIT,
+                    "Accept-Ranges": "bytes",
+                }
                 return self.answer(200, body, facts)
 
             do_HEAD = do_GET
@@ -80,10 +84,15 @@ def model(tmp_path_factory):
     """The tiny twin's files, as a hub has them, and one that nobody needs."""
     folder = tmp_path_factory.mktemp("twin")
     recipe, _, _ = load(SURVIVAL)
-    texts = [json.loads(line)["answer"] for line in (ROOT / "recipes/data/survival-sample.jsonl").read_text("utf-8").splitlines()]
+    texts = [
+        json.loads(line)["answer"]
+        for line in (ROOT / "recipes/data/survival-sample.jsonl").read_text("utf-8").splitlines()
+    ]
     twin.tokenizer(texts, folder)
     twin.build(recipe.model_facts, layers=3, seed=1, folder=folder)
-    return {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()} | {"weights.h5": b"unused" * 100}
+    return {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()} | {
+        "weights.h5": b"unused" * 100
+    }
 
 
 def job(folder: Path, *options: str) -> Path:
@@ -159,6 +168,12 @@ def test_a_model_that_needs_consent_names_the_secret(tmp_path, model):
 
 
 def test_a_data_file_that_is_not_in_the_image_is_named(tmp_path):
-    wanted = {"name": "x", "model": None, "data": {"kind": "chat", "path": "/nowhere/my.csv"}, "data_dir": str(tmp_path), "tokenise": None}
-    with pytest.raises(Stop, match="The data file `/nowhere/my.csv` is not in the image."):
+    wanted = {
+        "name": "x",
+        "model": None,
+        "data": {"kind": "chat", "path": "/nowhere/my.csv"},
+        "data_dir": str(tmp_path),
+        "tokenise": None,
+    }
+    with pytest.raises(Stop, match=r"The data file `/nowhere/my\.csv` is not in the image."):
         claim.carry_out(wanted, lambda _line: None)

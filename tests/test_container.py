@@ -101,7 +101,8 @@ def test_the_flash_attention_of_the_image_is_found_without_the_hub(tmp_path):
     )
     done = subprocess.run(
         [sys.executable, "-c", ask],
-        env=os.environ | {"LOCAL_KERNELS": f"{repository}={tmp_path}", "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hf")},
+        env=os.environ
+        | {"LOCAL_KERNELS": f"{repository}={tmp_path}", "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hf")},
         capture_output=True,
         text=True,
         timeout=300,
@@ -118,7 +119,9 @@ def image():
     root = Path(tempfile.mkdtemp(prefix="recipe-image-"))
     root.chmod(0o755)
     packages = sysconfig.get_paths()["purelib"]
-    same = subprocess.run([SYSTEM_PYTHON, "-c", "import sys, ensurepip; print(sys.version_info[:2])"], capture_output=True, text=True)
+    same = subprocess.run(
+        [SYSTEM_PYTHON, "-c", "import sys, ensurepip; print(sys.version_info[:2])"], capture_output=True, text=True
+    )
     if same.stdout.strip() != str(sys.version_info[:2]):
         shutil.rmtree(root)
         pytest.skip(f"the system's python3 is not {sys.version_info[:2]} with venv, so it cannot load these packages")
@@ -129,11 +132,27 @@ def image():
         subprocess.run([SYSTEM_PYTHON, "-m", "venv", root / "venv"], check=True, timeout=120)
         (site,) = (root / "venv" / "lib").glob("python*/site-packages")
         (site / "linked.pth").write_text(packages + "\n")
+        # Linked packages leave their commands behind; the launcher needs this one.
+        torchrun = root / "venv" / "bin" / "torchrun"
+        torchrun.write_text(f"#!{root}/venv/bin/python\nfrom torch.distributed.run import main\nmain()\n")
+        torchrun.chmod(0o755)
         for name in ("runner", "recipes", "schemas", "pyproject.toml", "README.md", "constraints.txt"):
             source = ROOT / name
-            shutil.copytree(source, root / "src" / name) if source.is_dir() else shutil.copy(source, root / "src" / name)
+            shutil.copytree(source, root / "src" / name) if source.is_dir() else shutil.copy(
+                source, root / "src" / name
+            )
         # The Containerfile's last install, with the build tool that is here already.
-        install = [root / "venv/bin/python", "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--ignore-installed", "."]
+        install = [
+            root / "venv/bin/python",
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-deps",
+            "--no-build-isolation",
+            "--ignore-installed",
+            ".",
+        ]
         subprocess.run(install, cwd=root / "src", check=True, timeout=300)
         shutil.copytree(CONTAINER, root / "bin")
         subprocess.run(["chmod", "-R", "a+rX,a-w", root], check=True)
@@ -145,7 +164,12 @@ def image():
 
 
 def as_nobody_known(image: Path, *command: str, **env: str):
-    around = {"PATH": f"{image}/venv/bin:/usr/bin:/bin", "TMPDIR": f"{image}/tmp", "RECIPES": f"{image}/src/recipes", **env}
+    around = {
+        "PATH": f"{image}/venv/bin:/usr/bin:/bin",
+        "TMPDIR": f"{image}/tmp",
+        "RECIPES": f"{image}/src/recipes",
+        **env,
+    }
     return subprocess.run(
         [*UNKNOWN, *(f"{name}={value}" for name, value in around.items()), f"{image}/bin/entrypoint.sh", *command],
         cwd=image / "tmp",
@@ -180,7 +204,9 @@ def test_the_containers_own_install_lines_give_exactly_the_constraints(tmp_path)
     subprocess.run([python, "-m", "venv", tmp_path / "venv"], check=True, timeout=120)
     for name in ("runner", "recipes", "schemas", "pyproject.toml", "README.md", "constraints.txt"):
         source = ROOT / name
-        shutil.copytree(source, tmp_path / "src" / name) if source.is_dir() else shutil.copy(source, tmp_path / "src" / name)
+        shutil.copytree(source, tmp_path / "src" / name) if source.is_dir() else shutil.copy(
+            source, tmp_path / "src" / name
+        )
     shutil.copy(CONTAINER / "requirements.py", tmp_path / "src")
     env = os.environ | {"PATH": f"{tmp_path}/venv/bin:{os.environ['PATH']}", "VIRTUAL_ENV": str(tmp_path / "venv")}
     lines = [rest for word, rest in instructions() if word == "RUN" and "pip install" in rest]
@@ -190,9 +216,13 @@ def test_the_containers_own_install_lines_give_exactly_the_constraints(tmp_path)
     frozen = subprocess.run(
         [tmp_path / "venv/bin/python", "-m", "pip", "freeze"], capture_output=True, text=True, check=True, timeout=120
     ).stdout
-    found = dict((_name(line.split("==")[0]), line.split("==")[1]) for line in frozen.splitlines() if "==" in line)
+    found = {_name(line.split("==")[0]): line.split("==")[1] for line in frozen.splitlines() if "==" in line}
     # What torch brings for a GPU is not part of the constraints, which were written on a machine without one.
-    found = {name: version for name, version in found.items() if not name.startswith(("nvidia-", "cuda-")) or name in constraints()}
+    found = {
+        name: version
+        for name, version in found.items()
+        if not name.startswith(("nvidia-", "cuda-")) or name in constraints()
+    }
     wanted = constraints()
     torch = {name: version.split("+")[0] for name, version in found.items()}
     assert {name: version for name, version in torch.items() if wanted.get(name) != version} == {}

@@ -114,7 +114,11 @@ def test_plain_ethernet_turns_infiniband_off():
 
 
 def test_rdma_asks_for_a_device_and_names_it():
-    options = ("openshift.network.kind=rdma", "openshift.network.rdma_resource=rdma/roce", "openshift.network.interface=net1")
+    options = (
+        "openshift.network.kind=rdma",
+        "openshift.network.rdma_resource=rdma/roce",
+        "openshift.network.interface=net1",
+    )
     (container,) = pod(*options)["containers"]
     env = environment(container)
     assert (env["NCCL_IB_DISABLE"], env["NCCL_IB_HCA"], env["NCCL_SOCKET_IFNAME"]) == ("0", "mlx5", "net1")
@@ -131,7 +135,9 @@ def test_the_hubs_token_comes_by_reference_and_the_command_for_it_is_shown():
     files = {file.path: file.text for file in render(plan_of(SURVIVAL, *options))}
     for path, kind in (("pytorchjob.yaml", "pytorchReplicaSpecs"), ("prepare/job.yaml", "backoffLimit")):
         assert kind in files[path]
-        assert "#   oc create secret generic hub-token --namespace lyric-professor --from-file=token=FILE" in files[path]
+        assert (
+            "#   oc create secret generic hub-token --namespace lyric-professor --from-file=token=FILE" in files[path]
+        )
     env = environment(pod(*options)["containers"][0])
     assert env["HF_TOKEN"] == {"secretKeyRef": {"name": "hub-token", "key": "token"}}
     assert "HF_TOKEN" not in environment(pod()["containers"][0])
@@ -145,7 +151,11 @@ def test_nothing_of_this_machines_user_and_no_token_gets_into_a_file_or_onto_the
     shutil.copytree(ROOT / "recipes", tmp_path / "recipes")
     said = ""
     options = [word for option in (*EVERYTHING, PREPARED) for word in ("--set", option)]
-    for verb in (["check", "recipes/survival.yaml"], ["render", "recipes/survival.yaml", *options], ["submit", "recipes/survival.yaml"]):
+    for verb in (
+        ["check", "recipes/survival.yaml"],
+        ["render", "recipes/survival.yaml", *options],
+        ["submit", "recipes/survival.yaml"],
+    ):
         done = recipe_command(*verb, cwd=tmp_path, env=planted)
         said += done.stdout + done.stderr
     written = [path for path in (tmp_path / "build").rglob("*") if path.is_file()]
@@ -187,6 +197,15 @@ def test_another_revision_of_the_model_lies_in_another_folder():
     assert len(folders) == 2
 
 
+def test_a_changed_recipe_does_not_go_on_from_the_checkpoints_of_before():
+    folders = {
+        plan_of(SURVIVAL, *options).place.checkpoints_dir
+        for options in ((), ("train.epochs=9",), ("openshift.backoff_limit=1",))
+    }
+    assert len(folders) == 2
+    assert all(folder.startswith("/shared/models/survival/checkpoints/") for folder in folders)
+
+
 def test_several_stages_are_rendered_apart(monkeypatch):
     from dataclasses import replace
 
@@ -196,11 +215,17 @@ def test_several_stages_are_rendered_apart(monkeypatch):
     plan = replace(plan, stages=(replace(stage, name="pretrain"), replace(stage, name="sft")))
     files = {file.path: file.text for file in render(plan)}
     for name in ("pretrain", "sft"):
-        assert {f"{name}/{part}" for part in ("axolotl.yaml", "pytorchjob.yaml", "kustomization.yaml", "prepare/job.yaml")} <= set(files)
+        assert {
+            f"{name}/{part}" for part in ("axolotl.yaml", "pytorchjob.yaml", "kustomization.yaml", "prepare/job.yaml")
+        } <= set(files)
         job = yaml.safe_load(files[f"{name}/pytorchjob.yaml"])
         assert job["metadata"]["name"] == f"survival-{name}"
         assert job["metadata"]["labels"]["recipe-runner/stage"] == name
-        assert yaml.safe_load(files[f"{name}/kustomization.yaml"])["resources"] == ["claims.yaml", "configmap.yaml", "pytorchjob.yaml"]
+        assert yaml.safe_load(files[f"{name}/kustomization.yaml"])["resources"] == [
+            "claims.yaml",
+            "configmap.yaml",
+            "pytorchjob.yaml",
+        ]
     assert not [path for path in files if "/" not in path]
 
 
@@ -209,7 +234,9 @@ def test_a_long_name_gives_way_to_the_stages():
 
     plan = plan_of(SURVIVAL)
     (stage,) = plan.stages
-    plan = replace(plan, name="a" * 53, site={**plan.site, "job_name": None}, stages=(replace(stage, name="pretrain"), stage))
+    plan = replace(
+        plan, name="a" * 53, site={**plan.site, "job_name": None}, stages=(replace(stage, name="pretrain"), stage)
+    )
     assert all(len(kubernetes.job_name(plan, one)) <= 53 for one in plan.stages)
     assert kubernetes.job_name(plan, plan.stages[0]).endswith("-pretrain")
 
@@ -244,7 +271,14 @@ def test_kustomizations_name_every_file_beside_them_and_nothing_else():
 
 @pytest.mark.parametrize("folder", [SITE, SITE / "admin"], ids=["site", "admin"])
 def test_kustomize_builds_the_site(folder):
-    tool = next((words for words in (["kubectl", "kustomize"], ["oc", "kustomize"], ["kustomize", "build"]) if shutil.which(words[0])), None)
+    tool = next(
+        (
+            words
+            for words in (["kubectl", "kustomize"], ["oc", "kustomize"], ["kustomize", "build"])
+            if shutil.which(words[0])
+        ),
+        None,
+    )
     if tool is None:
         pytest.skip("neither kubectl nor oc nor kustomize is on this machine")
     done = subprocess.run([*tool, str(folder)], capture_output=True, text=True, timeout=60)

@@ -122,7 +122,11 @@ def test_from_3_6_on_trainjob_alone_is_the_default_and_before_it_pytorchjob():
 def test_of_two_targets_only_the_first_is_sent_by_kustomize():
     files = {file.path: file.text for file in render(plan_of(SURVIVAL), ("trainjob", "pytorchjob"))}
     assert {"trainjob.yaml", "pytorchjob.yaml"} <= set(files)
-    assert yaml.safe_load(files["kustomization.yaml"])["resources"] == ["claims.yaml", "configmap.yaml", "trainjob.yaml"]
+    assert yaml.safe_load(files["kustomization.yaml"])["resources"] == [
+        "claims.yaml",
+        "configmap.yaml",
+        "trainjob.yaml",
+    ]
 
 
 def test_a_trainjob_sets_nothing_that_the_trainer_injects():

@@ -38,6 +38,7 @@ def place(recipe: Any) -> Place:
         run_dir=site.output_dir or f"{first_mount}/{recipe.name}",
         scratch_dir="/tmp/recipe-runner",
         model_dir=_model_dir(recipe, first_mount) if prepared else None,
+        run_key=recipe.fingerprint,
     )
 
 

@@ -127,7 +127,11 @@ class Api:
                 "creationTimestamp": stamp(),
                 "resourceVersion": "1",
                 "generation": 1,
-                **{key: meta[key] for key in ("uid", "creationTimestamp", "generation", "resourceVersion") if key in meta},
+                **{
+                    key: meta[key]
+                    for key in ("uid", "creationTimestamp", "generation", "resourceVersion")
+                    if key in meta
+                },
                 **manifest["metadata"],
                 "namespace": space,
             }
@@ -170,7 +174,9 @@ class Api:
     def select(self, plural: str, space: str, selector: str) -> list[dict[str, Any]]:
         wanted = dict(part.split("=", 1) for part in selector.split(",") if part)
         with self.lock:
-            found = [value for (kind, where, _), value in sorted(self.objects.items()) if (kind, where) == (plural, space)]
+            found = [
+                value for (kind, where, _), value in sorted(self.objects.items()) if (kind, where) == (plural, space)
+            ]
         return [
             # Items of a list do not say what they are.
             {key: part for key, part in value.items() if key not in ("kind", "apiVersion")}
@@ -202,7 +208,12 @@ def operate(api: Api, space: str, job: dict[str, Any]) -> None:
                     "name": f"{name}-{role.lower()}-{index}",
                     "labels": labels,
                     "ownerReferences": [
-                        {"apiVersion": job["apiVersion"], "kind": "PyTorchJob", "name": name, "uid": job["metadata"]["uid"]}
+                        {
+                            "apiVersion": job["apiVersion"],
+                            "kind": "PyTorchJob",
+                            "name": name,
+                            "uid": job["metadata"]["uid"],
+                        }
                     ],
                 },
                 "spec": spec,
@@ -262,7 +273,10 @@ def start_share(api: Api, space: str, pod: dict[str, Any]) -> None:
     env = {entry["name"]: entry["value"] for entry in container["env"]} | {"RECIPE_SHARE_PORT": str(port)}
     name = pod["metadata"]["name"]
     process = subprocess.Popen(
-        [sys.executable, *command[1:]], env=env | {"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]}, cwd=ROOT
+        [sys.executable, *command[1:]],
+        env=env | {"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]},
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
     )
     api.processes.append(process)
     api.ports[(name, container["ports"][0]["containerPort"])] = port
@@ -271,10 +285,14 @@ def start_share(api: Api, space: str, pod: dict[str, Any]) -> None:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 break
         if process.poll() is not None:
+            api.logs[(name, "now")] = [(stamp(), line) for line in process.stdout.read().decode().splitlines()]
             api.objects[("pods", space, name)]["status"] = {"phase": "Failed"}
             return
         time.sleep(0.05)
-    api.objects[("pods", space, name)]["status"] = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    api.objects[("pods", space, name)]["status"] = {
+        "phase": "Running",
+        "conditions": [{"type": "Ready", "status": "True"}],
+    }
 
 
 def mapped(api: Api, text: str) -> str:

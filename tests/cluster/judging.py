@@ -55,9 +55,9 @@ def refusals(manifest: dict[str, Any], version: str = "3.5") -> list[str]:
     found += duplicates(manifest, schema)
     if not re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", manifest["metadata"]["name"]):
         found.append("metadata.name must be a DNS-1035 label")
-    found += {"PyTorchJob": pytorchjob_refusals, "TrainJob": trainjob_refusals}.get(
-        manifest["kind"], lambda _: []
-    )(manifest)
+    found += {"PyTorchJob": pytorchjob_refusals, "TrainJob": trainjob_refusals}.get(manifest["kind"], lambda _: [])(
+        manifest
+    )
     return found
 
 

@@ -18,7 +18,13 @@ from tests.cluster.api import free_port
 from tests.conftest import ROOT
 
 # What stands in for the GPU that this machine lacks; a rehearsal sets the same.
-NO_GPU = {"ACCELERATE_USE_CPU": "true", "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+NO_GPU = {
+    "ACCELERATE_USE_CPU": "true",
+    "ACCELERATE_TORCH_DEVICE": "cpu",
+    "CUDA_VISIBLE_DEVICES": "",
+    "OMP_NUM_THREADS": "1",
+    "HF_HUB_OFFLINE": "1",
+}
 
 
 @dataclass

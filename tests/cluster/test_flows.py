@@ -51,7 +51,9 @@ def test_the_cluster_admits_every_recipes_every_manifest(site, path, target, req
     ids=["number for text", "unknown field", "two masters", "container's name", "env that is no text"],
 )
 def test_the_cluster_refuses_what_operators_refuse(site, spoil, words):
-    (job,) = [one for one in manifests(RECIPES[0].parent / "survival.yaml", "pytorchjob") if one["kind"] == "PyTorchJob"]
+    (job,) = [
+        one for one in manifests(RECIPES[0].parent / "survival.yaml", "pytorchjob") if one["kind"] == "PyTorchJob"
+    ]
     job["metadata"]["namespace"] = site.namespace
     spoil(job)
     with pytest.raises(Exception, match=words):
@@ -154,7 +156,10 @@ def test_a_failed_pod_is_explained(site, capsys):
     capsys.readouterr()
     assert site.recipe("status") == 0
     said = capsys.readouterr().out
-    assert "Machine 0 (`survival-master-0`) used up its main memory. The plan gave it 20Gi, 5Gi of it as shared memory. Raise `machines.memory_gib`." in said
+    assert (
+        "Machine 0 (`survival-master-0`) used up its main memory. The plan gave it 20Gi, 5Gi of it as shared memory. Raise `machines.memory_gib`."
+        in said
+    )
 
 
 def test_a_log_that_is_not_there_yet_is_said_so(site, capsys):
@@ -184,7 +189,10 @@ def test_a_name_in_use_is_not_taken_over(site, capsys):
     job["metadata"] = {"name": "survival", "namespace": site.namespace}
     site.cluster.apply(job)
     assert site.recipe("submit") == 1
-    assert "The name `survival` is in use: someone who did not use recipe-runner has a PyTorchJob" in capsys.readouterr().err
+    assert (
+        "The name `survival` is in use: someone who did not use recipe-runner has a PyTorchJob"
+        in capsys.readouterr().err
+    )
     assert site.recipe("stop") == 1
     assert site.job() is not None
 
@@ -214,9 +222,16 @@ def test_a_missing_namespace_is_named(site, capsys):
 @pytest.mark.parametrize(
     "arrange, words",
     [
-        (lambda api: setattr(api, "forbidden", 'pytorchjobs is forbidden: User "ann" cannot patch'), "You may not do this in the namespace"),
         (
-            lambda api: setattr(api, "quota", "exceeded quota: gpus, requested: requests.nvidia.com/gpu=4, used: requests.nvidia.com/gpu=2, limited: requests.nvidia.com/gpu=4"),
+            lambda api: setattr(api, "forbidden", 'pytorchjobs is forbidden: User "ann" cannot patch'),
+            "You may not do this in the namespace",
+        ),
+        (
+            lambda api: setattr(
+                api,
+                "quota",
+                "exceeded quota: gpus, requested: requests.nvidia.com/gpu=4, used: requests.nvidia.com/gpu=2, limited: requests.nvidia.com/gpu=4",
+            ),
             "quota `gpus` allows requests.nvidia.com/gpu=4, requests.nvidia.com/gpu=2 is in use, and this asks for requests.nvidia.com/gpu=4",
         ),
         (lambda api: api.missing.add("pytorchjobs"), "This cluster does not know PyTorchJob"),
@@ -231,6 +246,13 @@ def test_the_api_saying_no_becomes_plain_words_and_nothing_is_sent(site, capsys,
     assert words in said
     assert "Traceback" not in said and "HTTP" not in said
     assert not [key for key in site.api.objects if key[0] != "events"]
+
+
+@in_process
+def test_a_trainjob_of_another_version_names_the_setting(site, capsys):
+    assert site.recipe("submit", "--set", 'openshift.version="3.6"') == 1
+    said = capsys.readouterr().err
+    assert "This cluster writes a TrainJob another way" in said and "`openshift.version`" in said
 
 
 @in_process
@@ -252,4 +274,8 @@ def test_no_kubeconfig_at_all_is_said_so(site, capsys, monkeypatch, tmp_path):
 def test_the_test_api_is_no_rubber_stamp(site):
     """An object of a kind in the wrong place is refused by any server."""
     with pytest.raises(Refused):
-        site.cluster.request("POST", address("Pod", site.namespace), body=json.loads('{"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": "x"}}'))
+        site.cluster.request(
+            "POST",
+            address("Pod", site.namespace),
+            body=json.loads('{"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": "x"}}'),
+        )

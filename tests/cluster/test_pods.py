@@ -46,13 +46,21 @@ def started(folder: Path, nodes: int):
     texts = {file.path: file.text for file in render(translate(recipe, kubernetes.place(recipe)), ("pytorchjob",))}
     job = yaml.safe_load(texts["pytorchjob.yaml"])
     models = folder / "models"
-    mounts = {"/etc/recipe-runner": folder / "config", "/shared/models": models, "/shared/workspace": folder / "workspace"}
+    mounts = {
+        "/etc/recipe-runner": folder / "config",
+        "/shared/models": models,
+        "/shared/workspace": folder / "workspace",
+    }
     for mount in mounts.values():
         mount.mkdir()
-    place = Place(str(folder / "config"), str(folder / "data"), str(models / "survival"), str(folder / "scratch"), False)
+    place = Place(
+        str(folder / "config"), str(folder / "data"), str(models / "survival"), str(folder / "scratch"), False
+    )
     small, _, _ = load(SURVIVAL, from_options((*machines, *SMALL)))
     base = folder / "base_model"
-    prepare(translate(small, place).stages[0].data, folder / "data", tokenizer_for=lambda texts: twin.tokenizer(texts, base))
+    prepare(
+        translate(small, place).stages[0].data, folder / "data", tokenizer_for=lambda texts: twin.tokenizer(texts, base)
+    )
     twin.build(small.model_facts, layers=4, seed=1, folder=base)
     small, _, _ = load(SURVIVAL, from_options((*machines, *SMALL, f"model.base={base}")))
     for file in translate(small, place).stages[0].files:
@@ -94,9 +102,11 @@ def test_a_pod_killed_in_the_middle_comes_back_and_goes_on_from_the_last_checkpo
     def lose_one() -> None:
         steps = events(master.text, "step") if master.log.exists() else []
         if "metrics" not in seen and steps:
-            seen["metrics"] = urllib.request.urlopen(
-                f"http://127.0.0.1:{master.env['RECIPE_METRICS_PORT']}/metrics", timeout=5
-            ).read().decode()
+            seen["metrics"] = (
+                urllib.request.urlopen(f"http://127.0.0.1:{master.env['RECIPE_METRICS_PORT']}/metrics", timeout=5)
+                .read()
+                .decode()
+            )
         done = sorted((run / "checkpoints").glob("checkpoint-*/trainer_state.json"))
         if "killed" not in seen and done and steps and steps[-1]["step"] > _step(done[-1]) + 2:
             worker.kill()

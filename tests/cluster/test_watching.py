@@ -71,14 +71,20 @@ def test_no_pods_made():
 
 
 def test_waiting_for_quota_in_the_queue():
-    refused = {"type": "QuotaReserved", "status": "False", "message": "couldn't assign flavors: insufficient quota for nvidia.com/gpu"}
+    refused = {
+        "type": "QuotaReserved",
+        "status": "False",
+        "message": "couldn't assign flavors: insufficient quota for nvidia.com/gpu",
+    }
     said = why(workload={"status": {"conditions": [refused]}}, phase=QUEUED)
     assert said.startswith("It waits in the queue `default` until enough is free there: couldn't assign flavors")
 
 
 def test_a_closed_queue():
     closed = {"type": "QuotaReserved", "status": "False", "message": "LocalQueue default doesn't exist"}
-    assert why(workload={"status": {"conditions": [closed]}}, phase=QUEUED).startswith("The queue `default` does not take jobs")
+    assert why(workload={"status": {"conditions": [closed]}}, phase=QUEUED).startswith(
+        "The queue `default` does not take jobs"
+    )
 
 
 def test_no_machine_with_that_gpu():
@@ -143,7 +149,12 @@ def test_a_worker_that_waits_for_the_master():
 
 
 def test_the_deadline():
-    condition = {"type": "Failed", "status": "True", "reason": "DeadlineExceeded", "message": "was active longer than specified deadline"}
+    condition = {
+        "type": "Failed",
+        "status": "True",
+        "reason": "DeadlineExceeded",
+        "message": "was active longer than specified deadline",
+    }
     assert "It was ended at its deadline" in why(phase=FAILED, conditions=[condition])
 
 
@@ -324,6 +335,14 @@ def test_a_transfer_that_is_cut_goes_on_where_it_was(site, results, tmp_path):
 
 
 @in_process
+def test_a_run_without_results_is_said_so(site, tmp_path, capsys):
+    site.api.mounts["/shared/models"] = tmp_path / "empty"
+    assert site.recipe("fetch") == 1
+    assert "The claim cannot be read: There is no folder" in capsys.readouterr().err
+    assert helpers(site) == []
+
+
+@in_process
 def test_a_fetch_that_is_interrupted_leaves_no_helper(site, results, tmp_path, monkeypatch):
     def interrupted(*_arguments):
         assert len(helpers(site)) == 1
@@ -441,7 +460,16 @@ def test_preparing_that_fails_sends_no_training(site, capsys):
     def play() -> None:
         while not (found := site.cluster.list("Job", site.namespace)):
             time.sleep(0.05)
-        failed = {"conditions": [{"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded", "message": "Job has reached the specified backoff limit"}]}
+        failed = {
+            "conditions": [
+                {
+                    "type": "Failed",
+                    "status": "True",
+                    "reason": "BackoffLimitExceeded",
+                    "message": "Job has reached the specified backoff limit",
+                }
+            ]
+        }
         site.set_status("Job", found[0]["metadata"]["name"], failed)
 
     player = threading.Thread(target=play)

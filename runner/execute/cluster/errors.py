@@ -10,6 +10,8 @@ _OPERATORS = {
     "PyTorchJob": "This cluster does not know PyTorchJob: OpenShift AI 3.6 has none any more, and before it the training operator brings it.",
     "TrainJob": "This cluster does not know TrainJob: Kubeflow Trainer is not installed, or OpenShift AI is older than 3.2.",
 }
+# What servers of different versions say of a field that their schema does not have.
+_UNKNOWN_FIELD = re.compile(r"unknown field|field not declared in schema|Additional properties are not allowed")
 _REMEDIES = {
     "PyTorchJob": 'Write `version: "3.6"` under `openshift` for a cluster with TrainJob, or ask for the training operator.',
     "TrainJob": 'Write `version: "3.5"` under `openshift` and submit again for a PyTorchJob, or ask for Kubeflow Trainer.',
@@ -51,6 +53,11 @@ def explain(status: int, message: str, kind: str, namespace: str, name: str, ser
     if status == 409:
         return Stop(
             f"{what} in `{namespace}` is being changed by someone else: {_short(message)}", "Try again in a moment."
+        )
+    if kind == "TrainJob" and _UNKNOWN_FIELD.search(message):
+        return Stop(
+            f"This cluster writes a TrainJob another way: {_short(message)}",
+            "`openshift.version` must be the version of OpenShift AI on it: up to 3.5 and from 3.6 on they differ.",
         )
     if status in (400, 422, 500):
         return Stop(

@@ -11,10 +11,11 @@ from runner.execute.cluster.jobs import CONTAINER, node_number, pods_of
 from runner.execute.launch import PROGRESS
 
 # A job's phases, in the order in which it goes through them.
-QUEUED, WAITING, PULLING, STARTING, TRAINING, FINISHED, FAILED = (
+QUEUED, WAITING, PULLING, PREPARING, STARTING, TRAINING, FINISHED, FAILED = (
     "queued",
     "waiting for machines",
     "getting the image",
+    "preparing model and data",
     "starting",
     "training",
     "finished",
@@ -76,7 +77,7 @@ def _phase(job: dict[str, Any], pods: list[dict[str, Any]], workload: dict[str, 
     phases = [pod.get("status", {}).get("phase", "Pending") for pod in pods]
     if not pods or any(phase == "Pending" for phase in phases):
         return PULLING if any(_waits_in(pod, "ContainerCreating") for pod in pods) else WAITING
-    return TRAINING
+    return PREPARING if job["kind"] == "Job" else TRAINING
 
 
 def _suspended(job: dict[str, Any]) -> bool:

@@ -44,6 +44,10 @@ def submit(cluster: Any, sent: Sent, tell: Tell, confirm: Confirm, dry_run: bool
             tell(f"{manifest['kind']} `{manifest['metadata']['name']}`")
     if sent.prepare:
         prepare(cluster, sent.prepare, tell)
+    elif sent.stage.data:
+        tell(
+            f"The data comes with the image, in {sent.plan.place.data_dir}: it must be built with EMBED={sent.plan.name}."
+        )
     cluster.apply(sent.job)
     tell(f"{sent.kind} `{sent.name}` in `{sent.namespace}`")
 
