@@ -18,6 +18,8 @@ from tests.cluster.api import Api
 from tests.conftest import ROOT
 
 REAL = os.environ.get("RECIPE_TEST_KUBECONFIG")
+# The version of OpenShift AI whose TrainJob that cluster has.
+VERSION = os.environ.get("RECIPE_TEST_OPENSHIFT_AI", "3.5")
 in_process = pytest.mark.skipif(bool(REAL), reason="plays faults that a real cluster cannot be asked for")
 
 

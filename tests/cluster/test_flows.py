@@ -12,7 +12,7 @@ from runner.recipe import changes as changing
 from runner.recipe.check import load
 from runner.scenarios import translate
 from runner.targets import TARGETS, kubernetes, render
-from tests.cluster.conftest import in_process
+from tests.cluster.conftest import VERSION, in_process
 from tests.conftest import RECIPES, ROOT
 
 GPU = "NVIDIA-L40S"
@@ -30,9 +30,8 @@ def manifests(path, target, *sets):
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 @pytest.mark.parametrize("target", sorted({"pytorchjob", "trainjob"} & set(TARGETS)))
-def test_the_cluster_admits_every_recipes_every_manifest(site, path, target, request):
-    namespace = f"openshift.namespace={site.namespace}"
-    found = manifests(path, target, namespace)
+def test_the_cluster_admits_every_recipes_every_manifest(site, path, target):
+    found = manifests(path, target, f"openshift.namespace={site.namespace}", f'openshift.version="{VERSION}"')
     if not found:
         pytest.skip(f"{path.stem} has no place on a cluster")
     for manifest in found:

@@ -38,7 +38,8 @@ def whole(cluster: Any, job: dict[str, Any], node: int) -> list[str]:
     if _restarts(pod) and (before := cluster.log(space, name, container, previous=True)):
         lines += [*before.splitlines(), f"--- `{name}` was started again ({_restarts(pod)} times so far) ---"]
     now = cluster.log(space, name, container)
-    if now is None and not lines:
+    # Of a pod without a machine a cluster gives an empty log, of one whose container waits none.
+    if not lines and (now is None or (not now and pod.get("status", {}).get("phase", "Pending") == "Pending")):
         raise Stop(f"`{name}` has not started, and has no log yet.", "`recipe status` says what it waits for.")
     return lines + (now or "").splitlines()
 
