@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from runner.commands import cluster as shared
+from runner.commands import cluster_options as shared
 from runner.commands.options import recipe_path, say, set_option
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from runner.commands import cluster as shared
+from runner.commands import cluster_options as shared
 from runner.commands.options import recipe_path, say, set_option
 
 
