@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 
@@ -34,6 +34,17 @@ class Place:
     accelerator: bool = True
     model_dir: str | None = None
     run_key: str = ""
+
+    def below(self, folder: str) -> Place:
+        """This place for one stage of several: configs, results and scratch in folders of its own, data shared."""
+        if not folder:
+            return self
+        return replace(
+            self,
+            config_dir=f"{self.config_dir}/{folder}",
+            run_dir=f"{self.run_dir}/{folder}",
+            scratch_dir=f"{self.scratch_dir}/{folder}",
+        )
 
     @property
     def tokenised_dir(self) -> str:
@@ -74,6 +85,7 @@ class Stage:
     files: what lies in `config_dir` when the stage starts, `config_file` among them.
     command: for a machine of a cluster; the launcher fills in rank and address from the environment.
     env: environment of every process. shm_gib: shared memory that the data loader and NCCL may use, GiB.
+    folder: where its files and results lie, below the plan's; empty where the plan has one stage.
     model: what must be fetched into `place.model_dir` first (`base`, `revision`); None where there is nothing to fetch.
     """
 
@@ -87,6 +99,7 @@ class Stage:
     env: Mapping[str, str]
     machines: Machines
     shm_gib: int
+    folder: str = ""
     model: Mapping[str, Any] | None = None
 
 
@@ -107,3 +120,14 @@ class Plan:
     stages: tuple[Stage, ...]
     site: Mapping[str, Any] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def place_of(self, stage: Stage) -> Place:
+        return self.place.below(stage.folder)
+
+    def only(self, stage: Stage) -> Plan:
+        """One stage of several as a plan of its own, named after both."""
+        if not stage.folder:
+            return self
+        job = self.site.get("job_name")
+        site = dict(self.site) | ({"job_name": f"{job}-{stage.name}"} if job else {})
+        return replace(self, name=f"{self.name}-{stage.name}", place=self.place_of(stage), stages=(stage,), site=site)

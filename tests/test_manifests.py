@@ -212,7 +212,7 @@ def test_several_stages_are_rendered_apart(monkeypatch):
     recipe, _, _ = load(SURVIVAL, from_options((PREPARED,)))
     plan = translate(recipe, kubernetes.place(recipe))
     (stage,) = plan.stages
-    plan = replace(plan, stages=(replace(stage, name="pretrain"), replace(stage, name="sft")))
+    plan = replace(plan, stages=tuple(replace(stage, name=name, folder=name) for name in ("pretrain", "sft")))
     files = {file.path: file.text for file in render(plan)}
     for name in ("pretrain", "sft"):
         assert {
@@ -220,6 +220,7 @@ def test_several_stages_are_rendered_apart(monkeypatch):
         } <= set(files)
         job = yaml.safe_load(files[f"{name}/pytorchjob.yaml"])
         assert job["metadata"]["name"] == f"survival-{name}"
+        assert job["metadata"]["annotations"]["recipe-runner/run-dir"] == f"/shared/models/survival/{name}"
         assert job["metadata"]["labels"]["recipe-runner/stage"] == name
         assert yaml.safe_load(files[f"{name}/kustomization.yaml"])["resources"] == [
             "claims.yaml",
@@ -227,18 +228,6 @@ def test_several_stages_are_rendered_apart(monkeypatch):
             "pytorchjob.yaml",
         ]
     assert not [path for path in files if "/" not in path]
-
-
-def test_a_long_name_gives_way_to_the_stages():
-    from dataclasses import replace
-
-    plan = plan_of(SURVIVAL)
-    (stage,) = plan.stages
-    plan = replace(
-        plan, name="a" * 53, site={**plan.site, "job_name": None}, stages=(replace(stage, name="pretrain"), stage)
-    )
-    assert all(len(kubernetes.job_name(plan, one)) <= 53 for one in plan.stages)
-    assert kubernetes.job_name(plan, plan.stages[0]).endswith("-pretrain")
 
 
 # The site.

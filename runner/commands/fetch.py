@@ -25,9 +25,9 @@ def fetch(path: str, sets: tuple[str, ...], stage: str | None, to: str | None, e
 
     plan = shared.open_plan(path, sets)
     cluster = connect()
-    chosen = next((one for one in plan.stages if one.name == stage), None) or (
-        shared.chosen(cluster, plan, stage) if stage else plan.stages[-1]
-    )
+    # Of several stages the last one holds what the recipe is for.
+    chosen = shared.chosen(cluster, plan, stage or plan.stages[-1].name)
+    plan = plan.only(chosen)
     folder = runs.folder(plan.name, "run", to)
     settle.before(folder)
     came = bring(cluster, plan, chosen, Path(folder.path), say, everything)

@@ -21,14 +21,14 @@ def stop(path: str, sets: tuple[str, ...], stage: str | None) -> None:
     plan = shared.open_plan(path, sets)
     cluster = connect()
     chosen = shared.chosen(cluster, plan, stage)
-    space = plan.site["namespace"]
+    space, plan_of = plan.site["namespace"], plan.only(chosen)
     ended = []
     for kind, name in names(plan, chosen):
         job = cluster.get(kind, space, name)
         if job is None:
             continue
         owner = (job["metadata"].get("annotations") or {}).get("recipe-runner/recipe")
-        if owner != plan.name:
+        if owner != plan_of.name:
             raise Stop(
                 f"{kind} `{name}` is not of the recipe `{plan.name}`, and stays.", "Look at it with `oc describe`."
             )
@@ -37,4 +37,6 @@ def stop(path: str, sets: tuple[str, ...], stage: str | None) -> None:
     if not ended:
         say(f"No job of `{plan.name}` is on the cluster.")
         return
-    say(f"{', '.join(ended)} ended. What was trained lies in {plan.place.run_dir}; `recipe submit` goes on from there.")
+    say(
+        f"{', '.join(ended)} ended. What was trained lies in {plan_of.place.run_dir}; `recipe submit` goes on from there."
+    )

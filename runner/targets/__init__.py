@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from runner.plan import Artifact, Plan
-from runner.targets import kubernetes, pytorchjob, trainjob
+from collections.abc import Mapping
+from typing import Any
+
+from runner.plan import Artifact, Plan, Stage
+from runner.targets import pytorchjob, trainjob
 
 # A new target costs one line here.
 TARGETS = {
@@ -12,18 +15,26 @@ TARGETS = {
 }
 
 
-def default(plan: Plan) -> tuple[str, ...]:
-    """OpenShift AI 3.6 has no PyTorchJob any more, and before it that is the job that is known."""
-    return ("trainjob",) if trainjob.patched(plan) else ("pytorchjob",)
+def default(site: Mapping[str, Any]) -> tuple[str, ...]:
+    """What a cluster takes: OpenShift AI 3.6 has no PyTorchJob any more, and before it that is the job that is known."""
+    return ("trainjob",) if trainjob.patched(site) else ("pytorchjob",)
 
 
 def render(plan: Plan, targets: tuple[str, ...] = ()) -> list[Artifact]:
     """The engine's own configs, and what each target adds; without targets the default one. Pure: the same plan gives
-    the same bytes."""
-    artifacts = {f"{kubernetes.folder(plan, stage)}{file.path}": file for stage in plan.stages for file in stage.files}
-    artifacts = {path: Artifact(path, file.text) for path, file in artifacts.items()}
-    for target in targets or default(plan):
+    the same bytes.
+
+    A plan of several stages gets a folder a stage, each rendered as a plan of its own.
+    """
+    wanted = targets or default(plan.site)
+    return [file for stage in plan.stages for file in _stage(plan.only(stage), stage, wanted)]
+
+
+def _stage(plan: Plan, stage: Stage, targets: tuple[str, ...]) -> list[Artifact]:
+    artifacts = {file.path: file for file in stage.files}
+    for target in targets:
         # Of two targets the first one decides what `oc apply -k` takes: a recipe must not run twice at once.
         new = {artifact.path: artifact for artifact in TARGETS[target](plan)}
         artifacts |= {path: artifact for path, artifact in new.items() if path not in artifacts}
-    return list(artifacts.values())
+    below = f"{stage.folder}/" if stage.folder else ""
+    return [Artifact(f"{below}{file.path}", file.text) for file in artifacts.values()]

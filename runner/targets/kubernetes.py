@@ -51,15 +51,8 @@ def _model_dir(recipe: Any, mount: str) -> str | None:
     return f"{mount}/base-models/{label(model.base)}-{content_hash([model.base, model.revision], 8)}"
 
 
-def folder(plan: Plan, stage: Stage) -> str:
-    """Where a stage's files go below the output folder: into one of its own where there are several stages."""
-    return f"{stage.name}/" if len(plan.stages) > 1 else ""
-
-
-def job_name(plan: Plan, stage: Stage) -> str:
-    """At most 53 characters, because Kubeflow appends `-worker-N`; a long name gives way to its stage's."""
-    name = plan.site.get("job_name") or plan.name
-    return f"{name[: 52 - len(stage.name)].rstrip('-')}-{stage.name}" if len(plan.stages) > 1 else name
+def job_name(plan: Plan) -> str:
+    return plan.site.get("job_name") or plan.name
 
 
 def queue(plan: Plan) -> dict[str, str]:
@@ -117,7 +110,7 @@ def labels(plan: Plan, stage: Stage) -> dict[str, str]:
 
 def config_map_name(plan: Plan, stage: Stage) -> str:
     """Named by content: a changed config is another map, and a running job keeps the one it started with."""
-    return f"{job_name(plan, stage)}-{content_hash([[file.path, file.text] for file in stage.files])}"
+    return f"{job_name(plan)}-{content_hash([[file.path, file.text] for file in stage.files])}"
 
 
 def config_map(plan: Plan, stage: Stage) -> Artifact:
@@ -132,10 +125,10 @@ def config_map(plan: Plan, stage: Stage) -> Artifact:
         "immutable": True,
         "data": {file.path: file.text for file in stage.files},
     }
-    return Artifact(f"{folder(plan, stage)}configmap.yaml", yaml_text(value))
+    return Artifact("configmap.yaml", yaml_text(value))
 
 
-def claims(plan: Plan, stage: Stage) -> Artifact:
+def claims(plan: Plan) -> Artifact:
     """One PersistentVolumeClaim a claim. More than one machine writing one volume needs ReadWriteMany."""
     several = any(stage.machines.nodes > 1 for stage in plan.stages)
     documents = [
@@ -153,15 +146,14 @@ def claims(plan: Plan, stage: Stage) -> Artifact:
         )
         for claim in plan.site.get("claims") or ()
     ]
-    return Artifact(f"{folder(plan, stage)}claims.yaml", "---\n".join(documents))
+    return Artifact("claims.yaml", "---\n".join(documents))
 
 
-def kustomization(plan: Plan, stage: Stage, artifacts: list[Artifact]) -> Artifact:
+def kustomization(plan: Plan, files: list[str]) -> Artifact:
     """So that `oc apply -k FOLDER` takes what is for the cluster and leaves the rest."""
-    files = [artifact.path.removeprefix(folder(plan, stage)) for artifact in artifacts]
     text = yaml_text({"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "resources": files})
     return Artifact(
-        f"{folder(plan, stage)}kustomization.yaml",
+        "kustomization.yaml",
         f"# oc apply -k . sends everything that `{plan.name}` needs to the cluster.\n{text}",
     )
 

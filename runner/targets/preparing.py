@@ -43,10 +43,10 @@ def render(plan: Plan, stage: Stage) -> list[Artifact]:
     """The Job, its config map and claims in a folder of their own: `oc apply -k FOLDER/prepare` comes first."""
     if (asked := wanted(plan, stage)) is None:
         return []
-    home = f"{kubernetes.folder(plan, stage)}prepare/"
+    home = "prepare/"
     name = job_name(plan, stage)
     files = [
-        Artifact(f"{home}claims.yaml", kubernetes.claims(plan, stage).text),
+        Artifact(f"{home}claims.yaml", kubernetes.claims(plan).text),
         Artifact(f"{home}configmap.yaml", yaml_text(_config_map(plan, stage, name, asked))),
         Artifact(f"{home}job.yaml", kubernetes.header(plan, stage) + yaml_text(job(plan, stage))),
     ]
@@ -62,7 +62,7 @@ def render(plan: Plan, stage: Stage) -> list[Artifact]:
 def job_name(plan: Plan, stage: Stage) -> str:
     """Named by content, because a Job's pod cannot be changed: what is prepared already is found and not made again."""
     digits = content_hash([wanted(plan, stage), kubernetes.image(plan)], 6)
-    return f"{kubernetes.job_name(plan, stage)[:45].rstrip('-')}-prepare-{digits}"
+    return f"{kubernetes.job_name(plan)[:45].rstrip('-')}-prepare-{digits}"
 
 
 def _config_map(plan: Plan, stage: Stage, name: str, asked: dict[str, Any]) -> dict[str, Any]:

@@ -15,18 +15,16 @@ PORT = {"name": "pytorchjob-port", "containerPort": 23456}
 
 
 def render(plan: Plan) -> list[Artifact]:
-    return [artifact for stage in plan.stages for artifact in _stage(plan, stage)]
-
-
-def _stage(plan: Plan, stage: Stage) -> list[Artifact]:
-    files = [kubernetes.claims(plan, stage), kubernetes.config_map(plan, stage), _job_file(plan, stage)]
+    (stage,) = plan.stages
+    files = [kubernetes.claims(plan), kubernetes.config_map(plan, stage), _job_file(plan, stage)]
     files = [file for file in files if file.text]
-    return [*files, kubernetes.kustomization(plan, stage, files), *preparing.render(plan, stage)]
+    listing = kubernetes.kustomization(plan, [file.path for file in files])
+    return [*files, listing, *preparing.render(plan, stage)]
 
 
 def _job_file(plan: Plan, stage: Stage) -> Artifact:
     text = kubernetes.header(plan, stage) + yaml_text(job(plan, stage))
-    return Artifact(f"{kubernetes.folder(plan, stage)}pytorchjob.yaml", text)
+    return Artifact("pytorchjob.yaml", text)
 
 
 def job(plan: Plan, stage: Stage) -> dict[str, Any]:
@@ -36,7 +34,7 @@ def job(plan: Plan, stage: Stage) -> dict[str, Any]:
         "apiVersion": "kubeflow.org/v1",
         "kind": "PyTorchJob",
         "metadata": {
-            "name": kubernetes.job_name(plan, stage),
+            "name": kubernetes.job_name(plan),
             "namespace": plan.site["namespace"],
             "labels": kubernetes.labels(plan, stage) | kubernetes.queue(plan),
             "annotations": kubernetes.annotations(spec, plan, stage),

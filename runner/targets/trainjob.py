@@ -6,6 +6,7 @@ until 3.5, and under `runtimePatches` from 3.6 on. The trainer itself injects PE
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from runner.plan import Artifact, Plan, Stage
@@ -16,41 +17,39 @@ from runner.text import yaml_text
 NODE = "node"
 RUNTIME = "torch-distributed"
 PATCHES_SINCE = (3, 6)
-# Where the trainer lets every process find the first one; it gives the port itself.
+# Who makes the patch; patches of one job are told apart by it.
 MANAGER = "recipe-runner.io/render"
 
 
 def render(plan: Plan) -> list[Artifact]:
-    return [artifact for stage in plan.stages for artifact in _stage(plan, stage)]
-
-
-def _stage(plan: Plan, stage: Stage) -> list[Artifact]:
-    files = [kubernetes.claims(plan, stage), kubernetes.config_map(plan, stage), _job_file(plan, stage)]
+    (stage,) = plan.stages
+    files = [kubernetes.claims(plan), kubernetes.config_map(plan, stage), _job_file(plan, stage)]
     files = [file for file in files if file.text]
-    return [*files, kubernetes.kustomization(plan, stage, files), *preparing.render(plan, stage)]
+    listing = kubernetes.kustomization(plan, [file.path for file in files])
+    return [*files, listing, *preparing.render(plan, stage)]
 
 
 def _job_file(plan: Plan, stage: Stage) -> Artifact:
     text = kubernetes.header(plan, stage) + _unsaid(plan) + yaml_text(job(plan, stage))
-    return Artifact(f"{kubernetes.folder(plan, stage)}trainjob.yaml", text)
+    return Artifact("trainjob.yaml", text)
 
 
 def _unsaid(plan: Plan) -> str:
     """What the recipe says and a TrainJob cannot: it is the runtime's to decide."""
     settings = ["restart_policy", "clean_pod_policy", "backoff_limit"]
-    if not patched(plan):
+    if not patched(plan.site):
         settings.append("deadline_hours")
     return f"# A TrainJob has no place for {', '.join(settings)}; the runtime `{RUNTIME}` decides them.\n"
 
 
-def patched(plan: Plan) -> bool:
-    """Whether the cluster's TrainJob takes `runtimePatches`."""
-    return version(plan) >= PATCHES_SINCE
+def patched(site: Mapping[str, Any]) -> bool:
+    """Whether a cluster's TrainJob takes `runtimePatches`; site: the recipe's section `openshift`."""
+    return version(site) >= PATCHES_SINCE
 
 
-def version(plan: Plan) -> tuple[int, int]:
+def version(site: Mapping[str, Any]) -> tuple[int, int]:
     """OpenShift AI's version as two numbers, so that 3.10 comes after 3.6."""
-    major, minor = plan.site["version"].split(".")
+    major, minor = site["version"].split(".")
     return int(major), int(minor)
 
 
@@ -61,7 +60,7 @@ def job(plan: Plan, stage: Stage) -> dict[str, Any]:
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
         "kind": "TrainJob",
         "metadata": {
-            "name": kubernetes.job_name(plan, stage),
+            "name": kubernetes.job_name(plan),
             "namespace": plan.site["namespace"],
             "labels": kubernetes.labels(plan, stage) | kubernetes.queue(plan),
             "annotations": kubernetes.annotations(spec, plan, stage),
@@ -83,7 +82,7 @@ def _spec(plan: Plan, stage: Stage) -> dict[str, Any]:
         "runtimeRef": {"apiGroup": "trainer.kubeflow.org", "kind": "ClusterTrainingRuntime", "name": RUNTIME},
         "trainer": trainer,
     }
-    if patched(plan):
+    if patched(plan.site):
         seconds = round(plan.site["deadline_hours"] * 3600)
         return spec | {"activeDeadlineSeconds": seconds, "runtimePatches": [_patch(plan, stage)]}
     return spec | {"podTemplateOverrides": [{"targetJobs": [{"name": NODE}], **_pod(plan, stage)}]}

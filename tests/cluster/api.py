@@ -374,7 +374,11 @@ def _handler(api: Api) -> type[BaseHTTPRequestHandler]:
             if ("pods", space, name) not in api.objects:
                 raise No(404, f'pods "{name}" not found')
             lines = api.logs.get((name, "previous" if query.get("previous") == "true" else "now"))
-            if lines is None and "previous" not in query and not api.objects[("pods", space, name)]["spec"].get("nodeName"):
+            if (
+                lines is None
+                and "previous" not in query
+                and not api.objects[("pods", space, name)]["spec"].get("nodeName")
+            ):
                 # What a server answers for a pod that has no machine yet.
                 self.send(204, b"")
                 return

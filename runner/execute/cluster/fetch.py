@@ -159,7 +159,7 @@ def pod(plan: Plan, stage: Stage, word: str) -> dict[str, Any]:
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
-            "name": f"{kubernetes.job_name(plan, stage)}-fetch",
+            "name": f"{kubernetes.job_name(plan)}-fetch",
             "namespace": plan.site["namespace"],
             "labels": labels,
         },

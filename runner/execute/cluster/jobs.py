@@ -11,7 +11,7 @@ import yaml
 from runner.names import listed
 from runner.plan import Plan, Stage
 from runner.problem import Stop
-from runner.targets import default, kubernetes, preparing, render
+from runner.targets import TARGETS, default, kubernetes, preparing
 
 # The training jobs that a target makes, and the labels that its operator gives a job's pods, first the first one's.
 KIND = {"pytorchjob": "PyTorchJob", "trainjob": "TrainJob"}
@@ -27,7 +27,7 @@ CONTAINER = {"PyTorchJob": "pytorch", "TrainJob": "node", "Job": "prepare"}
 class Sent:
     """What a stage puts on the cluster.
 
-    support: claims and config maps, in order; prepare: the Job that comes first, or None; job: the training job.
+    plan: of this stage alone; support: claims and config maps, in order; prepare: the Job that comes first, or None; job: the training job.
     """
 
     plan: Plan
@@ -52,20 +52,16 @@ class Sent:
 
 def sent(plan: Plan, stage: Stage, target: str | None = None) -> Sent:
     """A stage's objects, exactly those that `recipe render` writes."""
-    target = target or default(plan)[0]
-    if target not in KIND:
-        raise Stop(f"`{target}` is nothing that a cluster takes.", f"It can be {listed(KIND, 'or')}.")
-    home = kubernetes.folder(plan, stage)
-    texts = {artifact.path: artifact.text for artifact in render(plan, (target,))}
-    found = {name: text for name, text in texts.items() if name.startswith(home) and name.endswith(".yaml")}
+    target = target or default(plan.site)[0]
+    one = plan.only(stage)
     manifests = {
-        name.removeprefix(home): [document for document in yaml.safe_load_all(text) if _is_manifest(document)]
-        for name, text in found.items()
+        file.path: [document for document in yaml.safe_load_all(file.text) if _is_manifest(document)]
+        for file in TARGETS[target](one)
     }
     prepare = manifests.get("prepare/job.yaml")
     support = [*manifests.get("claims.yaml", []), *manifests.get("prepare/configmap.yaml", [])]
     return Sent(
-        plan=plan,
+        plan=one,
         stage=stage,
         target=target,
         support=(*support, *manifests["configmap.yaml"]),
@@ -98,10 +94,11 @@ def choose(plan: Plan, name: str | None, finished: Any) -> Stage:
 
 def names(plan: Plan, stage: Stage) -> Iterator[tuple[str, str]]:
     """Kind and name of every object that makes something run for a stage, under any target."""
+    one = plan.only(stage)
     for kind in KIND.values():
-        yield kind, kubernetes.job_name(plan, stage)
-    if preparing.wanted(plan, stage):
-        yield "Job", preparing.job_name(plan, stage)
+        yield kind, kubernetes.job_name(one)
+    if preparing.wanted(one, stage):
+        yield "Job", preparing.job_name(one, stage)
 
 
 def pods_of(cluster: Any, kind: str, namespace: str, name: str) -> list[dict[str, Any]]:

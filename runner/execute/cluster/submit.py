@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from runner.execute.cluster.errors import Lost
-from runner.execute.cluster.jobs import Sent, names
+from runner.execute.cluster.jobs import KIND, Sent
 from runner.execute.cluster.state import FAILED, FINISHED, ended, look
 from runner.execute.cluster.why import log_reader, reasons
 from runner.problem import Stop
@@ -94,8 +94,9 @@ def _queue_is_there(cluster: Any, sent: Sent) -> None:
 def _existing(cluster: Any, sent: Sent) -> list[dict[str, Any]]:
     """Jobs of this name, under any target. Raises Stop where one is not of this recipe."""
     found = []
-    for kind, name in names(sent.plan, sent.stage):
-        if kind == "Job" or (job := cluster.get(kind, sent.namespace, name)) is None:
+    name = sent.name
+    for kind in KIND.values():
+        if (job := cluster.get(kind, sent.namespace, name)) is None:
             continue
         meta = job["metadata"]
         owner = (meta.get("annotations") or {}).get("recipe-runner/recipe")
