@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from runner import cli
-from runner.execute.cluster import fetch, follow, logs, submit
+from runner.execute.cluster import fetch, follow, helper, logs, submit
 from runner.execute.cluster.connect import Cluster, address, connect
 from tests.cluster.api import Api
 from tests.conftest import ROOT
@@ -71,7 +71,7 @@ class Site:
 
 @pytest.fixture
 def site(tmp_path, monkeypatch):
-    for module in (fetch, follow, logs, submit):
+    for module in (fetch, follow, helper, logs, submit):
         monkeypatch.setattr(module, "POLL_SECONDS", 0.1)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)

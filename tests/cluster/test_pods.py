@@ -33,7 +33,7 @@ SMALL = (
     "train.gradient_accumulation_steps=1",
     "train.logging_steps=1",
     "train.epochs=3",
-    "demo.max_new_tokens=3",
+    "demo.questions=",
     "data.hub=",
     f"data.path={ROOT}/recipes/data/survival-sample.jsonl",
 )

@@ -70,6 +70,15 @@ def test_no_pods_made():
     )
 
 
+def test_no_pods_made_for_a_trainjob(site):
+    """Its pods are made by a job below it, and so the event is that one's."""
+    name = "survival-node-0"
+    trainjob = {"kind": "TrainJob", "metadata": {"name": "survival", "namespace": site.namespace}, "spec": {}}
+    site.event("Job", name, "FailedCreate", 'pods "survival-node-0-0" is forbidden: exceeded quota: gpus')
+    found = state.look(site.cluster, trainjob)
+    assert "No pods are made: " in "\n".join(reasons(found, lambda _pod: ""))
+
+
 def test_waiting_for_quota_in_the_queue():
     refused = {
         "type": "QuotaReserved",

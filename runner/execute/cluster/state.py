@@ -99,7 +99,7 @@ def _workload(cluster: Any, job: dict[str, Any]) -> dict[str, Any] | None:
     """Kueue's entry for the job, where the job waits in a queue."""
     if "kueue.x-k8s.io/queue-name" not in job["metadata"].get("labels", {}):
         return None
-    for workload in cluster.list("Workload", job["metadata"]["namespace"]):
+    for workload in cluster.list("Workload", job["metadata"]["namespace"], forgiving=True):
         owners = workload["metadata"].get("ownerReferences") or []
         if any(owner["kind"] == job["kind"] and owner["name"] == job["metadata"]["name"] for owner in owners):
             return workload
@@ -108,7 +108,9 @@ def _workload(cluster: Any, job: dict[str, Any]) -> dict[str, Any] | None:
 
 def _events(cluster: Any, job: dict[str, Any], pods: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Warnings about the job, its pods and their claims, the latest last."""
-    names = {job["metadata"]["name"], *(pod["metadata"]["name"] for pod in pods)}
+    # A TrainJob's pods are made by a job of that name below it.
+    name = job["metadata"]["name"]
+    names = {name, f"{name}-node-0", *(pod["metadata"]["name"] for pod in pods)}
     names |= {
         volume["persistentVolumeClaim"]["claimName"]
         for pod in pods
