@@ -119,6 +119,13 @@ def test_from_3_6_on_trainjob_alone_is_the_default_and_before_it_pytorchjob():
         assert {name for name in names if name.endswith("job.yaml")} == {f"{kind}.yaml"}, version
 
 
+def test_before_3_2_there_is_no_trainjob(recipe_command, tmp_path):
+    done = recipe_command("render", SURVIVAL, "--target", "trainjob", "--set", form("2.25"), "--out", tmp_path / "out")
+    assert done.returncode == 1
+    assert "OpenShift AI 2.25 has no TrainJob; it came with 3.2." in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
 def test_of_two_targets_only_the_first_is_sent_by_kustomize():
     files = {file.path: file.text for file in render(plan_of(SURVIVAL), ("trainjob", "pytorchjob"))}
     assert {"trainjob.yaml", "pytorchjob.yaml"} <= set(files)

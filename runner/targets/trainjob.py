@@ -10,18 +10,25 @@ from collections.abc import Mapping
 from typing import Any
 
 from runner.plan import Artifact, Plan, Stage
+from runner.problem import Stop
 from runner.targets import kubernetes, preparing
 from runner.text import yaml_text
 
 # The runtime's job and its container, and the runtime that comes with OpenShift AI.
 NODE = "node"
 RUNTIME = "torch-distributed"
-PATCHES_SINCE = (3, 6)
+SINCE, PATCHES_SINCE = (3, 2), (3, 6)
 # Who makes the patch; patches of one job are told apart by it.
 MANAGER = "recipe-runner.io/render"
 
 
 def render(plan: Plan) -> list[Artifact]:
+    """Raises Stop where the recipe's version of OpenShift AI has no TrainJob."""
+    if version(plan.site) < SINCE:
+        raise Stop(
+            f"OpenShift AI {plan.site['version']} has no TrainJob; it came with 3.2.",
+            "Render for `pytorchjob`, or correct `openshift.version`.",
+        )
     (stage,) = plan.stages
     files = [kubernetes.claims(plan), kubernetes.config_map(plan, stage), _job_file(plan, stage)]
     files = [file for file in files if file.text]
