@@ -343,6 +343,15 @@ def test_a_transfer_that_is_cut_goes_on_where_it_was(site, results, tmp_path):
     assert len(asked) == 2
 
 
+def test_hashing_a_large_file_shows_signs_of_life(tmp_path):
+    from runner.execute.cluster.share import CHUNK, digest
+
+    (tmp_path / "large").write_bytes(b"x" * CHUNK * 257)
+    signs = []
+    assert digest(tmp_path / "large", lambda: signs.append(1)) == hashlib.sha256(b"x" * CHUNK * 257).hexdigest()
+    assert len(signs) == 2
+
+
 @in_process
 def test_a_run_without_results_is_said_so(site, tmp_path, capsys):
     site.api.mounts["/shared/models"] = tmp_path / "empty"

@@ -48,7 +48,7 @@ def _one(cluster: Any, base: str, file: dict[str, Any], target: Path, tell: Tell
     if not path.resolve().is_relative_to(target.resolve()):
         raise Stop(f"The cluster named a file outside of the folder: {file['path']}")
     name = quote(file["path"])
-    there = _get(cluster, f"{base}/hash/{name}").data.decode()
+    there = _get(cluster, f"{base}/hash/{name}").data.decode().strip()
     if path.is_file() and path.stat().st_size == file["size"] and digest(path) == there:
         return 0
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -80,7 +80,7 @@ def _continue(cluster: Any, address_of: str, partial: Path, size: int) -> None:
             for chunk in response.stream(CHUNK):
                 out.write(chunk)
     except Refused as refused:
-        raise refused.stop("Pod", "", "") from None
+        raise _refused(refused) from None
     except (Lost, OSError) as error:
         _wait(error)
     except Exception as error:
@@ -103,9 +103,16 @@ def _get(cluster: Any, path: str) -> Any:
         except Refused as refused:
             # The server behind the pod's port may need a moment more than the pod.
             if refused.status not in (500, 502, 503) or attempt == TRIES - 1:
-                raise refused.stop("Pod", "", "") from None
+                raise _refused(refused) from None
         except Lost:
             if attempt == TRIES - 1:
                 raise
         time.sleep(POLL_SECONDS)
     raise AssertionError("not reached")
+
+
+def _refused(refused: Refused) -> Stop:
+    remedy = "Fetch again."
+    if refused.status == 403:
+        remedy = "You need the right to `get` `pods/proxy`; the role in openshift/access.yaml has it."
+    return Stop(f"The claim's files cannot be read: {refused.message}", remedy)
