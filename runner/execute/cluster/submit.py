@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from runner.execute.cluster.errors import Lost
+from runner.execute.cluster.follow import line
 from runner.execute.cluster.jobs import KIND, Sent
 from runner.execute.cluster.state import FAILED, FINISHED, ended, look
 from runner.execute.cluster.why import log_reader, reasons
@@ -124,13 +125,18 @@ def _make_room(cluster: Any, job: dict[str, Any], tell: Tell, confirm: Confirm) 
         f"{kind} `{meta['name']}` is under way, made from this recipe as it was before it changed. End it and start anew?"
     ):
         raise Stop(f"{kind} `{meta['name']}` goes on; nothing was sent.")
-    cluster.delete(kind, meta["namespace"], meta["name"])
+    delete(cluster, kind, meta["namespace"], meta["name"])
     tell(f"{kind} `{meta['name']}` of before: deleted")
+
+
+def delete(cluster: Any, kind: str, namespace: str, name: str) -> None:
+    """Deletes an object and waits until it is gone. Raises Stop where it stays."""
+    cluster.delete(kind, namespace, name)
     for _ in range(60):
-        if cluster.get(kind, meta["namespace"], meta["name"]) is None:
+        if cluster.get(kind, namespace, name) is None:
             return
         time.sleep(min(1.0, POLL_SECONDS))
-    raise Stop(f"{kind} `{meta['name']}` does not go away.", "Look at it with `oc describe`, then submit again.")
+    raise Stop(f"{kind} `{name}` does not go away.", "Look at it with `oc describe`, then submit again.")
 
 
 def prepare(cluster: Any, manifest: dict[str, Any], tell: Tell) -> None:
@@ -138,7 +144,7 @@ def prepare(cluster: Any, manifest: dict[str, Any], tell: Tell) -> None:
     meta = manifest["metadata"]
     there = cluster.get("Job", meta["namespace"], meta["name"])
     if there and ended(there) == FAILED:
-        cluster.delete("Job", meta["namespace"], meta["name"])
+        delete(cluster, "Job", meta["namespace"], meta["name"])
         there = None
     if there is None:
         cluster.apply(manifest)
@@ -152,17 +158,17 @@ def prepare(cluster: Any, manifest: dict[str, Any], tell: Tell) -> None:
             if job is None:
                 raise Stop(f"Job `{meta['name']}` was deleted.", "Submit again.")
             state = look(cluster, job)
-            why = reasons(state, log_reader(cluster, state))
+            why = [line(state), *reasons(state, log_reader(cluster, state))]
         except Lost as lost:
             why, state = [lost.text.splitlines()[0] + " Trying again."], None
         if state and state.phase == FINISHED:
             return
         if state and state.phase == FAILED:
             raise Stop(
-                f"Preparing failed. {' '.join(why)}", f"Its log: oc logs job/{meta['name']} -n {meta['namespace']}"
+                f"Preparing failed. {' '.join(why[1:])}", f"Its log: oc logs job/{meta['name']} -n {meta['namespace']}"
             )
-        for line in why:
-            if line not in said:
-                tell(f"  {line}")
+        for text in why:
+            if text not in said:
+                tell(f"  {text}")
         said = why
         time.sleep(POLL_SECONDS)
