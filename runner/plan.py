@@ -22,6 +22,7 @@ class Place:
     config_dir: the emitted configs; data_dir: prepared data; run_dir: results, shared by all machines;
     scratch_dir: this machine's own, may be lost.
     accelerator: whether there are GPUs; without, processes talk over gloo and DDP stands in for sharding.
+    prepared: whether data, and the model where there is one, lie ready before training starts, which then needs no network.
     model_dir: where the base model lies once it has been fetched; None where training fetches it from the hub itself.
     run_key: names the checkpoints of one recipe, where nobody looks after the run folder: training goes on from what it
     finds there, and must not go on from those of the recipe as it was before it changed.
@@ -32,6 +33,7 @@ class Place:
     run_dir: str
     scratch_dir: str
     accelerator: bool = True
+    prepared: bool = False
     model_dir: str | None = None
     run_key: str = ""
 
@@ -49,7 +51,7 @@ class Place:
     @property
     def tokenised_dir(self) -> str:
         """Tokenised rows: beside the data where everything is prepared ahead, else each machine's own."""
-        return f"{self.data_dir if self.model_dir else self.scratch_dir}/tokenised"
+        return f"{self.data_dir if self.prepared else self.scratch_dir}/tokenised"
 
     @property
     def checkpoints_dir(self) -> str:
@@ -62,13 +64,18 @@ class Place:
 
 @dataclass(frozen=True)
 class Machines:
-    """Equal machines, each with `gpus_per_node` GPUs; memory in GiB, per machine."""
+    """Equal machines, each with `gpus_per_node` GPUs; memory in GiB, per machine.
+
+    memory_limit_gib, cpus_limit: the most that a machine may take; None where it is what it is promised.
+    """
 
     nodes: int
     gpus_per_node: int
     gpu: str
     memory_gib: int
     cpus: int
+    memory_limit_gib: int | None = None
+    cpus_limit: int | None = None
 
     @property
     def world_size(self) -> int:
@@ -110,6 +117,7 @@ class Plan:
     fingerprint: hash of every setting that can change the result.
     place: the folders that the stages' configs name.
     site: the recipe's settings for the cluster, which only targets read.
+    code_from_git: `url` and `commit` of the code that pods clone before they start; None where it is in their image.
     facts: computed figures that people ask about (effective batch, scaled learning rate, …).
     """
 
@@ -119,6 +127,7 @@ class Plan:
     place: Place
     stages: tuple[Stage, ...]
     site: Mapping[str, Any] = field(default_factory=dict)
+    code_from_git: Mapping[str, Any] | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def place_of(self, stage: Stage) -> Place:

@@ -100,7 +100,7 @@ def job(folder: Path, *options: str) -> Path:
     recipe, _, _ = load(SURVIVAL, from_options(options))
     place = Place(
         str(folder / "config"), str(folder / "claim/data"), str(folder / "claim/run"), str(folder / "scratch"),
-        model_dir=str(folder / "claim/models/twin"),
+        prepared=True, model_dir=str(folder / "claim/models/twin"),
     )  # fmt: skip
     plan = translate(recipe, place)
     (stage,) = plan.stages

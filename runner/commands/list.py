@@ -15,7 +15,8 @@ def facts() -> list[tuple[str, str, str, str, str]]:
     for path in packaged.starters():
         recipe, _, _ = load(path)
         machines = recipe.machines
-        model = recipe.model.base if "model" in recipe.settings else "-"
+        model = recipe.settings.get("model") or {}
+        model = model.get("base") or model.get("architecture") or "-"
         shape = f"{machines.nodes} × {machines.gpus_per_node} {machines.gpu.removeprefix('NVIDIA-')}"
         rows.append((recipe.name, recipe.scenario, model, shape, recipe.description or ""))
     return rows

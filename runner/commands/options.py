@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -63,7 +63,7 @@ def data_folder_from(below: str = "") -> str | None:
     return folder
 
 
-def print_notes(problems: list[Problem]) -> None:
+def print_notes(problems: Iterable[Problem]) -> None:
     for problem in problems:
         if problem.severity == "note":
             click.echo(f"{problem}\n", err=True)
@@ -116,4 +116,5 @@ def _lines() -> Callable[[dict[str, Any]], None]:
 
 def _evaluation(event: dict[str, Any]) -> str:
     loss = event["validation_loss"]
-    return f"validation loss {loss:.3f}" if loss is not None else "no validation loss"
+    accuracy = f", accuracy {event['accuracy']:.1%}" if "accuracy" in event else ""
+    return f"validation loss {loss:.3f}{accuracy}" if loss is not None else "no validation loss"

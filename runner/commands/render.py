@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from runner.commands.options import open_recipe, recipe_path, say, set_option
+from runner.commands.options import open_recipe, print_notes, recipe_path, say, set_option
+from runner.recipe import images
 from runner.targets import TARGETS
 
 
@@ -33,3 +34,4 @@ def render(path: str, sets: tuple[str, ...], out: str | None, targets: tuple[str
     folder = Path(out) if out else Path("build") / recipe.name
     for file in write_all(folder, render_plan(plan, targets)):
         say(str(file))
+    print_notes(images.placeholder_commit(recipe))

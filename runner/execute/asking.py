@@ -17,6 +17,12 @@ def models(run: RunFolder, recipe: Recipe) -> tuple[Chat, Chat]:
 
     Raises Stop where the run has no model yet.
     """
+    if "demo" not in recipe.settings:
+        raise Stop(
+            f"`{recipe.name}` trains a model that tells images apart; there is nothing to ask it in words.",
+            f"How well it does is in `{run.path}/training_summary.json`: best_accuracy, and test_accuracy where there "
+            "are test images.",
+        )
     demo = read_json(run.path / "demo.json")
     if demo is None or not (run.path / "best_model").is_dir():
         raise Stop(

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from runner.execute import twin
+from runner.execute import rehearse_images, twin
 from runner.execute.data import prepare
 from runner.execute.data.report import Report
 from runner.execute.runs import RunFolder
 from runner.execute.training import Tell, Watch, place_for, train
-from runner.plan import Plan
+from runner.plan import Place, Plan
 from runner.problem import Stop
 from runner.recipe import changes as changing
 from runner.recipe.changes import Change
@@ -34,9 +34,12 @@ def rehearse(recipe: Recipe, run: RunFolder, data: str | None, data_dir: str | N
     data: a file with rows to use instead of the recipe's sample. data_dir: where prepared data goes, by default into
     the run folder.
 
-    Raises Stop where anything fails, and where training makes the validation loss less than 10 % better.
+    Raises Stop where anything fails, and where training makes the validation loss less than 10 % better, or, with
+    images, tells fewer than 60 % of the validation images right.
     """
     place = place_for(run, accelerator=False, data_dir=data_dir)
+    if translate(recipe, place).stages[0].engine == "images":
+        return _rehearse_images(recipe, run, place, data, tell, watch)
     recipe, made = _changed(recipe, _data_changes(recipe, data))
     tell("Preparing the data")
     twin_dir = run.path / "base_model"
@@ -61,6 +64,26 @@ def rehearse(recipe: Recipe, run: RunFolder, data: str | None, data_dir: str | N
     plan = translate(recipe, place)
     summary = train(plan, run, tell, watch)
     _judge_gain(plan, summary)
+    return summary
+
+
+def _rehearse_images(recipe: Recipe, run: RunFolder, place: Place, data: str | None, tell: Tell, watch: Watch) -> dict:
+    recipe, made = _changed(recipe, _data_changes(recipe, data))
+    tell("Preparing the images")
+    report = prepare(
+        translate(recipe, place).stages[0].data, Path(place.data_dir), sample_rows=rehearse_images.MAX_IMAGES
+    )
+    for line in report.lines():
+        tell(f"  {line}")
+    recipe, more = _changed(recipe, rehearse_images.changes(recipe, report, BY))
+    made = [*made, *more]
+    tell("What stands in for the real thing")
+    for change in made:
+        tell(f"  {change}")
+    run.mark("running", substitutions=[change.as_json() for change in made])
+    plan = translate(recipe, place)
+    summary = train(plan, run, tell, watch)
+    rehearse_images.judge(plan, summary)
     return summary
 
 

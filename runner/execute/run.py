@@ -59,7 +59,7 @@ def _on_these(recipe: Recipe, gpus: list[str], tell: Tell) -> Recipe:
     ]
     if count != planned.world_size:
         wanted.append(Change("train.effective_batch_size", None, None, BY, "follows the GPUs"))
-    if count == 1 and recipe.distribution != "ddp":
+    if count == 1 and recipe.settings.get("distribution", "ddp") != "ddp":
         wanted.append(Change("distribution", None, "ddp", BY, "one GPU has nothing to share"))
     document, made = changing.apply(recipe.document, wanted)
     changed, problems = judge(document)

@@ -33,12 +33,17 @@ class RunFolder:
     @property
     def finished(self) -> bool:
         """Whether every result is there; a summary is written last."""
-        weights = list((self.path / "best_model").glob("*.safetensors")) + list(
-            (self.path / "best_model").glob("*.bin")
-        )
         return (
-            self.state.get("status") == "finished" and bool(weights) and (self.path / "training_summary.json").is_file()
+            self.state.get("status") == "finished"
+            and bool(self.weights)
+            and (self.path / "training_summary.json").is_file()
         )
+
+    @property
+    def weights(self) -> list[Path]:
+        """The files that hold the best model: in a folder as transformers writes it, or one of the image trainer."""
+        best = self.path / "best_model"
+        return sorted([*best.glob("*.safetensors"), *best.glob("*.bin"), *self.path.glob("best_model.pth")])
 
     def mark(self, status: str, **facts: Any) -> None:
         write_json(self.path / STATE_FILE, self.state | {"status": status, "kind": self.kind} | facts)

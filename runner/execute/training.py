@@ -45,8 +45,7 @@ def train(plan: Plan, run: RunFolder, tell: Tell, watch: Watch) -> dict[str, Any
         run.mark("stopped")
         raise
     summary = read_json(run.path / "training_summary.json")
-    weights = sorted((run.path / "best_model").glob("*.safetensors"))
-    if summary is None or summary["fingerprint"] != plan.fingerprint or not weights:
+    if summary is None or summary["fingerprint"] != plan.fingerprint or not run.weights:
         run.mark("stopped")
         raise Stop("Training ended without an error and without its results.", f"The whole log: {run.path}/train.log")
     state = run.state
@@ -74,6 +73,11 @@ def results(run: RunFolder, summary: dict[str, Any]) -> list[str]:
     ]
     if first:
         lines.append(f"validation loss {first:.3f} → {best:.3f}, {1 - best / first:.1%} better")
+    if summary.get("best_accuracy") is not None:
+        tested = f", {summary['test_accuracy']:.1%} of the test images" if summary["test_accuracy"] is not None else ""
+        lines.append(
+            f"accuracy {summary['best_accuracy']:.1%} of the validation images, in epoch {summary['best_epoch']:g}{tested}"
+        )
     rows = read_json(run.path / "demo_outputs" / "answers.json") or []
     if rows and run.kind == "rehearsal":
         lines += ["", "A tiny model's words mean nothing; they show that asking works, before and after:"]

@@ -83,10 +83,10 @@ def from_environment(environment: Mapping[str, str]) -> list[Change]:
 
 
 def from_data_option(data: str | None) -> list[Change]:
-    """`--data FILE` as Changes: the file in place of the dataset. Raises Stop where there is no such file."""
+    """`--data FILE` as Changes: the file or folder in place of the dataset. Raises Stop where there is none."""
     if not data:
         return []
-    if not Path(data).is_file():
+    if not Path(data).exists():
         raise Stop(Problem(data, 0, 0, "There is no such file.", "Name a data file behind `--data`."))
     by, why = f"--data {data}", "the file you named"
     return [Change("data.hub", None, None, by, why), Change("data.path", None, str(Path(data).resolve()), by, why)]

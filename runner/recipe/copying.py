@@ -23,11 +23,10 @@ def rename(document: Document, name: str) -> str:
     old = document.data["name"]
     wanted: dict[Path_, Any] = {("name",): name}
     for path, value in _texts(document.data, ()):
-        if (
-            path[0] == "openshift"
-            and path[-1] in ("output_dir", "data_dir", "job_name")
-            and old in re.split(r"[/.:]", value)
-        ):
+        if path == ("openshift", "job_name"):
+            # Two jobs of one name would end each other.
+            wanted[path] = name
+        elif path[0] == "openshift" and path[-1] in ("output_dir", "data_dir") and old in re.split(r"[/.:]", value):
             wanted[path] = re.sub(rf"(?<![^/.:]){re.escape(old)}(?![^/.:])", name, value)
     return _replace(document, wanted)
 

@@ -123,6 +123,11 @@ class Recipe:
         return self.file.parent
 
     @property
+    def code_from_git(self) -> Settings | None:
+        """`url` and `commit` of the code that pods clone; None where the recipe names none."""
+        return (self.settings.get("image") or {}).get("code_from_git")
+
+    @property
     def fingerprint(self) -> str:
         """Hash of every setting that can change what is trained."""
         return content_hash({key: value for key, value in self.settings.plain().items() if key not in _OUTSIDE_RESULT})

@@ -12,7 +12,7 @@ from contextlib import suppress
 from runner import catalog
 from runner.names import JOB_NAME, listed, nearest
 from runner.problem import Problem
-from runner.recipe import columns, templates
+from runner.recipe import columns, images, templates
 from runner.recipe.recipe import BrokenSetting, Recipe, Settings
 
 Rule = Callable[[Recipe], Iterator[Problem]]
@@ -33,7 +33,7 @@ def _at(recipe: Recipe, setting: str, message: str, hint: str, severity: str = "
 
 
 def known_model(recipe: Recipe) -> Iterator[Problem]:
-    if "model" not in recipe.settings or recipe.model_facts:
+    if "base" not in (recipe.settings.get("model") or {}) or recipe.model_facts:
         return
     base = recipe.model.base
     near = nearest(base, catalog.model_ids())
@@ -163,11 +163,17 @@ def data_files(recipe: Recipe) -> Iterator[Problem]:
                 "Write `[column]`, or `[[` for a bracket that is text.",
             )
     wanted = {column: setting for setting, template in names.items() for column in templates.columns(template)}
+    wanted |= {recipe.data[part]: part for part in ("image_column", "label_column") if part in recipe.data}
     for setting in ("path", "sample"):
         name = recipe.data.get(setting)
         if not name:
             continue
         file = recipe.folder / name
+        if file.is_dir() and "image_column" in recipe.data:
+            continue
+        if setting == "sample" and file.suffix == ".parquet" and file.is_file():
+            # The rehearsal looks into it; here opening Parquet would slow every check down.
+            continue
         if not file.is_file():
             yield _at(
                 recipe,
@@ -190,7 +196,8 @@ def data_files(recipe: Recipe) -> Iterator[Problem]:
         for column, user in wanted.items():
             if column not in there:
                 near = nearest(column, there)
-                hint = (f"Did you mean `[{near}]`? " if near else "") + f"Its columns are {listed(there)}."
+                meant = f"[{near}]" if user in names else near
+                hint = (f"Did you mean `{meant}`? " if near else "") + f"Its columns are {listed(there)}."
                 yield _at(
                     recipe,
                     f"data.{user}",
@@ -266,5 +273,9 @@ RULES: tuple[Rule, ...] = (
     one_source,
     data_files,
     storage,
+    images.normalising,
+    images.crop,
+    images.kept_images,
+    images.limits,
     advanced_keys,
 )

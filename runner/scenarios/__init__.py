@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from runner.plan import Place, Plan
 from runner.recipe.recipe import Recipe
-from runner.scenarios import last_layers
+from runner.scenarios import image_classification, last_layers
 
 # A new scenario costs one line here.
 SCENARIOS = {
+    "image-classification": image_classification.translate,
     "last-layers": last_layers.translate,
 }
 

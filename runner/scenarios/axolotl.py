@@ -113,7 +113,8 @@ def effective_batch_size(recipe: Recipe) -> int:
 
 def machines(recipe: Recipe) -> Machines:
     stated = recipe.machines
-    return Machines(stated.nodes, stated.gpus_per_node, stated.gpu, stated.memory_gib, stated.cpus)
+    limits = {"memory_limit_gib": stated.memory_limit_gib, "cpus_limit": stated.cpus_limit}
+    return Machines(stated.nodes, stated.gpus_per_node, stated.gpu, stated.memory_gib, stated.cpus, **limits)
 
 
 def plan(recipe: Recipe, place: Place, config: dict[str, Any], data: Mapping[str, Any]) -> Plan:
@@ -145,6 +146,7 @@ def plan(recipe: Recipe, place: Place, config: dict[str, Any], data: Mapping[str
         fingerprint=recipe.fingerprint,
         place=place,
         site=recipe.openshift,
+        code_from_git=recipe.code_from_git,
         facts=facts,
         stages=(
             Stage(

@@ -6,7 +6,7 @@ from typing import Any
 
 from runner.names import content_hash, label
 from runner.plan import Artifact, Place, Plan, Stage
-from runner.targets import network
+from runner.targets import code, network
 from runner.text import yaml_text
 
 # An image runs as a user that nobody knows (restricted-v2: no passwd entry, group 0), so whatever wants to write to
@@ -37,6 +37,7 @@ def place(recipe: Any) -> Place:
         data_dir=data_dir,
         run_dir=site.output_dir or f"{first_mount}/{recipe.name}",
         scratch_dir="/tmp/recipe-runner",
+        prepared=prepared,
         model_dir=_model_dir(recipe, first_mount) if prepared else None,
         run_key=recipe.fingerprint,
     )
@@ -45,7 +46,7 @@ def place(recipe: Any) -> Place:
 def _model_dir(recipe: Any, mount: str) -> str | None:
     """The folder of a base model that is fetched ahead, one a model and revision, shared by recipes; None where the
     recipe has no model, or one that lies in a folder already."""
-    if "model" not in recipe.settings or recipe.model.base.startswith("/"):
+    if "base" not in recipe.settings.get("model", ()) or recipe.model.base.startswith("/"):
         return None
     model = recipe.model
     return f"{mount}/base-models/{label(model.base)}-{content_hash([model.base, model.revision], 8)}"
@@ -168,6 +169,7 @@ def pod_template(plan: Plan, stage: Stage, container: str, ports: list[dict[str,
             "securityContext": pod_security(),
             "nodeSelector": {"nvidia.com/gpu.product": stage.machines.gpu},
             "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
+            **({"initContainers": init} if (init := code.init_containers(plan, image(plan), listed(CACHES))) else {}),
             "containers": [
                 {
                     "name": container,
@@ -201,15 +203,18 @@ def container_security() -> dict[str, Any]:
 
 
 def resources(plan: Plan, stage: Stage) -> dict[str, Any]:
-    """What each machine gives; requests and limits are equal, as GPUs and the operator want them."""
+    """What a machine is promised, and the most it may take. GPUs and network devices are never shared, so both are
+    equal there."""
     machines = stage.machines
-    wanted = {
-        "cpu": str(machines.cpus),
-        "memory": f"{machines.memory_gib}Gi",
-        "nvidia.com/gpu": machines.gpus_per_node,
-        **network.resources(plan, stage),
+    devices = {"nvidia.com/gpu": machines.gpus_per_node, **network.resources(plan, stage)}
+    return {
+        "requests": {"cpu": str(machines.cpus), "memory": f"{machines.memory_gib}Gi"} | devices,
+        "limits": {
+            "cpu": str(machines.cpus_limit or machines.cpus),
+            "memory": f"{machines.memory_limit_gib or machines.memory_gib}Gi",
+        }
+        | devices,
     }
-    return {"requests": wanted, "limits": wanted}
 
 
 def mounts(plan: Plan) -> list[dict[str, Any]]:
@@ -217,6 +222,7 @@ def mounts(plan: Plan) -> list[dict[str, Any]]:
         {"name": "config", "mountPath": plan.place.config_dir, "readOnly": True},
         {"name": "shm", "mountPath": "/dev/shm"},
         {"name": "tmp", "mountPath": "/tmp"},
+        *code.mounts(plan),
         *({"name": claim["name"], "mountPath": claim["mount"]} for claim in plan.site.get("claims") or ()),
     ]
 
@@ -228,6 +234,7 @@ def volumes(plan: Plan, stage: Stage, config: str) -> list[dict[str, Any]]:
         # /dev/shm is 64 MB otherwise, and NCCL and data loaders need more. It counts against the pod's memory.
         {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{stage.shm_gib}Gi"}},
         {"name": "tmp", "emptyDir": {}},
+        *code.volumes(plan),
         *(
             {"name": claim["name"], "persistentVolumeClaim": {"claimName": claim["name"]}}
             for claim in plan.site.get("claims") or ()
@@ -238,17 +245,22 @@ def volumes(plan: Plan, stage: Stage, config: str) -> list[dict[str, Any]]:
 def variables(plan: Plan, plain: dict[str, str]) -> list[dict[str, Any]]:
     """Environment variables as a container lists them; the hub's token by reference, never by value."""
     secret = plan.site.get("hub_token_secret")
-    listed: list[dict[str, Any]] = [{"name": name, "value": value} for name, value in plain.items()]
+    found = listed(plain)
     if secret:
-        listed.append({"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": secret, "key": "token"}}})
-    return listed
+        found.append({"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": secret, "key": "token"}}})
+    return found
+
+
+def listed(plain: dict[str, str]) -> list[dict[str, Any]]:
+    return [{"name": name, "value": value} for name, value in plain.items()]
 
 
 def environment(plan: Plan, stage: Stage) -> dict[str, str]:
     """The stage's environment and the writable folders. What the operator sets (ranks, addresses) stays out."""
-    offline = {"HF_HUB_OFFLINE": "1"} if plan.place.model_dir else {}
+    offline = {"HF_HUB_OFFLINE": "1"} if plan.place.prepared else {}
     metrics = {"RECIPE_METRICS_PORT": str(plan.site["metrics_port"])}
-    return writable(plan) | offline | network.environment(plan, stage) | metrics | dict(stage.env)
+    around = offline | network.environment(plan, stage) | metrics | code.environment(plan)
+    return writable(plan) | around | dict(stage.env)
 
 
 def writable(plan: Plan) -> dict[str, str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from runner.names import content_hash
 from runner.plan import Artifact, Plan, Stage
-from runner.targets import kubernetes
+from runner.targets import code, kubernetes
 from runner.text import yaml_text
 
 FILE = "prepare.json"
@@ -23,7 +23,7 @@ def wanted(plan: Plan, stage: Stage) -> dict[str, Any] | None:
 
     model: what to fetch, and where to; data: as a preparer reads it; tokenise: the engine's config, or None.
     """
-    if plan.place.model_dir is None or not stage.data:
+    if not plan.place.prepared or not stage.data:
         return None
     data = dict(stage.data)
     if data.get("path"):
@@ -98,13 +98,17 @@ def job(plan: Plan, stage: Stage) -> dict[str, Any]:
 def _template(plan: Plan, stage: Stage) -> dict[str, Any]:
     share = {"cpu": str(CPUS), "memory": f"{MEMORY_GIB}Gi"}
     config = f"{plan.place.config_dir}/{FILE}"
-    plain = kubernetes.writable(plan) | {"AXOLOTL_DO_NOT_TRACK": "1", "CUDA_VISIBLE_DEVICES": ""}
+    plain = (
+        kubernetes.writable(plan) | {"AXOLOTL_DO_NOT_TRACK": "1", "CUDA_VISIBLE_DEVICES": ""} | code.environment(plan)
+    )
+    clone = code.init_containers(plan, kubernetes.image(plan), kubernetes.listed(kubernetes.CACHES))
     return {
         "metadata": {"labels": kubernetes.labels(plan, stage) | {"recipe-runner/part": "prepare"}},
         "spec": {
             **kubernetes.identity(plan),
             "restartPolicy": "Never",
             "securityContext": kubernetes.pod_security(),
+            **({"initContainers": clone} if clone else {}),
             "containers": [
                 {
                     "name": "prepare",

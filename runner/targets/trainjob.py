@@ -11,7 +11,7 @@ from typing import Any
 
 from runner.plan import Artifact, Plan, Stage
 from runner.problem import Stop
-from runner.targets import kubernetes, preparing
+from runner.targets import code, kubernetes, preparing
 from runner.text import yaml_text
 
 # The runtime's job and its container, and the runtime that comes with OpenShift AI.
@@ -79,7 +79,7 @@ def job(plan: Plan, stage: Stage) -> dict[str, Any]:
 def _spec(plan: Plan, stage: Stage) -> dict[str, Any]:
     trainer = {
         "image": kubernetes.image(plan),
-        "command": list(stage.command),
+        "command": code.wrapped(plan, list(stage.command)),
         "env": kubernetes.variables(plan, kubernetes.environment(plan, stage)),
         "numNodes": stage.machines.nodes,
         "numProcPerNode": stage.machines.gpus_per_node,
@@ -114,7 +114,16 @@ def _pod(plan: Plan, stage: Stage) -> dict[str, Any]:
             **({"serviceAccountName": account} if account else {}),
             "nodeSelector": {"nvidia.com/gpu.product": stage.machines.gpu},
             "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
-            "containers": [{"name": NODE, "volumeMounts": kubernetes.mounts(plan)}],
+            "containers": [{"name": NODE, "volumeMounts": _mounts(plan)}],
             "volumes": kubernetes.volumes(plan, stage, kubernetes.config_map_name(plan, stage)),
         },
     }
+
+
+def _mounts(plan: Plan) -> list[dict[str, Any]]:
+    """A TrainJob takes no init container, so the trainer itself clones its code and must write there."""
+    found = kubernetes.mounts(plan)
+    return [
+        {key: value for key, value in mount.items() if mount["mountPath"] != code.MOUNT or key != "readOnly"}
+        for mount in found
+    ]

@@ -21,7 +21,8 @@ PROGRESS = "[recipe] "
 
 class History(TrainerCallback):
     """Writes `training_history.json`: `steps` (loss, learning_rate, grad_norm, samples_per_second, tokens_per_second,
-    gpu_memory_gib) and `epochs` (train_loss, validation_loss; epoch 0 is before training)."""
+    gpu_memory_gib) and `epochs` (train_loss, validation_loss, and
+    accuracy, 0 to 1, where there are classes; epoch 0 is before training)."""
 
     def __init__(self, settings: RunSettings) -> None:
         self.settings = settings
@@ -80,6 +81,8 @@ class History(TrainerCallback):
             "train_loss": round(sum(losses) / len(losses), 6) if losses else None,
             "validation_loss": (metrics or {}).get("eval_loss"),
         }
+        if "eval_accuracy" in (metrics or {}):
+            entry["accuracy"] = metrics["eval_accuracy"]
         self.epochs = [known for known in self.epochs if known["step"] != state.global_step] + [entry]
         # The time of an evaluation is no training time.
         self.last_time = time.monotonic()

@@ -45,15 +45,17 @@ def keep_best_model(run_dir: Path, checkpoints: Path) -> Path:
     return best
 
 
-def summary(settings: RunSettings, history: History, state: Any, config: dict[str, Any]) -> dict[str, Any]:
-    """What `training_summary.json` says; losses are cross-entropy in nats a token, times in seconds."""
+def summary(
+    settings: RunSettings, history: History, state: Any, config: dict[str, Any], engine: str = "axolotl"
+) -> dict[str, Any]:
+    """What `training_summary.json` says; losses are cross-entropy in nats a token or an image, times in seconds."""
     losses = [entry["validation_loss"] for entry in history.epochs if entry["validation_loss"] is not None]
     return {
         "name": settings.name,
         "fingerprint": settings.fingerprint,
         "recipe": read_json(Path(settings.recipe_file)),
-        "engine": "axolotl",
-        "base_model": config["base_model"],
+        "engine": engine,
+        "base_model": config.get("base_model"),
         "world_size": settings.world_size,
         "backend": settings.backend if settings.world_size > 1 else None,
         "effective_batch_size": settings.effective_batch_size,
@@ -85,7 +87,7 @@ def versions() -> dict[str, str]:
 def answer_demo(settings: RunSettings) -> None:
     """Puts the demo questions to the original and the tuned model, in a process of its own: it loads both models as
     any user would, and what it holds on the GPU goes with it."""
-    if not settings.demo.questions:
+    if settings.demo is None or not settings.demo.questions:
         return
     env = {
         name: value
@@ -111,7 +113,8 @@ def finish(settings: RunSettings, history: History, state: dict[str, Any], confi
     run_dir = Path(settings.run_dir)
     keep_best_model(run_dir, Path(config["output_dir"]))
     keep_log_and_configs(run_dir, Path(config["output_dir"]), Path(settings.recipe_file))
-    write_json(run_dir / "demo.json", settings.demo.model_dump())
+    if settings.demo is not None:
+        write_json(run_dir / "demo.json", settings.demo.model_dump())
     answer_demo(settings)
     # Last, because its presence says that everything before it is there.
     write_json(run_dir / SUMMARY_FILE, summary(settings, history, state, config))

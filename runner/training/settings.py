@@ -22,7 +22,7 @@ class Demo(BaseModel):
 class RunSettings(BaseModel):
     """What the plan expects of the run; the watchdog holds the run to it.
 
-    world_size: processes in all; effective_batch_size: rows a step; learning_rate: after scaling.
+    demo: None where there is nothing to ask, as with images. world_size: processes in all; effective_batch_size: rows a step; learning_rate: after scaling.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -36,7 +36,7 @@ class RunSettings(BaseModel):
     effective_batch_size: int
     base_learning_rate: float
     learning_rate: float
-    demo: Demo
+    demo: Demo | None = None
 
 
 class RecipeRunnerArgs(BaseModel):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from runner.execute.data import chat
+from runner.execute.data import chat, images
 from runner.execute.data.report import Report
 
 Preparer = Callable[..., Report]
@@ -14,6 +14,7 @@ Preparer = Callable[..., Report]
 # A new kind of data costs one line here; a scenario names it under `kind`.
 PREPARERS: dict[str, Preparer] = {
     "chat": chat.prepare,
+    "images": images.prepare,
 }
 
 

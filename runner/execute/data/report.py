@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from runner.files import read_json, write_json
 
@@ -64,13 +64,13 @@ class Report:
         # asdict() rebuilds a Counter from pairs, which counts the pairs.
         write_json(folder / REPORT_FILE, asdict(self) | {"dropped": dict(self.dropped)})
 
-    @staticmethod
-    def read(folder: Path) -> Report | None:
+    @classmethod
+    def read(cls, folder: Path) -> Self | None:
         """The report that lies in a folder of prepared data, or None."""
         facts: dict[str, Any] | None = read_json(folder / REPORT_FILE)
         if not isinstance(facts, dict):
             return None
         try:
-            return Report(**facts | {"dropped": Counter(facts["dropped"])})
+            return cls(**facts | {"dropped": Counter(facts["dropped"])})
         except (TypeError, KeyError):
             return None

@@ -1,0 +1,147 @@
+"""Scenario image-classification: a ResNet for small images, trained from random weights.
+
+Axolotl trains no images, so the engine is the runner's own `images`: transformers' ResNet and Trainer. Settings under
+`trainer` have the names that transformers' TrainingArguments give them.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from runner.plan import Artifact, Place, Plan, Stage
+from runner.recipe.recipe import Recipe
+from runner.scenarios.axolotl import RECIPE_FILE, effective_batch_size, learning_rate, machines
+from runner.text import yaml_text
+
+CONFIG_FILE = "images.yaml"
+MODULE = "runner.training.images"
+
+
+def translate(recipe: Recipe, place: Place) -> Plan:
+    runs_on = machines(recipe)
+    facts = {
+        "world_size": runs_on.world_size,
+        "effective_batch_size": effective_batch_size(recipe),
+        "base_learning_rate": recipe.train.learning_rate,
+        "learning_rate": learning_rate(recipe),
+    }
+    config = {
+        "model": {key: recipe.model[key] for key in ("architecture", "width", "image_size", "classes")},
+        "data": images(recipe, place),
+        "prepare": preparation(recipe),
+        "trainer": trainer(recipe, place),
+        "recipe_runner": {
+            "name": recipe.name,
+            "fingerprint": recipe.fingerprint,
+            "run_dir": place.run_dir,
+            "recipe_file": f"{place.config_dir}/{RECIPE_FILE}",
+            "backend": "nccl" if place.accelerator else "gloo",
+            **facts,
+        },
+    }
+    return Plan(
+        name=recipe.name,
+        scenario=recipe.scenario,
+        fingerprint=recipe.fingerprint,
+        place=place,
+        site=recipe.openshift,
+        code_from_git=recipe.code_from_git,
+        facts=facts,
+        stages=(
+            Stage(
+                name="train",
+                engine="images",
+                config=config,
+                config_file=CONFIG_FILE,
+                data=config["prepare"],
+                files=(
+                    Artifact(CONFIG_FILE, _header(recipe) + yaml_text(config)),
+                    Artifact(RECIPE_FILE, json.dumps(recipe.settings.plain(), indent=2, ensure_ascii=False) + "\n"),
+                ),
+                # torchrun reads the number of machines, their ranks and the master's address from PET_*.
+                command=("torchrun", "-m", MODULE, "--prepare", f"{place.config_dir}/{CONFIG_FILE}"),
+                env=environment(recipe, place),
+                machines=runs_on,
+                shm_gib=min(8, max(1, runs_on.memory_gib // 4)),
+            ),
+        ),
+    )
+
+
+def images(recipe: Recipe, place: Place) -> dict[str, Any]:
+    """The prepared images, and what training does to each as it reads it."""
+    data = recipe.data
+    return {
+        "folder": place.data_dir,
+        "random_crop_padding": data.random_crop_padding,
+        "random_flip": data.random_flip,
+        "mean": list(data.mean) if data.mean else None,
+        "std": list(data.std) if data.std else None,
+    }
+
+
+def preparation(recipe: Recipe) -> dict[str, Any]:
+    """What `runner.execute.data.images` must prepare."""
+    data = recipe.data
+    return {
+        "kind": "images",
+        "hub": data.hub,
+        "revision": data.revision,
+        "subset": data.subset,
+        "split": data.split,
+        "test_split": data.test_split,
+        "path": str(recipe.folder / data.path) if data.path else None,
+        "image_column": data.image_column,
+        "label_column": data.label_column,
+        "image_size": recipe.model.image_size,
+        "classes": recipe.model.classes,
+        "validation_share": data.validation_share,
+        "seed": data.seed,
+    }
+
+
+def trainer(recipe: Recipe, place: Place) -> dict[str, Any]:
+    """Optimisation, evaluation and checkpoints; evaluated and saved after each epoch."""
+    train = recipe.train
+    return {
+        "num_train_epochs": train.epochs,
+        "per_device_train_batch_size": train.micro_batch_size,
+        "per_device_eval_batch_size": train.micro_batch_size,
+        "gradient_accumulation_steps": train.gradient_accumulation_steps,
+        "learning_rate": learning_rate(recipe),
+        "lr_scheduler_type": train.lr_scheduler,
+        "warmup_ratio": train.warmup_ratio,
+        "weight_decay": train.weight_decay,
+        "max_grad_norm": train.max_grad_norm,
+        "optim": train.optimizer,
+        "bf16": recipe.model.precision == "bf16",
+        "fp16": recipe.model.precision == "fp16",
+        "seed": train.seed,
+        "logging_steps": train.logging_steps,
+        "eval_strategy": "epoch",
+        "save_strategy": "epoch",
+        "save_total_limit": train.keep_checkpoints,
+        "output_dir": place.checkpoints_dir,
+        "report_to": train.report_to,
+        "ddp_bucket_cap_mb": recipe.communication.ddp_bucket_mb,
+        "ddp_find_unused_parameters": recipe.communication.ddp_find_unused_parameters,
+    }
+
+
+def environment(recipe: Recipe, place: Place) -> dict[str, str]:
+    """Environment of every training process; W&B and MLflow put the curves under the recipe's name."""
+    project = {"wandb": "WANDB_PROJECT", "mlflow": "MLFLOW_EXPERIMENT_NAME"}.get(recipe.train.report_to)
+    return {
+        "NCCL_DEBUG": recipe.communication.nccl_debug,
+        "TENSORBOARD_LOGGING_DIR": f"{place.run_dir}/tensorboard",
+        "TQDM_DISABLE": "1",
+        **({project: recipe.name} if project else {}),
+    }
+
+
+def _header(recipe: Recipe) -> str:
+    return (
+        f"# Made by recipe-runner from the recipe `{recipe.name}` ({recipe.fingerprint}), for its own engine `images`.\n"
+        "# Change the recipe and render again; changes made here are lost.\n"
+    )

@@ -1,0 +1,80 @@
+"""Code by git: an init container that clones one commit into a folder which only this pod has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from runner.plan import Plan
+
+MOUNT = "/opt/recipe-code"
+FOLDER = f"{MOUNT}/repository"
+CONTAINER = "clone-code"
+
+# Its first argument is the address, its second the commit, its third the folder. A restarted pod finds the folder as it
+# was left. Some servers hand out a commit only with the branch that it is on, so the second fetch takes everything.
+SCRIPT = """\
+set -eu
+# What the pod runs is exactly this commit, or the pod does not start.
+rm -rf "$3"
+git init --quiet "$3"
+cd "$3"
+git remote add origin "$1"
+git fetch --quiet --depth 1 origin "$2" 2>/dev/null || git fetch --quiet origin
+git -c advice.detachedHead=false checkout --quiet --detach "$2"
+test "$(git rev-parse HEAD)" = "$2"
+echo "cloned $1 at $2"
+"""
+
+
+def init_containers(plan: Plan, image: str, env: list[dict[str, str]]) -> list[dict[str, Any]]:
+    """The container that clones the plan's code before the pod's own starts; empty where the code is in the image.
+
+    It uses the pod's own image, which therefore needs git, so that no second image has to be brought to the cluster.
+    """
+    if plan.code_from_git is None:
+        return []
+    # What starts first needs no more than what follows, so the pod asks for nothing on top.
+    resources = {"cpu": "1", "memory": "1Gi"}
+    return [
+        {
+            "name": CONTAINER,
+            "image": image,
+            "command": [
+                "/bin/sh",
+                "-c",
+                SCRIPT,
+                CONTAINER,
+                plan.code_from_git["url"],
+                plan.code_from_git["commit"],
+                FOLDER,
+            ],
+            # Without a terminal git would otherwise wait for a user's name and password for ever.
+            "env": [*env, {"name": "GIT_TERMINAL_PROMPT", "value": "0"}],
+            "resources": {"requests": resources, "limits": resources},
+            "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+            "volumeMounts": [{"name": "code", "mountPath": MOUNT}, {"name": "tmp", "mountPath": "/tmp"}],
+        }
+    ]
+
+
+def volumes(plan: Plan) -> list[dict[str, Any]]:
+    return [{"name": "code", "emptyDir": {}}] if plan.code_from_git else []
+
+
+def mounts(plan: Plan) -> list[dict[str, Any]]:
+    """Where the pod's own container sees the code; it cannot change it."""
+    return [{"name": "code", "mountPath": MOUNT, "readOnly": True}] if plan.code_from_git else []
+
+
+def environment(plan: Plan) -> dict[str, str]:
+    """Python looks there first, before what the image has installed."""
+    return {"PYTHONPATH": FOLDER} if plan.code_from_git else {}
+
+
+def wrapped(plan: Plan, command: list[str]) -> list[str]:
+    """A command that clones the code and then becomes the given one, for a job that takes no init container."""
+    if plan.code_from_git is None:
+        return command
+    script = f'export GIT_TERMINAL_PROMPT=0\n{SCRIPT}shift 3\ncd /\nexec "$@"\n'
+    address = [plan.code_from_git["url"], plan.code_from_git["commit"], FOLDER]
+    return ["/bin/sh", "-c", script, CONTAINER, *address, *command]

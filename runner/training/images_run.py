@@ -1,0 +1,141 @@
+"""Training of images with transformers' Trainer, from the settings in `images.yaml` to the results of the run."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import Trainer, TrainingArguments, set_seed
+
+from runner.execute.data.images import ImageReport, prepare
+from runner.files import write_json
+from runner.problem import Stop
+from runner.training import images_model, results
+from runner.training.history import History
+from runner.training.images_data import Images, as_it_is
+from runner.training.images_weights import BEST, FINAL, Weights, last_checkpoint
+from runner.training.settings import RunSettings
+from runner.training.watchdog import Watchdog
+
+
+def train(config: dict[str, Any], prepare_first: bool = False) -> None:
+    """Trains, or goes on from the last checkpoint, and writes the results; the summary last.
+
+    Raises Stop where there is no GPU that the plan has, or no prepared images.
+    """
+    settings = RunSettings.model_validate(config["recipe_runner"])
+    if settings.backend == "nccl" and not torch.cuda.is_available():
+        raise Stop("The plan has GPUs, and this machine has none that training could use.")
+    args = arguments(config["trainer"], settings)
+    folder = Path(config["data"]["folder"])
+    if prepare_first:
+        with args.main_process_first(local=False):
+            if args.process_index == 0:
+                for line in prepare(config["prepare"], folder).lines():
+                    print(line)
+    report = ImageReport.read(folder)
+    if report is None:
+        raise Stop(f"There are no prepared images in `{folder}`.", "`recipe prepare` makes them.")
+    set_seed(args.seed)
+    shape = config["model"]
+    model = images_model.build(shape["architecture"], shape["width"], shape["classes"])
+    look = {"mean": config["data"]["mean"] or report.mean, "std": config["data"]["std"] or report.std}
+    data = datasets(folder, config, look)
+    history = History(settings)
+    facts = {"shape": shape, "image_size": shape["image_size"], "classes": report.classes, **look}
+    weights = Weights(Path(settings.run_dir), facts | {"fingerprint": settings.fingerprint})
+    resume = last_checkpoint(Path(args.output_dir))
+    # What the first evaluation measures, before training, is in the history already where a run goes on.
+    args.eval_on_start = resume is None
+    trainer = Trainer(
+        model=model,
+        args=args,
+        data_collator=as_it_is,
+        train_dataset=data["train"],
+        eval_dataset=data["validation"],
+        compute_metrics=lambda seen: {"accuracy": float((seen.predictions == seen.label_ids).mean())},
+        preprocess_logits_for_metrics=lambda logits, labels: logits.argmax(-1),
+        # A loss of exactly 0 is possible here: the Trainer rounds it, and small sets are learned by heart.
+        callbacks=[Watchdog(settings, zero_loss_allowed=True), history, weights],
+    )
+    trainer.train(resume_from_checkpoint=resume)
+    finish(trainer, settings, history, weights, data["test"], shape)
+
+
+def arguments(wanted: dict[str, Any], settings: RunSettings) -> TrainingArguments:
+    """The Trainer's arguments: the recipe's, and those that follow from how the runner works.
+
+    Stock images have transformers 4.57 to 5.13, which differ in two names.
+    """
+    known = {field.name for field in dataclasses.fields(TrainingArguments)}
+    wanted = dict(wanted)
+    if "warmup_ratio" not in known:
+        # A number below 1 is a share of the steps there.
+        wanted["warmup_steps"] = min(wanted.pop("warmup_ratio"), 0.9999)
+    if "logging_dir" in known:
+        wanted["logging_dir"] = os.environ.get("TENSORBOARD_LOGGING_DIR", f"{settings.run_dir}/tensorboard")
+    cuda = torch.cuda.is_available()
+    return TrainingArguments(
+        **wanted,
+        use_cpu=not cuda,
+        ddp_backend=settings.backend if settings.world_size > 1 else None,
+        dataloader_pin_memory=cuda,
+        # The filter would replace a broken loss by an average of good ones, and hide it from the watchdog.
+        logging_nan_inf_filter=False,
+        # Logs are read in files and in pods, where a bar redrawn a thousand times hides every line.
+        disable_tqdm=True,
+        remove_unused_columns=False,
+    )
+
+
+def datasets(folder: Path, config: dict[str, Any], look: dict[str, list[float]]) -> dict[str, Images | None]:
+    """Training, validation and test images; `test` is None where there are none."""
+    size, data = config["model"]["image_size"], config["data"]
+    augmented = {"padding": data["random_crop_padding"], "flip": data["random_flip"]}
+    sides: dict[str, Images | None] = {
+        side: Images(folder / f"{side}.parquet", size, **look, **(augmented if side == "train" else {}))
+        for side in ("train", "validation", "test")
+    }
+    return sides | {"test": sides["test"] if len(sides["test"]) else None}
+
+
+def finish(
+    trainer: Trainer,
+    settings: RunSettings,
+    history: History,
+    weights: Weights,
+    test: Images | None,
+    shape: dict[str, Any],
+) -> None:
+    """Writes the final weights, measures the best ones on the test images once, and writes the summary."""
+    run_dir = Path(settings.run_dir)
+    seconds = round(time.monotonic() - history.started, 1)
+    main = trainer.is_world_process_zero()
+    if main:
+        images_model.save(run_dir / FINAL, weights.content(trainer.model, trainer.state))
+    # Only the first process writes the best weights, and all of them read it.
+    trainer.accelerator.wait_for_everyone()
+    best = images_model.read(run_dir / BEST)
+    measured: dict[str, float] = {}
+    if test is not None:
+        trainer.model.load_state_dict(best["model"])
+        measured = trainer.predict(test, metric_key_prefix="test").metrics
+    if not main:
+        return
+    results.keep_log_and_configs(run_dir, Path(trainer.args.output_dir), Path(settings.recipe_file))
+    summary = results.summary(settings, history, history.final | {"seconds": seconds}, {}, engine="images")
+    write_json(
+        run_dir / results.SUMMARY_FILE,
+        summary
+        | {
+            "model": shape,
+            "best_accuracy": best["accuracy"],
+            "best_epoch": best["epoch"],
+            "test_accuracy": measured.get("test_accuracy"),
+            "test_loss": measured.get("test_loss"),
+        },
+    )
