@@ -191,6 +191,7 @@ def test_an_unknown_user_cannot_change_the_image(image):
     assert done.returncode != 0
 
 
+@pytest.mark.long
 def test_the_smoke_command_rehearses_as_an_unknown_user_without_a_home(image):
     done = as_nobody_known(image, "smoke")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
