@@ -11,7 +11,7 @@ from runner.recipe import reading
 from runner.recipe.changes import Change
 from runner.recipe.check import judge
 from runner.scenarios import translate
-from runner.targets import kubernetes
+from runner.targets import place
 
 
 def examine(file: Path | str, changes: Iterable[Change] = ()) -> list[Problem]:
@@ -24,7 +24,7 @@ def examine(file: Path | str, changes: Iterable[Change] = ()) -> list[Problem]:
     if recipe is None or any(problem.severity == "error" for problem in problems):
         return problems
     try:
-        translate(recipe, kubernetes.place(recipe))
+        translate(recipe, place(recipe))
     except Stop as stop:
         problems += stop.problems
     return problems

@@ -64,8 +64,9 @@ class Place:
 
 @dataclass(frozen=True)
 class Machines:
-    """Equal machines, each with `gpus_per_node` GPUs; memory in GiB, per machine.
+    """Machines, each with `gpus_per_node` GPUs; memory in GiB, per machine.
 
+    uneven: the GPUs of each machine where they have not equally many, else empty.
     memory_limit_gib, cpus_limit: the most that a machine may take; None where it is what it is promised.
     """
 
@@ -76,10 +77,11 @@ class Machines:
     cpus: int
     memory_limit_gib: int | None = None
     cpus_limit: int | None = None
+    uneven: tuple[int, ...] = ()
 
     @property
     def world_size(self) -> int:
-        return self.nodes * self.gpus_per_node
+        return sum(self.uneven) or self.nodes * self.gpus_per_node
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,7 @@ class Plan:
 
     fingerprint: hash of every setting that can change the result.
     place: the folders that the stages' configs name.
-    site: the recipe's settings for the cluster, which only targets read.
+    site: the recipe's settings for the cluster, nodes: those for plain machines; only targets read them.
     code_from_git: `url` and `commit` of the code that pods clone before they start; None where it is in their image.
     facts: computed figures that people ask about (effective batch, scaled learning rate, …).
     """
@@ -128,6 +130,7 @@ class Plan:
     stages: tuple[Stage, ...]
     site: Mapping[str, Any] = field(default_factory=dict)
     code_from_git: Mapping[str, Any] | None = None
+    nodes: Mapping[str, Any] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def place_of(self, stage: Stage) -> Place:

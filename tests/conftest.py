@@ -11,6 +11,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
+# Recipes that name a cluster; others are for plain machines.
+ON_CLUSTER = [path for path in RECIPES if "\nopenshift:" in path.read_text("utf-8")]
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from runner.plan import Place
 from runner.recipe.changes import from_options
 from runner.recipe.check import load
 from runner.scenarios import translate
-from runner.targets import kubernetes
+from runner.targets import place
 from tests.conftest import RECIPES, ROOT
 
 SURVIVAL = ROOT / "recipes" / "survival.yaml"
@@ -21,9 +21,7 @@ SURVIVAL = ROOT / "recipes" / "survival.yaml"
 
 def stages(path, *options):
     recipe, _, _ = load(path, from_options(options))
-    return [
-        (recipe, stage) for stage in translate(recipe, kubernetes.place(recipe)).stages if stage.engine == "axolotl"
-    ]
+    return [(recipe, stage) for stage in translate(recipe, place(recipe)).stages if stage.engine == "axolotl"]
 
 
 def emitted(stage) -> dict:

@@ -7,9 +7,8 @@ import shutil
 
 import pytest
 
+from runner.emit import emit
 from runner.recipe.check import load
-from runner.scenarios import translate
-from runner.targets import kubernetes, render
 from tests.conftest import RECIPES, ROOT
 
 GOLDEN = ROOT / "tests" / "golden"
@@ -17,7 +16,7 @@ GOLDEN = ROOT / "tests" / "golden"
 
 def emitted(path) -> dict[str, str]:
     recipe, _, _ = load(path)
-    return {artifact.path: artifact.text for artifact in render(translate(recipe, kubernetes.place(recipe)))}
+    return {artifact.path: artifact.text for artifact in emit(recipe)}
 
 
 def test_there_are_recipes():

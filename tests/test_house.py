@@ -17,6 +17,7 @@ FLOORS = {
     "runner.execute": 3,
     "runner.training": 3,
     "runner.examine": 3,
+    "runner.emit": 3,
     "runner.scenarios": 2,
     "runner.targets": 2,
     "runner.estimate": 2,

@@ -23,7 +23,7 @@ from runner.targets import code, kubernetes, render
 from runner.training import images_data, images_model
 from runner.training.images import STOCK_PACKAGES
 from tests import shapes
-from tests.conftest import ROOT
+from tests.conftest import ON_CLUSTER, ROOT
 
 RECIPE = ROOT / "recipes" / "resnet.yaml"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -332,7 +332,7 @@ def test_a_rehearsal_below_60_percent_has_failed():
 # Code by git
 
 
-@pytest.mark.parametrize("recipe", sorted((ROOT / "recipes").glob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("recipe", ON_CLUSTER, ids=lambda path: path.stem)
 def test_any_recipe_may_take_its_code_from_git(recipe):
     spec = pod(recipe, *CODE)
     (init,) = spec["initContainers"]

@@ -97,12 +97,10 @@ def model(name: str, folder: Path | None = None) -> Model | None:
     if facts := _table("models").get(name):
         return Model(id=name, **facts | {"linear": tuple(facts["linear"])})
     config = (folder or Path()) / name / "config.json"
-    if config.is_file():
-        try:
-            return from_config(name, json.loads(config.read_text(encoding="utf-8")))
-        except (KeyError, TypeError, ValueError):
-            return None
-    return None
+    try:
+        return from_config(name, json.loads(config.read_text(encoding="utf-8")))
+    except (OSError, KeyError, TypeError, ValueError):
+        return None
 
 
 def from_config(name: str, config: Mapping[str, Any]) -> Model:
@@ -139,3 +137,10 @@ AXOLOTL_VERSION = "0.19.0"
 def axolotl_settings() -> frozenset[str]:
     """The names of every setting that the pinned Axolotl knows (tests compare them with Axolotl itself)."""
     return frozenset((HERE / "axolotl-settings.txt").read_text(encoding="utf-8").split())
+
+
+@cache
+def fused_loss_models() -> frozenset[str]:
+    """The model types whose last layer and cross-entropy Axolotl can compute as one, through liger-kernel 0.8.1, so
+    that the logits never lie in memory (tests compare them with the package itself)."""
+    return frozenset((HERE / "fused-loss-models.txt").read_text(encoding="utf-8").split())

@@ -35,7 +35,7 @@ def new(name: str, source: str, sets: tuple[str, ...]) -> None:
     schema = packaged.schema_file(scenario)
     text = copying.edit(copying.rename(document, name), changing.from_options(sets))
     text = copying.for_file(text, schema.name, f"recipes/{origin.name}", target.name)
-    files = [Path(document.data.get("data", {}).get(part) or "") for part in ("path", "sample")]
+    files = [Path(document.data.get("data", {}).get(part) or "") for part in ("path", "validation_path", "sample")]
     beside = [file for file in files if file.name and not file.is_absolute() and (origin.parent / file).is_file()]
     copied = [file for file in beside if not file.exists()]
     for file in copied:

@@ -24,11 +24,11 @@ def prepare(path: str, sets: tuple[str, ...], data: str | None, out: str | None)
     from runner.execute.data import prepare as carry_out
     from runner.execute.run import base_tokenizer
     from runner.scenarios import translate
-    from runner.targets import kubernetes
+    from runner.targets import place
 
     recipe, _ = open_recipe(path, sets, more=changing.from_data_option(data))
     folder = Path(out) if out else runs.folder(recipe.name, "run").path / "data"
-    wanted = translate(recipe, kubernetes.place(recipe)).stages[0].data
+    wanted = translate(recipe, place(recipe)).stages[0].data
     for line in carry_out(wanted, folder, tokenizer_for=base_tokenizer(recipe)).lines():
         say(line)
     say(f"written to {folder}")

@@ -36,7 +36,7 @@ def rehearse(path: str, sets: tuple[str, ...], data: str | None, out: str | None
 
     recipe, made = open_recipe(path, sets, environment=True)
     folder = runs.folder(recipe.name, "rehearsal", run_folder_from(out))
-    fingerprint = content_hash([recipe.fingerprint, os.path.abspath(data) if data else None])
+    fingerprint = content_hash([recipe.fingerprint, os.path.abspath(data) if data else recipe.data.get("sample")])
     with runs.session(folder, fingerprint, made, fresh) as going_on:
         if folder.finished:
             say("This rehearsal is done already; `--fresh` repeats it.")

@@ -20,18 +20,17 @@ from runner.targets import TARGETS
     "targets",
     multiple=True,
     type=click.Choice(list(TARGETS)),
-    help="What to write for. Repeatable.",
+    help="What to write for. Repeatable. Default: all that the recipe names.",
 )
 def render(path: str, sets: tuple[str, ...], out: str | None, targets: tuple[str, ...]) -> None:
     """Write the training config and the manifests of a recipe. Needs no GPU, no cluster and no network."""
+    from runner.emit import emit
     from runner.files import write_all
-    from runner.scenarios import translate
-    from runner.targets import kubernetes
-    from runner.targets import render as render_plan
 
     recipe, _ = open_recipe(path, sets)
-    plan = translate(recipe, kubernetes.place(recipe))
     folder = Path(out) if out else Path("build") / recipe.name
-    for file in write_all(folder, render_plan(plan, targets)):
+    for file in write_all(folder, emit(recipe, targets)):
+        if file.suffix == ".sh":
+            file.chmod(0o755)
         say(str(file))
     print_notes(images.placeholder_commit(recipe))

@@ -16,10 +16,11 @@ from runner.execute.training import Tell, Watch, place_for, train
 from runner.plan import Place, Plan
 from runner.problem import Stop
 from runner.recipe import changes as changing
+from runner.recipe import placing
 from runner.recipe.changes import Change
 from runner.recipe.check import judge
 from runner.recipe.recipe import Recipe
-from runner.scenarios import translate
+from runner.scenarios import REHEARSALS, translate
 
 BY = "rehearsal"
 MIN_STEPS = 30
@@ -40,7 +41,7 @@ def rehearse(recipe: Recipe, run: RunFolder, data: str | None, data_dir: str | N
     place = place_for(run, accelerator=False, data_dir=data_dir)
     if translate(recipe, place).stages[0].engine == "images":
         return _rehearse_images(recipe, run, place, data, tell, watch)
-    recipe, made = _changed(recipe, _data_changes(recipe, data))
+    recipe, made = _changed(recipe, [*_data_changes(recipe, data), *_own_changes(recipe)])
     tell("Preparing the data")
     twin_dir = run.path / "base_model"
     report = prepare(
@@ -115,6 +116,12 @@ def _data_changes(recipe: Recipe, data: str | None) -> list[Change]:
     )
 
 
+def _own_changes(recipe: Recipe) -> list[Change]:
+    """What the scenario puts in place of its own settings before its data is prepared."""
+    own = REHEARSALS.get(recipe.scenario)
+    return [*own(recipe, BY), Change("resume_from", None, None, BY, "a rehearsal begins anew")] if own else []
+
+
 def _model_changes(recipe: Recipe, twin_dir: Path) -> list[Change]:
     wanted = [
         Change("model.revision", None, None, BY, "the twin is local"),
@@ -140,8 +147,8 @@ def _model_changes(recipe: Recipe, twin_dir: Path) -> list[Change]:
 
 def _training_changes(recipe: Recipe, report: Report) -> list[Change]:
     """Processes for machines, and batches small enough for at least 30 steps."""
-    train, machines = recipe.train, recipe.machines
-    processes = min(MAX_PROCESSES, machines.nodes * machines.gpus_per_node)
+    train = recipe.train
+    processes = min(MAX_PROCESSES, sum(recipe.gpu_counts))
     micro, accumulation, epochs = (
         min(train.micro_batch_size, 8),
         min(train.gradient_accumulation_steps, 2),
@@ -160,15 +167,17 @@ def _training_changes(recipe: Recipe, report: Report) -> list[Change]:
     while steps() < MIN_STEPS:
         epochs += 1
     few = f"at least {MIN_STEPS} steps from {report.train_rows} rows"
+    on_cpu = f"{processes} process{'es' if processes > 1 else ''} on the CPU, talking over gloo"
+    third = max(1, steps() // 3)
+    # Settings that some scenarios have and others do not.
+    own = [
+        Change("train.eval_batch_size", None, micro, BY, few),
+        Change("train.warmup_steps", None, max(1, steps() // 10), BY, "few steps"),
+        Change("train.eval_steps", None, third, BY, "few steps"),
+        Change("train.save_steps", None, third, BY, "few steps"),
+    ]
     return [
-        Change("machines.nodes", None, 1, BY, "this machine"),
-        Change(
-            "machines.gpus_per_node",
-            None,
-            processes,
-            BY,
-            f"{processes} process{'es' if processes > 1 else ''} on the CPU, talking over gloo",
-        ),
+        *placing.on_one_machine(recipe, processes, BY, on_cpu),
         Change("train.micro_batch_size", None, micro, BY, few),
         Change("train.gradient_accumulation_steps", None, accumulation, BY, few),
         Change("train.epochs", None, epochs, BY, few),
@@ -177,6 +186,7 @@ def _training_changes(recipe: Recipe, report: Report) -> list[Change]:
         Change("train.optimizer", None, "adamw_torch", BY, "runs on any processor"),
         Change("train.logging_steps", None, 1, BY, "few steps"),
         Change("train.report_to", None, "tensorboard", BY, "needs no account"),
+        *(change for change in own if change.path[-1] in train),
     ]
 
 

@@ -12,6 +12,7 @@ from runner.execute.runs import RunFolder
 from runner.execute.training import Tell, Watch, place_for, train
 from runner.problem import Stop
 from runner.recipe import changes as changing
+from runner.recipe import placing
 from runner.recipe.changes import Change
 from runner.recipe.check import judge
 from runner.recipe.recipe import Recipe
@@ -53,10 +54,7 @@ def _on_these(recipe: Recipe, gpus: list[str], tell: Tell) -> Recipe:
     """The recipe on the GPUs that are here, and what that changes, said aloud."""
     planned = axolotl.machines(recipe)
     count = min(planned.world_size, len(gpus))
-    wanted = [
-        Change("machines.nodes", None, 1, BY, "one machine"),
-        Change("machines.gpus_per_node", None, count, BY, f"{len(gpus)} GPUs are here"),
-    ]
+    wanted = placing.on_one_machine(recipe, count, BY, f"{len(gpus)} GPUs are here")
     if count != planned.world_size:
         wanted.append(Change("train.effective_batch_size", None, None, BY, "follows the GPUs"))
     if count == 1 and recipe.settings.get("distribution", "ddp") != "ddp":

@@ -89,7 +89,9 @@ def from_data_option(data: str | None) -> list[Change]:
     if not Path(data).exists():
         raise Stop(Problem(data, 0, 0, "There is no such file.", "Name a data file behind `--data`."))
     by, why = f"--data {data}", "the file you named"
-    return [Change("data.hub", None, None, by, why), Change("data.path", None, str(Path(data).resolve()), by, why)]
+    # What is taken away goes with the dataset that the file replaces.
+    gone = [Change(f"data.{name}", None, None, by, why) for name in ("hub", "validation_split", "validation_path")]
+    return [*gone, Change("data.path", None, str(Path(data).resolve()), by, why)]
 
 
 def _value(option: str, text: str) -> Any:

@@ -26,7 +26,11 @@ def rename(document: Document, name: str) -> str:
         if path == ("openshift", "job_name"):
             # Two jobs of one name would end each other.
             wanted[path] = name
-        elif path[0] == "openshift" and path[-1] in ("output_dir", "data_dir") and old in re.split(r"[/.:]", value):
+        elif (
+            path[0] in ("openshift", "nodes")
+            and path[-1] in ("output_dir", "data_dir")
+            and old in re.split(r"[/.:]", value)
+        ):
             wanted[path] = re.sub(rf"(?<![^/.:]){re.escape(old)}(?![^/.:])", name, value)
     return _replace(document, wanted)
 

@@ -12,7 +12,7 @@ from runner.names import content_hash
 from runner.recipe.document import Document
 
 # What cannot change a result: names, words, the site, and what is asked afterwards.
-_OUTSIDE_RESULT = ("name", "description", "openshift", "demo", "limits")
+_OUTSIDE_RESULT = ("name", "description", "openshift", "nodes", "resume_from", "demo", "limits")
 
 
 class BrokenSetting(Exception):
@@ -128,6 +128,20 @@ class Recipe:
         return (self.settings.get("image") or {}).get("code_from_git")
 
     @property
+    def gpu_counts(self) -> tuple[int, ...]:
+        """GPUs of each machine, a count each; plain machines (`nodes`) need not have equally many."""
+        plain = self.settings.get("nodes")
+        if plain:
+            return tuple(len(machine.gpus) for machine in plain.machines)
+        return (self.machines.gpus_per_node,) * self.machines.nodes
+
+    @property
     def fingerprint(self) -> str:
         """Hash of every setting that can change what is trained."""
-        return content_hash({key: value for key, value in self.settings.plain().items() if key not in _OUTSIDE_RESULT})
+        settings = {key: value for key, value in self.settings.plain().items() if key not in _OUTSIDE_RESULT}
+        if isinstance(settings.get("data"), dict):
+            # Only rehearsals read it.
+            settings["data"].pop("sample", None)
+        # Equal counts are in `machines` already.
+        uneven = {"gpu_counts": self.gpu_counts} if len(set(self.gpu_counts)) > 1 else {}
+        return content_hash(settings | uneven)

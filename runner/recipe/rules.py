@@ -6,13 +6,14 @@ settings are not there.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 from runner import catalog
 from runner.names import JOB_NAME, listed, nearest
 from runner.problem import Problem
-from runner.recipe import columns, images, templates
+from runner.recipe import columns, images, placing, plain_text, templates
 from runner.recipe.recipe import BrokenSetting, Recipe, Settings
 
 Rule = Callable[[Recipe], Iterator[Problem]]
@@ -111,7 +112,7 @@ def effective_batch(recipe: Recipe) -> Iterator[Problem]:
     stated = train.get("effective_batch_size")
     if stated is None:
         return
-    gpus = recipe.machines.nodes * recipe.machines.gpus_per_node
+    gpus = sum(recipe.gpu_counts)
     computed = train.micro_batch_size * train.gradient_accumulation_steps * gpus
     if stated != computed:
         yield _at(
@@ -123,7 +124,7 @@ def effective_batch(recipe: Recipe) -> Iterator[Problem]:
 
 
 def sharding_needs_gpus(recipe: Recipe) -> Iterator[Problem]:
-    gpus = recipe.machines.nodes * recipe.machines.gpus_per_node
+    gpus = sum(recipe.gpu_counts)
     if gpus == 1 and recipe.settings.get("distribution", "ddp") != "ddp":
         yield _at(
             recipe,
@@ -164,7 +165,9 @@ def data_files(recipe: Recipe) -> Iterator[Problem]:
             )
     wanted = {column: setting for setting, template in names.items() for column in templates.columns(template)}
     wanted |= {recipe.data[part]: part for part in ("image_column", "label_column") if part in recipe.data}
-    for setting in ("path", "sample"):
+    if recipe.data.get("text"):
+        wanted[recipe.data.text] = "text"
+    for setting in ("path", "validation_path", "sample"):
         name = recipe.data.get(setting)
         if not name:
             continue
@@ -174,13 +177,15 @@ def data_files(recipe: Recipe) -> Iterator[Problem]:
         if setting == "sample" and file.suffix == ".parquet" and file.is_file():
             # The rehearsal looks into it; here opening Parquet would slow every check down.
             continue
-        if not file.is_file():
+        if not os.path.isfile(file):
             yield _at(
                 recipe,
                 f"data.{setting}",
                 f"There is no file `{file}`.",
                 "Paths start from the recipe's own folder.",
             )
+            continue
+        if file.suffix == ".txt":
             continue
         try:
             there = columns.of(file)
@@ -207,6 +212,8 @@ def data_files(recipe: Recipe) -> Iterator[Problem]:
 
 
 def storage(recipe: Recipe) -> Iterator[Problem]:
+    if "openshift" not in recipe.settings:
+        return
     site: Settings = recipe.openshift
     claims = site.get("claims") or ()
     for setting in ("name", "mount"):
@@ -277,5 +284,11 @@ RULES: tuple[Rule, ...] = (
     images.crop,
     images.kept_images,
     images.limits,
+    placing.somewhere,
+    placing.counts_agree,
+    placing.equal_on_the_cluster,
+    plain_text.one_validation,
+    plain_text.checkpoints_are_evaluated,
+    plain_text.loss_fits_model,
     advanced_keys,
 )

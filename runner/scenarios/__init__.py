@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 from runner.plan import Place, Plan
+from runner.recipe.changes import Change
 from runner.recipe.recipe import Recipe
-from runner.scenarios import image_classification, last_layers
+from runner.scenarios import causal_lm, image_classification, last_layers
 
 # A new scenario costs one line here.
 SCENARIOS = {
+    "causal-lm": causal_lm.translate,
     "image-classification": image_classification.translate,
     "last-layers": last_layers.translate,
+}
+
+# What a scenario puts in place of its own settings in a rehearsal, beyond what all of them do; a line where it needs some.
+REHEARSALS: dict[str, Callable[[Recipe, str], Iterator[Change]]] = {
+    "causal-lm": causal_lm.rehearsal,
 }
 
 

@@ -73,7 +73,7 @@ def training(recipe: Recipe, place: Place) -> dict[str, Any]:
         "gradient_accumulation_steps": train.gradient_accumulation_steps,
         "learning_rate": learning_rate(recipe),
         "lr_scheduler": train.lr_scheduler,
-        "warmup_ratio": train.warmup_ratio,
+        **{name: train[name] for name in ("warmup_ratio", "warmup_steps") if name in train},
         "weight_decay": train.weight_decay,
         "max_grad_norm": train.max_grad_norm,
         "optimizer": train.optimizer,
@@ -112,9 +112,17 @@ def effective_batch_size(recipe: Recipe) -> int:
 
 
 def machines(recipe: Recipe) -> Machines:
-    stated = recipe.machines
-    limits = {"memory_limit_gib": stated.memory_limit_gib, "cpus_limit": stated.cpus_limit}
-    return Machines(stated.nodes, stated.gpus_per_node, stated.gpu, stated.memory_gib, stated.cpus, **limits)
+    stated, counts = recipe.machines, recipe.gpu_counts
+    return Machines(
+        stated.nodes,
+        stated.gpus_per_node,
+        stated.gpu,
+        stated.memory_gib,
+        stated.cpus,
+        memory_limit_gib=stated.memory_limit_gib,
+        cpus_limit=stated.cpus_limit,
+        uneven=counts if len(set(counts)) > 1 else (),
+    )
 
 
 def plan(recipe: Recipe, place: Place, config: dict[str, Any], data: Mapping[str, Any]) -> Plan:
@@ -128,7 +136,7 @@ def plan(recipe: Recipe, place: Place, config: dict[str, Any], data: Mapping[str
         "learning_rate": learning_rate(recipe),
     }
     plugin = {
-        "plugins": [PLUGIN],
+        "plugins": [*config.get("plugins", ()), PLUGIN],
         "recipe_runner": {
             "name": recipe.name,
             "fingerprint": recipe.fingerprint,
@@ -145,8 +153,9 @@ def plan(recipe: Recipe, place: Place, config: dict[str, Any], data: Mapping[str
         scenario=recipe.scenario,
         fingerprint=recipe.fingerprint,
         place=place,
-        site=recipe.openshift,
         code_from_git=recipe.code_from_git,
+        site=recipe.settings.get("openshift") or {},
+        nodes=recipe.settings.get("nodes") or {},
         facts=facts,
         stages=(
             Stage(
@@ -193,6 +202,7 @@ def _demo(recipe: Recipe, place: Place) -> dict[str, Any]:
         "base_model": place.model_dir or recipe.model.base,
         "revision": "main" if place.model_dir else recipe.model.revision,
         "system_prompt": recipe.data.get("system_prompt"),
+        "chat": "chat_template" in recipe.data,
         "questions": list(recipe.demo.questions or ()),
         "max_new_tokens": recipe.demo.max_new_tokens,
     }

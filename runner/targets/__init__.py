@@ -5,27 +5,48 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from runner.plan import Artifact, Plan, Stage
-from runner.targets import pytorchjob, trainjob
+from runner.plan import Artifact, Place, Plan, Stage
+from runner.recipe.recipe import Recipe
+from runner.targets import kubernetes, nodes, pytorchjob, trainjob
 
 # A new target costs one line here.
 TARGETS = {
     "pytorchjob": pytorchjob.render,
     "trainjob": trainjob.render,
+    "nodes": nodes.render,
 }
 
 
+def place(recipe: Recipe, target: str | None = None) -> Place:
+    """The folders of a recipe's machines: for a target, or where it lives first of all, which is the cluster where it
+    names one. Raises Stop where the recipe lacks the target's section."""
+    if target == "nodes" or (target is None and "openshift" not in recipe.settings):
+        return nodes.place(recipe)
+    return kubernetes.place(recipe)
+
+
 def default(site: Mapping[str, Any]) -> tuple[str, ...]:
-    """What a cluster takes: OpenShift AI 3.6 has no PyTorchJob any more, and before it that is the job that is known."""
+    """What a cluster takes: OpenShift AI 3.6 has no PyTorchJob any more, and before it that is the job that is known.
+
+    site: the recipe's section `openshift`.
+    """
     return ("trainjob",) if trainjob.patched(site) else ("pytorchjob",)
 
 
+def named(recipe: Recipe) -> tuple[str, ...]:
+    """The targets that the recipe has a section for."""
+    cluster = default(recipe.openshift) if "openshift" in recipe.settings else ()
+    return (*cluster, *(("nodes",) if "nodes" in recipe.settings else ()))
+
+
 def render(plan: Plan, targets: tuple[str, ...] = ()) -> list[Artifact]:
-    """The engine's own configs, and what each target adds; without targets the default one. Pure: the same plan gives
-    the same bytes.
+    """The engine's own configs, and what each target adds; without targets the cluster's default one. Pure: the same
+    plan gives the same bytes.
 
     A plan of several stages gets a folder a stage, each rendered as a plan of its own.
     """
+    if targets == ("nodes",):
+        return nodes.render(plan)
     wanted = targets or default(plan.site)
     return [file for stage in plan.stages for file in _stage(plan.only(stage), stage, wanted)]
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from runner.names import content_hash, label
 from runner.plan import Artifact, Place, Plan, Stage
+from runner.problem import Stop
 from runner.targets import code, network
 from runner.text import yaml_text
 
@@ -27,7 +28,15 @@ IMAGE_REGISTRY = "image-registry.openshift-image-registry.svc:5000"
 
 def place(recipe: Any) -> Place:
     """The folders of a recipe's pods: configs from the config map, data from the image or a claim, results on the
-    first claim, scratch on the pod's own disk."""
+    first claim, scratch on the pod's own disk.
+
+    Raises Stop where the recipe names no cluster.
+    """
+    if "openshift" not in recipe.settings:
+        raise Stop(
+            f"The recipe `{recipe.name}` has no section `openshift`, so it cannot go to a cluster.",
+            "Add the section; `recipes/survival.yaml` has one to copy.",
+        )
     site = recipe.openshift
     first_mount = site.claims[0].mount.rstrip("/") if site.claims else ""
     data_dir = site.data_dir or f"/opt/recipe-runner/data/{recipe.name}"

@@ -10,13 +10,15 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Chat:
-    """Who is asked and how. max_new_tokens: tokens of an answer."""
+    """Who is asked and how. max_new_tokens: tokens of an answer. chat: whether questions are put as a conversation, or
+    as the beginning of a text that the model continues."""
 
     model: str
     revision: str | None
     tokenizer: str
     system_prompt: str | None
     max_new_tokens: int
+    chat: bool = True
 
 
 def answers(chat: Chat, questions: Iterable[str]) -> Iterator[str]:
@@ -37,9 +39,11 @@ def answers(chat: Chat, questions: Iterable[str]) -> Iterator[str]:
     )
     model = model.to("cuda" if cuda else "cpu").eval()
     for question in questions:
-        prompt = tokenizer.apply_chat_template(
-            messages(chat.system_prompt, question), add_generation_prompt=True, tokenize=False
-        )
+        prompt = question
+        if chat.chat:
+            prompt = tokenizer.apply_chat_template(
+                messages(chat.system_prompt, question), add_generation_prompt=True, tokenize=False
+            )
         tokens = tokenizer(prompt, add_special_tokens=False, return_tensors="pt").to(model.device)
         with torch.no_grad():
             output = model.generate(
@@ -66,6 +70,7 @@ def chats(run_dir: Path, demo: dict[str, Any]) -> tuple[Chat, Chat]:
         "tokenizer": best,
         "system_prompt": demo["system_prompt"],
         "max_new_tokens": demo["max_new_tokens"],
+        "chat": demo["chat"],
     }
     before = Chat(
         model=demo["base_model"],

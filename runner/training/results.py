@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
-import platform
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-from runner import __version__
 from runner.files import read_json, write_json
 from runner.training.history import History
 from runner.training.settings import RunSettings
+from runner.training.versions import versions
 
 SUMMARY_FILE = "training_summary.json"
-PACKAGES = ("axolotl", "torch", "transformers", "peft", "trl", "accelerate", "datasets", "deepspeed")
 
 # A child that must not believe that it is one of the training processes.
 _LAUNCHER_NAMES = (
@@ -72,16 +69,6 @@ def summary(
         "best_checkpoint": Path(state["best_checkpoint"]).name if state["best_checkpoint"] else None,
         "versions": versions(),
     }
-
-
-def versions() -> dict[str, str]:
-    found = {"recipe-runner": __version__, "python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 def answer_demo(settings: RunSettings) -> None:

@@ -8,13 +8,15 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Demo(BaseModel):
-    """What is asked before and after. max_new_tokens: tokens of an answer."""
+    """What is asked before and after. max_new_tokens: tokens of an answer. chat: whether the model has learned to
+    answer; else it continues a text."""
 
     model_config = ConfigDict(extra="forbid")
 
     base_model: str
     revision: str = "main"
     system_prompt: str | None = None
+    chat: bool = True
     questions: list[str] = []
     max_new_tokens: int = 300
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from runner.execute.data import chat, images
+from runner.execute.data import chat, images, plain_text
 from runner.execute.data.report import Report
 
 Preparer = Callable[..., Report]
@@ -15,6 +15,7 @@ Preparer = Callable[..., Report]
 PREPARERS: dict[str, Preparer] = {
     "chat": chat.prepare,
     "images": images.prepare,
+    "plain-text": plain_text.prepare,
 }
 
 

@@ -31,11 +31,15 @@ def read(wanted: Mapping[str, Any]) -> Iterator[Numbered]:
         yield from _hub(wanted)
         return
     file = Path(wanted["path"])
-    reader = {".jsonl": _jsonl, ".json": _json, ".csv": _csv, ".parquet": _parquet}.get(file.suffix)
+    readers = {".jsonl": _jsonl, ".json": _json, ".csv": _csv, ".parquet": _parquet}
+    # Only who asks for a column of text can read a file that has no columns.
+    if column := wanted.get("text"):
+        readers[".txt"] = lambda file: _txt(file, column)
+    reader = readers.get(file.suffix)
     if reader is None:
         raise Stop(
             f"`{file}` is no data file that can be read.",
-            "Its name must end in .jsonl, .json, .csv or .parquet.",
+            f"Its name must end in {', '.join(list(readers)[:-1])} or {list(readers)[-1]}.",
         )
     try:
         yield from reader(file)
@@ -58,6 +62,21 @@ def _jsonl(file: Path) -> Iterator[Numbered]:
                 yield number, Bad(f"not JSON ({getattr(error, 'msg', 'nested too deep')})")
                 continue
             yield number, row if isinstance(row, dict) else Bad("not an object with named columns")
+
+
+def _txt(file: Path, column: str) -> Iterator[Numbered]:
+    """Documents, with empty lines between them, each under the number of its first line."""
+    with file.open(encoding="utf-8-sig") as lines:
+        first, document = 0, []
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                first = first if document else number
+                document.append(line)
+            elif document:
+                yield first, {column: "".join(document).rstrip("\n")}
+                document = []
+        if document:
+            yield first, {column: "".join(document).rstrip("\n")}
 
 
 def _json(file: Path) -> Iterator[Numbered]:

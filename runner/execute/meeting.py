@@ -1,0 +1,185 @@
+"""Meeting: before plain machines train together, each says who it is, and the main one compares.
+
+One JSON object a line over TCP, on the port where training will meet afterwards. Every machine says hello; when all
+are there, the main one answers each `{"refused": [...]}` or `{"accepted": true}`, prepares what all need, and then
+says `{"ready": true}`. A connection that closes before that means that the main machine has stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from runner.problem import Stop
+
+Tell = Callable[[str], None]
+MOST_BYTES = 100_000
+TELL_EVERY_S = 15.0
+
+
+@dataclass(frozen=True)
+class Hello:
+    """Who a machine is. rank: its number; gpus: how many it uses; fingerprint: of its recipe; versions: of its packages."""
+
+    rank: int
+    gpus: int
+    fingerprint: str
+    versions: Mapping[str, str]
+
+    @staticmethod
+    def read(value: Any) -> Hello | None:
+        try:
+            return Hello(int(value["rank"]), int(value["gpus"]), str(value["fingerprint"]), dict(value["versions"]))
+        except (KeyError, TypeError, ValueError):
+            return None
+
+
+def differences(main: Hello, other: Hello) -> list[str]:
+    """What keeps a machine from training with the main one, a sentence each."""
+    found = []
+    if main.fingerprint != other.fingerprint:
+        found.append(
+            f"machine {other.rank} has another recipe ({other.fingerprint}) than machine 0 ({main.fingerprint}); copy the folder of scripts anew to both"
+        )
+    for package in sorted({*main.versions, *other.versions}):
+        here, there = (hello.versions.get(package, "none") for hello in (main, other))
+        if here != there:
+            found.append(f"machine {other.rank} has {package} {there}, and machine 0 has {here}; install the same")
+    return found
+
+
+class Main:
+    """The main machine's side: `gather`, then `ready`. Closing it early tells the others that it stopped."""
+
+    def __init__(self, hello: Hello, nodes: int, port: int, patience_s: float, tell: Tell) -> None:
+        self.hello, self.nodes, self.patience_s, self.tell = hello, nodes, patience_s, tell
+        self.others: dict[int, tuple[Hello, socket.socket]] = {}
+        try:
+            # SO_REUSEADDR is set by this call, so that torchrun can open the port right afterwards.
+            self.listener = socket.create_server(("", port), backlog=nodes)
+        except OSError as error:
+            raise Stop(
+                f"Port {port} of this machine cannot be opened: {error.strerror}.",
+                "End what uses it, or choose another `nodes.port`.",
+            ) from None
+
+    def __enter__(self) -> Main:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        for _, connection in self.others.values():
+            connection.close()
+        self.listener.close()
+
+    def gather(self) -> list[int]:
+        """Waits for all machines; returns their GPU counts by rank.
+
+        Raises Stop where one does not come, or differs; then every machine that is there hears why.
+        """
+        deadline, problems = time.monotonic() + self.patience_s, []
+        while len(self.others) < self.nodes - 1 and not problems:
+            missing = [rank for rank in range(1, self.nodes) if rank not in self.others]
+            if not (connection := self._next(deadline, missing)):
+                continue
+            other = Hello.read(_receive(connection))
+            if other is None:
+                # Whoever only looks whether the port is open.
+                connection.close()
+            elif other.rank not in missing:
+                problems.append(f"a second machine says that it is machine {other.rank}; start each script once")
+                self.others[-1] = (other, connection)
+            else:
+                self.others[other.rank] = (other, connection)
+                problems += differences(self.hello, other)
+        self._answer({"refused": problems} if problems else {"accepted": True})
+        if problems:
+            raise Stop("The machines cannot train together:\n" + "\n".join(f"  {problem}" for problem in problems))
+        return [self.hello.gpus, *(self.others[rank][0].gpus for rank in range(1, self.nodes))]
+
+    def _next(self, deadline: float, missing: list[int]) -> socket.socket | None:
+        """The next connection, or None after a while without one."""
+        left = deadline - time.monotonic()
+        names = ", ".join(f"run_node{rank}.sh" for rank in missing)
+        if left <= 0:
+            raise Stop(f"Not all machines came: {names} did not start in time.", "Start them, and this one again.")
+        self.listener.settimeout(min(TELL_EVERY_S, left))
+        try:
+            return self.listener.accept()[0]
+        except TimeoutError:
+            self.tell(f"Waiting for {names}")
+            return None
+
+    def refuse(self, reason: str) -> None:
+        self._answer({"refused": [reason]})
+
+    def ready(self) -> None:
+        self._answer({"ready": True})
+        # The others hang up first, so that the port is free here at once.
+        for _, connection in self.others.values():
+            connection.settimeout(5)
+            _receive(connection)
+
+    def _answer(self, value: Mapping[str, Any]) -> None:
+        for _, connection in self.others.values():
+            try:
+                connection.sendall(json.dumps(value).encode() + b"\n")
+            except OSError:
+                continue
+
+
+def join(hello: Hello, address: str, port: int, patience_s: float, tell: Tell) -> None:
+    """Another machine's side: waits for the main machine's port, says hello, and waits until all is ready.
+
+    Raises Stop where the main machine does not come, refuses, or stops.
+    """
+    connection = _connect(address, port, patience_s, tell)
+    with connection:
+        connection.sendall(json.dumps(hello.__dict__).encode() + b"\n")
+        connection.settimeout(patience_s)
+        for expected in ("accepted", "ready"):
+            answer = _receive(connection)
+            if not isinstance(answer, dict):
+                raise Stop("The main machine has stopped.", "Its own output says why.")
+            if problems := answer.get("refused"):
+                raise Stop("The machines cannot train together:\n" + "\n".join(f"  {problem}" for problem in problems))
+            if not answer.get(expected):
+                raise Stop(f"Something else than the main machine answers at {address}:{port}.", "Check `nodes.port`.")
+            tell("Same recipe and packages as machine 0; it prepares the data" if expected == "accepted" else "Ready")
+
+
+def _connect(address: str, port: int, patience_s: float, tell: Tell) -> socket.socket:
+    deadline, told = time.monotonic() + patience_s, 0.0
+    while True:
+        try:
+            return socket.create_connection((address, port), timeout=10)
+        except OSError as error:
+            now = time.monotonic()
+            if now >= deadline:
+                raise Stop(
+                    f"The main machine does not answer at {address}:{port}: {error.strerror or error}.",
+                    "Start run_node0.sh there; check MAIN_NODE_IP, and that no firewall closes the port.",
+                ) from None
+            if now - told >= TELL_EVERY_S:
+                tell(f"Waiting for the main machine at {address}:{port}")
+                told = now
+            time.sleep(1)
+
+
+def _receive(connection: socket.socket) -> Any:
+    """The next line's JSON; None where the other side has hung up, says nothing in time, or talks nonsense."""
+    line = b""
+    if connection.gettimeout() is None:
+        connection.settimeout(10)
+    try:
+        # Byte by byte, so that nothing of the next line is taken.
+        while not line.endswith(b"\n") and len(line) < MOST_BYTES:
+            if not (byte := connection.recv(1)):
+                return None
+            line += byte
+        return json.loads(line)
+    except (OSError, ValueError):
+        return None

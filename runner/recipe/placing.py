@@ -1,0 +1,67 @@
+"""Rules about where a recipe runs: the cluster, plain machines, or both, and that their counts agree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from runner.problem import Problem
+from runner.recipe.changes import Change
+from runner.recipe.recipe import Recipe
+
+
+def somewhere(recipe: Recipe) -> Iterator[Problem]:
+    if "openshift" not in recipe.settings and "nodes" not in recipe.settings:
+        yield recipe.document.problem(
+            ("machines",),
+            "The recipe says what machines it needs, and not where they are.",
+            "Give the section `openshift` (a cluster), or `nodes` (plain machines), or both.",
+            key=True,
+        )
+
+
+def counts_agree(recipe: Recipe) -> Iterator[Problem]:
+    """`nodes` names the machines that `machines` counts."""
+    if "nodes" not in recipe.settings:
+        return
+    counts, stated = recipe.gpu_counts, recipe.machines
+    if len(counts) != stated.nodes:
+        yield recipe.document.problem(
+            ("nodes", "machines"),
+            f"`nodes` names {len(counts)} machine{'s' if len(counts) > 1 else ''}, and `machines.nodes` is {stated.nodes}.",
+            f"Name {stated.nodes}, or write `nodes: {len(counts)}` in `machines`.",
+            key=True,
+        )
+    elif max(counts) != stated.gpus_per_node:
+        yield recipe.document.problem(
+            ("nodes", "machines"),
+            f"`nodes` uses up to {max(counts)} GPUs of a machine, and `machines.gpus_per_node` is {stated.gpus_per_node}.",
+            f"Write `gpus_per_node: {max(counts)}` in `machines`, or other `gpus` here.",
+            key=True,
+        )
+    for index, machine in enumerate(recipe.nodes.machines):
+        if len(set(machine.gpus)) < len(machine.gpus):
+            yield recipe.document.problem(
+                ("nodes", "machines", index, "gpus"), "A GPU is named twice.", "Name each GPU of a machine once."
+            )
+
+
+def equal_on_the_cluster(recipe: Recipe) -> Iterator[Problem]:
+    if "nodes" in recipe.settings and "openshift" in recipe.settings and len(set(recipe.gpu_counts)) > 1:
+        shown = ", ".join(map(str, recipe.gpu_counts))
+        yield recipe.document.problem(
+            ("nodes", "machines"),
+            f"The plain machines use {shown} GPUs, and a job on the cluster has equally many on each machine.",
+            "Use equally many on each, or make two recipes, one for the cluster and one for the plain machines.",
+            key=True,
+        )
+
+
+def on_one_machine(recipe: Recipe, gpus: int, by: str, why: str) -> list[Change]:
+    """What puts a recipe on this one machine with so many GPUs, or processes in their place."""
+    here = [{"address": "localhost", "gpus": list(range(gpus))}]
+    plain = [Change("nodes.machines", None, here, by, "this machine")] if "nodes" in recipe.settings else []
+    return [
+        Change("machines.nodes", None, 1, by, "this machine"),
+        Change("machines.gpus_per_node", None, gpus, by, why),
+        *plain,
+    ]

@@ -1,0 +1,121 @@
+"""Scenario causal-lm: a language model goes on learning from plain text, in blocks of equal length."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from runner import catalog
+from runner.plan import Place, Plan
+from runner.recipe.changes import Change
+from runner.recipe.recipe import Recipe
+from runner.scenarios import axolotl
+
+LIGER = "axolotl.integrations.liger.LigerPlugin"
+
+
+def translate(recipe: Recipe, place: Place) -> Plan:
+    config = {
+        **axolotl.model(recipe),
+        **cross_entropy(recipe),
+        **blocks(recipe, place),
+        **training(recipe, place),
+    }
+    return axolotl.plan(recipe, place, config, data=plain_text(recipe))
+
+
+def validates(recipe: Recipe) -> bool:
+    """Whether the recipe gives validation data; without, nothing is evaluated and the last weights are kept."""
+    data = recipe.data
+    return bool(data.validation_split or data.validation_path or data.validation_share)
+
+
+def blocks(recipe: Recipe, place: Place) -> dict[str, Any]:
+    """Prepared blocks: rows of `input_ids`, `labels` and `attention_mask`, which Axolotl takes as they are where
+    `type` is empty."""
+
+    def dataset(name: str) -> dict[str, Any]:
+        return {"path": f"{place.data_dir}/{name}.parquet", "ds_type": "parquet", "split": "train", "type": ""}
+
+    return {
+        "datasets": [dataset("train")],
+        **({"test_datasets": [dataset("validation")]} if validates(recipe) else {}),
+        "val_set_size": 0,
+        "dataset_prepared_path": f"{place.scratch_dir}/tokenised",
+    }
+
+
+def cross_entropy(recipe: Recipe) -> dict[str, Any]:
+    """How the loss is computed. The logits of a micro batch hold micro batch × sequence length × vocabulary numbers:
+    for Gemma's 262,144 words that is more than all its weights."""
+    chosen = recipe.train.cross_entropy
+    if chosen == "auto":
+        known = recipe.model_facts and recipe.model_facts.model_type in catalog.fused_loss_models()
+        chosen = "fused" if known else "chunked"
+    return {
+        "fused": {
+            "plugins": [LIGER],
+            "liger_fused_linear_cross_entropy": True,
+            # Only the loss: the plugin's other kernels each change the arithmetic a little, and stay as Axolotl has them.
+            "liger_rope": False,
+            "liger_rms_norm": False,
+            "liger_glu_activation": False,
+        },
+        "chunked": {"chunked_cross_entropy": True},
+        "plain": {},
+    }[chosen]
+
+
+def training(recipe: Recipe, place: Place) -> dict[str, Any]:
+    """Optimisation by steps; evaluated, and the best kept, only where there is validation data."""
+    train = recipe.train
+    config = axolotl.training(recipe, place) | {
+        "eval_batch_size": train.eval_batch_size or train.micro_batch_size,
+        "save_strategy": "steps",
+        "save_steps": train.save_steps,
+    }
+    if validates(recipe):
+        config |= {"eval_strategy": "steps", "eval_steps": train.eval_steps}
+    else:
+        for setting in ("eval_batch_size", "metric_for_best_model", "greater_is_better"):
+            del config[setting]
+        config |= {"eval_strategy": "no", "load_best_model_at_end": False}
+    if named := recipe.settings.get("resume_from"):
+        path = named if named.startswith("/") else f"{place.checkpoints_dir}/{named}"
+        config |= {"resume_from_checkpoint": path, "auto_resume_from_checkpoints": False}
+    return config
+
+
+def plain_text(recipe: Recipe) -> dict[str, Any]:
+    """What `runner.execute.data.plain_text` must prepare."""
+    data = recipe.data
+    return {
+        "kind": "plain-text",
+        "hub": data.hub,
+        "revision": data.revision,
+        "subset": data.subset,
+        "split": data.split,
+        "validation_split": data.validation_split,
+        "path": str(recipe.folder / data.path) if data.path else None,
+        "validation_path": str(recipe.folder / data.validation_path) if data.validation_path else None,
+        "validation_share": data.validation_share,
+        "text": data.text,
+        "seed": data.seed,
+        "sequence_len": recipe.model.sequence_len,
+        # So that preparing can say how many steps the blocks make.
+        "effective_batch_size": axolotl.effective_batch_size(recipe),
+        "epochs": recipe.train.epochs,
+        "warmup_steps": recipe.train.warmup_steps,
+        "eval_steps": recipe.train.eval_steps if validates(recipe) else None,
+    }
+
+
+def rehearsal(recipe: Recipe, by: str) -> Iterator[Change]:
+    """What stands in for this scenario's own settings in a rehearsal, before its data is prepared."""
+    yield Change("model.sequence_len", None, min(64, recipe.model.sequence_len), by, "short blocks make quick steps")
+    yield Change("train.cross_entropy", None, "plain", by, "the fused and chunked ones are compiled for a GPU")
+    if not recipe.data.validation_share:
+        why = "the sample is one file, and learning is judged on documents that it did not see"
+        yield Change("data.validation_split", None, None, by, why)
+        yield Change("data.validation_path", None, None, by, why)
+        yield Change("data.validation_share", None, 0.1, by, why)

@@ -1,0 +1,362 @@
+"""Target nodes: start scripts for plain machines, and what they do before and while they train."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from runner.emit import emit
+from runner.execute import meeting, node, twin
+from runner.execute.meeting import Hello
+from runner.files import write_all
+from runner.problem import Stop
+from runner.recipe.changes import from_options
+from runner.recipe.check import load
+from tests.conftest import ROOT
+
+GEMMA = ROOT / "recipes" / "gemma.yaml"
+SAMPLE = ROOT / "recipes" / "data" / "gemma-sample.txt"
+
+
+def scripts(folder: Path, *options: str) -> list[Path]:
+    """The emitted folder of the Gemma recipe with settings changed."""
+    recipe, _, _ = load(GEMMA, from_options(options))
+    write_all(folder, emit(recipe, ("nodes",)))
+    return sorted((folder / "nodes").glob("run_node*.sh"))
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return probe.getsockname()[1]
+
+
+def start(script: Path, **env: str) -> subprocess.Popen:
+    known = {name: value for name, value in os.environ.items() if name not in ("GPUS", "TOTAL_GPUS", "MAIN_NODE_IP")}
+    return subprocess.Popen(
+        ["bash", str(script)],
+        env=known | {"PYTHONPATH": str(ROOT)} | env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def finish(process: subprocess.Popen, timeout: float) -> str:
+    """What a script printed; it and all its processes are ended where it takes too long."""
+    try:
+        return process.communicate(timeout=timeout)[0]
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+# What is written
+
+
+@pytest.mark.parametrize(
+    ("counts", "batch"), [([2, 2], 128), ([4, 4], 256), ([2, 2, 2], 192), ([1], 32), ([2, 4, 1], 224)]
+)
+def test_each_machine_gets_a_script_with_its_own_rank_and_gpus(counts, batch, tmp_path):
+    machines = [{"address": f"10.0.0.{rank}", "gpus": list(range(count))} for rank, count in enumerate(counts)]
+    found = scripts(
+        tmp_path,
+        f"nodes.machines={json.dumps(machines)}",
+        f"machines.nodes={len(counts)}",
+        f"machines.gpus_per_node={max(counts)}",
+        f"train.effective_batch_size={batch}",
+    )
+    assert [file.name for file in found] == [f"run_node{rank}.sh" for rank in range(len(counts))]
+    for rank, file in enumerate(found):
+        text = file.read_text()
+        assert f"\nNODE_RANK={rank}\n" in text
+        assert f'\nGPUS="${{GPUS:-{",".join(map(str, range(counts[rank])))}}}"\n' in text
+        assert f'\nTOTAL_GPUS="${{TOTAL_GPUS:-{sum(counts)}}}"\n' in text
+        assert '\nMAIN_NODE_IP="${MAIN_NODE_IP:-10.0.0.0}"\n' in text
+        assert f"\nexport PET_NNODES={len(counts)}\n" in text
+    config = (tmp_path / "nodes" / "axolotl.yaml").read_text()
+    assert f"world_size: {sum(counts)}\n" in config
+    assert f"effective_batch_size: {batch}\n" in config
+
+
+def test_every_line_of_a_script_has_a_comment_before_it(tmp_path):
+    looked_at = 0
+    for file in scripts(tmp_path):
+        lines = file.read_text().splitlines()
+        for number, line in enumerate(lines):
+            if line and not line.startswith("#"):
+                looked_at += 1
+                assert lines[number - 1].startswith("# "), f"{file.name}:{number + 1}: {line}"
+    assert looked_at > 40
+
+
+def test_bash_can_read_the_scripts(tmp_path):
+    for file in scripts(tmp_path):
+        assert subprocess.run(["bash", "-n", str(file)], capture_output=True, text=True).stderr == ""
+
+
+def test_shellcheck_finds_nothing_wrong(tmp_path):
+    checker = shutil.which("shellcheck", path=str(Path(sys.executable).parent)) or shutil.which("shellcheck")
+    if checker is None:
+        pytest.skip("shellcheck is not installed; `make install` brings it")
+    done = subprocess.run([checker, *map(str, scripts(tmp_path))], capture_output=True, text=True)
+    assert done.stdout + done.stderr == ""
+
+
+def test_the_scripts_can_be_run_as_they_are(recipe_command, tmp_path):
+    done = recipe_command("render", GEMMA, "--out", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert os.access(tmp_path / "nodes" / "run_node0.sh", os.X_OK)
+    assert not (tmp_path / "pytorchjob.yaml").exists()
+
+
+def test_a_recipe_without_plain_machines_gets_no_scripts(recipe_command, tmp_path):
+    done = recipe_command("render", ROOT / "recipes" / "survival.yaml", "--target", "nodes", "--out", tmp_path)
+    assert (done.returncode, done.stderr) == (
+        1,
+        "The recipe `survival` has no section `nodes`, so there are no scripts for plain machines.\n"
+        "Add the section; `recipes/gemma.yaml` has one to copy.\n",
+    )
+
+
+def test_a_recipe_without_a_cluster_gets_no_job(recipe_command, tmp_path):
+    done = recipe_command("render", GEMMA, "--target", "pytorchjob", "--out", tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith("The recipe `gemma` has no section `openshift`, so it cannot go to a cluster.\n")
+
+
+def test_a_recipe_may_name_a_cluster_and_plain_machines(tmp_path):
+    site = {"namespace": "text", "claims": [{"name": "models", "mount": "/shared/models"}]}
+    recipe, _, _ = load(GEMMA, from_options([f"openshift={json.dumps(site)}"]))
+    files = {artifact.path: artifact.text for artifact in emit(recipe)}
+    assert {"pytorchjob.yaml", "axolotl.yaml", "nodes/axolotl.yaml", "nodes/run_node1.sh"} <= set(files)
+    assert "output_dir: /shared/models/gemma/checkpoints" in files["axolotl.yaml"]
+    assert 'nprocPerNode: "2"' in files["pytorchjob.yaml"].replace("'", '"')
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        ({}, "the main machine's address is still <MAIN_NODE_IP>; fill it in in the recipe (nodes.machines), or set MAIN_NODE_IP."),
+        ({"MAIN_NODE_IP": "10.0.0.1", "GPUS": "2 3"}, "GPUS is 2 3; write GPU numbers with commas between them, like 2,3."),
+        ({"MAIN_NODE_IP": "10.0.0.1", "TOTAL_GPUS": "four"}, "TOTAL_GPUS is four; write how many GPUs all machines use together."),
+    ],
+)  # fmt: skip
+def test_a_script_refuses_what_is_not_filled_in(env, said, tmp_path):
+    script = scripts(tmp_path, f"nodes.output_dir={tmp_path}/out")[1]
+    process = start(script, **env)
+    assert finish(process, 30) == f"run_node1.sh: {said}\n"
+    assert process.returncode == 2
+
+
+def test_a_script_names_the_missing_python(tmp_path):
+    script = scripts(tmp_path, f"nodes.output_dir={tmp_path}/out", "nodes.python=/nowhere/python")[0]
+    process = start(script, MAIN_NODE_IP="127.0.0.1")
+    assert "there is no /nowhere/python on this machine" in finish(process, 30)
+    assert process.returncode == 2
+
+
+def hello(rank=0, **facts) -> Hello:
+    return Hello(**{"rank": rank, "gpus": 2, "fingerprint": "aa", "versions": {"torch": "2.13.0"}} | facts)
+
+
+def meet(*others: Hello, nodes: int, patience_s: float = 20):
+    """A main machine and others in threads; returns what each side raised or was told."""
+    port, ends = free_port(), {}
+
+    def other(key, who):
+        try:
+            meeting.join(who, "127.0.0.1", port, patience_s, lambda text: None)
+            ends[key] = "ready"
+        except Stop as stop:
+            ends[key] = stop.text
+
+    threads = [threading.Thread(target=other, args=(key, who)) for key, who in enumerate(others)]
+    for thread in threads:
+        thread.start()
+    try:
+        # Late, so that the others wait for the port.
+        time.sleep(1.5)
+        with meeting.Main(hello(), nodes, port, patience_s, lambda text: None) as main:
+            ends["counts"] = main.gather()
+            main.ready()
+    except Stop as stop:
+        ends["main"] = stop.text
+    for thread in threads:
+        thread.join(30)
+    return ends
+
+
+def test_equal_machines_meet_in_any_order_and_with_any_number_of_gpus():
+    ends = meet(hello(2, gpus=1), hello(1, gpus=4), nodes=3)
+    assert ends == {"counts": [2, 4, 1], 0: "ready", 1: "ready"}
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({"fingerprint": "bb"}, "machine 1 has another recipe (bb) than machine 0 (aa); copy the folder of scripts anew to both"),
+        ({"versions": {"torch": "2.12.0"}}, "machine 1 has torch 2.12.0, and machine 0 has 2.13.0; install the same"),
+        ({"versions": {}}, "machine 1 has torch none, and machine 0 has 2.13.0; install the same"),
+        ({"rank": 0}, "a second machine says that it is machine 0; start each script once"),
+    ],
+)  # fmt: skip
+def test_a_machine_that_differs_is_refused_on_both_sides(facts, said):
+    ends = meet(hello(**{"rank": 1} | facts), nodes=2)
+    assert ends["main"] == ends[0] == f"The machines cannot train together:\n  {said}"
+
+
+def test_a_machine_that_does_not_come_is_named():
+    assert meet(nodes=2, patience_s=1) == {
+        "main": "Not all machines came: run_node1.sh did not start in time.\nStart them, and this one again."
+    }
+
+
+def test_a_main_machine_that_does_not_come_is_named():
+    port = free_port()
+    with pytest.raises(Stop, match=rf"The main machine does not answer at 127.0.0.1:{port}: "):
+        meeting.join(hello(1), "127.0.0.1", port, 0.5, lambda text: None)
+
+
+def test_whoever_only_knocks_is_no_machine():
+    port, found = free_port(), []
+    with meeting.Main(hello(), 2, port, 20, lambda text: None) as main:
+        thread = threading.Thread(target=lambda: found.extend(main.gather()))
+        thread.start()
+        socket.create_connection(("127.0.0.1", port)).close()
+        other = threading.Thread(
+            target=lambda: meeting.join(hello(1), "127.0.0.1", port, 20, lambda text: None), daemon=True
+        )
+        other.start()
+        thread.join(20)
+        main.ready()
+        other.join(20)
+    assert found == [2, 2]
+
+
+def test_a_results_folder_that_is_not_shared_is_named(tmp_path, monkeypatch):
+    recipe, _, _ = load(GEMMA, from_options([f"nodes.output_dir={tmp_path}/out"]))
+    monkeypatch.setattr(node, "PATIENCE_WITH_STORAGE_S", 0.0)
+    with pytest.raises(Stop) as stop:
+        node._shared(recipe, 1)
+    assert stop.value.text.startswith(f"Machine 1 does not see what machine 0 wrote into `{tmp_path}/out`.\n")
+
+
+def test_a_results_folder_of_another_run_is_left_alone(tmp_path):
+    recipe, _, _ = load(GEMMA, from_options([f"nodes.output_dir={tmp_path}"]))
+    (tmp_path / "run.json").write_text('{"fingerprint": "another"}')
+    with pytest.raises(Stop, match="holds a run of this recipe as it was before it changed, or of other GPUs"):
+        node.lead(recipe, [2, 2], 4, accelerator=False, tell=lambda text: None)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["run.json"]
+
+
+# What is trained
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory) -> dict[str, Path]:
+    """A twin, and texts of a number of blocks that any 1 to 3 processes share without a rest, because what is left over
+    is shared differently."""
+    folder = tmp_path_factory.mktemp("small")
+    recipe, _, _ = load(GEMMA)
+    documents = SAMPLE.read_text("utf-8").strip().split("\n\n")
+    words = twin.tokenizer(documents, folder / "model")
+    twin.build(recipe.model_facts, layers=2, seed=1, folder=folder / "model")
+    files = {"model": folder / "model"}
+    for name, ordered, most in (("train", documents, 40), ("validation", documents[::-1], 12)):
+        for count in range(most, 0, -1):
+            blocks = sum(len(ids) + 1 for ids in words(ordered[:count])["input_ids"]) // 64
+            if blocks and blocks % 6 == 0:
+                break
+        assert blocks >= 6
+        files[name] = folder / f"{name}.txt"
+        files[name].write_text("\n\n".join(ordered[:count]))
+    return files
+
+
+def trained(folder: Path, small: dict[str, Path], machines: list[int], accumulation: int, **env: str) -> dict:
+    """The scripts of a run on this machine's processors, all started; the run's summary and steps.
+
+    machines: GPUs of each in the recipe; env `GPUS_1` is GPUS of machine 1.
+    """
+    port = free_port()
+    found = scripts(
+        folder,
+        f"model.base={small['model']}",
+        "model.precision=fp32",
+        "model.attention=sdpa",
+        "model.gradient_checkpointing=false",
+        "model.sequence_len=64",
+        "train.cross_entropy=plain",
+        "train.micro_batch_size=2",
+        "train.eval_batch_size=2",
+        f"train.gradient_accumulation_steps={accumulation}",
+        "train.effective_batch_size=",
+        "train.epochs=1",
+        "train.warmup_steps=1",
+        "train.learning_rate=0.005",
+        "train.optimizer=adamw_torch",
+        "train.logging_steps=1",
+        "data.hub=",
+        "data.validation_split=",
+        f"data.path={small['train']}",
+        f"data.validation_path={small['validation']}",
+        "demo.questions=",
+        f"machines.nodes={len(machines)}",
+        f"machines.gpus_per_node={max(machines)}",
+        f"nodes.machines={json.dumps([{'address': '127.0.0.1', 'gpus': list(range(gpus))} for gpus in machines])}",
+        f"nodes.port={port}",
+        f"nodes.output_dir={folder}/out",
+        f"nodes.python={sys.executable}",
+    )
+    shared = {
+        "ACCELERATE_USE_CPU": "true",
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        **{name: value for name, value in env.items() if not name.startswith("GPUS_")},
+    }
+    own = [{"GPUS": env[f"GPUS_{rank}"]} if f"GPUS_{rank}" in env else {} for rank in range(len(machines))]
+    # The main one last: the others wait for its port.
+    processes = [start(found[rank], **shared, **own[rank]) for rank in reversed(range(len(machines)))]
+    said = [finish(process, 400) for process in processes]
+    assert [process.returncode for process in processes] == [0] * len(machines), "\n\n".join(said)[-6000:]
+    out = folder / "out"
+    return json.loads((out / "training_summary.json").read_text()) | {
+        "said": said,
+        "losses": [entry["loss"] for entry in json.loads((out / "training_history.json").read_text())["steps"]],
+    }
+
+
+def test_two_machines_make_the_losses_of_one_process_on_the_same_batches(small, tmp_path):
+    """Machine 1 is given two GPUs where the recipe says one, so the machines are uneven and the figures follow."""
+    two = trained(tmp_path / "two", small, [1, 1], 1, GPUS_1="0,1", TOTAL_GPUS="3")
+    one = trained(tmp_path / "one", small, [1], 3)
+    assert (two["world_size"], two["backend"], two["effective_batch_size"]) == (3, "gloo", 6)
+    assert (one["world_size"], one["backend"], one["effective_batch_size"]) == (1, None, 6)
+    assert len(one["losses"]) == one["steps"] == two["steps"] > 5
+    assert two["losses"] == pytest.approx(one["losses"], abs=1e-4)
+    assert two["best_validation_loss"] == pytest.approx(one["best_validation_loss"], abs=1e-4)
+    assert one["losses"][-1] < one["losses"][0] - 0.3
+    assert (tmp_path / "two" / "out" / "train-node1.log").stat().st_size > 0
+    assert re.search(r"nodes.machines.1.gpus: \[0\] → \[0, 1\]", "".join(two["said"]))
+
+
+def test_gpus_that_do_not_add_up_are_refused_on_every_machine(small, tmp_path):
+    with pytest.raises(AssertionError) as failed:
+        trained(tmp_path, small, [1, 1], 1, GPUS_1="0,1")
+    assert str(failed.value).count("The machines use 1 + 2 = 3 GPUs together, and TOTAL_GPUS is 2.") == 2
+    assert str(failed.value).count("Set TOTAL_GPUS=3 on every machine, or change GPUS.") == 2
