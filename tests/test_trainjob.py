@@ -24,8 +24,10 @@ EVERYTHING = (
 
 
 def plan_of(path, *options):
+    if "openshift" not in load(path)[0].settings:
+        return None
     recipe, _, _ = load(path, from_options(options))
-    return translate(recipe, kubernetes.place(recipe)) if recipe.settings.get("openshift") else None
+    return translate(recipe, kubernetes.place(recipe))
 
 
 def jobs(target, *options, path=SURVIVAL) -> list[dict]:

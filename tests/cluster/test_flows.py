@@ -19,9 +19,9 @@ GPU = "NVIDIA-L40S"
 
 
 def manifests(path, target, *sets):
-    recipe, _, _ = load(path, changing.from_options(sets))
-    if not recipe.settings.get("openshift"):
+    if "openshift" not in load(path)[0].settings:
         return []
+    recipe, _, _ = load(path, changing.from_options(sets))
     plan = translate(recipe, kubernetes.place(recipe))
     texts = [file.text for file in render(plan, (target,)) if file.path.endswith(".yaml")]
     documents = [document for text in texts for document in yaml.safe_load_all(text)]
