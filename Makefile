@@ -30,8 +30,8 @@ test-long: install
 	$(BIN)/python -m pytest -m long
 
 lint: install
-	$(BIN)/ruff check runner tests benchmarks schemas
-	$(BIN)/ruff format --check runner tests benchmarks schemas
+	$(BIN)/ruff check runner tests benchmarks schemas container
+	$(BIN)/ruff format --check runner tests benchmarks schemas container
 
 # Rewrites what is generated; look at `git diff` before committing.
 schemas: install

@@ -22,6 +22,10 @@ class Place:
     config_dir: the emitted configs; data_dir: prepared data; run_dir: results, shared by all machines;
     scratch_dir: this machine's own, may be lost.
     accelerator: whether there are GPUs; without, processes talk over gloo and DDP stands in for sharding.
+    prepared: whether data, and the model where there is one, lie ready before training starts, which then needs no network.
+    model_dir: where the base model lies once it has been fetched; None where training fetches it from the hub itself.
+    run_key: names the checkpoints of one recipe, where nobody looks after the run folder: training goes on from what it
+    finds there, and must not go on from those of the recipe as it was before it changed.
     """
 
     config_dir: str
@@ -29,6 +33,9 @@ class Place:
     run_dir: str
     scratch_dir: str
     accelerator: bool = True
+    prepared: bool = False
+    model_dir: str | None = None
+    run_key: str = ""
 
     def below(self, folder: str) -> Place:
         """This place for one stage of several: configs, results and scratch in folders of its own, data shared."""
@@ -42,8 +49,13 @@ class Place:
         )
 
     @property
+    def tokenised_dir(self) -> str:
+        """Tokenised rows: beside the data where everything is prepared ahead, else each machine's own."""
+        return f"{self.data_dir if self.prepared else self.scratch_dir}/tokenised"
+
+    @property
     def checkpoints_dir(self) -> str:
-        return f"{self.run_dir}/checkpoints"
+        return f"{self.run_dir}/checkpoints" + (f"/{self.run_key}" if self.run_key else "")
 
     @property
     def best_model_dir(self) -> str:
@@ -97,6 +109,7 @@ class Stage:
     folder: where its files and results lie, below the plan's; empty where the plan has one stage.
     reads: the stages whose results it reads, each with the beginnings of the files' names; () means all of them.
     gates, evaluation: what it must prove, and how that is measured, read by `runner.execute.evaluate`.
+    model: what must be fetched into `place.model_dir` first (`base`, `revision`); None where there is nothing to fetch.
     """
 
     name: str
@@ -113,6 +126,7 @@ class Stage:
     reads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     gates: tuple[Gate, ...] = ()
     evaluation: Mapping[str, Any] = field(default_factory=dict)
+    model: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+# Axolotl would otherwise report each of its runs to its makers, and wait for an answer where there is no network.
+os.environ["AXOLOTL_DO_NOT_TRACK"] = "1"
+
 ROOT = Path(__file__).resolve().parent.parent
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
 # Recipes that name a cluster; others are for plain machines.

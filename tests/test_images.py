@@ -37,7 +37,7 @@ def plan_of(path, *sets):
 
 def manifest(path, *sets):
     files = {artifact.path: artifact.text for artifact in render(plan_of(path, *sets))}
-    return yaml.safe_load(files["pytorchjob.yaml"])
+    return yaml.safe_load(next(text for name, text in files.items() if name.endswith("pytorchjob.yaml")))
 
 
 def pod(path, *sets):

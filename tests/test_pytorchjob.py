@@ -50,7 +50,7 @@ def test_the_container_is_called_pytorch_and_trains_through_torchrun():
     (container,) = pod()["containers"]
     assert container["name"] == "pytorch"
     assert container["command"] == ["axolotl", "train", "/etc/recipe-runner/axolotl.yaml", "--launcher", "torchrun"]
-    assert container["ports"] == [{"name": "pytorchjob-port", "containerPort": 23456}]
+    assert container["ports"][0] == {"name": "pytorchjob-port", "containerPort": 23456}
 
 
 def test_nothing_is_set_that_the_operator_sets():

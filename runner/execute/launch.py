@@ -124,15 +124,19 @@ _MEANINGS = (
 _ERROR_LINE = re.compile(r"^(?:\[rank\d+\]: )?\s*(?:[\w.]+\.)?(?:\w*(?:Error|Exception)|TrainingStopped)\b.*$")
 
 
+def meaning(log: str) -> str:
+    """What the end of a log means, in words with a remedy; empty where it says nothing known."""
+    return next((text for pattern, text in _MEANINGS if re.search(pattern, log)), "")
+
+
 def _reason(run_dir: Path, log: Path, code: int) -> str:
     stopped = read_json(run_dir / "stopped.json")
     if isinstance(stopped, dict):
         return f"Training was stopped. {stopped['message']}\nThe whole log: {log}"
     tail = log.read_text(encoding="utf-8", errors="replace")[-20_000:]
     errors = [line.strip() for line in tail.splitlines() if _ERROR_LINE.match(line) and "ChildFailedError" not in line]
-    meaning = next((text for pattern, text in _MEANINGS if re.search(pattern, tail)), "")
     said = f"\nIt said: {errors[-1][:300]}" if errors else ""
     ended = f"It was ended by signal {-code}." if code < 0 else ""
     return "\n".join(
-        part for part in (f"Training failed. {meaning or ended}".strip() + said, f"The whole log: {log}") if part
+        part for part in (f"Training failed. {meaning(tail) or ended}".strip() + said, f"The whole log: {log}") if part
     )

@@ -147,10 +147,10 @@ def plan(recipe: Recipe, place: Place, config: dict[str, Any], data: Mapping[str
             "backend": "nccl" if place.accelerator else "gloo",
             **facts,
             **time_limit(recipe),
-            "demo": _demo(recipe),
+            "demo": _demo(recipe, place),
         },
     }
-    whole = with_advanced(recipe, config | shared | plugin)
+    whole = with_advanced(recipe, _local_model(config, place) | shared | plugin)
     return Plan(
         name=recipe.name,
         scenario=recipe.scenario,
@@ -176,6 +176,7 @@ def plan(recipe: Recipe, place: Place, config: dict[str, Any], data: Mapping[str
                 env=environment(recipe, place),
                 machines=runs_on,
                 shm_gib=min(8, max(1, runs_on.memory_gib // 4)),
+                model={"base": recipe.model.base, "revision": recipe.model.revision} if place.model_dir else None,
             ),
         ),
     )
@@ -198,10 +199,17 @@ def environment(recipe: Recipe, place: Place) -> dict[str, str]:
     }
 
 
-def _demo(recipe: Recipe) -> dict[str, Any]:
+def _local_model(config: dict[str, Any], place: Place) -> dict[str, Any]:
+    """The config with the base model that was fetched ahead in place of its name on the hub."""
+    if place.model_dir is None:
+        return config
+    return {key: value for key, value in config.items() if key != "revision_of_model"} | {"base_model": place.model_dir}
+
+
+def _demo(recipe: Recipe, place: Place) -> dict[str, Any]:
     return {
-        "base_model": recipe.model.base,
-        "revision": recipe.model.revision,
+        "base_model": place.model_dir or recipe.model.base,
+        "revision": "main" if place.model_dir else recipe.model.revision,
         "system_prompt": recipe.data.get("system_prompt"),
         "chat": "chat_template" in recipe.data,
         "questions": [question for _, question in recipe.demo_questions],

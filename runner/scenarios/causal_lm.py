@@ -38,7 +38,7 @@ def blocks(recipe: Recipe, place: Place) -> dict[str, Any]:
         "datasets": [dataset("train")],
         **({"test_datasets": [dataset("validation")]} if validates(recipe) else {}),
         "val_set_size": 0,
-        "dataset_prepared_path": f"{place.scratch_dir}/tokenised",
+        "dataset_prepared_path": place.tokenised_dir,
     }
 
 

@@ -49,7 +49,7 @@ def settings(recipe: Recipe, place: Place) -> dict[str, Any]:
         "datasets": [dataset("train")],
         "test_datasets": [dataset("validation")],
         "val_set_size": 0,
-        "dataset_prepared_path": f"{place.scratch_dir}/tokenised",
+        "dataset_prepared_path": place.tokenised_dir,
     }
 
 

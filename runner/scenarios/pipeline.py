@@ -44,6 +44,7 @@ def translate(recipe: Recipe, place: Place) -> Plan:
         fingerprint=recipe.fingerprint,
         place=place,
         site=recipe.settings.get("openshift") or {},
+        code_from_git=recipe.code_from_git,
         stages=stages,
         facts={
             "world_size": axolotl.machines(recipe).world_size,

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from runner.plan import Artifact, Place, Plan, Stage
 from runner.recipe.recipe import Recipe
-from runner.targets import kubernetes, nodes, pytorchjob
+from runner.targets import kubernetes, nodes, pytorchjob, trainjob
 
 # A new target costs one line here.
 TARGETS = {
     "pytorchjob": pytorchjob.render,
+    "trainjob": trainjob.render,
     "nodes": nodes.render,
 }
-
-DEFAULT = ("pytorchjob",)
 
 
 def place(recipe: Recipe, target: str | None = None) -> Place:
@@ -23,25 +25,37 @@ def place(recipe: Recipe, target: str | None = None) -> Place:
     return kubernetes.place(recipe)
 
 
+def default(site: Mapping[str, Any]) -> tuple[str, ...]:
+    """What a cluster takes: OpenShift AI 3.6 has no PyTorchJob any more, and before it that is the job that is known.
+
+    site: the recipe's section `openshift`.
+    """
+    return ("trainjob",) if trainjob.patched(site) else ("pytorchjob",)
+
+
 def named(recipe: Recipe) -> tuple[str, ...]:
     """The targets that the recipe has a section for."""
-    cluster = DEFAULT if "openshift" in recipe.settings else ()
+    cluster = default(recipe.openshift) if "openshift" in recipe.settings else ()
     return (*cluster, *(("nodes",) if "nodes" in recipe.settings else ()))
 
 
-def render(plan: Plan, targets: tuple[str, ...] = DEFAULT) -> list[Artifact]:
-    """The engine's own configs, and what each target adds. Pure: the same plan gives the same bytes.
+def render(plan: Plan, targets: tuple[str, ...] = ()) -> list[Artifact]:
+    """The engine's own configs, and what each target adds; without targets the cluster's default one. Pure: the same
+    plan gives the same bytes.
 
     A plan of several stages gets a folder a stage, each rendered as a plan of its own.
     """
-    return [file for stage in plan.stages for file in _stage(plan.only(stage), stage, targets)]
+    if targets == ("nodes",):
+        return nodes.render(plan)
+    wanted = targets or default(plan.site)
+    return [file for stage in plan.stages for file in _stage(plan.only(stage), stage, wanted)]
 
 
 def _stage(plan: Plan, stage: Stage, targets: tuple[str, ...]) -> list[Artifact]:
-    if targets == ("nodes",):
-        return nodes.render(plan)
     artifacts = {file.path: file for file in stage.files}
     for target in targets:
-        artifacts |= {artifact.path: artifact for artifact in TARGETS[target](plan)}
+        # Of two targets the first one decides what `oc apply -k` takes: a recipe must not run twice at once.
+        new = {artifact.path: artifact for artifact in TARGETS[target](plan)}
+        artifacts |= {path: artifact for path, artifact in new.items() if path not in artifacts}
     below = f"{stage.folder}/" if stage.folder else ""
     return [Artifact(f"{below}{file.path}", file.text) for file in artifacts.values()]

@@ -69,3 +69,12 @@ def mounts(plan: Plan) -> list[dict[str, Any]]:
 def environment(plan: Plan) -> dict[str, str]:
     """Python looks there first, before what the image has installed."""
     return {"PYTHONPATH": FOLDER} if plan.code_from_git else {}
+
+
+def wrapped(plan: Plan, command: list[str]) -> list[str]:
+    """A command that clones the code and then becomes the given one, for a job that takes no init container."""
+    if plan.code_from_git is None:
+        return command
+    script = f'export GIT_TERMINAL_PROMPT=0\n{SCRIPT}shift 3\ncd /\nexec "$@"\n'
+    address = [plan.code_from_git["url"], plan.code_from_git["commit"], FOLDER]
+    return ["/bin/sh", "-c", script, CONTAINER, *address, *command]

@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 from runner.plan import Artifact, Plan, Stage
-from runner.targets import kubernetes
+from runner.targets import kubernetes, preparing
 from runner.text import yaml_text
 
 # The operator takes the master's port from the container port of this name, and looks for a container of that one.
@@ -18,22 +18,33 @@ def render(plan: Plan) -> list[Artifact]:
     (stage,) = plan.stages
     files = [kubernetes.claims(plan), kubernetes.config_map(plan, stage), _job_file(plan, stage)]
     files = [file for file in files if file.text]
-    return [*files, kubernetes.kustomization(plan, [file.path for file in files])]
+    listing = kubernetes.kustomization(plan, [file.path for file in files])
+    return [*files, listing, *preparing.render(plan, stage)]
 
 
 def _job_file(plan: Plan, stage: Stage) -> Artifact:
-    machines = stage.machines
-    header = (
-        f"# Made by recipe-runner from the recipe `{plan.name}` ({plan.fingerprint}): {machines.nodes} × "
-        f"{machines.gpus_per_node} {machines.gpu}. Change the recipe and render again.\n"
-    )
-    return Artifact("pytorchjob.yaml", header + yaml_text(job(plan, stage)))
+    text = kubernetes.header(plan, stage) + yaml_text(job(plan, stage))
+    return Artifact("pytorchjob.yaml", text)
 
 
 def job(plan: Plan, stage: Stage) -> dict[str, Any]:
     """The PyTorchJob of a stage: one pod spec for master and workers, nothing that the operator sets itself."""
+    spec = _spec(plan, stage)
+    return {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": {
+            "name": kubernetes.job_name(plan),
+            "namespace": plan.site["namespace"],
+            "labels": kubernetes.labels(plan, stage) | kubernetes.queue(plan),
+            "annotations": kubernetes.annotations(spec, plan, stage),
+        },
+        "spec": spec,
+    }
+
+
+def _spec(plan: Plan, stage: Stage) -> dict[str, Any]:
     site, machines = plan.site, stage.machines
-    queue = {"kueue.x-k8s.io/queue-name": site["queue"]} if site.get("queue") else {}
     replica = {
         "restartPolicy": site["restart_policy"],
         "template": kubernetes.pod_template(plan, stage, CONTAINER, [PORT]),
@@ -42,20 +53,12 @@ def job(plan: Plan, stage: Stage) -> dict[str, Any]:
     if machines.nodes > 1:
         replicas["Worker"] = {"replicas": machines.nodes - 1, **copy.deepcopy(replica)}
     return {
-        "apiVersion": "kubeflow.org/v1",
-        "kind": "PyTorchJob",
-        "metadata": {
-            "name": kubernetes.job_name(plan),
-            "namespace": site["namespace"],
-            "labels": kubernetes.labels(plan, stage) | queue,
+        # Text, as the operator's schema has it; a bare number is refused.
+        "nprocPerNode": str(max(1, machines.gpus_per_node)),
+        "runPolicy": {
+            "cleanPodPolicy": site["clean_pod_policy"],
+            "backoffLimit": site["backoff_limit"],
+            "activeDeadlineSeconds": round(site["deadline_hours"] * 3600),
         },
-        "spec": {
-            "nprocPerNode": str(max(1, machines.gpus_per_node)),
-            "runPolicy": {
-                "cleanPodPolicy": site["clean_pod_policy"],
-                "backoffLimit": site["backoff_limit"],
-                "activeDeadlineSeconds": round(site["deadline_hours"] * 3600),
-            },
-            "pytorchReplicaSpecs": replicas,
-        },
+        "pytorchReplicaSpecs": replicas,
     }

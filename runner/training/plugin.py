@@ -11,7 +11,7 @@ from axolotl.common.datasets import TrainDatasetMeta
 from axolotl.integrations.base import BasePlugin
 from axolotl.utils.dict import DictDefault
 
-from runner.training import blocks, leash, results, resume
+from runner.training import blocks, leash, metrics, results, resume
 from runner.training.blocks import EndOfLength
 from runner.training.checkpoints import MarkComplete
 from runner.training.history import History
@@ -73,7 +73,8 @@ class RecipePlugin(BasePlugin):
         self.history = History(settings)
         ends = [EndOfLength(settings.blocks)] if settings.blocks else []
         watchdog = Watchdog(settings, zero_loss_allowed=bool(cfg.rl))
-        return [watchdog, self.history, *ends, *time_limits(settings), MarkComplete()]
+        watching = [watchdog, self.history, *metrics.from_environment()]
+        return [*watching, *ends, *time_limits(settings), MarkComplete()]
 
     def post_train(self, cfg: DictDefault, model: Any) -> None:
         # Called twice, right after training and again after saving; the first time the clock is right.

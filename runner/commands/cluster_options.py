@@ -1,0 +1,95 @@
+"""What the commands for the cluster share."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from runner.commands.options import open_recipe, say
+from runner.plan import Plan, Stage
+from runner.problem import Stop
+
+stage_option = click.option("--stage", metavar="NAME", help="The stage of a recipe that has several.")
+
+
+def open_plan(path: str, sets: tuple[str, ...]) -> Plan:
+    """The plan of a recipe, as the cluster gets it."""
+    from runner.scenarios import translate
+    from runner.targets import kubernetes
+
+    recipe, _ = open_recipe(path, sets)
+    if not recipe.settings.get("openshift"):
+        raise Stop(
+            f"`{path}` has no section `openshift`, and so no place on a cluster.",
+            "Write `openshift:` with a `namespace`.",
+        )
+    return translate(recipe, kubernetes.place(recipe))
+
+
+def find_job(cluster: Any, plan: Plan, stage: Stage) -> dict[str, Any]:
+    """The stage's job on the cluster. Raises Stop where there is none."""
+    from runner.execute.cluster.jobs import names
+
+    space = plan.site["namespace"]
+    for kind, name in names(plan, stage):
+        if job := cluster.get(kind, space, name):
+            return job
+    name = next(names(plan, stage))[1]
+    raise Stop(f"There is no job `{name}` in `{space}`.", "Send it: `recipe submit`.")
+
+
+def chosen(cluster: Any, plan: Plan, name: str | None) -> Stage:
+    """The stage that is meant: by name, else the first unfinished one."""
+    from runner.execute.cluster.jobs import choose, names
+    from runner.execute.cluster.state import FINISHED, ended
+
+    def finished(stage: Stage) -> bool:
+        jobs = (cluster.get(kind, plan.site["namespace"], named) for kind, named in names(plan, stage) if kind != "Job")
+        return any(job is not None and ended(job) == FINISHED for job in jobs)
+
+    return choose(plan, name, finished)
+
+
+def confirm(yes: bool):
+    """Asks on a terminal; elsewhere `--yes` must say so beforehand."""
+
+    def ask(question: str) -> bool:
+        if yes:
+            return True
+        if not sys.stdin.isatty():
+            raise Stop(
+                question.replace("End it and start anew?", "It was not ended."), "`--yes` ends it and starts anew."
+            )
+        return click.confirm(question)
+
+    return ask
+
+
+@contextmanager
+def live() -> Iterator[Any]:
+    """Shows states: one line that changes on a terminal, a line a change where output is piped."""
+    from runner.execute.cluster.follow import line
+
+    def text(state: Any, why: list[str]) -> str:
+        return "\n".join([*([f"{state.name}: {line(state)}"] if state else []), *(f"  {reason}" for reason in why)])
+
+    if not sys.stdout.isatty():
+        said = ""
+
+        def show(state: Any, why: list[str]) -> None:
+            nonlocal said
+            if (now := text(state, why)) != said:
+                said = now
+                say(now)
+
+        yield show
+        return
+    from rich.live import Live
+    from rich.text import Text
+
+    with Live(Text("…"), refresh_per_second=4) as view:
+        yield lambda state, why: view.update(Text(text(state, why)))

@@ -1,0 +1,31 @@
+"""`recipe logs`: what a job's machines write."""
+
+from __future__ import annotations
+
+import click
+
+from runner.commands import cluster_options as shared
+from runner.commands.options import recipe_path, say, set_option
+
+
+@click.command()
+@recipe_path
+@set_option
+@shared.stage_option
+@click.option("--node", type=click.IntRange(0), default=0, help="The machine, 0 for the master.", show_default=True)
+@click.option("--follow", "-f", is_flag=True, help="Go on until the job ends.")
+def logs(path: str, sets: tuple[str, ...], stage: str | None, node: int, follow: bool) -> None:
+    """Show the log of one of a job's machines, an earlier life first where it was started again."""
+    from runner.execute.cluster import logs as reading
+    from runner.execute.cluster.connect import connect
+
+    plan = shared.open_plan(path, sets)
+    cluster = connect()
+    chosen = shared.chosen(cluster, plan, stage)
+    job = shared.find_job(cluster, plan, chosen)
+    if follow:
+        meta = job["metadata"]
+        reading.follow(cluster, lambda: cluster.get(job["kind"], meta["namespace"], meta["name"]), node, say)
+        return
+    for line in reading.whole(cluster, job, node):
+        say(line)

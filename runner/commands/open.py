@@ -1,0 +1,43 @@
+"""`recipe open`: TensorBoard of the cluster, in the browser of this machine."""
+
+from __future__ import annotations
+
+import click
+
+from runner.commands import cluster_options as shared
+from runner.commands.options import recipe_path, say, set_option
+
+
+@click.command("open")
+@recipe_path
+@set_option
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=6006,
+    show_default=True,
+    help="The port on this machine; 0 for any.",
+)
+@click.option("--no-browser", is_flag=True, help="Only say the address.")
+def open_tensorboard(path: str, sets: tuple[str, ...], port: int, no_browser: bool) -> None:
+    """Show the curves of a recipe's namespace, until ^C."""
+    from runner.execute.cluster import forward
+    from runner.execute.cluster.connect import connect
+
+    plan = shared.open_plan(path, sets)
+    cluster = connect()
+    space = plan.site["namespace"]
+    pod = forward.tensorboard(cluster, space)
+
+    def ready(local: int) -> None:
+        address = f"http://127.0.0.1:{local}/"
+        say(f"TensorBoard: {address}  (^C ends it)")
+        if not no_browser:
+            import webbrowser
+
+            webbrowser.open(address)
+
+    forward.forward(cluster, space, pod, forward.TENSORBOARD_PORT, port, ready)
+
+
+COMMAND = "open_tensorboard"

@@ -1,0 +1,201 @@
+"""The connection to a cluster: the user's kubeconfig, a few kinds of objects, and errors in plain words."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from runner.execute.cluster.errors import Lost, explain
+from runner.problem import Stop
+
+# Every kind that the runner touches: its group and version, and its name in an address.
+KINDS = {
+    "ConfigMap": ("v1", "configmaps"),
+    "Event": ("v1", "events"),
+    "PersistentVolumeClaim": ("v1", "persistentvolumeclaims"),
+    "Pod": ("v1", "pods"),
+    "Job": ("batch/v1", "jobs"),
+    "PyTorchJob": ("kubeflow.org/v1", "pytorchjobs"),
+    "TrainJob": ("trainer.kubeflow.org/v1alpha1", "trainjobs"),
+    "LocalQueue": ("kueue.x-k8s.io/v1beta1", "localqueues"),
+    "Workload": ("kueue.x-k8s.io/v1beta1", "workloads"),
+}
+MANAGER = "recipe-runner"
+TIMEOUT_SECONDS = (10, 60)
+
+
+def connect() -> Cluster:
+    """The cluster of the current context of the user's kubeconfig. Raises Stop where there is none."""
+    try:
+        from kubernetes import client, config
+    except ImportError:
+        raise Stop(
+            "Talking to a cluster needs a package that is not installed.", "pip install 'recipe-runner[cluster]'"
+        ) from None
+    settings = client.Configuration()
+    try:
+        # Named here, because the client looks at the variable once, when it is imported.
+        file = os.environ.get("KUBECONFIG") or None
+        config.load_kube_config(config_file=file, client_configuration=settings)
+        _, context = config.list_kube_config_contexts(config_file=file)
+    except (config.ConfigException, OSError, ValueError) as error:
+        raise Stop(
+            f"No cluster is known on this machine: {str(error).splitlines()[0]}",
+            "Log in first: `oc login`. Or name a kubeconfig file in the variable KUBECONFIG.",
+        ) from None
+    # The client would try three times, and a person would wait three times as long for the same sentence.
+    settings.retries = False
+    namespace = (context or {}).get("context", {}).get("namespace", "default")
+    return Cluster(client.ApiClient(settings), namespace)
+
+
+class Cluster:
+    """Reads and writes objects as plain dicts. namespace: the one of the kubeconfig's current context.
+
+    Every method raises Stop in plain words where the cluster refuses, and Lost where it cannot be reached.
+    """
+
+    def __init__(self, client: Any, namespace: str) -> None:
+        self.client = client
+        self.namespace = namespace
+
+    @property
+    def server(self) -> str:
+        return self.client.configuration.host
+
+    def get(self, kind: str, namespace: str, name: str) -> dict[str, Any] | None:
+        """The object, or None where there is none of that name, or no such kind."""
+        try:
+            return self._json("GET", address(kind, namespace, name))
+        except Refused as refused:
+            if refused.status == 404:
+                return None
+            raise refused.stop(kind, namespace, name) from None
+
+    def list(
+        self, kind: str, namespace: str, labels: Mapping[str, str] | None = None, forgiving: bool = False
+    ) -> list[dict[str, Any]]:
+        """All objects with these labels; none where the cluster does not know the kind.
+
+        forgiving: none, too, where this user may not see them.
+        """
+        query = [("labelSelector", ",".join(f"{key}={value}" for key, value in labels.items()))] if labels else []
+        try:
+            return self._json("GET", address(kind, namespace), query)["items"]
+        except Refused as refused:
+            if refused.status == 404 or (forgiving and refused.status == 403):
+                return []
+            raise refused.stop(kind, namespace, "") from None
+
+    def apply(self, manifest: Mapping[str, Any], dry_run: bool = False) -> dict[str, Any]:
+        """Server-side apply; with `dry_run` the cluster judges and keeps nothing."""
+        query = [("fieldManager", MANAGER), ("force", "true"), ("fieldValidation", "Strict")]
+        query += [("dryRun", "All")] if dry_run else []
+        return self._change("PATCH", manifest, query, "application/apply-patch+yaml")
+
+    def create(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
+        return self._change("POST", manifest, [("fieldManager", MANAGER)], "application/json")
+
+    def _change(self, method: str, manifest: Mapping[str, Any], query: list, content: str) -> dict[str, Any]:
+        kind, meta = manifest["kind"], manifest["metadata"]
+        name = meta["name"] if method == "PATCH" else None
+        try:
+            return self._json(method, address(kind, meta["namespace"], name), query, manifest, content)
+        except Refused as refused:
+            raise refused.stop(kind, meta["namespace"], meta["name"]) from None
+
+    def delete(self, kind: str, namespace: str, name: str, grace_seconds: int | None = None) -> bool:
+        """Deletes an object and what belongs to it; False where it was not there."""
+        query: list[tuple[str, Any]] = [("propagationPolicy", "Foreground" if kind == "Job" else "Background")]
+        query += [("gracePeriodSeconds", grace_seconds)] if grace_seconds is not None else []
+        try:
+            self._json("DELETE", address(kind, namespace, name), query)
+        except Refused as refused:
+            if refused.status == 404:
+                return False
+            raise refused.stop(kind, namespace, name) from None
+        return True
+
+    def log(
+        self, namespace: str, pod: str, container: str, *, previous: bool = False, tail: int | None = None
+    ) -> str | None:
+        """A container's log; None where it has not started, or has no earlier life."""
+        query: list[tuple[str, Any]] = [("container", container)]
+        query += [("previous", "true")] if previous else []
+        query += [("tailLines", tail)] if tail else []
+        try:
+            response = self.request("GET", f"{address('Pod', namespace, pod)}/log", query)
+        except Refused as refused:
+            if refused.status in (400, 404):
+                return None
+            raise refused.stop("Pod", namespace, pod) from None
+        return response.data.decode(errors="replace")
+
+    def _json(
+        self, method: str, path: str, query: Any = (), body: Any = None, content: str = "application/json"
+    ) -> dict[str, Any]:
+        return json.loads(self.request(method, path, query, body, content).data)
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        query: Any = (),
+        body: Any = None,
+        content: str = "application/json",
+        headers: Mapping[str, str] | None = None,
+        stream: bool = False,
+    ) -> Any:
+        """One request; the response, read unless `stream`. Raises Refused, or Lost where nobody answers."""
+        import urllib3
+        from kubernetes.client import ApiException
+
+        try:
+            response = self.client.call_api(
+                path,
+                method,
+                query_params=list(query),
+                header_params={"Accept": "application/json", "Content-Type": content, **(headers or {})},
+                body=body,
+                auth_settings=["BearerToken"],
+                _preload_content=False,
+                _return_http_data_only=True,
+                _request_timeout=TIMEOUT_SECONDS,
+            )
+            if not stream:
+                response.read(cache_content=True)
+            return response
+        except ApiException as error:
+            if not error.status:
+                raise Lost(self.server, str(error.reason)) from None
+            raise Refused(error.status, _message(error.body) or str(error.reason), self.server) from None
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise Lost(self.server, str(error)) from None
+
+
+class Refused(Exception):
+    """The cluster said no. status: of HTTP; message: the cluster's own words."""
+
+    def __init__(self, status: int, message: str, server: str) -> None:
+        self.status, self.message, self.server = status, message, server
+        super().__init__(message)
+
+    def stop(self, kind: str, namespace: str, name: str) -> Stop:
+        return explain(self.status, self.message, kind, namespace, name, self.server)
+
+
+def address(kind: str, namespace: str, name: str | None = None) -> str:
+    """Where the API has an object, or all of its kind."""
+    version, plural = KINDS[kind]
+    root = f"/api/{version}" if "/" not in version else f"/apis/{version}"
+    return f"{root}/namespaces/{namespace}/{plural}" + (f"/{name}" if name else "")
+
+
+def _message(body: Any) -> str:
+    text = body.decode(errors="replace") if isinstance(body, bytes) else str(body or "")
+    try:
+        return json.loads(text).get("message", "")
+    except (ValueError, AttributeError):
+        return text.strip()

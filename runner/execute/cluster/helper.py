@@ -1,0 +1,112 @@
+"""The helper of `recipe fetch`: a short-lived pod that shows a run's folder, and always goes away again."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from runner.execute.cluster.connect import address
+from runner.execute.cluster.share import PORT, WORD
+from runner.execute.cluster.state import WAITING, State
+from runner.execute.cluster.why import reasons
+from runner.plan import Plan, Stage
+from runner.problem import Stop
+from runner.targets import kubernetes
+
+SHARE_PORT = 8080
+POLL_SECONDS = 2.0
+# Seconds until the helper must have started.
+PATIENCE_SECONDS = 600
+
+Tell = Callable[[str], None]
+
+
+@contextmanager
+def helper(cluster: Any, plan: Plan, stage: Stage, tell: Tell) -> Iterator[str]:
+    """A pod that shows the run folder; gives the address of its files, and deletes it whatever happens."""
+    word = secrets.token_hex(16)
+    manifest = pod(plan, stage, word)
+    space, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
+    # One that a killed command has left behind; its word is lost, so it is of no use.
+    cluster.delete("Pod", space, name, grace_seconds=0)
+    _gone(cluster, space, name)
+    try:
+        cluster.create(manifest)
+        tell(f"Pod `{name}` opens the claim")
+        _ready(cluster, space, name)
+        yield f"{address('Pod', space, name)}:{SHARE_PORT}/proxy/{word}"
+    finally:
+        cluster.delete("Pod", space, name, grace_seconds=0)
+
+
+def _gone(cluster: Any, space: str, name: str) -> None:
+    for _ in range(60):
+        if cluster.get("Pod", space, name) is None:
+            return
+        time.sleep(POLL_SECONDS / 2)
+
+
+def _ready(cluster: Any, space: str, name: str) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        found = cluster.get("Pod", space, name)
+        if found is None:
+            raise Stop(f"Pod `{name}` was deleted before it could open the claim.", "Fetch again.")
+        status = found.get("status", {})
+        conditions = status.get("conditions") or []
+        if any(entry["type"] == "Ready" and entry["status"] == "True" for entry in conditions):
+            return
+        if status.get("phase") in ("Failed", "Succeeded"):
+            said = cluster.log(space, name, "fetch", tail=5) or ""
+            raise Stop(f"The claim cannot be read: {said.strip() or 'the helper pod ended at once'}")
+        time.sleep(POLL_SECONDS)
+    job = {"kind": "Pod", "metadata": {"name": name, "namespace": space}, "spec": {}}
+    why = reasons(State(WAITING, job, [found]), lambda _pod: "")
+    raise Stop(
+        f"Pod `{name}` does not start. {' '.join(why)}",
+        "Fetch again later; a claim of one machine is free when the job has ended.",
+    )
+
+
+def pod(plan: Plan, stage: Stage, word: str) -> dict[str, Any]:
+    """The helper: the claims read-only, the image's own file server, and an end of its own after four hours."""
+    share = {"cpu": "1", "memory": "1Gi"}
+    claims = plan.site.get("claims") or ()
+    labels = kubernetes.labels(plan, stage) | {"recipe-runner/part": "fetch"}
+    environment = kubernetes.CACHES | {WORD: word, PORT: str(SHARE_PORT)}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": f"{kubernetes.job_name(plan)}-fetch",
+            "namespace": plan.site["namespace"],
+            "labels": labels,
+        },
+        "spec": {
+            **kubernetes.identity(plan),
+            "restartPolicy": "Never",
+            "activeDeadlineSeconds": 4 * 3600,
+            "securityContext": kubernetes.pod_security(),
+            "containers": [
+                {
+                    "name": "fetch",
+                    "image": kubernetes.image(plan),
+                    "command": ["python", "-m", "runner.execute.cluster.share", plan.place.run_dir],
+                    "env": [{"name": key, "value": value} for key, value in environment.items()],
+                    "ports": [{"containerPort": SHARE_PORT}],
+                    "readinessProbe": {"tcpSocket": {"port": SHARE_PORT}, "periodSeconds": 2},
+                    "resources": {"requests": share, "limits": share},
+                    "securityContext": kubernetes.container_security(),
+                    "volumeMounts": [
+                        {"name": claim["name"], "mountPath": claim["mount"], "readOnly": True} for claim in claims
+                    ],
+                }
+            ],
+            "volumes": [
+                {"name": claim["name"], "persistentVolumeClaim": {"claimName": claim["name"]}} for claim in claims
+            ],
+        },
+    }

@@ -1,0 +1,116 @@
+"""A recipe's objects on the cluster: what to send, in which order, and how to find them again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from runner.names import listed
+from runner.plan import Plan, Stage
+from runner.problem import Stop
+from runner.targets import TARGETS, default, kubernetes, preparing
+
+# The training jobs that a target makes, and the labels that its operator gives a job's pods, first the first one's.
+KIND = {"pytorchjob": "PyTorchJob", "trainjob": "TrainJob"}
+POD_LABEL = {
+    "PyTorchJob": "training.kubeflow.org/job-name",
+    "TrainJob": "jobset.sigs.k8s.io/jobset-name",
+    "Job": "batch.kubernetes.io/job-name",
+}
+CONTAINER = {"PyTorchJob": "pytorch", "TrainJob": "node", "Job": "prepare"}
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What a stage puts on the cluster.
+
+    plan: of this stage alone; support: claims and config maps, in order; prepare: the Job that comes first, or None; job: the training job.
+    """
+
+    plan: Plan
+    stage: Stage
+    target: str
+    support: tuple[dict[str, Any], ...]
+    prepare: dict[str, Any] | None
+    job: dict[str, Any]
+
+    @property
+    def namespace(self) -> str:
+        return self.job["metadata"]["namespace"]
+
+    @property
+    def name(self) -> str:
+        return self.job["metadata"]["name"]
+
+    @property
+    def kind(self) -> str:
+        return self.job["kind"]
+
+
+def sent(plan: Plan, stage: Stage, target: str | None = None) -> Sent:
+    """A stage's objects, exactly those that `recipe render` writes."""
+    target = target or default(plan.site)[0]
+    one = plan.only(stage)
+    manifests = {
+        file.path: [document for document in yaml.safe_load_all(file.text) if _is_manifest(document)]
+        for file in TARGETS[target](one)
+    }
+    prepare = manifests.get("prepare/job.yaml")
+    support = [*manifests.get("claims.yaml", []), *manifests.get("prepare/configmap.yaml", [])]
+    return Sent(
+        plan=one,
+        stage=stage,
+        target=target,
+        support=(*support, *manifests["configmap.yaml"]),
+        prepare=prepare[0] if prepare else None,
+        job=manifests[f"{target}.yaml"][0],
+    )
+
+
+def _is_manifest(document: Any) -> bool:
+    return isinstance(document, dict) and "kind" in document and "metadata" in document
+
+
+def choose(plan: Plan, name: str | None, finished: Any) -> Stage:
+    """The stage that a command means: the one of that name, else the first that `finished(stage)` denies.
+
+    Raises Stop where there is no stage of that name, or where all are finished.
+    """
+    stages = {stage.name: stage for stage in plan.stages}
+    if name is not None:
+        if name not in stages:
+            raise Stop(f"The recipe `{plan.name}` has no stage `{name}`.", f"Its stages: {listed(stages)}.", code=2)
+        return stages[name]
+    if len(plan.stages) == 1:
+        return plan.stages[0]
+    for stage in plan.stages:
+        if not finished(stage):
+            return stage
+    raise Stop(f"Every stage of `{plan.name}` is finished.", "Name one with `--stage` to look at it or run it again.")
+
+
+def names(plan: Plan, stage: Stage) -> Iterator[tuple[str, str]]:
+    """Kind and name of every object that makes something run for a stage, under any target."""
+    one = plan.only(stage)
+    for kind in KIND.values():
+        yield kind, kubernetes.job_name(one)
+    if preparing.wanted(one, stage):
+        yield "Job", preparing.job_name(one, stage)
+
+
+def pods_of(cluster: Any, kind: str, namespace: str, name: str) -> list[dict[str, Any]]:
+    """A job's pods, the first process's first."""
+    found = cluster.list("Pod", namespace, {POD_LABEL[kind]: name})
+    return sorted(found, key=lambda pod: node_number(pod))
+
+
+def node_number(pod: dict[str, Any]) -> int:
+    """A pod's place in its job: 0 for the master, as the operators number them."""
+    labels = pod["metadata"].get("labels", {})
+    if labels.get("training.kubeflow.org/replica-type") == "worker":
+        return int(labels.get("training.kubeflow.org/replica-index", 0)) + 1
+    index = labels.get("batch.kubernetes.io/job-completion-index", "0")
+    return int(index) if index.isdigit() else 0

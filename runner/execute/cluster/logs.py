@@ -1,0 +1,97 @@
+"""Logs of a job's machines: the right pod and container, an earlier life first, followed across restarts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from runner.execute.cluster.connect import Refused, address
+from runner.execute.cluster.errors import Lost
+from runner.execute.cluster.jobs import CONTAINER, node_number, pods_of
+from runner.execute.cluster.state import ended
+from runner.problem import Stop
+
+POLL_SECONDS = 2.0
+
+
+def pod_of(cluster: Any, job: dict[str, Any], node: int) -> dict[str, Any]:
+    """The pod of machine `node`, 0 the master. Raises Stop where there is none."""
+    meta = job["metadata"]
+    pods = pods_of(cluster, job["kind"], meta["namespace"], meta["name"])
+    for pod in pods:
+        if node_number(pod) == node:
+            return pod
+    if not pods:
+        raise Stop(
+            f"{job['kind']} `{meta['name']}` has no pods, and so no log.",
+            "`recipe status` says why, where it is known.",
+        )
+    raise Stop(f"{job['kind']} `{meta['name']}` has no machine {node}.", f"It has 0 to {len(pods) - 1}.")
+
+
+def whole(cluster: Any, job: dict[str, Any], node: int) -> list[str]:
+    """A machine's log, the one of its last life first where it was restarted."""
+    pod = pod_of(cluster, job, node)
+    space, name, container = job["metadata"]["namespace"], pod["metadata"]["name"], CONTAINER[job["kind"]]
+    lines: list[str] = []
+    if _restarts(pod) and (before := cluster.log(space, name, container, previous=True)):
+        lines += [*before.splitlines(), f"--- `{name}` was started again ({_restarts(pod)} times so far) ---"]
+    now = cluster.log(space, name, container)
+    # Of a pod without a machine a cluster gives an empty log, of one whose container waits none.
+    if not lines and (now is None or (not now and pod.get("status", {}).get("phase", "Pending") == "Pending")):
+        raise Stop(f"`{name}` has not started, and has no log yet.", "`recipe status` says what it waits for.")
+    return lines + (now or "").splitlines()
+
+
+def _restarts(pod: dict[str, Any]) -> int:
+    return sum(entry.get("restartCount", 0) for entry in pod.get("status", {}).get("containerStatuses") or [])
+
+
+def follow(cluster: Any, find: Callable[[], dict[str, Any] | None], node: int, say: Callable[[str], None]) -> None:
+    """Says every new line of a machine's log until its job ends; goes on after restarts and lost connections."""
+    since, lost, lives = "", False, 0
+    while True:
+        job = None
+        try:
+            job = find()
+            if job is None:
+                say("--- the job is not there any more ---")
+                return
+            over = ended(job) is not None
+            pod = pod_of(cluster, job, node)
+            parts = (True, False) if _restarts(pod) > lives else (False,)
+            for previous in parts:
+                for stamp, text in _since(cluster, job, pod["metadata"]["name"], since, previous):
+                    since = stamp
+                    say(text)
+            lives = _restarts(pod)
+            lost = False
+            if over:
+                return
+        except Lost:
+            if not lost:
+                say("--- the connection is lost; trying again ---")
+            lost = True
+        except Stop:
+            if job is None or ended(job):
+                raise
+        time.sleep(POLL_SECONDS)
+
+
+def _since(cluster: Any, job: dict[str, Any], pod: str, since: str, previous: bool) -> list[tuple[str, str]]:
+    """Lines after the time stamp `since`, each with its own; a stamp has nanoseconds, so no line comes twice.
+
+    previous: of the container's life before the last restart.
+    """
+    space, container = job["metadata"]["namespace"], CONTAINER[job["kind"]]
+    query = [("container", container), ("timestamps", "true")] + ([("sinceTime", since)] if since else [])
+    query += [("previous", "true")] if previous else []
+    try:
+        response = cluster.request("GET", f"{address('Pod', space, pod)}/log", query)
+    except Refused as refused:
+        if refused.status in (400, 404):
+            return []
+        raise refused.stop("Pod", space, pod) from None
+    stamped = [line.partition(" ") for line in response.data.decode(errors="replace").splitlines()]
+    return [(stamp, text) for stamp, _, text in stamped if stamp > since]

@@ -1,0 +1,174 @@
+"""Submit: the cluster judges everything first, then gets what it lacks; what is there already stays untouched."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable
+from typing import Any
+
+from runner.execute.cluster.errors import Lost
+from runner.execute.cluster.follow import line
+from runner.execute.cluster.jobs import KIND, Sent
+from runner.execute.cluster.state import FAILED, FINISHED, ended, look
+from runner.execute.cluster.why import log_reader, reasons
+from runner.problem import Stop
+
+Tell = Callable[[str], None]
+# Asks the person a question; True for yes. Raises Stop where nobody can be asked.
+Confirm = Callable[[str], bool]
+POLL_SECONDS = 5.0
+
+
+def submit(cluster: Any, sent: Sent, tell: Tell, confirm: Confirm, dry_run: bool = False) -> None:
+    """Sends a stage. Submitting what is there already changes nothing; what was changed replaces it, after asking.
+
+    Raises Stop where the cluster refuses anything; then nothing has been sent.
+    """
+    _queue_is_there(cluster, sent)
+    there = _existing(cluster, sent)
+    same = [job for job in there if _same(job, sent)]
+    judge(cluster, sent, replacing=bool(there))
+    if same:
+        tell(f"{sent.kind} `{sent.name}` is there already, made from this very recipe; nothing changes.")
+        if ended(same[0]):
+            tell(f"It has {ended(same[0])}. To run it again: `recipe stop`, then `recipe submit`.")
+        return
+    if dry_run:
+        tell(f"The cluster would accept {sent.kind} `{sent.name}` and {len(sent.support)} objects that it needs.")
+        return
+    for job in there:
+        _make_room(cluster, job, tell, confirm)
+    for manifest in sent.support:
+        if not _claim_is_there(cluster, manifest):
+            cluster.apply(manifest)
+            tell(f"{manifest['kind']} `{manifest['metadata']['name']}`")
+    if sent.prepare:
+        prepare(cluster, sent.prepare, tell)
+    elif sent.stage.data:
+        tell(
+            f"The data comes with the image, in {sent.plan.place.data_dir}: it must be built with EMBED={sent.plan.name}."
+        )
+    cluster.apply(sent.job)
+    tell(f"{sent.kind} `{sent.name}` in `{sent.namespace}`")
+
+
+def judge(cluster: Any, sent: Sent, replacing: bool) -> None:
+    """The server's own dry run of everything."""
+    for manifest in (*sent.support, *((sent.prepare,) if sent.prepare else ()), sent.job):
+        if _claim_is_there(cluster, manifest) or _prepared(cluster, manifest):
+            continue
+        if manifest is sent.job and replacing:
+            # Under another name, because what is there may not be changed, only replaced.
+            manifest = copy.deepcopy(manifest)
+            manifest["metadata"]["name"] = f"{sent.name[:44].rstrip('-')}-dry-run"
+        cluster.apply(manifest, dry_run=True)
+
+
+def _claim_is_there(cluster: Any, manifest: dict[str, Any]) -> bool:
+    """A claim that exists keeps its size and mode: nobody may change them, and somebody's results lie on it."""
+    meta = manifest["metadata"]
+    kind = manifest["kind"]
+    return (
+        kind == "PersistentVolumeClaim"
+        and cluster.get("PersistentVolumeClaim", meta["namespace"], meta["name"]) is not None
+    )
+
+
+def _prepared(cluster: Any, manifest: dict[str, Any]) -> bool:
+    meta = manifest["metadata"]
+    return manifest["kind"] == "Job" and cluster.get("Job", meta["namespace"], meta["name"]) is not None
+
+
+def _queue_is_there(cluster: Any, sent: Sent) -> None:
+    queue = sent.plan.site.get("queue")
+    if queue and cluster.get("LocalQueue", sent.namespace, queue) is None:
+        known = [entry["metadata"]["name"] for entry in cluster.list("LocalQueue", sent.namespace)]
+        raise Stop(
+            f"There is no queue `{queue}` in the namespace `{sent.namespace}`.",
+            f"Its queues: {', '.join(known)}. Change `openshift.queue`."
+            if known
+            else "Make one with `oc apply -k openshift/`, or delete `openshift.queue`.",
+        )
+
+
+def _existing(cluster: Any, sent: Sent) -> list[dict[str, Any]]:
+    """Jobs of this name, under any target. Raises Stop where one is not of this recipe."""
+    found = []
+    name = sent.name
+    for kind in KIND.values():
+        if (job := cluster.get(kind, sent.namespace, name)) is None:
+            continue
+        meta = job["metadata"]
+        owner = (meta.get("annotations") or {}).get("recipe-runner/recipe")
+        if owner != sent.plan.name:
+            whose = f"the recipe `{owner}`" if owner else "someone who did not use recipe-runner"
+            raise Stop(
+                f"The name `{name}` is in use: {whose} has a {kind} of that name in `{sent.namespace}`.",
+                "Give this one another with `openshift.job_name`.",
+            )
+        found.append(job)
+    return found
+
+
+def _same(job: dict[str, Any], sent: Sent) -> bool:
+    def content(one: dict[str, Any]) -> Any:
+        return (one["metadata"].get("annotations") or {}).get("recipe-runner/content")
+
+    return job["kind"] == sent.kind and content(job) == content(sent.job)
+
+
+def _make_room(cluster: Any, job: dict[str, Any], tell: Tell, confirm: Confirm) -> None:
+    """Takes an older job of this recipe away; one that is under way only after a yes."""
+    kind, meta = job["kind"], job["metadata"]
+    if not ended(job) and not confirm(
+        f"{kind} `{meta['name']}` is under way, made from this recipe as it was before it changed. End it and start anew?"
+    ):
+        raise Stop(f"{kind} `{meta['name']}` goes on; nothing was sent.")
+    delete(cluster, kind, meta["namespace"], meta["name"])
+    tell(f"{kind} `{meta['name']}` of before: deleted")
+
+
+def delete(cluster: Any, kind: str, namespace: str, name: str) -> None:
+    """Deletes an object and waits until it is gone. Raises Stop where it stays."""
+    cluster.delete(kind, namespace, name)
+    for _ in range(60):
+        if cluster.get(kind, namespace, name) is None:
+            return
+        time.sleep(min(1.0, POLL_SECONDS))
+    raise Stop(f"{kind} `{name}` does not go away.", "Look at it with `oc describe`, then submit again.")
+
+
+def prepare(cluster: Any, manifest: dict[str, Any], tell: Tell) -> None:
+    """Sends the prepare Job and waits until it is done; one that is done already is not sent again."""
+    meta = manifest["metadata"]
+    there = cluster.get("Job", meta["namespace"], meta["name"])
+    if there and ended(there) == FAILED:
+        delete(cluster, "Job", meta["namespace"], meta["name"])
+        there = None
+    if there is None:
+        cluster.apply(manifest)
+        tell(
+            f"Job `{meta['name']}` fetches the model and prepares the data; ^C leaves it at work, submit again to go on."
+        )
+    said: list[str] = []
+    while True:
+        try:
+            job = cluster.get("Job", meta["namespace"], meta["name"])
+            if job is None:
+                raise Stop(f"Job `{meta['name']}` was deleted.", "Submit again.")
+            state = look(cluster, job)
+            why = [line(state), *reasons(state, log_reader(cluster, state))]
+        except Lost as lost:
+            why, state = [lost.text.splitlines()[0] + " Trying again."], None
+        if state and state.phase == FINISHED:
+            return
+        if state and state.phase == FAILED:
+            raise Stop(
+                f"Preparing failed. {' '.join(why[1:])}", f"Its log: oc logs job/{meta['name']} -n {meta['namespace']}"
+            )
+        for text in why:
+            if text not in said:
+                tell(f"  {text}")
+        said = why
+        time.sleep(POLL_SECONDS)

@@ -1,0 +1,125 @@
+"""The prepare Job: data and model onto the claim first, on CPU, so that no GPU waits for a download."""
+
+from __future__ import annotations
+
+import json
+from pathlib import PurePosixPath
+from typing import Any
+
+from runner.names import content_hash
+from runner.plan import Artifact, Plan, Stage
+from runner.targets import code, kubernetes
+from runner.text import yaml_text
+
+FILE = "prepare.json"
+# Local data files of recipes as the image has them (container/Containerfile).
+IMAGE_DATA = "/opt/recipe-runner/recipes/data"
+# Tokenising takes cores and memory; it is over in minutes, so a modest share of a CPU machine will do.
+CPUS, MEMORY_GIB = 4, 16
+
+
+def wanted(plan: Plan, stage: Stage) -> dict[str, Any] | None:
+    """What the Job must do, as `runner.execute.claim` reads it; None where data and model come with the image.
+
+    model: what to fetch, and where to; data: as a preparer reads it; tokenise: the engine's config, or None.
+    """
+    if not plan.place.prepared or not stage.data:
+        return None
+    data = dict(stage.data)
+    if data.get("path"):
+        # The pods see this machine's files through the image alone.
+        data["path"] = f"{IMAGE_DATA}/{PurePosixPath(data['path']).name}"
+    tokenise = stage.engine == "axolotl"
+    return {
+        "name": plan.name,
+        "model": {**stage.model, "folder": plan.place.model_dir} if stage.model else None,
+        "data": data,
+        "data_dir": plan.place.data_dir,
+        "tokenise": f"{plan.place.config_dir}/{stage.config_file}" if tokenise else None,
+    }
+
+
+def render(plan: Plan, stage: Stage) -> list[Artifact]:
+    """The Job, its config map and claims in a folder of their own: `oc apply -k FOLDER/prepare` comes first."""
+    if (asked := wanted(plan, stage)) is None:
+        return []
+    home = "prepare/"
+    name = job_name(plan, stage)
+    files = [
+        Artifact(f"{home}claims.yaml", kubernetes.claims(plan).text),
+        Artifact(f"{home}configmap.yaml", yaml_text(_config_map(plan, stage, name, asked))),
+        Artifact(f"{home}job.yaml", kubernetes.header(plan, stage) + yaml_text(job(plan, stage))),
+    ]
+    names = [file.path.removeprefix(home) for file in files]
+    listing = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "resources": names}
+    comment = (
+        f"# oc apply -k . fetches the model and prepares the data of `{plan.name}`, without a GPU. Wait for it with\n"
+        f"#   oc wait --for=condition=complete --timeout=4h job/{name} --namespace {plan.site['namespace']}\n"
+    )
+    return [*files, Artifact(f"{home}kustomization.yaml", comment + yaml_text(listing))]
+
+
+def job_name(plan: Plan, stage: Stage) -> str:
+    """Named by content, because a Job's pod cannot be changed: what is prepared already is found and not made again."""
+    digits = content_hash([wanted(plan, stage), kubernetes.image(plan)], 6)
+    return f"{kubernetes.job_name(plan)[:45].rstrip('-')}-prepare-{digits}"
+
+
+def _config_map(plan: Plan, stage: Stage, name: str, asked: dict[str, Any]) -> dict[str, Any]:
+    text = json.dumps(asked, indent=2, ensure_ascii=False) + "\n"
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": name,
+            "namespace": plan.site["namespace"],
+            "labels": kubernetes.labels(plan, stage),
+        },
+        "data": {FILE: text, **{file.path: file.text for file in stage.files}},
+    }
+
+
+def job(plan: Plan, stage: Stage) -> dict[str, Any]:
+    """The Job: one pod without a GPU, with the training pods' image, folders and claims."""
+    spec = {"backoffLimit": 3, "template": _template(plan, stage)}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": job_name(plan, stage),
+            "namespace": plan.site["namespace"],
+            "labels": kubernetes.labels(plan, stage) | {"recipe-runner/part": "prepare"} | kubernetes.queue(plan),
+            "annotations": kubernetes.annotations(spec, plan, stage),
+        },
+        "spec": spec,
+    }
+
+
+def _template(plan: Plan, stage: Stage) -> dict[str, Any]:
+    share = {"cpu": str(CPUS), "memory": f"{MEMORY_GIB}Gi"}
+    config = f"{plan.place.config_dir}/{FILE}"
+    plain = (
+        kubernetes.writable(plan) | {"AXOLOTL_DO_NOT_TRACK": "1", "CUDA_VISIBLE_DEVICES": ""} | code.environment(plan)
+    )
+    clone = code.init_containers(plan, kubernetes.image(plan), kubernetes.listed(kubernetes.CACHES))
+    return {
+        "metadata": {"labels": kubernetes.labels(plan, stage) | {"recipe-runner/part": "prepare"}},
+        "spec": {
+            **kubernetes.identity(plan),
+            "restartPolicy": "Never",
+            "securityContext": kubernetes.pod_security(),
+            **({"initContainers": clone} if clone else {}),
+            "containers": [
+                {
+                    "name": "prepare",
+                    "image": kubernetes.image(plan),
+                    "command": ["python", "-m", "runner.execute.claim", config],
+                    "env": kubernetes.variables(plan, plain),
+                    "resources": {"requests": share, "limits": share},
+                    "securityContext": kubernetes.container_security(),
+                    "volumeMounts": kubernetes.mounts(plan),
+                }
+            ],
+            "volumes": kubernetes.volumes(plan, stage, job_name(plan, stage)),
+        },
+    }

@@ -1,0 +1,128 @@
+"""Target trainjob: Kubeflow Trainer v2, trainer.kubeflow.org/v1alpha1, as OpenShift AI 3.2 to 3.5 and 3.6 have it.
+
+The two forms say the same in different places: what the runtime's pod gets on top stands under `podTemplateOverrides`
+until 3.5, and under `runtimePatches` from 3.6 on. The trainer itself injects PET_* and refuses them from us.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from runner.plan import Artifact, Plan, Stage
+from runner.problem import Stop
+from runner.targets import code, kubernetes, preparing
+from runner.text import yaml_text
+
+# The runtime's job and its container, and the runtime that comes with OpenShift AI.
+NODE = "node"
+RUNTIME = "torch-distributed"
+SINCE, PATCHES_SINCE = (3, 2), (3, 6)
+# Who makes the patch; patches of one job are told apart by it.
+MANAGER = "recipe-runner.io/render"
+
+
+def render(plan: Plan) -> list[Artifact]:
+    """Raises Stop where the recipe's version of OpenShift AI has no TrainJob."""
+    if version(plan.site) < SINCE:
+        raise Stop(
+            f"OpenShift AI {plan.site['version']} has no TrainJob; it came with 3.2.",
+            "Render for `pytorchjob`, or correct `openshift.version`.",
+        )
+    (stage,) = plan.stages
+    files = [kubernetes.claims(plan), kubernetes.config_map(plan, stage), _job_file(plan, stage)]
+    files = [file for file in files if file.text]
+    listing = kubernetes.kustomization(plan, [file.path for file in files])
+    return [*files, listing, *preparing.render(plan, stage)]
+
+
+def _job_file(plan: Plan, stage: Stage) -> Artifact:
+    text = kubernetes.header(plan, stage) + _unsaid(plan) + yaml_text(job(plan, stage))
+    return Artifact("trainjob.yaml", text)
+
+
+def _unsaid(plan: Plan) -> str:
+    """What the recipe says and a TrainJob cannot: it is the runtime's to decide."""
+    settings = ["restart_policy", "clean_pod_policy", "backoff_limit"]
+    if not patched(plan.site):
+        settings.append("deadline_hours")
+    return f"# A TrainJob has no place for {', '.join(settings)}; the runtime `{RUNTIME}` decides them.\n"
+
+
+def patched(site: Mapping[str, Any]) -> bool:
+    """Whether a cluster's TrainJob takes `runtimePatches`; site: the recipe's section `openshift`."""
+    return version(site) >= PATCHES_SINCE
+
+
+def version(site: Mapping[str, Any]) -> tuple[int, int]:
+    """OpenShift AI's version as two numbers, so that 3.10 comes after 3.6."""
+    major, minor = site["version"].split(".")
+    return int(major), int(minor)
+
+
+def job(plan: Plan, stage: Stage) -> dict[str, Any]:
+    """The TrainJob of a stage."""
+    spec = _spec(plan, stage)
+    return {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainJob",
+        "metadata": {
+            "name": kubernetes.job_name(plan),
+            "namespace": plan.site["namespace"],
+            "labels": kubernetes.labels(plan, stage) | kubernetes.queue(plan),
+            "annotations": kubernetes.annotations(spec, plan, stage),
+        },
+        "spec": spec,
+    }
+
+
+def _spec(plan: Plan, stage: Stage) -> dict[str, Any]:
+    trainer = {
+        "image": kubernetes.image(plan),
+        "command": code.wrapped(plan, list(stage.command)),
+        "env": kubernetes.variables(plan, kubernetes.environment(plan, stage)),
+        "numNodes": stage.machines.nodes,
+        "numProcPerNode": max(1, stage.machines.gpus_per_node),
+        "resourcesPerNode": kubernetes.resources(plan, stage),
+    }
+    spec: dict[str, Any] = {
+        "runtimeRef": {"apiGroup": "trainer.kubeflow.org", "kind": "ClusterTrainingRuntime", "name": RUNTIME},
+        "trainer": trainer,
+    }
+    if patched(plan.site):
+        seconds = round(plan.site["deadline_hours"] * 3600)
+        return spec | {"activeDeadlineSeconds": seconds, "runtimePatches": [_patch(plan, stage)]}
+    return spec | {"podTemplateOverrides": [{"targetJobs": [{"name": NODE}], **_pod(plan, stage)}]}
+
+
+def _patch(plan: Plan, stage: Stage) -> dict[str, Any]:
+    """The form of 3.6: a patch of the runtime, which also has room for the security context."""
+    pod = _pod(plan, stage)
+    pod["spec"]["securityContext"] = kubernetes.pod_security()
+    pod["spec"]["containers"][0]["securityContext"] = kubernetes.container_security()
+    node = {"name": NODE, "template": {"spec": {"template": pod}}}
+    return {"manager": MANAGER, "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [node]}}}}
+
+
+def _pod(plan: Plan, stage: Stage) -> dict[str, Any]:
+    """What the runtime's pod gets on top. Until 3.5 the security context has no place here; restricted-v2 fills in
+    the same values when it admits the pod."""
+    account = plan.site.get("service_account")
+    return {
+        "metadata": {"labels": kubernetes.labels(plan, stage), "annotations": kubernetes.scraped(plan)},
+        "spec": {
+            **({"serviceAccountName": account} if account else {}),
+            **kubernetes.where(stage.machines),
+            "containers": [{"name": NODE, "volumeMounts": _mounts(plan)}],
+            "volumes": kubernetes.volumes(plan, stage, kubernetes.config_map_name(plan, stage)),
+        },
+    }
+
+
+def _mounts(plan: Plan) -> list[dict[str, Any]]:
+    """A TrainJob takes no init container, so the trainer itself clones its code and must write there."""
+    found = kubernetes.mounts(plan)
+    return [
+        {key: value for key, value in mount.items() if mount["mountPath"] != code.MOUNT or key != "readOnly"}
+        for mount in found
+    ]

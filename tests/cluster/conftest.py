@@ -1,0 +1,104 @@
+"""The cluster that the tests run against: the one of `RECIPE_TEST_KUBECONFIG`, else a small API on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner import cli
+from runner.execute.cluster import fetch, follow, helper, logs, submit
+from runner.execute.cluster.connect import Cluster, address, connect
+from tests.cluster.api import Api
+from tests.conftest import ROOT
+
+REAL = os.environ.get("RECIPE_TEST_KUBECONFIG")
+# The version of OpenShift AI whose TrainJob that cluster has.
+VERSION = os.environ.get("RECIPE_TEST_OPENSHIFT_AI", "3.5")
+in_process = pytest.mark.skipif(bool(REAL), reason="plays faults that a real cluster cannot be asked for")
+
+
+class Site:
+    """The cluster of a test. api: the one on this machine, or None; namespace: one of its own."""
+
+    def __init__(self, namespace: str, cluster: Cluster, api: Api | None) -> None:
+        self.namespace, self.cluster, self.api = namespace, cluster, api
+
+    def recipe(self, *arguments: str, path: str = "recipes/survival.yaml") -> int:
+        """Runs `recipe VERB PATH …` in this process; gives the exit code."""
+        verb, *rest = arguments
+        sets = ["--set", f"openshift.namespace={self.namespace}"]
+        return cli._code([verb, str(ROOT / path), *sets, *rest])
+
+    def pods(self, job: str = "survival", count: int = 4) -> list[dict[str, Any]]:
+        """The pods that the operator has made, waited for."""
+        for _ in range(300):
+            found = self.cluster.list("Pod", self.namespace, {"training.kubeflow.org/job-name": job})
+            if len(found) == count:
+                return sorted(found, key=lambda pod: pod["metadata"]["name"])
+            time.sleep(0.1)
+        raise AssertionError(f"{len(found)} pods of {job}, and {count} were expected")
+
+    def set_status(self, kind: str, name: str, status: dict[str, Any]) -> None:
+        """What a kubelet or an operator would write."""
+        path = f"{address(kind, self.namespace, name)}/status"
+        self.cluster.request("PATCH", path, body={"status": status}, content="application/merge-patch+json")
+
+    def event(self, kind: str, name: str, reason: str, message: str) -> None:
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        body = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": f"{name}.{uuid.uuid4().hex[:8]}", "namespace": self.namespace},
+            "involvedObject": {"kind": kind, "name": name, "namespace": self.namespace},
+            "type": "Warning",
+            "reason": reason,
+            "message": message,
+            "lastTimestamp": now,
+            "firstTimestamp": now,
+            "source": {"component": "tests"},
+        }
+        self.cluster.request("POST", address("Event", self.namespace), body=body)
+
+    def job(self, kind: str = "PyTorchJob", name: str = "survival") -> dict[str, Any] | None:
+        return self.cluster.get(kind, self.namespace, name)
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    for module in (fetch, follow, helper, logs, submit):
+        monkeypatch.setattr(module, "POLL_SECONDS", 0.1)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
+    namespace = f"recipe-test-{uuid.uuid4().hex[:8]}"
+    if REAL:
+        yield from _real(namespace, monkeypatch)
+        return
+    api = Api(namespace)
+    monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig(tmp_path / "kubeconfig", namespace)))
+    try:
+        yield Site(namespace, connect(), api)
+    finally:
+        api.close()
+
+
+def _real(namespace: str, monkeypatch):
+    monkeypatch.setenv("KUBECONFIG", str(Path(REAL).resolve()))
+    cluster = connect()
+    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
+    cluster.request("POST", "/api/v1/namespaces", body=body)
+    # Pods are refused until the namespace's own service account is there.
+    for _ in range(100):
+        items = json.loads(cluster.request("GET", f"/api/v1/namespaces/{namespace}/serviceaccounts").data)["items"]
+        if items:
+            break
+        time.sleep(0.2)
+    try:
+        yield Site(namespace, cluster, None)
+    finally:
+        cluster.request("DELETE", f"/api/v1/namespaces/{namespace}")

@@ -1,0 +1,134 @@
+"""A PyTorchJob's pods as processes of this machine: the manifest's own command and environment, the operator's beside
+them, mounts as folders, and the operator's restarts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tests.cluster.api import free_port
+from tests.conftest import ROOT
+
+# What stands in for the GPU that this machine lacks; a rehearsal sets the same.
+NO_GPU = {
+    "ACCELERATE_USE_CPU": "true",
+    "ACCELERATE_TORCH_DEVICE": "cpu",
+    "CUDA_VISIBLE_DEVICES": "",
+    "OMP_NUM_THREADS": "1",
+    "HF_HUB_OFFLINE": "1",
+}
+
+
+@dataclass
+class Pod:
+    """name: as the operator gives it; env, command: with mounts mapped; restarts: so far; codes: how its lives ended."""
+
+    name: str
+    command: list[str]
+    env: dict[str, str]
+    log: Path
+    process: subprocess.Popen | None = None
+    restarts: int = 0
+    codes: list[int] = field(default_factory=list)
+
+    def start(self) -> None:
+        with self.log.open("ab") as out:
+            self.process = subprocess.Popen(
+                self.command, env=self.env, cwd=self.log.parent, stdout=out, stderr=out, start_new_session=True
+            )
+
+    def kill(self) -> None:
+        """As a machine that goes away: every process of the pod, at once. torchrun's own are in sessions of their own."""
+        first = psutil.Process(self.process.pid)
+        for process in (*first.children(recursive=True), first):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+
+    @property
+    def text(self) -> str:
+        return self.log.read_text(encoding="utf-8", errors="replace")
+
+
+def pods(job: dict[str, Any], mounts: dict[str, Path], folder: Path) -> list[Pod]:
+    """One Pod for each replica that the job asks for, the master first."""
+    replicas = job["spec"]["pytorchReplicaSpecs"]
+    nodes = sum(replica["replicas"] for replica in replicas.values())
+    port, made = free_port(), []
+    for role, replica in sorted(replicas.items()):
+        for index in range(replica["replicas"]):
+            rank = 0 if role == "Master" else index + 1
+            name = f"{job['metadata']['name']}-{role.lower()}-{index}"
+            (folder / name).mkdir(parents=True)
+            here = mounts | {"/tmp": folder / name}
+            (container,) = replica["template"]["spec"]["containers"]
+            env = {entry["name"]: mapped(entry["value"], here) for entry in container["env"] if "value" in entry}
+            env["RECIPE_METRICS_PORT"] = str(free_port())  # the pods share one machine here, and so its ports
+            env |= operators(job, rank, nodes, port) | NO_GPU
+            # What an image has around the process: a search path, and the runner installed.
+            env |= {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+            command = [mapped(part, here) for part in container["command"]]
+            made.append(Pod(name, command, env, folder / name / "pod.log"))
+    return made
+
+
+def operators(job: dict[str, Any], rank: int, nodes: int, port: int) -> dict[str, str]:
+    """What the training operator appends to every container."""
+    each = job["spec"]["nprocPerNode"]
+    shared = {
+        "MASTER_ADDR": "127.0.0.1",  # the master's service name in a cluster
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": str(nodes * int(each)),
+        "RANK": str(rank),
+        "PYTHONUNBUFFERED": "1",
+    }
+    return shared | {
+        "PET_MASTER_ADDR": shared["MASTER_ADDR"],
+        "PET_MASTER_PORT": shared["MASTER_PORT"],
+        "PET_NNODES": str(nodes),
+        "PET_NPROC_PER_NODE": each,
+        "PET_NODE_RANK": str(rank),
+    }
+
+
+def mapped(text: str, mounts: dict[str, Path]) -> str:
+    """A path of the pod as a path of this machine; the longest mount wins, and only at the beginning."""
+    for mount in sorted(mounts, key=len, reverse=True):
+        if text == mount or text.startswith(mount.rstrip("/") + "/"):
+            return str(mounts[mount]) + text[len(mount.rstrip("/")) :]
+    return text
+
+
+def operate(job: dict[str, Any], running: list[Pod], each_time, timeout: float) -> None:
+    """Plays kubelet and operator until every pod has ended well: under OnFailure a failed pod starts again in place, up
+    to the job's backoff limit. `each_time` is called between looks."""
+    policy = job["spec"]["pytorchReplicaSpecs"]["Master"]["restartPolicy"]
+    limit = job["spec"]["runPolicy"]["backoffLimit"]
+    deadline = time.monotonic() + timeout
+    for pod in running:
+        pod.start()
+    try:
+        while any(pod.process.poll() != 0 for pod in running):
+            assert time.monotonic() < deadline, "\n".join(f"== {pod.name}\n{pod.text[-3000:]}" for pod in running)
+            for pod in running:
+                if pod.process.poll() in (None, 0):
+                    continue
+                pod.codes.append(pod.process.returncode)
+                assert policy == "OnFailure", f"{pod.name} failed under {policy}:\n{pod.text[-3000:]}"
+                assert pod.restarts < limit, f"{pod.name} failed more than {limit} times:\n{pod.text[-5000:]}"
+                pod.restarts += 1
+                pod.start()
+            each_time()
+            time.sleep(0.1)
+    finally:
+        for pod in running:
+            if pod.process.poll() is None:
+                pod.kill()
+            pod.process.wait()

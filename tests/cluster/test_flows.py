@@ -1,0 +1,280 @@
+"""The way of a job on a cluster: admitted, submitted twice, watched, explained, stopped."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import yaml
+
+from runner.execute.cluster.connect import Refused, address
+from runner.recipe import changes as changing
+from runner.recipe.check import load
+from runner.scenarios import translate
+from runner.targets import TARGETS, kubernetes, render
+from tests.cluster.conftest import VERSION, in_process
+from tests.conftest import RECIPES, ROOT
+
+GPU = "NVIDIA-L40S"
+
+
+def manifests(path, target, *sets):
+    if "openshift" not in load(path)[0].settings:
+        return []
+    recipe, _, _ = load(path, changing.from_options(sets))
+    plan = translate(recipe, kubernetes.place(recipe))
+    texts = [file.text for file in render(plan, (target,)) if file.path.endswith(".yaml")]
+    documents = [document for text in texts for document in yaml.safe_load_all(text)]
+    return [one for one in documents if isinstance(one, dict) and "kind" in one and one["kind"] != "Kustomization"]
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("target", sorted({"pytorchjob", "trainjob"} & set(TARGETS)))
+def test_the_cluster_admits_every_recipes_every_manifest(site, path, target):
+    found = manifests(path, target, f"openshift.namespace={site.namespace}", f'openshift.version="{VERSION}"')
+    if not found:
+        pytest.skip(f"{path.stem} has no place on a cluster")
+    for manifest in found:
+        site.cluster.apply(manifest, dry_run=True)
+
+
+@pytest.mark.parametrize(
+    "spoil, words",
+    [
+        (lambda job: job["spec"].update(nprocPerNode=1), "nprocPerNode"),
+        (lambda job: job["spec"].update(replicas=1), "replicas"),
+        (lambda job: job["spec"]["pytorchReplicaSpecs"]["Master"].update(replicas=2), "Master|master"),
+        (lambda job: _container(job).update(name="trainer"), "pytorch"),
+        (lambda job: _container(job)["env"].append({"name": "A", "value": 1}), "env|value"),
+    ],
+    ids=["number for text", "unknown field", "two masters", "container's name", "env that is no text"],
+)
+def test_the_cluster_refuses_what_operators_refuse(site, spoil, words):
+    (job,) = [
+        one for one in manifests(RECIPES[0].parent / "survival.yaml", "pytorchjob") if one["kind"] == "PyTorchJob"
+    ]
+    job["metadata"]["namespace"] = site.namespace
+    spoil(job)
+    with pytest.raises(Exception, match=words):
+        site.cluster.apply(job, dry_run=True)
+
+
+def _container(job):
+    return job["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]["containers"][0]
+
+
+def test_a_dry_run_sends_nothing(site, capsys):
+    assert site.recipe("submit", "--dry-run") == 0
+    assert "The cluster would accept PyTorchJob `survival`" in capsys.readouterr().out
+    assert site.job() is None
+    assert site.cluster.list("PersistentVolumeClaim", site.namespace) == []
+
+
+def test_submitting_twice_changes_nothing(site, capsys):
+    assert site.recipe("submit") == 0
+    first = site.job()
+    assert first["metadata"]["labels"]["recipe-runner/stage"] == "train"
+    maps = site.cluster.list("ConfigMap", site.namespace, {"app.kubernetes.io/managed-by": "recipe-runner"})
+    capsys.readouterr()
+    assert site.recipe("submit") == 0
+    assert "nothing changes" in capsys.readouterr().out
+    assert site.job()["metadata"]["uid"] == first["metadata"]["uid"]
+    assert site.job()["metadata"]["generation"] == first["metadata"]["generation"]
+    again = site.cluster.list("ConfigMap", site.namespace, {"app.kubernetes.io/managed-by": "recipe-runner"})
+    assert [one["metadata"]["resourceVersion"] for one in again] == [one["metadata"]["resourceVersion"] for one in maps]
+
+
+def test_a_changed_recipe_asks_before_it_ends_its_running_job(site, capsys):
+    assert site.recipe("submit") == 0
+    uid = site.job()["metadata"]["uid"]
+    changed = ("--set", "train.epochs=2")
+    assert site.recipe("submit", *changed) == 1
+    said = capsys.readouterr().err
+    assert "is under way, made from this recipe as it was before it changed. It was not ended." in said
+    assert "`--yes` ends it and starts anew." in said
+    assert site.job()["metadata"]["uid"] == uid
+    assert site.recipe("submit", *changed, "--yes") == 0
+    assert site.job()["metadata"]["uid"] != uid
+
+
+def test_status_names_phase_and_machines(site, capsys):
+    assert site.recipe("submit") == 0
+    site.pods()
+    capsys.readouterr()
+    assert site.recipe("status") == 0
+    assert "survival: waiting for machines, 0 of 4 machines run" in capsys.readouterr().out
+
+
+def test_status_without_a_recipe_lists_all_jobs(site, capsys):
+    from runner import cli
+
+    assert cli._code(["status", "-n", site.namespace]) == 0
+    assert f"No job of recipe-runner in `{site.namespace}`." in capsys.readouterr().out
+    assert site.recipe("submit") == 0
+    capsys.readouterr()
+    assert cli._code(["status", "-n", site.namespace]) == 0
+    assert "survival: " in capsys.readouterr().out
+
+
+def test_a_job_without_pods_says_why(site, capsys):
+    """Admitted and then stuck: the job itself shows nothing, only an event does."""
+    (job,) = [one for one in manifests(ROOT / "recipes" / "survival.yaml", "pytorchjob") if one["kind"] == "PyTorchJob"]
+    job["metadata"]["namespace"] = site.namespace
+    for replica in job["spec"]["pytorchReplicaSpecs"].values():
+        replica["template"]["spec"]["volumes"] = []
+    site.cluster.apply(job)
+    for _ in range(300):
+        capsys.readouterr()
+        assert site.recipe("status") == 0
+        said = capsys.readouterr().out
+        if "No pods are made" in said:
+            break
+    assert "No pods are made: " in said and "volumeMounts" in said
+
+
+def test_a_failed_pod_is_explained(site, capsys):
+    assert site.recipe("submit") == 0
+    pod = site.pods()[0]["metadata"]["name"]
+    site.set_status(
+        "Pod",
+        pod,
+        {
+            "phase": "Failed",
+            "containerStatuses": [
+                {
+                    "name": "pytorch",
+                    "image": "x",
+                    "imageID": "",
+                    "ready": False,
+                    "restartCount": 0,
+                    "state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}},
+                }
+            ],
+        },
+    )
+    capsys.readouterr()
+    assert site.recipe("status") == 0
+    said = capsys.readouterr().out
+    assert (
+        "Machine 0 (`survival-master-0`) used up its main memory. The plan gave it 20Gi, 5Gi of it as shared memory. Raise `machines.memory_gib`."
+        in said
+    )
+
+
+def test_a_log_that_is_not_there_yet_is_said_so(site, capsys):
+    assert site.recipe("logs") == 1
+    assert "There is no job `survival`" in capsys.readouterr().err
+    assert site.recipe("submit") == 0
+    site.pods()
+    assert site.recipe("logs", "--node", "1") == 1
+    assert "`survival-worker-0` has not started, and has no log yet." in capsys.readouterr().err
+    assert site.recipe("logs", "--node", "7") == 1
+    assert "has no machine 7." in capsys.readouterr().err
+
+
+def test_stop_ends_the_job_and_leaves_the_claims(site, capsys):
+    assert site.recipe("submit") == 0
+    site.pods()
+    assert site.recipe("stop") == 0
+    assert "PyTorchJob `survival` ended." in capsys.readouterr().out
+    assert site.job() is None
+    assert len(site.cluster.list("PersistentVolumeClaim", site.namespace)) == 2
+    assert site.recipe("stop") == 0
+    assert "No job of `survival` is on the cluster." in capsys.readouterr().out
+
+
+def test_a_name_in_use_is_not_taken_over(site, capsys):
+    (job,) = [one for one in manifests(ROOT / "recipes" / "survival.yaml", "pytorchjob") if one["kind"] == "PyTorchJob"]
+    job["metadata"] = {"name": "survival", "namespace": site.namespace}
+    site.cluster.apply(job)
+    assert site.recipe("submit") == 1
+    assert (
+        "The name `survival` is in use: someone who did not use recipe-runner has a PyTorchJob"
+        in capsys.readouterr().err
+    )
+    assert site.recipe("stop") == 1
+    assert site.job() is not None
+
+
+def test_a_claim_that_exists_keeps_its_size(site):
+    assert site.recipe("submit", "--set", "openshift.claims.0.size_gib=7") == 0
+    assert site.recipe("submit", "--yes") == 0
+    claims = {one["metadata"]["name"]: one for one in site.cluster.list("PersistentVolumeClaim", site.namespace)}
+    assert claims["trained-models-pvc"]["spec"]["resources"]["requests"]["storage"] == "7Gi"
+
+
+def test_a_queue_that_is_not_there_is_named(site, capsys):
+    assert site.recipe("submit", "--set", "openshift.queue=fast") == 1
+    assert f"There is no queue `fast` in the namespace `{site.namespace}`." in capsys.readouterr().err
+    assert site.job() is None
+
+
+def test_a_missing_namespace_is_named(site, capsys):
+    from runner import cli
+
+    gone = ["--set", "openshift.namespace=recipe-test-gone"]
+    assert cli._code(["submit", str(ROOT / "recipes" / "survival.yaml"), *gone]) == 1
+    assert "There is no namespace `recipe-test-gone`" in capsys.readouterr().err
+
+
+@in_process
+@pytest.mark.parametrize(
+    "arrange, words",
+    [
+        (
+            lambda api: setattr(api, "forbidden", 'pytorchjobs is forbidden: User "ann" cannot patch'),
+            "You may not do this in the namespace",
+        ),
+        (
+            lambda api: setattr(
+                api,
+                "quota",
+                "exceeded quota: gpus, requested: requests.nvidia.com/gpu=4, used: requests.nvidia.com/gpu=2, limited: requests.nvidia.com/gpu=4",
+            ),
+            "quota `gpus` allows requests.nvidia.com/gpu=4, requests.nvidia.com/gpu=2 is in use, and this asks for requests.nvidia.com/gpu=4",
+        ),
+        (lambda api: api.missing.add("pytorchjobs"), "This cluster does not know PyTorchJob"),
+        (lambda api: setattr(api, "faults", 10_000), "cannot be reached: nobody answers."),
+    ],
+    ids=["forbidden", "quota", "missing kind", "no answer"],
+)
+def test_the_api_saying_no_becomes_plain_words_and_nothing_is_sent(site, capsys, arrange, words):
+    arrange(site.api)
+    assert site.recipe("submit") == 1
+    said = capsys.readouterr().err
+    assert words in said
+    assert "Traceback" not in said and "HTTP" not in said
+    assert not [key for key in site.api.objects if key[0] != "events"]
+
+
+@in_process
+def test_a_trainjob_of_another_version_names_the_setting(site, capsys):
+    assert site.recipe("submit", "--set", 'openshift.version="3.6"') == 1
+    said = capsys.readouterr().err
+    assert "This cluster writes a TrainJob another way" in said and "`openshift.version`" in said
+
+
+@in_process
+def test_a_plain_kubeconfig_without_rights_reads_as_a_login(site, capsys, monkeypatch, tmp_path):
+    value = yaml.safe_load((tmp_path / "kubeconfig").read_text())
+    value["users"][0]["user"] = {}
+    (tmp_path / "bare").write_text(yaml.safe_dump(value))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "bare"))
+    assert site.recipe("submit") == 1
+    assert "does not know you any more." in capsys.readouterr().err
+
+
+def test_no_kubeconfig_at_all_is_said_so(site, capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "nothing-here"))
+    assert site.recipe("submit") == 1
+    assert "No cluster is known on this machine" in capsys.readouterr().err
+
+
+def test_the_test_api_is_no_rubber_stamp(site):
+    """An object of a kind in the wrong place is refused by any server."""
+    with pytest.raises(Refused):
+        site.cluster.request(
+            "POST",
+            address("Pod", site.namespace),
+            body=json.loads('{"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": "x"}}'),
+        )

@@ -1,0 +1,532 @@
+"""Watching a job and bringing home what it leaves: words for every trouble, logs over restarts, results by hash."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import socket
+import threading
+import time
+import urllib.request
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from runner.execute.cluster import fetch, forward, state
+from runner.execute.cluster.jobs import sent
+from runner.execute.cluster.state import FAILED, QUEUED, TRAINING, WAITING, State
+from runner.execute.cluster.why import reasons
+from runner.recipe.changes import from_options
+from runner.recipe.check import load
+from runner.scenarios import translate
+from runner.targets import kubernetes
+from tests.cluster.api import stamp
+from tests.cluster.conftest import in_process
+from tests.conftest import ROOT
+
+SURVIVAL = ROOT / "recipes" / "survival.yaml"
+
+
+def job(**status) -> dict:
+    recipe, _, _ = load(SURVIVAL, from_options(("openshift.queue=default",)))
+    plan = translate(recipe, kubernetes.place(recipe))
+    return sent(plan, plan.stages[0]).job | {"status": status}
+
+
+def a_pod(role: str = "master", index: int = 0, **status) -> dict:
+    template = job()["spec"]["pytorchReplicaSpecs"]["Master"]["template"]
+    labels = {"training.kubeflow.org/replica-type": role, "training.kubeflow.org/replica-index": str(index)}
+    return {
+        "metadata": {"name": f"survival-{role}-{index}", "labels": labels},
+        "spec": template["spec"],
+        "status": {"phase": "Pending", **status},
+    }
+
+
+def unscheduled(message: str) -> dict:
+    return a_pod(conditions=[{"type": "PodScheduled", "status": "False", "message": message}])
+
+
+def container(**entry) -> dict:
+    return a_pod(containerStatuses=[{"name": "pytorch", "restartCount": 0, "image": "registry/image:1", **entry}])
+
+
+def waiting(reason: str, message: str = "") -> dict:
+    return container(state={"waiting": {"reason": reason, "message": message}})
+
+
+def warning(kind: str, name: str, reason: str, message: str) -> dict:
+    return {"involvedObject": {"kind": kind, "name": name}, "type": "Warning", "reason": reason, "message": message}
+
+
+def why(pods=(), events=(), workload=None, log="", phase=WAITING, **status) -> str:
+    return "\n".join(reasons(State(phase, job(**status), list(pods), list(events), workload), lambda _pod: log))
+
+
+def test_no_pods_made():
+    said = why(events=[warning("PyTorchJob", "survival", "FailedCreatePod", "pods is forbidden: exceeded quota: q")])
+    assert said == (
+        "No pods are made: pods is forbidden: exceeded quota: q. Ask for a larger quota, or ask for less in `machines`."
+    )
+
+
+def test_no_pods_made_for_a_trainjob(site):
+    """Its pods are made by a job below it, and so the event is that one's."""
+    name = "survival-node-0"
+    trainjob = {"kind": "TrainJob", "metadata": {"name": "survival", "namespace": site.namespace}, "spec": {}}
+    site.event("Job", name, "FailedCreate", 'pods "survival-node-0-0" is forbidden: exceeded quota: gpus')
+    found = state.look(site.cluster, trainjob)
+    assert "No pods are made: " in "\n".join(reasons(found, lambda _pod: ""))
+
+
+def test_waiting_for_quota_in_the_queue():
+    refused = {
+        "type": "QuotaReserved",
+        "status": "False",
+        "message": "couldn't assign flavors: insufficient quota for nvidia.com/gpu",
+    }
+    said = why(workload={"status": {"conditions": [refused]}}, phase=QUEUED)
+    assert said.startswith("It waits in the queue `default` until enough is free there: couldn't assign flavors")
+
+
+def test_a_closed_queue():
+    closed = {"type": "QuotaReserved", "status": "False", "message": "LocalQueue default doesn't exist"}
+    assert why(workload={"status": {"conditions": [closed]}}, phase=QUEUED).startswith(
+        "The queue `default` does not take jobs"
+    )
+
+
+def test_no_machine_with_that_gpu():
+    said = why([unscheduled("0/6 nodes are available: 6 node(s) didn't match Pod's node affinity/selector.")])
+    assert "Machine 0 (`survival-master-0`): no machine with the GPU `NVIDIA-L40S` is free for it." in said
+
+
+def test_machines_that_are_full():
+    said = why([unscheduled("0/6 nodes are available: 2 Insufficient nvidia.com/gpu, 4 Insufficient memory.")])
+    assert "no machine has enough left of nvidia.com/gpu, memory." in said
+
+
+def test_a_claim_that_is_pending_with_the_storages_own_reason():
+    event = warning("PersistentVolumeClaim", "trained-models-pvc", "ProvisioningFailed", "access mode not supported")
+    said = why([unscheduled("0/6 nodes are available: pod has unbound immediate PersistentVolumeClaims.")], [event])
+    assert "waits for its claims. Claim `trained-models-pvc`: access mode not supported" in said
+    assert "`openshift.claims[].storage_class`" in said
+
+
+def test_an_image_that_cannot_be_fetched():
+    said = why([waiting("ImagePullBackOff", "manifest unknown")])
+    assert "the image `registry/image:1` cannot be fetched: manifest unknown." in said
+    assert "oc start-build recipe-runner" in said
+
+
+def test_a_secret_that_is_not_there():
+    said = why([waiting("CreateContainerConfigError", 'secret "hub-token" not found')])
+    assert 'secret "hub-token" not found. Make the Secret with `oc create secret generic' in said
+
+
+def test_a_volume_that_cannot_be_attached():
+    event = warning("Pod", "survival-master-0", "FailedAttachVolume", "Multi-Attach error for volume pvc-1")
+    assert "a volume cannot be attached: Multi-Attach error" in why([waiting("ContainerCreating")], [event])
+
+
+def test_main_memory_used_up_with_what_the_plan_had_said():
+    said = why([container(state={"terminated": {"exitCode": 137, "reason": "OOMKilled"}})])
+    assert "used up its main memory. The plan gave it 20Gi, 5Gi of it as shared memory." in said
+
+
+def test_main_memory_used_up_before_the_last_restart():
+    entry = container(
+        state={"running": {}}, lastState={"terminated": {"exitCode": 137, "reason": "OOMKilled"}}, restartCount=2
+    )
+    assert "used up its main memory, and was started again (2 times so far)." in why([entry], phase=TRAINING)
+
+
+def test_machines_that_wait_for_each_other_in_vain():
+    log = "[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)"
+    said = why([container(state={"terminated": {"exitCode": 1}})], log=log)
+    assert "waited in vain for the other machines (NCCL)." in said and "`openshift.network`" in said
+
+
+def test_gpu_memory_used_up_reads_as_on_this_machine():
+    said = why([container(state={"terminated": {"exitCode": 1}})], log="torch.OutOfMemoryError: CUDA out of memory.")
+    assert "ended with exit code 1. The GPU's memory is too small for this recipe." in said
+
+
+def test_a_worker_that_waits_for_the_master():
+    pod = a_pod("worker", 1, initContainerStatuses=[{"name": "init-pytorch", "state": {"running": {}}}])
+    assert "Machine 2 (`survival-worker-1`) waits for the master" in why([pod])
+
+
+def test_the_deadline():
+    condition = {
+        "type": "Failed",
+        "status": "True",
+        "reason": "DeadlineExceeded",
+        "message": "was active longer than specified deadline",
+    }
+    assert "It was ended at its deadline" in why(phase=FAILED, conditions=[condition])
+
+
+def test_nothing_is_said_while_all_is_well():
+    assert why([container(state={"running": {}})], phase=TRAINING) == ""
+
+
+def test_the_time_left_follows_the_pace_since_the_start():
+    from datetime import UTC, datetime, timedelta
+
+    begun = datetime(2026, 1, 1, tzinfo=UTC)
+    log = (
+        '[recipe] {"event": "begin", "step": 100, "steps": 300}\n'
+        'noise\n[recipe] {"event": "step", "step": 150, "steps": 300, "loss": 1.25}\n[recipe] {"event": "st'
+    )
+    latest, left = state.progress(log, begun, begun + timedelta(seconds=100))
+    assert (latest["step"], latest["loss"], left) == (150, 1.25, 300.0)
+
+
+# What only the API on this machine can play.
+
+
+def train_to(site, step: int, seconds: float = 60) -> None:
+    """All pods run, and the master has come to a step of 100."""
+    started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - seconds))
+    for pod in site.pods():
+        running = {"name": "pytorch", "restartCount": 0, "state": {"running": {"startedAt": started}}}
+        site.set_status("Pod", pod["metadata"]["name"], {"phase": "Running", "containerStatuses": [running]})
+    lines = [
+        '[recipe] {"event": "begin", "step": 0, "steps": 100}',
+        f'[recipe] {{"event": "step", "step": {step}, "steps": 100, "loss": 1.5}}',
+    ]
+    site.api.logs[("survival-master-0", "now")] = [(stamp(), line) for line in lines]
+
+
+def finish(site, kind: str = "Succeeded") -> None:
+    site.set_status("PyTorchJob", "survival", {"conditions": [{"type": kind, "status": "True", "message": "done"}]})
+
+
+@in_process
+def test_following_shows_every_phase_and_survives_a_lost_connection(site, capsys):
+    def play() -> None:
+        while site.job() is None:
+            time.sleep(0.05)
+        time.sleep(0.5)
+        train_to(site, 50)
+        time.sleep(0.6)
+        site.api.faults = 6
+        time.sleep(1.0)
+        finish(site)
+
+    player = threading.Thread(target=play)
+    player.start()
+    assert site.recipe("submit", "--follow") == 0
+    player.join()
+    said = capsys.readouterr().out
+    order = [
+        "survival: waiting for machines, 0 of 4 machines run",
+        "survival: step 50 of 100, loss 1.500, about 1 min left",
+        "cannot be reached: nobody answers. The job goes on; trying again.",
+        "survival: finished",
+    ]
+    places = [said.find(part) for part in order]
+    assert -1 not in places and places == sorted(places), said
+
+
+@in_process
+def test_following_a_job_that_fails_ends_with_its_reason(site, capsys):
+    def play() -> None:
+        while site.job() is None:
+            time.sleep(0.05)
+        pod = site.pods()[1]["metadata"]["name"]
+        ended = {"name": "pytorch", "restartCount": 0, "state": {"terminated": {"exitCode": 1}}}
+        site.api.logs[(pod, "now")] = [(stamp(), "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate")]
+        site.set_status("Pod", pod, {"phase": "Failed", "containerStatuses": [ended]})
+        finish(site, "Failed")
+
+    player = threading.Thread(target=play)
+    player.start()
+    assert site.recipe("submit", "--follow") == 1
+    player.join()
+    said = capsys.readouterr().err
+    assert "PyTorchJob `survival` failed." in said
+    assert "Machine 1 (`survival-worker-0`) ended with exit code 1. The GPU's memory is too small" in said
+
+
+@in_process
+def test_logs_show_the_life_before_a_restart_too(site, capsys):
+    assert site.recipe("submit") == 0
+    train_to(site, 5)
+    again = {"name": "pytorch", "restartCount": 1, "state": {"running": {}}}
+    site.set_status("Pod", "survival-master-0", {"containerStatuses": [again]})
+    site.api.logs[("survival-master-0", "previous")] = [(stamp(), "the first life")]
+    capsys.readouterr()
+    assert site.recipe("logs") == 0
+    lines = capsys.readouterr().out.splitlines()[1:]  # the first one says what --set changed
+    assert lines[:2] == ["the first life", "--- `survival-master-0` was started again (1 times so far) ---"]
+    assert '"step": 5' in lines[-1]
+
+
+@in_process
+def test_following_a_log_says_every_line_once_over_restart_and_lost_connection(site, capsys):
+    assert site.recipe("submit") == 0
+    train_to(site, 5)
+    capsys.readouterr()
+    log = site.api.logs[("survival-master-0", "now")] = []
+
+    def play() -> None:
+        for number in range(30):
+            log.append((stamp(), f"line {number}"))
+            if number == 10:
+                site.api.faults = 4
+            if number == 20:
+                # A new container begins a new log, and the server keeps the one before.
+                site.api.logs[("survival-master-0", "previous")] = list(log)
+                again = {"name": "pytorch", "restartCount": 1, "state": {"running": {}}}
+                log.clear()
+                site.set_status("Pod", "survival-master-0", {"containerStatuses": [again]})
+            time.sleep(0.05)
+        finish(site)
+
+    player = threading.Thread(target=play)
+    player.start()
+    assert site.recipe("logs", "-f") == 0
+    player.join()
+    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("line")]
+    assert said == [f"line {number}" for number in range(30)]
+
+
+@pytest.fixture
+def results(site, tmp_path):
+    """A run on the claim behind the pods' mount: a model large enough to be cut, and what does not come along."""
+    claim = tmp_path / "claim"
+    run = claim / "survival"
+    files = {
+        "best_model/model.safetensors": bytes(range(256)) * 4096 * 3,
+        "training_summary.json": json.dumps({"name": "survival", "best_validation_loss": 1.0}).encode(),
+        "demo_outputs/answers with blanks.json": b"[]",
+        "checkpoints/checkpoint-9/optimizer.pt": b"large",
+        ".best_model.partial/half": b"half",
+    }
+    for name, content in files.items():
+        (run / name).parent.mkdir(parents=True, exist_ok=True)
+        (run / name).write_bytes(content)
+    site.api.mounts["/shared/models"] = claim
+    return files
+
+
+def helpers(site) -> list:
+    return site.cluster.list("Pod", site.namespace, {"recipe-runner/part": "fetch"})
+
+
+@in_process
+def test_results_come_home_and_the_helper_goes_away(site, results, tmp_path, capsys):
+    assert site.recipe("fetch") == 0
+    home = tmp_path / "runs" / "survival"
+    for name in ("best_model/model.safetensors", "training_summary.json", "demo_outputs/answers with blanks.json"):
+        assert (home / name).read_bytes() == results[name], name
+    assert not (home / "checkpoints").exists() and not (home / ".best_model.partial").exists()
+    assert helpers(site) == []
+    assert json.loads((home / "run.json").read_text())["status"] == "finished"
+    assert "3 files fetched" in capsys.readouterr().out
+    assert site.recipe("fetch") == 0
+    assert "0 files fetched" in capsys.readouterr().out
+    assert site.recipe("fetch", "--all") == 0
+    assert (home / "checkpoints/checkpoint-9/optimizer.pt").read_bytes() == b"large"
+
+
+@in_process
+def test_a_transfer_that_is_cut_goes_on_where_it_was(site, results, tmp_path):
+    site.api.cut_after = 1_000_000
+    assert site.recipe("fetch", "--to", str(tmp_path / "home")) == 0
+    model = (tmp_path / "home" / "best_model" / "model.safetensors").read_bytes()
+    assert hashlib.sha256(model).digest() == hashlib.sha256(results["best_model/model.safetensors"]).digest()
+    assert site.api.cut_after is None, "nothing was cut"
+    asked = [line for line in site.api.requests if "/file/best_model" in line]
+    assert len(asked) == 2
+
+
+def test_hashing_a_large_file_shows_signs_of_life(tmp_path):
+    from runner.execute.cluster.share import CHUNK, digest
+
+    (tmp_path / "large").write_bytes(b"x" * CHUNK * 257)
+    signs = []
+    assert digest(tmp_path / "large", lambda: signs.append(1)) == hashlib.sha256(b"x" * CHUNK * 257).hexdigest()
+    assert len(signs) == 2
+
+
+@in_process
+def test_a_run_without_results_is_said_so(site, tmp_path, capsys):
+    site.api.mounts["/shared/models"] = tmp_path / "empty"
+    assert site.recipe("fetch") == 1
+    assert "The claim cannot be read: There is no folder" in capsys.readouterr().err
+    assert helpers(site) == []
+
+
+@in_process
+def test_a_fetch_that_is_interrupted_leaves_no_helper(site, results, tmp_path, monkeypatch):
+    def interrupted(*_arguments):
+        assert len(helpers(site)) == 1
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fetch, "_one", interrupted)
+    assert site.recipe("fetch", "--to", str(tmp_path / "home")) == 130
+    assert helpers(site) == []
+
+
+@in_process
+def test_a_run_of_this_machine_is_not_overwritten(site, results, tmp_path, capsys):
+    home = tmp_path / "runs" / "survival"
+    home.mkdir(parents=True)
+    (home / "run.json").write_text('{"status": "running", "kind": "run"}')
+    assert site.recipe("fetch") == 1
+    assert "holds a run of this machine." in capsys.readouterr().err
+
+
+@in_process
+def test_only_who_knows_the_word_sees_the_files(site, results):
+    recipe, _, _ = load(SURVIVAL, from_options((f"openshift.namespace={site.namespace}",)))
+    plan = translate(recipe, kubernetes.place(recipe))
+    with fetch.helper(site.cluster, plan, plan.stages[0], lambda _line: None):
+        (port,) = site.api.ports.values()
+        for path in ("/list", "/wrong/list", "/wrong/file/training_summary.json"):
+            with pytest.raises(urllib.error.HTTPError, match="403"):
+                urllib.request.urlopen(f"http://127.0.0.1:{port}{path}")
+
+
+@in_process
+def test_tensorboard_is_brought_to_this_machine(site):
+    class Board(BaseHTTPRequestHandler):
+        def do_GET(self):
+            body = b"curves " * 20_000
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *arguments):
+            pass
+
+    board = ThreadingHTTPServer(("127.0.0.1", 0), Board)
+    threading.Thread(target=board.serve_forever, daemon=True).start()
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "tensorboard-1", "namespace": site.namespace, "labels": forward.TENSORBOARD},
+        "spec": {"containers": [{"name": "tensorboard", "image": "x"}]},
+    }
+    site.cluster.create(pod)
+    site.set_status("Pod", "tensorboard-1", {"phase": "Running"})
+    site.api.ports[("tensorboard-1", 6006)] = board.server_address[1]
+    ready = threading.Event()
+    found: list[int] = []
+
+    def listens(port: int) -> None:
+        found.append(port)
+        ready.set()
+
+    name = forward.tensorboard(site.cluster, site.namespace)
+    threading.Thread(
+        target=forward.forward, args=(site.cluster, site.namespace, name, 6006, 0, listens), daemon=True
+    ).start()
+    assert ready.wait(10)
+    with urllib.request.urlopen(f"http://127.0.0.1:{found[0]}/", timeout=20) as page:
+        assert page.read() == b"curves " * 20_000
+    board.shutdown()
+
+
+@in_process
+def test_without_tensorboard_the_remedy_is_named(site, capsys):
+    assert site.recipe("open", "--no-browser") == 1
+    assert "No TensorBoard runs in" in capsys.readouterr().err
+
+
+@in_process
+def test_a_local_port_in_use_is_named(site, capsys):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        from runner.problem import Stop
+
+        with pytest.raises(Stop, match="is in use"):
+            forward.forward(site.cluster, site.namespace, "p", 6006, taken.getsockname()[1], lambda _port: None)
+
+
+PREPARED = ("--set", "openshift.data_dir=/shared/models/data/survival")
+
+
+@in_process
+def test_preparing_comes_before_any_gpu_is_asked_for(site, capsys):
+    def play() -> None:
+        while not (found := site.cluster.list("Job", site.namespace)):
+            time.sleep(0.05)
+        time.sleep(0.4)
+        assert site.job() is None, "the training job was sent before the data was ready"
+        done = {"conditions": [{"type": "Complete", "status": "True"}]}
+        site.set_status("Job", found[0]["metadata"]["name"], done)
+
+    player = threading.Thread(target=play)
+    player.start()
+    assert site.recipe("submit", *PREPARED) == 0
+    player.join()
+    assert site.job() is not None
+    said = capsys.readouterr().out
+    order = ["Job `survival-prepare-", "waiting for machines, no machine yet", "PyTorchJob `survival`"]
+    assert [said.index(part) for part in order] == sorted(said.index(part) for part in order)
+    before = len(site.api.requests)
+    assert site.recipe("submit", *PREPARED) == 0
+    assert not [line for line in site.api.requests[before:] if line.startswith("PATCH") and "dryRun" not in line]
+
+
+@in_process
+def test_preparing_that_fails_sends_no_training(site, capsys):
+    def play() -> None:
+        while not (found := site.cluster.list("Job", site.namespace)):
+            time.sleep(0.05)
+        failed = {
+            "conditions": [
+                {
+                    "type": "Failed",
+                    "status": "True",
+                    "reason": "BackoffLimitExceeded",
+                    "message": "Job has reached the specified backoff limit",
+                }
+            ]
+        }
+        site.set_status("Job", found[0]["metadata"]["name"], failed)
+
+    player = threading.Thread(target=play)
+    player.start()
+    assert site.recipe("submit", *PREPARED) == 1
+    player.join()
+    assert "Preparing failed." in capsys.readouterr().err
+    assert site.job() is None
+
+
+@in_process
+def test_of_several_stages_the_first_unfinished_one_is_sent(site, capsys, monkeypatch):
+    from dataclasses import replace
+
+    from runner.commands import cluster_options
+
+    whole = cluster_options.open_plan
+
+    def staged(*arguments):
+        plan = whole(*arguments)
+        stages = tuple(replace(plan.stages[0], name=name, folder=name) for name in ("pretrain", "sft"))
+        return replace(plan, stages=stages)
+
+    monkeypatch.setattr(cluster_options, "open_plan", staged)
+    assert site.recipe("submit") == 0
+    assert site.job(name="survival-pretrain") is not None and site.job(name="survival-sft") is None
+    done = {"conditions": [{"type": "Succeeded", "status": "True"}]}
+    site.set_status("PyTorchJob", "survival-pretrain", done)
+    assert site.recipe("submit") == 0
+    assert site.job(name="survival-sft") is not None
+    capsys.readouterr()
+    assert site.recipe("status") == 0
+    assert capsys.readouterr().out.splitlines()[-2:] == [
+        "survival-pretrain: finished",
+        "survival-sft: waiting for machines, 0 of 4 machines run",
+    ]
+    site.set_status("PyTorchJob", "survival-sft", done)
+    assert site.recipe("submit") == 1
+    assert "Every stage of `survival` is finished." in capsys.readouterr().err
+    assert site.recipe("stop", "--stage", "sft") == 0
+    assert site.job(name="survival-sft") is None and site.job(name="survival-pretrain") is not None

@@ -1,0 +1,254 @@
+"""The container, proved as far as it can be without building it: its file, its entry point, its user, its versions."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+CONTAINER = ROOT / "container"
+FILE = CONTAINER / "Containerfile"
+# A user id as OpenShift gives one to a namespace: nobody knows it, and it is in group 0.
+UNKNOWN = ["setpriv", "--reuid=1000680000", "--regid=0", "--clear-groups", "env", "-i"]
+SYSTEM_PYTHON = "/usr/bin/python3"
+
+
+def instructions() -> list[tuple[str, str]]:
+    """The Containerfile's instructions, lines joined: `("RUN", "pip install …")`."""
+    text = "".join(line for line in FILE.read_text("utf-8").splitlines(keepends=True) if not line.startswith("#"))
+    joined = re.sub(r"\\\n\s*", "", text)
+    return [(word, rest.strip()) for word, _, rest in (line.partition(" ") for line in joined.splitlines()) if word]
+
+
+def constraints() -> dict[str, str]:
+    lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
+    return {_name(line.split("==")[0]): line.split("==")[1] for line in lines if "==" in line and line[0] != "#"}
+
+
+def _name(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_hadolint_has_nothing_to_say():
+    hadolint = Path(sys.executable).parent / "hadolint"
+    done = subprocess.run([hadolint, "--no-color", FILE], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_everything_that_is_copied_is_there_and_not_ignored():
+    allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text("utf-8").splitlines() if line.startswith("!")}
+    copied = [rest.split() for word, rest in instructions() if word == "COPY"]
+    sources = [part for parts in copied for part in parts[:-1] if not part.startswith("--")]
+    assert len(sources) >= 8
+    for source in sources:
+        assert (ROOT / source).exists(), source
+        assert source.split("/")[0] in allowed, f"{source} would not reach the build"
+
+
+def test_the_labels_name_the_installed_versions():
+    (label,) = [rest for word, rest in instructions() if word == "LABEL"]
+    said = dict(re.findall(r'io\.recipe-runner\.(\w+)="([^"]+)"', label))
+    assert set(said) >= {"axolotl", "torch", "transformers"}
+    for package, version in said.items():
+        assert constraints()[package] == version
+    from runner import __version__
+
+    assert f'org.opencontainers.image.version="{__version__}"' in label
+
+
+def test_the_image_names_no_user_that_the_cluster_could_not_replace():
+    users = [rest for word, rest in instructions() if word == "USER"]
+    assert users[-1] == "1001"
+    copies = [rest for word, rest in instructions() if word == "COPY" and "--chown" in rest]
+    assert copies == []
+
+
+def test_the_requirements_are_the_train_extras():
+    done = subprocess.run(
+        [sys.executable, CONTAINER / "requirements.py", "train"], cwd=ROOT, capture_output=True, text=True, timeout=30
+    )
+    lines = done.stdout.split("\n")
+    assert "axolotl[deepspeed]==0.19.0" in lines and any(line.startswith("click") for line in lines)
+
+
+def test_the_flash_attention_of_the_image_is_found_without_the_hub(tmp_path):
+    """A kernel in the place of the real one, which needs a GPU: the way to it is the same."""
+    (env,) = [rest for word, rest in instructions() if word == "ENV" and "LOCAL_KERNELS" in rest]
+    arguments = dict(rest.split("=", 1) for word, rest in instructions() if word == "ARG")
+    place = re.search(r'LOCAL_KERNELS="\$\{FLASH_ATTENTION\}=([^"]+)"', env)[1]
+    (fetched,) = [rest for word, rest in instructions() if "kernel.py" in rest and word == "RUN"]
+    assert fetched.endswith(place)
+    facts = '{"id": "fake", "name": "fake", "version": 2, "license": "MIT", "python-depends": [], "backend": {"type": "cuda"}}'
+    (tmp_path / "metadata.json").write_text(facts)
+    (tmp_path / "__init__.py").write_text("found = True\n")
+    repository = arguments["FLASH_ATTENTION"]
+    ask = (
+        "from axolotl.monkeypatch.attention.fa2_hub_kernel import FA2_HUB_KERNEL_VERSION as version\n"
+        "from transformers.modeling_flash_attention_utils import FLASH_ATTN_KERNEL_FALLBACK as names\n"
+        "from kernels import get_kernel\n"
+        "name = names['flash_attention_2']\n"
+        "print(name, f'v{version}', get_kernel(name, version=version).found)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", ask],
+        env=os.environ
+        | {"LOCAL_KERNELS": f"{repository}={tmp_path}", "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hf")},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.stdout.strip().endswith(f"{repository} {arguments['FLASH_ATTENTION_VERSION']} True"), done.stderr
+
+
+@pytest.fixture(scope="module")
+def image():
+    """What the image has: a virtual environment of the system's interpreter with the runner installed, all read-only, and
+    one writable folder. The large packages are this environment's own, linked."""
+    if os.geteuid() != 0 or shutil.which("setpriv") is None:
+        pytest.skip("becoming another user takes root and setpriv")
+    root = Path(tempfile.mkdtemp(prefix="recipe-image-"))
+    root.chmod(0o755)
+    packages = sysconfig.get_paths()["purelib"]
+    same = subprocess.run(
+        [SYSTEM_PYTHON, "-c", "import sys, ensurepip; print(sys.version_info[:2])"], capture_output=True, text=True
+    )
+    if same.stdout.strip() != str(sys.version_info[:2]):
+        shutil.rmtree(root)
+        pytest.skip(f"the system's python3 is not {sys.version_info[:2]} with venv, so it cannot load these packages")
+    if subprocess.run([*UNKNOWN, "ls", packages], capture_output=True).returncode:
+        shutil.rmtree(root)
+        pytest.skip(f"another user cannot read {packages}")
+    try:
+        subprocess.run([SYSTEM_PYTHON, "-m", "venv", root / "venv"], check=True, timeout=120)
+        (site,) = (root / "venv" / "lib").glob("python*/site-packages")
+        (site / "linked.pth").write_text(packages + "\n")
+        # Linked packages leave their commands behind; the launcher needs this one.
+        torchrun = root / "venv" / "bin" / "torchrun"
+        torchrun.write_text(f"#!{root}/venv/bin/python\nfrom torch.distributed.run import main\nmain()\n")
+        torchrun.chmod(0o755)
+        for name in ("runner", "recipes", "schemas", "pyproject.toml", "README.md", "constraints.txt"):
+            source = ROOT / name
+            shutil.copytree(source, root / "src" / name) if source.is_dir() else shutil.copy(
+                source, root / "src" / name
+            )
+        # The Containerfile's last install, with the build tool that is here already.
+        install = [
+            root / "venv/bin/python",
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-deps",
+            "--no-build-isolation",
+            "--ignore-installed",
+            ".",
+        ]
+        subprocess.run(install, cwd=root / "src", check=True, timeout=300)
+        shutil.copytree(CONTAINER, root / "bin")
+        subprocess.run(["chmod", "-R", "a+rX,a-w", root], check=True)
+        (root / "tmp").mkdir(mode=0o777)
+        (root / "tmp").chmod(0o777)
+        yield root
+    finally:
+        shutil.rmtree(root)
+
+
+def as_nobody_known(image: Path, *command: str, **env: str):
+    around = {
+        "PATH": f"{image}/venv/bin:/usr/bin:/bin",
+        "TMPDIR": f"{image}/tmp",
+        "RECIPES": f"{image}/src/recipes",
+        **env,
+    }
+    return subprocess.run(
+        [*UNKNOWN, *(f"{name}={value}" for name, value in around.items()), f"{image}/bin/entrypoint.sh", *command],
+        cwd=image / "tmp",
+        capture_output=True,
+        text=True,
+        timeout=570,
+    )
+
+
+def test_an_unknown_user_gets_a_home_and_a_name(image):
+    done = as_nobody_known(image, "bash", "-c", 'id -u; touch "$HOME/a" "$XDG_CACHE_HOME/b"; echo "$HOME $USER"')
+    assert done.stdout.splitlines() == ["1000680000", f"{image}/tmp/home recipe"], done.stderr
+    done = as_nobody_known(image, "bash", "-c", "echo $HOME", HOME="/")
+    assert done.stdout.strip() == f"{image}/tmp/home"
+
+
+def test_an_unknown_user_cannot_change_the_image(image):
+    done = as_nobody_known(image, "touch", f"{image}/src/recipes/new.yaml")
+    assert done.returncode != 0
+
+
+@pytest.mark.long
+def test_the_smoke_command_rehearses_as_an_unknown_user_without_a_home(image):
+    done = as_nobody_known(image, "smoke")
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert done.stdout.rstrip().endswith("The image is fine.")
+    assert "validation loss" in done.stdout and "torch 2.13.0" in done.stdout
+
+
+@pytest.mark.long
+def test_the_containers_own_install_lines_give_exactly_the_constraints(tmp_path):
+    python = next((name for name in ("python3.12", "python3.11") if _runs(name)), sys.executable)
+    subprocess.run([python, "-m", "venv", tmp_path / "venv"], check=True, timeout=120)
+    for name in ("runner", "recipes", "schemas", "pyproject.toml", "README.md", "constraints.txt"):
+        source = ROOT / name
+        shutil.copytree(source, tmp_path / "src" / name) if source.is_dir() else shutil.copy(
+            source, tmp_path / "src" / name
+        )
+    shutil.copy(CONTAINER / "requirements.py", tmp_path / "src")
+    env = os.environ | {"PATH": f"{tmp_path}/venv/bin:{os.environ['PATH']}", "VIRTUAL_ENV": str(tmp_path / "venv")}
+    lines = [rest for word, rest in instructions() if word == "RUN" and "pip install" in rest]
+    assert len(lines) == 3
+    for line in lines:
+        subprocess.run(["bash", "-ec", line], cwd=tmp_path / "src", env=env, check=True, timeout=1800)
+    frozen = subprocess.run(
+        [tmp_path / "venv/bin/python", "-m", "pip", "freeze"], capture_output=True, text=True, check=True, timeout=120
+    ).stdout
+    found = {_name(line.split("==")[0]): line.split("==")[1] for line in frozen.splitlines() if "==" in line}
+    wanted = constraints()
+    assert {name: version for name, version in found.items() if wanted.get(name) != version.split("+")[0]} == {}
+    missing = set(wanted) - set(found) - needed_by("dev", "cluster")
+    if "+cpu" in found["torch"]:
+        # This machine has torch's build for CPU, which brings none of what a GPU needs.
+        missing = {name for name in missing if not name.startswith(("nvidia-", "cuda-")) and name != "setuptools"}
+    assert missing == set(), "a constraint that the image does not install"
+
+
+def _runs(name: str) -> bool:
+    found = shutil.which(name)
+    return bool(found) and subprocess.run([found, "-m", "ensurepip", "--version"], capture_output=True).returncode == 0
+
+
+def needed_by(*extras: str) -> set[str]:
+    """Every package that the project's extras need, directly or through others, in this environment."""
+    import tomllib
+
+    from packaging.requirements import Requirement
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    open_ones = [line for extra in extras for line in project["optional-dependencies"][extra]]
+    seen: set[str] = set()
+    while open_ones:
+        name = _name(Requirement(open_ones.pop()).name)
+        if name in seen:
+            continue
+        seen.add(name)
+        try:
+            requires = importlib.metadata.requires(name) or []
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        open_ones += [line for line in requires if "extra ==" not in line]
+    return seen

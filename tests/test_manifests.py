@@ -1,0 +1,319 @@
+"""Everything that is for a cluster: accepted by the schemas, traceable, without secrets, with what each network needs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+
+import pytest
+import yaml
+
+from runner.recipe.changes import from_options
+from runner.recipe.check import load
+from runner.scenarios import translate
+from runner.targets import kubernetes, render
+from tests.cluster.judging import core_refusals, full_schemas, reduced, refusals
+from tests.conftest import RECIPES, ROOT
+from tests.test_trainjob import EVERYTHING, SURVIVAL, jobs, plan_of
+
+SITE = ROOT / "openshift"
+PREPARED = "openshift.data_dir=/shared/models/data/survival"
+
+
+def manifests(files) -> list[dict]:
+    found = []
+    for file in files:
+        if file.path.endswith(".yaml"):
+            documents = [one for one in yaml.safe_load_all(file.text) if isinstance(one, dict) and "kind" in one]
+            found += [one for one in documents if one["kind"] != "Kustomization"]
+    return found
+
+
+def environment(container: dict) -> dict:
+    return {entry["name"]: entry.get("value", entry.get("valueFrom")) for entry in container["env"]}
+
+
+def pod(*options) -> dict:
+    (job,) = jobs("pytorchjob", *options)
+    return job["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("target", ["pytorchjob", "trainjob"])
+@pytest.mark.parametrize("version", ["3.5", "3.6"])
+def test_a_cluster_would_take_every_recipes_every_manifest(path, target, version):
+    plan = plan_of(path, f'openshift.version="{version}"')
+    if plan is None:
+        pytest.skip(f"{path.stem} has no place on a cluster")
+    for manifest in manifests(render(plan, (target,))):
+        assert refusals(manifest, version) == [], manifest["kind"]
+
+
+def test_a_cluster_would_take_the_job_with_every_setting_of_the_site():
+    for manifest in manifests(render(plan_of(SURVIVAL, *EVERYTHING), ("pytorchjob",))):
+        assert refusals(manifest) == [], manifest["kind"]
+
+
+@pytest.mark.parametrize("name", sorted(reduced()))
+def test_our_reduced_schemas_say_nothing_else_than_the_whole_ones(name):
+    folder = full_schemas()
+    if folder is None:
+        pytest.skip("the whole schemas are not here; RECIPE_TEST_CRDS names their folder")
+    entry = reduced()[name]
+    whole = json.loads((folder / entry["full"]).read_text("utf-8"))
+    assert list(differences(entry["schema"], whole)) == []
+
+
+def differences(ours, theirs, where=""):
+    """Where a reduced schema is not a part of the whole one. Descriptions and defaults refuse nothing."""
+    for key, value in ours.items():
+        if key == "properties":
+            for field, below in value.items():
+                if field not in theirs.get("properties", {}):
+                    yield f"{where}.{field} is not in the whole schema"
+                else:
+                    yield from differences(below, theirs["properties"][field], f"{where}.{field}")
+        elif key in ("items", "additionalProperties") and isinstance(value, dict):
+            yield from differences(value, theirs.get(key, {}), f"{where}[]")
+        elif theirs.get(key) != value:
+            yield f"{where}: {key} is {value}, and {theirs.get(key)} in the whole schema"
+    for key in ("required", "enum", "pattern", "minimum", "maximum", "maxLength", "x-kubernetes-list-map-keys"):
+        if key in theirs and key not in ours:
+            yield f"{where}: the whole schema has {key} {theirs[key]}"
+
+
+def test_labels_and_annotations_lead_back_to_recipe_stage_and_content():
+    one, other = (jobs("pytorchjob", *options)[0]["metadata"] for options in ((), ("openshift.backoff_limit=1",)))
+    for key, value in (("app.kubernetes.io/name", "survival"), ("recipe-runner/stage", "train")):
+        assert one["labels"][key] == value
+    assert one["annotations"]["recipe-runner/recipe"] == "survival"
+    assert one["labels"]["recipe-runner/fingerprint"] == other["labels"]["recipe-runner/fingerprint"]
+    assert one["annotations"]["recipe-runner/content"] != other["annotations"]["recipe-runner/content"]
+    again = jobs("pytorchjob")[0]["metadata"]
+    assert again == one
+
+
+def test_prometheus_is_told_where_training_shows_its_metrics():
+    (job,) = jobs("pytorchjob", "openshift.metrics_port=9500")
+    template = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]
+    assert template["metadata"]["annotations"] == {
+        "prometheus.io/scrape": "true",
+        "prometheus.io/path": "/metrics",
+        "prometheus.io/port": "9500",
+    }
+    (container,) = template["spec"]["containers"]
+    assert environment(container)["RECIPE_METRICS_PORT"] == "9500"
+    assert {"name": "metrics", "containerPort": 9500} in container["ports"]
+
+
+def test_plain_ethernet_turns_infiniband_off():
+    env = environment(pod()["containers"][0])
+    assert (env["NCCL_IB_DISABLE"], env["NCCL_SOCKET_IFNAME"]) == ("1", "eth0")
+    assert "NCCL_IB_HCA" not in env
+
+
+def test_rdma_asks_for_a_device_and_names_it():
+    options = (
+        "openshift.network.kind=rdma",
+        "openshift.network.rdma_resource=rdma/roce",
+        "openshift.network.interface=net1",
+    )
+    (container,) = pod(*options)["containers"]
+    env = environment(container)
+    assert (env["NCCL_IB_DISABLE"], env["NCCL_IB_HCA"], env["NCCL_SOCKET_IFNAME"]) == ("0", "mlx5", "net1")
+    assert container["resources"]["requests"]["rdma/roce"] == container["resources"]["limits"]["rdma/roce"] == 1
+
+
+def test_one_machine_needs_no_network():
+    env = environment(pod("machines.nodes=1", "train.effective_batch_size=")["containers"][0])
+    assert not [name for name in env if name.startswith("NCCL_") and name != "NCCL_DEBUG"]
+
+
+def test_the_hubs_token_comes_by_reference_and_the_command_for_it_is_shown():
+    options = ("openshift.hub_token_secret=hub-token", PREPARED)
+    files = {file.path: file.text for file in render(plan_of(SURVIVAL, *options))}
+    for path, kind in (("pytorchjob.yaml", "pytorchReplicaSpecs"), ("prepare/job.yaml", "backoffLimit")):
+        assert kind in files[path]
+        assert (
+            "#   oc create secret generic hub-token --namespace lyric-professor --from-file=token=FILE" in files[path]
+        )
+    env = environment(pod(*options)["containers"][0])
+    assert env["HF_TOKEN"] == {"secretKeyRef": {"name": "hub-token", "key": "token"}}
+    assert "HF_TOKEN" not in environment(pod()["containers"][0])
+
+
+def test_nothing_of_this_machines_user_and_no_token_gets_into_a_file_or_onto_the_screen(recipe_command, tmp_path):
+    planted = {
+        name: f"planted-{name.lower()}-7f3a"
+        for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "WANDB_API_KEY", "USER", "LOGNAME", "HOSTNAME", "KUBECONFIG")
+    }
+    shutil.copytree(ROOT / "recipes", tmp_path / "recipes")
+    said = ""
+    options = [word for option in (*EVERYTHING, PREPARED) for word in ("--set", option)]
+    for verb in (
+        ["check", "recipes/survival.yaml"],
+        ["render", "recipes/survival.yaml", *options],
+        ["submit", "recipes/survival.yaml"],
+    ):
+        done = recipe_command(*verb, cwd=tmp_path, env=planted)
+        said += done.stdout + done.stderr
+    written = [path for path in (tmp_path / "build").rglob("*") if path.is_file()]
+    assert len(written) > 8
+    # The file that KUBECONFIG names is said, because it is not there.
+    assert not [value for name, value in planted.items() if value in said and name != "KUBECONFIG"]
+    for path in written:
+        text = path.read_text("utf-8")
+        assert not [value for value in planted.values() if value in text], path
+
+
+def test_data_on_a_claim_gets_a_job_without_gpu_and_training_goes_offline():
+    files = {file.path: file.text for file in render(plan_of(SURVIVAL, PREPARED))}
+    job = yaml.safe_load(files["prepare/job.yaml"])
+    spec = job["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    assert "nvidia.com/gpu" not in container["resources"]["limits"] and "nodeSelector" not in spec
+    assert container["command"] == ["python", "-m", "runner.execute.claim", "/etc/recipe-runner/prepare.json"]
+    assert "HF_HUB_OFFLINE" not in environment(container)
+    wanted = json.loads(yaml.safe_load(files["prepare/configmap.yaml"])["data"]["prepare.json"])
+    config = yaml.safe_load(files["axolotl.yaml"])
+    assert wanted["model"]["base"] == "HuggingFaceTB/SmolLM3-3B"
+    assert config["base_model"] == wanted["model"]["folder"]
+    assert config["base_model"].startswith("/shared/models/base-models/")
+    assert config["dataset_prepared_path"].startswith(wanted["data_dir"])
+    assert config["recipe_runner"]["demo"]["base_model"] == config["base_model"]
+    assert environment(pod(PREPARED)["containers"][0])["HF_HUB_OFFLINE"] == "1"
+
+
+def test_data_inside_the_image_needs_no_such_job():
+    files = {file.path: file.text for file in render(plan_of(SURVIVAL))}
+    assert not [path for path in files if path.startswith("prepare/")]
+    assert yaml.safe_load(files["axolotl.yaml"])["base_model"] == "HuggingFaceTB/SmolLM3-3B"
+    assert "HF_HUB_OFFLINE" not in environment(pod()["containers"][0])
+
+
+def test_another_revision_of_the_model_lies_in_another_folder():
+    folders = {plan_of(SURVIVAL, PREPARED, f"model.revision={revision}").place.model_dir for revision in ("main", "v1")}
+    assert len(folders) == 2
+
+
+def test_a_changed_recipe_does_not_go_on_from_the_checkpoints_of_before():
+    folders = {
+        plan_of(SURVIVAL, *options).place.checkpoints_dir
+        for options in ((), ("train.epochs=9",), ("openshift.backoff_limit=1",))
+    }
+    assert len(folders) == 2
+    assert all(folder.startswith("/shared/models/survival/checkpoints/") for folder in folders)
+
+
+def test_several_stages_are_rendered_apart(monkeypatch):
+    from dataclasses import replace
+
+    recipe, _, _ = load(SURVIVAL, from_options((PREPARED,)))
+    plan = translate(recipe, kubernetes.place(recipe))
+    (stage,) = plan.stages
+    plan = replace(plan, stages=tuple(replace(stage, name=name, folder=name) for name in ("pretrain", "sft")))
+    files = {file.path: file.text for file in render(plan)}
+    for name in ("pretrain", "sft"):
+        assert {
+            f"{name}/{part}" for part in ("axolotl.yaml", "pytorchjob.yaml", "kustomization.yaml", "prepare/job.yaml")
+        } <= set(files)
+        job = yaml.safe_load(files[f"{name}/pytorchjob.yaml"])
+        assert job["metadata"]["name"] == f"survival-{name}"
+        assert job["metadata"]["annotations"]["recipe-runner/run-dir"] == f"/shared/models/survival/{name}"
+        assert job["metadata"]["labels"]["recipe-runner/stage"] == name
+        assert yaml.safe_load(files[f"{name}/kustomization.yaml"])["resources"] == [
+            "claims.yaml",
+            "configmap.yaml",
+            "pytorchjob.yaml",
+        ]
+    assert not [path for path in files if "/" not in path]
+
+
+# The site.
+
+
+def site_files() -> list:
+    files = sorted(path for path in SITE.rglob("*.yaml") if path.name != "kustomization.yaml")
+    assert files
+    return files
+
+
+@pytest.mark.parametrize("file", site_files(), ids=lambda file: str(file.relative_to(SITE)))
+def test_a_cluster_would_take_the_sites_files(file):
+    known = 0
+    for manifest in yaml.safe_load_all(file.read_text("utf-8")):
+        group = manifest["apiVersion"].partition("/")[0]
+        if group.endswith("openshift.io") or manifest["kind"] in ("ClusterQueue", "ResourceFlavor"):
+            continue  # no schema of these kinds is to be had here
+        known += 1
+        assert (refusals(manifest) if manifest["kind"] == "LocalQueue" else core_refusals(manifest)) == []
+    assert known or file.name in ("build.yaml", "cluster-queue.yaml")
+
+
+def test_kustomizations_name_every_file_beside_them_and_nothing_else():
+    for folder in (SITE, SITE / "admin"):
+        named = yaml.safe_load((folder / "kustomization.yaml").read_text("utf-8"))["resources"]
+        there = {path.name for path in folder.glob("*.yaml")} - {"kustomization.yaml"}
+        assert set(named) == there
+
+
+@pytest.mark.parametrize("folder", [SITE, SITE / "admin"], ids=["site", "admin"])
+def test_kustomize_builds_the_site(folder):
+    tool = next(
+        (
+            words
+            for words in (["kubectl", "kustomize"], ["oc", "kustomize"], ["kustomize", "build"])
+            if shutil.which(words[0])
+        ),
+        None,
+    )
+    if tool is None:
+        pytest.skip("neither kubectl nor oc nor kustomize is on this machine")
+    done = subprocess.run([*tool, str(folder)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    built = list(yaml.safe_load_all(done.stdout))
+    assert len(built) == sum(len(list(yaml.safe_load_all(path.read_text()))) for path in folder.glob("*.yaml")) - 1
+
+
+def test_kustomize_builds_what_a_recipe_renders(recipe_command, tmp_path):
+    if shutil.which("kubectl") is None:
+        pytest.skip("kubectl is not on this machine")
+    done = recipe_command("render", SURVIVAL, "--set", PREPARED, "--out", tmp_path)
+    assert done.returncode == 0, done.stderr
+    for folder, kinds in ((tmp_path, "PyTorchJob"), (tmp_path / "prepare", "Job")):
+        built = subprocess.run(["kubectl", "kustomize", str(folder)], capture_output=True, text=True, timeout=60)
+        assert built.returncode == 0, built.stderr
+        assert kinds in {one["kind"] for one in yaml.safe_load_all(built.stdout)}
+
+
+def test_the_sites_names_are_those_of_the_starter_recipes():
+    documents = [one for file in site_files() for one in yaml.safe_load_all(file.read_text("utf-8"))]
+    claims = {one["metadata"]["name"] for one in documents if one["kind"] == "PersistentVolumeClaim"}
+    (namespace,) = [one["metadata"]["name"] for one in documents if one["kind"] == "Namespace"]
+    (tag,) = [one["spec"]["output"]["to"]["name"] for one in documents if one["kind"] == "BuildConfig"]
+    recipe, _, _ = load(SURVIVAL)
+    assert claims == {claim.name for claim in recipe.openshift.claims}
+    assert namespace == recipe.openshift.namespace
+    assert recipe.openshift.image.endswith(f"/{namespace}/{tag}")
+
+
+def test_people_may_do_what_the_commands_do_and_never_delete_claims():
+    rules = [
+        rule
+        for file in site_files()
+        for one in yaml.safe_load_all(file.read_text("utf-8"))
+        if one["kind"] == "Role"
+        for rule in one["rules"]
+    ]
+
+    def verbs(resource: str) -> set[str]:
+        return {verb for rule in rules if resource in rule["resources"] for verb in rule["verbs"]}
+
+    from runner.execute.cluster.connect import KINDS
+
+    for _, plural in KINDS.values():
+        assert {"get", "list"} & verbs(plural), plural
+    assert "delete" not in verbs("persistentvolumeclaims")
+    assert not [rule for rule in rules if "*" in rule["verbs"] + rule["resources"] + rule["apiGroups"]]
+    assert "secrets" not in {resource for rule in rules for resource in rule["resources"]}
