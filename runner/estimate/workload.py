@@ -120,7 +120,7 @@ def from_stage(stage: Stage, model: Model, rows: Mapping[str, Any] | None = None
         objective="dpo" if config.get("rl") in ("dpo", "ipo", "kto", "simpo", "orpo") else "sft",
         packing=bool(config.get("sample_packing")) or _blocks(config),
         epochs=float(config.get("num_epochs") or 1),
-        max_steps=int(config.get("max_steps") or 0),
+        max_steps=_max_steps(config),
         warmup_ratio=float(config.get("warmup_ratio") or 0),
         warmup_steps=int(config.get("warmup_steps") or 0),
         learning_rate=float(config.get("learning_rate") or 0),
@@ -187,6 +187,12 @@ def _blocks(config: Mapping[str, Any]) -> bool:
 def _every(config: Mapping[str, Any], what: str) -> int:
     by_steps = config.get(f"{what}_strategy") == "steps" or f"{what}_strategy" not in config
     return int(config.get(f"{what}_steps") or 0) if by_steps else 0
+
+
+def _max_steps(config: Mapping[str, Any]) -> int:
+    """The steps of this stage alone: a curriculum's lengths share one count, and each makes its part of it."""
+    blocks = (config.get("recipe_runner") or {}).get("blocks")
+    return blocks["last_step"] - blocks["first_step"] if blocks else int(config.get("max_steps") or 0)
 
 
 def _fused_loss(config: Mapping[str, Any]) -> str:
