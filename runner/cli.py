@@ -105,10 +105,16 @@ def _code(arguments: list[str] | None) -> int:
 
 # What the extras bring; whatever else cannot be imported is our own bug.
 EXTRAS = {
+    "cluster": {"kubernetes"},
+    "data": {"datatrove", "orjson", "spacy"},
     "train": {
+        "PIL",
         "accelerate",
         "axolotl",
+        "bitsandbytes",
         "datasets",
+        "lm_eval",
+        "numpy",
         "peft",
         "pyarrow",
         "pydantic",

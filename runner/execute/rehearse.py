@@ -9,27 +9,18 @@ from __future__ import annotations
 from pathlib import Path
 
 from runner import catalog
-from runner.execute import rehearse_images, twin
+from runner.execute import rehearse_images, substitutions, twin
 from runner.execute.data import prepare
-from runner.execute.data.report import Report
 from runner.execute.runs import RunFolder
 from runner.execute.training import Tell, Watch, place_for, train
 from runner.plan import Place, Plan
 from runner.problem import Stop
-from runner.recipe import changes as changing
-from runner.recipe import placing
 from runner.recipe.changes import Change
-from runner.recipe.check import judge
 from runner.recipe.recipe import Recipe
-from runner.scenarios import REHEARSALS, conversations, translate
+from runner.scenarios import conversations, translate
 
-BY = "rehearsal"
-MIN_STEPS = 30
 MAX_ROWS = 240
-MAX_PROCESSES = 2
 MIN_GAIN = 0.10
-MAX_RANK = 16
-MIN_VALIDATION_SHARE = 0.1
 
 
 def rehearse(recipe: Recipe, run: RunFolder, data: str | None, data_dir: str | None, tell: Tell, watch: Watch) -> dict:
@@ -44,7 +35,9 @@ def rehearse(recipe: Recipe, run: RunFolder, data: str | None, data_dir: str | N
     place = place_for(run, accelerator=False, data_dir=data_dir)
     if translate(recipe, place).stages[0].engine == "images":
         return _rehearse_images(recipe, run, place, data, tell, watch)
-    recipe, made = _changed(recipe, _data_changes(recipe, data) + _own_changes(recipe) + _split_changes(recipe))
+    recipe, made = substitutions.changed(
+        recipe, substitutions.data(recipe, data) + substitutions.own(recipe) + substitutions.split(recipe)
+    )
     tell("Preparing the data")
     twin_dir, facts = run.path / "base_model", recipe.model_facts
     marks = conversations.marks(recipe) or catalog.chat_template("chatml")
@@ -59,23 +52,23 @@ def rehearse(recipe: Recipe, run: RunFolder, data: str | None, data_dir: str | N
     for line in report.lines():
         tell(f"  {line}")
     original = recipe
-    recipe, more = _changed(
-        recipe, _model_changes(recipe, twin_dir) + _training_changes(recipe, report) + _adapter_changes(recipe)
+    recipe, more = substitutions.changed(
+        recipe, substitutions.model(recipe) + substitutions.training(recipe, report) + substitutions.adapter(recipe)
     )
     made = [*made, *more]
     tell("What stands in for the real thing")
-    for line in _substitutions(original, made, report):
+    for line in substitutions.shown(original, made, report):
         tell(f"  {line}")
     run.mark("running", substitutions=[change.as_json() for change in made])
     tell("Building the tiny twin")
     twin.build(
         original.model_facts,
-        layers=_layers(original),
+        layers=substitutions.layers(original),
         seed=original.train.seed,
         folder=twin_dir,
         fixed_head=fixed_head,
     )
-    recipe, _ = _changed(recipe, [Change("model.base", None, str(twin_dir), BY)])
+    recipe, _ = substitutions.changed(recipe, [Change("model.base", None, str(twin_dir), substitutions.BY)])
     plan = translate(recipe, place)
     summary = train(plan, run, tell, watch)
     _judge_gain(plan, summary)
@@ -83,14 +76,14 @@ def rehearse(recipe: Recipe, run: RunFolder, data: str | None, data_dir: str | N
 
 
 def _rehearse_images(recipe: Recipe, run: RunFolder, place: Place, data: str | None, tell: Tell, watch: Watch) -> dict:
-    recipe, made = _changed(recipe, _data_changes(recipe, data))
+    recipe, made = substitutions.changed(recipe, substitutions.data(recipe, data))
     tell("Preparing the images")
     report = prepare(
         translate(recipe, place).stages[0].data, Path(place.data_dir), sample_rows=rehearse_images.MAX_IMAGES
     )
     for line in report.lines():
         tell(f"  {line}")
-    recipe, more = _changed(recipe, rehearse_images.changes(recipe, report, BY))
+    recipe, more = substitutions.changed(recipe, rehearse_images.changes(recipe, report, substitutions.BY))
     made = [*made, *more]
     tell("What stands in for the real thing")
     for change in made:
@@ -102,158 +95,12 @@ def _rehearse_images(recipe: Recipe, run: RunFolder, place: Place, data: str | N
     return summary
 
 
-def _changed(recipe: Recipe, wanted: list[Change]) -> tuple[Recipe, list[Change]]:
-    document, made = changing.apply(recipe.document, wanted)
-    changed, problems = judge(document)
-    errors = [problem for problem in problems if problem.severity == "error"]
-    if errors or changed is None:
-        raise Stop(errors)
-    return changed, made
-
-
-def _data_changes(recipe: Recipe, data: str | None) -> list[Change]:
-    """Rows from `--data`, else from the recipe's sample, else from the recipe's own file."""
-    if data:
-        return changing.from_data_option(data)
-    if file := recipe.data.get("sample"):
-        why = "the recipe's own sample, so nothing is downloaded"
-        return [Change("data.hub", None, None, BY, why), Change("data.path", None, file, BY, why)]
-    if recipe.data.get("path"):
-        return []
-    raise Stop(
-        recipe.document.problem(
-            ("data",),
-            "A rehearsal downloads nothing, and `data` names no local file.",
-            "Name one: `recipe rehearse … --data FILE`, or `data.sample` in the recipe.",
-            key=True,
-        )
-    )
-
-
-def _own_changes(recipe: Recipe) -> list[Change]:
-    """What the scenario puts in place of its own settings before its data is prepared."""
-    own = REHEARSALS.get(recipe.scenario)
-    return [*own(recipe, BY), Change("resume_from", None, None, BY, "a rehearsal begins anew")] if own else []
-
-
-def _split_changes(recipe: Recipe) -> list[Change]:
-    share = recipe.data.get("validation_share")
-    if share is None or share >= MIN_VALIDATION_SHARE:
-        return []
-    return [Change("data.validation_share", None, MIN_VALIDATION_SHARE, BY, "of few rows, enough to judge by")]
-
-
-def _model_changes(recipe: Recipe, twin_dir: Path) -> list[Change]:
-    wanted = [
-        Change("model.revision", None, None, BY, "the twin is local"),
-        Change("model.trust_remote_code", None, None, BY, "the twin brings no code"),
-        Change("model.precision", None, "fp32", BY, "runs on any processor"),
-        Change("model.attention", None, "sdpa", BY, "FlashAttention needs a GPU"),
-        Change(
-            "distribution",
-            None,
-            "ddp",
-            BY,
-            "DeepSpeed and FSDP need GPUs; DDP over gloo divides the rows the same way",
-        ),
-        Change(
-            "demo.max_new_tokens",
-            None,
-            min(40, recipe.demo.max_new_tokens),
-            BY,
-            "a tiny model has little to say",
-        ),
-    ]
-    return [change for change in wanted if recipe.document.lookup(change.path) is not None]
-
-
-def _training_changes(recipe: Recipe, report: Report) -> list[Change]:
-    """Processes for machines, and batches small enough for at least 30 steps."""
-    train = recipe.train
-    processes = min(MAX_PROCESSES, sum(recipe.gpu_counts))
-    micro, accumulation, epochs = (
-        min(train.micro_batch_size, 8),
-        min(train.gradient_accumulation_steps, 2),
-        train.epochs,
-    )
-
-    def steps() -> int:
-        return int(report.train_rows // (micro * accumulation * processes) * epochs)
-
-    while steps() < MIN_STEPS and micro > 2:
-        micro //= 2
-    while steps() < MIN_STEPS and accumulation > 1:
-        accumulation -= 1
-    while steps() < MIN_STEPS and micro > 1:
-        micro //= 2
-    while steps() < MIN_STEPS:
-        epochs += 1
-    few = f"at least {MIN_STEPS} steps from {report.train_rows} rows"
-    on_cpu = f"{processes} process{'es' if processes > 1 else ''} on the CPU, talking over gloo"
-    third = max(1, steps() // 3)
-    # Settings that some scenarios have and others do not.
-    own = [
-        Change("train.eval_batch_size", None, micro, BY, few),
-        Change("train.warmup_steps", None, max(1, steps() // 10), BY, "few steps"),
-        Change("train.eval_steps", None, third, BY, "few steps"),
-        Change("train.save_steps", None, third, BY, "few steps"),
-    ]
-    return [
-        *placing.on_one_machine(recipe, processes, BY, on_cpu),
-        Change("train.micro_batch_size", None, micro, BY, few),
-        Change("train.gradient_accumulation_steps", None, accumulation, BY, few),
-        Change("train.epochs", None, epochs, BY, few),
-        Change("train.eval_batch_size", None, None, BY, "the micro batch size"),
-        Change("train.effective_batch_size", None, None, BY, "computed from the lines above"),
-        Change("train.learning_rate", None, 0.005, BY, "random weights need larger steps"),
-        Change("train.optimizer", None, "adamw_torch", BY, "runs on any processor"),
-        Change("train.logging_steps", None, 1, BY, "few steps"),
-        Change("train.report_to", None, "tensorboard", BY, "needs no account"),
-        *(change for change in own if change.path[-1] in train),
-        Change("limits.time", None, None, BY, "the limit is for the machines of the full-size run"),
-    ]
-
-
-def _adapter_changes(recipe: Recipe) -> list[Change]:
-    """An adapter that is small beside the twin too, with the recipe's own ratio of alpha to rank."""
-    rank = recipe.train.get("lora_rank")
-    if rank is None:
-        return []
-    plain = Change("train.cross_entropy", None, "plain", BY, "the fused and chunked ones are compiled for a GPU")
-    if rank <= MAX_RANK:
-        return [plain]
-    alpha = max(1, round(recipe.train.lora_alpha * MAX_RANK / rank))
-    narrow = f"the twin is {twin.WIDTH} wide"
-    return [
-        plain,
-        Change("train.lora_rank", None, MAX_RANK, BY, narrow),
-        Change("train.lora_alpha", None, alpha, BY, "in the ratio of the recipe"),
-    ]
-
-
-def _layers(recipe: Recipe) -> int:
-    """Enough layers that some stay frozen."""
-    return min(recipe.model_facts.num_hidden_layers, (recipe.train.get("last_layers") or 0) + 2)
-
-
-def _substitutions(original: Recipe, made: list[Change], report: Report):
-    facts = original.model_facts
-    shape = twin.geometry(facts, _layers(original), twin.VOCABULARY)
-    yield (
-        f"model.base: {original.model.base} → a tiny twin  ({shape['num_hidden_layers']} of {facts.num_hidden_layers} layers, "
-        f"width {shape['hidden_size']} of {facts.hidden_size:,}, random weights, a tokenizer trained on these rows)"
-    )
-    if report.sampled_from is not None:
-        yield f"rows: {report.sampled_from:,} → {report.train_rows + report.validation_rows}  (a seeded draw)"
-    yield from map(str, made)
-
-
 def _judge_gain(plan: Plan, summary: dict) -> None:
     first, best = summary["first_validation_loss"], summary["best_validation_loss"]
     steps = summary["steps"]
-    if steps < MIN_STEPS:
+    if steps < substitutions.MIN_STEPS:
         raise Stop(
-            f"The rehearsal made {steps} steps, and {MIN_STEPS} are needed to judge it.",
+            f"The rehearsal made {steps} steps, and {substitutions.MIN_STEPS} are needed to judge it.",
             "Give it more rows with `--data`.",
         )
     gain = 1 - best / first if first else 0.0
