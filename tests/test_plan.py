@@ -42,7 +42,7 @@ def test_every_starter_recipe_holds_its_own_limits(path, recipe_command):
 
 def test_the_survival_recipe_states_limits():
     recipe, _, _ = load(ROOT / "recipes" / "survival.yaml")
-    assert (recipe.limits.time, recipe.limits.gpu_memory) == ("10 min", "45 GB")
+    assert (recipe.limits.time, recipe.limits.gpu_memory) == ("30 min", "45 GB")
 
 
 def test_a_plan_shows_what_people_ask_for(recipe_command):
@@ -114,7 +114,7 @@ def test_a_limit_on_memory_names_what_breaks_it_and_what_would_hold(edited):
 
 
 def test_a_limit_on_time_names_the_speed_and_what_would_hold(edited):
-    path = edited(("time: 10 min", "time: 3 min"))
+    path = edited(("time: 30 min", "time: 3 min"))
     ((at, message, hint),) = broken(path)
     assert at == "time:"
     assert message.startswith("The run takes about ")
@@ -163,7 +163,7 @@ def test_a_scenario_without_formulas_says_so_and_promises_nothing(recipe_command
     ],
 )
 def test_an_amount_without_its_unit_is_refused(edited, text, message):
-    path = edited(("  time: 10 min", f"  {text}"), ("  gpu_memory: 45 GB ", "  samples_per_second: 1 "))
+    path = edited(("  time: 30 min", f"  {text}"), ("  gpu_memory: 45 GB ", "  samples_per_second: 1 "))
     assert message in [problem.message for problem in examine(path)]
 
 
