@@ -256,8 +256,7 @@ def test_a_missing_padding_token_is_end_of_text_and_outgrown_embeddings_grow(tmp
         ),
         (
             ("nodes=",),
-            "The recipe says what machines it needs, and not where they are.\n"
-            "   61 | machines:",
+            "The recipe says what machines it needs, and not where they are.\n",
         ),
         (
             ("machines.nodes=3", "train.effective_batch_size="),

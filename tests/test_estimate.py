@@ -157,7 +157,8 @@ def test_a_workload_is_read_from_the_config_that_the_engine_gets(path):
         assert found.micro_batch_size == stage.config["micro_batch_size"]
         assert found.accumulation == stage.config["gradient_accumulation_steps"]
         assert found.checkpointing is bool(stage.config["gradient_checkpointing"])
-        assert found.effective_batch_size == plan.facts["effective_batch_size"]
+        stated = stage.config["recipe_runner"]["effective_batch_size"]
+        assert found.effective_batch_size == stated
 
 
 def test_steps_tokens_and_warmup_of_the_survival_recipe():

@@ -36,7 +36,6 @@ def test_the_facts_of_the_lyrics_recipe_reach_axolotl():
     ((_, stage),) = stages(LYRICS)
     config = emitted(stage)
     facts = {
-        "base_model": "microsoft/Phi-4-mini-instruct",
         "fp16": True,
         "bf16": False,
         "adapter": "lora",

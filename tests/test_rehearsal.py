@@ -204,9 +204,12 @@ def test_a_killed_rehearsal_goes_on_from_its_last_checkpoint(rehearsed, tmp_path
     with subprocess.Popen(
         command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
+        said = []
         for line in process.stdout:
+            said.append(line)
             if line.startswith("  epoch 2:"):
                 break
+        assert said[-1].startswith("  epoch 2:"), "".join(said)
         for child in _children(process.pid):
             os.kill(child, signal.SIGKILL)
         os.kill(process.pid, signal.SIGKILL)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
+from runner import catalog
 from runner.plan import Place
 from runner.recipe.recipe import Recipe, Settings
 
@@ -69,6 +71,7 @@ def conversations(recipe: Recipe, data: Settings, sequence_len: int) -> dict[str
         "validation_share": data.validation_share,
         "seed": data.seed,
         "sequence_len": sequence_len,
+        "marks": asdict(catalog.chat_template("chatml")),
     }
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from runner import catalog
 from runner.execute import twin
 from runner.execute.data import prepare
 from runner.plan import Place
@@ -58,8 +59,11 @@ def started(folder: Path, nodes: int):
     )
     small, _, _ = load(SURVIVAL, from_options((*machines, *SMALL)))
     base = folder / "base_model"
+    marks = catalog.chat_template("chatml")
     prepare(
-        translate(small, place).stages[0].data, folder / "data", tokenizer_for=lambda texts: twin.tokenizer(texts, base)
+        translate(small, place).stages[0].data,
+        folder / "data",
+        tokenizer_for=lambda texts: twin.tokenizer(texts, base, small.model_facts, marks),
     )
     twin.build(small.model_facts, layers=4, seed=1, folder=base)
     small, _, _ = load(SURVIVAL, from_options((*machines, *SMALL, f"model.base={base}")))
