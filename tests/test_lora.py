@@ -55,6 +55,8 @@ def test_the_facts_of_the_lyrics_recipe_reach_axolotl():
         "special_tokens": {"pad_token": "<|endoftext|>"},
     }
     assert {key: config[key] for key in facts} == facts
+    # The claim's own copy of the model, which the prepare Job fetches.
+    assert config["base_model"].startswith("/shared/data/base-models/microsoft-Phi-4-mini-instruct-")
     assert not {"load_in_4bit", "load_in_8bit", "ddp"} & set(config)
     assert config["recipe_runner"]["effective_batch_size"] == 24
     machines = stage.machines

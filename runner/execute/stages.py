@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -141,7 +142,8 @@ def inputs(plan: Plan, stage: Stage) -> dict[str, Any]:
             found[name] = _without_place(value, plan)
     for before, beginnings in stage.reads.items():
         found[f"results of {before}"] = results_of(plan, before, beginnings)
-    return found
+    # As they will be read back from the record: JSON knows lists and no tuples.
+    return json.loads(json.dumps(found))
 
 
 def results_of(plan: Plan, name: str, beginnings: tuple[str, ...]) -> str | None:
