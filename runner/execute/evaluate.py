@@ -117,12 +117,14 @@ def load(task: Mapping[str, Any]) -> tuple[Any, Any]:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    # A checkpoint beside an adapter is the adapter alone; `best_model` is the two merged.
+    adapter = bool(task["base"]) and (Path(task["model"]) / "adapter_config.json").is_file()
     cuda = torch.cuda.is_available()
     words = AutoTokenizer.from_pretrained(task["model"])
     model = AutoModelForCausalLM.from_pretrained(
-        task["base"] or task["model"], dtype=torch.bfloat16 if cuda else torch.float32
+        task["base"] if adapter else task["model"], dtype=torch.bfloat16 if cuda else torch.float32
     )
-    if task["base"]:
+    if adapter:
         from peft import PeftModel
 
         model = PeftModel.from_pretrained(model, task["model"])
