@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tempfile
 import urllib.request
 from pathlib import Path
 
@@ -38,6 +39,13 @@ SMALL = (
     "data.hub=",
     f"data.path={ROOT}/recipes/data/survival-sample.jsonl",
 )
+
+
+@pytest.fixture
+def tmp_path():
+    """A short path: a socket's name holds 107 characters, and multiprocessing puts its sockets below a pod's TMPDIR."""
+    with tempfile.TemporaryDirectory(prefix="pods-") as folder:
+        yield Path(folder)
 
 
 def started(folder: Path, nodes: int):
