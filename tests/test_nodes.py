@@ -342,6 +342,7 @@ def trained(folder: Path, small: dict[str, Path], machines: list[int], accumulat
     }
 
 
+@pytest.mark.long
 def test_two_machines_make_the_losses_of_one_process_on_the_same_batches(small, tmp_path):
     """Machine 1 is given two GPUs where the recipe says one, so the machines are uneven and the figures follow."""
     two = trained(tmp_path / "two", small, [1, 1], 1, GPUS_1="0,1", TOTAL_GPUS="3")
