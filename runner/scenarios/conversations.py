@@ -23,20 +23,21 @@ def marks(recipe: Recipe) -> ChatTemplate | None:
     return catalog.chat_template(known) if known else None
 
 
+def dataset(folder: str, side: str) -> dict[str, Any]:
+    """One file of prepared conversations, trained on the assistant's words and its end-of-turn mark alone."""
+    return {
+        "path": f"{folder}/{side}.parquet",
+        "ds_type": "parquet",
+        "split": "train",
+        "type": "chat_template",
+        "field_messages": "messages",
+        "roles_to_train": ["assistant"],
+        "train_on_eos": "turn",
+    }
+
+
 def settings(recipe: Recipe, place: Place) -> dict[str, Any]:
-    """Prepared conversations, trained on the assistant's words and its end-of-turn mark alone."""
-
-    def dataset(name: str) -> dict[str, Any]:
-        return {
-            "path": f"{place.data_dir}/{name}.parquet",
-            "ds_type": "parquet",
-            "split": "train",
-            "type": "chat_template",
-            "field_messages": "messages",
-            "roles_to_train": ["assistant"],
-            "train_on_eos": "turn",
-        }
-
+    """Prepared conversations, with the marks that the model knows."""
     facts, known = recipe.model_facts, marks(recipe)
     own = known is None or recipe.data.chat_template == "tokenizer_default"
     config: dict[str, Any] = {"chat_template": "tokenizer_default" if own else known.axolotl}
@@ -46,8 +47,8 @@ def settings(recipe: Recipe, place: Place) -> dict[str, Any]:
     if facts.pad_token:
         config["special_tokens"] = {"pad_token": facts.pad_token}
     return config | {
-        "datasets": [dataset("train")],
-        "test_datasets": [dataset("validation")],
+        "datasets": [dataset(place.data_dir, "train")],
+        "test_datasets": [dataset(place.data_dir, "validation")],
         "val_set_size": 0,
         "dataset_prepared_path": place.tokenised_dir,
     }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from runner import catalog
 from runner.plan import Place
 from runner.recipe.recipe import Recipe, Settings
-from runner.scenarios import axolotl
+from runner.scenarios import axolotl, conversations
 
 if TYPE_CHECKING:
     from runner.scenarios.pipeline import Length
@@ -169,21 +169,11 @@ def pretraining(recipe: Recipe, place: Place, length: Length, before: str) -> di
 
 
 def _conversations(recipe: Recipe, place: Place, folder: str) -> dict[str, Any]:
-    def dataset(side: str) -> dict[str, Any]:
-        return {
-            "path": f"{place.data_dir}/{folder}/{side}.parquet",
-            "ds_type": "parquet",
-            "split": "train",
-            "type": "chat_template",
-            "field_messages": "messages",
-            "roles_to_train": ["assistant"],
-            "train_on_eos": "turn",
-        }
-
+    home = f"{place.data_dir}/{folder}"
     return {
         "chat_template": recipe.tokenizer.chat_template,
-        "datasets": [dataset("train")],
-        "test_datasets": [dataset("validation")],
+        "datasets": [conversations.dataset(home, "train")],
+        "test_datasets": [conversations.dataset(home, "validation")],
     }
 
 
