@@ -93,12 +93,12 @@ def tokenizer(
         show_progress=False,
     )
     words.train_from_iterator(texts, trainer)
-    fast = PreTrainedTokenizerFast(tokenizer_object=words, chat_template=_jinja(template), **special)
+    fast = PreTrainedTokenizerFast(tokenizer_object=words, chat_template=jinja(template), **special)
     fast.save_pretrained(str(folder))
     return AutoTokenizer.from_pretrained(str(folder))
 
 
-def _jinja(template: ChatTemplate) -> str:
+def jinja(template: ChatTemplate) -> str:
     """The template as a tokenizer carries it, for conversations of any roles."""
 
     def quoted(text: str) -> str:

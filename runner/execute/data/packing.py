@@ -28,7 +28,7 @@ def tokenizer(wanted: Mapping[str, Any], texts: Callable[[], Iterable[str]], fol
     Raises Stop where it has more entries than the embedding has rows, or cannot be loaded.
     """
     if wanted["base"]:
-        words = _taken(wanted)
+        words = _taken(wanted, catalog.chat_template("chatml"))
         words.save_pretrained(str(folder))
     else:
         shutil.rmtree(folder, ignore_errors=True)
@@ -41,7 +41,7 @@ def tokenizer(wanted: Mapping[str, Any], texts: Callable[[], Iterable[str]], fol
     return words
 
 
-def _taken(wanted: Mapping[str, Any]) -> Any:
+def _taken(wanted: Mapping[str, Any], template: catalog.ChatTemplate) -> Any:
     from transformers import AutoTokenizer
 
     options = {} if Path(wanted["base"]).is_dir() else {"revision": wanted["revision"]}
@@ -52,9 +52,9 @@ def _taken(wanted: Mapping[str, Any]) -> Any:
             f"The tokenizer `{wanted['base']}` cannot be loaded: {str(error).splitlines()[0]}",
             "Check its name, your network and your access.",
         ) from None
-    missing = [mark for mark in (END_OF_TEXT, "<|im_start|>", "<|im_end|>") if mark not in words.get_vocab()]
+    missing = [mark for mark in (END_OF_TEXT, *template.tokens) if mark not in words.get_vocab()]
     words.add_special_tokens({"additional_special_tokens": missing} if missing else {})
-    words.eos_token, words.pad_token, words.chat_template = "<|im_end|>", END_OF_TEXT, twin.CHATML
+    words.eos_token, words.pad_token, words.chat_template = template.end, END_OF_TEXT, twin.jinja(template)
     return words
 
 
