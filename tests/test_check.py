@@ -326,11 +326,8 @@ def test_set_is_judged_like_the_file(recipe_command):
 
 
 def test_set_wins_over_environment_and_environment_over_the_recipe():
-    from runner.recipe import changes
-
-    path = ROOT / "recipes" / "survival.yaml"
-    wanted = [*changes.from_environment({"EPOCHS": "7", "NCCL_DEBUG": "WARN"}), *from_options(["train.epochs=9"])]
-    recipe, made, _ = load(path, wanted)
+    asked = {"EPOCHS": "7", "NCCL_DEBUG": "WARN"}
+    recipe, made, _ = load(ROOT / "recipes" / "survival.yaml", from_options(["train.epochs=9"]), asked)
     assert (recipe.train.epochs, recipe.communication.nccl_debug) == (9, "WARN")
     assert [(change.setting, change.before, change.after) for change in made][-1] == ("train.epochs", 7, 9)
 

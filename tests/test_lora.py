@@ -13,7 +13,7 @@ import pytest
 from runner import catalog
 from runner.plan import Place
 from runner.problem import Stop
-from runner.recipe.changes import from_environment, from_options
+from runner.recipe.changes import from_options
 from runner.recipe.check import load
 from runner.scenarios import translate
 from runner.targets import kubernetes, render
@@ -125,10 +125,18 @@ def test_single_layers_can_be_chosen():
 
 
 def test_the_environment_sets_the_rank_and_a_note_tells_what_that_does():
-    recipe, made, notes = load(LYRICS, from_environment({"LORA_RANK": "16"}))
+    recipe, made, notes = load(LYRICS, environment={"LORA_RANK": "16"})
     assert recipe.train.lora_rank == 16
     assert [str(change) for change in made] == ["train.lora_rank: 128 → 16  (LORA_RANK=16)"]
     assert any("alpha / rank = 16 times" in note.message for note in notes)
+
+
+def test_a_rank_in_the_environment_is_said_to_change_nothing_where_there_is_no_adapter():
+    recipe, made, notes = load(LYRICS.with_name("survival.yaml"), environment={"LORA_RANK": "16", "EPOCHS": "2"})
+    assert (recipe.train.epochs, [change.setting for change in made]) == (2, ["train.epochs"])
+    told = "The environment says LORA_RANK=16, and this recipe has no such setting; it changes nothing."
+    assert told in [note.message for note in notes]
+    assert load(LYRICS.with_name("seven-b.yaml"), environment={"LORA_RANK": "16"})[0].lora.rank == 16
 
 
 def test_questions_and_answers_are_data_too():

@@ -40,8 +40,8 @@ def open_recipe(
 ) -> tuple[Recipe, list[Change]]:
     """The recipe with `--set` and `more` on top, and below them, where `environment` holds, the environment. Prints
     what changed."""
-    wanted = changing.from_environment(os.environ) if environment else []
-    recipe, made, notes = load(path, [*wanted, *changing.from_options(sets), *(more or [])])
+    wished = os.environ if environment else {}
+    recipe, made, notes = load(path, [*changing.from_options(sets), *(more or [])], wished)
     print_notes(notes)
     for change in made:
         say(f"{change}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,13 @@ from runner.recipe.document import Document
 from runner.recipe.reading import parse as parse_yaml
 from runner.recipe.scalars import scalar
 
-# Environment names that run and rehearse read, and the setting each stands for.
+# Environment names that run and rehearse read, and the settings each stands for: the first that the recipe's scenario has.
 ENVIRONMENT = {
-    "EPOCHS": "train.epochs",
-    "BATCH_SIZE": "train.micro_batch_size",
-    "LEARNING_RATE": "train.learning_rate",
-    "LORA_RANK": "train.lora_rank",
-    "NCCL_DEBUG": "communication.nccl_debug",
+    "EPOCHS": ("train.epochs",),
+    "BATCH_SIZE": ("train.micro_batch_size",),
+    "LEARNING_RATE": ("train.learning_rate",),
+    "LORA_RANK": ("train.lora_rank", "lora.rank"),
+    "NCCL_DEBUG": ("communication.nccl_debug",),
 }
 
 
@@ -74,13 +74,25 @@ def from_options(options: Iterable[str]) -> list[Change]:
     return changes
 
 
-def from_environment(environment: Mapping[str, str]) -> list[Change]:
-    """Changes that the environment asks for; an empty variable asks for nothing."""
-    return [
-        Change(setting, None, scalar(environment[name].strip()), by=f"{name}={environment[name]}")
-        for name, setting in ENVIRONMENT.items()
-        if environment.get(name, "").strip()
-    ]
+def from_environment(
+    environment: Mapping[str, str], has: Callable[[str], bool] = lambda setting: True
+) -> tuple[list[Change], list[str]]:
+    """Changes that the environment asks for, and the names that stand for nothing in this recipe; an empty variable
+    asks for nothing.
+
+    has: whether the recipe's scenario has a setting. The environment is there for all recipes of a terminal; one that
+    cannot follow it is no mistake of its own.
+    """
+    changes, idle = [], []
+    for name, settings in ENVIRONMENT.items():
+        if not environment.get(name, "").strip():
+            continue
+        setting = next(filter(has, settings), None)
+        if setting:
+            changes.append(Change(setting, None, scalar(environment[name].strip()), by=f"{name}={environment[name]}"))
+        else:
+            idle.append(f"{name}={environment[name]}")
+    return changes, idle
 
 
 def from_data_option(data: str | None) -> list[Change]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from runner import catalog, packaged
@@ -36,16 +37,36 @@ def _validator(scenario: str):
     return Draft202012Validator(schema(scenario))
 
 
-def load(file: Path | str, changes: Iterable[Change] = ()) -> tuple[Recipe, list[Change], list[Problem]]:
-    """The recipe in a file with `changes` on top, the changes that changed something, and notes.
+def load(
+    file: Path | str, changes: Iterable[Change] = (), environment: Mapping[str, str] = MappingProxyType({})
+) -> tuple[Recipe, list[Change], list[Problem]]:
+    """The recipe in a file with the environment's changes and then `changes` on top, the changes that changed
+    something, and notes.
 
     Raises Stop with every Problem at once where the file is no valid recipe.
     """
-    document, made = changing.apply(reading.read(file), changes)
+    read = reading.read(file)
+    wished, idle = changing.from_environment(environment, lambda setting: _has(read.data.get("scenario"), setting))
+    document, made = changing.apply(read, [*wished, *changes])
     recipe, problems = judge(document)
     if recipe is None or any(problem.severity == "error" for problem in problems):
         raise Stop(problem for problem in problems if problem.severity == "error")
-    return recipe, made, problems
+    return recipe, made, [*problems, *(_idle(read.file, name) for name in idle)]
+
+
+def _has(scenario: Any, setting: str) -> bool:
+    """Whether the scenario's schema has a setting; dotted."""
+    part = schema(scenario) if scenario in scenarios() else {}
+    for key in setting.split("."):
+        part = part.get("properties", {}).get(key)
+        if part is None:
+            return False
+    return True
+
+
+def _idle(file: Path | str, name: str) -> Problem:
+    message = f"The environment says {name}, and this recipe has no such setting; it changes nothing."
+    return Problem(str(file), 0, 0, message, severity="note")
 
 
 def judge(document: Document) -> tuple[Recipe | None, list[Problem]]:
