@@ -243,6 +243,7 @@ def test_the_commands_folder_and_the_command_list_agree():
         "options",
         "planning",
         "cluster_options",
+        "training_options",
     }
     assert files == set(COMMANDS), "a command is one module in runner/commands and one line in runner/cli.py"
     assert Path(ROOT / "runner" / "cli.py").is_file()

@@ -336,6 +336,8 @@ def trained(folder: Path, small: dict[str, Path], machines: list[int], accumulat
     said = [finish(process, 400) for process in processes]
     assert [process.returncode for process in processes] == [0] * len(machines), "\n\n".join(said)[-6000:]
     out = folder / "out"
+    assert json.loads((out / "run.json").read_text())["status"] == "finished"
+    assert "Everything is in" in said[-1], said[-1]
     return json.loads((out / "training_summary.json").read_text()) | {
         "said": said,
         "losses": [entry["loss"] for entry in json.loads((out / "training_history.json").read_text())["steps"]],

@@ -6,30 +6,14 @@ import os
 
 import click
 
-from runner.commands.options import (
-    data_folder_from,
-    from_option,
-    is_staged,
-    open_recipe,
-    recipe_path,
-    run_folder_from,
-    say,
-    set_option,
-    stage_option,
-    until_option,
-    watch,
-)
+from runner.commands import training_options as shared
+from runner.commands.options import is_staged, open_recipe, say
+
+_data = click.option("--data", metavar="FILE", help="Real rows instead of the recipe's sample.")
 
 
 @click.command()
-@recipe_path
-@set_option
-@click.option("--data", metavar="FILE", help="Real rows instead of the recipe's sample.")
-@click.option("--out", metavar="DIR", help="The run folder. Default: runs/NAME-rehearsal.")
-@stage_option
-@from_option
-@until_option
-@click.option("--fresh", is_flag=True, help="Delete what an earlier rehearsal left there.")
+@shared.options("runs/NAME-rehearsal", _data)
 def rehearse(
     path: str,
     sets: tuple[str, ...],
@@ -44,29 +28,23 @@ def rehearse(
     from runner.quiet import hush
 
     hush()
+    from runner.execute import rehearse as rehearsing
     from runner.execute import runs
-    from runner.execute.rehearse import rehearse as carry_out
-    from runner.execute.training import results
-    from runner.files import read_json
     from runner.names import content_hash
 
     recipe, made = open_recipe(path, sets, environment=True)
-    folder = runs.folder(recipe.name, "rehearsal", run_folder_from(out))
+    folder = runs.folder(recipe.name, "rehearsal", shared.run_folder_from(out))
     if is_staged(recipe, stage, first, last):
         from runner.execute.order import Selection
         from runner.execute.rehearse_pipeline import rehearse as rehearse_stages
 
         chosen = Selection(stage, first, last)
         with runs.session(folder, f"pipeline {recipe.name}", made, fresh):
-            rehearse_stages(recipe, folder, data, data_folder_from("rehearsal"), chosen, say, watch)
+            rehearse_stages(recipe, folder, data, shared.data_folder_from("rehearsal"), chosen, say, shared.watch)
         return
+
+    def carry_out() -> None:
+        rehearsing.rehearse(recipe, folder, data, shared.data_folder_from("rehearsal"), say, shared.watch)
+
     fingerprint = content_hash([recipe.fingerprint, os.path.abspath(data) if data else recipe.data.get("sample")])
-    with runs.session(folder, fingerprint, made, fresh) as going_on:
-        if folder.finished:
-            say("This rehearsal is done already; `--fresh` repeats it.")
-        else:
-            if going_on:
-                say("Going on with the rehearsal that was interrupted.")
-            carry_out(recipe, folder, data, data_folder_from("rehearsal"), say, watch)
-    for line in results(folder, read_json(folder.path / "training_summary.json")):
-        say(line)
+    shared.one_stage(folder, fingerprint, made, fresh, carry_out)

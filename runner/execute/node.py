@@ -1,6 +1,7 @@
-"""`python -m runner.execute.node`: what a plain machine's start script does before training (runner/targets/nodes.py).
+"""`python -m runner.execute.node`: what a plain machine's start script does around training (runner/targets/nodes.py).
 
-The machines meet and compare; the main one prepares the data and writes the config for the GPUs that have come.
+Before it the machines meet and compare, and the main one prepares the data and writes the config for the GPUs that have
+come; after it the main one sees that the results are there.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from runner.execute import meeting, runs
+from runner.execute import meeting, runs, training
 from runner.execute.data import prepare
 from runner.execute.meeting import Hello, Tell
 from runner.files import write_text
@@ -33,14 +34,19 @@ BY = "the machines that came"
 PATIENCE_WITH_STORAGE_S = 75.0
 
 
-@click.command()
+@click.group()
+def node() -> None:
+    """What a start script asks for."""
+
+
+@node.command()
 @click.option("--recipe", "file", required=True)
 @click.option("--rank", type=int, required=True)
 @click.option("--main", "address", required=True)
 @click.option("--port", type=int, required=True)
 @click.option("--gpus", required=True)
 @click.option("--total", type=int, required=True)
-def node(file: str, rank: int, address: str, port: int, gpus: str, total: int) -> None:
+def meet(file: str, rank: int, address: str, port: int, gpus: str, total: int) -> None:
     """Meets the other machines; on the main one, prepares data and config for all."""
     recipe = read(file)
     mine = len(gpus.split(","))
@@ -61,6 +67,15 @@ def node(file: str, rank: int, address: str, port: int, gpus: str, total: int) -
             main.refuse(stop.text)
             raise
         main.ready()
+
+
+@node.command()
+@click.option("--results", required=True)
+def finish(results: str) -> None:
+    """Marks the run as finished, and says what was learned."""
+    folder = runs.RunFolder(Path(results), "run")
+    for line in training.results(folder, training.finish(folder, folder.state["fingerprint"])):
+        _tell(line)
 
 
 def read(file: str) -> Recipe:

@@ -44,20 +44,22 @@ def train(plan: Plan, run: RunFolder, tell: Tell, watch: Watch) -> dict[str, Any
     except Stop:
         run.mark("stopped")
         raise
+    return finish(run, plan.fingerprint)
+
+
+def finish(run: RunFolder, fingerprint: str) -> dict[str, Any]:
+    """Marks a run as finished whose training has ended; returns its summary, with what the run folder knows beside it.
+
+    Raises Stop where the results are not all there, or are those of another recipe.
+    """
     summary = read_json(run.path / "training_summary.json")
-    if summary is None or summary["fingerprint"] != plan.fingerprint or not run.weights:
+    if summary is None or summary["fingerprint"] != fingerprint or not run.weights:
         run.mark("stopped")
-        raise Stop("Training ended without an error and without its results.", f"The whole log: {run.path}/train.log")
+        log = next(iter(sorted(run.path.glob("train*.log"))), run.path / "train.log")
+        raise Stop("Training ended without an error and without its results.", f"The whole log: {log}")
     state = run.state
-    write_json(
-        run.path / "training_summary.json",
-        summary
-        | {
-            "kind": run.kind,
-            "changes": state.get("changes", []),
-            "substitutions": state.get("substitutions", []),
-        },
-    )
+    known = {"changes": state.get("changes", []), "substitutions": state.get("substitutions", [])}
+    write_json(run.path / "training_summary.json", summary | {"kind": run.kind} | known)
     run.mark("finished")
     return summary
 

@@ -153,8 +153,11 @@ def _start(plan: Plan, stage: Stage, rank: int) -> Iterator[str]:
     else:
         yield "# Wait for the main machine's port, refuse to go on where recipe or packages differ from its own, and wait for its data."
     yield (
-        '"$PYTHON" -m runner.execute.node --recipe "$HERE/recipe.json" --rank "$NODE_RANK" --main "$MAIN_NODE_IP" '
+        '"$PYTHON" -m runner.execute.node meet --recipe "$HERE/recipe.json" --rank "$NODE_RANK" --main "$MAIN_NODE_IP" '
         '--port "$MAIN_NODE_PORT" --gpus "$GPUS" --total "$TOTAL_GPUS"'
     )
     yield "# Train, together with the other machines; the log is shown here and kept in the results folder."
     yield f'{shlex.join(stage.command)} 2>&1 | tee -a "$OUTPUT_DIR/train-node$NODE_RANK.log"'
+    if rank == 0:
+        yield "# See that all results are there, and say what has been learned."
+        yield '"$PYTHON" -m runner.execute.node finish --results "$OUTPUT_DIR"'

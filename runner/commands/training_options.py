@@ -1,0 +1,129 @@
+"""What `recipe run` and `recipe rehearse` share: their options, their folders, and what is shown while they train."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from runner.commands.options import recipe_path, say, set_option
+from runner.recipe.changes import Change
+
+if TYPE_CHECKING:
+    from runner.execute.runs import RunFolder
+
+_STAGES = (
+    click.option("--stage", metavar="STAGE", help="Only this stage of a pipeline."),
+    click.option("--from", "first", metavar="STAGE", help="This stage of a pipeline and those after it."),
+    click.option("--until", "last", metavar="STAGE", help="The stages of a pipeline up to this one."),
+)
+
+
+def options(default_folder: str, *own: Callable) -> Callable[[Callable], Callable]:
+    """The options of a command that trains; `own` come after the settings. default_folder: without `--out`."""
+    kept = (
+        recipe_path,
+        set_option,
+        *own,
+        click.option("--out", metavar="DIR", help=f"The run folder. Default: {default_folder}."),
+        *_STAGES,
+        click.option("--fresh", is_flag=True, help="Delete what was left there before, and begin anew."),
+    )
+
+    def add(command: Callable) -> Callable:
+        for option in reversed(kept):
+            command = option(command)
+        return command
+
+    return add
+
+
+def run_folder_from(out: str | None) -> str | None:
+    """The run folder that the person names: `--out`, else OUTPUT_DIR from the environment, which is said aloud."""
+    named = os.environ.get("OUTPUT_DIR")
+    if not out and named:
+        say(f"run folder: {named}  (OUTPUT_DIR={named})")
+    return out or named or None
+
+
+def data_folder_from(below: str = "") -> str | None:
+    """The folder for prepared data that DATA_DIR names, or None; said aloud."""
+    named = os.environ.get("DATA_DIR")
+    if not named:
+        return None
+    folder = os.path.abspath(os.path.join(named, below)) if below else os.path.abspath(named)
+    say(f"prepared data: {folder}  (DATA_DIR={named})")
+    return folder
+
+
+def one_stage(
+    folder: RunFolder, fingerprint: str, made: list[Change], fresh: bool, carry_out: Callable[[], Any]
+) -> None:
+    """Trains a recipe of one stage in its folder, unless it is done already, and says what was learned."""
+    from runner.execute.runs import session
+    from runner.execute.training import results
+    from runner.files import read_json
+
+    with session(folder, fingerprint, made, fresh) as going_on:
+        if folder.finished:
+            say(f"This {folder.kind} is done already; `--fresh` repeats it.")
+        else:
+            if going_on:
+                say(f"Going on with the {folder.kind} that was interrupted.")
+            carry_out()
+    for line in results(folder, read_json(folder.path / "training_summary.json")):
+        say(line)
+
+
+@contextmanager
+def watch() -> Iterator[Callable[[dict[str, Any]], None]]:
+    """Shows training's progress: a bar on a terminal, a line now and then where output is piped."""
+    import sys
+
+    if not sys.stdout.isatty():
+        yield _lines()
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("  {task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[loss]}"),
+    )
+    with Progress(*columns) as bar:
+        task = bar.add_task("starting", total=None, loss="")
+
+        def show(event: dict[str, Any]) -> None:
+            if event["event"] == "begin":
+                bar.update(task, description="training", total=event["steps"], completed=event["step"])
+            elif event["event"] == "step":
+                bar.update(task, completed=event["step"], loss=f"loss {event['loss']:.3f}")
+            elif event["event"] == "evaluation":
+                bar.console.print(f"  epoch {event['epoch']:g}: {_evaluation(event)}")
+
+        yield show
+
+
+def _lines() -> Callable[[dict[str, Any]], None]:
+    shown = -1
+
+    def show(event: dict[str, Any]) -> None:
+        nonlocal shown
+        if event["event"] == "evaluation":
+            say(f"  epoch {event['epoch']:g}: {_evaluation(event)}")
+        elif event["event"] == "step" and (tenth := event["step"] * 10 // max(1, event["steps"])) > shown:
+            shown = tenth
+            say(f"  step {event['step']} of {event['steps']}, loss {event['loss']:.3f}")
+
+    return show
+
+
+def _evaluation(event: dict[str, Any]) -> str:
+    loss = event["validation_loss"]
+    accuracy = f", accuracy {event['accuracy']:.1%}" if "accuracy" in event else ""
+    return f"validation loss {loss:.3f}{accuracy}" if loss is not None else "no validation loss"
