@@ -192,6 +192,9 @@ def environment(recipe: Recipe, place: Place) -> dict[str, str]:
     """Environment of every training process."""
     return {
         "AXOLOTL_DO_NOT_TRACK": "1",
+        # Axolotl would start one for each core of the whole machine, the pod's share or not. 0 is none beside itself: the
+        # few rows of a rehearsal are done before another process has started.
+        "AXOLOTL_DATASET_NUM_PROC": str(machines(recipe).cpus) if place.accelerator else "0",
         "NCCL_DEBUG": recipe.communication.nccl_debug,
         "TENSORBOARD_LOGGING_DIR": f"{place.run_dir}/tensorboard",
         "TOKENIZERS_PARALLELISM": "false",

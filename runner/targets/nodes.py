@@ -139,6 +139,7 @@ def _environment(stage: Stage) -> Iterator[str]:
 
 # What the environment of a training process is for; a stage's own names get a line here.
 _MEANINGS = {
+    "AXOLOTL_DATASET_NUM_PROC": "How many processes tokenise the rows.",
     "AXOLOTL_DO_NOT_TRACK": "Send no usage figures to Axolotl's makers.",
     "NCCL_DEBUG": "How much NVIDIA's communication library writes to the log.",
     "TENSORBOARD_LOGGING_DIR": "Where the curves go.",

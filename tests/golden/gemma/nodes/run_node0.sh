@@ -42,6 +42,8 @@ export CUDA_VISIBLE_DEVICES="$GPUS"
 PATH="$(cd "$(dirname "$(command -v "$PYTHON")")" && pwd):$PATH"
 # Send no usage figures to Axolotl's makers.
 export AXOLOTL_DO_NOT_TRACK=1
+# How many processes tokenise the rows.
+export AXOLOTL_DATASET_NUM_PROC=16
 # How much NVIDIA's communication library writes to the log.
 export NCCL_DEBUG=WARN
 # Where the curves go.
