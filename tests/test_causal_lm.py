@@ -16,6 +16,7 @@ import yaml
 from runner import catalog
 from runner.emit import emit
 from runner.execute import twin
+from runner.execute.launch import WITHOUT_GPU
 from runner.plan import Place
 from runner.problem import Stop
 from runner.recipe.changes import from_options
@@ -337,11 +338,10 @@ def test_training_goes_on_from_a_named_checkpoint(recipe_command, tmp_path):
         "--launcher",
         "torchrun",
     ]
-    env = {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "AXOLOTL_DO_NOT_TRACK": "1"}
     path = {"PYTHONPATH": str(ROOT), "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     done = subprocess.run(
         [*command, "--", "--standalone", "--nproc_per_node=2"],
-        env=os.environ | env | path,
+        env=os.environ | WITHOUT_GPU | path,
         capture_output=True,
         text=True,
         timeout=300,

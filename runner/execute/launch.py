@@ -21,6 +21,16 @@ from runner.training import leash
 LOG_FILE = "train.log"
 PROGRESS = "[recipe] "
 
+# What training processes need where they have no GPU.
+WITHOUT_GPU = {
+    # Without it several processes on CPU train everything each, and exit 0.
+    "ACCELERATE_USE_CPU": "true",
+    # Otherwise accelerate 1.13.0 says `cpu:0`, and torch cannot load an optimizer's state onto that.
+    "ACCELERATE_TORCH_DEVICE": "cpu",
+    "CUDA_VISIBLE_DEVICES": "",
+    "OMP_NUM_THREADS": "1",
+}
+
 Progress = Callable[[dict[str, Any]], None]
 
 
@@ -77,14 +87,7 @@ def environment(stage: Stage, place: Place) -> dict[str, str]:
         | {leash.NAME: str(os.getpid())}
     )
     if not place.accelerator:
-        env |= {
-            # Without it several processes on CPU train everything each, and exit 0.
-            "ACCELERATE_USE_CPU": "true",
-            # Otherwise accelerate 1.13.0 says `cpu:0`, and torch cannot load an optimizer's state onto that.
-            "ACCELERATE_TORCH_DEVICE": "cpu",
-            "CUDA_VISIBLE_DEVICES": "",
-            "OMP_NUM_THREADS": "1",
-        }
+        env |= WITHOUT_GPU
     return env
 
 

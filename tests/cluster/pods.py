@@ -14,17 +14,12 @@ from typing import Any
 
 import psutil
 
+from runner.execute.launch import WITHOUT_GPU
 from tests.cluster.api import free_port
 from tests.conftest import ROOT
 
-# What stands in for the GPU that this machine lacks; a rehearsal sets the same.
-NO_GPU = {
-    "ACCELERATE_USE_CPU": "true",
-    "ACCELERATE_TORCH_DEVICE": "cpu",
-    "CUDA_VISIBLE_DEVICES": "",
-    "OMP_NUM_THREADS": "1",
-    "HF_HUB_OFFLINE": "1",
-}
+# Pods are offline: what they need lies on the claim.
+ALONE = WITHOUT_GPU | {"HF_HUB_OFFLINE": "1"}
 
 
 @dataclass
@@ -71,7 +66,7 @@ def pods(job: dict[str, Any], mounts: dict[str, Path], folder: Path) -> list[Pod
             (container,) = replica["template"]["spec"]["containers"]
             env = {entry["name"]: mapped(entry["value"], here) for entry in container["env"] if "value" in entry}
             env["RECIPE_METRICS_PORT"] = str(free_port())  # the pods share one machine here, and so its ports
-            env |= operators(job, rank, nodes, port) | NO_GPU
+            env |= operators(job, rank, nodes, port) | ALONE
             # What an image has around the process: a search path, and the runner installed.
             env |= {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
             command = [mapped(part, here) for part in container["command"]]
