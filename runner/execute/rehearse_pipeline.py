@@ -112,6 +112,7 @@ def _small(recipe: Recipe) -> Iterator[Change]:
     yield Change("speed.data_workers", None, 0, BY, "few rows")
     yield Change("machines.nodes", None, 1, BY, "this machine")
     yield Change("machines.gpus_per_node", None, 1, BY, "one process on the CPU, which shares nothing")
+    yield Change("limits.time", None, None, BY, "the limit is for the machines of the full-size run")
     yield from _few_steps(recipe)
 
 

@@ -32,6 +32,8 @@ NEUTRAL = {
     "recipe_runner.fingerprint",
     "recipe_runner.name",
     "recipe_runner.persistent_workers",
+    "recipe_runner.time_limit_seconds",
+    "recipe_runner.time_limit_earlier",
     "run_dir",
     "out",
 }

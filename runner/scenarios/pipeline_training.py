@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner import catalog
 from runner.plan import Place
+from runner.recipe.pipeline import stage_names
 from runner.recipe.recipe import Recipe, Settings
 from runner.scenarios import axolotl, conversations
 
@@ -124,9 +125,18 @@ def plugin(recipe: Recipe, place: Place, name: str, section: Settings) -> dict[s
         "effective_batch_size": section.micro_batch_size * section.gradient_accumulation_steps * world_size,
         "base_learning_rate": section.learning_rate,
         "learning_rate": section.learning_rate,
+        **_time_limit(recipe, place, name),
         "persistent_workers": recipe.speed.persistent_workers and recipe.speed.data_workers > 0,
         "demo": {"base_model": place.below(name).best_model_dir, "questions": []},
     }
+
+
+def _time_limit(recipe: Recipe, place: Place, name: str) -> dict[str, Any]:
+    """The recipe's time limit, which all stages share, and where the earlier ones note what they have used of it."""
+    limit = axolotl.time_limit(recipe)
+    stages = stage_names(recipe)[2:]  # those that train something
+    earlier = [place.below(stage).run_dir for stage in stages[: stages.index(name)]]
+    return limit | ({"time_limit_earlier": earlier} if limit and earlier else {})
 
 
 def pretraining(recipe: Recipe, place: Place, length: Length, before: str) -> dict[str, Any]:
