@@ -83,6 +83,7 @@ def _data(recipe: Recipe, data: str | None) -> Iterator[Change]:
                     key=True,
                 )
             )
+    yield Change("data.cleaning", None, None, BY, "this machine")
     yield Change("data.limit", None, None, BY, "the sample is small")
     yield Change("data.packed", None, None, BY, "the sample is packed with the twin's own tokenizer")
     yield Change("data.validation_share", None, 0.1, BY, "the sample is small")

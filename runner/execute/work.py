@@ -42,7 +42,7 @@ def _text(wanted: Mapping[str, Any], out: Path) -> Iterator[str]:
     else:
         from runner.execute.data import cleaning
 
-        yield from cleaning.clean(text, out).lines()
+        yield from cleaning.clean(text, out, wanted.get("cleaning")).lines()
 
         def first() -> Iterator[str]:
             return islice(cleaning.documents(out), TOKENIZER_DOCUMENTS)

@@ -9,7 +9,7 @@ from typing import Any
 
 from runner.plan import Artifact, Gate, Machines, Place, Plan, Stage
 from runner.recipe import gates
-from runner.recipe.pipeline import parameters
+from runner.recipe.architecture import parameters
 from runner.recipe.recipe import Recipe
 from runner.scenarios import axolotl, pipeline_data, sharding
 from runner.scenarios import pipeline_training as training
