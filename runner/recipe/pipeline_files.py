@@ -61,10 +61,10 @@ def cleaning(recipe: Recipe) -> Iterator[Problem]:
     if missing := [setting for setting in NEEDS[name] if section.get(setting) is None]:
         yield recipe.document.problem(
             ("data", "cleaning", "executor"),
-            f"`executor: {name}` also needs {listed([f'`{setting}`' for setting in missing])}.",
+            f"`executor: {name}` also needs {listed(missing)}.",
             "Write them below it, or `executor: local`.",
         )
-    for setting in recipe.document.lookup(("data", "cleaning")):  # what is written, without defaults
+    for setting in recipe.document.lookup(("data", "cleaning")) or ():  # what is written, without defaults
         if setting not in ("executor", *NEEDS[name], *KNOWS[name]):
             yield recipe.document.problem(
                 ("data", "cleaning", setting),
