@@ -351,6 +351,73 @@ def test_packed_files_that_do_not_fit_are_refused(prepared, tmp_path, array, wor
         packing.take_packed(tmp_path, [512], tokenizer, tmp_path / "out")
 
 
+def packed_recipe(prepared, folder: Path) -> list[str]:
+    """What makes of seven-b a recipe that takes the blocks in `folder`."""
+    settings = {
+        "data.hub": "",
+        "data.packed": folder,
+        "tokenizer.base": prepared[0] / "tokenizer",
+        "sft.data.hub": "",
+        "sft.data.path": "data/seven-b-questions.jsonl",
+        "dpo.data.hub": "",
+        "dpo.data.path": "data/seven-b-preferences.jsonl",
+        "lora.data.hub": "",
+        "lora.data.path": "data/seven-b-domain.jsonl",
+    }
+    return [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+
+
+def test_a_recipe_with_packed_files_is_checked_planned_and_its_data_stage_takes_them(
+    prepared, recipe_command, tmp_path
+):
+    packed = tmp_path / "packed"
+    shutil.copytree(prepared[0] / "blocks", packed)
+    sets = packed_recipe(prepared, packed)
+    for command in (("check", SEVEN_B, *sets), ("render", SEVEN_B, *sets, "--out", tmp_path / "rendered")):
+        done = recipe_command(*command)
+        assert done.returncode == 0, done.stdout + done.stderr
+    planned = recipe_command("plan", SEVEN_B, *sets)
+    assert "stage pretrain-2048" in planned.stdout, planned.stdout + planned.stderr
+    out = tmp_path / "run"
+    done = recipe_command("run", SEVEN_B, *sets, "--until", "data", "--out", out, env={"HF_HUB_OFFLINE": "1"})
+    assert done.returncode == 0, done.stdout + done.stderr
+    for file in packed.glob("*.npy"):
+        assert (out / "data" / "blocks" / file.name).read_bytes() == file.read_bytes()
+    assert not (out / "data" / "cleaning.json").exists()
+    rows = len(np.load(packed / "train-512.npy"))
+    assert f"train-512            {rows:>11,}   blocks" in done.stdout
+    np.save(packed / "train-512.npy", np.full((3, 512), 2000, np.uint16))
+    done = recipe_command("run", SEVEN_B, *sets, "--until", "data", "--out", out, env={"HF_HUB_OFFLINE": "1"})
+    assert done.returncode == 1
+    assert "data: runs again (text.packed: the file's content has changed)" in done.stdout
+    assert "train-512.npy` holds the token 2,000, and the tokenizer has 1,024 entries" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("array", "words"),
+    [
+        (np.zeros((3, 100), np.uint16), "is an array (3, 100), and must be (blocks, 1024)."),
+        (np.zeros((3, 1024), np.float32), "holds `<f4`, and token numbers are whole numbers."),
+        (np.zeros((0, 1024), np.uint16), "is an array (0, 1024), and must be (blocks, 1024)."),
+        (np.zeros(1024, np.int32), "is an array (1024,), and must be (blocks, 1024)."),
+        (None, "is no array of NumPy."),
+    ],
+    ids=["length", "kind", "empty", "flat", "text"],
+)
+def test_check_looks_into_packed_files(tmp_path, array, words):
+    for length in (512, 1024, 2048):
+        for side in ("train", "validation"):
+            np.save(tmp_path / f"{side}-{length}.npy", np.zeros((3, length), np.uint16))
+    settings = ("data.hub=", f"data.packed={tmp_path}", "tokenizer.base=openai-community/gpt2")
+    load(SEVEN_B, from_options(settings))
+    if array is None:
+        (tmp_path / "train-1024.npy").write_text("1 2 3")
+    else:
+        np.save(tmp_path / "train-1024.npy", array)
+    (said,) = problems(*settings)
+    assert said == f"`{tmp_path}/train-1024.npy` {words} Write it with numpy.save, a block a row."
+
+
 # Blocks and checkpoints
 
 

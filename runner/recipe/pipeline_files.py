@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
+from pathlib import Path
 
 from runner.names import listed
 from runner.problem import Problem
@@ -28,16 +30,41 @@ def packed_files(recipe: Recipe) -> Iterator[Problem]:
             "Name the tokenizer they were made with under `tokenizer.base`.",
         )
     folder = recipe.folder / recipe.data.packed
-    wanted = [
-        f"{side}-{part.sequence_len}.npy" for part in recipe.pretrain.curriculum for side in ("train", "validation")
-    ]
-    missing = [name for name in wanted if not (folder / name).is_file()]
+    wanted = {
+        folder / f"{side}-{part.sequence_len}.npy": part.sequence_len
+        for part in recipe.pretrain.curriculum
+        for side in ("train", "validation")
+    }
+    missing = [file.name for file in wanted if not file.is_file()]
     if missing:
         yield recipe.document.problem(
             ("data", "packed"),
             f"`{folder}` lacks {listed(missing)}.",
             "Paths start from the recipe's own folder; every context length needs both files.",
         )
+    for file, length in wanted.items():
+        if file.is_file() and (wrong := _no_blocks(file, length)):
+            yield recipe.document.problem(
+                ("data", "packed"), f"`{file}` {wrong}", "Write it with numpy.save, a block a row."
+            )
+
+
+def _no_blocks(file: Path, length: int) -> str:
+    """What keeps a file from being blocks of this length, by its header alone; empty where nothing does. NumPy itself
+    would take longer to load than everything else that a check does."""
+    try:
+        with file.open("rb") as content:
+            start = content.read(8)
+            size = int.from_bytes(content.read(2 if start[6] == 1 else 4), "little")
+            header = ast.literal_eval(content.read(size).decode("latin1"))
+        kind, shape = header["descr"], tuple(header["shape"])
+    except (OSError, ValueError, SyntaxError, KeyError, TypeError, IndexError):
+        return "is no array of NumPy."
+    if not isinstance(kind, str) or kind[1:2] not in ("i", "u"):
+        return f"holds `{kind}`, and token numbers are whole numbers."
+    if len(shape) != 2 or shape[1] != length or not shape[0]:
+        return f"is an array {shape}, and must be (blocks, {length})."
+    return ""
 
 
 def sample_task(recipe: Recipe) -> Iterator[Problem]:
