@@ -84,8 +84,6 @@ def environment(stage: Stage, place: Place) -> dict[str, str]:
             "ACCELERATE_TORCH_DEVICE": "cpu",
             "CUDA_VISIBLE_DEVICES": "",
             "OMP_NUM_THREADS": "1",
-            # Few rows: copying a process that holds torch for each step of preparing them takes longer than all of them.
-            "AXOLOTL_DATASET_NUM_PROC": "0",
         }
     return env
 
