@@ -86,7 +86,7 @@ def test_a_pipeline_killed_at_five_random_moments_ends_where_the_undisturbed_one
     seed = time.time_ns() % 1_000_000
     draw = random.Random(seed)
     print(f"seed {seed}, undisturbed {whole:.0f} s")
-    for number, stage in enumerate(sorted(draw.choices(STAGES, k=KILLS), key=STAGES.index), 1):
+    for number, stage in enumerate(sorted(draw.sample(STAGES, KILLS), key=STAGES.index), 1):
         # Somewhere between the stage's start and its end, by the time that it took undisturbed.
         after = draw.uniform(0.05, 0.95) * seconds(undisturbed, stage)
         kill(recipe, killed, stage, after)
