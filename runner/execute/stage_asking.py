@@ -6,6 +6,7 @@ from runner.execute.runs import RunFolder
 from runner.execute.stages import StageFolder
 from runner.plan import Plan, Stage
 from runner.problem import Stop
+from runner.recipe.curriculum import AFTER
 from runner.recipe.recipe import Recipe
 from runner.training.answers import Chat
 
@@ -30,7 +31,7 @@ def newest(plan: Plan) -> Stage:
 
 def converses(stage: Stage) -> bool:
     """Whether the stage's model has learned to answer; before that it only goes on with a text."""
-    return stage.name in ("sft", "dpo", "lora")
+    return stage.name in AFTER
 
 
 def chats(recipe: Recipe, plan: Plan, run: RunFolder, stage: Stage) -> tuple[Chat, Chat]:

@@ -8,6 +8,14 @@ from itertools import pairwise
 from runner.problem import Problem
 from runner.recipe.recipe import Recipe
 
+# The stages after pretraining, each a section of its own.
+AFTER = ("sft", "dpo", "lora")
+
+
+def stage_of(sequence_len: int) -> str:
+    """The name of the stage that trains on blocks of this length."""
+    return f"pretrain-{sequence_len}"
+
 
 def order(recipe: Recipe) -> Iterator[Problem]:
     """Lengths rise, shares rise, the last one is the whole, and every length gets a step."""
@@ -62,7 +70,7 @@ def context(recipe: Recipe) -> Iterator[Problem]:
                 f"Blocks of {part.sequence_len:,} tokens are longer than the model's context of {most:,}.",
                 "Raise `model.context`, or shorten the blocks.",
             )
-    for stage in ("sft", "dpo", "lora"):
+    for stage in AFTER:
         section = recipe.settings.get(stage)
         if section and section.sequence_len > most:
             yield recipe.document.problem(

@@ -10,13 +10,13 @@ from runner.problem import Problem
 from runner.recipe import architecture, curriculum, gates, pipeline_files
 from runner.recipe.recipe import Recipe
 
-TRAINED = ("pretrain", "sft", "dpo", "lora")
+TRAINED = ("pretrain", *curriculum.AFTER)
 
 
 def stage_names(recipe: Recipe) -> list[str]:
     """The stages of the recipe, in their order."""
-    lengths = [f"pretrain-{part.sequence_len}" for part in recipe.pretrain.curriculum]
-    return ["data", "init", *lengths, "sft", "dpo", *(["lora"] if recipe.settings.get("lora") else [])]
+    lengths = [curriculum.stage_of(part.sequence_len) for part in recipe.pretrain.curriculum]
+    return ["data", "init", *lengths, *(kind for kind in curriculum.AFTER if recipe.settings.get(kind))]
 
 
 def gate_metrics(recipe: Recipe) -> Iterator[Problem]:
