@@ -148,3 +148,50 @@ def compare(undisturbed: dict[str, dict], killed: dict[str, dict]) -> None:
         assert got["steps"] == wanted["steps"], stage
         for loss in ("last_validation_loss", "best_validation_loss", "last_training_loss"):
             assert got[loss] == pytest.approx(wanted[loss], abs=1e-3), (stage, loss)
+
+
+@pytest.mark.long
+def test_a_time_limit_ends_a_length_with_a_usable_model_and_a_higher_one_goes_on(tmp_path):
+    """The rehearsal's own plan with a limit on it, through Axolotl itself."""
+    from contextlib import nullcontext
+
+    from transformers import AutoModelForCausalLM
+
+    from runner.execute.order import Selection
+    from runner.execute.pipeline import carry_out
+    from runner.execute.rehearse_pipeline import substituted
+    from runner.execute.runs import RunFolder
+    from runner.execute.training import place_for
+    from runner.problem import Stop
+    from runner.recipe import changes
+    from runner.recipe.check import judge, load
+    from runner.scenarios import translate
+
+    run, told = RunFolder(tmp_path / "run", "rehearsal"), []
+
+    def until_second_length(limit: str):
+        recipe, _ = substituted(load(shortened_once)[0], None)
+        document, _ = changes.apply(recipe.document, changes.from_options([f"limits.time={limit}"]))
+        plan = translate(judge(document)[0], place_for(run, accelerator=False))
+        carry_out(plan, run, Selection(last="pretrain-128"), told.append, lambda: nullcontext(lambda event: None))
+        return plan
+
+    shortened_once = shortened(tmp_path)
+    with pytest.raises(Stop, match="has ended `pretrain-64` after step") as stop:
+        until_second_length("4 s")
+    assert "Raise `limits.time`" in stop.value.text
+    first = json.loads((run.path / "pretrain-64" / "training_summary.json").read_text("utf-8"))
+    assert 0 < first["steps"] < 48 and first["time_limit"]["reached"] and first["last_validation_loss"]
+    assert AutoModelForCausalLM.from_pretrained(run.path / "pretrain-64" / "best_model").num_parameters() > 0
+    assert not (run.path / "pretrain-128").exists()
+    told.clear()
+    plan = until_second_length("1 h")
+    assert "  pretrain-64: goes on where it stopped" in told
+    steps = [
+        step["step"]
+        for name in ("pretrain-64", "pretrain-128")
+        for step in json.loads((run.path / name / "training_history.json").read_text("utf-8"))["steps"]
+    ]
+    assert steps == list(range(1, 121)), "no step is lost and none is taken twice"
+    last = json.loads((run.path / "pretrain-128" / "training_summary.json").read_text("utf-8"))
+    assert last["tokens"] == plan.facts["tokens_in_all"] and not last["time_limit"]["reached"]
