@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from runner import catalog
 from runner.execute.data import chat, prepare
-from runner.execute.data.chat import Pair, split
+from runner.execute.data.chat import Pair
+from runner.execute.data.sides import split
 from runner.problem import Stop
 from tests.conftest import ROOT
 

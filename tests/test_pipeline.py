@@ -351,6 +351,73 @@ def test_packed_files_that_do_not_fit_are_refused(prepared, tmp_path, array, wor
         packing.take_packed(tmp_path, [512], tokenizer, tmp_path / "out")
 
 
+def packed_recipe(prepared, folder: Path) -> list[str]:
+    """What makes of seven-b a recipe that takes the blocks in `folder`."""
+    settings = {
+        "data.hub": "",
+        "data.packed": folder,
+        "tokenizer.base": prepared[0] / "tokenizer",
+        "sft.data.hub": "",
+        "sft.data.path": "data/seven-b-questions.jsonl",
+        "dpo.data.hub": "",
+        "dpo.data.path": "data/seven-b-preferences.jsonl",
+        "lora.data.hub": "",
+        "lora.data.path": "data/seven-b-domain.jsonl",
+    }
+    return [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+
+
+def test_a_recipe_with_packed_files_is_checked_planned_and_its_data_stage_takes_them(
+    prepared, recipe_command, tmp_path
+):
+    packed = tmp_path / "packed"
+    shutil.copytree(prepared[0] / "blocks", packed)
+    sets = packed_recipe(prepared, packed)
+    for command in (("check", SEVEN_B, *sets), ("render", SEVEN_B, *sets, "--out", tmp_path / "rendered")):
+        done = recipe_command(*command)
+        assert done.returncode == 0, done.stdout + done.stderr
+    planned = recipe_command("plan", SEVEN_B, *sets)
+    assert "stage pretrain-2048" in planned.stdout, planned.stdout + planned.stderr
+    out = tmp_path / "run"
+    done = recipe_command("run", SEVEN_B, *sets, "--until", "data", "--out", out, env={"HF_HUB_OFFLINE": "1"})
+    assert done.returncode == 0, done.stdout + done.stderr
+    for file in packed.glob("*.npy"):
+        assert (out / "data" / "blocks" / file.name).read_bytes() == file.read_bytes()
+    assert not (out / "data" / "cleaning.json").exists()
+    rows = len(np.load(packed / "train-512.npy"))
+    assert f"train-512            {rows:>11,}   blocks" in done.stdout
+    np.save(packed / "train-512.npy", np.full((3, 512), 2000, np.uint16))
+    done = recipe_command("run", SEVEN_B, *sets, "--until", "data", "--out", out, env={"HF_HUB_OFFLINE": "1"})
+    assert done.returncode == 1
+    assert "data: runs again (text.packed: the file's content has changed)" in done.stdout
+    assert "train-512.npy` holds the token 2,000, and the tokenizer has 1,024 entries" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("array", "words"),
+    [
+        (np.zeros((3, 100), np.uint16), "is an array (3, 100), and must be (blocks, 1024)."),
+        (np.zeros((3, 1024), np.float32), "holds `<f4`, and token numbers are whole numbers."),
+        (np.zeros((0, 1024), np.uint16), "is an array (0, 1024), and must be (blocks, 1024)."),
+        (np.zeros(1024, np.int32), "is an array (1024,), and must be (blocks, 1024)."),
+        (None, "is no array of NumPy."),
+    ],
+    ids=["length", "kind", "empty", "flat", "text"],
+)
+def test_check_looks_into_packed_files(tmp_path, array, words):
+    for length in (512, 1024, 2048):
+        for side in ("train", "validation"):
+            np.save(tmp_path / f"{side}-{length}.npy", np.zeros((3, length), np.uint16))
+    settings = ("data.hub=", f"data.packed={tmp_path}", "tokenizer.base=openai-community/gpt2")
+    load(SEVEN_B, from_options(settings))
+    if array is None:
+        (tmp_path / "train-1024.npy").write_text("1 2 3")
+    else:
+        np.save(tmp_path / "train-1024.npy", array)
+    (said,) = problems(*settings)
+    assert said == f"`{tmp_path}/train-1024.npy` {words} Write it with numpy.save, a block a row."
+
+
 # Blocks and checkpoints
 
 
@@ -494,6 +561,26 @@ def test_a_choice_of_stages_that_means_nothing_is_refused(chosen):
     assert stop.value.code == 2
 
 
+def test_the_newest_finished_stage_is_asked(finished, tmp_path):
+    from runner.execute import stage_asking
+    from runner.execute.runs import RunFolder
+
+    plan, run = finished(), RunFolder(tmp_path, "run")
+    recipe, _, _ = load(SEVEN_B)
+    assert stage_asking.newest(plan).name == "lora"
+    for name in ("lora", "dpo"):
+        (stage,) = (stage for stage in plan.stages if stage.name == name)
+        stages.StageFolder(plan, stage).mark("running")
+    assert stage_asking.newest(plan).name == "sft"
+    before, after = stage_asking.chats(recipe, plan, run, stage_asking.newest(plan))
+    assert (before.model, after.model) == (f"{tmp_path}/pretrain-2048/best_model", f"{tmp_path}/sft/best_model")
+    assert after.chat and after.tokenizer == before.tokenizer == after.model
+    _, text = stage_asking.chats(recipe, plan, run, next(s for s in plan.stages if s.name == "pretrain-512"))
+    assert not text.chat and text.turn_end == "<|endoftext|>"
+    with pytest.raises(Stop, match="`init` has left no model that could answer"):
+        stage_asking.chats(recipe, plan, run, plan.stages[1])
+
+
 def test_weights_that_were_cut_short_do_not_load(tmp_path):
     from safetensors.numpy import save_file
 
@@ -625,6 +712,42 @@ def test_weights_that_somebody_exchanged_close_the_gate(rehearsed, recipe_comman
     (out / "sft" / "evaluation.json").write_text(json.dumps(record | {"weights": "0" * 32}))
     done = recipe_command("gate", SEVEN_B, "sft", "--run", out)
     assert done.returncode == 1 and "measured on another checkpoint" in done.stdout
+
+
+def test_ask_says_which_stage_answers(rehearsed, recipe_command):
+    done = recipe_command("ask", SEVEN_B, "How do I tie a bowline?", "--run", rehearsed[0])
+    assert done.returncode == 0, done.stdout + done.stderr
+    first, empty, said = done.stdout.split("\n", 2)
+    assert first.startswith("the model that `lora` left, ") and not empty and said.strip()
+
+
+def test_runs_are_compared_stage_by_stage(rehearsed, recipe_command, tmp_path):
+    one, other = rehearsed[0], tmp_path / "other"
+    shutil.copytree(one, other)
+    strict = ("--set", "sft.gates.0=perplexity < 0.5")
+    who = ("--by", "Ada Lovelace", "--reason", "the demo is tomorrow")
+    assert recipe_command("promote", SEVEN_B, "sft", "--run", other, *strict, *who).returncode == 0
+    (other / "lora" / "evaluation.json").unlink()
+    done = recipe_command("compare", SEVEN_B, "--run", one, "--with", other, *strict)
+    assert done.returncode == 0, done.stdout + done.stderr
+    table = [[cell.strip() for cell in line.split("│")[1:-1]] for line in done.stdout.splitlines() if "│" in line]
+    assert [row[0] for row in table if row[0]] == list(TRAINED)
+    cells = {row[1]: row[2:] for row in table}
+    assert cells["gate perplexity < 0.5"][0].startswith("MISSED: got")
+    loss = json.loads((one / "lora" / "training_summary.json").read_text("utf-8"))["last_validation_loss"]
+    assert (
+        cells["validation loss"][0].endswith(f"→ {loss:.4g}")
+        and cells["validation loss"][1] == cells["validation loss"][0]
+    )
+    assert cells["promotion"][0] == "" and cells["promotion"][1].startswith("PROMOTED against its gate by Ada")
+    assert cells["gate generated_tokens >= 1"][1].startswith("MISSED: got nothing, nothing was")
+
+
+def test_single_recipes_have_no_stages_to_ask_or_compare(recipe_command):
+    survival = ROOT / "recipes" / "survival.yaml"
+    assert recipe_command("ask", survival, "Why?", "--stage", "sft").returncode == 2
+    done = recipe_command("compare", survival, "--with", "runs/other")
+    assert done.returncode == 2 and "has no stages to compare" in done.stderr
 
 
 @pytest.mark.long

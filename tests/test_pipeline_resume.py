@@ -18,6 +18,7 @@ import pytest
 from tests.conftest import ROOT
 
 KILLS = 5
+STAGES = ("data", "init", "pretrain-64", "pretrain-128", "sft", "dpo")
 
 
 def shortened(folder: Path) -> Path:
@@ -80,25 +81,57 @@ def test_an_engine_ends_when_the_command_that_started_it_is_gone():
 @pytest.mark.long
 def test_a_pipeline_killed_at_five_random_moments_ends_where_the_undisturbed_one_ends(tmp_path):
     recipe = shortened(tmp_path)
-    whole = finish(recipe, tmp_path / "undisturbed")
+    undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
+    whole = finish(recipe, undisturbed)
     seed = time.time_ns() % 1_000_000
     draw = random.Random(seed)
     print(f"seed {seed}, undisturbed {whole:.0f} s")
-    killed = tmp_path / "killed"
-    for kill in range(KILLS):
-        process = start(recipe, killed)
-        # Five such moments end before the pipeline does, and lie all along it.
-        moment = draw.uniform(0.04, 0.18) * whole
-        try:
-            code = process.wait(moment)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            print(f"kill {kill + 1} after {moment:.0f} s, at {where(killed)}", flush=True)
-        else:
-            pytest.fail(f"the pipeline ended by itself after {kill} kills, with {code}")
+    for number, stage in enumerate(sorted(draw.sample(STAGES, KILLS), key=STAGES.index), 1):
+        # Somewhere between the stage's start and its end, by the time that it took undisturbed.
+        after = draw.uniform(0.05, 0.95) * seconds(undisturbed, stage)
+        kill(recipe, killed, stage, after)
+        print(f"kill {number} {after:.0f} s after `{stage}` began, at {where(killed)}", flush=True)
     finish(recipe, killed)
-    compare(results(tmp_path / "undisturbed"), results(killed))
+    compare(results(undisturbed), results(killed))
+    same_schedule(undisturbed, killed)
+
+
+def kill(recipe: Path, out: Path, stage: str, after: float) -> None:
+    """Starts the pipeline, and kills it so many seconds after the stage began or went on."""
+    config, before = out / "config" / stage, time.time()
+    process = start(recipe, out)
+    while process.poll() is None:
+        # The stage's config is written when it starts, each time anew.
+        if config.is_dir() and max(file.stat().st_mtime for file in config.iterdir()) > before:
+            break
+        time.sleep(0.05)
+    try:
+        code = process.wait(after)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    else:
+        pytest.fail(f"the pipeline ended by itself with {code}")
+
+
+def seconds(out: Path, stage: str) -> float:
+    """How long a stage took: from its config to its state, which is written last."""
+    begun = min(file.stat().st_mtime for file in (out / "config" / stage).iterdir())
+    return (out / stage / "stage.json").stat().st_mtime - begun
+
+
+def same_schedule(undisturbed: Path, killed: Path) -> None:
+    """Every step of pretraining was taken once, with the same learning rate, and went the same way: a length that began
+    or went on without the optimizer's state would not."""
+    for length in ("pretrain-64", "pretrain-128"):
+        both = [
+            json.loads((out / length / "training_history.json").read_text("utf-8")) for out in (undisturbed, killed)
+        ]
+        rates = [{step["step"]: step["learning_rate"] for step in history["steps"]} for history in both]
+        assert rates[0] == rates[1] and len(rates[0]) == len(both[1]["steps"]) > 40
+        for wanted, got in zip(both[0]["steps"], both[1]["steps"], strict=True):
+            assert got["loss"] == pytest.approx(wanted["loss"], abs=1e-3), (length, got["step"])
+            assert got["grad_norm"] == pytest.approx(wanted["grad_norm"], rel=1e-2), (length, got["step"])
 
 
 def where(out: Path) -> str:
@@ -115,3 +148,50 @@ def compare(undisturbed: dict[str, dict], killed: dict[str, dict]) -> None:
         assert got["steps"] == wanted["steps"], stage
         for loss in ("last_validation_loss", "best_validation_loss", "last_training_loss"):
             assert got[loss] == pytest.approx(wanted[loss], abs=1e-3), (stage, loss)
+
+
+@pytest.mark.long
+def test_a_time_limit_ends_a_length_with_a_usable_model_and_a_higher_one_goes_on(tmp_path):
+    """The rehearsal's own plan with a limit on it, through Axolotl itself."""
+    from contextlib import nullcontext
+
+    from transformers import AutoModelForCausalLM
+
+    from runner.execute.order import Selection
+    from runner.execute.pipeline import carry_out
+    from runner.execute.rehearse_pipeline import substituted
+    from runner.execute.runs import RunFolder
+    from runner.execute.training import place_for
+    from runner.problem import Stop
+    from runner.recipe import changes
+    from runner.recipe.check import judge, load
+    from runner.scenarios import translate
+
+    run, told = RunFolder(tmp_path / "run", "rehearsal"), []
+
+    def until_second_length(limit: str):
+        recipe, _ = substituted(load(shortened_once)[0], None)
+        document, _ = changes.apply(recipe.document, changes.from_options([f"limits.time={limit}"]))
+        plan = translate(judge(document)[0], place_for(run, accelerator=False))
+        carry_out(plan, run, Selection(last="pretrain-128"), told.append, lambda: nullcontext(lambda event: None))
+        return plan
+
+    shortened_once = shortened(tmp_path)
+    with pytest.raises(Stop, match="has ended `pretrain-64` after step") as stop:
+        until_second_length("4 s")
+    assert "Raise `limits.time`" in stop.value.text
+    first = json.loads((run.path / "pretrain-64" / "training_summary.json").read_text("utf-8"))
+    assert 0 < first["steps"] < 48 and first["time_limit"]["reached"] and first["last_validation_loss"]
+    assert AutoModelForCausalLM.from_pretrained(run.path / "pretrain-64" / "best_model").num_parameters() > 0
+    assert not (run.path / "pretrain-128").exists()
+    told.clear()
+    plan = until_second_length("1 h")
+    assert "  pretrain-64: goes on where it stopped" in told
+    steps = [
+        step["step"]
+        for name in ("pretrain-64", "pretrain-128")
+        for step in json.loads((run.path / name / "training_history.json").read_text("utf-8"))["steps"]
+    ]
+    assert steps == list(range(1, 121)), "no step is lost and none is taken twice"
+    last = json.loads((run.path / "pretrain-128" / "training_summary.json").read_text("utf-8"))
+    assert last["tokens"] == plan.facts["tokens_in_all"] and not last["time_limit"]["reached"]

@@ -7,10 +7,12 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
 
+from runner.problem import Stop
 from runner.recipe.changes import from_options
 from runner.recipe.check import load
 from runner.scenarios import translate
@@ -135,12 +137,18 @@ def control():
     return SimpleNamespace(**dict.fromkeys(flags, False))
 
 
-def test_time_for_one_evaluation_is_kept_back(tmp_path):
+def on_a_processor():
     import torch
 
-    one = limiter(tmp_path, 100.0)
-    state = SimpleNamespace(global_step=1, max_steps=9, is_world_process_zero=True)
-    args, asked = SimpleNamespace(device=torch.device("cpu"), eval_strategy="steps", save_strategy="steps"), control()
+    return SimpleNamespace(device=torch.device("cpu"), eval_strategy="steps", save_strategy="steps")
+
+
+def at_step(step: int):
+    return SimpleNamespace(global_step=step, max_steps=9, is_world_process_zero=True)
+
+
+def test_time_for_one_evaluation_is_kept_back(tmp_path):
+    one, state, args, asked = limiter(tmp_path, 100.0), at_step(1), on_a_processor(), control()
     one.on_step_end(args, state, asked)
     assert not asked.should_training_stop
     one.longest_evaluation = 99.99
@@ -157,6 +165,101 @@ def test_a_restarted_run_has_only_what_is_left(tmp_path):
     fresh = limiter(tmp_path, 100.0)
     fresh.on_train_begin(None, SimpleNamespace(global_step=0), None)
     assert fresh.used < 1
+
+
+def test_the_time_of_the_stages_before_counts(tmp_path):
+    from runner.training.timelimit import TimeLimit
+
+    for name, seconds in (("one", 60), ("two", 30)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "time_limit.json").write_text(json.dumps({"limit_seconds": 100, "used_seconds": seconds}))
+    earlier = [str(tmp_path / name) for name in ("one", "two", "never started")]
+    stage = settings(tmp_path / "three", 100.0).model_copy(update={"time_limit_earlier": earlier})
+    one, args, asked = TimeLimit(stage), on_a_processor(), control()
+    one.longest_evaluation = 9.0
+    one.on_step_end(args, at_step(1), asked)
+    assert not asked.should_training_stop
+    one.longest_evaluation = 10.5
+    one.on_step_end(args, at_step(2), asked)
+    assert asked.should_training_stop
+
+
+def test_a_stage_that_ends_by_itself_at_the_limit_is_not_cut_short(tmp_path):
+    one, asked = limiter(tmp_path, 0.0), control()
+    asked.should_training_stop = True
+    one.on_step_end(on_a_processor(), at_step(9), asked)
+    assert not one.reached
+
+
+# Pipelines: one limit for all stages
+
+
+def pipeline(folder, limit: str, monkeypatch, told: list[str]):
+    """Runs `pretrain-512` of seven-b in `folder` with an engine that trains nothing: it uses 50 s, and ends early where
+    the limit is below 100 s."""
+    import numpy as np
+    from safetensors.numpy import save_file
+
+    from runner.execute import pipeline as running
+    from runner.execute.order import Selection
+    from runner.execute.runs import RunFolder
+    from runner.execute.stages import StageFolder, inputs
+    from runner.plan import Place
+
+    recipe, _, _ = load(ROOT / "recipes" / "seven-b.yaml", from_options([f"limits.time={limit}"]))
+    plan = translate(recipe, Place(f"{folder}/config", f"{folder}/data", str(folder), f"{folder}/scratch"))
+    run = RunFolder(folder, "run")
+    for stage in plan.stages[:2]:
+        before = StageFolder(plan, stage)
+        before.model.mkdir(parents=True, exist_ok=True)
+        (before.model / "model.safetensors").write_text(stage.name)
+        before.mark("finished", inputs=inputs(plan, stage), outputs=before.outputs())
+
+    def engine(stage, place, progress):
+        told.append(f"started {stage.name}")
+        seconds = stage.config["recipe_runner"]["time_limit_seconds"]
+        note = {"limit_seconds": seconds, "used_seconds": 50.0, "reached": seconds < 100}
+        (folder / stage.name / "best_model").mkdir(parents=True, exist_ok=True)
+        save_file({"a": np.ones(3, np.float32)}, folder / stage.name / "best_model" / "model.safetensors")
+        (folder / stage.name / "time_limit.json").write_text(json.dumps(note))
+        losses = dict.fromkeys(("first_validation_loss", "last_validation_loss"), 1.0)
+        summary = losses | {"steps": 7, "tokens": 7, "training_seconds": 50.0, "time_limit": note}
+        (folder / stage.name / "training_summary.json").write_text(json.dumps(summary))
+
+    monkeypatch.setattr(running, "launch", engine)
+    chosen = Selection(first="pretrain-512", last="pretrain-1024")
+    running.carry_out(plan, run, chosen, told.append, lambda: nullcontext(lambda event: None))
+    return plan
+
+
+def test_a_stage_that_the_limit_ends_keeps_its_model_and_nothing_after_it_starts(tmp_path, monkeypatch):
+    told: list[str] = []
+    with pytest.raises(Stop) as stop:
+        pipeline(tmp_path, "60 s", monkeypatch, told)
+    assert "has ended `pretrain-512` after step 7" in stop.value.text
+    assert "Raise `limits.time`; the same command then goes on" in stop.value.text
+    assert [line for line in told if line.startswith("started")] == ["started pretrain-512"]
+    assert (tmp_path / "pretrain-512" / "best_model" / "model.safetensors").is_file()
+    assert json.loads((tmp_path / "pretrain-512" / "stage.json").read_text())["status"] == "out of time"
+
+
+def test_a_raised_limit_goes_on_where_the_lower_one_ended(tmp_path, monkeypatch):
+    told: list[str] = []
+    with pytest.raises(Stop):
+        pipeline(tmp_path, "60 s", monkeypatch, told)
+    told.clear()
+    pipeline(tmp_path, "200 s", monkeypatch, told)
+    assert "  pretrain-512: goes on where it stopped" in told
+    assert [line for line in told if line.startswith("started")] == ["started pretrain-512", "started pretrain-1024"]
+
+
+def test_a_stage_does_not_start_where_the_time_is_used_up(tmp_path, monkeypatch):
+    told: list[str] = []
+    with pytest.raises(Stop, match="is used up, and `pretrain-1024` does not start"):
+        (tmp_path / "sft").mkdir()
+        (tmp_path / "sft" / "time_limit.json").write_text(json.dumps({"used_seconds": 70.0}))
+        pipeline(tmp_path, "110 s", monkeypatch, told)
+    assert told.count("started pretrain-512") == 1 and "started pretrain-1024" not in told
 
 
 @pytest.mark.long

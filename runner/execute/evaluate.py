@@ -169,7 +169,8 @@ def lm_eval_scores(model: Any, words: Any, task: Mapping[str, Any]) -> dict[str,
         results = simple_evaluate(
             model=HFLM(pretrained=model, tokenizer=words, batch_size=task["batch_size"]),
             tasks=list(task["tasks"]),
-            task_manager=TaskManager(include_path=folder if task["sample_task"] else None),
+            # Reading the thousands of tasks that lm-eval brings takes seconds, and the sample is none of them.
+            task_manager=TaskManager(include_path=folder, include_defaults=False) if task["sample_task"] else None,
             limit=task["limit"],
             bootstrap_iters=0,
             log_samples=False,

@@ -17,6 +17,8 @@ from runner.execute.training import Tell, Watch
 from runner.files import read_json
 from runner.plan import Plan, Stage
 from runner.problem import Stop
+from runner.recipe import units
+from runner.training.spent import spent
 
 
 def identify(run: RunFolder) -> str:
@@ -91,6 +93,7 @@ def _stage(plan: Plan, run: RunFolder, stage: Stage, tell: Tell, watch: Watch) -
 
 def _run(plan: Plan, folder: StageFolder, decision: Decision, tell: Tell, watch: Watch) -> None:
     stage = folder.stage
+    _time_left(plan, stage)
     tell(f"{stage.name}: {'going on' if decision.action == 'go on' else 'starting'}; log in {folder.path}/train.log")
     folder.mark("running", inputs=inputs(plan, stage), outputs=None)
     (folder.path / "training_summary.json").unlink(missing_ok=True)
@@ -103,10 +106,40 @@ def _run(plan: Plan, folder: StageFolder, decision: Decision, tell: Tell, watch:
         raise Stop(f"The stage `{stage.name}` ended without an error and without its results.")
     if stage.name != "data":
         check_weights(folder.model)
+    if early := _ended_early(folder):
+        raise early
     shutil.rmtree(plan.place_of(stage).scratch_dir, ignore_errors=True)
     folder.mark("finished", outputs=folder.outputs())
     for line in _told(folder):
         tell(f"  {line}")
+
+
+def _time_left(plan: Plan, stage: Stage) -> None:
+    """Raises Stop where the stage trains something and the recipe's time for all of training is used up."""
+    limit = stage.config.get("recipe_runner", {}).get("time_limit_seconds")
+    folders = [plan.place_of(other).run_dir for other in plan.stages if other.engine != "runner"]
+    used = spent(folders) if limit else 0.0
+    if limit and used >= limit:
+        raise Stop(
+            f"The time limit of {units.duration(limit)} is used up, and `{stage.name}` does not start: training has taken "
+            f"{units.duration(used)} so far.",
+            "Raise `limits.time`; the same command then goes on from here.",
+        )
+
+
+def _ended_early(folder: StageFolder) -> Stop | None:
+    """What to say where the time limit has ended a stage before its end. It stays unfinished, so that nothing builds on
+    it; its model so far is saved and can be used."""
+    summary = read_json(folder.path / "training_summary.json")
+    limit = summary.get("time_limit") if isinstance(summary, dict) else None
+    if not isinstance(limit, dict) or not limit.get("reached"):
+        return None
+    folder.mark("out of time")
+    return Stop(
+        f"The time limit of {units.duration(limit['limit_seconds'])} has ended `{folder.stage.name}` after step "
+        f"{summary['steps']:,}. Its model so far is in `{folder.model}`, and nothing after it starts.",
+        "Raise `limits.time`; the same command then goes on from this step.",
+    )
 
 
 def _told(folder: StageFolder) -> Iterable[str]:

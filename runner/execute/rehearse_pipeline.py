@@ -16,6 +16,8 @@ from runner.problem import Problem, Stop
 from runner.recipe import changes as changing
 from runner.recipe.changes import Change
 from runner.recipe.check import judge
+from runner.recipe.curriculum import AFTER
+from runner.recipe.pipeline import TRAINED
 from runner.recipe.recipe import Recipe
 from runner.scenarios import translate
 from runner.scenarios.pipeline import SAMPLE_TASK
@@ -83,6 +85,7 @@ def _data(recipe: Recipe, data: str | None) -> Iterator[Change]:
                     key=True,
                 )
             )
+    yield Change("data.cleaning", None, None, BY, "this machine")
     yield Change("data.limit", None, None, BY, "the sample is small")
     yield Change("data.packed", None, None, BY, "the sample is packed with the twin's own tokenizer")
     yield Change("data.validation_share", None, 0.1, BY, "the sample is small")
@@ -112,6 +115,7 @@ def _small(recipe: Recipe) -> Iterator[Change]:
     yield Change("speed.data_workers", None, 0, BY, "few rows")
     yield Change("machines.nodes", None, 1, BY, "this machine")
     yield Change("machines.gpus_per_node", None, 1, BY, "one process on the CPU, which shares nothing")
+    yield Change("limits.time", None, None, BY, "the limit is for the machines of the full-size run")
     yield from _few_steps(recipe)
 
 
@@ -175,7 +179,7 @@ def _gates(recipe: Recipe) -> Iterator[Change]:
         )
     why = "a task of the same kind on a local file; the thresholds stay"
     yield Change("evaluation.tasks", None, [SAMPLE_TASK], BY, why)
-    for stage in ("pretrain", "sft", "dpo", "lora"):
+    for stage in TRAINED:
         section = recipe.settings.get(stage)
         for index, text in enumerate((section and section.get("gates")) or ()):
             for task in tasks:
@@ -190,7 +194,7 @@ def _judge(plan: Plan, summaries: list[dict[str, Any]]) -> None:
     lengths = [by_stage[name] for name in plan.facts["tokens"] if name in by_stage]
     if lengths:
         _fell("pretraining", lengths[0]["first_validation_loss"], lengths[-1]["last_validation_loss"])
-    for name in ("sft", "dpo", "lora"):
+    for name in AFTER:
         if name in by_stage:
             _fell(name, by_stage[name]["first_validation_loss"], by_stage[name]["best_validation_loss"])
     if "dpo" in by_stage:

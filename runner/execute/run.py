@@ -19,7 +19,7 @@ from runner.recipe.changes import Change
 from runner.recipe.check import judge
 from runner.recipe.recipe import Recipe
 from runner.scenarios import axolotl, translate
-from runner.scenarios.pipeline_training import FP8_STAGES
+from runner.scenarios.pipeline_numbers import FP8_STAGES
 
 BY = "this machine"
 

@@ -32,9 +32,13 @@ NEUTRAL = {
     "recipe_runner.fingerprint",
     "recipe_runner.name",
     "recipe_runner.persistent_workers",
+    "recipe_runner.time_limit_seconds",
+    "recipe_runner.time_limit_earlier",
     "run_dir",
     "out",
 }
+# Where text is cleaned changes no document.
+NEUTRAL_PARTS = ("cleaning.",)
 # What of the data stage later stages read; the cleaned text itself is large, and nothing reads it again.
 DATA_RESULTS = ("tokenizer", "blocks", "sft", "dpo", "lora")
 
@@ -127,7 +131,11 @@ def inputs(plan: Plan, stage: Stage) -> dict[str, Any]:
     what the stages before it have left. None for a stage before it that has nothing yet."""
     found: dict[str, Any] = {}
     for name, value in _flat(stage.config, ""):
-        if name in NEUTRAL or (name.startswith(("datasets.", "test_datasets.")) and name.endswith(".path")):
+        if (
+            name in NEUTRAL
+            or name.startswith(NEUTRAL_PARTS)
+            or (name.startswith(("datasets.", "test_datasets.")) and name.endswith(".path"))
+        ):
             continue
         if isinstance(value, str) and name.split(".")[-1] in ("path", "base") and Path(value).is_file():
             # The file is what it holds, wherever the command was called from.

@@ -42,7 +42,7 @@ def _text(wanted: Mapping[str, Any], out: Path) -> Iterator[str]:
     else:
         from runner.execute.data import cleaning
 
-        yield from cleaning.clean(text, out).lines()
+        yield from cleaning.clean(text, out, wanted.get("cleaning")).lines()
 
         def first() -> Iterator[str]:
             return islice(cleaning.documents(out), TOKENIZER_DOCUMENTS)
@@ -52,10 +52,13 @@ def _text(wanted: Mapping[str, Any], out: Path) -> Iterator[str]:
         counts = packing.pack(lambda: cleaning.documents(out), words, weights, share, seed, out / "blocks")
     yield f"tokenizer            {len(words):>11,}   entries, of {wanted['tokenizer']['most']:,} rows of the embedding"
     for name, side in counts.items():
-        yield (
-            f"{name:<20} {side['blocks']:>11,}   blocks from {side['tokens']:,} tokens of {side['documents']:,} "
-            f"documents; {side['dropped']:,} tokens after the last whole block"
+        told = (
+            f"blocks of {side['tokens']:,} tokens, taken as they are"
+            if text["packed"]
+            else f"blocks from {side['tokens']:,} tokens of {side['documents']:,} documents; {side['dropped']:,} tokens "
+            "after the last whole block"
         )
+        yield f"{name:<20} {side['blocks']:>11,}   {told}"
 
 
 def _words(out: Path) -> Callable[[list[str]], Any]:

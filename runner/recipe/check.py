@@ -13,8 +13,8 @@ from typing import Any
 from runner import catalog, packaged
 from runner.names import listed, nearest
 from runner.problem import Problem, Stop
+from runner.recipe import architecture, reading, rules, wording
 from runner.recipe import changes as changing
-from runner.recipe import pipeline, reading, rules, wording
 from runner.recipe.changes import Change
 from runner.recipe.document import Document
 from runner.recipe.recipe import BROKEN, BrokenSetting, Recipe, Settings, with_defaults
@@ -90,7 +90,7 @@ def judge(document: Document) -> tuple[Recipe | None, list[Problem]]:
 def _model_facts(document: Document, settings: Settings) -> catalog.Model | None:
     try:
         if "architecture" in settings.model:
-            return pipeline.model_facts(settings)
+            return architecture.model_facts(settings)
         return catalog.model(settings.model.base, Path(document.file).parent)
     except (BrokenSetting, KeyError, AttributeError):
         return None

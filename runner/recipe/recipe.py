@@ -152,8 +152,9 @@ class Recipe:
         """Hash of every setting that can change what is trained."""
         settings = {key: value for key, value in self.settings.plain().items() if key not in _OUTSIDE_RESULT}
         if isinstance(settings.get("data"), dict):
-            # Only rehearsals read it.
+            # Only rehearsals read the sample, and where text is cleaned changes no document.
             settings["data"].pop("sample", None)
+            settings["data"].pop("cleaning", None)
         # Equal counts are in `machines` already.
         uneven = {"gpu_counts": self.gpu_counts} if len(set(self.gpu_counts)) > 1 else {}
         return content_hash(settings | uneven)

@@ -36,6 +36,19 @@ def dataset(folder: str, side: str) -> dict[str, Any]:
     }
 
 
+def preferences(folder: str, side: str) -> dict[str, Any]:
+    """One file of prepared preferences: a conversation, a better and a worse answer to it."""
+    return {
+        "path": f"{folder}/{side}.parquet",
+        "ds_type": "parquet",
+        "split": "train",
+        "type": "chat_template.default",
+        "field_messages": "messages",
+        "field_chosen": "chosen",
+        "field_rejected": "rejected",
+    }
+
+
 def settings(recipe: Recipe, place: Place) -> dict[str, Any]:
     """Prepared conversations, with the marks that the model knows."""
     facts, known = recipe.model_facts, marks(recipe)

@@ -9,9 +9,12 @@ from typing import Any
 
 from runner.plan import Artifact, Gate, Machines, Place, Plan, Stage
 from runner.recipe import gates
-from runner.recipe.pipeline import parameters
+from runner.recipe.architecture import parameters
+from runner.recipe.curriculum import AFTER, stage_of
+from runner.recipe.pipeline import TRAINED
 from runner.recipe.recipe import Recipe
 from runner.scenarios import axolotl, pipeline_data, sharding
+from runner.scenarios import pipeline_numbers as numbers
 from runner.scenarios import pipeline_training as training
 from runner.text import yaml_text
 
@@ -51,7 +54,7 @@ def translate(recipe: Recipe, place: Place) -> Plan:
             "parameters": parameters(recipe.model),
             "tokens": tokens,
             "tokens_in_all": sum(tokens.values()),
-            "precision": {kind: training.precision(recipe, kind) for kind in ("pretrain", "sft", "dpo", "lora")},
+            "precision": {kind: numbers.precision(recipe, kind) for kind in TRAINED},
         },
     )
 
@@ -61,7 +64,7 @@ def curriculum(recipe: Recipe) -> list[Length]:
     lengths, first = [], 0
     for part in recipe.pretrain.curriculum:
         last = round(part.until * recipe.pretrain.steps)
-        lengths.append(Length(f"pretrain-{part.sequence_len}", part.sequence_len, first, last))
+        lengths.append(Length(stage_of(part.sequence_len), part.sequence_len, first, last))
         first = last
     return lengths
 
@@ -86,7 +89,7 @@ class _Builder:
             config = training.pretraining(recipe, self.place, length, before)
             yield self._trained("pretrain", length.name, before, config, recipe.pretrain, gated=last)
             before = length.name
-        for kind in ("sft", "dpo", "lora"):
+        for kind in AFTER:
             section = recipe.settings.get(kind)
             if section:
                 config = training.CONFIGS[kind](recipe, self.place, before)
@@ -118,7 +121,7 @@ class _Builder:
     ) -> Stage:
         """A stage that Axolotl trains, with the settings that every such stage has."""
         recipe, here, machines = self.recipe, self.place.below(name), axolotl.machines(self.recipe)
-        precision = training.precision(recipe, kind)
+        precision = numbers.precision(recipe, kind)
         shared, shared_files = sharding.settings(recipe, here, machines, precision, section["max_grad_norm"])
         whole = config | shared
         whole = axolotl.with_advanced(recipe, whole, kind, ("model", "speed", kind))

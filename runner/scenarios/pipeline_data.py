@@ -24,6 +24,8 @@ def everything(recipe: Recipe, place: Place, lengths: list[tuple[int, int]]) -> 
         "sft": conversations(recipe, recipe.sft.data, recipe.sft.sequence_len),
         "dpo": preferences(recipe),
     }
+    if recipe.data.get("cleaning"):
+        parts["cleaning"] = recipe.data.cleaning.plain()
     if recipe.settings.get("lora"):
         lora = recipe.lora
         parts["lora"] = conversations(recipe, lora.data, lora.sequence_len) | {"domain_share": lora.domain_share}

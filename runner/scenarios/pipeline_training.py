@@ -5,110 +5,50 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from runner import catalog
 from runner.plan import Place
+from runner.recipe.pipeline import stage_names
 from runner.recipe.recipe import Recipe, Settings
 from runner.scenarios import axolotl, conversations
+from runner.scenarios import pipeline_numbers as numbers
 
 if TYPE_CHECKING:
     from runner.scenarios.pipeline import Length
 
-LIGER = "axolotl.integrations.liger.LigerPlugin"
-
 LORA_KERNELS = ("lora_qkv_kernel", "lora_o_kernel", "lora_mlp_kernel", "lora_embedding_kernel")
-
-# Axolotl 0.19.0 hands FP8 to its own trainer alone, which DPO does not use; and an adapter sits beside frozen weights,
-# whose products FP8 would have to convert anew at every step.
-FP8_STAGES = ("pretrain", "sft")
-
-
-def precision(recipe: Recipe, kind: str) -> str:
-    """fp8, bf16 or fp32: what a stage multiplies in, decided from the GPU that the recipe names."""
-    wanted = recipe.model.precision
-    if wanted == "fp32":
-        return "fp32"
-    gpu = catalog.gpu(recipe.machines.gpu)
-    can = kind in FP8_STAGES and (wanted == "fp8" or (gpu is not None and gpu.fp8))
-    return "fp8" if wanted in ("auto", "fp8") and can else "bf16"
-
-
-def compile_mode(recipe: Recipe, kind: str) -> str | None:
-    """The mode of torch.compile; None leaves it out. Autotuning pays on Hopper; under FP8 its search gains nothing."""
-    wanted = recipe.speed.compile
-    if wanted != "auto":
-        return None if wanted == "off" else wanted
-    gpu = catalog.gpu(recipe.machines.gpu)
-    hopper = gpu is not None and gpu.capability[0] == 9
-    return "max-autotune" if hopper and precision(recipe, kind) != "fp8" else "default"
 
 
 def shared(recipe: Recipe, place: Place, kind: str, name: str, before: str, section: Settings) -> dict[str, Any]:
     """What all four kinds say alike. before: the stage whose model this one starts from."""
-    here, chosen, speed = place.below(name), precision(recipe, kind), recipe.speed
-    mode = compile_mode(recipe, kind)
+    here = place.below(name)
     config: dict[str, Any] = {
         "base_model": place.below(before).best_model_dir,
         "attn_implementation": recipe.model.attention,
-        "bf16": chosen != "fp32",
+        "bf16": numbers.precision(recipe, kind) != "fp32",
         "fp16": False,
-        "tf32": speed.tf32,
+        "tf32": recipe.speed.tf32,
         "gradient_checkpointing": recipe.model.gradient_checkpointing,
         "micro_batch_size": section.micro_batch_size,
         "eval_batch_size": section.micro_batch_size,
         "gradient_accumulation_steps": section.gradient_accumulation_steps,
         "learning_rate": section.learning_rate,
         "max_grad_norm": section.max_grad_norm,
-        "optimizer": optimizer(recipe, section.optimizer),
+        "optimizer": numbers.optimizer(recipe, section.optimizer),
         "seed": section.seed,
         "logging_steps": section.logging_steps,
         "save_total_limit": section.keep_checkpoints,
-        "dataloader_num_workers": speed.data_workers,
+        "dataloader_num_workers": recipe.speed.data_workers,
         "val_set_size": 0,
         "dataset_prepared_path": f"{here.scratch_dir}/tokenised",
         "auto_resume_from_checkpoints": True,
         "output_dir": here.checkpoints_dir,
         "plugins": [axolotl.PLUGIN],
         **axolotl.reporting(recipe.report_to, f"{recipe.name}-{name}"),
-        "recipe_runner": plugin(recipe, place, name, section) | {"master_weights": master_weights(recipe, kind)},
+        "recipe_runner": plugin(recipe, place, name, section)
+        | {"master_weights": numbers.master_weights(recipe, kind)},
     }
     if recipe.model.gradient_checkpointing:
         config["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
-    if chosen == "fp8":
-        config |= {"fp8": True}
-        if _fsdp(recipe):
-            # Shards travel as 8-bit numbers, half the bytes of bf16.
-            config |= {"fp8_enable_fsdp_float8_all_gather": True}
-    if mode:
-        config |= {"torch_compile": True, "torch_compile_mode": mode}
-    if speed.fused_kernels or speed.fused_cross_entropy:
-        config |= {
-            "plugins": [LIGER, axolotl.PLUGIN],
-            "liger_rope": speed.fused_kernels,
-            "liger_rms_norm": speed.fused_kernels,
-            "liger_glu_activation": speed.fused_kernels,
-            # DPO needs the probabilities of answers, which the fused loss never holds.
-            "liger_fused_linear_cross_entropy": speed.fused_cross_entropy and kind != "dpo",
-        }
-    return config
-
-
-def _fsdp(recipe: Recipe) -> bool:
-    return axolotl.machines(recipe).world_size > 1 and recipe.distribution in ("auto", "fsdp")
-
-
-def optimizer(recipe: Recipe, wanted: str) -> str:
-    """The optimizer in Axolotl's name. bitsandbytes cannot hold FSDP's shards; torchao's 8-bit AdamW is the same rule."""
-    return "adamw_torch_8bit" if wanted == "adamw_bnb_8bit" and _fsdp(recipe) else wanted
-
-
-def master_weights(recipe: Recipe, kind: str) -> str:
-    """The format that trained weights are kept in; what is frozen stays as small as it can be."""
-    if recipe.model.precision == "fp32":
-        return "fp32"
-    if kind == "lora":
-        return "bf16"
-    several = axolotl.machines(recipe).world_size > 1
-    return {"auto": "fp32" if several else "bf16"}.get(recipe.model.master_weights, recipe.model.master_weights)
+    return config | numbers.faster(recipe, kind)
 
 
 def plugin(recipe: Recipe, place: Place, name: str, section: Settings) -> dict[str, Any]:
@@ -124,9 +64,18 @@ def plugin(recipe: Recipe, place: Place, name: str, section: Settings) -> dict[s
         "effective_batch_size": section.micro_batch_size * section.gradient_accumulation_steps * world_size,
         "base_learning_rate": section.learning_rate,
         "learning_rate": section.learning_rate,
+        **_time_limit(recipe, place, name),
         "persistent_workers": recipe.speed.persistent_workers and recipe.speed.data_workers > 0,
         "demo": {"base_model": place.below(name).best_model_dir, "questions": []},
     }
+
+
+def _time_limit(recipe: Recipe, place: Place, name: str) -> dict[str, Any]:
+    """The recipe's time limit, which all stages share, and where the earlier ones note what they have used of it."""
+    limit = axolotl.time_limit(recipe)
+    stages = stage_names(recipe)[2:]  # those that train something
+    earlier = [place.below(stage).run_dir for stage in stages[: stages.index(name)]]
+    return limit | ({"time_limit_earlier": earlier} if limit and earlier else {})
 
 
 def pretraining(recipe: Recipe, place: Place, length: Length, before: str) -> dict[str, Any]:
@@ -208,25 +157,14 @@ def sft(recipe: Recipe, place: Place, before: str) -> dict[str, Any]:
 def dpo(recipe: Recipe, place: Place, before: str) -> dict[str, Any]:
     section = recipe.dpo
 
-    def dataset(side: str) -> dict[str, Any]:
-        return {
-            "path": f"{place.data_dir}/dpo/{side}.parquet",
-            "ds_type": "parquet",
-            "split": "train",
-            "type": "chat_template.default",
-            "field_messages": "messages",
-            "field_chosen": "chosen",
-            "field_rejected": "rejected",
-        }
-
     return {
         **shared(recipe, place, "dpo", "dpo", before, section),
         "rl": "dpo",
         "dpo_loss_type": [section.loss],
         "rl_beta": section.beta,
         "chat_template": recipe.tokenizer.chat_template,
-        "datasets": [dataset("train")],
-        "test_datasets": [dataset("validation")],
+        "datasets": [conversations.preferences(f"{place.data_dir}/dpo", "train")],
+        "test_datasets": [conversations.preferences(f"{place.data_dir}/dpo", "validation")],
         "sequence_len": section.sequence_len,
         "num_epochs": section.epochs,
         "lr_scheduler": section.lr_scheduler,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.files import read_json, write_json
+from runner.training import spent
 from runner.training.history import History
 from runner.training.settings import RunSettings
 from runner.training.versions import versions
@@ -77,7 +78,8 @@ def summary(
         "epochs": state["epoch"],
         "tokens": state["tokens"],
         "training_seconds": state["seconds"],
-        "time_limit": read_json(Path(settings.run_dir) / "time_limit.json"),
+        # A note that an earlier part of the run has left says nothing where there is no limit any more.
+        "time_limit": read_json(Path(settings.run_dir) / spent.FILE) if settings.time_limit_seconds else None,
         "first_validation_loss": losses[0] if losses else None,
         "best_validation_loss": min(losses) if losses else None,
         "last_validation_loss": losses[-1] if losses else None,

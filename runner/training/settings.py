@@ -47,7 +47,8 @@ class RunSettings(BaseModel):
     """What the plan expects of the run; the watchdog holds the run to it.
 
     world_size: processes in all; effective_batch_size: rows a step; learning_rate: after scaling.
-    time_limit_seconds: the longest that training may take; None for no limit.
+    time_limit_seconds: the longest that training may take; None for no limit. time_limit_earlier: run folders of the
+    stages before this one, whose training counts too.
     demo: None where there is nothing to ask, as with images.
     persistent_workers: keep data workers between epochs and evaluations. master_weights: what weights are kept in
     between steps, None as Axolotl has it. blocks: packed blocks in place of Axolotl's own datasets.
@@ -65,6 +66,7 @@ class RunSettings(BaseModel):
     base_learning_rate: float
     learning_rate: float
     time_limit_seconds: float | None = None
+    time_limit_earlier: list[str] = []
     demo: Demo | None = None
     persistent_workers: bool = False
     master_weights: Literal["fp32", "bf16"] | None = None

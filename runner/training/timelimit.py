@@ -8,14 +8,14 @@ from pathlib import Path
 import torch
 from transformers import TrainerCallback
 
-from runner.files import read_json, write_json
+from runner.files import write_json
 from runner.training.settings import RunSettings
-
-FILE = "time_limit.json"
+from runner.training.spent import FILE, spent
 
 
 class TimeLimit(TrainerCallback):
-    """Stops training before `time_limit_seconds` are over, counted from its begin and over restarts.
+    """Stops training before `time_limit_seconds` are over, counted from its begin, over restarts and, in a pipeline,
+    with the stages before it.
 
     The last step is followed by an evaluation and a checkpoint, as at the end of an epoch, so the best model so far is
     kept as ever. Time for one more step, one evaluation and one checkpoint, as long as the longest so far, is kept back;
@@ -25,6 +25,7 @@ class TimeLimit(TrainerCallback):
     def __init__(self, settings: RunSettings) -> None:
         self.limit = settings.time_limit_seconds
         self.file = Path(settings.run_dir) / FILE
+        self.earlier = spent(settings.time_limit_earlier)
         self.before = 0.0
         self.began = self.step_began = time.monotonic()
         self.longest_step = self.longest_evaluation = self.longest_save = 0.0
@@ -32,13 +33,12 @@ class TimeLimit(TrainerCallback):
 
     @property
     def used(self) -> float:
-        """Seconds of training so far, those before a restart among them."""
+        """Seconds of this training so far, those before a restart among them."""
         return self.before + time.monotonic() - self.began
 
     def on_train_begin(self, args, state, control, **kwargs):
-        known = read_json(self.file)
-        if state.global_step and isinstance(known, dict):
-            self.before = float(known["used_seconds"])
+        if state.global_step:
+            self.before = spent([self.file.parent])
         self.began = self.step_began = time.monotonic()
 
     def on_step_begin(self, args, state, control, **kwargs):
@@ -48,7 +48,10 @@ class TimeLimit(TrainerCallback):
         now = time.monotonic()
         self.longest_step = max(self.longest_step, now - self.step_began)
         self.step_began = now
-        over = self.used + self.longest_step + self.longest_evaluation + self.longest_save > self.limit
+        if control.should_training_stop:  # it ends here by itself
+            return control
+        kept_back = self.longest_step + self.longest_evaluation + self.longest_save
+        over = self.earlier + self.used + kept_back > self.limit
         if not self.reached and _any(over, args.device):
             self.reached = True
             control.should_training_stop = control.should_log = True

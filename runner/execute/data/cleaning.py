@@ -1,4 +1,4 @@
-"""Cleaning text: datatrove's filters, then exact and near duplicates out, on all cores; kept documents stay as they are.
+"""Cleaning text: datatrove's filters, then exact and near duplicates out; kept documents stay as they are.
 
 Each step is datatrove's own and leaves its work on disk, so that a stopped run goes on with the parts that are missing.
 """
@@ -6,7 +6,6 @@ Each step is datatrove's own and leaves its work on disk, so that a stopped run 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.execute.data import cleaning_steps as steps
+from runner.execute.data import executors
 from runner.files import read_json, write_json
 from runner.names import content_hash
 from runner.problem import Stop
@@ -46,7 +46,8 @@ REASONS = {
 
 @dataclass
 class CleaningReport:
-    """Counts of documents. dropped: by reason, in words. key: hash of everything that the result depends on."""
+    """Counts of documents. dropped: by reason, in words. key: hash of everything that the result depends on.
+    workers: parts that were worked on by themselves."""
 
     key: str = ""
     source: str = ""
@@ -63,17 +64,19 @@ class CleaningReport:
         yield f"documents kept       {self.kept:>11,}   byte for byte as they came"
 
 
-def clean(wanted: Mapping[str, Any], folder: Path) -> CleaningReport:
+def clean(wanted: Mapping[str, Any], folder: Path, where: Mapping[str, Any] | None = None) -> CleaningReport:
     """Writes the kept documents to `folder/text/*.jsonl` (a `text` each) and the dropped ones to `folder/dropped/`.
 
-    Raises Stop where nothing is left.
+    where: the executor and what it needs, all cores of this machine by default; it changes no document.
+    Raises Stop where nothing is left, and where the executor's cluster fails.
     """
     key = content_hash([dict(wanted), _content(wanted)], 32)
     known = read_json(folder / REPORT_FILE)
     if isinstance(known, dict) and known.get("key") == key and (folder / "text").is_dir():
         return CleaningReport(**known)
-    workers = _workers(wanted)
-    work = folder / ".work" / key[:12]
+    on = executors.chosen(where, _size(wanted))
+    # Tasks that are done count only for a run that cuts the documents into as many parts.
+    work = folder / ".work" / f"{key[:12]}-{on.tasks}"
     for stale in (folder / ".work").glob("*"):
         if stale != work:
             shutil.rmtree(stale)
@@ -81,12 +84,12 @@ def clean(wanted: Mapping[str, Any], folder: Path) -> CleaningReport:
 
     started = time.monotonic()
     steps.quiet()
-    last = steps.filtered(wanted, work, workers)
+    last = steps.filtered(wanted, work, on)
     if wanted["deduplicate"] != "off":
-        last = steps.without_exact(last, work, workers)
+        last = steps.without_exact(last, work, on)
     if wanted["deduplicate"] == "near":
-        last = steps.without_near(last, work, workers, wanted["language"])
-    report = _report(wanted, work, workers)
+        last = steps.without_near(last, work, on, wanted["language"])
+    report = _report(wanted, work, on.tasks)
     report.key, report.seconds = key, round(time.monotonic() - started, 1)
     if not report.kept:
         lines = "\n".join(report.lines())
@@ -120,16 +123,14 @@ def _content(wanted: Mapping[str, Any]) -> str:
         return hashlib.file_digest(content, "sha256").hexdigest()
 
 
-def _workers(wanted: Mapping[str, Any]) -> int:
-    """All cores, and for a small file no more than it keeps busy: a worker takes seconds to start."""
-    cores = len(os.sched_getaffinity(0))
+def _size(wanted: Mapping[str, Any]) -> int | None:
+    """Bytes of the file, None for a stream from the hub."""
     if not wanted["path"]:
-        return cores
-    size = Path(wanted["path"]).stat().st_size if Path(wanted["path"]).is_file() else 0
-    return max(1, min(cores, size // 8_000_000))
+        return None
+    return Path(wanted["path"]).stat().st_size if Path(wanted["path"]).is_file() else 0
 
 
-def _report(wanted: Mapping[str, Any], work: Path, workers: int) -> CleaningReport:
+def _report(wanted: Mapping[str, Any], work: Path, tasks: int) -> CleaningReport:
     counts = steps.counts(work)
     dropped: Counter[str] = Counter()
     for reason, count in counts.items():
@@ -140,7 +141,7 @@ def _report(wanted: Mapping[str, Any], work: Path, workers: int) -> CleaningRepo
         documents_in=counts.get("documents_in", 0),
         kept=counts.get("kept", 0),
         dropped=dict(dropped),
-        workers=workers,
+        workers=tasks,
     )
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from datatrove.data import Document
-from datatrove.executor import LocalPipelineExecutor
 from datatrove.pipeline.base import PipelineStep
 from datatrove.pipeline.dedup import (
     ExactDedupConfig,
@@ -28,6 +27,7 @@ from datatrove.pipeline.writers.jsonl import JsonlWriter
 from datatrove.utils.hashing import HashConfig
 
 from runner.execute.data import rows
+from runner.execute.data.executors import Executor
 
 # SHA-1, because datatrove 0.10.1's other choice hands text to xxhash, whose version 4 takes bytes alone.
 HASH = HashConfig(precision=64, hash_fc="sha1")
@@ -85,7 +85,7 @@ def whole_text(document: Document) -> str:
 EXACT = ExactDedupConfig(content_getter=whole_text, hash_config=HASH)
 
 
-def filtered(wanted: Mapping[str, Any], work: Path, workers: int) -> Path:
+def filtered(wanted: Mapping[str, Any], work: Path, on: Executor) -> Path:
     """Reads, and drops what is no running text."""
     dropped = work / "dropped"
     quality = None if not wanted["drop_low_quality"] else {}
@@ -97,8 +97,8 @@ def filtered(wanted: Mapping[str, Any], work: Path, workers: int) -> Path:
         **(_english_only(wanted["language"]) if quality is not None else _COUNT_WORDS_ALONE),
     )
     repeats = GopherRepetitionFilter(language=wanted["language"], exclusion_writer=_writer(dropped / "repetition"))
-    pipeline = [_reader(wanted, dropped, workers), words, *([repeats] if wanted["drop_repetitive"] else [])]
-    return _run("1-filtered", pipeline, work, workers)
+    pipeline = [_reader(wanted, dropped, on.tasks), words, *([repeats] if wanted["drop_repetitive"] else [])]
+    return _run("1-filtered", pipeline, work, on)
 
 
 _COUNT_WORDS_ALONE = {
@@ -117,35 +117,35 @@ def _english_only(language: str) -> dict[str, Any]:
     return {} if language == "en" else {"min_stop_words": None}
 
 
-def _reader(wanted: Mapping[str, Any], dropped: Path, workers: int) -> PipelineStep:
+def _reader(wanted: Mapping[str, Any], dropped: Path, tasks: int) -> PipelineStep:
     if wanted["path"]:
         return Rows(wanted, dropped / "rows")
     options = {"name": wanted["subset"], "split": wanted["split"], "revision": wanted["revision"]}
-    limit = -1 if wanted["limit"] is None else -(-wanted["limit"] // workers)
+    limit = -1 if wanted["limit"] is None else -(-wanted["limit"] // tasks)
     return HuggingFaceDatasetReader(
         wanted["hub"], dataset_options=options, streaming=True, text_key=wanted["column"], limit=limit
     )
 
 
-def without_exact(source: Path, work: Path, workers: int) -> Path:
+def without_exact(source: Path, work: Path, on: Executor) -> Path:
     """Of documents with the same text, one stays."""
     marks, found = work / "exact-marks", work / "exact-found"
-    _run("2-exact-marks", [_again(source), ExactDedupSignature(str(marks), EXACT)], work, workers, writes=False)
-    _run("3-exact-found", [ExactFindDedups(str(marks), str(found), EXACT)], work, 1, writes=False)
+    _run("2-exact-marks", [_again(source), ExactDedupSignature(str(marks), EXACT)], work, on, writes=False)
+    _run("3-exact-found", [ExactFindDedups(str(marks), str(found), EXACT)], work, on, writes=False, tasks=1)
     drop = ExactDedupFilter(str(found), EXACT, exclusion_writer=_writer(work / "dropped" / "exact"))
-    return _run("4-exact", [_again(source), drop], work, workers)
+    return _run("4-exact", [_again(source), drop], work, on)
 
 
-def without_near(source: Path, work: Path, workers: int, language: str) -> Path:
+def without_near(source: Path, work: Path, on: Executor, language: str) -> Path:
     """Of documents that share most of their phrases, one stays."""
     marks, pairs, groups = (str(work / f"near-{name}") for name in ("marks", "pairs", "groups"))
     signature = MinhashDedupSignature(marks, NEAR, language=language)
-    _run("5-near-marks", [_again(source), signature], work, workers, writes=False)
+    _run("5-near-marks", [_again(source), signature], work, on, writes=False)
     buckets = MinhashDedupBuckets(marks, pairs, config=NEAR)
-    _run("6-near-pairs", [buckets], work, workers, writes=False, tasks=NEAR.num_buckets)
-    _run("7-near-groups", [MinhashDedupCluster(pairs, groups, config=NEAR)], work, 1, writes=False)
+    _run("6-near-pairs", [buckets], work, on, writes=False, tasks=NEAR.num_buckets)
+    _run("7-near-groups", [MinhashDedupCluster(pairs, groups, config=NEAR)], work, on, writes=False, tasks=1)
     drop = MinhashDedupFilter(groups, exclusion_writer=_writer(work / "dropped" / "near"))
-    return _run("8-near", [_again(source), drop], work, workers)
+    return _run("8-near", [_again(source), drop], work, on)
 
 
 def _again(folder: Path) -> JsonlReader:
@@ -157,14 +157,11 @@ def _writer(folder: Path) -> JsonlWriter:
 
 
 def _run(
-    name: str, pipeline: list[PipelineStep], work: Path, workers: int, writes: bool = True, tasks: int | None = None
+    name: str, pipeline: list[PipelineStep], work: Path, on: Executor, writes: bool = True, tasks: int | None = None
 ) -> Path:
-    """Runs one step on this machine; tasks that are done already are not done again. Gives the folder of its documents."""
+    """Runs one step to its end; tasks that are done already are not done again. Gives the folder of its documents."""
     out = work / name
-    steps = [*pipeline, *([_writer(out)] if writes else [])]
-    LocalPipelineExecutor(
-        steps, tasks=tasks or workers, workers=min(workers, tasks or workers), logging_dir=str(work / LOGS / name)
-    ).run()
+    on.run(name, [*pipeline, *([_writer(out)] if writes else [])], tasks or on.tasks, work / LOGS / name)
     return out
 
 

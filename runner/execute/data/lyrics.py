@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from runner.execute.data import rows
-from runner.execute.data.chat import Pair, TokenizerFor, already, begin, finish
+from runner.execute.data.chat import Pair, finish
 from runner.execute.data.draw import Draw
 from runner.execute.data.report import Report
+from runner.execute.data.sides import TokenizerFor, already, begin
 
 # What stands in a row whose artist or genre nobody knows.
 UNKNOWN = {"", "unknown", "none", "null", "nan", "n/a", "na", "-", "?", "various", "various artists", "misc", "other"}

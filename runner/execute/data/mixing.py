@@ -9,9 +9,10 @@ from typing import Any
 
 from runner.execute.data import chat
 from runner.execute.data.report import Report
+from runner.execute.data.sides import TokenizerFor
 
 
-def prepare(wanted: Mapping[str, Any], out: Path, general: Path, tokenizer_for: chat.TokenizerFor) -> list[str]:
+def prepare(wanted: Mapping[str, Any], out: Path, general: Path, tokenizer_for: TokenizerFor) -> list[str]:
     """Writes `out/train.parquet` (mixed) and `out/validation.parquet` (the domain alone); gives the report's lines.
 
     wanted: as `chat.prepare` reads it, and `domain_share`, the domain's part of the training rows.

@@ -1,0 +1,74 @@
+"""In which numbers a pipeline's stages are trained, and what makes them faster, decided from the GPU that the recipe names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from runner import catalog
+from runner.recipe.recipe import Recipe
+from runner.scenarios import axolotl
+
+# Axolotl 0.19.0 hands FP8 to its own trainer alone, which DPO does not use; and an adapter sits beside frozen weights,
+# whose products FP8 would have to convert anew at every step.
+FP8_STAGES = ("pretrain", "sft")
+
+
+def precision(recipe: Recipe, kind: str) -> str:
+    """fp8, bf16 or fp32: what a stage multiplies in, decided from the GPU that the recipe names."""
+    wanted = recipe.model.precision
+    if wanted == "fp32":
+        return "fp32"
+    gpu = catalog.gpu(recipe.machines.gpu)
+    can = kind in FP8_STAGES and (wanted == "fp8" or (gpu is not None and gpu.fp8))
+    return "fp8" if wanted in ("auto", "fp8") and can else "bf16"
+
+
+def compile_mode(recipe: Recipe, kind: str) -> str | None:
+    """The mode of torch.compile; None leaves it out. Autotuning pays on Hopper; under FP8 its search gains nothing."""
+    wanted = recipe.speed.compile
+    if wanted != "auto":
+        return None if wanted == "off" else wanted
+    gpu = catalog.gpu(recipe.machines.gpu)
+    hopper = gpu is not None and gpu.capability[0] == 9
+    return "max-autotune" if hopper and precision(recipe, kind) != "fp8" else "default"
+
+
+def faster(recipe: Recipe, kind: str) -> dict[str, Any]:
+    """What makes a stage faster without changing what it learns: 8-bit products, compiling, fused kernels."""
+    speed, config = recipe.speed, {}
+    if precision(recipe, kind) == "fp8":
+        config |= {"fp8": True}
+        if _fsdp(recipe):
+            # Shards travel as 8-bit numbers, half the bytes of bf16.
+            config |= {"fp8_enable_fsdp_float8_all_gather": True}
+    if mode := compile_mode(recipe, kind):
+        config |= {"torch_compile": True, "torch_compile_mode": mode}
+    if speed.fused_kernels or speed.fused_cross_entropy:
+        config |= {
+            "plugins": [axolotl.LIGER, axolotl.PLUGIN],
+            "liger_rope": speed.fused_kernels,
+            "liger_rms_norm": speed.fused_kernels,
+            "liger_glu_activation": speed.fused_kernels,
+            # DPO needs the probabilities of answers, which the fused loss never holds.
+            "liger_fused_linear_cross_entropy": speed.fused_cross_entropy and kind != "dpo",
+        }
+    return config
+
+
+def _fsdp(recipe: Recipe) -> bool:
+    return axolotl.machines(recipe).world_size > 1 and recipe.distribution in ("auto", "fsdp")
+
+
+def optimizer(recipe: Recipe, wanted: str) -> str:
+    """The optimizer in Axolotl's name. bitsandbytes cannot hold FSDP's shards; torchao's 8-bit AdamW is the same rule."""
+    return "adamw_torch_8bit" if wanted == "adamw_bnb_8bit" and _fsdp(recipe) else wanted
+
+
+def master_weights(recipe: Recipe, kind: str) -> str:
+    """The format that trained weights are kept in; what is frozen stays as small as it can be."""
+    if recipe.model.precision == "fp32":
+        return "fp32"
+    if kind == "lora":
+        return "bf16"
+    several = axolotl.machines(recipe).world_size > 1
+    return {"auto": "fp32" if several else "bf16"}.get(recipe.model.master_weights, recipe.model.master_weights)

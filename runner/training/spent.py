@@ -1,0 +1,16 @@
+"""Time spent: how long training has taken so far, as each stage notes it beside its results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from runner.files import read_json
+
+FILE = "time_limit.json"
+
+
+def spent(run_dirs: Iterable[str | Path]) -> float:
+    """Seconds of training in these folders together, restarts among them; a folder without a note counts as none."""
+    notes = (read_json(Path(folder) / FILE) for folder in run_dirs)
+    return sum(float(note["used_seconds"]) for note in notes if isinstance(note, dict))
