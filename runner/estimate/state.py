@@ -36,8 +36,7 @@ def held(workload: Workload) -> State:
         return _zero(workload, int(workload.sharding[-1]))
     count = shards(workload, 3)
     weights, gradients, optimizer = _weights(workload), trained_bytes(workload), _optimizer(workload)
-    if workload.objective == "dpo" and not workload.adapter:
-        weights *= 2  # the reference model beside the trained one
+    weights += reference(workload)
     if workload.sharding == "fsdp":
         return _fsdp(workload, weights, gradients, optimizer, count)
     if workload.offload:
@@ -69,7 +68,7 @@ def _zero(workload: Workload, stage: int) -> State:
     split from stage 1, gradients from stage 2, weights from stage 3; buckets of `reduce_bucket_size` numbers twice."""
     shards, wide = workload.machines.world_size, activations.widths(workload).linear
     count = parameters.trainable(workload)
-    weights = _weights(workload)
+    weights = _weights(workload) + reference(workload)
     optimizer = (3 if wide == HALF else 2) * FULL * count // shards
     gradients = wide * count // (shards if stage >= 2 else 1)
     buffers = 2 * wide * min(count, 25_000_000)
@@ -79,6 +78,11 @@ def _zero(workload: Workload, stage: int) -> State:
         root = wide * workload.model.vocab_size * workload.model.hidden_size
         weights //= shards
     return State(weights, gradients, 0 if workload.offload else optimizer, buffers, layer, root)
+
+
+def reference(workload: Workload) -> int:
+    """The frozen model that preference training compares with; an adapter is switched off instead (TRL 1.9)."""
+    return _weights(workload) if workload.objective == "dpo" and not workload.adapter else 0
 
 
 def shards(workload: Workload, stage: int) -> int:

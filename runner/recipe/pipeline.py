@@ -13,6 +13,8 @@ from runner.recipe import gates
 from runner.recipe.recipe import Recipe, Settings
 
 TRAINED = ("pretrain", "sft", "dpo", "lora")
+# Blocks that an evaluation could look at; more validation text would only cost time at every evaluation.
+MOST_VALIDATION_BLOCKS = 1024
 
 
 def model_facts(settings: Settings) -> Model:

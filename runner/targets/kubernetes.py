@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from runner.names import content_hash, label
@@ -77,6 +78,8 @@ def annotations(spec: dict[str, Any], plan: Plan, stage: Stage) -> dict[str, str
         "recipe-runner/stage": stage.name,
         "recipe-runner/content": content_hash([spec, plan.fingerprint]),
         "recipe-runner/run-dir": plan.place.run_dir,
+        # What the plan said, for the day when a pod is ended because it was not enough (execute/cluster/why.py).
+        **{f"recipe-runner/planned-{what.replace('_', '-')}": str(size) for what, size in stage.needs.items()},
     }
 
 
@@ -150,13 +153,18 @@ def claims(plan: Plan) -> Artifact:
                 "spec": {
                     "accessModes": ["ReadWriteMany" if several else "ReadWriteOnce"],
                     **({"storageClassName": claim["storage_class"]} if claim.get("storage_class") else {}),
-                    "resources": {"requests": {"storage": f"{claim['size_gib']}Gi"}},
+                    "resources": {"requests": {"storage": f"{claim_gib(plan, claim)}Gi"}},
                 },
             }
         )
         for claim in plan.site.get("claims") or ()
     ]
     return Artifact("claims.yaml", "---\n".join(documents))
+
+
+def claim_gib(plan: Plan, claim: Mapping[str, Any]) -> int:
+    """What a claim is asked for with, in GiB: what the recipe says, else what the estimate says."""
+    return claim.get("size_gib") or plan.claims_gib.get(claim["name"], 50)
 
 
 def kustomization(plan: Plan, files: list[str]) -> Artifact:
