@@ -17,12 +17,7 @@ def emit(recipe: Recipe, wanted: tuple[str, ...] = ()) -> list[Artifact]:
     """
     wanted = wanted or targets.named(recipe)
     groups = [tuple(name for name in wanted if name != "nodes"), tuple(name for name in wanted if name == "nodes")]
-    return [
-        artifact
-        for group in groups
-        if group
-        for artifact in targets.render(planned(recipe, group[0]), group)
-    ]
+    return [artifact for group in groups if group for artifact in targets.render(planned(recipe, group[0]), group)]
 
 
 def planned(recipe: Recipe, target: str) -> Plan:

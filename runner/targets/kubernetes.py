@@ -8,6 +8,7 @@ from typing import Any
 from runner.names import content_hash, label
 from runner.plan import Artifact, Machines, Place, Plan, Stage
 from runner.problem import Stop
+from runner.recipe.units import gib
 from runner.targets import code, network
 from runner.text import yaml_text
 
@@ -78,9 +79,13 @@ def annotations(spec: dict[str, Any], plan: Plan, stage: Stage) -> dict[str, str
         "recipe-runner/stage": stage.name,
         "recipe-runner/content": content_hash([spec, plan.fingerprint]),
         "recipe-runner/run-dir": plan.place.run_dir,
-        # What the plan said, for the day when a pod is ended because it was not enough (execute/cluster/why.py).
-        **{f"recipe-runner/planned-{what.replace('_', '-')}": str(size) for what, size in stage.needs.items()},
     }
+
+
+def foreseen(stage: Stage) -> dict[str, str]:
+    """Annotations of a training job: the memory that the plan foresaw on each GPU and on each machine, for the day when
+    that was not enough."""
+    return {f"recipe-runner/planned-{what.replace('_', '-')}": gib(size) for what, size in stage.needs.items()}
 
 
 def scraped(plan: Plan) -> dict[str, str]:
