@@ -133,7 +133,7 @@ def test_a_volume_that_cannot_be_attached():
 def test_main_memory_used_up_with_what_the_plan_had_said():
     said = why([container(state={"terminated": {"exitCode": 137, "reason": "OOMKilled"}})])
     assert "used up its main memory. The plan gave it 20Gi, 5Gi of it as shared memory." in said
-    assert " `recipe plan` had reckoned with 14.0 GiB. Raise `machines.memory_gib`." in said
+    assert " `recipe plan` had reckoned with 9.5 GiB. Raise `machines.memory_gib`." in said
 
 
 def test_main_memory_used_up_before_the_last_restart():
