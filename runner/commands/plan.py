@@ -9,6 +9,7 @@ import click
 from runner.commands import planning, planning_json
 from runner.commands.options import open_recipe, print_notes, recipe_path, say, set_option
 from runner.estimate import forecast, limits, storage
+from runner.estimate.resnet import Images
 from runner.problem import Stop
 from runner.recipe import changes as changing
 from runner.recipe.check import load
@@ -74,7 +75,7 @@ def _traced(stage: forecast.Forecast):
 
     hush()
     try:
-        from runner.execute.exact import trace
+        from runner.execute import exact, exact_images
     except ImportError:
         raise Stop("`--exact` needs packages that are not installed.", "pip install 'recipe-runner[train]'") from None
-    return trace(stage.workload)
+    return (exact_images if isinstance(stage.workload, Images) else exact).trace(stage.workload)

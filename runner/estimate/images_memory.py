@@ -5,7 +5,7 @@ from __future__ import annotations
 from runner.estimate import measured
 from runner.estimate.activations import FULL
 from runner.estimate.memory import NCCL_BUFFERS, Memory
-from runner.estimate.resnet import Images, convolutions, copies, counts, kept, width
+from runner.estimate.resnet import Images, convolutions, copy_of, counts, kept, width
 from runner.estimate.state import State
 
 
@@ -21,7 +21,9 @@ def estimate(work: Images) -> Memory:
         0 if work.optimizer == "sgd" else 2 * gradients,
         buffers=gradients if work.sharding == "ddp" else 0,
     )
-    whole = [rows * size for size in kept(work)]
+    # Beside its activations each layer keeps the weights that autocast made of its own.
+    cast = [0, *(copy_of(work, layer) for layer in layers)]
+    whole = [rows * size + copy for size, copy in zip(kept(work), cast, strict=True)]
     there = gradients if work.accumulation > 1 else 0
     moments = [("loss", there, sum(whole), 0)]
     done = there
@@ -36,8 +38,7 @@ def estimate(work: Images) -> Memory:
     # The plain AdamW works on lists of tensors and holds two more copies of what it updates.
     moments.append(("step", gradients, 0, 2 * gradients if work.optimizer == "adamw_torch" else 0))
     name, present, activations, flight = max(moments, key=lambda moment: sum(moment[1:]))
-    cast = copies(work) if name != "step" else 0
-    return _memory(work, state, name, present, activations + cast, flight)
+    return _memory(work, state, name, present, activations, flight)
 
 
 def _memory(work: Images, state: State, name: str, gradients: int, activations: int, flight: int) -> Memory:
@@ -62,8 +63,12 @@ def _memory(work: Images, state: State, name: str, gradients: int, activations: 
 
 
 def evaluation(work: Images, state: State) -> int:
-    """Nothing is kept: in a block its input, what a layer reads and what it writes."""
-    layers = list(convolutions(work))
-    widest = max(2 * layer.output + layer.input for layer in layers[1:])
-    base = state.weights + state.optimizer + state.buffers
-    return base + copies(work) + work.evaluation_batch_size * (width(work) * widest + kept(work)[0])
+    """Nothing is kept for later: the stem's output, the block's input, what a layer reads, and its output before and
+    after the norm are there at once, and the images."""
+    stem, *layers = convolutions(work)
+    images = kept(work)[0]
+    widest = max(
+        work.evaluation_batch_size * (images + width(work) * (stem.output + 4 * layer.output)) + copy_of(work, layer)
+        for layer in layers
+    )
+    return state.weights + state.optimizer + state.buffers + widest

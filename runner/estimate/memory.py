@@ -163,6 +163,10 @@ def loss(workload: Workload, tokens: int, training: bool = True) -> int:
     """
     model, way = workload.model, workload.fused_loss
     words = tokens * model.vocab_size
+    if workload.objective == "dpo":
+        # TRL 1.9 holds the logits of both models in fp32 and a copy of one while it logs their entropy; backward, the
+        # logits' gradient by rows, stacked, and that of the chosen words, beside the logits themselves.
+        return (4 if training else 3) * FULL * words
     if way == "cut" or (way == "fused" and training):
         wide = activations.widths(workload).linear
         chunks = max(1, -(-model.vocab_size // model.hidden_size))

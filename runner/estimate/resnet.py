@@ -115,9 +115,9 @@ def width(work: Images) -> int:
     return FULL if work.precision == "fp32" else HALF
 
 
-def copies(work: Images) -> int:
-    """Weights in half precision, which autocast makes once a pass and keeps until its end."""
-    return 0 if work.precision == "fp32" else HALF * sum(layer.weights for layer in convolutions(work))
+def copy_of(work: Images, layer: Convolution) -> int:
+    """Bytes of a layer's weights in half precision, which autocast makes for it."""
+    return 0 if work.precision == "fp32" else HALF * layer.weights
 
 
 def flops(work: Images, rows: int, training: bool = True) -> float:

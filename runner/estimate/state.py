@@ -58,9 +58,11 @@ def _fsdp(workload: Workload, weights: int, gradients: int, optimizer: int, shar
         if "8bit" in workload.optimizer:
             optimizer = 2 * count + count // 32
     gathered = {"layer": wide * sum(whole), "root": wide * root}
+    # What is outside the reference model's layers is gathered once and stays: it has no backward pass to split it again.
+    kept = wide * root if reference(workload) else 0
     if workload.offload:
-        return State(0, 0, 0, **gathered)
-    return State(weights // shards, gradients // shards, optimizer // shards, **gathered)
+        return State(0, 0, 0, kept, **gathered)
+    return State(weights // shards, gradients // shards, optimizer // shards, kept, **gathered)
 
 
 def _zero(workload: Workload, stage: int) -> State:
