@@ -10,7 +10,7 @@ from rich.table import Table
 
 from runner.commands.options import say
 from runner.commands.planning_more import exact, scaling
-from runner.estimate import duration, measured, state, storage
+from runner.estimate import measured, state, steps, storage
 from runner.estimate.forecast import MOST_TRIED, Forecast
 from runner.estimate.resnet import Images
 from runner.plan import Plan
@@ -207,4 +207,4 @@ def _tokens(forecast: Forecast) -> str:
         return ""
     length = "full length" if work.row_tokens is None or work.packing else "padding counted"
     answers = " an answer" if work.answers > 1 else " a row"
-    return f", {forecast.time.tokens:,.0f} tokens ({duration.row_tokens(work):,.0f}{answers}, {length})"
+    return f", {forecast.time.tokens:,.0f} tokens ({steps.row_tokens(work):,.0f}{answers}, {length})"

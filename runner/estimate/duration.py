@@ -9,6 +9,7 @@ from math import prod
 from runner.catalog import Gpu
 from runner.estimate import activations, measured, memory, parameters
 from runner.estimate.activations import HALF
+from runner.estimate.steps import packed, row_tokens, steps
 from runner.estimate.workload import Workload
 
 # Shares of a data sheet's figures that training reaches, and what a data sheet does not say. Assumed; what
@@ -20,7 +21,6 @@ NETWORK_GB_S = 2.5  # between machines: 25 Gbit/s Ethernet at four fifths
 SECONDS_A_LAYER = 1.2e-3  # what Python needs to launch a layer's kernels, forward and backward
 START_SECONDS = 60.0  # imports, tokenising a small set, loading kernels
 DISK_GB_S = 1.0  # reading the model, writing checkpoints
-PADDING = 1.3  # the longest of a few rows over the mean one
 
 
 @dataclass(frozen=True)
@@ -58,37 +58,6 @@ class Duration:
     @property
     def tokens_a_second(self) -> float:
         return self.tokens_a_step / self.step_seconds
-
-
-def steps(workload: Workload) -> int | None:
-    """Steps of the optimizer; None where nobody knows the rows. The last, smaller step of an epoch counts (Trainer)."""
-    if workload.max_steps:
-        return workload.max_steps
-    return steps_of(_rows(workload), workload.effective_batch_size, workload.epochs)
-
-
-def steps_of(rows: float | None, batch: int, epochs: float) -> int | None:
-    """Steps of so many rows in batches of so many, over all GPUs."""
-    return None if rows is None else max(1, math.ceil(math.ceil(rows / batch) * epochs))
-
-
-def _rows(workload: Workload) -> float | None:
-    """Rows of one epoch as training sees them: packed rows fill the whole length."""
-    return _packed(workload, workload.rows)
-
-
-def _packed(workload: Workload, rows: int | None) -> float | None:
-    if workload.packing and workload.row_tokens and rows:
-        return max(1.0, rows * workload.row_tokens / workload.sequence_len)
-    return rows
-
-
-def row_tokens(workload: Workload) -> float:
-    """Tokens that a GPU computes for one row, padding counted; the whole length where nobody knows the rows' own."""
-    if workload.packing or workload.row_tokens is None:
-        return workload.sequence_len
-    padding = PADDING if workload.micro_batch_size > 1 else 1.0
-    return min(workload.sequence_len, workload.row_tokens * padding)
 
 
 def flops(workload: Workload, rows: float, training: bool = True) -> float:
@@ -213,7 +182,7 @@ def evaluating(workload: Workload, gpu: Gpu, steps: int) -> tuple[int, float]:
         return 0, 0.0
     times = steps // workload.evaluation_steps if workload.evaluation_steps else max(1, math.ceil(workload.epochs))
     alone = replace(workload, packing=workload.evaluation_packing)
-    share = _packed(alone, workload.evaluation_rows) / workload.machines.world_size
+    share = packed(alone, workload.evaluation_rows) / workload.machines.world_size
     batches = math.ceil(share / workload.evaluation_batch_size)
     one = pass_seconds(alone, gpu, workload.evaluation_batch_size * workload.answers, training=False)
     # The reference model reads the same.

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner import catalog
 from runner.catalog import Gpu
-from runner.estimate import images, language, rows
+from runner.estimate import rows
 from runner.estimate.counts import Counts
-from runner.estimate.duration import Duration
 from runner.estimate.memory import Memory, usable
 from runner.estimate.parameters import FAMILIES
 from runner.estimate.rows import Rows
@@ -23,8 +23,16 @@ from runner.problem import Problem
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
 
-# The formulas for what an engine trains. A new engine costs one line here.
-FORMULAS: dict[str, ModuleType] = {"axolotl": language, "images": images}
+if TYPE_CHECKING:
+    from runner.estimate.duration import Duration
+
+# The module with the formulas for what an engine trains. A new engine costs one line here.
+FORMULAS = {"axolotl": "language", "images": "images"}
+
+
+def formulas_of(engine: str) -> ModuleType:
+    """Loaded when needed: `recipe check` counts its milliseconds."""
+    return importlib.import_module(f"runner.estimate.{FORMULAS[engine]}")
 
 
 @dataclass(frozen=True)
@@ -40,7 +48,7 @@ class Forecast:
 
     @property
     def formulas(self) -> ModuleType:
-        return FORMULAS[self.stage.engine]
+        return formulas_of(self.stage.engine)
 
     @cached_property
     def counts(self) -> Counts:
@@ -49,6 +57,11 @@ class Forecast:
     @cached_property
     def memory(self) -> Memory:
         return self.formulas.gpu_memory(self.workload)
+
+    @property
+    def steps(self) -> int | None:
+        """Steps of the optimizer; None where nobody knows the rows."""
+        return self.formulas.count_steps(self.workload)
 
     @cached_property
     def time(self) -> Duration | None:
@@ -73,9 +86,9 @@ class Forecast:
     @property
     def warmup_steps(self) -> int:
         """Steps with a rising learning rate, as Trainer counts them."""
-        if self.workload.warmup_steps or not self.time:
+        if self.workload.warmup_steps or not self.steps:
             return self.workload.warmup_steps
-        return math.ceil(self.time.steps * self.workload.warmup_ratio)
+        return math.ceil(self.steps * self.workload.warmup_ratio)
 
     @property
     def largest_micro_batch(self) -> int:
@@ -129,7 +142,7 @@ def of(
         if stage.engine not in FORMULAS:
             continue
         there = rows.of(plan, stage, run_dir, given_rows)
-        work = FORMULAS[stage.engine].workload(recipe, stage, there, look)
+        work = formulas_of(stage.engine).workload(recipe, stage, there, look)
         if work is not None:
             one = Forecast(stage, work, there, catalog.gpu(stage.machines.gpu), price)
             assert one.counts  # KeyError comes here, and not from half of a plan
@@ -164,7 +177,7 @@ def too_large(recipe: Recipe, forecast: Forecast, severity: str = "error") -> Pr
 def notes(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
     """What holds and is still hardly meant: a learning rate that never stops rising."""
     for forecast in forecasts:
-        steps, rising = forecast.time and forecast.time.steps, forecast.warmup_steps
+        steps, rising = forecast.steps, forecast.warmup_steps
         if not steps or rising < steps:
             continue
         section = next(name for name in (forecast.stage.name, "pretrain", "train") if name in recipe.settings)

@@ -8,7 +8,7 @@ from typing import Any
 
 from runner import catalog
 from runner.catalog import Gpu
-from runner.estimate import duration, images_memory, measured, resnet
+from runner.estimate import duration, images_memory, measured, resnet, steps
 from runner.estimate.activations import FULL
 from runner.estimate.counts import Counts
 from runner.estimate.duration import Duration
@@ -73,9 +73,14 @@ def pass_seconds(work: Images, gpu: Gpu, rows: int, training: bool = True) -> fl
     return max(compute + moving, launching) * measured.constants(gpu.name).slowness
 
 
+def count_steps(work: Images) -> int | None:
+    """Steps of the optimizer; None where nobody knows how many images there are."""
+    return steps.steps_of(work.rows, work.effective_batch_size, work.epochs)
+
+
 def time(work: Images, gpu: Gpu) -> Duration | None:
     """The time of a run; None where nobody knows how many images there are."""
-    count = duration.steps_of(work.rows, work.effective_batch_size, work.epochs)
+    count = count_steps(work)
     if count is None:
         return None
     world, state = work.machines.world_size, gpu_memory(work).state

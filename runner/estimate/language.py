@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner import catalog
 from runner.catalog import Gpu
-from runner.estimate import duration, memory, parameters
+from runner.estimate import memory, parameters, steps
 from runner.estimate.activations import FULL, widths
 from runner.estimate.counts import Counts
-from runner.estimate.duration import Duration
 from runner.estimate.memory import Memory, held
 from runner.estimate.rows import Rows
 from runner.estimate.workload import Workload, from_stage
 from runner.plan import Stage
 from runner.recipe.recipe import Recipe
+
+if TYPE_CHECKING:
+    from runner.estimate.duration import Duration
 
 
 def workload(recipe: Recipe, stage: Stage, rows: Rows, look: bool) -> Workload | None:
@@ -44,12 +46,21 @@ def gpu_memory(work: Workload) -> Memory:
     return memory.estimate(work)
 
 
+def count_steps(work: Workload) -> int | None:
+    """Steps of the optimizer; None where nobody knows the rows."""
+    return steps.steps(work)
+
+
 def time(work: Workload, gpu: Gpu) -> Duration | None:
+    from runner.estimate import duration  # as below
+
     return duration.estimate(work, gpu)
 
 
 def rate(work: Workload, gpu: Gpu) -> float:
     """Operations a second that the card's data sheet promises."""
+    from runner.estimate import duration
+
     return duration.rate(work, gpu)
 
 

@@ -5,7 +5,6 @@ Its results files lie in the catalog, one a card, and travel in the wheel.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
@@ -60,6 +59,8 @@ def from_cells(cells: list[dict[str, Any]], source: str) -> Constants:
     says too little ends a run; pace is the median."""
     if not cells:
         return ASSUMED
+    import statistics  # slow to load, and seldom needed
+
     slack = [cell["reserved_bytes"] / cell["allocated_bytes"] - 1 for cell in cells]
     context = [cell["driver_bytes"] - cell["reserved_bytes"] for cell in cells]
     pace = sorted(

@@ -108,7 +108,7 @@ def _weights(workload: Workload) -> int:
     four_bit = workload.adapter is not None and workload.adapter.four_bit
     linear = set(parameters.linear(workload.model))
     found = 0
-    for name, shape in parameters.named(workload.model):
+    for name, shape in parameters.shapes(workload.model).items():
         count = prod(shape)
         if four_bit and name.split(".")[-2] in linear and name.endswith(".weight"):
             found += count // 2 + count // 64 + FULL * count // 16384
@@ -125,7 +125,7 @@ def trained_bytes(workload: Workload) -> int:
 
 
 def gradient(workload: Workload, names: list[str]) -> int:
-    known = dict(parameters.named(workload.model))
+    known = parameters.shapes(workload.model)
     return sum(prod(known[name]) * _width(workload, name) for name in names if workload.trains(name))
 
 
