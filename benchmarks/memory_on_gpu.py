@@ -1,11 +1,12 @@
 """Measures on a GPU what `recipe plan` only reckons: trains a few steps of randomly initialised full-size models and
-writes peak memory and speed, with GPU, versions and date, to benchmarks/results/. Nothing is downloaded.
+writes peak memory and speed, with GPU, versions and date, to runner/catalog/measured/. Nothing is downloaded.
 
     python benchmarks/memory_on_gpu.py                     every cell that fits this GPU, about 20 minutes
     python benchmarks/memory_on_gpu.py --cells 3           the first three
     python benchmarks/memory_on_gpu.py --device cpu --tiny one tiny model on this processor: proves that it runs
 
-Commit the file that it writes. Until one is there, a plan's numbers rest on fake-tensor runs alone.
+Commit the file that it writes: it travels in the wheel, and a plan for that GPU takes allocator slack, CUDA context and
+pace from it. Until one is there, a plan's numbers rest on fake-tensor runs alone.
 """
 
 from __future__ import annotations
@@ -28,11 +29,10 @@ from estimate_accuracy import MODELS
 from runner import __version__
 from runner.catalog import gpu as gpu_facts
 from runner.catalog import gpu_names
-from runner.estimate import duration, memory, parameters
+from runner.estimate import duration, measured, memory, parameters
 from runner.estimate.workload import Adapter, Workload
 from runner.plan import Machines
 
-RESULTS = Path(__file__).parent / "results"
 WARM_STEPS, TIMED_STEPS = 2, 5
 
 
@@ -160,7 +160,11 @@ def row(workload: Workload, found: Measured) -> dict[str, Any]:
         "planned": {
             "allocated_bytes": planned.tensors,
             "total_bytes": planned.total,
-            "micro_batch_seconds": duration.pass_seconds(workload, card, workload.micro_batch_size) if card else None,
+            # What is timed is a whole step, and before anything measured corrects it.
+            "micro_batch_seconds": duration.assumed_seconds(workload, card, workload.micro_batch_size)
+            + duration.updating(workload, card)
+            if card
+            else None,
         },
     }
 
@@ -220,7 +224,7 @@ def main() -> int:
             f"{entry['model']} {entry['trained']} {entry['micro_batch_size']} × {entry['sequence_len']}: {shown}",
             flush=True,
         )
-    out = asked.out or RESULTS / f"memory-{gpu}.json"
+    out = asked.out or measured.FOLDER / f"memory-{gpu}.json"
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(report(gpu, rows), indent=2) + "\n", encoding="utf-8")
     if shares := differences(rows):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from runner import targets
-from runner.plan import Artifact
+from runner.estimate import forecast, storage
+from runner.plan import Artifact, Plan
 from runner.recipe.recipe import Recipe
 from runner.scenarios import translate
 
@@ -16,9 +17,14 @@ def emit(recipe: Recipe, wanted: tuple[str, ...] = ()) -> list[Artifact]:
     """
     wanted = wanted or targets.named(recipe)
     groups = [tuple(name for name in wanted if name != "nodes"), tuple(name for name in wanted if name == "nodes")]
-    return [
-        artifact
-        for group in groups
-        if group
-        for artifact in targets.render(translate(recipe, targets.place(recipe, group[0])), group)
-    ]
+    return [artifact for group in groups if group for artifact in targets.render(planned(recipe, group[0]), group)]
+
+
+def planned(recipe: Recipe, target: str) -> Plan:
+    """The plan that a target gets, with what it needs by estimate: sizes of claims, memory. Only recipe and catalog are
+    asked, and nothing of this machine. Raises Stop where the recipe lacks the target's section."""
+    plan = translate(recipe, targets.place(recipe, target))
+    try:
+        return storage.sized(plan, forecast.of(recipe, plan, look=False))
+    except KeyError:
+        return storage.sized(plan, [])  # an architecture without formulas; `plan` says so

@@ -110,6 +110,7 @@ class Stage:
     reads: the stages whose results it reads, each with the beginnings of the files' names; () means all of them.
     gates, evaluation: what it must prove, and how that is measured, read by `runner.execute.evaluate`.
     model: what must be fetched into `place.model_dir` first (`base`, `revision`); None where there is nothing to fetch.
+    needs: bytes of `gpu_memory` on each GPU and of `memory` on each machine by estimate; empty where none was made.
     """
 
     name: str
@@ -127,6 +128,7 @@ class Stage:
     gates: tuple[Gate, ...] = ()
     evaluation: Mapping[str, Any] = field(default_factory=dict)
     model: Mapping[str, Any] | None = None
+    needs: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,7 @@ class Plan:
     site: the recipe's settings for the cluster, nodes: those for plain machines; only targets read them.
     code_from_git: `url` and `commit` of the code that pods clone before they start; None where it is in their image.
     facts: computed figures that people ask about (effective batch, scaled learning rate, …).
+    claims_gib: what to ask for where a claim states no size, by the claim's name; empty where no estimate was made.
     """
 
     name: str
@@ -149,6 +152,7 @@ class Plan:
     code_from_git: Mapping[str, Any] | None = None
     nodes: Mapping[str, Any] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
+    claims_gib: Mapping[str, int] = field(default_factory=dict)
 
     def place_of(self, stage: Stage) -> Place:
         return self.place.below(stage.folder)

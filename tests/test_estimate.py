@@ -195,7 +195,7 @@ def test_more_machines_are_faster_but_never_more_than_their_number():
 def test_the_largest_micro_batch_fits_and_the_next_one_does_not():
     budget = memory.usable(catalog.gpu("NVIDIA-L40S"))
     job = work(unfrozen=LAST_TWO)
-    largest = advice.largest_micro_batch(job, budget)
+    largest = forecast.largest(lambda rows: memory.estimate(job.with_rows(rows)).total <= budget)
 
     def total(rows: int) -> int:
         return memory.estimate(replace(job, micro_batch_size=rows, evaluation_batch_size=rows)).total
@@ -232,7 +232,7 @@ def test_a_claim_that_is_too_small_is_named_with_what_fills_it():
     changed = load(ROOT / "recipes" / "survival.yaml")[0]
     (found,) = forecast.of(recipe, plan)
     small = replace(plan, site={**plan.site, "claims": [{**plan.site["claims"][0], "size_gib": 20}]})
-    (problem,) = storage.problems(found.workload, small, found.stage, changed.document)
+    (problem,) = storage.problems(changed.document, small, [found])
     assert problem.message.startswith("The claim `trained-models-pvc` has 20 GiB, and the run writes ")
     assert "model download 5.7" in problem.message
 

@@ -147,3 +147,53 @@ def test_its_differences_leave_out_cells_that_did_not_run():
         {"planned": {"allocated_bytes": 90}, "measured": {"allocated_bytes": 0}},
     ]
     assert module.differences(rows) == [pytest.approx(-0.1)]
+
+
+PREFERENCES = {
+    "a reference model beside it": {},
+    "two pairs, everything kept": {"micro_batch_size": 2, "evaluation_batch_size": 2, "checkpointing": False},
+    "an adapter, switched off": {"adapter": True},
+    "over pretended GPUs": {"machines": Machines(1, 8, "NVIDIA-H100-80GB-HBM3", 64, 8), "sharding": "fsdp"},
+}
+
+
+@pytest.mark.parametrize("kind", PREFERENCES)
+def test_preference_training_is_traced_as_it_is_reckoned(kind):
+    from dataclasses import replace
+
+    model = replace(shrunk(MODELS[1], words=16_384), linear=MODELS[1].linear)
+    other = {"objective": "dpo", "micro_batch_size": 1, "evaluation_batch_size": 1} | PREFERENCES[kind]
+    if other.pop("adapter", False):
+        other["adapter"] = Adapter(16, model.linear, 0.05)
+    job = replace(work(model), **other)
+    exact, quick = trace(job, operations=False), memory.estimate(job)
+    assert memory.held(job).weights == pytest.approx(exact.weights, rel=2e-3)
+    # A model of three layers is mostly what is outside them, where FSDP's formula is coarsest.
+    bound = WORST if job.sharding == "fsdp" else MEDIAN
+    assert quick.tensors == pytest.approx(exact.peak, rel=bound)
+    assert quick.evaluation == pytest.approx(exact.evaluation_peak, rel=bound)
+
+
+IMAGES = {
+    "as the recipe has it": {},
+    "half precision": {"precision": "bf16", "micro_batch_size": 128, "evaluation_batch_size": 128},
+    "accumulated, without state": {"optimizer": "sgd", "accumulation": 4},
+    "larger and wider": {"image_size": 65, "width": 96, "micro_batch_size": 16, "optimizer": "adamw_torch"},
+    "two GPUs": {"machines": Machines(1, 2, "NVIDIA-L40S", 32, 8), "sharding": "ddp"},
+}
+
+
+@pytest.mark.parametrize("kind", IMAGES)
+def test_quick_and_exact_agree_on_images(kind):
+    from runner.estimate import images, images_memory
+    from runner.estimate.resnet import Images, flops
+    from runner.execute import exact_images
+
+    job = Images(**{"machines": ONE} | IMAGES[kind])
+    exact, quick = exact_images.trace(job), images_memory.estimate(job)
+    assert (exact.parameters, exact.trainable) == (images.counts(job).total, images.counts(job).trainable)
+    assert flops(job, job.micro_batch_size) == pytest.approx(exact.flops, rel=1e-3)
+    for part in ("weights", "gradients", "optimizer"):
+        assert getattr(quick.state, part) == pytest.approx(getattr(exact, part), rel=2e-3), part
+    assert quick.tensors == pytest.approx(exact.peak, rel=0.05)
+    assert quick.evaluation == pytest.approx(exact.evaluation_peak, rel=0.07)

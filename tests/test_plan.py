@@ -53,7 +53,8 @@ def test_a_plan_shows_what_people_ask_for(recipe_command):
         "64 rows: 8 × 2 × 4 GPUs",
         "164, ",
         "5 steps (3.0%)",
-        "claim trained-models-pvc, 100 GiB",
+        "claim trained-models-pvc, 40 GiB",
+        "trained-models-pvc: 33.3 GiB will be written; asked for: 40 GiB",
         "at 2 a GPU hour",
         "On more machines",
         "fake-tensor runs alone",
@@ -144,14 +145,48 @@ def test_a_limit_that_cannot_be_judged_is_not_taken_for_kept(edited):
     assert broken(path, rows=2845) == []
 
 
-def test_a_scenario_without_formulas_says_so_and_promises_nothing(recipe_command):
-    done = recipe_command("plan", ROOT / "recipes" / "resnet.yaml", "--set", "limits.time=5 min")
+def test_limits_of_a_recipe_for_images_are_judged_too(recipe_command):
+    done = recipe_command("plan", ROOT / "recipes" / "resnet.yaml", "--set", "limits.time=70 s")
     assert done.returncode == 1
-    assert "Stage `train` is trained by the engine `images`, for which there are no formulas." in done.stdout
-    assert (
-        "--set limits.time=5 min: Whether this limit holds cannot be told: "
-        "there are no formulas for the scenario `image-classification`." in done.stdout
-    )
+    assert "--set limits.time=70 s: The run takes about " in done.stdout
+    ((_, message, hint),) = broken(
+        ROOT / "recipes" / "resnet.yaml", "limits.gpu_memory=4 GB", "train.micro_batch_size=2048",
+        "train.effective_batch_size=2048",
+    )  # fmt: skip
+    assert message.startswith("Stage `train` needs ") and "activations" in message
+    assert "`train.micro_batch_size: 512`, `train.gradient_accumulation_steps: 4` (same effective batch" in hint
+
+
+def test_the_image_trainer_s_parameters_and_images_are_planned(recipe_command):
+    found = json.loads(recipe_command("plan", ROOT / "recipes" / "resnet.yaml", "--format", "json").stdout)
+    (stage,) = found["stages"]
+    assert stage["parameters"] == stage["trainable_parameters"] == 11_173_962
+    assert (stage["rows"]["training"], stage["time"]["steps"]) == (45_000, 14_070)
+    assert stage["gpu_hours"] and found["without_formulas"] == []
+
+
+def test_every_stage_of_a_pipeline_has_steps_and_time(recipe_command):
+    done = recipe_command("plan", ROOT / "recipes" / "seven-b.yaml", "--format", "json", "--price", "2")
+    stages = {stage["stage"]: stage for stage in json.loads(done.stdout)["stages"]}
+    assert list(stages) == ["pretrain-512", "pretrain-1024", "pretrain-2048", "sft", "dpo", "lora"]
+    for stage in stages.values():
+        low, high = stage["time"]["range_seconds"]
+        assert 0 < low < stage["time"]["total_seconds"] < high
+        assert stage["time"]["tokens"] > 0 and stage["cost"] > 0
+    assert [stages[name]["warmup_steps"] for name in list(stages)[:3]] == [5000, 0, 0]
+    # 11,573 pairs in steps of 256; 2,561 rows of the domain and 1,097 of SFT's in steps of 64.
+    assert stages["dpo"]["time"]["steps"] == 46
+    assert stages["lora"]["time"]["steps"] == 5 * 58
+
+
+def test_a_warmup_longer_than_the_run_is_noted_by_plan_and_check(recipe_command, tmp_path):
+    gemma = ROOT / "recipes" / "gemma.yaml"
+    done = recipe_command("plan", gemma)
+    assert done.returncode == 0
+    said = "The learning rate rises over 500 steps, and stage `train` has 39: it never comes to 2e-05, and ends at 1.6e-06."
+    assert f"note: {said}" in done.stdout
+    assert [note.message for note in examine(gemma)] == [said]
+    assert examine(gemma, from_options(["train.warmup_steps=3"])) == []
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -221,7 +221,9 @@ def cached_model(name: str) -> Model | None:
     cache_dir = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
     for file in sorted((cache_dir / f"models--{name.replace('/', '--')}" / "snapshots").glob("*/config.json")):
         try:
-            return from_config(name, json.loads(file.read_text(encoding="utf-8")))
+            found = from_config(name, json.loads(file.read_text(encoding="utf-8")))
+            # It lies on the hub all the same, and so does code that comes with it.
+            return replace(found, source=f"config.json of {name} in the hub's cache")
         except (KeyError, TypeError, ValueError, OSError):
             continue
     return None
@@ -262,7 +264,7 @@ def from_config(name: str, config: Mapping[str, Any]) -> Model:
 
 
 def dataset(name: str) -> dict[str, Any] | None:
-    """`rows` and `characters` of a data set on the hub, None where nobody has counted."""
+    """`rows`, `characters` and more of a data set on the hub, as datasets.toml has them; None where nobody has counted."""
     return _table("datasets").get(name)
 
 

@@ -18,8 +18,7 @@ stage_option = click.option("--stage", metavar="NAME", help="The stage of a reci
 
 def open_plan(path: str, sets: tuple[str, ...]) -> Plan:
     """The plan of a recipe, as the cluster gets it."""
-    from runner.scenarios import translate
-    from runner.targets import kubernetes
+    from runner.emit import planned
 
     recipe, _ = open_recipe(path, sets)
     if not recipe.settings.get("openshift"):
@@ -27,7 +26,7 @@ def open_plan(path: str, sets: tuple[str, ...]) -> Plan:
             f"`{path}` has no section `openshift`, and so no place on a cluster.",
             "Write `openshift:` with a `namespace`.",
         )
-    return translate(recipe, kubernetes.place(recipe))
+    return planned(recipe, "pytorchjob")
 
 
 def find_job(cluster: Any, plan: Plan, stage: Stage) -> dict[str, Any]:

@@ -18,6 +18,8 @@ def logs(path: str, sets: tuple[str, ...], stage: str | None, node: int, follow:
     """Show the log of one of a job's machines, an earlier life first where it was started again."""
     from runner.execute.cluster import logs as reading
     from runner.execute.cluster.connect import connect
+    from runner.execute.cluster.state import look
+    from runner.execute.cluster.why import log_reader, reasons
 
     plan = shared.open_plan(path, sets)
     cluster = connect()
@@ -29,3 +31,7 @@ def logs(path: str, sets: tuple[str, ...], stage: str | None, node: int, follow:
         return
     for line in reading.whole(cluster, job, node):
         say(line)
+    state = look(cluster, job)
+    for reason in reasons(state, log_reader(cluster, state)):
+        # Beside the log, so that it can be piped on as it is.
+        click.echo(reason, err=True)

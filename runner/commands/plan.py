@@ -6,9 +6,10 @@ import json
 
 import click
 
-from runner.commands import planning
+from runner.commands import planning, planning_json
 from runner.commands.options import open_recipe, print_notes, recipe_path, say, set_option
 from runner.estimate import forecast, limits, storage
+from runner.estimate.resnet import Images
 from runner.problem import Stop
 from runner.recipe import changes as changing
 from runner.recipe.check import load
@@ -30,20 +31,21 @@ def plan(path, sets, style, exact, price, counts, rows) -> int:
     planned = translate(recipe, place(recipe))
     try:
         forecasts = forecast.of(recipe, planned, price, rows)
+        # Claims are asked for by what is known everywhere, and judged by what is known here.
+        planned = storage.sized(planned, forecast.of(recipe, planned, look=False))
         problems = [forecast.too_large(recipe, stage) for stage in forecasts] + limits.broken(recipe, forecasts)
     except KeyError as error:
         raise Stop(forecast.unknown_architecture(recipe, error)) from None
-    for stage in forecasts:
-        problems += storage.problems(stage.workload, planned, stage.stage, recipe.document)
-    problems = [problem for problem in problems if problem]
+    problems += storage.problems(recipe.document, planned, forecasts)
+    problems, notes = [problem for problem in problems if problem], list(forecast.notes(recipe, forecasts))
     nodes = _counts(counts)
     traced = {stage.stage.name: _traced(stage) for stage in forecasts} if exact else {}
     if style == "json":
-        value = planning.as_json(planned, forecasts, nodes, traced, problems)
+        value = planning_json.as_json(planned, forecasts, nodes, traced, problems, notes)
         say(json.dumps(value, indent=2, ensure_ascii=False))
         return 1 if problems else 0
     planning.show(planned, forecasts, nodes, traced)
-    for problem in problems:
+    for problem in (*problems, *notes):
         say(f"\n{problem}")
     return 1 if problems else 0
 
@@ -68,11 +70,12 @@ def _counts(text: str | None) -> list[int]:
 
 
 def _traced(stage: forecast.Forecast):
+    """The exact trace of a stage."""
     from runner.quiet import hush
 
     hush()
     try:
-        from runner.execute.exact import trace
+        from runner.execute import exact, exact_images
     except ImportError:
         raise Stop("`--exact` needs packages that are not installed.", "pip install 'recipe-runner[train]'") from None
-    return trace(stage.workload)
+    return (exact_images if isinstance(stage.workload, Images) else exact).trace(stage.workload)

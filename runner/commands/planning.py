@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, replace
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from runner.commands.options import say
-from runner.estimate import advice, duration, parameters, storage
-from runner.estimate.forecast import BASIS, Forecast
+from runner.commands.planning_more import exact, scaling
+from runner.estimate import measured, state, steps, storage
+from runner.estimate.forecast import MOST_TRIED, Forecast
+from runner.estimate.resnet import Images
 from runner.plan import Plan
-from runner.problem import Problem
 from runner.recipe import units
 
 _PARTS = {
@@ -41,24 +41,56 @@ def show(plan: Plan, forecasts: list[Forecast], nodes: list[int], traced: dict[s
             table.add_section()
         console.print(table)
         if forecast.stage.name in traced:
-            console.print(_exact(forecast, traced[forecast.stage.name]))
+            console.print(exact(forecast, traced[forecast.stage.name]))
         if nodes:
-            console.print(_scaling(forecast, nodes))
+            console.print(scaling(forecast, nodes))
     planned = {forecast.stage.name for forecast in forecasts}
     for stage in plan.stages:
         if stage.name not in planned:
-            say(f"Stage `{stage.name}` is trained by the engine `{stage.engine}`, for which there are no formulas.")
-    if len(forecasts) > 1 and all(forecast.time for forecast in forecasts):
-        say(f"All stages: {units.duration(sum(forecast.time.total_seconds for forecast in forecasts))}")
+            say(
+                f"Stage `{stage.name}` trains nothing; how long it takes depends on processors and network, and is not reckoned."
+            )
+    for entry in storage.before_training(plan):
+        say(f"Before training: {entry.what}, {entry.size / 1e9:,.0f} GB in {entry.folder}")
+    if len(forecasts) > 1:
+        say(_sum(forecasts))
+    if plan.site.get("claims"):
+        say(_claims(plan, forecasts))
     if forecasts:
-        say(BASIS)
+        say(measured.basis(forecast.stage.machines.gpu for forecast in forecasts))
+
+
+def _sum(forecasts: list[Forecast]) -> str:
+    """Time and cost of all stages together, as far as they can be told."""
+    told = [forecast for forecast in forecasts if forecast.time]
+    if not told:
+        return "All stages: how long they take cannot be told."
+    low, high = (sum(forecast.time.range_seconds[end] for forecast in told) for end in (0, 1))
+    whole, hours = sum(forecast.time.total_seconds for forecast in told), sum(forecast.gpu_hours for forecast in told)
+    priced = [forecast.cost for forecast in told]
+    cost = f", {sum(priced):,.2f} at {told[0].price:g} a GPU hour" if None not in priced else ""
+    missing = [forecast.stage.name for forecast in forecasts if not forecast.time]
+    without = f"; without {', '.join(missing)}, whose time cannot be told" if missing else ""
+    return (
+        f"All stages that train: {units.duration(whole)} ({units.duration(low)} to {units.duration(high)}), "
+        f"{hours:,.1f} GPU hours{cost}{without}."
+    )
+
+
+def _claims(plan: Plan, forecasts: list[Forecast]) -> str:
+    """What each claim must hold, and what is asked for."""
+    lines = ["Claims:"]
+    for name, need in storage.needs(plan, forecasts).items():
+        stated = next(claim for claim in plan.site["claims"] if claim["name"] == name).get("size_gib")
+        asked = f"the recipe asks for {stated} GiB" if stated else f"asked for: {storage.asked(plan, name)} GiB"
+        lines.append(f"  {name}: {units.gib(need)} will be written; {asked}")
+    return "\n".join(lines)
 
 
 def _model(forecast: Forecast) -> Iterator[tuple[str, str]]:
-    work = forecast.workload
-    total, trained = parameters.total(work.model), parameters.trainable(work)
-    yield "model", work.model.id
-    if adapter := parameters.adapter(work):
+    total, trained, adapter = forecast.counts.total, forecast.counts.trainable, forecast.counts.adapter
+    yield "model", forecast.formulas.name(forecast.workload)
+    if adapter:
         yield "parameters", f"{total:,}, none of them trained"
         yield (
             "adapter",
@@ -87,8 +119,9 @@ def _memory(forecast: Forecast) -> Iterator[tuple[str, str]]:
         "fits",
         f"{'yes' if forecast.fits else 'no'}, {units.gib(abs(left))} {'left' if left >= 0 else 'too much'} of the {units.both(forecast.usable)} that the card has to use",
     )
-    largest = advice.largest_micro_batch(work, forecast.usable)
-    yield "largest micro batch", f"{largest}" if largest else "not even 1 fits"
+    largest = forecast.largest_micro_batch
+    more = "more than " if largest > MOST_TRIED else ""
+    yield "largest micro batch", f"{more}{min(largest, MOST_TRIED):,}" if largest else "not even 1 fits"
 
 
 _MOMENTS = {"loss": "loss", "backward": "backward pass", "step": "optimizer's step"}
@@ -96,13 +129,18 @@ _MOMENTS = {"loss": "loss", "backward": "backward pass", "step": "optimizer's st
 
 def _why(part: str, forecast: Forecast) -> str:
     work = forecast.workload
+    if isinstance(work, Images):
+        pixels = f"micro batch {work.micro_batch_size} images of {work.image_size} × {work.image_size} pixels"
+        notes = {"activations": f"   {pixels}, {work.precision}", "optimizer": f"   {work.optimizer}"}
+        return notes.get(part, "")
+    reference = " and the reference model" if state.reference(work) else ""
     notes = {
-        "activations": f"   micro batch {work.micro_batch_size} × {work.sequence_len:,} tokens, "
+        "activations": f"   micro batch {work.micro_batch_size} × {'2 answers × ' if work.answers > 1 else ''}{work.sequence_len:,} tokens, "
         f"{'with' if work.checkpointing else 'without'} checkpointing, {work.attention}",
         "optimizer": f"   {work.optimizer}{', in main memory' if work.offload else ''}",
-        "weights": f"   {'4-bit base' if work.adapter and work.adapter.four_bit else work.precision}, {_SHARED[work.sharding]}",
+        "weights": f"   {'4-bit base' if work.adapter and work.adapter.four_bit else work.precision}{reference}, {_SHARED[work.sharding]}",
         "gradients": f"   {units.gib(forecast.memory.state.gradients)} once all are there",
-        "logits": "   never whole" if work.fused_loss != "none" else "",
+        "logits": "   never whole" if work.fused_loss in ("fused", "cut") else "",
     }
     return notes.get(part, "")
 
@@ -118,12 +156,13 @@ _SHARED = {
 
 
 def _disk(forecast: Forecast, plan: Plan) -> Iterator[tuple[str, str]]:
-    machines, parts = forecast.stage.machines, storage.host(forecast.workload, forecast.stage)
+    machines, parts = forecast.stage.machines, storage.host(forecast)
     shown = ", ".join(f"{name} {size / 2**30:.1f}" for name, size in parts.items())
     yield "main memory, each pod", f"{units.gib(sum(parts.values()))} of {machines.memory_gib} GiB ({shown})"
-    for entry in storage.disk(forecast.workload, plan):
+    for entry in storage.disk(forecast, plan):
         claim = storage.claim_of(entry.folder, plan)
-        where = f"claim {claim['name']}, {claim['size_gib']} GiB" if claim else f"{entry.folder}, on no claim"
+        size = storage.asked(plan, claim["name"]) if claim else None
+        where = f"claim {claim['name']}, {size} GiB" if claim else f"{entry.folder}, on no claim"
         yield f"disk: {entry.what}", f"{entry.size / 1e9:8.2f} GB   {where}"
 
 
@@ -143,9 +182,9 @@ def _pace(forecast: Forecast) -> Iterator[tuple[str, str]]:
         if work.rows
         else "decided by steps",
     )
-    length = "full length" if work.row_tokens is None else "padding counted"
-    yield "steps", f"{time.steps:,}, {time.tokens:,.0f} tokens ({duration.row_tokens(work):,.0f} a row, {length})"
-    yield "warmup", f"{forecast.warmup_steps:,} steps ({forecast.warmup_steps / time.steps:.1%})"
+    yield "steps", f"{time.steps:,}{_tokens(forecast)}"
+    rising = forecast.warmup_steps / time.steps
+    yield "warmup", f"{forecast.warmup_steps:,} steps ({rising:.1%})" + (", more than there are" if rising > 1 else "")
     low, high = time.range_seconds
     yield "time", f"{units.duration(time.total_seconds)} ({units.duration(low)} to {units.duration(high)})"
     yield (
@@ -154,136 +193,18 @@ def _pace(forecast: Forecast) -> Iterator[tuple[str, str]]:
     )
     yield (
         "speed",
-        f"{units.speed(time.samples_a_second)} samples and {units.speed(time.tokens_a_second)} tokens a second",
+        f"{units.speed(time.samples_a_second)} images a second"
+        if isinstance(work, Images)
+        else f"{units.speed(time.samples_a_second)} samples and {units.speed(time.tokens_a_second)} tokens a second",
     )
     price = f", {forecast.cost:,.2f} at {forecast.price:g} a GPU hour" if forecast.cost is not None else ""
     yield "GPU hours", f"{forecast.gpu_hours:.2f}{price}"
 
 
-def _scaling(forecast: Forecast, nodes: list[int]) -> Table:
-    table = Table(
-        "machines",
-        "GPUs",
-        "effective batch",
-        "step",
-        "waiting",
-        "time",
-        "speed-up",
-        title="On more machines",
-        title_justify="left",
-    )
-    first = None
-    for count in nodes:
-        other = forecast.on(count)
-        if (time := other.time) is None:
-            continue
-        first = first or time.samples_a_second
-        table.add_row(
-            str(count),
-            str(other.stage.machines.world_size),
-            str(other.workload.effective_batch_size),
-            f"{units.speed(time.step_seconds)} s",
-            f"{time.waiting_seconds / time.step_seconds:.0%}",
-            units.duration(time.total_seconds),
-            f"{time.samples_a_second / first:.2f}",
-        )
-    return table
-
-
-def _exact(forecast: Forecast, traced: Any) -> Table:
-    table = Table("exact, on fake tensors", "exact", "quick", title_justify="left")
-    alone = comparable(forecast)
-    rows = [
-        (
-            "parameters",
-            f"{traced.parameters:,}",
-            f"{parameters.total(forecast.workload.model) + parameters.adapter(forecast.workload):,}",
-        ),
-        ("trainable", f"{traced.trainable:,}", f"{parameters.trainable(forecast.workload):,}"),
-        *(
-            (name, units.gib(getattr(traced, name)), units.gib(getattr(alone.memory.state, name)))
-            for name in ("weights", "gradients", "optimizer")
-        ),
-        ("peak of tensors, training", units.gib(traced.peak), units.gib(alone.memory.tensors)),
-        ("peak of tensors, evaluation", units.gib(traced.evaluation_peak), units.gib(alone.memory.evaluation)),
-    ]
-    for row in rows:
-        table.add_row(*row)
-    if _left_out(forecast):
-        table.caption = "Nothing split by ZeRO and nothing offloaded; what they save is by formula alone."
-    return table
-
-
-def comparable(forecast: Forecast) -> Forecast:
-    """What the exact trace can be held against: DDP and FSDP as they are, ZeRO and offloading left out."""
-    if not _left_out(forecast):
-        return forecast
-    return replace(forecast, workload=replace(forecast.workload, sharding="none", offload=False))
-
-
-def _left_out(forecast: Forecast) -> bool:
-    return forecast.workload.sharding.startswith("zero") or forecast.workload.offload
-
-
-def as_json(
-    plan: Plan, forecasts: list[Forecast], nodes: list[int], traced: dict[str, Any], problems: list[Problem]
-) -> dict[str, Any]:
-    """The plan for tools: bytes, seconds and counts."""
-    return {
-        "name": plan.name,
-        "basis": BASIS,
-        "stages": [_stage_json(plan, forecast, nodes, traced.get(forecast.stage.name)) for forecast in forecasts],
-        "without_formulas": [
-            stage.name for stage in plan.stages if stage.name not in {f.stage.name for f in forecasts}
-        ],
-        "problems": [problem.as_json() for problem in problems],
-    }
-
-
-def _stage_json(plan: Plan, forecast: Forecast, nodes: list[int], traced: Any) -> dict[str, Any]:
-    work, memory, time = forecast.workload, forecast.memory, forecast.time
-    return {
-        "stage": forecast.stage.name,
-        "model": work.model.id,
-        "parameters": parameters.total(work.model),
-        "trainable_parameters": parameters.trainable(work),
-        "adapter_parameters": parameters.adapter(work),
-        "gpu": forecast.stage.machines.gpu,
-        "gpus": forecast.stage.machines.world_size,
-        "gpu_memory_bytes": {"total": memory.total, "usable": forecast.usable, "moment": memory.moment}
-        | {"parts": memory.parts(), "evaluation": memory.evaluation},
-        "fits": forecast.fits,
-        "largest_micro_batch": advice.largest_micro_batch(work, forecast.usable) if forecast.usable else None,
-        "host_memory_bytes": storage.host(work, forecast.stage),
-        "disk_bytes": [asdict(entry) for entry in storage.disk(work, plan)],
-        "effective_batch_size": work.effective_batch_size,
-        "learning_rate": work.learning_rate,
-        "warmup_steps": forecast.warmup_steps,
-        "rows": {
-            "training": work.rows,
-            "evaluation": work.evaluation_rows,
-            "tokens": work.row_tokens,
-            "source": forecast.rows.source,
-        },
-        "time": time
-        and asdict(time)
-        | {"total_seconds": time.total_seconds, "range_seconds": time.range_seconds}
-        | {"samples_a_second": time.samples_a_second, "tokens_a_second": time.tokens_a_second},
-        "gpu_hours": forecast.gpu_hours,
-        "cost": forecast.cost,
-        "machines": [_machines_json(forecast.on(count)) for count in nodes],
-        "exact": traced.as_json() if traced else None,
-    }
-
-
-def _machines_json(forecast: Forecast) -> dict[str, Any]:
-    time = forecast.time
-    return {
-        "nodes": forecast.stage.machines.nodes,
-        "gpus": forecast.stage.machines.world_size,
-        "effective_batch_size": forecast.workload.effective_batch_size,
-        "step_seconds": time and time.step_seconds,
-        "waiting_seconds": time and time.waiting_seconds,
-        "total_seconds": time and time.total_seconds,
-        "samples_a_second": time and time.samples_a_second,
-    }
+def _tokens(forecast: Forecast) -> str:
+    work = forecast.workload
+    if isinstance(work, Images):
+        return ""
+    length = "full length" if work.row_tokens is None or work.packing else "padding counted"
+    answers = " an answer" if work.answers > 1 else " a row"
+    return f", {forecast.time.tokens:,.0f} tokens ({steps.row_tokens(work):,.0f}{answers}, {length})"

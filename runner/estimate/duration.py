@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from runner.catalog import Gpu
-from runner.estimate import activations, memory, parameters
+from runner.estimate import activations, measured, memory, parameters
 from runner.estimate.activations import HALF
+from runner.estimate.steps import packed, row_tokens, steps
 from runner.estimate.workload import Workload
 
-# Shares of a data sheet's figures that training reaches, and what a data sheet does not say. Assumed until
-# benchmarks/memory_on_gpu.py has measured them; the plan says so, and gives a range.
+# Shares of a data sheet's figures that training reaches, and what a data sheet does not say. Assumed; what
+# benchmarks/memory_on_gpu.py has measured of a card corrects their sum (`measured.py`).
 MATMUL_SHARE = 0.60
 BANDWIDTH_SHARE = 0.75
 LINK_SHARE = 0.70
@@ -20,14 +21,14 @@ NETWORK_GB_S = 2.5  # between machines: 25 Gbit/s Ethernet at four fifths
 SECONDS_A_LAYER = 1.2e-3  # what Python needs to launch a layer's kernels, forward and backward
 START_SECONDS = 60.0  # imports, tokenising a small set, loading kernels
 DISK_GB_S = 1.0  # reading the model, writing checkpoints
-PADDING = 1.3  # the longest of a few rows over the mean one
-RANGE = (0.75, 1.4)
 
 
 @dataclass(frozen=True)
 class Duration:
     """steps: of the optimizer, a count. The rest in seconds: of one step, of it spent waiting for other GPUs, of all
-    steps, of evaluations, of starting and saving. tokens_a_step, rows_a_step: over all GPUs. flops: of one micro batch."""
+    steps, of evaluations, of starting and saving. tokens_a_step, rows_a_step: over all GPUs; tokens are 0 for images.
+    flops: of one micro batch. spread: the fastest and the slowest that is likely, as shares of the time.
+    """
 
     steps: int
     step_seconds: float
@@ -40,6 +41,7 @@ class Duration:
     tokens: float
     evaluations: int
     flops: float
+    spread: tuple[float, float] = measured.ASSUMED.spread
 
     @property
     def total_seconds(self) -> float:
@@ -47,7 +49,7 @@ class Duration:
 
     @property
     def range_seconds(self) -> tuple[float, float]:
-        return self.total_seconds * RANGE[0], self.total_seconds * RANGE[1]
+        return self.total_seconds * self.spread[0], self.total_seconds * self.spread[1]
 
     @property
     def samples_a_second(self) -> float:
@@ -56,31 +58,6 @@ class Duration:
     @property
     def tokens_a_second(self) -> float:
         return self.tokens_a_step / self.step_seconds
-
-
-def steps(workload: Workload) -> int | None:
-    """Steps of the optimizer; None where nobody knows the rows. The last, smaller step of an epoch counts (Trainer)."""
-    if workload.max_steps:
-        return workload.max_steps
-    if workload.rows is None:
-        return None
-    each = math.ceil(_rows(workload) / workload.effective_batch_size)
-    return max(1, math.ceil(each * workload.epochs))
-
-
-def _rows(workload: Workload) -> float:
-    """Rows of one epoch as training sees them: packed rows fill the whole length."""
-    if workload.packing and workload.row_tokens and workload.rows:
-        return max(1.0, workload.rows * workload.row_tokens / workload.sequence_len)
-    return workload.rows or 0
-
-
-def row_tokens(workload: Workload) -> float:
-    """Tokens that a GPU computes for one row, padding counted; the whole length where nobody knows the rows' own."""
-    if workload.packing or workload.row_tokens is None:
-        return workload.sequence_len
-    padding = PADDING if workload.micro_batch_size > 1 else 1.0
-    return min(workload.sequence_len, workload.row_tokens * padding)
 
 
 def flops(workload: Workload, rows: float, training: bool = True) -> float:
@@ -129,7 +106,12 @@ def rate(workload: Workload, gpu: Gpu) -> float:
 
 
 def pass_seconds(workload: Workload, gpu: Gpu, rows: float, training: bool = True) -> float:
-    """One micro batch on one GPU, forward and backward."""
+    """One micro batch on one GPU, forward and backward, or forward alone."""
+    return assumed_seconds(workload, gpu, rows, training) * measured.constants(gpu.name).slowness
+
+
+def assumed_seconds(workload: Workload, gpu: Gpu, rows: float, training: bool = True) -> float:
+    """The same before anything has been measured."""
     compute = flops(workload, rows, training) / (rate(workload, gpu) * MATMUL_SHARE)
     moving = traffic(workload, rows, training) / (gpu.memory_gb_s * 1e9 * BANDWIDTH_SHARE)
     launching = workload.model.num_hidden_layers * SECONDS_A_LAYER * (1 if training else 0.3)
@@ -167,23 +149,17 @@ def estimate(workload: Workload, gpu: Gpu) -> Duration | None:
     count = steps(workload)
     if count is None:
         return None
-    per_row = 2 if workload.objective == "dpo" else 1
-    micro = pass_seconds(workload, gpu, workload.micro_batch_size * per_row)
+    at_once = workload.micro_batch_size * workload.answers
+    micro = pass_seconds(workload, gpu, at_once)
     if workload.objective == "dpo":
-        micro += pass_seconds(workload, gpu, workload.micro_batch_size * per_row, training=False)
+        micro += pass_seconds(workload, gpu, at_once, training=False)  # the reference model
     wait = waiting(workload, gpu)
     step = micro * workload.accumulation + wait + updating(workload, gpu)
-    epochs = max(1, math.ceil(workload.epochs))
-    evaluations = (count // workload.evaluation_steps if workload.evaluation_steps else epochs) + 1
-    evaluations = evaluations if workload.evaluation_rows else 0
-    share = (workload.evaluation_rows or 0) / workload.machines.world_size
-    batches = math.ceil(share / workload.evaluation_batch_size)
-    one = batches * pass_seconds(workload, gpu, workload.evaluation_batch_size * per_row, training=False)
+    evaluations, one = evaluating(workload, gpu, count)
     size = HALF * parameters.total(workload.model)
-    saved = size + 2 * HALF * parameters.trainable(workload)
-    saves = count // workload.save_steps if workload.save_steps else epochs
-    saving = saves * saved / (DISK_GB_S * 1e9)
-    tokens = row_tokens(workload) * workload.effective_batch_size
+    saves = count // workload.save_steps if workload.save_steps else max(1, math.ceil(workload.epochs))
+    saving = saves * (size + 2 * HALF * parameters.trainable(workload)) / (DISK_GB_S * 1e9)
+    tokens = row_tokens(workload) * workload.effective_batch_size * workload.answers
     return Duration(
         steps=count,
         step_seconds=step,
@@ -195,5 +171,19 @@ def estimate(workload: Workload, gpu: Gpu) -> Duration | None:
         tokens_a_step=tokens,
         tokens=tokens * count,
         evaluations=evaluations,
-        flops=flops(workload, workload.micro_batch_size * per_row),
+        flops=flops(workload, at_once),
+        spread=measured.constants(gpu.name).spread,
     )
+
+
+def evaluating(workload: Workload, gpu: Gpu, steps: int) -> tuple[int, float]:
+    """How often a run of so many steps is evaluated, the first time before it starts, and the seconds of one time."""
+    if not workload.evaluation_rows:
+        return 0, 0.0
+    times = steps // workload.evaluation_steps if workload.evaluation_steps else max(1, math.ceil(workload.epochs))
+    alone = replace(workload, packing=workload.evaluation_packing)
+    share = packed(alone, workload.evaluation_rows) / workload.machines.world_size
+    batches = math.ceil(share / workload.evaluation_batch_size)
+    one = pass_seconds(alone, gpu, workload.evaluation_batch_size * workload.answers, training=False)
+    # The reference model reads the same.
+    return times + 1, batches * one * (2 if workload.objective == "dpo" else 1)

@@ -2,51 +2,74 @@
 
 from __future__ import annotations
 
+import importlib
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from runner import catalog
 from runner.catalog import Gpu
-from runner.estimate import advice, duration, memory, parameters, rows, workload
-from runner.estimate.advice import Advice
-from runner.estimate.duration import Duration
-from runner.estimate.memory import Memory
+from runner.estimate import rows
+from runner.estimate.counts import Counts
+from runner.estimate.memory import Memory, usable
+from runner.estimate.parameters import FAMILIES
 from runner.estimate.rows import Rows
-from runner.estimate.workload import Workload
 from runner.plan import Plan, Stage
 from runner.problem import Problem
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
 
-BASIS = (
-    "By closed formulas checked against fake-tensor runs alone; CUDA context, allocator slack and the speed that a card "
-    "reaches are assumed, because nothing has been measured on a GPU yet."
-)
+if TYPE_CHECKING:
+    from runner.estimate.duration import Duration
+
+# The module with the formulas for what an engine trains. A new engine costs one line here.
+FORMULAS = {"axolotl": "language", "images": "images"}
+
+
+def formulas_of(engine: str) -> ModuleType:
+    """Loaded when needed: `recipe check` counts its milliseconds."""
+    return importlib.import_module(f"runner.estimate.{FORMULAS[engine]}")
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """What one stage needs. gpu: None where the catalog does not know it. price: of one GPU hour, None for none."""
+    """What one stage needs. workload: as its formulas take it. gpu: None where the catalog does not know it. price: of
+    one GPU hour, None for none."""
 
     stage: Stage
-    workload: Workload
+    workload: Any
     rows: Rows
     gpu: Gpu | None
     price: float | None
 
+    @property
+    def formulas(self) -> ModuleType:
+        return formulas_of(self.stage.engine)
+
+    @cached_property
+    def counts(self) -> Counts:
+        return self.formulas.counts(self.workload)
+
     @cached_property
     def memory(self) -> Memory:
-        return memory.estimate(self.workload)
+        return self.formulas.gpu_memory(self.workload)
+
+    @property
+    def steps(self) -> int | None:
+        """Steps of the optimizer; None where nobody knows the rows."""
+        return self.formulas.count_steps(self.workload)
 
     @cached_property
     def time(self) -> Duration | None:
-        return duration.estimate(self.workload, self.gpu) if self.gpu else None
+        return self.formulas.time(self.workload, self.gpu) if self.gpu else None
 
     @property
     def usable(self) -> int | None:
-        return memory.usable(self.gpu) if self.gpu else None
+        return usable(self.gpu) if self.gpu else None
 
     @property
     def fits(self) -> bool | None:
@@ -63,9 +86,18 @@ class Forecast:
     @property
     def warmup_steps(self) -> int:
         """Steps with a rising learning rate, as Trainer counts them."""
-        if self.workload.warmup_steps or not self.time:
+        if self.workload.warmup_steps or not self.steps:
             return self.workload.warmup_steps
-        return math.ceil(self.time.steps * self.workload.warmup_ratio)
+        return math.ceil(self.steps * self.workload.warmup_ratio)
+
+    @property
+    def largest_micro_batch(self) -> int:
+        """The most rows at once that the card has room for; 0 where not even one is."""
+        return largest(lambda n: self.formulas.gpu_memory(self.workload.with_rows(n)).total <= self.usable)
+
+    def offers(self, recipe: Recipe, budget: float) -> list[Any]:
+        """The cheapest changes that bring the memory of a GPU to `budget` bytes."""
+        return self.formulas.offers(recipe, self.workload, self.gpu, budget) if self.gpu else []
 
     def on(self, count: int) -> Forecast:
         """The same stage on another number of machines; one GPU shares nothing."""
@@ -79,41 +111,50 @@ class Forecast:
         )
 
 
-def of(recipe: Recipe, plan: Plan, price: float | None = None, given_rows: int | None = None) -> list[Forecast]:
-    """A Forecast for every stage that trains a language model; none for stages of other engines.
+# Micro batches beyond this are not looked for.
+MOST_TRIED = 4096
 
-    Raises KeyError where a model's architecture has no formulas.
+
+def largest(fits: Callable[[int], bool]) -> int:
+    """The largest count for which `fits(count)` is true; 0 where it is for none, more than `MOST_TRIED` where it is for all."""
+    low, high = 0, 1
+    while high <= MOST_TRIED and fits(high):
+        low, high = high, high * 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def of(
+    recipe: Recipe, plan: Plan, price: float | None = None, given_rows: int | None = None, look: bool = True
+) -> list[Forecast]:
+    """A Forecast for every stage that there are formulas for.
+
+    look: whether data prepared here, data files and the hub's cache may be asked; without, the answer is the same on
+    every machine. Raises KeyError where a model's architecture has no formulas.
     """
     found = []
+    run_dir = Path("runs") / recipe.name if look else None
+    if price is None:
+        price = (recipe.settings.get("limits") or {}).get("price_per_gpu_hour")
     for stage in plan.stages:
-        if stage.engine != "axolotl" or not (model := _model(recipe, stage)):
+        if stage.engine not in FORMULAS:
             continue
-        there = rows.known(stage.data, Path("runs") / recipe.name / "data", given_rows)
-        found.append(
-            Forecast(
-                stage=stage,
-                workload=workload.from_stage(stage, model, there.as_workload()),
-                rows=there,
-                gpu=catalog.gpu(stage.machines.gpu),
-                price=price if price is not None else (recipe.settings.get("limits") or {}).get("price_per_gpu_hour"),
-            )
-        )
+        there = rows.of(plan, stage, run_dir, given_rows)
+        work = formulas_of(stage.engine).workload(recipe, stage, there, look)
+        if work is not None:
+            one = Forecast(stage, work, there, catalog.gpu(stage.machines.gpu), price)
+            assert one.counts  # KeyError comes here, and not from half of a plan
+            found.append(one)
     return found
-
-
-def _model(recipe: Recipe, stage: Stage) -> catalog.Model | None:
-    """The stage's model: the recipe's own, else by the name in the stage's config, else from the hub's cache."""
-    if recipe.model_facts:
-        return recipe.model_facts
-    name = str(stage.config.get("base_model") or "")
-    return catalog.model(name, recipe.folder) or catalog.cached_model(name)
 
 
 def unknown_architecture(recipe: Recipe, error: KeyError) -> Problem:
     return recipe.document.problem(
         ("model", "base"),
         f"There are no formulas for models of the type {error}, so nothing can be said about memory and time.",
-        f"Formulas are there for {', '.join(parameters.FAMILIES)}.",
+        f"Formulas are there for {', '.join(FAMILIES)}.",
     )
 
 
@@ -122,16 +163,35 @@ def too_large(recipe: Recipe, forecast: Forecast, severity: str = "error") -> Pr
     if forecast.fits is not False:
         return None
     need, have = forecast.memory.total, forecast.usable
-    offers = advice.cheapest(recipe, forecast.workload, forecast.gpu, have)
     return recipe.document.problem(
         ("machines", "gpu"),
         f"Stage `{forecast.stage.name}` needs {units.both(need)} on each GPU, and {forecast.gpu.title} has {units.both(have)} to use.",
-        remedy(offers, "Nothing that this recipe can change makes it fit; name a larger GPU, or more of them."),
+        remedy(
+            forecast.offers(recipe, have),
+            "Nothing that this recipe can change makes it fit; name a larger GPU, or more of them.",
+        ),
         severity=severity,
     )
 
 
-def remedy(offers: list[Advice], otherwise: str) -> str:
+def notes(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
+    """What holds and is still hardly meant: a learning rate that never stops rising."""
+    for forecast in forecasts:
+        steps, rising = forecast.steps, forecast.warmup_steps
+        if not steps or rising < steps:
+            continue
+        section = next(name for name in (forecast.stage.name, "pretrain", "train") if name in recipe.settings)
+        rate = forecast.workload.learning_rate
+        yield recipe.document.problem(
+            (section, "warmup_steps"),
+            f"The learning rate rises over {rising:,} steps, and stage `{forecast.stage.name}` has {steps:,}: it never "
+            f"comes to {rate:g}, and ends at {rate * steps / rising:.2g}.",
+            f"Write `warmup_steps: {max(1, steps // 10)}`, a tenth of the steps, unless so gentle a run is meant.",
+            severity="note",
+        )
+
+
+def remedy(offers: list[Any], otherwise: str) -> str:
     if not offers:
         return otherwise
     return "What makes it fit, cheapest first:\n" + "\n".join(f"  {n}. {offer}" for n, offer in enumerate(offers, 1))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from runner.estimate import advice, duration, parameters
 from runner.estimate.forecast import Forecast, remedy
 from runner.problem import Problem
 from runner.recipe import units
@@ -60,13 +59,15 @@ def _memory(recipe: Recipe, forecast: Forecast, stated: str) -> Iterator[Problem
     if need <= limit:
         return
     parts = sorted(forecast.memory.parts().items(), key=lambda part: -part[1])[:3]
-    offers = advice.cheapest(recipe, forecast.workload, forecast.gpu, limit) if forecast.gpu else []
     shown = ", ".join(f"{name} {units.gib(size)}" for name, size in parts)
     yield _problem(
         recipe,
         "gpu_memory",
         f"Stage `{forecast.stage.name}` needs {units.both(need)} on each GPU, and the limit is {stated}. Most of it: {shown}.",
-        remedy(offers, f"Nothing that this recipe can change brings it to {stated}; write `gpu_memory: {_up(need)}`."),
+        remedy(
+            forecast.offers(recipe, limit),
+            f"Nothing that this recipe can change brings it to {stated}; write `gpu_memory: {_up(need)}`.",
+        ),
     )
 
 
@@ -77,7 +78,7 @@ def _up(need: float) -> str:
 def _parts(recipe: Recipe, forecast: Forecast, stated) -> Iterator[Problem]:
     # Gradients count in full, also where the peak comes before all of them are there.
     found = forecast.memory.parts() | {"gradients": forecast.memory.state.gradients}
-    adapter = 4 * parameters.adapter(forecast.workload)
+    adapter = 4 * forecast.counts.adapter
     for part, text in stated.items():
         need = adapter if part == "adapter" else sum(found[name] for name in PARTS[part])
         if part == "weights":
@@ -178,17 +179,14 @@ def _speed(recipe: Recipe, forecasts: list[Forecast], limit: float) -> list[Prob
     if found >= limit:
         return []
     operations = slowest.time.flops / slowest.workload.micro_batch_size
+    peak = slowest.formulas.rate(slowest.workload, slowest.gpu) * slowest.stage.machines.world_size
     return [
         _problem(
             recipe,
             "samples_per_second",
             f"Stage `{slowest.stage.name}` trains about {units.speed(found)} samples a second, and {limit:g} are stated.",
-            f"A sample takes {operations / 1e12:.3g} × 10^12 operations; {limit:g} a second are {operations * limit / 1e12:,.0f} × 10^12, "
+            f"A sample takes {operations / 1e12:.3g} × 10^12 operations; {limit:g} a second are {operations * limit / 1e12:,.3g} × 10^12, "
             f"and {slowest.stage.machines.world_size} × {slowest.gpu.title} can at most do "
-            f"{_peak(slowest) / 1e12:,.0f} × 10^12. Write `samples_per_second: {units.speed(found)}`.",
+            f"{peak / 1e12:,.0f} × 10^12. Write `samples_per_second: {units.speed(found)}`.",
         )
     ]
-
-
-def _peak(forecast: Forecast) -> float:
-    return duration.rate(forecast.workload, forecast.gpu) * forecast.stage.machines.world_size

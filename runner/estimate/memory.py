@@ -5,17 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from runner.catalog import Gpu
-from runner.estimate import activations, parameters
+from runner.estimate import activations, measured, parameters
 from runner.estimate.activations import FULL, HALF
 from runner.estimate.state import State, gradient, held
 from runner.estimate.workload import Workload
 
 GIB, GB = 2**30, 10**9
 
-# What no formula gives; assumed until benchmarks/memory_on_gpu.py has measured them (the plan says so).
-CUDA_CONTEXT = int(0.6 * GIB)  # driver, kernels and cuBLAS workspace
-NCCL_BUFFERS = int(0.4 * GIB)  # its channels, where GPUs talk to each other
-SLACK = 0.04  # what the allocator holds beyond live tensors, as a share of them
+NCCL_BUFFERS = int(0.4 * GIB)  # its channels, where GPUs talk to each other; assumed
 
 
 @dataclass(frozen=True)
@@ -36,6 +33,7 @@ class Memory:
     slack: int
     moment: str
     evaluation: int
+    evaluation_slack: int
     state: State
 
     @property
@@ -54,7 +52,7 @@ class Memory:
     @property
     def total(self) -> int:
         """What the driver calls used, the larger of training and evaluation."""
-        return max(self.tensors + self.slack, round(self.evaluation * (1 + SLACK))) + self.context
+        return max(self.tensors + self.slack, self.evaluation + self.evaluation_slack) + self.context
 
     def parts(self) -> dict[str, int]:
         names = ("weights", "gradients", "optimizer", "activations", "logits", "temporary", "communication")
@@ -66,8 +64,7 @@ def estimate(workload: Workload) -> Memory:
     state = held(workload)
     moments = list(_moments(workload, state))
     peak = max(moments, key=lambda moment: moment.size)
-    tensors = peak.size
-    several = workload.machines.world_size > 1
+    known, evaluated = measured.constants(workload.machines.gpu), evaluation(workload, state)
     return Memory(
         weights=state.weights,
         gradients=peak.gradients,
@@ -76,10 +73,11 @@ def estimate(workload: Workload) -> Memory:
         logits=peak.logits,
         temporary=peak.temporary + (state.gathered if peak.name != "step" else 0),
         communication=state.buffers,
-        context=CUDA_CONTEXT + (NCCL_BUFFERS if several else 0),
-        slack=round(tensors * SLACK),
+        context=known.context + (NCCL_BUFFERS if workload.machines.world_size > 1 else 0),
+        slack=round(peak.size * known.slack),
         moment=peak.name,
-        evaluation=evaluation(workload, state),
+        evaluation=evaluated,
+        evaluation_slack=round(evaluated * known.slack),
         state=state,
     )
 
@@ -98,14 +96,9 @@ class _Moment:
         return self.base + self.gradients + self.activations + self.logits + self.temporary
 
 
-def rows_at_once(workload: Workload) -> int:
-    """Rows of one forward pass: preference training puts the chosen and the rejected answer side by side (TRL 1.9)."""
-    return workload.micro_batch_size * (2 if workload.objective == "dpo" else 1)
-
-
 def _moments(workload: Workload, state: State):
     """The moments that can be the peak: the loss, each layer's backward pass, the embedding's, and the step."""
-    model, tokens = workload.model, rows_at_once(workload) * workload.sequence_len
+    model, tokens = workload.model, workload.micro_batch_size * workload.answers * workload.sequence_len
     base = state.weights + state.optimizer + state.buffers + state.gathered
     trained, first = activations.layers_trained(workload), activations.first_trained(workload)
     full = [activations.layer(workload, own) * tokens for own in trained]
@@ -170,6 +163,10 @@ def loss(workload: Workload, tokens: int, training: bool = True) -> int:
     """
     model, way = workload.model, workload.fused_loss
     words = tokens * model.vocab_size
+    if workload.objective == "dpo":
+        # TRL 1.9 holds the logits of both models in fp32 and a copy of one while it logs their entropy; backward, the
+        # logits' gradient by rows, stacked, and that of the chosen words, beside the logits themselves.
+        return (4 if training else 3) * FULL * words
     if way == "cut" or (way == "fused" and training):
         wide = activations.widths(workload).linear
         chunks = max(1, -(-model.vocab_size // model.hidden_size))
@@ -191,8 +188,7 @@ def step(workload: Workload, state: State) -> int:
 
 def evaluation(workload: Workload, state: State) -> int:
     """The peak of evaluation: what is held, the logits, and one layer in flight; no gradients, nothing kept."""
-    rows = workload.evaluation_batch_size * (2 if workload.objective == "dpo" else 1)
-    tokens = rows * workload.sequence_len
+    tokens = workload.evaluation_batch_size * workload.answers * workload.sequence_len
     flight = activations.boundary(workload) * tokens
     layer = 3 * activations.widths(workload).linear * workload.model.intermediate_size * tokens
     if workload.attention == "eager":  # the scores, masked, and their softmax in fp32

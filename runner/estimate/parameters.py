@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 
 from runner.catalog import Model
@@ -111,8 +112,14 @@ def named(model: Model) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield model.lm_head, (model.vocab_size, model.hidden_size)
 
 
+@cache
+def shapes(model: Model) -> dict[str, tuple[int, ...]]:
+    """The same as a table."""
+    return dict(named(model))
+
+
 def total(model: Model) -> int:
-    return sum(prod(shape) for _, shape in named(model))
+    return sum(prod(shape) for shape in shapes(model).values())
 
 
 def adapter(workload: Workload) -> int:
@@ -126,7 +133,7 @@ def adapter(workload: Workload) -> int:
 
 def trained(workload: Workload) -> dict[str, tuple[int, ...]]:
     """The base model's trained parameters: name to shape."""
-    return {name: shape for name, shape in named(workload.model) if workload.trains(name)}
+    return {name: shape for name, shape in shapes(workload.model).items() if workload.trains(name)}
 
 
 def trainable(workload: Workload) -> int:

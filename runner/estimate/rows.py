@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from runner import catalog
 from runner.files import read_json
+from runner.plan import Plan, Stage
 
 # Characters a token of English text, for tokenizers with 50,000 words and more; and the tokens of a row's own marks.
 CHARACTERS_A_TOKEN = 4.2
@@ -31,24 +32,60 @@ class Rows:
         return {"train_rows": self.training, "validation_rows": self.validation, "mean_tokens": self.tokens}
 
 
-def known(data: Mapping[str, Any], prepared: Path, given: int | None = None) -> Rows:
-    """What is known of a stage's rows: given by hand, prepared already, in a local file, or in the catalog.
+def of(plan: Plan, stage: Stage, run_dir: Path | None, given: int | None = None) -> Rows:
+    """What is known of a stage's rows. run_dir: the local run folder, where data may lie prepared already; None where
+    nothing but recipe and catalog may be asked, so that the answer is the same on every machine.
 
-    data: the stage's own. prepared: the folder where `recipe prepare` writes.
+    given: what `--rows` says; it means every stage whose rows are counted at all.
+    """
+    source, data = _source(plan, stage)
+    if source is None:
+        return known(data, run_dir and run_dir / "data", given)
+    found = known(data, run_dir and run_dir / "data" / stage.name, given)
+    if (share := data.get("domain_share")) and found.training and not given:
+        return _mixed(found, known(source["sft"], run_dir and run_dir / "data" / "sft"), share)
+    return found
+
+
+def _source(plan: Plan, stage: Stage) -> tuple[Mapping[str, Any] | None, Mapping[str, Any]]:
+    """What a stage's data is made from; a pipeline prepares the data of all its stages in one that trains nothing."""
+    for other in plan.stages:
+        if other.engine == "runner" and other.name in stage.reads and stage.name in other.config:
+            return other.config, other.config[stage.name]
+    return None, stage.data
+
+
+def _mixed(domain: Rows, general: Rows, share: float) -> Rows:
+    """A domain's rows with general ones beside them, drawn from those of SFT until `share` is the domain's part."""
+    wanted = round(domain.training * (1 - share) / share)
+    added = min(wanted, general.training or wanted)
+    tokens = domain.tokens
+    if tokens and general.tokens:
+        tokens = (domain.training * tokens + added * general.tokens) / (domain.training + added)
+    return Rows(domain.training + added, domain.validation, tokens, f"{domain.source}, {added:,} of them SFT's")
+
+
+def known(data: Mapping[str, Any], prepared: Path | None, given: int | None = None) -> Rows:
+    """What is known of rows: given by hand, prepared already, in the recipe, in a local file, or in the catalog.
+
+    data: as a preparer reads it. prepared: the folder where it writes; None where no file may be opened.
     """
     share = float(data.get("validation_share") or 0)
     if given:
         return _split(given, share, _mean_tokens(data), "`--rows`")
-    if isinstance(report := read_json(prepared / "report.json"), dict) and report.get("train_rows"):
+    if prepared and isinstance(report := read_json(prepared / "report.json"), dict) and report.get("train_rows"):
         tokens = (report.get("token_lengths") or {}).get("median")
         return Rows(report["train_rows"], report.get("validation_rows"), tokens, f"the prepared data in {prepared}")
     songs = data.get("songs") or {}
     if songs.get("count"):
         return _split(songs["count"], share, None, "the recipe's `count`")
     if path := data.get("path"):
-        return _counted(Path(path), share)
+        return _counted(Path(path), share) if prepared else Rows()
     if facts := _catalogued(data):
-        return _split(facts["rows"], share, _mean_tokens(data), "the catalog of data sets")
+        found = _split(facts["rows"], share, _mean_tokens(data), "the catalog of data sets")
+        if data.get("validation_split"):
+            return replace(found, validation=facts.get(f"{data['validation_split']}_rows"))
+        return found
     return Rows()
 
 

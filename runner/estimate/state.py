@@ -36,8 +36,7 @@ def held(workload: Workload) -> State:
         return _zero(workload, int(workload.sharding[-1]))
     count = shards(workload, 3)
     weights, gradients, optimizer = _weights(workload), trained_bytes(workload), _optimizer(workload)
-    if workload.objective == "dpo" and not workload.adapter:
-        weights *= 2  # the reference model beside the trained one
+    weights += reference(workload)
     if workload.sharding == "fsdp":
         return _fsdp(workload, weights, gradients, optimizer, count)
     if workload.offload:
@@ -59,9 +58,11 @@ def _fsdp(workload: Workload, weights: int, gradients: int, optimizer: int, shar
         if "8bit" in workload.optimizer:
             optimizer = 2 * count + count // 32
     gathered = {"layer": wide * sum(whole), "root": wide * root}
+    # What is outside the reference model's layers is gathered once and stays: it has no backward pass to split it again.
+    kept = wide * root if reference(workload) else 0
     if workload.offload:
-        return State(0, 0, 0, **gathered)
-    return State(weights // shards, gradients // shards, optimizer // shards, **gathered)
+        return State(0, 0, 0, kept, **gathered)
+    return State(weights // shards, gradients // shards, optimizer // shards, kept, **gathered)
 
 
 def _zero(workload: Workload, stage: int) -> State:
@@ -69,7 +70,7 @@ def _zero(workload: Workload, stage: int) -> State:
     split from stage 1, gradients from stage 2, weights from stage 3; buckets of `reduce_bucket_size` numbers twice."""
     shards, wide = workload.machines.world_size, activations.widths(workload).linear
     count = parameters.trainable(workload)
-    weights = _weights(workload)
+    weights = _weights(workload) + reference(workload)
     optimizer = (3 if wide == HALF else 2) * FULL * count // shards
     gradients = wide * count // (shards if stage >= 2 else 1)
     buffers = 2 * wide * min(count, 25_000_000)
@@ -79,6 +80,11 @@ def _zero(workload: Workload, stage: int) -> State:
         root = wide * workload.model.vocab_size * workload.model.hidden_size
         weights //= shards
     return State(weights, gradients, 0 if workload.offload else optimizer, buffers, layer, root)
+
+
+def reference(workload: Workload) -> int:
+    """The frozen model that preference training compares with; an adapter is switched off instead (TRL 1.9)."""
+    return _weights(workload) if workload.objective == "dpo" and not workload.adapter else 0
 
 
 def shards(workload: Workload, stage: int) -> int:
@@ -102,7 +108,7 @@ def _weights(workload: Workload) -> int:
     four_bit = workload.adapter is not None and workload.adapter.four_bit
     linear = set(parameters.linear(workload.model))
     found = 0
-    for name, shape in parameters.named(workload.model):
+    for name, shape in parameters.shapes(workload.model).items():
         count = prod(shape)
         if four_bit and name.split(".")[-2] in linear and name.endswith(".weight"):
             found += count // 2 + count // 64 + FULL * count // 16384
@@ -119,7 +125,7 @@ def trained_bytes(workload: Workload) -> int:
 
 
 def gradient(workload: Workload, names: list[str]) -> int:
-    known = dict(parameters.named(workload.model))
+    known = parameters.shapes(workload.model)
     return sum(prod(known[name]) * _width(workload, name) for name in names if workload.trains(name))
 
 

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-from runner.estimate import parameters
-from runner.estimate.activations import widths
-from runner.estimate.memory import GIB, held
-from runner.estimate.workload import Workload
+from runner.estimate.rows import CHARACTERS_A_TOKEN
 from runner.plan import Plan, Stage
 from runner.problem import Problem
 
+if TYPE_CHECKING:
+    from runner.estimate.forecast import Forecast
+
+GIB = 2**30
 # Python with torch, transformers and Axolotl loaded, one process a GPU; assumed.
 PROCESS = int(4.5 * GIB)
+# While text is cleaned it lies there filtered, without exact duplicates, without near ones, and as the result.
+COPIES_OF_TEXT = 4
+# Room beyond what the run itself writes: logs, curves, an answer asked for twice. Claims come in whole tens of GiB.
+HEADROOM, STEP_GIB, USUAL_GIB = 1.2, 10, 50
 
 
 @dataclass(frozen=True)
@@ -24,34 +31,48 @@ class Disk:
     folder: str
 
 
-def disk(workload: Workload, plan: Plan) -> list[Disk]:
+def disk(forecast: Forecast, plan: Plan) -> list[Disk]:
     """What a stage writes: the download, prepared data, checkpoints, the best model, a merged model."""
-    model, wide = workload.model, widths(workload).linear
-    whole, place = wide * parameters.total(model), plan.place
-    state = held(workload)
-    shards = workload.machines.world_size if workload.sharding in ("zero3", "fsdp") else 1
-    optimizer = state.optimizer * (shards if workload.sharding != "none" else 1)
-    weights = 4 * parameters.adapter(workload) or whole
+    place, found = plan.place_of(forecast.stage), forecast.formulas.written(forecast.workload, forecast.stage)
+    keep, one = forecast.workload.keep, found.pop("checkpoint")
+    entries = {
+        "model download": place.model_dir if forecast.stage.model else _hub(plan),
+        "prepared data": f"{place.data_dir}/{forecast.stage.folder}".rstrip("/"),
+    }
+    listed = [Disk(what, found.pop(what), folder) for what, folder in entries.items() if found.get(what)]
+    # One more than are kept lies there while the newest is written, and the best is kept beside the latest.
+    listed.append(Disk(f"checkpoints ({keep} kept, 1 being written)", (keep + 1) * one, place.run_dir))
+    return listed + [Disk(what, size, place.run_dir) for what, size in found.items() if size]
+
+
+def _hub(plan: Plan) -> str:
+    """Where the hub's files lie in a pod (see `targets.kubernetes.writable`)."""
     claims = plan.site.get("claims") or ()
-    hub = f"{claims[0]['mount'].rstrip('/')}/huggingface" if claims else "/tmp/home"
-    rows = (workload.rows or 0) + (workload.evaluation_rows or 0)
-    found = [
-        Disk("model download", whole, hub),
-        Disk("prepared data", round(rows * (workload.row_tokens or workload.sequence_len) * 5), place.data_dir),
-        # One more than are kept lies there while the newest is written, and the best is kept beside the latest.
-        Disk(
-            f"checkpoints ({workload.keep} kept, 1 being written)",
-            (workload.keep + 1) * (weights + optimizer),
-            place.run_dir,
-        ),
-        Disk("best model", weights, place.run_dir),
-    ]
-    if workload.adapter:
-        found.append(Disk("merged model", whole, place.run_dir))
-    return found
+    return f"{claims[0]['mount'].rstrip('/')}/huggingface" if claims else "/tmp/home"
 
 
-def claim_of(folder: str, plan: Plan) -> dict | None:
+def before_training(plan: Plan) -> Iterator[Disk]:
+    """What the stages write that train nothing: text and its blocks, and first weights."""
+    for stage in plan.stages:
+        if stage.engine != "runner":
+            continue
+        if "lengths" in stage.config and (tokens := plan.facts.get("tokens_in_all")):
+            if not stage.config["text"].get("packed"):
+                text = round(COPIES_OF_TEXT * tokens * CHARACTERS_A_TOKEN)
+                yield Disk("text, and its copies while it is cleaned", text, stage.config["out"])
+            wide = 2 if stage.config["tokenizer"]["most"] <= 2**16 else 4
+            yield Disk("blocks of tokens", wide * tokens, stage.config["out"])
+        elif "dtype" in stage.config:
+            size = (4 if stage.config["dtype"] == "float32" else 2) * stage.config["parameters"]
+            yield Disk("first weights", size, stage.config["out"])
+
+
+def everything(plan: Plan, forecasts: list[Forecast]) -> list[Disk]:
+    """What the whole recipe writes; what several stages share counts once."""
+    return list(dict.fromkeys([*before_training(plan), *(d for one in forecasts for d in disk(one, plan))]))
+
+
+def claim_of(folder: str, plan: Plan) -> Mapping[str, Any] | None:
     """The claim that a folder lies on; None for the pod's own disk or the image."""
     claims = [
         claim for claim in plan.site.get("claims") or () if (folder + "/").startswith(claim["mount"].rstrip("/") + "/")
@@ -59,42 +80,76 @@ def claim_of(folder: str, plan: Plan) -> dict | None:
     return max(claims, key=lambda claim: len(claim["mount"]), default=None)
 
 
-def host(workload: Workload, stage: Stage) -> dict[str, int]:
-    """Main memory of one pod by part: processes, shared memory, offloaded state, and the whole weights that the first
-    process gathers when a sharded run saves."""
-    parts = {
-        "processes": PROCESS * stage.machines.gpus_per_node,
-        "shared memory": stage.shm_gib * GIB,
-    }
-    if workload.offload:
-        parts["offloaded optimizer"] = 12 * parameters.trainable(workload) // stage.machines.nodes
-    if workload.sharding in ("fsdp", "zero3"):
-        parts["weights gathered for saving"] = widths(workload).linear * parameters.total(workload.model)
-    return parts
-
-
-def problems(workload: Workload, plan: Plan, stage: Stage, document) -> list[Problem]:
-    """Claims and pods that are too small for what they must hold."""
-    found = []
-    for index, claim in enumerate(plan.site.get("claims") or ()):
-        on_it = [entry for entry in disk(workload, plan) if claim_of(entry.folder, plan) == claim]
-        need = sum(entry.size for entry in on_it)
-        if need > claim["size_gib"] * GIB:
-            parts = ", ".join(f"{entry.what} {entry.size / GIB:.1f}" for entry in on_it)
-            found.append(
-                document.problem(
-                    ("openshift", "claims", index, "size_gib"),
-                    f"The claim `{claim['name']}` has {claim['size_gib']} GiB, and the run writes {need / GIB:.1f} GiB to it ({parts}).",
-                    f"Write `size_gib: {-(-need * 6 // 5 // GIB)}`, or lower `train.keep_checkpoints`.",
-                )
-            )
-    need = sum(host(workload, stage).values())
-    if need > stage.machines.memory_gib * GIB:
-        found.append(
-            document.problem(
-                ("machines", "memory_gib"),
-                f"Each pod has {stage.machines.memory_gib} GiB of main memory, and needs about {need / GIB:.1f} GiB.",
-                f"Write `memory_gib: {-(-need // GIB)}`.",
-            )
-        )
+def needs(plan: Plan, forecasts: list[Forecast]) -> dict[str, int]:
+    """Bytes that each claim must hold, by its name."""
+    found = {claim["name"]: 0 for claim in plan.site.get("claims") or ()}
+    for entry in everything(plan, forecasts):
+        if claim := claim_of(entry.folder, plan):
+            found[claim["name"]] += entry.size
     return found
+
+
+def sized(plan: Plan, forecasts: list[Forecast]) -> Plan:
+    """The plan with what it needs written into it: the size of each claim, and the memory of each stage's machines, so
+    that targets can ask for the one, and the cluster's messages recall the other."""
+    stages = {one.stage.name: {"gpu_memory": one.memory.total, "memory": sum(host(one).values())} for one in forecasts}
+    return replace(
+        plan,
+        # Where nobody knows the model, a usual size is asked for.
+        claims_gib={name: rounded(n) if forecasts else USUAL_GIB for name, n in needs(plan, forecasts).items()},
+        stages=tuple(replace(stage, needs=stages.get(stage.name, {})) for stage in plan.stages),
+    )
+
+
+def asked(plan: Plan, name: str) -> int:
+    """GiB that a claim is asked for with: what the recipe says, else what the plan says."""
+    stated = next(claim for claim in plan.site["claims"] if claim["name"] == name).get("size_gib")
+    return stated or plan.claims_gib[name]
+
+
+def rounded(need: float) -> int:
+    """GiB to ask for, with room to spare."""
+    return max(1, -(-round(need * HEADROOM) // (STEP_GIB * GIB))) * STEP_GIB
+
+
+def host(forecast: Forecast) -> dict[str, int]:
+    """Main memory of one pod by part: processes, shared memory, and what the formulas add."""
+    stage: Stage = forecast.stage
+    parts = {"processes": PROCESS * stage.machines.gpus_per_node, "shared memory": stage.shm_gib * GIB}
+    return parts | forecast.formulas.beside(forecast.workload, stage)
+
+
+def problems(document, plan: Plan, forecasts: list[Forecast], severity: str = "error") -> list[Problem]:
+    """Claims and pods that are too small for what they must hold."""
+    return [*_claims(document, plan, forecasts, severity), *_pods(document, forecasts, severity)]
+
+
+def _claims(document, plan: Plan, forecasts: list[Forecast], severity: str) -> Iterator[Problem]:
+    written = everything(plan, forecasts)
+    for index, claim in enumerate(plan.site.get("claims") or ()):
+        stated, on_it = claim.get("size_gib"), [entry for entry in written if claim_of(entry.folder, plan) == claim]
+        need = sum(entry.size for entry in on_it)
+        if stated and need > stated * GIB:
+            largest = sorted(on_it, key=lambda entry: -entry.size)[:5]
+            parts = ", ".join(f"{entry.what} {entry.size / GIB:.1f}" for entry in largest)
+            yield document.problem(
+                ("openshift", "claims", index, "size_gib"),
+                f"The claim `{claim['name']}` has {stated} GiB, and the run writes {need / GIB:.1f} GiB to it ({parts}).",
+                f"Write `size_gib: {rounded(need)}`, leave the line out, or keep fewer checkpoints.",
+                severity=severity,
+            )
+
+
+def _pods(document, forecasts: list[Forecast], severity: str) -> Iterator[Problem]:
+    found = {one.stage.name: sum(host(one).values()) for one in forecasts}
+    for one in forecasts:
+        need, machines = found[one.stage.name], one.stage.machines
+        # Of a pipeline's stages the one that needs most is named.
+        if need > machines.memory_gib * GIB and need == max(found.values()):
+            yield document.problem(
+                ("machines", "memory_gib"),
+                f"Each pod has {machines.memory_gib} GiB of main memory, and needs about {need / GIB:.1f} GiB.",
+                f"Write `memory_gib: {-(-need // GIB)}`.",
+                severity=severity,
+            )
+            return

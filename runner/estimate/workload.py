@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from runner.catalog import Model
 from runner.plan import Machines, Stage
+from runner.recipe.pipeline import MOST_VALIDATION_BLOCKS
 
 # Axolotl's defaults, read in its schema (0.19.0), for what a config leaves out.
 _OPTIMIZER = "adamw_torch_fused"
@@ -35,7 +36,7 @@ class Workload:
     precision: bf16, fp16 or fp32. attention: flash_attention_2, sdpa or eager. sequence_len: tokens of the longest row.
     micro_batch_size, evaluation_batch_size: rows on one GPU at once. accumulation: micro batches a step.
     sharding: none, ddp, zero1, zero2, zero3 or fsdp. offload: whether optimizer state lies in main memory.
-    fused_loss: none, fused (Liger: no whole logits in training), cut (Cut Cross-Entropy: none at all) or chunked. objective: sft or dpo. packing: rows fill the length.
+    fused_loss: none, fused (Liger: no whole logits in training), cut (Cut Cross-Entropy: none at all) or chunked. objective: sft or dpo. packing: rows fill the length; evaluation_packing: in evaluation too.
     rows: training rows, None where nobody has counted; evaluation_rows likewise. max_steps: 0 where epochs decide.
     evaluation_steps, save_steps: steps between two, 0 where epochs decide. keep: checkpoints kept.
     row_tokens: tokens of a mean row, None where nobody has counted.
@@ -59,6 +60,7 @@ class Workload:
     optimizer: str = _OPTIMIZER
     objective: str = "sft"
     packing: bool = False
+    evaluation_packing: bool = False
     epochs: float = 1.0
     max_steps: int = 0
     warmup_ratio: float = 0.0
@@ -76,6 +78,18 @@ class Workload:
     def tokens(self) -> int:
         """Tokens of one micro batch on one GPU."""
         return self.micro_batch_size * self.sequence_len
+
+    @property
+    def answers(self) -> int:
+        """Rows that the model reads for one row of the data: a preference has a chosen and a rejected answer (TRL 1.9)."""
+        return 2 if self.objective == "dpo" else 1
+
+    def with_rows(self, rows: int) -> Workload:
+        """The same with another micro batch; evaluation follows where it was as large."""
+        together = self.evaluation_batch_size == self.micro_batch_size
+        return replace(
+            self, micro_batch_size=rows, evaluation_batch_size=rows if together else self.evaluation_batch_size
+        )
 
     @property
     def effective_batch_size(self) -> int:
@@ -119,13 +133,14 @@ def from_stage(stage: Stage, model: Model, rows: Mapping[str, Any] | None = None
         optimizer=str(config.get("optimizer") or _OPTIMIZER),
         objective="dpo" if config.get("rl") in ("dpo", "ipo", "kto", "simpo", "orpo") else "sft",
         packing=bool(config.get("sample_packing")) or _blocks(config),
+        evaluation_packing=_blocks(config) or bool(config.get("eval_sample_packing", config.get("sample_packing"))),
         epochs=float(config.get("num_epochs") or 1),
         max_steps=_max_steps(config),
         warmup_ratio=float(config.get("warmup_ratio") or 0),
-        warmup_steps=int(config.get("warmup_steps") or 0),
+        warmup_steps=_warmup_steps(config),
         learning_rate=float(config.get("learning_rate") or 0),
         rows=rows.get("train_rows"),
-        evaluation_rows=rows.get("validation_rows"),
+        evaluation_rows=MOST_VALIDATION_BLOCKS if _length(config) else rows.get("validation_rows"),
         row_tokens=rows.get("mean_tokens"),
         evaluation_steps=_every(config, "eval"),
         save_steps=_every(config, "save"),
@@ -189,10 +204,20 @@ def _every(config: Mapping[str, Any], what: str) -> int:
     return int(config.get(f"{what}_steps") or 0) if by_steps else 0
 
 
+def _length(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The part of a curriculum that a stage is, with `first_step` and `last_step`; empty where it is none."""
+    return (config.get("recipe_runner") or {}).get("blocks") or {}
+
+
 def _max_steps(config: Mapping[str, Any]) -> int:
     """The steps of this stage alone: a curriculum's lengths share one count, and each makes its part of it."""
-    blocks = (config.get("recipe_runner") or {}).get("blocks")
-    return blocks["last_step"] - blocks["first_step"] if blocks else int(config.get("max_steps") or 0)
+    part = _length(config)
+    return part["last_step"] - part["first_step"] if part else int(config.get("max_steps") or 0)
+
+
+def _warmup_steps(config: Mapping[str, Any]) -> int:
+    """Steps of this stage with a rising rate: a curriculum's lengths share one schedule."""
+    return max(0, int(config.get("warmup_steps") or 0) - _length(config).get("first_step", 0))
 
 
 def _fused_loss(config: Mapping[str, Any]) -> str:

@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from runner.estimate.workload import Workload
-from runner.execute import stand_ins
+from runner.execute import preferences, stand_ins
 from runner.execute.building import DTYPES, build, optimizer_of, pretended_mesh, spread
 from runner.execute.live import Live
 
@@ -58,16 +58,17 @@ def trace(workload: Workload, operations: bool = True) -> Traced:
         model = build(workload)
         counts = _counts(model)
         buckets = spread(workload, model, mesh)
+        reference = _reference(workload, mesh)
         gc.collect()
         optimizer = optimizer_of(workload, model)
         weights = live.bytes - sum(bucket.untyped_storage().nbytes() for bucket in buckets)
         _prime(model, optimizer)
         held = live.bytes
         live.reset()
-        step = _step(workload, model, optimizer, live)
+        step = _step(workload, model, optimizer, live, reference)
         peak, at = live.peak, live.at
-        evaluation = _evaluate(workload, model, live)
-        flops = _operations(workload, model) if operations else 0
+        evaluation = _evaluate(workload, model, live, reference)
+        flops = _operations(workload, model, reference) if operations else 0
     return Traced(
         *counts,
         weights=weights,
@@ -90,21 +91,46 @@ def _counts(model: torch.nn.Module) -> tuple[int, int]:
     return sum(map(size, everything)), sum(size(part) for part in everything if part.requires_grad)
 
 
-def forward(workload: Workload, model: torch.nn.Module, rows: int, device: str = "cpu") -> torch.Tensor:
-    """The loss, through the path that Trainer and accelerate take: autocast, and outputs raised to fp32."""
-    from accelerate.utils import convert_to_fp32
+def forward(
+    workload: Workload,
+    model: torch.nn.Module,
+    rows: int,
+    device: str = "cpu",
+    reference: torch.nn.Module | None = None,
+) -> torch.Tensor:
+    """The loss, through the path that Trainer and accelerate take: autocast, and outputs raised to fp32.
 
-    tokens = torch.zeros((rows, workload.sequence_len), dtype=torch.long, device=device)
-    mixed = workload.precision != "fp32"
-    half = DTYPES[workload.precision] if mixed else torch.bfloat16
-    with stand_ins.autocast_seen(mixed), torch.autocast(device, dtype=half, enabled=mixed):
-        output = model(input_ids=tokens, labels=tokens, use_cache=False)
-    return (convert_to_fp32(output) if mixed else output)["loss"]
+    reference: the frozen model beside it in preference training; None where the adapter is switched off instead.
+    """
+    tokens = torch.zeros((rows * workload.answers, workload.sequence_len), dtype=torch.long, device=device)
+
+    def output(of: torch.nn.Module, **more: Any) -> Any:
+        from accelerate.utils import convert_to_fp32
+
+        mixed = workload.precision != "fp32"
+        half = DTYPES[workload.precision] if mixed else torch.bfloat16
+        with stand_ins.autocast_seen(mixed), torch.autocast(device, dtype=half, enabled=mixed):
+            found = of(input_ids=tokens, use_cache=False, **more)
+        return convert_to_fp32(found) if mixed else found
+
+    if workload.objective == "dpo":
+        return preferences.loss(model, reference, output, tokens)
+    return output(model, labels=tokens)["loss"]
 
 
-def _operations(workload: Workload, model: torch.nn.Module) -> int:
+def _reference(workload: Workload, mesh: Any) -> torch.nn.Module | None:
+    """The frozen model that preference training compares with, spread like the trained one."""
+    if workload.objective != "dpo" or workload.adapter:
+        return None
+    model = build(workload)
+    model.requires_grad_(False)
+    spread(workload, model, mesh)
+    return model.eval()
+
+
+def _operations(workload: Workload, model: torch.nn.Module, reference: torch.nn.Module | None) -> int:
     with FlopCounterMode(display=False) as counter:
-        forward(workload, model, workload.micro_batch_size).backward()
+        forward(workload, model, workload.micro_batch_size, reference=reference).backward()
     model.zero_grad()
     return counter.get_total_flops() + _attention_flops(workload)
 
@@ -119,11 +145,11 @@ def _prime(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
     gc.collect()
 
 
-def _step(workload: Workload, model: Any, optimizer: Any, live: Live) -> dict[str, int]:
+def _step(workload: Workload, model: Any, optimizer: Any, live: Live, reference: Any) -> dict[str, int]:
     found = {}
     for _ in range(min(2, workload.accumulation)):
         before = live.bytes
-        loss = forward(workload, model, workload.micro_batch_size)
+        loss = forward(workload, model, workload.micro_batch_size, reference=reference)
         found["activations"] = live.bytes - before
         loss.backward()
         del loss
@@ -143,11 +169,11 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
     return getattr(tensor, "_local_tensor", tensor)
 
 
-def _evaluate(workload: Workload, model: Any, live: Live) -> int:
+def _evaluate(workload: Workload, model: Any, live: Live, reference: Any) -> int:
     model.eval()
     live.reset()
     with torch.no_grad():
-        forward(workload, model, workload.evaluation_batch_size)
+        forward(workload, model, workload.evaluation_batch_size, reference=reference)
     model.train()
     return live.peak
 
@@ -158,6 +184,6 @@ def _attention_flops(workload: Workload) -> int:
     if workload.attention == "eager":
         return 0
     model = workload.model
-    pairs = workload.micro_batch_size * workload.sequence_len**2 // 2
-    passes = 4 * (2 if workload.checkpointing else 1) + 10
+    pairs = workload.micro_batch_size * workload.answers * workload.sequence_len**2 // 2
+    passes = 4 * (2 if workload.checkpointing else 1) + 10 + (4 if workload.objective == "dpo" else 0)
     return passes * pairs * model.num_attention_heads * model.head_dim * model.num_hidden_layers

@@ -104,10 +104,11 @@ def _end(process: subprocess.Popen) -> None:
         return
 
 
+OUT_OF_MEMORY = re.compile(r"CUDA out of memory|OutOfMemoryError")
 # What logs say, and what it means; the first that matches wins.
 _MEANINGS = (
     (
-        r"CUDA out of memory|OutOfMemoryError",
+        OUT_OF_MEMORY.pattern,
         "The GPU's memory is too small for this recipe. Lower `train.micro_batch_size` (and raise `train.gradient_accumulation_steps` as much), or `model.sequence_len`.",
     ),
     (r"No space left on device", "The disk is full. Free some space, or name another disk with `--out`."),

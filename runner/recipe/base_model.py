@@ -30,7 +30,8 @@ def known(recipe: Recipe) -> Iterator[Problem]:
             ("model", "base"),
             f"The model `{base}` is not in the catalog, and no folder of that name holds a readable `config.json`.",
             (f"Did you mean `{near}`? " if near else "")
-            + f"Known models: {listed(catalog.model_ids())}. Or name a folder that holds a model.",
+            + f"Known models: {listed(catalog.model_ids())}. Or name a folder that holds a model, or fetch what the hub says "
+            f"of this one: `hf download {base} config.json`.",
         )
 
 

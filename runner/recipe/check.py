@@ -91,7 +91,8 @@ def _model_facts(document: Document, settings: Settings) -> catalog.Model | None
     try:
         if "architecture" in settings.model:
             return architecture.model_facts(settings)
-        return catalog.model(settings.model.base, Path(document.file).parent)
+        name = settings.model.base
+        return catalog.model(name, Path(document.file).parent) or catalog.cached_model(name)
     except (BrokenSetting, KeyError, AttributeError):
         return None
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from runner.names import content_hash, label
 from runner.plan import Artifact, Machines, Place, Plan, Stage
 from runner.problem import Stop
+from runner.recipe.units import gib
 from runner.targets import code, network
 from runner.text import yaml_text
 
@@ -80,6 +82,12 @@ def annotations(spec: dict[str, Any], plan: Plan, stage: Stage) -> dict[str, str
     }
 
 
+def foreseen(stage: Stage) -> dict[str, str]:
+    """Annotations of a training job: the memory that the plan foresaw on each GPU and on each machine, for the day when
+    that was not enough."""
+    return {f"recipe-runner/planned-{what.replace('_', '-')}": gib(size) for what, size in stage.needs.items()}
+
+
 def scraped(plan: Plan) -> dict[str, str]:
     """Annotations of a pod that tell Prometheus where training shows its metrics."""
     return {
@@ -150,13 +158,18 @@ def claims(plan: Plan) -> Artifact:
                 "spec": {
                     "accessModes": ["ReadWriteMany" if several else "ReadWriteOnce"],
                     **({"storageClassName": claim["storage_class"]} if claim.get("storage_class") else {}),
-                    "resources": {"requests": {"storage": f"{claim['size_gib']}Gi"}},
+                    "resources": {"requests": {"storage": f"{claim_gib(plan, claim)}Gi"}},
                 },
             }
         )
         for claim in plan.site.get("claims") or ()
     ]
     return Artifact("claims.yaml", "---\n".join(documents))
+
+
+def claim_gib(plan: Plan, claim: Mapping[str, Any]) -> int:
+    """What a claim is asked for with, in GiB: what the recipe says, else what the estimate says."""
+    return claim.get("size_gib") or plan.claims_gib.get(claim["name"], 50)
 
 
 def kustomization(plan: Plan, files: list[str]) -> Artifact:

@@ -70,7 +70,7 @@ def job(plan: Plan, stage: Stage) -> dict[str, Any]:
             "name": kubernetes.job_name(plan),
             "namespace": plan.site["namespace"],
             "labels": kubernetes.labels(plan, stage) | kubernetes.queue(plan),
-            "annotations": kubernetes.annotations(spec, plan, stage),
+            "annotations": kubernetes.annotations(spec, plan, stage) | kubernetes.foreseen(stage),
         },
         "spec": spec,
     }

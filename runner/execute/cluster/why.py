@@ -8,7 +8,7 @@ from typing import Any
 
 from runner.execute.cluster.jobs import CONTAINER, node_number
 from runner.execute.cluster.state import FINISHED, TRAINING, State
-from runner.execute.launch import meaning
+from runner.execute.launch import OUT_OF_MEMORY, meaning
 
 # Given a pod's name, the end of its container's log, of its earlier life where it has been restarted.
 LogOf = Callable[[str], str]
@@ -131,7 +131,7 @@ def _container(state: State, pod: dict[str, Any], entry: dict[str, Any], where: 
     elif reason == "ContainerCreating":
         yield from _mounting(state, pod, where)
     for ended in _ends(entry):
-        yield from _end(pod, entry, ended, where, log_of)
+        yield from _end(state.job, pod, entry, ended, where, log_of)
 
 
 def _missing(said: str) -> str:
@@ -154,10 +154,12 @@ def _ends(entry: dict[str, Any]) -> list[dict[str, Any]]:
     return [end for end in ends if end and end.get("exitCode")][:1]
 
 
-def _end(pod: dict[str, Any], entry: dict[str, Any], ended: dict[str, Any], where: str, log_of: LogOf) -> Iterator[str]:
+def _end(
+    job: dict[str, Any], pod: dict[str, Any], entry: dict[str, Any], ended: dict[str, Any], where: str, log_of: LogOf
+) -> Iterator[str]:
     again = f", and was started again ({entry['restartCount']} times so far)" if entry.get("restartCount") else ""
     if ended.get("reason") == "OOMKilled":
-        yield f"{where} used up its main memory{again}. {_memory(pod)} Raise `machines.memory_gib`."
+        yield f"{where} used up its main memory{again}. {_memory(pod, job)} Raise `machines.memory_gib`."
         return
     text = log_of(pod["metadata"]["name"])
     if NCCL.search(text):
@@ -166,11 +168,23 @@ def _end(pod: dict[str, Any], entry: dict[str, Any], ended: dict[str, Any], wher
             "network is the reason: `openshift.network`, and `communication.nccl_debug: INFO` shows which one was used."
         )
         return
-    yield f"{where} ended with exit code {ended['exitCode']}{again}. {meaning(text) or _last_error(text)}".strip()
+    said = " ".join(part for part in (meaning(text) or _last_error(text), _gpu_memory(text, job)) if part)
+    yield f"{where} ended with exit code {ended['exitCode']}{again}. {said}".strip()
 
 
-def _memory(pod: dict[str, Any]) -> str:
-    """What the plan had given the pod."""
+def _foreseen(job: dict[str, Any], what: str) -> str:
+    """What the plan foresaw (see `targets.kubernetes.foreseen`), with its unit; empty where there is no estimate."""
+    return (job["metadata"].get("annotations") or {}).get(f"recipe-runner/planned-{what}", "")
+
+
+def _gpu_memory(text: str, job: dict[str, Any]) -> str:
+    """What the plan had said, where the log says that a GPU's memory was too small."""
+    need = _foreseen(job, "gpu-memory")
+    return f"`recipe plan` had reckoned with {need} on each GPU." if need and OUT_OF_MEMORY.search(text) else ""
+
+
+def _memory(pod: dict[str, Any], job: dict[str, Any]) -> str:
+    """What the pod had been given, and what the plan had said."""
     container = next(entry for entry in pod["spec"]["containers"] if entry["name"] in CONTAINER.values())
     limit = container.get("resources", {}).get("limits", {}).get("memory", "?")
     shared = [
@@ -179,7 +193,9 @@ def _memory(pod: dict[str, Any]) -> str:
         if volume.get("emptyDir", {}).get("medium") == "Memory"
     ]
     of_it = f", {shared[0]} of it as shared memory" if shared and shared[0] else ""
-    return f"The plan gave it {limit}{of_it}."
+    need = _foreseen(job, "memory")
+    reckoned = f" `recipe plan` had reckoned with {need}." if need else ""
+    return f"The plan gave it {limit}{of_it}.{reckoned}"
 
 
 def _last_error(text: str) -> str:

@@ -16,10 +16,9 @@ from runner import catalog
 from runner.execute import twin
 from runner.execute.data import blocks
 from runner.problem import Stop
+from runner.recipe.pipeline import MOST_VALIDATION_BLOCKS
 
 END_OF_TEXT = "<|endoftext|>"
-# Blocks that an evaluation could look at; more validation text would only cost time at every evaluation.
-MOST_VALIDATION_BLOCKS = 1024
 
 
 def tokenizer(wanted: Mapping[str, Any], texts: Callable[[], Iterable[str]], folder: Path) -> Any:

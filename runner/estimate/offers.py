@@ -1,0 +1,177 @@
+"""Offers: each kind of change that can make a run of a language model take less memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from runner import catalog
+from runner.estimate import activations, memory, parameters
+from runner.estimate.workload import Workload
+from runner.recipe.recipe import Recipe
+
+# What a change costs beyond time, weighed against it: 0.5 counts like a run that takes half as long again. Our judgement.
+NOTHING, EXACTNESS, LEARNING, ANOTHER_MODEL, ANOTHER_GPU = 0.0, 0.1, 0.5, 1.0, 1.5
+SEQUENCES = (16384, 8192, 4096, 2048, 1024, 512, 256, 128)
+
+
+@dataclass(frozen=True)
+class Advice:
+    """A change: the lines to write, what it costs in words, and the workload after it.
+
+    time: seconds of a row after the change over seconds before. loss: what it costs beyond time, in the same measure.
+    """
+
+    lines: tuple[str, ...]
+    cost: str
+    workload: Workload
+    time: float = 1.0
+    loss: float = NOTHING
+
+    def __str__(self) -> str:
+        return f"{', '.join(f'`{line}`' for line in self.lines)} ({self.cost})"
+
+
+def fits(advice: Advice, budget: float) -> bool:
+    return memory.estimate(advice.workload).total <= budget
+
+
+def _has(recipe: Recipe, section: str, setting: str) -> bool:
+    return section in recipe.settings and setting in recipe.settings[section]
+
+
+def _smaller_batch(recipe: Recipe, workload: Workload, budget: float) -> Iterator[Advice]:
+    """The largest divisor of the micro batch that fits, accumulation making up for it; one that is too large comes too,
+    because another change beside it may be enough."""
+    if workload.micro_batch_size == 1 or not _has(recipe, "train", "micro_batch_size"):
+        return
+    divisors = [n for n in range(workload.micro_batch_size - 1, 0, -1) if workload.micro_batch_size % n == 0]
+    for rows in divisors:
+        changed = replace(
+            workload.with_rows(rows), accumulation=workload.accumulation * workload.micro_batch_size // rows
+        )
+        advice = Advice(
+            (
+                f"train.micro_batch_size: {rows}",
+                f"train.gradient_accumulation_steps: {changed.accumulation}",
+            ),
+            "same effective batch",
+            changed,
+        )
+        if rows == 1 or fits(advice, budget):
+            yield advice
+            return
+
+
+def _checkpointing(recipe: Recipe, workload: Workload, budget: float) -> Iterator[Advice]:
+    if not workload.checkpointing:
+        yield Advice(("model.gradient_checkpointing: true",), "", replace(workload, checkpointing=True))
+
+
+def _fused_loss(recipe: Recipe, workload: Workload, budget: float) -> Iterator[Advice]:
+    if workload.fused_loss == "none" and _has(recipe, "train", "cross_entropy"):
+        yield Advice(("train.cross_entropy: auto",), "", replace(workload, fused_loss="fused"))
+
+
+def _flash(recipe: Recipe, workload: Workload, budget: float) -> Iterator[Advice]:
+    gpu = catalog.gpu(workload.machines.gpu)
+    if workload.attention != "flash_attention_2" and gpu and gpu.bf16:
+        yield Advice(("model.attention: flash_attention_2",), "", replace(workload, attention="flash_attention_2"))
+
+
+def _sharding(recipe: Recipe, workload: Workload, budget: float) -> Iterator[Advice]:
+    if workload.sharding == "ddp" and "distribution" in recipe.settings:
+        for way in ("zero2", "zero3", "fsdp"):
+            yield Advice((f"distribution: {way}",), "more communication", replace(workload, sharding=way))
+
+
+def _eight_bit(recipe: Recipe, workload: Workload, budget: float) -> Iterator[Advice]:
+    if "8bit" not in workload.optimizer and _has(recipe, "train", "optimizer"):
+        changed = replace(workload, optimizer="adamw_bnb_8bit")
+        yield Advice(("train.optimizer: adamw_bnb_8bit",), "slightly less exact steps", changed, loss=EXACTNESS)
+
+
+def _four_bit(recipe: Recipe, workload: Workload, budget: float) -> Iterator[Advice]:
+    if workload.adapter and not workload.adapter.four_bit and _has(recipe, "train", "adapter"):
+        changed = replace(workload, adapter=replace(workload.adapter, four_bit=True))
+        yield Advice(
+            ("train.adapter: qlora",), "the base model in 4 bits, slightly less exact", changed, loss=EXACTNESS
+        )
+
+
+def _shorter(recipe: Recipe, workload: Workload, budget: float) -> Iterator[Advice]:
+    if not _has(recipe, "model", "sequence_len"):
+        return
+    for length in (length for length in SEQUENCES if length < workload.sequence_len):
+        advice = Advice(
+            (f"model.sequence_len: {length}",),
+            "longer rows are left out",
+            replace(workload, sequence_len=length),
+            loss=LEARNING,
+        )
+        if length == SEQUENCES[-1] or fits(advice, budget):
+            yield advice
+            return
+
+
+def _lower_rank(recipe: Recipe, workload: Workload, budget: float) -> Iterator[Advice]:
+    setting = next((name for name in ("lora_rank", "rank") if _has(recipe, "train", name)), None)
+    if not workload.adapter or not setting:
+        return
+    for rank in (rank for rank in (64, 32, 16, 8) if rank < workload.adapter.rank):
+        advice = Advice(
+            (f"train.{setting}: {rank}",),
+            "the adapter learns less",
+            replace(workload, adapter=replace(workload.adapter, rank=rank)),
+            loss=LEARNING,
+        )
+        if rank == 8 or fits(advice, budget):
+            yield advice
+            return
+
+
+def _smaller_model(recipe: Recipe, workload: Workload, budget: float) -> Iterator[Advice]:
+    """The largest smaller model of the catalog that fits."""
+    if not _has(recipe, "model", "base"):
+        return
+    others = [catalog.model(name) for name in catalog.model_ids()]
+    size = parameters.total(workload.model)
+    smaller = [other for other in others if other and other.model_type in parameters.FAMILIES]
+    smaller = sorted((other for other in smaller if parameters.total(other) < size), key=parameters.total, reverse=True)
+    for other in smaller:
+        adapter = workload.adapter and replace(workload.adapter, targets=other.linear)
+        changed = replace(workload, model=other, adapter=adapter, unfrozen=_moved(workload, other))
+        advice = Advice((f"model.base: {other.id}",), "a smaller model", changed, loss=ANOTHER_MODEL)
+        if fits(advice, budget):
+            yield advice
+            return
+
+
+def _moved(workload: Workload, other: catalog.Model) -> tuple[str, ...]:
+    """The same trained part in another model: as many last layers, and the LM head where it was trained."""
+    if not workload.unfrozen:
+        return ()
+    old = workload.model
+    count = min(sum(activations.layers_trained(workload)), other.num_hidden_layers)
+    first = other.num_hidden_layers - count
+    patterns = [f"^{other.layers_path}.{index}." for index in range(first, other.num_hidden_layers)]
+    if workload.trains(old.embedding if old.tied else old.lm_head):
+        patterns.append(f"^{other.embedding if other.tied else other.lm_head}$")
+    return tuple(patterns)
+
+
+Offer = Callable[[Recipe, Workload, float], Iterator[Advice]]
+
+# Each kind of change costs one line here.
+OFFERS: tuple[Offer, ...] = (
+    _smaller_batch,
+    _checkpointing,
+    _fused_loss,
+    _flash,
+    _sharding,
+    _eight_bit,
+    _four_bit,
+    _shorter,
+    _lower_rank,
+    _smaller_model,
+)
