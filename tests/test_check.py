@@ -26,7 +26,11 @@ def line_of(path, start: str) -> int:
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_every_starter_recipe_is_clean(path):
-    assert [str(problem) for problem in examine(path)] == []
+    found = examine(path)
+    assert [str(problem) for problem in found if problem.severity == "error"] == []
+    # Gemma's 500 steps of warmup are what was asked for, and longer than its run.
+    notes = ["The learning rate rises over 500 steps, and stage `train` has 39"] if path.stem == "gemma" else []
+    assert [problem.message.partition(":")[0] for problem in found] == notes
 
 
 def test_an_unknown_setting_is_shown_with_its_line_and_the_nearest_known_one(edited):

@@ -38,7 +38,8 @@ def test_a_new_recipe_checks_clean_and_keeps_its_comments(recipe_command, tmp_pa
     assert json.loads((tmp_path / schema).read_text("utf-8"))["properties"]["scenario"]
     assert yaml.safe_load(text)["name"] == "my-demo"
     done = recipe_command("check", ".", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (0, "1 recipe checked, no problems.\n")
+    assert done.returncode == 0
+    assert done.stdout.endswith("1 recipe checked, no problems.\n")
 
 
 def test_what_derives_from_the_name_follows_it(recipe_command, tmp_path):
@@ -242,6 +243,8 @@ def test_the_commands_folder_and_the_command_list_agree():
         "__init__",
         "options",
         "planning",
+        "planning_json",
+        "planning_more",
         "cluster_options",
         "training_options",
     }

@@ -46,7 +46,7 @@ def disk(forecast: Forecast, plan: Plan) -> list[Disk]:
 
 
 def _hub(plan: Plan) -> str:
-    """Where the hub's files lie in a pod (see `targets.kubernetes.writable`)."""
+    """Where the hub's files lie in a pod (see `targets.podspec.writable`)."""
     claims = plan.site.get("claims") or ()
     return f"{claims[0]['mount'].rstrip('/')}/huggingface" if claims else "/tmp/home"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from runner.names import content_hash
 from runner.plan import Artifact, Plan, Stage
-from runner.targets import code, kubernetes
+from runner.targets import code, kubernetes, podspec
 from runner.text import yaml_text
 
 FILE = "prepare.json"
@@ -98,28 +98,26 @@ def job(plan: Plan, stage: Stage) -> dict[str, Any]:
 def _template(plan: Plan, stage: Stage) -> dict[str, Any]:
     share = {"cpu": str(CPUS), "memory": f"{MEMORY_GIB}Gi"}
     config = f"{plan.place.config_dir}/{FILE}"
-    plain = (
-        kubernetes.writable(plan) | {"AXOLOTL_DO_NOT_TRACK": "1", "CUDA_VISIBLE_DEVICES": ""} | code.environment(plan)
-    )
-    clone = code.init_containers(plan, kubernetes.image(plan), kubernetes.listed(kubernetes.CACHES))
+    plain = podspec.writable(plan) | {"AXOLOTL_DO_NOT_TRACK": "1", "CUDA_VISIBLE_DEVICES": ""} | code.environment(plan)
+    clone = code.init_containers(plan, kubernetes.image(plan), podspec.listed(podspec.CACHES))
     return {
         "metadata": {"labels": kubernetes.labels(plan, stage) | {"recipe-runner/part": "prepare"}},
         "spec": {
-            **kubernetes.identity(plan),
+            **podspec.identity(plan),
             "restartPolicy": "Never",
-            "securityContext": kubernetes.pod_security(),
+            "securityContext": podspec.pod_security(),
             **({"initContainers": clone} if clone else {}),
             "containers": [
                 {
                     "name": "prepare",
                     "image": kubernetes.image(plan),
                     "command": ["python", "-m", "runner.execute.claim", config],
-                    "env": kubernetes.variables(plan, plain),
+                    "env": podspec.variables(plan, plain),
                     "resources": {"requests": share, "limits": share},
-                    "securityContext": kubernetes.container_security(),
-                    "volumeMounts": kubernetes.mounts(plan),
+                    "securityContext": podspec.container_security(),
+                    "volumeMounts": podspec.mounts(plan),
                 }
             ],
-            "volumes": kubernetes.volumes(plan, stage, job_name(plan, stage)),
+            "volumes": podspec.volumes(plan, stage, job_name(plan, stage)),
         },
     }

@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 from runner.plan import Artifact, Plan, Stage
-from runner.targets import kubernetes, preparing
+from runner.targets import kubernetes, podspec, preparing
 from runner.text import yaml_text
 
 # The operator takes the master's port from the container port of this name, and looks for a container of that one.
@@ -47,7 +47,7 @@ def _spec(plan: Plan, stage: Stage) -> dict[str, Any]:
     site, machines = plan.site, stage.machines
     replica = {
         "restartPolicy": site["restart_policy"],
-        "template": kubernetes.pod_template(plan, stage, CONTAINER, [PORT]),
+        "template": podspec.pod_template(plan, stage, CONTAINER, [PORT]),
     }
     replicas = {"Master": {"replicas": 1, **replica}}
     if machines.nodes > 1:

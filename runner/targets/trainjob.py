@@ -11,7 +11,7 @@ from typing import Any
 
 from runner.plan import Artifact, Plan, Stage
 from runner.problem import Stop
-from runner.targets import code, kubernetes, preparing
+from runner.targets import code, kubernetes, podspec, preparing
 from runner.text import yaml_text
 
 # The runtime's job and its container, and the runtime that comes with OpenShift AI.
@@ -80,10 +80,10 @@ def _spec(plan: Plan, stage: Stage) -> dict[str, Any]:
     trainer = {
         "image": kubernetes.image(plan),
         "command": code.wrapped(plan, list(stage.command)),
-        "env": kubernetes.variables(plan, kubernetes.environment(plan, stage)),
+        "env": podspec.variables(plan, podspec.environment(plan, stage)),
         "numNodes": stage.machines.nodes,
         "numProcPerNode": max(1, stage.machines.gpus_per_node),
-        "resourcesPerNode": kubernetes.resources(plan, stage),
+        "resourcesPerNode": podspec.resources(plan, stage),
     }
     spec: dict[str, Any] = {
         "runtimeRef": {"apiGroup": "trainer.kubeflow.org", "kind": "ClusterTrainingRuntime", "name": RUNTIME},
@@ -98,8 +98,8 @@ def _spec(plan: Plan, stage: Stage) -> dict[str, Any]:
 def _patch(plan: Plan, stage: Stage) -> dict[str, Any]:
     """The form of 3.6: a patch of the runtime, which also has room for the security context."""
     pod = _pod(plan, stage)
-    pod["spec"]["securityContext"] = kubernetes.pod_security()
-    pod["spec"]["containers"][0]["securityContext"] = kubernetes.container_security()
+    pod["spec"]["securityContext"] = podspec.pod_security()
+    pod["spec"]["containers"][0]["securityContext"] = podspec.container_security()
     node = {"name": NODE, "template": {"spec": {"template": pod}}}
     return {"manager": MANAGER, "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [node]}}}}
 
@@ -112,16 +112,16 @@ def _pod(plan: Plan, stage: Stage) -> dict[str, Any]:
         "metadata": {"labels": kubernetes.labels(plan, stage), "annotations": kubernetes.scraped(plan)},
         "spec": {
             **({"serviceAccountName": account} if account else {}),
-            **kubernetes.where(stage.machines),
+            **podspec.where(stage.machines),
             "containers": [{"name": NODE, "volumeMounts": _mounts(plan)}],
-            "volumes": kubernetes.volumes(plan, stage, kubernetes.config_map_name(plan, stage)),
+            "volumes": podspec.volumes(plan, stage, kubernetes.config_map_name(plan, stage)),
         },
     }
 
 
 def _mounts(plan: Plan) -> list[dict[str, Any]]:
     """A TrainJob takes no init container, so the trainer itself clones its code and must write there."""
-    found = kubernetes.mounts(plan)
+    found = podspec.mounts(plan)
     return [
         {key: value for key, value in mount.items() if mount["mountPath"] != code.MOUNT or key != "readOnly"}
         for mount in found

@@ -14,7 +14,7 @@ from runner.execute.cluster.state import WAITING, State
 from runner.execute.cluster.why import reasons
 from runner.plan import Plan, Stage
 from runner.problem import Stop
-from runner.targets import kubernetes
+from runner.targets import kubernetes, podspec
 
 SHARE_PORT = 8080
 POLL_SECONDS = 2.0
@@ -76,7 +76,7 @@ def pod(plan: Plan, stage: Stage, word: str) -> dict[str, Any]:
     share = {"cpu": "1", "memory": "1Gi"}
     claims = plan.site.get("claims") or ()
     labels = kubernetes.labels(plan, stage) | {"recipe-runner/part": "fetch"}
-    environment = kubernetes.CACHES | {WORD: word, PORT: str(SHARE_PORT)}
+    environment = podspec.CACHES | {WORD: word, PORT: str(SHARE_PORT)}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -86,10 +86,10 @@ def pod(plan: Plan, stage: Stage, word: str) -> dict[str, Any]:
             "labels": labels,
         },
         "spec": {
-            **kubernetes.identity(plan),
+            **podspec.identity(plan),
             "restartPolicy": "Never",
             "activeDeadlineSeconds": 4 * 3600,
-            "securityContext": kubernetes.pod_security(),
+            "securityContext": podspec.pod_security(),
             "containers": [
                 {
                     "name": "fetch",
@@ -99,7 +99,7 @@ def pod(plan: Plan, stage: Stage, word: str) -> dict[str, Any]:
                     "ports": [{"containerPort": SHARE_PORT}],
                     "readinessProbe": {"tcpSocket": {"port": SHARE_PORT}, "periodSeconds": 2},
                     "resources": {"requests": share, "limits": share},
-                    "securityContext": kubernetes.container_security(),
+                    "securityContext": podspec.container_security(),
                     "volumeMounts": [
                         {"name": claim["name"], "mountPath": claim["mount"], "readOnly": True} for claim in claims
                     ],

@@ -1,0 +1,146 @@
+"""The pod that every target for a cluster starts, in OpenShift's restricted-v2 terms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from runner.plan import Machines, Plan, Stage
+from runner.targets import code, kubernetes, network
+
+# An image runs as a user that nobody knows (restricted-v2: no passwd entry, group 0), so whatever wants to write to
+# a home folder is told where it may. torch's compiler asks for the user's name and fails without one.
+HOME = "/tmp/home"
+CACHES = {
+    "HOME": HOME,
+    "USER": "recipe",
+    "LOGNAME": "recipe",
+    "TMPDIR": "/tmp",
+    "XDG_CACHE_HOME": f"{HOME}/.cache",
+    "TRITON_CACHE_DIR": f"{HOME}/.cache/triton",
+    "TORCHINDUCTOR_CACHE_DIR": f"{HOME}/.cache/inductor",
+}
+
+
+def pod_template(plan: Plan, stage: Stage, container: str, ports: list[dict[str, Any]]) -> dict[str, Any]:
+    """The pod of every machine of a stage, master or worker."""
+    site = plan.site
+    return {
+        "metadata": {"labels": kubernetes.labels(plan, stage), "annotations": kubernetes.scraped(plan)},
+        "spec": {
+            **identity(plan),
+            "securityContext": pod_security(),
+            **where(stage.machines),
+            **(
+                {"initContainers": init}
+                if (init := code.init_containers(plan, kubernetes.image(plan), listed(CACHES)))
+                else {}
+            ),
+            "containers": [
+                {
+                    "name": container,
+                    "image": kubernetes.image(plan),
+                    "command": list(stage.command),
+                    "env": variables(plan, environment(plan, stage)),
+                    "ports": [*ports, {"name": "metrics", "containerPort": site["metrics_port"]}],
+                    "resources": resources(plan, stage),
+                    "securityContext": container_security(),
+                    "volumeMounts": mounts(plan),
+                }
+            ],
+            "volumes": volumes(plan, stage, kubernetes.config_map_name(plan, stage)),
+        },
+    }
+
+
+def identity(plan: Plan) -> dict[str, Any]:
+    """Who the pod is. Training asks nothing of the cluster, so it gets no key to it."""
+    account = plan.site.get("service_account")
+    return {"automountServiceAccountToken": False, **({"serviceAccountName": account} if account else {})}
+
+
+def where(machines: Machines) -> dict[str, Any]:
+    """Machines with the GPU that is asked for; a stage that trains nothing runs on any, and takes no GPU from others."""
+    if not machines.gpus_per_node:
+        return {}
+    return {
+        "nodeSelector": {"nvidia.com/gpu.product": machines.gpu},
+        "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
+    }
+
+
+def pod_security() -> dict[str, Any]:
+    """What restricted-v2 asks of a pod. No user is named: the cluster gives each namespace its own."""
+    return {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+
+
+def container_security() -> dict[str, Any]:
+    return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+def resources(plan: Plan, stage: Stage) -> dict[str, Any]:
+    """What a machine is promised, and the most it may take. GPUs and network devices are never shared, so both are
+    equal there."""
+    machines = stage.machines
+    gpus = {"nvidia.com/gpu": machines.gpus_per_node} if machines.gpus_per_node else {}
+    devices = gpus | network.resources(plan, stage)
+    return {
+        "requests": {"cpu": str(machines.cpus), "memory": f"{machines.memory_gib}Gi"} | devices,
+        "limits": {
+            "cpu": str(machines.cpus_limit or machines.cpus),
+            "memory": f"{machines.memory_limit_gib or machines.memory_gib}Gi",
+        }
+        | devices,
+    }
+
+
+def mounts(plan: Plan) -> list[dict[str, Any]]:
+    return [
+        {"name": "config", "mountPath": plan.place.config_dir, "readOnly": True},
+        {"name": "shm", "mountPath": "/dev/shm"},
+        {"name": "tmp", "mountPath": "/tmp"},
+        *code.mounts(plan),
+        *({"name": claim["name"], "mountPath": claim["mount"]} for claim in plan.site.get("claims") or ()),
+    ]
+
+
+def volumes(plan: Plan, stage: Stage, config: str) -> list[dict[str, Any]]:
+    """The volumes behind `mounts`; config: the name of the config map."""
+    return [
+        {"name": "config", "configMap": {"name": config}},
+        # /dev/shm is 64 MB otherwise, and NCCL and data loaders need more. It counts against the pod's memory.
+        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{stage.shm_gib}Gi"}},
+        {"name": "tmp", "emptyDir": {}},
+        *code.volumes(plan),
+        *(
+            {"name": claim["name"], "persistentVolumeClaim": {"claimName": claim["name"]}}
+            for claim in plan.site.get("claims") or ()
+        ),
+    ]
+
+
+def variables(plan: Plan, plain: dict[str, str]) -> list[dict[str, Any]]:
+    """Environment variables as a container lists them; the hub's token by reference, never by value."""
+    secret = plan.site.get("hub_token_secret")
+    found = listed(plain)
+    if secret:
+        found.append({"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": secret, "key": "token"}}})
+    return found
+
+
+def listed(plain: dict[str, str]) -> list[dict[str, Any]]:
+    return [{"name": name, "value": value} for name, value in plain.items()]
+
+
+def environment(plan: Plan, stage: Stage) -> dict[str, str]:
+    """The stage's environment and the writable folders. What the operator sets (ranks, addresses) stays out."""
+    offline = {"HF_HUB_OFFLINE": "1"} if plan.place.prepared else {}
+    metrics = {"RECIPE_METRICS_PORT": str(plan.site["metrics_port"])}
+    around = offline | network.environment(plan, stage) | metrics | code.environment(plan)
+    return writable(plan) | around | dict(stage.env)
+
+
+def writable(plan: Plan) -> dict[str, str]:
+    """Folders that a user whom nobody knows may write to; the hub's cache on the first claim, so that it stays."""
+    claims = plan.site.get("claims") or ()
+    models = claims[0]["mount"].rstrip("/") if claims else HOME
+    return CACHES | {"HF_HOME": f"{models}/huggingface"}
