@@ -39,17 +39,19 @@ def test_the_cluster_admits_every_recipes_every_manifest(site, path, target):
 
 
 @pytest.mark.parametrize(
-    "spoil, words",
+    "spoil, words, judge",
     [
-        (lambda job: job["spec"].update(nprocPerNode=1), "nprocPerNode"),
-        (lambda job: job["spec"].update(replicas=1), "replicas"),
-        (lambda job: job["spec"]["pytorchReplicaSpecs"]["Master"].update(replicas=2), "Master|master"),
-        (lambda job: _container(job).update(name="trainer"), "pytorch"),
-        (lambda job: _container(job)["env"].append({"name": "A", "value": 1}), "env|value"),
+        (lambda job: job["spec"].update(nprocPerNode=1), "nprocPerNode", "schema"),
+        (lambda job: job["spec"].update(replicas=1), "replicas", "strict schema"),
+        (lambda job: job["spec"]["pytorchReplicaSpecs"]["Master"].update(replicas=2), "Master|master", "webhook"),
+        (lambda job: _container(job).update(name="trainer"), "pytorch", "webhook"),
+        (lambda job: _container(job)["env"].append({"name": "A", "value": 1}), "env|value", "schema"),
     ],
     ids=["number for text", "unknown field", "two masters", "container's name", "env that is no text"],
 )
-def test_the_cluster_refuses_what_operators_refuse(site, spoil, words):
+def test_the_cluster_refuses_what_operators_refuse(site, spoil, words, judge):
+    if site.api is None and judge not in judges(site):
+        pytest.skip(f"this cluster has no {judge} that could refuse it")
     (job,) = [
         one for one in manifests(RECIPES[0].parent / "survival.yaml", "pytorchjob") if one["kind"] == "PyTorchJob"
     ]
@@ -57,6 +59,19 @@ def test_the_cluster_refuses_what_operators_refuse(site, spoil, words):
     spoil(job)
     with pytest.raises(Exception, match=words):
         site.cluster.apply(job, dry_run=True)
+
+
+def judges(site) -> set[str]:
+    """Who refuses things in a real cluster: fields that no schema knows are refused from Kubernetes 1.25 on, and the
+    operator's own rules are a webhook's, which an operator outside the cluster lacks."""
+    version = json.loads(site.cluster.request("GET", "/version").data)
+    hooks = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
+    found = {"schema"}
+    if (int(version["major"]), int(version["minor"].rstrip("+"))) >= (1, 25):
+        found.add("strict schema")
+    if b"pytorchjobs" in site.cluster.request("GET", hooks).data:
+        found.add("webhook")
+    return found
 
 
 def _container(job):
