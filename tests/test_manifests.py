@@ -143,6 +143,15 @@ def test_the_hubs_token_comes_by_reference_and_the_command_for_it_is_shown():
     assert "HF_TOKEN" not in environment(pod()["containers"][0])
 
 
+def test_a_tracking_servers_key_comes_by_reference_too():
+    options = ("openshift.tracking_secret=tracking",)
+    env = environment(pod(*options)["containers"][0])
+    for name in ("WANDB_API_KEY", "MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN"):
+        assert env[name] == {"secretKeyRef": {"name": "tracking", "key": name, "optional": True}}
+    job = next(file.text for file in render(plan_of(SURVIVAL, *options)) if file.path == "pytorchjob.yaml")
+    assert "#   oc create secret generic tracking --namespace lyric-professor --from-file=WANDB_API_KEY=FILE" in job
+
+
 def test_nothing_of_this_machines_user_and_no_token_gets_into_a_file_or_onto_the_screen(recipe_command, tmp_path):
     planted = {
         name: f"planted-{name.lower()}-7f3a"

@@ -16,6 +16,7 @@ SURVIVAL = ROOT / "recipes" / "survival.yaml"
 VERSIONS = ("3.2", "3.5", "3.6", "3.10")
 EVERYTHING = (
     "openshift.hub_token_secret=hub-token",
+    "openshift.tracking_secret=tracking",
     "openshift.queue=default",
     "openshift.service_account=recipe-runner",
     "openshift.network.kind=rdma",

@@ -90,15 +90,21 @@ def image(plan: Plan) -> str:
 
 def header(plan: Plan, stage: Stage) -> str:
     """The first lines of a job's file, for people."""
-    machines, secret = stage.machines, plan.site.get("hub_token_secret")
+    machines, site = stage.machines, plan.site
     lines = [
         f"# Made by recipe-runner from the recipe `{plan.name}` ({plan.fingerprint}): {machines.nodes} × "
         f"{machines.gpus_per_node} {machines.gpu}. Change the recipe and render again."
     ]
-    if secret:
-        lines.append("# The hub's token comes from a Secret; put it into a file, and then, once:")
-        namespace = plan.site["namespace"]
-        lines.append(f"#   oc create secret generic {secret} --namespace {namespace} --from-file=token=FILE")
+    secrets = (
+        ("hub_token_secret", "The hub's token comes", "token"),
+        ("tracking_secret", "The tracking server's key comes", "WANDB_API_KEY"),
+    )
+    for setting, what, key in secrets:
+        if secret := site.get(setting):
+            lines.append(f"# {what} from a Secret; put it into a file, and then, once:")
+            lines.append(
+                f"#   oc create secret generic {secret} --namespace {site['namespace']} --from-file={key}=FILE"
+            )
     return "\n".join(lines) + "\n"
 
 

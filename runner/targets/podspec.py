@@ -21,6 +21,10 @@ CACHES = {
 }
 
 
+# What Weights & Biases and MLflow read from the environment.
+TRACKING = ("WANDB_API_KEY", "MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN")
+
+
 def pod_template(plan: Plan, stage: Stage, container: str, ports: list[dict[str, Any]]) -> dict[str, Any]:
     """The pod of every machine of a stage, master or worker."""
     site = plan.site
@@ -119,11 +123,16 @@ def volumes(plan: Plan, stage: Stage, config: str) -> list[dict[str, Any]]:
 
 
 def variables(plan: Plan, plain: dict[str, str]) -> list[dict[str, Any]]:
-    """Environment variables as a container lists them; the hub's token by reference, never by value."""
-    secret = plan.site.get("hub_token_secret")
+    """Environment variables as a container lists them; tokens by reference, never by value."""
     found = listed(plain)
-    if secret:
+    if secret := plan.site.get("hub_token_secret"):
         found.append({"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": secret, "key": "token"}}})
+    if secret := plan.site.get("tracking_secret"):
+        # A Secret holds those of one tool; the others are not there.
+        found += [
+            {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": name, "optional": True}}}
+            for name in TRACKING
+        ]
     return found
 
 
