@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from runner.commands.options import say
-from runner.commands.planning_more import exact, scaling
+from runner.commands.planning.tables import exact, scaling
 from runner.estimate import measured, state, steps, storage
 from runner.estimate.forecast import MOST_TRIED, Forecast
 from runner.estimate.resnet import Images
