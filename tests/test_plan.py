@@ -298,3 +298,12 @@ def test_the_7b_on_one_gpu_by_arithmetic_alone():
         assert found > least
         assert found > 1.5 * hoped
     assert memory.estimate(job).total > 0
+
+
+def test_advice_for_a_stage_names_the_stage_s_own_lines(recipe_command):
+    done = recipe_command("plan", ROOT / "recipes" / "seven-b.yaml", "--set", "machines.gpu=NVIDIA-L4")
+    assert done.returncode == 1
+    said = done.stdout.split("\n\n", 1)[1]
+    assert "Stage `pretrain-2048` needs " in said
+    assert "`pretrain.micro_batch_size: " in said and "`pretrain.gradient_accumulation_steps: " in said
+    assert "`train." not in said
