@@ -4,12 +4,13 @@
     python benchmarks/estimate_accuracy.py --cells 10     the first 10 of them
 
 Both leave out what is constant: CUDA context, NCCL, allocator slack. Exit 1 where the median difference is over 5 % or
-a single one over 15 %.
+a single one over 15 %. What the whole table last said is in benchmarks/results/estimate-accuracy.txt.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import random
 import statistics
 import sys
@@ -139,6 +140,16 @@ def compare(cell: Cell) -> Difference:
     )
 
 
+def versions() -> str:
+    """Date and versions, for the first line of a table that is kept."""
+    import peft
+    import torch
+    import transformers
+
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    return f"{today}, torch {torch.__version__}, transformers {transformers.__version__}, peft {peft.__version__}"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cells", type=int, default=CELLS)
@@ -146,6 +157,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=SEED)
     asked = parser.parse_args()
     shares, worst_counts = [], 0
+    print(versions())
     print(f"{'cell':<64} {'exact GiB':>10} {'quick GiB':>10} {'differs':>8} {'eval':>7} {'s':>4}")
     for number, cell in enumerate(cells(asked.cells, asked.seed)):
         if number < asked.first:

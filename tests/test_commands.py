@@ -242,9 +242,6 @@ def test_the_commands_folder_and_the_command_list_agree():
     files = {path.stem for path in (ROOT / "runner" / "commands").glob("*.py")} - {
         "__init__",
         "options",
-        "planning",
-        "planning_json",
-        "planning_more",
         "cluster_options",
         "training_options",
     }

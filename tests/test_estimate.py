@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.estimate_accuracy import MODELS
 from runner import catalog
-from runner.estimate import advice, duration, forecast, memory, parameters, rows, storage
+from runner.estimate import duration, forecast, memory, parameters, rows, storage
 from runner.estimate.workload import Adapter, Workload, from_stage
 from runner.plan import Machines
 from runner.recipe import units
@@ -209,7 +209,7 @@ def test_advice_makes_it_fit_and_keeps_the_effective_batch():
     )
     (found,) = forecast.of(recipe, plan)
     assert found.fits is False
-    offers = advice.cheapest(recipe, found.workload, found.gpu, found.usable)
+    offers = found.offers(recipe, found.usable)
     assert len(offers) == 3
     for offer in offers:
         card = catalog.gpu(offer.workload.machines.gpu)

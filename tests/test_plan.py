@@ -202,6 +202,23 @@ def test_an_amount_without_its_unit_is_refused(edited, text, message):
     assert message in [problem.message for problem in examine(path)]
 
 
+def test_a_model_of_the_hub_s_cache_is_planned_and_counts_as_the_hub_s(tmp_path, monkeypatch):
+    path, changed = ROOT / "recipes" / "gemma.yaml", from_options(["model.base=someone/small"])
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    (problem,) = examine(path, changed)
+    assert "is not in the catalog" in problem.message
+    assert problem.hint.endswith("`hf download someone/small config.json`.")
+    snapshot = tmp_path / "hub" / "models--someone--small" / "snapshots" / "0123"
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text((ROOT / "tests/fixtures/hopes/seven-b/config.json").read_text())
+    assert all(problem.severity == "note" for problem in examine(path, changed))
+    recipe, _, _ = load(path, changed)
+    (stage,) = forecast.of(recipe, translate(recipe, place(recipe)))
+    assert stage.counts.total == 6_083_055_616
+    # It lies on the hub, and so would its code.
+    assert not recipe.model_facts.source.endswith("/config.json")
+
+
 def test_an_architecture_without_formulas_is_named(tmp_path, edited, recipe_command):
     path = edited(("base: HuggingFaceTB/SmolLM3-3B ", "base: strange "))
     (path.parent / "strange").mkdir()
@@ -298,3 +315,52 @@ def test_the_7b_on_one_gpu_by_arithmetic_alone():
         assert found > least
         assert found > 1.5 * hoped
     assert memory.estimate(job).total > 0
+
+
+def test_advice_for_a_stage_names_the_stage_s_own_lines(recipe_command):
+    done = recipe_command("plan", ROOT / "recipes" / "seven-b.yaml", "--set", "machines.gpu=NVIDIA-L4")
+    assert done.returncode == 1
+    said = done.stdout.split("\n\n", 1)[1]
+    assert "Stage `pretrain-2048` needs " in said
+    assert "`pretrain.micro_batch_size: " in said and "`pretrain.gradient_accumulation_steps: " in said
+    assert "`train." not in said
+
+
+def asked(*sets) -> dict[str, str]:
+    """The size that each claim of the survival recipe is asked for with, in its manifest."""
+    import yaml
+
+    from runner.emit import emit
+
+    recipe, _, _ = load(ROOT / "recipes" / "survival.yaml", from_options(sets))
+    (file,) = [file for file in emit(recipe) if file.path == "claims.yaml"]
+    return {
+        claim["metadata"]["name"]: claim["spec"]["resources"]["requests"]["storage"]
+        for claim in yaml.safe_load_all(file.text)
+    }
+
+
+def test_a_claim_without_a_size_asks_for_what_the_plan_says_and_a_stated_size_stays(recipe_command):
+    found = json.loads(recipe_command("plan", ROOT / "recipes" / "survival.yaml", "--format", "json").stdout)
+    assert asked() == {name: f"{size}Gi" for name, size in found["claims_gib"].items()}
+    assert asked()["trained-models-pvc"] == "40Gi"
+    assert asked("train.keep_checkpoints=20")["trained-models-pvc"] == "200Gi"
+    assert asked("openshift.claims.0.size_gib=7")["trained-models-pvc"] == "7Gi"
+
+
+def test_a_stated_size_that_is_too_small_is_noted_by_check_and_refused_by_plan(recipe_command):
+    small = from_options(["openshift.claims.0.size_gib=7"])
+    (note,) = examine(ROOT / "recipes" / "survival.yaml", small)
+    assert note.message.startswith("The claim `trained-models-pvc` has 7 GiB, and the run writes 33.3 GiB to it (")
+    assert note.hint == "Write `size_gib: 40`, leave the line out, or keep fewer checkpoints."
+    done = recipe_command("plan", ROOT / "recipes" / "survival.yaml", "--set", "openshift.claims.0.size_gib=7")
+    assert done.returncode == 1 and note.message in done.stdout
+
+
+def test_what_is_rendered_does_not_depend_on_what_lies_prepared_here(tmp_path, monkeypatch):
+    before = asked()
+    prepared = tmp_path / "runs" / "survival" / "data" / "report.json"
+    prepared.parent.mkdir(parents=True)
+    prepared.write_text(json.dumps({"train_rows": 10**9, "validation_rows": 1, "token_lengths": {"median": 900}}))
+    monkeypatch.chdir(tmp_path)
+    assert asked() == before

@@ -6,8 +6,8 @@ import json
 
 import click
 
-from runner.commands import planning, planning_json
 from runner.commands.options import open_recipe, print_notes, recipe_path, say, set_option
+from runner.commands.planning import as_json, text
 from runner.estimate import forecast, limits, storage
 from runner.estimate.resnet import Images
 from runner.problem import Stop
@@ -41,10 +41,10 @@ def plan(path, sets, style, exact, price, counts, rows) -> int:
     nodes = _counts(counts)
     traced = {stage.stage.name: _traced(stage) for stage in forecasts} if exact else {}
     if style == "json":
-        value = planning_json.as_json(planned, forecasts, nodes, traced, problems, notes)
+        value = as_json.whole(planned, forecasts, nodes, traced, problems, notes)
         say(json.dumps(value, indent=2, ensure_ascii=False))
         return 1 if problems else 0
-    planning.show(planned, forecasts, nodes, traced)
+    text.show(planned, forecasts, nodes, traced)
     for problem in (*problems, *notes):
         say(f"\n{problem}")
     return 1 if problems else 0

@@ -7,22 +7,21 @@ from dataclasses import replace
 from runner import catalog
 from runner.catalog import Gpu
 from runner.estimate import duration, memory
-from runner.estimate.offers import ANOTHER_GPU, ANOTHER_MODEL, OFFERS, Advice, fits
+from runner.estimate.offers import ANOTHER_GPU, ANOTHER_MODEL, OFFERS, Advice, Lines, fits
 from runner.estimate.workload import Workload
-from runner.recipe.recipe import Recipe
 
 
-def cheapest(recipe: Recipe, workload: Workload, gpu: Gpu, budget: float, count: int = 3) -> list[Advice]:
+def cheapest(lines: Lines, workload: Workload, gpu: Gpu, budget: float, count: int = 3) -> list[Advice]:
     """The cheapest changes that bring a GPU's memory to at most `budget` bytes: single ones, and pairs where too few
     single ones are enough."""
-    singles = [advice for offer in OFFERS for advice in offer(recipe, workload, budget)]
+    singles = [advice for offer in OFFERS for advice in offer(lines, workload, budget)]
     found = [advice for advice in singles if fits(advice, budget)]
     if len(found) < count:
         # In a pair the second change is looked for on top of the first.
         for first in [advice for advice in singles if not fits(advice, budget) and advice.loss < ANOTHER_MODEL]:
             for offer in OFFERS:
                 seconds = [
-                    second for second in offer(recipe, first.workload, budget) if not _keys(first) & _keys(second)
+                    second for second in offer(lines, first.workload, budget) if not _keys(first) & _keys(second)
                 ]
                 pairs = [_both(first, second) for second in seconds if fits(second, budget)]
                 # A pair of which one half is enough says nothing new.

@@ -97,7 +97,7 @@ class Forecast:
 
     def offers(self, recipe: Recipe, budget: float) -> list[Any]:
         """The cheapest changes that bring the memory of a GPU to `budget` bytes."""
-        return self.formulas.offers(recipe, self.workload, self.gpu, budget) if self.gpu else []
+        return self.formulas.offers(recipe, self.stage, self.workload, self.gpu, budget) if self.gpu else []
 
     def on(self, count: int) -> Forecast:
         """The same stage on another number of machines; one GPU shares nothing."""

@@ -112,7 +112,7 @@ def time(work: Images, gpu: Gpu) -> Duration | None:
     )
 
 
-def offers(recipe: Recipe, work: Images, gpu: Gpu, budget: float) -> list[Any]:
+def offers(recipe: Recipe, stage: Stage, work: Images, gpu: Gpu, budget: float) -> list[Any]:
     """The cheapest changes that bring the memory to `budget` bytes."""
     from runner.estimate.advice import Advice
 

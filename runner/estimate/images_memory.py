@@ -35,8 +35,8 @@ def estimate(work: Images) -> Memory:
         flight += 0 if index == 0 or layer.shortcut else wide * rows * layer.output
         fresh = FULL * layer.weights if there else 0
         moments.append(("backward", done, sum(whole[: index + 2]), flight + fresh))
-    # The plain AdamW works on lists of tensors and holds two more copies of what it updates.
-    moments.append(("step", gradients, 0, 2 * gradients if work.optimizer == "adamw_torch" else 0))
+    # The plain AdamW works on lists of tensors and holds the roots of all second moments at once.
+    moments.append(("step", gradients, 0, gradients if work.optimizer == "adamw_torch" else 0))
     name, present, activations, flight = max(moments, key=lambda moment: sum(moment[1:]))
     return _memory(work, state, name, present, activations, flight)
 

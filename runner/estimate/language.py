@@ -64,11 +64,12 @@ def rate(work: Workload, gpu: Gpu) -> float:
     return duration.rate(work, gpu)
 
 
-def offers(recipe: Recipe, work: Workload, gpu: Gpu, budget: float) -> list[Any]:
+def offers(recipe: Recipe, stage: Stage, work: Workload, gpu: Gpu, budget: float) -> list[Any]:
     """The cheapest changes that bring the memory to `budget` bytes (see `advice`)."""
     from runner.estimate import advice  # seldom needed, and `recipe check` counts its milliseconds
+    from runner.estimate.offers import Lines
 
-    return advice.cheapest(recipe, work, gpu, budget)
+    return advice.cheapest(Lines.of(recipe, stage), work, gpu, budget)
 
 
 def written(work: Workload, stage: Stage) -> dict[str, int]:

@@ -103,7 +103,9 @@ def _moments(workload: Workload, state: State):
     trained, first = activations.layers_trained(workload), activations.first_trained(workload)
     full = [activations.layer(workload, own) * tokens for own in trained]
     edge = activations.boundary(workload) * tokens
-    kept = [0 if i < first else edge if workload.checkpointing else full[i] for i in range(len(full))]
+    # Checkpointing keeps every layer's input, also below the first trained layer, where nothing else is kept
+    # (torch/utils/checkpoint.py, without reentrance; seen in the trace).
+    kept = [edge if workload.checkpointing else 0 if i < first else full[i] for i in range(len(full))]
     last = activations.final_norm(workload) * tokens
     # With accumulation the gradients of the micro batches before are there from the start.
     there = state.gradients if workload.accumulation > 1 else 0
@@ -179,10 +181,10 @@ def loss(workload: Workload, tokens: int, training: bool = True) -> int:
 
 
 def step(workload: Workload, state: State) -> int:
-    """Temporaries of the optimizer's step: the plain AdamW works on lists of tensors and holds two more copies of what
-    it updates (torch/optim/adamw.py, foreach); fused and 8-bit ones update in place."""
+    """Temporaries of the optimizer's step: the plain AdamW works on lists of tensors and holds the roots of all second
+    moments at once (torch/optim/adam.py, foreach); fused and 8-bit ones update in place."""
     if workload.optimizer == "adamw_torch" and not workload.sharding.startswith("zero"):
-        return 2 * state.gradients
+        return state.gradients
     return 0
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from runner import catalog
 from runner.estimate import activations, memory, parameters
 from runner.estimate.workload import Workload
+from runner.plan import Stage
 from runner.recipe.recipe import Recipe
 
 # What a change costs beyond time, weighed against it: 0.5 counts like a run that takes half as long again. Our judgement.
@@ -36,14 +37,31 @@ def fits(advice: Advice, budget: float) -> bool:
     return memory.estimate(advice.workload).total <= budget
 
 
-def _has(recipe: Recipe, section: str, setting: str) -> bool:
-    return section in recipe.settings and setting in recipe.settings[section]
+@dataclass(frozen=True)
+class Lines:
+    """Where the lines of a stage stand in its recipe. section: its own, `train` where there is one stage."""
+
+    recipe: Recipe
+    section: str
+
+    @classmethod
+    def of(cls, recipe: Recipe, stage: Stage) -> Lines:
+        names = (stage.name, stage.name.partition("-")[0], "train")
+        return cls(recipe, next((name for name in names if name in recipe.settings), "train"))
+
+    def find(self, *settings: str) -> str | None:
+        """The dotted name of the first of these settings that the recipe has; None where it has none of them."""
+        for section in (self.section, "model", "speed"):
+            for setting in settings:
+                if section in self.recipe.settings and setting in self.recipe.settings[section]:
+                    return f"{section}.{setting}"
+        return None
 
 
-def _smaller_batch(recipe: Recipe, workload: Workload, budget: float) -> Iterator[Advice]:
+def _smaller_batch(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice]:
     """The largest divisor of the micro batch that fits, accumulation making up for it; one that is too large comes too,
     because another change beside it may be enough."""
-    if workload.micro_batch_size == 1 or not _has(recipe, "train", "micro_batch_size"):
+    if workload.micro_batch_size == 1 or not lines.find("micro_batch_size"):
         return
     divisors = [n for n in range(workload.micro_batch_size - 1, 0, -1) if workload.micro_batch_size % n == 0]
     for rows in divisors:
@@ -52,8 +70,8 @@ def _smaller_batch(recipe: Recipe, workload: Workload, budget: float) -> Iterato
         )
         advice = Advice(
             (
-                f"train.micro_batch_size: {rows}",
-                f"train.gradient_accumulation_steps: {changed.accumulation}",
+                f"{lines.section}.micro_batch_size: {rows}",
+                f"{lines.section}.gradient_accumulation_steps: {changed.accumulation}",
             ),
             "same effective batch",
             changed,
@@ -63,48 +81,52 @@ def _smaller_batch(recipe: Recipe, workload: Workload, budget: float) -> Iterato
             return
 
 
-def _checkpointing(recipe: Recipe, workload: Workload, budget: float) -> Iterator[Advice]:
+def _checkpointing(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice]:
     if not workload.checkpointing:
         yield Advice(("model.gradient_checkpointing: true",), "", replace(workload, checkpointing=True))
 
 
-def _fused_loss(recipe: Recipe, workload: Workload, budget: float) -> Iterator[Advice]:
-    if workload.fused_loss == "none" and _has(recipe, "train", "cross_entropy"):
-        yield Advice(("train.cross_entropy: auto",), "", replace(workload, fused_loss="fused"))
+def _fused_loss(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice]:
+    name = lines.find("cross_entropy", "fused_cross_entropy")
+    if workload.fused_loss == "none" and workload.objective == "sft" and name:
+        value = "true" if name.endswith("fused_cross_entropy") else "auto"
+        yield Advice((f"{name}: {value}",), "", replace(workload, fused_loss="fused"))
 
 
-def _flash(recipe: Recipe, workload: Workload, budget: float) -> Iterator[Advice]:
+def _flash(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice]:
     gpu = catalog.gpu(workload.machines.gpu)
     if workload.attention != "flash_attention_2" and gpu and gpu.bf16:
         yield Advice(("model.attention: flash_attention_2",), "", replace(workload, attention="flash_attention_2"))
 
 
-def _sharding(recipe: Recipe, workload: Workload, budget: float) -> Iterator[Advice]:
-    if workload.sharding == "ddp" and "distribution" in recipe.settings:
+def _sharding(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice]:
+    if workload.sharding == "ddp" and "distribution" in lines.recipe.settings:
         for way in ("zero2", "zero3", "fsdp"):
             yield Advice((f"distribution: {way}",), "more communication", replace(workload, sharding=way))
 
 
-def _eight_bit(recipe: Recipe, workload: Workload, budget: float) -> Iterator[Advice]:
-    if "8bit" not in workload.optimizer and _has(recipe, "train", "optimizer"):
+def _eight_bit(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice]:
+    name = lines.find("optimizer")
+    if "8bit" not in workload.optimizer and name:
         changed = replace(workload, optimizer="adamw_bnb_8bit")
-        yield Advice(("train.optimizer: adamw_bnb_8bit",), "slightly less exact steps", changed, loss=EXACTNESS)
+        yield Advice((f"{name}: adamw_bnb_8bit",), "slightly less exact steps", changed, loss=EXACTNESS)
 
 
-def _four_bit(recipe: Recipe, workload: Workload, budget: float) -> Iterator[Advice]:
-    if workload.adapter and not workload.adapter.four_bit and _has(recipe, "train", "adapter"):
+def _four_bit(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice]:
+    if workload.adapter and not workload.adapter.four_bit and lines.find("adapter"):
         changed = replace(workload, adapter=replace(workload.adapter, four_bit=True))
         yield Advice(
             ("train.adapter: qlora",), "the base model in 4 bits, slightly less exact", changed, loss=EXACTNESS
         )
 
 
-def _shorter(recipe: Recipe, workload: Workload, budget: float) -> Iterator[Advice]:
-    if not _has(recipe, "model", "sequence_len"):
+def _shorter(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice]:
+    name = lines.find("sequence_len")
+    if not name:
         return
     for length in (length for length in SEQUENCES if length < workload.sequence_len):
         advice = Advice(
-            (f"model.sequence_len: {length}",),
+            (f"{name}: {length}",),
             "longer rows are left out",
             replace(workload, sequence_len=length),
             loss=LEARNING,
@@ -114,13 +136,13 @@ def _shorter(recipe: Recipe, workload: Workload, budget: float) -> Iterator[Advi
             return
 
 
-def _lower_rank(recipe: Recipe, workload: Workload, budget: float) -> Iterator[Advice]:
-    setting = next((name for name in ("lora_rank", "rank") if _has(recipe, "train", name)), None)
-    if not workload.adapter or not setting:
+def _lower_rank(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice]:
+    name = lines.find("lora_rank", "rank")
+    if not workload.adapter or not name:
         return
     for rank in (rank for rank in (64, 32, 16, 8) if rank < workload.adapter.rank):
         advice = Advice(
-            (f"train.{setting}: {rank}",),
+            (f"{name}: {rank}",),
             "the adapter learns less",
             replace(workload, adapter=replace(workload.adapter, rank=rank)),
             loss=LEARNING,
@@ -130,9 +152,9 @@ def _lower_rank(recipe: Recipe, workload: Workload, budget: float) -> Iterator[A
             return
 
 
-def _smaller_model(recipe: Recipe, workload: Workload, budget: float) -> Iterator[Advice]:
+def _smaller_model(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice]:
     """The largest smaller model of the catalog that fits."""
-    if not _has(recipe, "model", "base"):
+    if not lines.find("base"):
         return
     others = [catalog.model(name) for name in catalog.model_ids()]
     size = parameters.total(workload.model)
@@ -160,7 +182,7 @@ def _moved(workload: Workload, other: catalog.Model) -> tuple[str, ...]:
     return tuple(patterns)
 
 
-Offer = Callable[[Recipe, Workload, float], Iterator[Advice]]
+Offer = Callable[[Lines, Workload, float], Iterator[Advice]]
 
 # Each kind of change costs one line here.
 OFFERS: tuple[Offer, ...] = (

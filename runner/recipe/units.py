@@ -27,7 +27,8 @@ def _amount(text: str, units: dict[str, int]) -> float:
 
 
 def gib(count: float) -> str:
-    return f"{count / 2**30:.1f} GiB"
+    """An amount of memory; in MiB where a tenth of a GiB would say too little."""
+    return f"{count / 2**20:.0f} MiB" if 0 < count < 0.1 * 2**30 else f"{count / 2**30:.1f} GiB"
 
 
 def both(count: float) -> str:

@@ -11,7 +11,7 @@ from runner.plan import Plan
 from runner.problem import Problem
 
 
-def as_json(
+def whole(
     plan: Plan,
     forecasts: list[Forecast],
     nodes: list[int],

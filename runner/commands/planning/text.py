@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from runner.commands.options import say
-from runner.commands.planning_more import exact, scaling
+from runner.commands.planning.tables import exact, scaling
 from runner.estimate import measured, state, steps, storage
 from runner.estimate.forecast import MOST_TRIED, Forecast
 from runner.estimate.resnet import Images
@@ -106,10 +106,10 @@ def _memory(forecast: Forecast) -> Iterator[tuple[str, str]]:
     memory, work = forecast.memory, forecast.workload
     yield "GPU memory, each", f"{units.both(memory.total)}, at the {_MOMENTS[memory.moment]}"
     for part, size in memory.parts().items():
-        yield f"  {_PARTS[part]}", f"{size / 2**30:8.2f} GiB{_why(part, forecast)}"
+        yield f"  {_PARTS[part]}", f"{_column(size)}{_why(part, forecast)}"
     yield (
         "  in evaluation",
-        f"{memory.evaluation / 2**30:8.2f} GiB of tensors, micro batch {work.evaluation_batch_size}",
+        f"{_column(memory.evaluation)} of tensors, micro batch {work.evaluation_batch_size}",
     )
     if forecast.usable is None:
         yield "fits", f"nobody knows: the GPU `{forecast.stage.machines.gpu}` is not in the catalog"
@@ -122,6 +122,10 @@ def _memory(forecast: Forecast) -> Iterator[tuple[str, str]]:
     largest = forecast.largest_micro_batch
     more = "more than " if largest > MOST_TRIED else ""
     yield "largest micro batch", f"{more}{min(largest, MOST_TRIED):,}" if largest else "not even 1 fits"
+
+
+def _column(size: int) -> str:
+    return f"{size / 2**20:8.0f} MiB" if 0 < size < 0.1 * 2**30 else f"{size / 2**30:8.2f} GiB"
 
 
 _MOMENTS = {"loss": "loss", "backward": "backward pass", "step": "optimizer's step"}

@@ -1,0 +1,1 @@
+"""How a plan looks: tables for people, JSON for tools. No figure is made here."""
