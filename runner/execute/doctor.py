@@ -74,6 +74,8 @@ def _wanted_packages(recipe: Recipe | None) -> Iterator[tuple[str, str, str]]:
     if not recipe.data.packed:
         for name in ("datatrove", "spacy"):
             yield name, "cleaning text", "pip install 'recipe-runner[data]'"
+    if not recipe.data.packed and recipe.data.cleaning.executor == "ray":
+        yield "ray", "`data.cleaning.executor: ray`", 'pip install "ray[default]"'
     if recipe.evaluation.tasks:
         yield "lm_eval", "`evaluation.tasks`", train
 

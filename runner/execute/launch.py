@@ -136,7 +136,8 @@ def meaning(log: str) -> str:
 def _reason(run_dir: Path, log: Path, code: int) -> str:
     stopped = read_json(run_dir / "stopped.json")
     if isinstance(stopped, dict):
-        return f"Training was stopped. {stopped['message']}\nThe whole log: {log}"
+        what = "Training was stopped. " if stopped.get("trains", True) else ""
+        return f"{what}{stopped['message']}\nThe whole log: {log}"
     tail = log.read_text(encoding="utf-8", errors="replace")[-20_000:]
     errors = [line.strip() for line in tail.splitlines() if _ERROR_LINE.match(line) and "ChildFailedError" not in line]
     said = f"\nIt said: {errors[-1][:300]}" if errors else ""

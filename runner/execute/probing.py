@@ -25,6 +25,7 @@ PACKAGES = (
     "liger-kernel",
     "torchao",
     "lm_eval",
+    "ray",
     "datatrove",
     "spacy",
 )
