@@ -166,7 +166,7 @@ def test_a_folder_with_such_a_model_is_refused_too(tmp_path):
 
 
 def test_everything_put_in_place_of_an_unsuitable_model_is_in_the_catalog():
-    for name in catalog._table("unsuitable"):
+    for name in catalog.table("unsuitable"):
         assert set(catalog.unsuitable(name).instead) <= set(MODELS)
         assert name not in MODELS
 

@@ -1,284 +1,39 @@
-"""Facts about models and GPUs, kept as data with a source for each."""
+"""Facts about models, GPUs, data sets and the pinned engine, kept as data with a source for each."""
 
-from __future__ import annotations
-
-import json
-import os
-import tomllib
-from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import cache
-from pathlib import Path
-from typing import Any
-
-HERE = Path(__file__).parent
-
-
-@dataclass(frozen=True)
-class Model:
-    """What the runner must know of a model to train it.
-
-    id: hub name or folder. Sizes are counts. tied: whether embedding and LM head are one tensor.
-    layers_path, embedding, lm_head: names inside the model, as `named_parameters()` gives them.
-    layer_class: the class of one transformer layer, for FSDP. linear: the linear layers inside one, for LoRA.
-    parameters: all parameters, tied ones once; None where nobody has counted.
-    chat_template: the marks it was trained to see, a section of templates.toml; empty where nobody has looked.
-    fp16: whether its activations stay within fp16. custom_code: whether it runs code that comes with the model;
-    remote_code: whether that code is fetched from the hub.
-    """
-
-    id: str
-    model_type: str
-    hidden_size: int
-    intermediate_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    num_key_value_heads: int
-    head_dim: int
-    vocab_size: int
-    max_position_embeddings: int
-    tied: bool
-    layers_path: str = "model.layers"
-    embedding: str = "model.embed_tokens.weight"
-    lm_head: str = "lm_head.weight"
-    layer_class: str = ""
-    linear: tuple[str, ...] = ()
-    chat_template: str = ""
-    eos_token: str = ""
-    pad_token: str = ""
-    bos_token: str = ""
-    fp16: bool = True
-    custom_code: bool = False
-    remote_code: bool = False
-    parameters: int | None = None
-    source: str = ""
-
-    @property
-    def fused_lora(self) -> bool:
-        """Whether Axolotl's fused LoRA kernels know its layers: they look for separate query, key and value, and stop a
-        run where these are one layer (Phi)."""
-        return {"q_proj", "k_proj", "v_proj"} <= set(self.linear)
-
-
-@dataclass(frozen=True)
-class ChatTemplate:
-    """The marks around each message of a conversation.
-
-    axolotl: the name that Axolotl knows it by. turn: one message, with `{role}` and `{content}`; end: the token that
-    ends it; assistant: what the answering role is called. tokens: the marks that are single tokens.
-    """
-
-    axolotl: str
-    turn: str
-    end: str
-    tokens: tuple[str, ...]
-    assistant: str = "assistant"
-
-    def message(self, role: str, content: str) -> str:
-        return self.turn.replace("{role}", self._role(role)).replace("{content}", content)
-
-    @property
-    def reply(self) -> str:
-        """What stands before an answer."""
-        return self.turn.partition("{content}")[0].replace("{role}", self.assistant)
-
-    def _role(self, role: str) -> str:
-        return self.assistant if role == "assistant" else role
-
-
-@dataclass(frozen=True)
-class Unsuitable:
-    """A model that cannot be trained on the pinned stack: why (a sentence without its full stop), and what can."""
-
-    why: str
-    instead: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """A GPU: its label on the cluster, memory in GiB, compute capability as NVIDIA writes it (`8.9`).
-
-    usable_gib: what PyTorch can have of it. memory_gb_s: its memory's bandwidth, 10^9 bytes a second. bf16_tflops and its
-    kin: dense rates, 10^12 operations a second, 0 for none. link: nvlink or pcie; link_gb_s: one direction of it.
-    """
-
-    name: str
-    title: str
-    memory_gib: int
-    usable_gib: float
-    compute_capability: str
-    memory_gb_s: float
-    link: str
-    link_gb_s: float
-    source: str
-    usable_source: str = ""
-    bf16_tflops: float = 0
-    fp16_tflops: float = 0
-    fp32_tflops: float = 0
-    fp8_tflops: float = 0
-
-    @property
-    def bf16(self) -> bool:
-        """bf16 and FlashAttention 2 need Ampere (8.0) or newer."""
-        return self.capability >= (8, 0)
-
-    @property
-    def fp8(self) -> bool:
-        """What Axolotl counts as FP8: compute capability 9.0 or newer."""
-        return self.capability >= (9, 0)
-
-    @property
-    def capability(self) -> tuple[int, int]:
-        major, minor = self.compute_capability.split(".")
-        return int(major), int(minor)
-
-
-@cache
-def _table(name: str) -> dict[str, dict[str, Any]]:
-    return tomllib.loads((HERE / f"{name}.toml").read_text(encoding="utf-8"))
-
-
-@cache
-def _models() -> dict[str, dict[str, Any]]:
-    """The catalog's models, with what they take from one another filled in."""
-    table = _table("models")
-    return {
-        name: {**table.get(facts.get("like", ""), {}), **{key: value for key, value in facts.items() if key != "like"}}
-        for name, facts in table.items()
-    }
-
-
-def model_ids() -> list[str]:
-    return list(_table("models"))
-
-
-def unsuitable(name: str, folder: Path | None = None) -> Unsuitable | None:
-    """Why a model cannot be trained on the pinned stack, by its name or by its folder's `config.json`; None where
-    nothing is known against it."""
-    table = _table("unsuitable")
-    facts = table.get(name)
-    if facts is None and (config := _config(name, folder)):
-        facts = next((known for known in table.values() if known["model_type"] == config.get("model_type")), None)
-    return Unsuitable(facts["why"], tuple(facts["instead"])) if facts else None
-
-
-def chat_template(name: str) -> ChatTemplate:
-    facts = _table("templates")[name]
-    return ChatTemplate(**facts | {"tokens": tuple(facts["tokens"])})
-
-
-def gpu_names() -> list[str]:
-    return list(_table("gpus"))
-
-
-def gpu(name: str) -> Gpu | None:
-    facts = _table("gpus").get(name)
-    return Gpu(name=name, **facts) if facts else None
-
-
-def model(name: str, folder: Path | None = None) -> Model | None:
-    """The model of that name: from the catalog, or from `config.json` where `name` is a folder (below `folder`).
-
-    None where it is neither.
-    """
-    if facts := _models().get(name):
-        return Model(id=name, **facts | {"linear": tuple(facts["linear"])})
-    if config := _config(name, folder):
-        with suppress(KeyError, TypeError, ValueError):
-            return from_config(name, config)
-    return None
-
-
-def _config(name: str, folder: Path | None) -> dict[str, Any] | None:
-    """The `config.json` in the folder `name`, or None where there is none that can be read."""
-    try:
-        config = json.loads(((folder or Path()) / name / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return config if isinstance(config, dict) else None
-
-
-# What a `config.json` does not say, and models of one kind have in common.
-INHERITED = (
-    "layers_path",
-    "embedding",
-    "lm_head",
-    "layer_class",
-    "chat_template",
-    "eos_token",
-    "pad_token",
-    "bos_token",
-    "fp16",
+from runner.catalog.datasets import dataset
+from runner.catalog.engine import AXOLOTL_VERSION, axolotl_settings, fused_loss_models
+from runner.catalog.gpus import Gpu, gpu, gpu_names
+from runner.catalog.models import (
+    TWIN_OF,
+    Model,
+    Unsuitable,
+    cached_model,
+    from_config,
+    model,
+    model_ids,
+    unsuitable,
 )
-# The setting in a tiny twin's `config.json` that names its original.
-TWIN_OF = "twin_of"
+from runner.catalog.tables import HERE, table
+from runner.catalog.templates import ChatTemplate, chat_template
 
-
-def cached_model(name: str) -> Model | None:
-    """The model of that name from the hub's cache on this machine (`config.json` of any snapshot), or None."""
-    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
-    cache_dir = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
-    for file in sorted((cache_dir / f"models--{name.replace('/', '--')}" / "snapshots").glob("*/config.json")):
-        try:
-            found = from_config(name, json.loads(file.read_text(encoding="utf-8")))
-            # It lies on the hub all the same, and so does code that comes with it.
-            return replace(found, source=f"config.json of {name} in the hub's cache")
-        except (KeyError, TypeError, ValueError, OSError):
-            continue
-    return None
-
-
-def from_config(name: str, config: Mapping[str, Any]) -> Model:
-    """A Model from a Hugging Face `config.json`. What that does not say is taken from the model it is a twin of, else
-    from the catalog's first model of that type; names inside the model are else those of the LLaMA family.
-
-    Raises KeyError where the config lacks a size.
-    """
-    models = _models()
-    kin = models.get(config.get(TWIN_OF, "")) or next(
-        (facts for facts in models.values() if facts["model_type"] == config["model_type"]), {}
-    )
-    heads = config["num_attention_heads"]
-    code = [str(place) for place in (config.get("auto_map") or {}).values()]
-    return Model(
-        id=name,
-        model_type=config["model_type"],
-        hidden_size=config["hidden_size"],
-        intermediate_size=config["intermediate_size"],
-        num_hidden_layers=config["num_hidden_layers"],
-        num_attention_heads=heads,
-        num_key_value_heads=config.get("num_key_value_heads") or heads,
-        head_dim=config.get("head_dim") or config["hidden_size"] // heads,
-        vocab_size=config["vocab_size"],
-        max_position_embeddings=config["max_position_embeddings"],
-        tied=config.get("tie_word_embeddings", False),
-        linear=tuple(kin.get("linear", ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"))),
-        # Where transformers has the class itself, code that lies beside the weights (Phi) is not used.
-        custom_code=bool(code) and not kin,
-        # `owner/name--module.Class` means that the code lies in another repository than the weights.
-        remote_code=any("--" in place for place in code),
-        source=f"{name}/config.json",
-        **{key: kin[key] for key in INHERITED if key in kin},
-    )
-
-
-def dataset(name: str) -> dict[str, Any] | None:
-    """`rows`, `characters` and more of a data set on the hub, as datasets.toml has them; None where nobody has counted."""
-    return _table("datasets").get(name)
-
-
-AXOLOTL_VERSION = "0.19.0"
-
-
-@cache
-def axolotl_settings() -> frozenset[str]:
-    """The names of every setting that the pinned Axolotl knows (tests compare them with Axolotl itself)."""
-    return frozenset((HERE / "axolotl-settings.txt").read_text(encoding="utf-8").split())
-
-
-@cache
-def fused_loss_models() -> frozenset[str]:
-    """The model types whose last layer and cross-entropy Axolotl can compute as one, through liger-kernel 0.8.1, so
-    that the logits never lie in memory (tests compare them with the package itself)."""
-    return frozenset((HERE / "fused-loss-models.txt").read_text(encoding="utf-8").split())
+__all__ = [
+    "AXOLOTL_VERSION",
+    "HERE",
+    "TWIN_OF",
+    "ChatTemplate",
+    "Gpu",
+    "Model",
+    "Unsuitable",
+    "axolotl_settings",
+    "cached_model",
+    "chat_template",
+    "dataset",
+    "from_config",
+    "fused_loss_models",
+    "gpu",
+    "gpu_names",
+    "model",
+    "model_ids",
+    "table",
+    "unsuitable",
+]

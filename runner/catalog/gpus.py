@@ -1,0 +1,55 @@
+"""GPUs: what their makers say of them, and what PyTorch can have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from runner.catalog.tables import table
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU: its label on the cluster, memory in GiB, compute capability as NVIDIA writes it (`8.9`).
+
+    usable_gib: what PyTorch can have of it. memory_gb_s: its memory's bandwidth, 10^9 bytes a second. bf16_tflops and its
+    kin: dense rates, 10^12 operations a second, 0 for none. link: nvlink or pcie; link_gb_s: one direction of it.
+    """
+
+    name: str
+    title: str
+    memory_gib: int
+    usable_gib: float
+    compute_capability: str
+    memory_gb_s: float
+    link: str
+    link_gb_s: float
+    source: str
+    usable_source: str = ""
+    bf16_tflops: float = 0
+    fp16_tflops: float = 0
+    fp32_tflops: float = 0
+    fp8_tflops: float = 0
+
+    @property
+    def bf16(self) -> bool:
+        """bf16 and FlashAttention 2 need Ampere (8.0) or newer."""
+        return self.capability >= (8, 0)
+
+    @property
+    def fp8(self) -> bool:
+        """What Axolotl counts as FP8: compute capability 9.0 or newer."""
+        return self.capability >= (9, 0)
+
+    @property
+    def capability(self) -> tuple[int, int]:
+        major, minor = self.compute_capability.split(".")
+        return int(major), int(minor)
+
+
+def gpu_names() -> list[str]:
+    return list(table("gpus"))
+
+
+def gpu(name: str) -> Gpu | None:
+    facts = table("gpus").get(name)
+    return Gpu(name=name, **facts) if facts else None

@@ -1,0 +1,38 @@
+"""Chat templates: the marks around each message of a conversation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from runner.catalog.tables import table
+
+
+@dataclass(frozen=True)
+class ChatTemplate:
+    """The marks around each message of a conversation.
+
+    axolotl: the name that Axolotl knows it by. turn: one message, with `{role}` and `{content}`; end: the token that
+    ends it; assistant: what the answering role is called. tokens: the marks that are single tokens.
+    """
+
+    axolotl: str
+    turn: str
+    end: str
+    tokens: tuple[str, ...]
+    assistant: str = "assistant"
+
+    def message(self, role: str, content: str) -> str:
+        return self.turn.replace("{role}", self._role(role)).replace("{content}", content)
+
+    @property
+    def reply(self) -> str:
+        """What stands before an answer."""
+        return self.turn.partition("{content}")[0].replace("{role}", self.assistant)
+
+    def _role(self, role: str) -> str:
+        return self.assistant if role == "assistant" else role
+
+
+def chat_template(name: str) -> ChatTemplate:
+    facts = table("templates")[name]
+    return ChatTemplate(**facts | {"tokens": tuple(facts["tokens"])})
