@@ -18,7 +18,7 @@ from runner.recipe import placing
 from runner.recipe.changes import Change
 from runner.recipe.check import judge
 from runner.recipe.recipe import Recipe
-from runner.scenarios import axolotl, translate
+from runner.scenarios import shared, translate
 from runner.scenarios.pipeline_numbers import FP8_STAGES
 
 BY = "this machine"
@@ -87,7 +87,7 @@ def gpus_here() -> list[str]:
 
 def _on_these(recipe: Recipe, gpus: list[str], tell: Tell) -> Recipe:
     """The recipe on the GPUs that are here, and what that changes, said aloud."""
-    planned = axolotl.machines(recipe)
+    planned = shared.machines(recipe)
     count = min(planned.world_size, len(gpus))
     wanted = placing.on_one_machine(recipe, count, BY, f"{len(gpus)} GPUs are here")
     if count != planned.world_size and "train" in recipe.settings:
@@ -108,8 +108,8 @@ def _on_these(recipe: Recipe, gpus: list[str], tell: Tell) -> Recipe:
         ()
         if "train" not in recipe.settings
         else (
-            ("effective batch", axolotl.effective_batch_size),
-            ("learning rate", axolotl.learning_rate),
+            ("effective batch", shared.effective_batch_size),
+            ("learning rate", shared.learning_rate),
         )
     ):
         if figure(recipe) != figure(changed):

@@ -12,17 +12,25 @@ from typing import Any
 
 from runner import catalog
 from runner.names import listed
-from runner.plan import Artifact, Machines, Place, Plan, Stage
+from runner.plan import Artifact, Place, Plan, Stage
 from runner.problem import Problem, Stop
-from runner.recipe import units
 from runner.recipe.recipe import Recipe
 from runner.scenarios import conversations, sharding
+from runner.scenarios.shared import (
+    common_environment,
+    learning_rate,
+    machines,
+    made_by,
+    one_stage,
+    recipe_file,
+    run_facts,
+    shared_memory_gib,
+)
 from runner.text import yaml_text
 
 LIGER = "axolotl.integrations.liger.LigerPlugin"
 PLUGIN = "runner.training.plugin.RecipePlugin"
 CONFIG_FILE = "axolotl.yaml"
-RECIPE_FILE = "recipe.json"
 
 
 def model(recipe: Recipe) -> dict[str, Any]:
@@ -100,105 +108,42 @@ def reporting(tool: str, name: str) -> dict[str, Any]:
     return {f"use_{tool}": True, **({project: name} if project else {})} if tool != "none" else {}
 
 
-def learning_rate(recipe: Recipe) -> float:
-    """The learning rate that the optimizer gets: linear scaling multiplies by the world size (Goyal et al. 2017,
-    arXiv 1706.02677, section 2.1)."""
-    scale = machines(recipe).world_size if recipe.train.learning_rate_scaling == "linear" else 1
-    # Twelve digits, so that 4 × 5e-5 is written as 2e-4 and not as the next binary number.
-    return float(f"{recipe.train.learning_rate * scale:.12g}")
-
-
-def effective_batch_size(recipe: Recipe) -> int:
-    """Rows behind one optimizer step: micro batch × accumulation × world size."""
-    return recipe.train.micro_batch_size * recipe.train.gradient_accumulation_steps * machines(recipe).world_size
-
-
-def machines(recipe: Recipe) -> Machines:
-    stated, counts = recipe.machines, recipe.gpu_counts
-    return Machines(
-        stated.nodes,
-        stated.gpus_per_node,
-        stated.gpu,
-        stated.memory_gib,
-        stated.cpus,
-        memory_limit_gib=stated.memory_limit_gib,
-        cpus_limit=stated.cpus_limit,
-        uneven=counts if len(set(counts)) > 1 else (),
-    )
-
-
 def plan(recipe: Recipe, place: Place, config: dict[str, Any], data: Mapping[str, Any]) -> Plan:
     """A Plan of one stage that Axolotl trains, from the settings that the scenario has chosen."""
     runs_on = machines(recipe)
     shared, shared_files = sharding.settings(recipe, place, runs_on)
-    facts = {
-        "world_size": runs_on.world_size,
-        "effective_batch_size": effective_batch_size(recipe),
-        "base_learning_rate": recipe.train.learning_rate,
-        "learning_rate": learning_rate(recipe),
-    }
     plugin = {
         "plugins": [*config.get("plugins", ()), PLUGIN],
         "recipe_runner": {
-            "name": recipe.name,
-            "fingerprint": recipe.fingerprint,
-            "run_dir": place.run_dir,
-            "recipe_file": f"{place.config_dir}/{RECIPE_FILE}",
-            "backend": "nccl" if place.accelerator else "gloo",
-            **facts,
-            **time_limit(recipe),
+            **run_facts(recipe, place),
             "demo": _demo(recipe, place),
         },
     }
     whole = with_advanced(recipe, _local_model(config, place) | shared | plugin)
-    return Plan(
-        name=recipe.name,
-        scenario=recipe.scenario,
-        fingerprint=recipe.fingerprint,
-        place=place,
-        code_from_git=recipe.code_from_git,
-        site=recipe.settings.get("openshift") or {},
-        nodes=recipe.settings.get("nodes") or {},
-        facts=facts,
-        stages=(
-            Stage(
-                name="train",
-                engine="axolotl",
-                config=whole,
-                config_file=CONFIG_FILE,
-                data=data,
-                files=(
-                    Artifact(CONFIG_FILE, header(recipe) + yaml_text(whole)),
-                    Artifact(RECIPE_FILE, json.dumps(recipe.settings.plain(), indent=2, ensure_ascii=False) + "\n"),
-                    *shared_files,
-                ),
-                command=("axolotl", "train", f"{place.config_dir}/{CONFIG_FILE}", "--launcher", "torchrun"),
-                env=environment(recipe, place),
-                machines=runs_on,
-                shm_gib=min(8, max(1, runs_on.memory_gib // 4)),
-                model={"base": recipe.model.base, "revision": recipe.model.revision} if place.model_dir else None,
-            ),
-        ),
+    stage = Stage(
+        name="train",
+        engine="axolotl",
+        config=whole,
+        config_file=CONFIG_FILE,
+        data=data,
+        files=(Artifact(CONFIG_FILE, header(recipe) + yaml_text(whole)), recipe_file(recipe), *shared_files),
+        command=("axolotl", "train", f"{place.config_dir}/{CONFIG_FILE}", "--launcher", "torchrun"),
+        env=environment(recipe, place),
+        machines=runs_on,
+        shm_gib=shared_memory_gib(runs_on),
+        model={"base": recipe.model.base, "revision": recipe.model.revision} if place.model_dir else None,
     )
-
-
-def time_limit(recipe: Recipe) -> dict[str, float]:
-    """The recipe's time limit as the training process reads it, in seconds; nothing where there is none."""
-    stated = (recipe.settings.get("limits") or {}).get("time")
-    return {"time_limit_seconds": units.seconds(stated)} if stated else {}
+    return one_stage(recipe, place, stage)
 
 
 def environment(recipe: Recipe, place: Place) -> dict[str, str]:
-    """Environment of every training process."""
-    return {
+    """Environment of every process that Axolotl trains in."""
+    return common_environment(recipe, place) | {
         "AXOLOTL_DO_NOT_TRACK": "1",
         # Axolotl would start one for each core of the whole machine, the pod's share or not. 0 is none beside itself: the
         # few rows of a rehearsal are done before another process has started.
         "AXOLOTL_DATASET_NUM_PROC": str(machines(recipe).cpus) if place.accelerator else "0",
-        "NCCL_DEBUG": recipe.communication.nccl_debug,
-        "TENSORBOARD_LOGGING_DIR": f"{place.run_dir}/tensorboard",
         "TOKENIZERS_PARALLELISM": "false",
-        "TQDM_DISABLE": "1",
     }
 
 
@@ -255,7 +200,4 @@ def _owner(recipe: Recipe, key: str, sections: tuple[str, ...]) -> str:
 
 
 def header(recipe: Recipe) -> str:
-    return (
-        f"# Made by recipe-runner from the recipe `{recipe.name}` ({recipe.fingerprint}), for Axolotl 0.19.0.\n"
-        "# Change the recipe and render again; changes made here are lost.\n"
-    )
+    return made_by(recipe, f"Axolotl {catalog.AXOLOTL_VERSION}")

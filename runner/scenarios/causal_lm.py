@@ -8,7 +8,7 @@ from typing import Any
 from runner.plan import Place, Plan
 from runner.recipe.changes import Change
 from runner.recipe.recipe import Recipe
-from runner.scenarios import axolotl
+from runner.scenarios import axolotl, shared
 
 
 def translate(recipe: Recipe, place: Place) -> Plan:
@@ -67,19 +67,15 @@ def plain_text(recipe: Recipe) -> dict[str, Any]:
     data = recipe.data
     return {
         "kind": "plain-text",
-        "hub": data.hub,
-        "revision": data.revision,
-        "subset": data.subset,
-        "split": data.split,
+        **shared.source(recipe, data),
         "validation_split": data.validation_split,
-        "path": str(recipe.folder / data.path) if data.path else None,
         "validation_path": str(recipe.folder / data.validation_path) if data.validation_path else None,
         "validation_share": data.validation_share,
         "text": data.text,
         "seed": data.seed,
         "sequence_len": recipe.model.sequence_len,
         # So that preparing can say how many steps the blocks make.
-        "effective_batch_size": axolotl.effective_batch_size(recipe),
+        "effective_batch_size": shared.effective_batch_size(recipe),
         "epochs": recipe.train.epochs,
         "warmup_steps": recipe.train.warmup_steps,
         "eval_steps": recipe.train.eval_steps if validates(recipe) else None,

@@ -9,6 +9,7 @@ from runner import catalog
 from runner.catalog import ChatTemplate
 from runner.plan import Place
 from runner.recipe.recipe import Recipe
+from runner.scenarios import shared
 
 
 def marks(recipe: Recipe) -> ChatTemplate | None:
@@ -76,11 +77,7 @@ def data_source(recipe: Recipe) -> dict[str, Any]:
     """Where rows come from, how they are split, and what becomes of conversations, whatever is in them."""
     data = recipe.data
     return {
-        "hub": data.hub,
-        "revision": data.revision,
-        "subset": data.subset,
-        "split": data.split,
-        "path": str(recipe.folder / data.path) if data.path else None,
+        **shared.source(recipe, data),
         "system_prompt": data.system_prompt,
         # The marks, for counting tokens; ChatML's stand in where only the model's tokenizer knows its own.
         "marks": asdict(marks(recipe) or catalog.chat_template("chatml")),

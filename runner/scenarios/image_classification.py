@@ -6,12 +6,11 @@ Axolotl trains no images, so the engine is the runner's own `images`: transforme
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from runner.plan import Artifact, Place, Plan, Stage
 from runner.recipe.recipe import Recipe
-from runner.scenarios.axolotl import RECIPE_FILE, effective_batch_size, learning_rate, machines, time_limit
+from runner.scenarios import shared
 from runner.text import yaml_text
 
 CONFIG_FILE = "images.yaml"
@@ -19,55 +18,29 @@ MODULE = "runner.training.images"
 
 
 def translate(recipe: Recipe, place: Place) -> Plan:
-    runs_on = machines(recipe)
-    facts = {
-        "world_size": runs_on.world_size,
-        "effective_batch_size": effective_batch_size(recipe),
-        "base_learning_rate": recipe.train.learning_rate,
-        "learning_rate": learning_rate(recipe),
-    }
+    runs_on = shared.machines(recipe)
     config = {
         "model": {key: recipe.model[key] for key in ("architecture", "width", "image_size", "classes")},
         "data": images(recipe, place),
         "prepare": preparation(recipe),
         "trainer": trainer(recipe, place),
-        "recipe_runner": {
-            "name": recipe.name,
-            "fingerprint": recipe.fingerprint,
-            "run_dir": place.run_dir,
-            "recipe_file": f"{place.config_dir}/{RECIPE_FILE}",
-            "backend": "nccl" if place.accelerator else "gloo",
-            **facts,
-            **time_limit(recipe),
-        },
+        "recipe_runner": shared.run_facts(recipe, place),
     }
-    return Plan(
-        name=recipe.name,
-        scenario=recipe.scenario,
-        fingerprint=recipe.fingerprint,
-        place=place,
-        site=recipe.openshift,
-        code_from_git=recipe.code_from_git,
-        facts=facts,
-        stages=(
-            Stage(
-                name="train",
-                engine="images",
-                config=config,
-                config_file=CONFIG_FILE,
-                data=config["prepare"],
-                files=(
-                    Artifact(CONFIG_FILE, _header(recipe) + yaml_text(config)),
-                    Artifact(RECIPE_FILE, json.dumps(recipe.settings.plain(), indent=2, ensure_ascii=False) + "\n"),
-                ),
-                # torchrun reads the number of machines, their ranks and the master's address from PET_*.
-                command=("torchrun", "-m", MODULE, "--prepare", f"{place.config_dir}/{CONFIG_FILE}"),
-                env=environment(recipe, place),
-                machines=runs_on,
-                shm_gib=min(8, max(1, runs_on.memory_gib // 4)),
-            ),
-        ),
+    header = shared.made_by(recipe, "its own engine `images`")
+    stage = Stage(
+        name="train",
+        engine="images",
+        config=config,
+        config_file=CONFIG_FILE,
+        data=config["prepare"],
+        files=(Artifact(CONFIG_FILE, header + yaml_text(config)), shared.recipe_file(recipe)),
+        # torchrun reads the number of machines, their ranks and the master's address from PET_*.
+        command=("torchrun", "-m", MODULE, "--prepare", f"{place.config_dir}/{CONFIG_FILE}"),
+        env=environment(recipe, place),
+        machines=runs_on,
+        shm_gib=shared.shared_memory_gib(runs_on),
     )
+    return shared.one_stage(recipe, place, stage)
 
 
 def images(recipe: Recipe, place: Place) -> dict[str, Any]:
@@ -87,12 +60,8 @@ def preparation(recipe: Recipe) -> dict[str, Any]:
     data = recipe.data
     return {
         "kind": "images",
-        "hub": data.hub,
-        "revision": data.revision,
-        "subset": data.subset,
-        "split": data.split,
+        **shared.source(recipe, data),
         "test_split": data.test_split,
-        "path": str(recipe.folder / data.path) if data.path else None,
         "image_column": data.image_column,
         "label_column": data.label_column,
         "image_size": recipe.model.image_size,
@@ -110,7 +79,7 @@ def trainer(recipe: Recipe, place: Place) -> dict[str, Any]:
         "per_device_train_batch_size": train.micro_batch_size,
         "per_device_eval_batch_size": train.micro_batch_size,
         "gradient_accumulation_steps": train.gradient_accumulation_steps,
-        "learning_rate": learning_rate(recipe),
+        "learning_rate": shared.learning_rate(recipe),
         "lr_scheduler_type": train.lr_scheduler,
         "warmup_ratio": train.warmup_ratio,
         "weight_decay": train.weight_decay,
@@ -133,16 +102,4 @@ def trainer(recipe: Recipe, place: Place) -> dict[str, Any]:
 def environment(recipe: Recipe, place: Place) -> dict[str, str]:
     """Environment of every training process; W&B and MLflow put the curves under the recipe's name."""
     project = {"wandb": "WANDB_PROJECT", "mlflow": "MLFLOW_EXPERIMENT_NAME"}.get(recipe.train.report_to)
-    return {
-        "NCCL_DEBUG": recipe.communication.nccl_debug,
-        "TENSORBOARD_LOGGING_DIR": f"{place.run_dir}/tensorboard",
-        "TQDM_DISABLE": "1",
-        **({project: recipe.name} if project else {}),
-    }
-
-
-def _header(recipe: Recipe) -> str:
-    return (
-        f"# Made by recipe-runner from the recipe `{recipe.name}` ({recipe.fingerprint}), for its own engine `images`.\n"
-        "# Change the recipe and render again; changes made here are lost.\n"
-    )
+    return shared.common_environment(recipe, place) | ({project: recipe.name} if project else {})

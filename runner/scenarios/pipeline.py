@@ -13,7 +13,7 @@ from runner.recipe.architecture import parameters
 from runner.recipe.curriculum import AFTER, stage_of
 from runner.recipe.pipeline import TRAINED
 from runner.recipe.recipe import Recipe
-from runner.scenarios import axolotl, pipeline_data, sharding
+from runner.scenarios import axolotl, pipeline_data, sharding, shared
 from runner.scenarios import pipeline_numbers as numbers
 from runner.scenarios import pipeline_training as training
 from runner.text import yaml_text
@@ -38,7 +38,7 @@ class Length:
 def translate(recipe: Recipe, place: Place) -> Plan:
     builder = _Builder(recipe, place)
     stages = tuple(builder.stages())
-    batch = axolotl.machines(recipe).world_size * recipe.pretrain.micro_batch_size
+    batch = shared.machines(recipe).world_size * recipe.pretrain.micro_batch_size
     batch *= recipe.pretrain.gradient_accumulation_steps
     tokens = {length.name: length.tokens(batch) for length in curriculum(recipe)}
     return Plan(
@@ -50,7 +50,7 @@ def translate(recipe: Recipe, place: Place) -> Plan:
         code_from_git=recipe.code_from_git,
         stages=stages,
         facts={
-            "world_size": axolotl.machines(recipe).world_size,
+            "world_size": shared.machines(recipe).world_size,
             "parameters": parameters(recipe.model),
             "tokens": tokens,
             "tokens_in_all": sum(tokens.values()),
@@ -98,7 +98,7 @@ class _Builder:
 
     def _work(self, name: str, reads: Mapping[str, tuple[str, ...]], work: Mapping[str, Any]) -> Stage:
         """Work of the runner's own, on one machine without a GPU."""
-        here, machines = self.place.below(name), axolotl.machines(self.recipe)
+        here, machines = self.place.below(name), shared.machines(self.recipe)
         work = {**work, "run_dir": here.run_dir}
         text = json.dumps(work, indent=2, ensure_ascii=False) + "\n"
         return Stage(
@@ -120,10 +120,10 @@ class _Builder:
         self, kind: str, name: str, before: str, config: dict[str, Any], section: Mapping[str, Any], gated: bool
     ) -> Stage:
         """A stage that Axolotl trains, with the settings that every such stage has."""
-        recipe, here, machines = self.recipe, self.place.below(name), axolotl.machines(self.recipe)
+        recipe, here, machines = self.recipe, self.place.below(name), shared.machines(self.recipe)
         precision = numbers.precision(recipe, kind)
-        shared, shared_files = sharding.settings(recipe, here, machines, precision, section["max_grad_norm"])
-        whole = config | shared
+        split, split_files = sharding.settings(recipe, here, machines, precision, section["max_grad_norm"])
+        whole = config | split
         whole = axolotl.with_advanced(recipe, whole, kind, ("model", "speed", kind))
         wanted = tuple(gates.parse(text) for text in section.get("gates") or ()) if gated else ()
         stage = Stage(
@@ -134,13 +134,13 @@ class _Builder:
             data={},
             files=(
                 Artifact(axolotl.CONFIG_FILE, axolotl.header(recipe) + yaml_text(whole)),
-                Artifact(axolotl.RECIPE_FILE, json.dumps(recipe.settings.plain(), indent=2, ensure_ascii=False) + "\n"),
-                *shared_files,
+                shared.recipe_file(recipe),
+                *split_files,
             ),
             command=("axolotl", "train", f"{here.config_dir}/{axolotl.CONFIG_FILE}", "--launcher", "torchrun"),
             env=axolotl.environment(recipe, here),
             machines=machines,
-            shm_gib=min(64, max(1, machines.memory_gib // 4)),
+            shm_gib=shared.shared_memory_gib(machines, most=64),
             folder=name,
             reads={"data": _files_of(kind, config), before: ()},
             gates=wanted,

@@ -8,6 +8,7 @@ from typing import Any
 from runner import catalog
 from runner.plan import Place
 from runner.recipe.recipe import Recipe, Settings
+from runner.scenarios import shared
 
 
 def everything(recipe: Recipe, place: Place, lengths: list[tuple[int, int]]) -> dict[str, Any]:
@@ -35,7 +36,7 @@ def everything(recipe: Recipe, place: Place, lengths: list[tuple[int, int]]) -> 
 def text(recipe: Recipe) -> dict[str, Any]:
     data = recipe.data
     return {
-        **_source(recipe, data),
+        **shared.source(recipe, data),
         "packed": str(recipe.folder / data.packed) if data.packed else None,
         "column": data.column,
         "limit": data.limit,
@@ -66,7 +67,7 @@ def conversations(recipe: Recipe, data: Settings, sequence_len: int) -> dict[str
     """What `runner.execute.data.chat` must prepare."""
     return {
         "kind": "chat",
-        **_source(recipe, data),
+        **shared.source(recipe, data),
         "question": data.question,
         "answer": data.answer,
         "system_prompt": data.system_prompt,
@@ -82,7 +83,7 @@ def preferences(recipe: Recipe) -> dict[str, Any]:
     data = recipe.dpo.data
     return {
         "kind": "preferences",
-        **_source(recipe, data),
+        **shared.source(recipe, data),
         "prompt": data.prompt,
         "chosen": data.chosen,
         "rejected": data.rejected,
@@ -114,14 +115,4 @@ def first_weights(recipe: Recipe, place: Place) -> dict[str, Any]:
         },
         "parameters": recipe.model_facts.parameters,
         "dtype": "float32" if model.precision == "fp32" or model.master_weights != "bf16" else "bfloat16",
-    }
-
-
-def _source(recipe: Recipe, data: Settings) -> dict[str, Any]:
-    return {
-        "hub": data.hub,
-        "revision": data.revision,
-        "subset": data.subset,
-        "split": data.split,
-        "path": str(recipe.folder / data.path) if data.path else None,
     }

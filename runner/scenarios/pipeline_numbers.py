@@ -6,7 +6,7 @@ from typing import Any
 
 from runner import catalog
 from runner.recipe.recipe import Recipe
-from runner.scenarios import axolotl
+from runner.scenarios import axolotl, shared
 
 # Axolotl 0.19.0 hands FP8 to its own trainer alone, which DPO does not use; and an adapter sits beside frozen weights,
 # whose products FP8 would have to convert anew at every step.
@@ -56,7 +56,7 @@ def faster(recipe: Recipe, kind: str) -> dict[str, Any]:
 
 
 def _fsdp(recipe: Recipe) -> bool:
-    return axolotl.machines(recipe).world_size > 1 and recipe.distribution in ("auto", "fsdp")
+    return shared.machines(recipe).world_size > 1 and recipe.distribution in ("auto", "fsdp")
 
 
 def optimizer(recipe: Recipe, wanted: str) -> str:
@@ -70,5 +70,5 @@ def master_weights(recipe: Recipe, kind: str) -> str:
         return "fp32"
     if kind == "lora":
         return "bf16"
-    several = axolotl.machines(recipe).world_size > 1
+    several = shared.machines(recipe).world_size > 1
     return {"auto": "fp32" if several else "bf16"}.get(recipe.model.master_weights, recipe.model.master_weights)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from runner.plan import Place
 from runner.recipe.pipeline import stage_names
 from runner.recipe.recipe import Recipe, Settings
-from runner.scenarios import axolotl, conversations
+from runner.scenarios import axolotl, conversations, shared
 from runner.scenarios import pipeline_numbers as numbers
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 LORA_KERNELS = ("lora_qkv_kernel", "lora_o_kernel", "lora_mlp_kernel", "lora_embedding_kernel")
 
 
-def shared(recipe: Recipe, place: Place, kind: str, name: str, before: str, section: Settings) -> dict[str, Any]:
+def alike(recipe: Recipe, place: Place, kind: str, name: str, before: str, section: Settings) -> dict[str, Any]:
     """What all four kinds say alike. before: the stage whose model this one starts from."""
     here = place.below(name)
     config: dict[str, Any] = {
@@ -53,12 +53,12 @@ def shared(recipe: Recipe, place: Place, kind: str, name: str, before: str, sect
 
 def plugin(recipe: Recipe, place: Place, name: str, section: Settings) -> dict[str, Any]:
     """What the runner's plugin is told."""
-    here, world_size = place.below(name), axolotl.machines(recipe).world_size
+    here, world_size = place.below(name), shared.machines(recipe).world_size
     return {
         "name": f"{recipe.name}-{name}",
         "fingerprint": recipe.fingerprint,
         "run_dir": here.run_dir,
-        "recipe_file": f"{here.config_dir}/{axolotl.RECIPE_FILE}",
+        "recipe_file": f"{here.config_dir}/{shared.RECIPE_FILE}",
         "backend": "nccl" if place.accelerator else "gloo",
         "world_size": world_size,
         "effective_batch_size": section.micro_batch_size * section.gradient_accumulation_steps * world_size,
@@ -72,7 +72,7 @@ def plugin(recipe: Recipe, place: Place, name: str, section: Settings) -> dict[s
 
 def _time_limit(recipe: Recipe, place: Place, name: str) -> dict[str, Any]:
     """The recipe's time limit, which all stages share, and where the earlier ones note what they have used of it."""
-    limit = axolotl.time_limit(recipe)
+    limit = shared.time_limit(recipe)
     stages = stage_names(recipe)[2:]  # those that train something
     earlier = [place.below(stage).run_dir for stage in stages[: stages.index(name)]]
     return limit | ({"time_limit_earlier": earlier} if limit and earlier else {})
@@ -82,7 +82,7 @@ def pretraining(recipe: Recipe, place: Place, length: Length, before: str) -> di
     """One context length. Every length has the whole schedule; the plugin gives it its blocks, begins where the one
     before ended, with its optimizer, and ends at its own last step."""
     train = recipe.pretrain
-    config = shared(recipe, place, "pretrain", length.name, before, train)
+    config = alike(recipe, place, "pretrain", length.name, before, train)
     blocks = {
         "folder": f"{place.data_dir}/blocks",
         "sequence_len": length.sequence_len,
@@ -143,7 +143,7 @@ def _by_epoch(section: Settings) -> dict[str, Any]:
 def sft(recipe: Recipe, place: Place, before: str) -> dict[str, Any]:
     section = recipe.sft
     return {
-        **shared(recipe, place, "sft", "sft", before, section),
+        **alike(recipe, place, "sft", "sft", before, section),
         **_conversations(recipe, place, "sft"),
         **_by_epoch(section),
         "sequence_len": section.sequence_len,
@@ -158,7 +158,7 @@ def dpo(recipe: Recipe, place: Place, before: str) -> dict[str, Any]:
     section = recipe.dpo
 
     return {
-        **shared(recipe, place, "dpo", "dpo", before, section),
+        **alike(recipe, place, "dpo", "dpo", before, section),
         "rl": "dpo",
         "dpo_loss_type": [section.loss],
         "rl_beta": section.beta,
@@ -180,7 +180,7 @@ def dpo(recipe: Recipe, place: Place, before: str) -> dict[str, Any]:
 def lora(recipe: Recipe, place: Place, before: str) -> dict[str, Any]:
     section = recipe.lora
     return {
-        **shared(recipe, place, "lora", "lora", before, section),
+        **alike(recipe, place, "lora", "lora", before, section),
         **_conversations(recipe, place, "lora"),
         **_by_epoch(section),
         "sequence_len": section.sequence_len,

@@ -40,18 +40,18 @@ mkdir -p "$OUTPUT_DIR" && [[ -w "$OUTPUT_DIR" ]] || refuse "the results folder $
 export CUDA_VISIBLE_DEVICES="$GPUS"
 # Find the programs that were installed beside that Python.
 PATH="$(cd "$(dirname "$(command -v "$PYTHON")")" && pwd):$PATH"
-# Send no usage figures to Axolotl's makers.
-export AXOLOTL_DO_NOT_TRACK=1
-# How many processes tokenise the rows.
-export AXOLOTL_DATASET_NUM_PROC=16
 # How much NVIDIA's communication library writes to the log.
 export NCCL_DEBUG=WARN
 # Where the curves go.
 export TENSORBOARD_LOGGING_DIR=/shared/models/gemma/tensorboard
-# Keep the tokenizer from starting threads of its own in every process.
-export TOKENIZERS_PARALLELISM=false
 # No progress bars in the log.
 export TQDM_DISABLE=1
+# Send no usage figures to Axolotl's makers.
+export AXOLOTL_DO_NOT_TRACK=1
+# How many processes tokenise the rows.
+export AXOLOTL_DATASET_NUM_PROC=16
+# Keep the tokenizer from starting threads of its own in every process.
+export TOKENIZERS_PARALLELISM=false
 # torchrun reads the next five: how many machines there are,
 export PET_NNODES=2
 # which of them this one is,
