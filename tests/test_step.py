@@ -328,10 +328,13 @@ def test_a_changed_threshold_is_another_gate_and_the_same_stage():
 
 def test_a_stages_file_says_nothing_of_later_stages():
     def files(*options):
-        return {
-            stage.name: next(file.text for file in stage.files if file.path == plan_file.FILE)
-            for stage in whole(*options).stages
-        }
+        found = {}
+        for stage in whole(*options).stages:
+            value = json.loads(next(file.text for file in stage.files if file.path == plan_file.FILE))
+            # The whole recipe's, which decides nothing here.
+            value["stages"][-1]["config"].get("recipe_runner", {}).pop("fingerprint", None)
+            found[stage.name] = value
+        return found
 
     before, after = files(), files("dpo.beta=0.2", "dpo.gates.0=preference_accuracy >= 0.7")
     assert [name for name in before if before[name] != after[name]] == ["dpo", "lora"]
