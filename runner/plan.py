@@ -25,7 +25,8 @@ class Place:
     prepared: whether data, and the model where there is one, lie ready before training starts, which then needs no network.
     model_dir: where the base model lies once it has been fetched; None where training fetches it from the hub itself.
     run_key: names the checkpoints of one recipe, where nobody looks after the run folder: training goes on from what it
-    finds there, and must not go on from those of the recipe as it was before it changed.
+    finds there, and must not go on from those of the recipe as it was before it changed. run_keys: of several stages
+    each one's own, by its folder, so that a change begins only those stages anew that it concerns.
     """
 
     config_dir: str
@@ -36,6 +37,7 @@ class Place:
     prepared: bool = False
     model_dir: str | None = None
     run_key: str = ""
+    run_keys: Mapping[str, str] = field(default_factory=dict)
 
     def below(self, folder: str) -> Place:
         """This place for one stage of several: configs, results and scratch in folders of its own, data shared."""
@@ -46,6 +48,7 @@ class Place:
             config_dir=f"{self.config_dir}/{folder}",
             run_dir=f"{self.run_dir}/{folder}",
             scratch_dir=f"{self.scratch_dir}/{folder}",
+            run_key=self.run_keys.get(folder, self.run_key),
         )
 
     @property
@@ -108,6 +111,8 @@ class Stage:
     env: environment of every process. shm_gib: shared memory that the data loader and NCCL may use, GiB.
     folder: where its files and results lie, below the plan's; empty where the plan has one stage.
     reads: the stages whose results it reads, each with the beginnings of the files' names; () means all of them.
+    parts: of a stage whose results are read apart, each part by its folder, with the names of the settings that it is made from.
+    keys: a hash of all that its results depend on, under "", and one for each part (see `runner.inputs.keys`).
     gates, evaluation: what it must prove, and how that is measured, read by `runner.execute.evaluate`.
     model: what must be fetched into `place.model_dir` first (`base`, `revision`); None where there is nothing to fetch.
     needs: bytes of `gpu_memory` on each GPU and of `memory` on each machine by estimate; empty where none was made.
@@ -125,6 +130,8 @@ class Stage:
     shm_gib: int
     folder: str = ""
     reads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    keys: Mapping[str, str] = field(default_factory=dict)
     gates: tuple[Gate, ...] = ()
     evaluation: Mapping[str, Any] = field(default_factory=dict)
     model: Mapping[str, Any] | None = None

@@ -25,6 +25,8 @@ FLOORS = {
     "runner.catalog": 0,
     "runner.problem": 0,
     "runner.plan": 0,
+    "runner.plan_file": 0,
+    "runner.inputs": 0,
     "runner.names": 0,
     "runner.text": 0,
     "runner.files": 0,

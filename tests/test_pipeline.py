@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import shutil
+import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,7 @@ import pytest
 import yaml
 
 from runner import catalog
-from runner.execute import order, stages
+from runner.execute import order, rehearse_pipeline, stages
 from runner.execute.order import Selection
 from runner.plan import Place
 from runner.problem import Stop
@@ -21,6 +23,7 @@ from runner.recipe.check import load
 from runner.scenarios import translate
 from runner.targets import kubernetes
 from runner.targets import render as render_plan
+from tests.cluster.pods import once, operate, pods
 from tests.conftest import ROOT
 from tests.test_axolotl_settings import axolotl as judged_by_axolotl
 from tests.test_axolotl_settings import unknown_keys
@@ -761,3 +764,77 @@ def test_another_checkpoint_is_measured_and_opens_no_gate(rehearsed, recipe_comm
     assert recipe_command("gate", SEVEN_B, "sft", "--run", out).returncode == 1
     assert recipe_command("evaluate", SEVEN_B, "sft", "--run", out).returncode == 0
     assert recipe_command("gate", SEVEN_B, "sft", "--run", out).returncode == 0
+
+
+# The whole way on a claim: what the manifests' own commands do, with config maps of the rehearsal in the place of theirs
+
+
+def config_map(folder: Path, models: Path, stage: str, *options: str) -> dict[str, Path]:
+    """The mounts of a stage's pods: the claim, and the files that a rehearsal's stage has in its config map."""
+    recipe, _, _ = load(SEVEN_B, from_options(options))
+    home = folder / f"config-{len(list(folder.iterdir()))}"
+    place = Place(str(home), str(models / "seven-b" / "data"), str(models / "seven-b"), str(folder / "s"), False)
+    changed, _ = rehearse_pipeline.substituted(recipe, None)
+    (found,) = (one for one in translate(changed, replace(place, run_key="k")).stages if one.name == stage)
+    for file in found.files:
+        (home / stage).mkdir(parents=True, exist_ok=True)
+        (home / stage / file.path).write_text(file.text, encoding="utf-8")
+    return {f"/etc/recipe-runner/{stage}": home / stage, "/shared/models": models}
+
+
+def rendered(stage: str, file: str) -> dict:
+    return yaml.safe_load(next(one.text for one in render_plan(plan_of()) if one.path == f"{stage}/{file}"))
+
+
+def test_the_gate_jobs_own_command_measures_and_opens_on_the_claim(rehearsed, tmp_path):
+    models = tmp_path / "models"
+    shutil.copytree(rehearsed[0], models / "seven-b")
+    record = models / "seven-b" / "sft" / "evaluation.json"
+    record.unlink()
+    # The next stage's pod comes too early, and looks for itself.
+    (early,) = pods(rendered("dpo", "pytorchjob.yaml"), config_map(tmp_path, models, "dpo"), tmp_path / "early")
+    early.start()
+    assert early.process.wait(120) == 1
+    assert "The gate after `sft` is closed, and `dpo` does not start." in early.text
+    done = once(rendered("sft", "gate.yaml"), config_map(tmp_path, models, "sft"), tmp_path / "gate")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1] == "The gate after `sft` is open." and "perplexity" in done.stdout
+    assert math.isfinite(json.loads(record.read_text("utf-8"))["metrics"]["perplexity"])
+    (late,) = pods(rendered("dpo", "pytorchjob.yaml"), config_map(tmp_path, models, "dpo"), tmp_path / "late")
+    late.start()
+    assert late.process.wait(120) == 0 and "dpo: done already" in late.text
+    strict = config_map(tmp_path, models, "sft", "sft.gates.0=perplexity < 0.5")
+    shut = once(rendered("sft", "gate.yaml"), strict, tmp_path / "strict")
+    assert shut.returncode == 1
+    assert "MISSED: it misses the threshold" in shut.stdout
+    assert shut.stdout.splitlines()[-1] == "The gate after `sft` is closed."
+
+
+@pytest.fixture
+def short_path():
+    """A socket's name holds 107 characters, and multiprocessing puts its sockets below a pod's TMPDIR."""
+    with tempfile.TemporaryDirectory(prefix="pods-") as folder:
+        yield Path(folder)
+
+
+@pytest.mark.long
+def test_stages_trained_by_their_jobs_own_commands_pass_their_gates(short_path):
+    tmp_path = short_path
+    models, said = tmp_path / "models", {}
+    models.mkdir()
+    for stage in ("data", "init", *TRAINED[:3], "sft"):
+        job, mounts = rendered(stage, "pytorchjob.yaml"), config_map(tmp_path, models, stage)
+        # One process here, where the recipe has eight; the config map is the one of a single one.
+        job["spec"]["nprocPerNode"] = "1"
+        (pod,) = pods(job, mounts, tmp_path / "pods" / stage)
+        operate(job, [pod], lambda: None, timeout=400)
+        said[stage] = pod.text
+        state = json.loads((models / "seven-b" / stage / "stage.json").read_text("utf-8"))
+        assert state["status"] == "finished" and state["outputs"] and state["keys"][""], stage
+        if stage == TRAINED[2]:
+            done = once(rendered(stage, "gate.yaml"), mounts, tmp_path / "gate")
+            assert done.returncode == 0, done.stdout + done.stderr
+    checkpoints = list((models / "seven-b" / "pretrain-512" / "checkpoints").iterdir())
+    key = json.loads((models / "seven-b" / "pretrain-512" / "stage.json").read_text("utf-8"))["keys"][""]
+    assert [folder.name for folder in checkpoints] == [key]
+    assert "sft: starting" in said["sft"]

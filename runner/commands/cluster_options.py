@@ -42,15 +42,29 @@ def find_job(cluster: Any, plan: Plan, stage: Stage) -> dict[str, Any]:
 
 
 def chosen(cluster: Any, plan: Plan, name: str | None) -> Stage:
-    """The stage that is meant: by name, else the first unfinished one."""
-    from runner.execute.cluster.jobs import choose, names
-    from runner.execute.cluster.state import FINISHED, ended
+    """The stage that is meant: by name, else the one that is not done yet, else the last."""
+    from runner.execute.cluster import jobs, steps
 
-    def finished(stage: Stage) -> bool:
-        jobs = (cluster.get(kind, plan.site["namespace"], named) for kind, named in names(plan, stage) if kind != "Job")
-        return any(job is not None and ended(job) == FINISHED for job in jobs)
+    if name is not None:
+        return jobs.named(plan, name)
+    if len(plan.stages) == 1:
+        return plan.stages[0]
+    step = steps.current(steps.steps(cluster, plan))
+    return step.stage if step else plan.stages[-1]
 
-    return choose(plan, name, finished)
+
+def job_at_work(cluster: Any, plan: Plan, name: str | None) -> dict[str, Any]:
+    """The job that a person who looks means: of the stage `name`, else of the step that is not done yet.
+
+    Raises Stop where there is none.
+    """
+    from runner.execute.cluster import steps
+
+    if name is None and len(plan.stages) > 1:
+        step = steps.current(steps.steps(cluster, plan))
+        if step is not None and step.job is not None:
+            return step.job
+    return find_job(cluster, plan, chosen(cluster, plan, name))
 
 
 def confirm(yes: bool):

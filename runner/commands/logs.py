@@ -23,8 +23,7 @@ def logs(path: str, sets: tuple[str, ...], stage: str | None, node: int, follow:
 
     plan = shared.open_plan(path, sets)
     cluster = connect()
-    chosen = shared.chosen(cluster, plan, stage)
-    job = shared.find_job(cluster, plan, chosen)
+    job = shared.job_at_work(cluster, plan, stage)
     if follow:
         meta = job["metadata"]
         reading.follow(cluster, lambda: cluster.get(job["kind"], meta["namespace"], meta["name"]), node, say)

@@ -15,12 +15,23 @@ from runner.problem import Stop
 @run_option
 @click.option("--by", required=True, metavar="NAME", help="Who takes the responsibility.")
 @click.option("--reason", required=True, metavar="TEXT", help="Why the gate is overruled.")
-def promote(path: str, stage: str, sets: tuple[str, ...], run_dir: str | None, by: str, reason: str) -> None:
+@click.option("--cluster", "on_cluster", is_flag=True, help="The run on the cluster of your kubeconfig.")
+def promote(
+    path: str, stage: str, sets: tuple[str, ...], run_dir: str | None, by: str, reason: str, on_cluster: bool
+) -> None:
     """Let a stage of a pipeline pass in spite of its closed gate; who, when, why and what it missed are kept."""
     from runner.execute import opening, recorded
 
     if not by.strip() or not reason.strip():
         raise Stop("A promotion needs a name and a reason.", "--by NAME --reason TEXT", code=2)
+    if on_cluster:
+        from runner.commands import cluster_options as shared
+        from runner.execute.cluster import jobs, promoting
+        from runner.execute.cluster.connect import connect
+
+        plan = shared.open_plan(path, sets)
+        promoting.promote(connect(), plan, jobs.named(plan, stage), by.strip(), reason.strip(), say)
+        return
     recipe, _ = open_recipe(path, sets)
     run = opening.run_of(recipe, run_dir)
     plan = opening.plan_of(recipe, run)

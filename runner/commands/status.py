@@ -18,10 +18,8 @@ from runner.commands.options import say, set_option
 def status(path: str | None, sets: tuple[str, ...], stage: str | None, namespace: str | None) -> None:
     """Say how far a recipe's job is and why it does not start; without RECIPE, all jobs of recipe-runner."""
     from runner.execute.cluster.connect import connect
-    from runner.execute.cluster.follow import line
     from runner.execute.cluster.jobs import KIND
     from runner.execute.cluster.state import look
-    from runner.execute.cluster.why import log_reader, reasons
 
     if path is None:
         cluster = connect()
@@ -33,23 +31,42 @@ def status(path: str | None, sets: tuple[str, ...], stage: str | None, namespace
     else:
         plan = shared.open_plan(path, sets)
         cluster = connect()
-        stages = [shared.chosen(cluster, plan, stage)] if stage or len(plan.stages) == 1 else plan.stages
-        jobs = [shared.find_job(cluster, plan, one) for one in stages if stage or _there(cluster, plan, one, stages)]
+        if len(plan.stages) > 1:
+            return _steps(cluster, plan, stage)
+        jobs = [shared.find_job(cluster, plan, shared.chosen(cluster, plan, stage))]
     for job in jobs:
         state = look(cluster, job)
-        say(f"{state.name}: {line(state)}")
-        for reason in reasons(state, log_reader(cluster, state)):
-            say(f"  {reason}")
+        _show(cluster, state.name, state)
 
 
-def _there(cluster, plan, stage, stages) -> bool:
-    """Of several stages only those that have been sent are shown; a single one must be there."""
-    from runner.execute.cluster.jobs import names
+def _show(cluster, name, state) -> None:
+    from runner.execute.cluster.follow import line
+    from runner.execute.cluster.why import log_reader, reasons
 
-    if len(stages) == 1 or any(cluster.get(kind, plan.site["namespace"], name) for kind, name in names(plan, stage)):
-        return True
-    say(f"{stage.name}: not sent yet")
-    return False
+    say(f"{name}: {line(state)}")
+    for reason in reasons(state, log_reader(cluster, state)):
+        say(f"  {reason}")
+
+
+def _steps(cluster, plan, only) -> None:
+    """Every stage of a pipeline and every gate, or those of one stage."""
+    from runner.execute.cluster import jobs, steps
+    from runner.execute.cluster.state import ENDED, FAILED, look
+
+    if only:
+        jobs.named(plan, only)
+    for step in steps.steps(cluster, plan):
+        name = f"{step.stage.name} gate" if step.of_gate else step.stage.name
+        if only not in (None, step.stage.name):
+            continue
+        if step.of_gate and step.state in (*ENDED, steps.PROMOTED):
+            say(f"{name}: {'closed' if step.state == FAILED else 'open'}")
+            for text in (*steps.table(cluster, step), *steps.promotion(step.job).splitlines()):
+                say(f"  {text}")
+        elif step.state in (steps.UNDER_WAY, FAILED):
+            _show(cluster, name, look(cluster, step.job))
+        else:
+            say(f"{name}: {step.state}")
 
 
 def _with_kind(jobs, kind):

@@ -13,7 +13,11 @@ from runner.commands.options import recipe_path, say, set_option
 @set_option
 @shared.stage_option
 def stop(path: str, sets: tuple[str, ...], stage: str | None) -> None:
-    """End a recipe's job and delete it. Results and checkpoints stay on the claim."""
+    """End a recipe's job and delete it. Results and checkpoints stay on the claim.
+
+    Of a pipeline the step that is not done, a stage or the gate after it; with --stage the stage and its gate.
+    """
+    from runner.execute.cluster import steps
     from runner.execute.cluster.connect import connect
     from runner.execute.cluster.jobs import names
     from runner.problem import Stop
@@ -22,8 +26,13 @@ def stop(path: str, sets: tuple[str, ...], stage: str | None) -> None:
     cluster = connect()
     chosen = shared.chosen(cluster, plan, stage)
     space, plan_of = plan.site["namespace"], plan.only(chosen)
+    wanted = list(names(plan, chosen))
+    if stage is None and len(plan.stages) > 1:
+        # What is done stays on the cluster, which shows by it how far all is.
+        step = steps.current(steps.steps(cluster, plan))
+        wanted = [(kind, name) for kind, name in wanted if step and (kind == "Job") == step.of_gate]
     ended = []
-    for kind, name in names(plan, chosen):
+    for kind, name in wanted:
         job = cluster.get(kind, space, name)
         if job is None:
             continue

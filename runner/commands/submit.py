@@ -23,15 +23,23 @@ from runner.commands.options import recipe_path, say, set_option
 def submit(
     path: str, sets: tuple[str, ...], stage: str | None, dry_run: bool, yes: bool, follow: bool, target: str | None
 ) -> None:
-    """Send a recipe to the cluster of your kubeconfig. Sending it twice changes nothing."""
+    """Send a recipe to the cluster of your kubeconfig. Sending it twice changes nothing.
+
+    Of a pipeline the first step that is not done: a stage, or the gate after it.
+    """
     from runner.execute.cluster.connect import connect
     from runner.execute.cluster.follow import follow as watch
     from runner.execute.cluster.jobs import sent
+    from runner.execute.cluster.steps import choose
     from runner.execute.cluster.submit import submit as send
 
     plan = shared.open_plan(path, sets)
     cluster = connect()
-    what = sent(plan, shared.chosen(cluster, plan, stage), target)
+    if len(plan.stages) > 1:
+        step = choose(cluster, plan, stage)
+        what = sent(plan, step.stage, target, step.of_gate)
+    else:
+        what = sent(plan, shared.chosen(cluster, plan, stage), target)
     send(cluster, what, say, shared.confirm(yes), dry_run)
     if follow and not dry_run:
         with shared.live() as show:

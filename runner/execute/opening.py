@@ -32,7 +32,8 @@ def run_of(recipe: Recipe, given: str | None) -> RunFolder:
     if not there:
         raise Stop(
             f"`{given}` is not a run folder." if given else f"There is no run of `{recipe.name}` below `{ROOT}/`.",
-            "`recipe rehearse` and `recipe run` make one; name another with `--run DIR`.",
+            "`recipe rehearse` and `recipe run` make one; name another with `--run DIR`. "
+            "A run on the cluster is shown by `recipe status`, and promoted with `recipe promote --cluster`.",
         )
     newest = max(there, key=lambda run: (run.path / STATE_FILE).stat().st_mtime)
     return RunFolder(newest.path, (read_json(newest.path / STATE_FILE) or {}).get("kind", "run"))

@@ -57,7 +57,7 @@ def carry_out(plan: Plan, run: RunFolder, chosen: Selection, tell: Tell, watch: 
 
 
 def _before(plan: Plan, run: RunFolder, stage: Stage, tell: Tell) -> None:
-    """The stages that this one builds on are finished, and the last gate before it is open."""
+    """Raises Stop where a stage that this one builds on is not finished, or the last gate before it is closed."""
     for name in stage.reads:
         before = _named(plan, name)
         if not StageFolder(plan, before).finished:
@@ -66,42 +66,50 @@ def _before(plan: Plan, run: RunFolder, stage: Stage, tell: Tell) -> None:
                 f"Run it first: `--from {name}`, or leave out `--stage` and `--from`.",
             )
     guard = guard_of(plan, stage)
-    if guard is None:
-        return
-    verdicts = recorded.verdicts(plan, run, guard)
-    if gates.passed(verdicts):
-        return
-    if promotion := recorded.promotion(plan, run, guard):
-        for line in recorded.promotion_lines(promotion):
-            tell(line)
-        return
-    raise Stop(_closed(guard, verdicts, f"`{stage.name}` does not start"))
+    if guard is not None and not opened(plan, run, guard, tell):
+        raise Stop(closed(guard, recorded.verdicts(plan, run, guard), f"`{stage.name}` does not start"))
 
 
 def _stage(plan: Plan, run: RunFolder, stage: Stage, tell: Tell, watch: Watch) -> None:
     folder, decision = StageFolder(plan, stage), one(plan, stage)
-    if decision.action == "again":
-        tell(f"{decision}")
-        folder.clear()
     if decision.action == "keep":
         tell(f"{stage.name}: done already")
     else:
-        _run(plan, folder, decision, tell, watch)
+        begin(plan, folder, decision, tell)
+        _run(plan, folder, watch)
+        for line in finish(plan, folder):
+            tell(f"  {line}")
     if stage.gates:
         _gate(plan, run, stage, tell)
 
 
-def _run(plan: Plan, folder: StageFolder, decision: Decision, tell: Tell, watch: Watch) -> None:
+def begin(plan: Plan, folder: StageFolder, decision: Decision, tell: Tell) -> None:
+    """Makes the stage's folder ready: what other inputs have left goes, and what it is made from is on record."""
     stage = folder.stage
+    if decision.action == "again":
+        tell(f"{decision}")
+        folder.clear()
     _time_left(plan, stage)
     tell(f"{stage.name}: {'going on' if decision.action == 'go on' else 'starting'}; log in {folder.path}/train.log")
-    folder.mark("running", inputs=inputs(plan, stage), outputs=None)
+    folder.mark("running", inputs=inputs(plan, stage), keys=dict(stage.keys), outputs=None)
     (folder.path / "training_summary.json").unlink(missing_ok=True)
+
+
+def _run(plan: Plan, folder: StageFolder, watch: Watch) -> None:
+    stage = folder.stage
     try:
         with watch() as progress:
             launch(stage, plan.place_of(stage), progress)
     except Stop as stop:
         raise Stop(f"The stage `{stage.name}` has failed. {stop.text}") from None
+
+
+def finish(plan: Plan, folder: StageFolder) -> Iterable[str]:
+    """Puts on record what a stage has left, once that is sure to be whole; gives what there is to tell.
+
+    Raises Stop where results are missing, or weights do not load.
+    """
+    stage = folder.stage
     if stage.engine != "runner" and not isinstance(read_json(folder.path / "training_summary.json"), dict):
         raise Stop(f"The stage `{stage.name}` ended without an error and without its results.")
     if stage.name != "data":
@@ -110,8 +118,7 @@ def _run(plan: Plan, folder: StageFolder, decision: Decision, tell: Tell, watch:
         raise early
     shutil.rmtree(plan.place_of(stage).scratch_dir, ignore_errors=True)
     folder.mark("finished", outputs=folder.outputs())
-    for line in _told(folder):
-        tell(f"  {line}")
+    return _told(folder)
 
 
 def _time_left(plan: Plan, stage: Stage) -> None:
@@ -164,16 +171,22 @@ def _gate(plan: Plan, run: RunFolder, stage: Stage, tell: Tell) -> None:
     tell(f"{stage.name}: gate")
     for line in gates.table(verdicts):
         tell(f"  {line}")
-    if gates.passed(verdicts):
-        return
-    if promotion := recorded.promotion(plan, run, stage):
-        for line in recorded.promotion_lines(promotion):
-            tell(f"  {line}")
-        return
-    raise Stop(_closed(stage, verdicts, "nothing after it starts"))
+    if not opened(plan, run, stage, lambda line: tell(f"  {line}")):
+        raise Stop(closed(stage, verdicts, "nothing after it starts"))
 
 
-def _closed(stage: Stage, verdicts: list[gates.Verdict], consequence: str) -> str:
+def opened(plan: Plan, run: RunFolder, stage: Stage, tell: Tell) -> bool:
+    """Whether the gate after a stage is open, by what is on record or by a person's word, which is told."""
+    if gates.passed(recorded.verdicts(plan, run, stage)):
+        return True
+    promotion = recorded.promotion(plan, run, stage)
+    for line in recorded.promotion_lines(promotion) if promotion else ():
+        tell(line)
+    return promotion is not None
+
+
+def closed(stage: Stage, verdicts: list[gates.Verdict], consequence: str, where: str = "") -> str:
+    """What a closed gate says. where: the option of `recipe promote` that names where the run lives."""
     missed = "\n".join(
         f"  {verdict.metric}: wanted {verdict.wanted}, got {verdict.got}: {verdict.why}"
         for verdict in verdicts
@@ -181,7 +194,8 @@ def _closed(stage: Stage, verdicts: list[gates.Verdict], consequence: str) -> st
     )
     return (
         f"The gate after `{stage.name}` is closed, and {consequence}. It missed:\n{missed}\n"
-        f"Look at the stage's log and curves. A person may overrule: recipe promote RECIPE {stage.name} --by NAME --reason TEXT"
+        f"Look at the stage's log and curves. A person may overrule: "
+        f"recipe promote RECIPE {stage.name}{where} --by NAME --reason TEXT"
     )
 
 

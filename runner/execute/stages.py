@@ -5,42 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from runner.files import read_json, write_json
+from runner.inputs import learned_from, without_place
 from runner.names import content_hash
 from runner.plan import Plan, Stage
 from runner.problem import Stop
 
 STATE_FILE = "stage.json"
-
-# Settings of an engine that change what is shown, kept or how fast, and not what is learned.
-NEUTRAL = {
-    "logging_steps",
-    "save_total_limit",
-    "dataset_prepared_path",
-    "dataloader_num_workers",
-    "use_tensorboard",
-    "use_wandb",
-    "use_mlflow",
-    "wandb_project",
-    "mlflow_experiment_name",
-    "recipe_runner.fingerprint",
-    "recipe_runner.name",
-    "recipe_runner.persistent_workers",
-    "recipe_runner.time_limit_seconds",
-    "recipe_runner.time_limit_earlier",
-    "run_dir",
-    "out",
-}
-# Where text is cleaned changes no document.
-NEUTRAL_PARTS = ("cleaning.",)
-# What of the data stage later stages read; the cleaned text itself is large, and nothing reads it again.
-DATA_RESULTS = ("tokenizer", "blocks", "sft", "dpo", "lora")
 
 
 @dataclass(frozen=True)
@@ -77,17 +54,23 @@ class StageFolder:
 
     def outputs(self) -> dict[str, str]:
         """SHA-256 of every file that the stage has left for others, by its name below `results`."""
-        homes = [self.results / name for name in DATA_RESULTS] if self.stage.name == "data" else [self.model]
+        # The cleaned text itself is large, and nothing reads it again.
+        homes = [self.results / name for name in self.stage.parts] if self.stage.name == "data" else [self.model]
         files = [file for home in homes if home.is_dir() for file in sorted(home.rglob("*")) if file.is_file()]
         return {str(file.relative_to(self.results)): sha256(file) for file in files}
 
-    def changed_outputs(self) -> list[str]:
-        """The names of recorded outputs that are missing or not as they were; an empty record counts as changed."""
+    def changed_outputs(self, beginnings: tuple[str, ...] = ()) -> list[str]:
+        """The names of recorded outputs that are missing or not as they were; an empty record counts as changed.
+
+        beginnings: of the names that are looked at; none means all.
+        """
         recorded = self.state.get("outputs")
-        if not isinstance(recorded, dict) or not recorded:
+        recorded = recorded if isinstance(recorded, dict) else {}
+        chosen = {name: digest for name, digest in recorded.items() if not beginnings or name.startswith(beginnings)}
+        if not chosen:
             return ["(no record)"]
         wrong = []
-        for name, digest in recorded.items():
+        for name, digest in chosen.items():
             file = self.results / name
             if not file.is_file() or sha256(file) != digest:
                 wrong.append(name)
@@ -130,13 +113,7 @@ def inputs(plan: Plan, stage: Stage) -> dict[str, Any]:
     """Everything that a stage's result depends on, flat, by a name that a person understands: settings, files read, and
     what the stages before it have left. None for a stage before it that has nothing yet."""
     found: dict[str, Any] = {}
-    for name, value in _flat(stage.config, ""):
-        if (
-            name in NEUTRAL
-            or name.startswith(NEUTRAL_PARTS)
-            or (name.startswith(("datasets.", "test_datasets.")) and name.endswith(".path"))
-        ):
-            continue
+    for name, value in learned_from(stage.config):
         if isinstance(value, str) and name.split(".")[-1] in ("path", "base") and Path(value).is_file():
             # The file is what it holds, wherever the command was called from.
             found[f"{name} (its content)"] = sha256(Path(value))
@@ -147,7 +124,7 @@ def inputs(plan: Plan, stage: Stage) -> dict[str, Any]:
             ]
             found[f"{name} (its content)"] = content_hash(facts, 32)
         else:
-            found[name] = _without_place(value, plan)
+            found[name] = without_place(value, plan.place)
     for before, beginnings in stage.reads.items():
         found[f"results of {before}"] = results_of(plan, before, beginnings)
     # As they will be read back from the record: JSON knows lists and no tuples.
@@ -164,27 +141,6 @@ def results_of(plan: Plan, name: str, beginnings: tuple[str, ...]) -> str | None
     return content_hash(
         {name: digest for name, digest in outputs.items() if not beginnings or name.startswith(beginnings)}, 32
     )
-
-
-def _flat(value: Any, name: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from _flat(item, f"{name}.{key}" if name else str(key))
-    elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
-        for index, item in enumerate(value):
-            yield from _flat(item, f"{name}.{index}")
-    else:
-        yield name, value
-
-
-def _without_place(value: Any, plan: Plan) -> Any:
-    """Folders of this run are named relative to it, so that a moved run folder is the same run."""
-    if not isinstance(value, str):
-        return value
-    place = plan.place
-    for label, folder in (("DATA", place.data_dir), ("CONFIG", place.config_dir), ("RUN", place.run_dir)):
-        value = value.replace(folder, label)
-    return value
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from runner import inputs, plan_file
 from runner.plan import Artifact, Gate, Machines, Place, Plan, Stage
 from runner.recipe import gates
 from runner.recipe.architecture import parameters
@@ -36,8 +37,7 @@ class Length:
 
 
 def translate(recipe: Recipe, place: Place) -> Plan:
-    builder = _Builder(recipe, place)
-    stages = tuple(builder.stages())
+    place, stages = _stages(recipe, place)
     batch = shared.machines(recipe).world_size * recipe.pretrain.micro_batch_size
     batch *= recipe.pretrain.gradient_accumulation_steps
     tokens = {length.name: length.tokens(batch) for length in curriculum(recipe)}
@@ -59,6 +59,30 @@ def translate(recipe: Recipe, place: Place) -> Plan:
     )
 
 
+def _stages(recipe: Recipe, place: Place) -> tuple[Place, tuple[Stage, ...]]:
+    """The stages with their keys, and the place with them. On a cluster each has its checkpoints under its own, and its
+    pods look for themselves whether the stages before it are finished and their gates open, because nobody else is sure to."""
+    bare = list(_Builder(recipe, replace(place, run_key=""), written=False).stages())
+    keys = inputs.keys(bare, place)
+    if place.run_key:
+        place = replace(place, run_keys={stage.folder: keys[stage.name][""] for stage in bare})
+    stages = [replace(stage, keys=keys[stage.name]) for stage in _Builder(recipe, place).stages()]
+    if not place.run_key:
+        return place, tuple(stages)
+    return place, tuple(_guarded(recipe, place, stages[:number]) for number, _ in enumerate(stages, 1))
+
+
+def _guarded(recipe: Recipe, place: Place, stages: list[Stage]) -> Stage:
+    """The last of these stages, its command behind the check of the others."""
+    stage = stages[-1]
+    file = f"{place.below(stage.folder).config_dir}/{plan_file.FILE}"
+    return replace(
+        stage,
+        command=("python", "-m", "runner.execute.step", "run", file, "--", *stage.command),
+        files=(*stage.files, Artifact(plan_file.FILE, plan_file.text(recipe.name, recipe.scenario, place, stages))),
+    )
+
+
 def curriculum(recipe: Recipe) -> list[Length]:
     """The context lengths with the steps at which each begins and ends."""
     lengths, first = [], 0
@@ -70,10 +94,10 @@ def curriculum(recipe: Recipe) -> list[Length]:
 
 
 class _Builder:
-    """Stages one after the other, each reading what the ones before leave."""
+    """Stages one after the other, each reading what the ones before leave. written: with the texts of their files."""
 
-    def __init__(self, recipe: Recipe, place: Place) -> None:
-        self.recipe, self.place = recipe, place
+    def __init__(self, recipe: Recipe, place: Place, written: bool = True) -> None:
+        self.recipe, self.place, self.written = recipe, place, written
         self.gated: Stage | None = None
 
     def stages(self) -> Iterator[Stage]:
@@ -81,7 +105,8 @@ class _Builder:
         lengths = curriculum(recipe)
         # Only the proportions count, so the data does not change with the number of GPUs.
         tokens = [(length.sequence_len, length.tokens(1)) for length in lengths]
-        yield self._work("data", {}, pipeline_data.everything(recipe, self.place, tokens))
+        everything = pipeline_data.everything(recipe, self.place, tokens)
+        yield replace(self._work("data", {}, everything), parts=pipeline_data.PARTS)
         yield self._work("init", {"data": ("tokenizer/",)}, pipeline_data.first_weights(recipe, self.place))
         before = "init"
         for length in lengths:
@@ -132,11 +157,7 @@ class _Builder:
             config=whole,
             config_file=axolotl.CONFIG_FILE,
             data={},
-            files=(
-                Artifact(axolotl.CONFIG_FILE, axolotl.header(recipe) + yaml_text(whole)),
-                shared.recipe_file(recipe),
-                *split_files,
-            ),
+            files=self._files(whole, split_files) if self.written else (),
             command=("axolotl", "train", f"{here.config_dir}/{axolotl.CONFIG_FILE}", "--launcher", "torchrun"),
             env=axolotl.environment(recipe, here),
             machines=machines,
@@ -149,6 +170,10 @@ class _Builder:
         if wanted:
             self.gated = stage
         return stage
+
+    def _files(self, config: dict[str, Any], split_files: tuple[Artifact, ...]) -> tuple[Artifact, ...]:
+        own = Artifact(axolotl.CONFIG_FILE, axolotl.header(self.recipe) + yaml_text(config))
+        return own, shared.recipe_file(self.recipe), *split_files
 
     def _evaluation(self, kind: str, before: str, wanted: tuple[Gate, ...]) -> dict[str, Any]:
         """How a gated stage is measured. `before` is the stage to compare with; `base` what an adapter sits on."""

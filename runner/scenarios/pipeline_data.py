@@ -10,6 +10,16 @@ from runner.plan import Place
 from runner.recipe.recipe import Recipe, Settings
 from runner.scenarios import shared
 
+# What the data stage leaves for others, by folder, and which of its settings each part is made from.
+PARTS = {
+    "tokenizer": ("text", "tokenizer"),
+    "blocks": ("text", "tokenizer", "lengths"),
+    "sft": ("text", "tokenizer", "sft"),
+    "dpo": ("dpo",),
+    # A part of its rows are those of SFT.
+    "lora": ("text", "tokenizer", "sft", "lora"),
+}
+
 
 def everything(recipe: Recipe, place: Place, lengths: list[tuple[int, int]]) -> dict[str, Any]:
     """Clean text, tokenizer, blocks for each context length, and the rows of every later stage.

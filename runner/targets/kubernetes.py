@@ -12,6 +12,8 @@ from runner.recipe.units import gib
 from runner.text import yaml_text
 
 CONFIG_DIR = "/etc/recipe-runner"
+# Of a stage of several: what its result depends on, however the rest of the recipe changes.
+KEY = "recipe-runner/key"
 IMAGE_REGISTRY = "image-registry.openshift-image-registry.svc:5000"
 
 
@@ -66,6 +68,7 @@ def annotations(spec: dict[str, Any], plan: Plan, stage: Stage) -> dict[str, str
         "recipe-runner/stage": stage.name,
         "recipe-runner/content": content_hash([spec, plan.fingerprint]),
         "recipe-runner/run-dir": plan.place.run_dir,
+        **({KEY: stage.keys[""]} if stage.keys else {}),
     }
 
 

@@ -142,7 +142,8 @@ def listed(plain: dict[str, str]) -> list[dict[str, Any]]:
 
 def environment(plan: Plan, stage: Stage) -> dict[str, str]:
     """The stage's environment and the writable folders. What the operator sets (ranks, addresses) stays out."""
-    offline = {"HF_HUB_OFFLINE": "1"} if plan.place.prepared else {}
+    # What prepares data itself must reach the hub.
+    offline = {"HF_HUB_OFFLINE": "1"} if plan.place.prepared and stage.engine != "runner" else {}
     metrics = {"RECIPE_METRICS_PORT": str(plan.site["metrics_port"])}
     around = offline | network.environment(plan, stage) | metrics | code.environment(plan)
     return writable(plan) | around | dict(stage.env)

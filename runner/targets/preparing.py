@@ -8,7 +8,7 @@ from typing import Any
 
 from runner.names import content_hash
 from runner.plan import Artifact, Plan, Stage
-from runner.targets import code, kubernetes, podspec
+from runner.targets import batch, code, kubernetes, podspec
 from runner.text import yaml_text
 
 FILE = "prepare.json"
@@ -82,42 +82,21 @@ def _config_map(plan: Plan, stage: Stage, name: str, asked: dict[str, Any]) -> d
 def job(plan: Plan, stage: Stage) -> dict[str, Any]:
     """The Job: one pod without a GPU, with the training pods' image, folders and claims."""
     spec = {"backoffLimit": 3, "template": _template(plan, stage)}
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {
-            "name": job_name(plan, stage),
-            "namespace": plan.site["namespace"],
-            "labels": kubernetes.labels(plan, stage) | {"recipe-runner/part": "prepare"} | kubernetes.queue(plan),
-            "annotations": kubernetes.annotations(spec, plan, stage),
-        },
-        "spec": spec,
-    }
+    annotations = kubernetes.annotations(spec, plan, stage)
+    return batch.job(plan, stage, job_name(plan, stage), "prepare", spec, annotations)
 
 
 def _template(plan: Plan, stage: Stage) -> dict[str, Any]:
     share = {"cpu": str(CPUS), "memory": f"{MEMORY_GIB}Gi"}
-    config = f"{plan.place.config_dir}/{FILE}"
     plain = podspec.writable(plan) | {"AXOLOTL_DO_NOT_TRACK": "1", "CUDA_VISIBLE_DEVICES": ""} | code.environment(plan)
-    clone = code.init_containers(plan, kubernetes.image(plan), podspec.listed(podspec.CACHES))
-    return {
-        "metadata": {"labels": kubernetes.labels(plan, stage) | {"recipe-runner/part": "prepare"}},
-        "spec": {
-            **podspec.identity(plan),
-            "restartPolicy": "Never",
-            "securityContext": podspec.pod_security(),
-            **({"initContainers": clone} if clone else {}),
-            "containers": [
-                {
-                    "name": "prepare",
-                    "image": kubernetes.image(plan),
-                    "command": ["python", "-m", "runner.execute.claim", config],
-                    "env": podspec.variables(plan, plain),
-                    "resources": {"requests": share, "limits": share},
-                    "securityContext": podspec.container_security(),
-                    "volumeMounts": podspec.mounts(plan),
-                }
-            ],
-            "volumes": podspec.volumes(plan, stage, job_name(plan, stage)),
-        },
+    container = {
+        "name": "prepare",
+        "image": kubernetes.image(plan),
+        "command": ["python", "-m", "runner.execute.claim", f"{plan.place.config_dir}/{FILE}"],
+        "env": podspec.variables(plan, plain),
+        "resources": {"requests": share, "limits": share},
+        "securityContext": podspec.container_security(),
+        "volumeMounts": podspec.mounts(plan),
     }
+    volumes = podspec.volumes(plan, stage, job_name(plan, stage))
+    return batch.pod(plan, stage, "prepare", container, volumes)

@@ -11,7 +11,7 @@ from typing import Any
 
 from runner.plan import Artifact, Plan, Stage
 from runner.problem import Stop
-from runner.targets import code, kubernetes, podspec, preparing
+from runner.targets import code, gate, kubernetes, podspec, preparing
 from runner.text import yaml_text
 
 # The runtime's job and its container, and the runtime that comes with OpenShift AI.
@@ -33,7 +33,7 @@ def render(plan: Plan) -> list[Artifact]:
     files = [kubernetes.claims(plan), kubernetes.config_map(plan, stage), _job_file(plan, stage)]
     files = [file for file in files if file.text]
     listing = kubernetes.kustomization(plan, [file.path for file in files])
-    return [*files, listing, *preparing.render(plan, stage)]
+    return [*files, listing, *preparing.render(plan, stage), *gate.render(plan, stage)]
 
 
 def _job_file(plan: Plan, stage: Stage) -> Artifact:

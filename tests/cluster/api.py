@@ -1,7 +1,7 @@
 """A small Kubernetes API on this machine: a real HTTP server that the real client talks to.
 
 It keeps objects in memory and refuses what `judging` refuses. Beside it stand a training operator that makes a
-PyTorchJob's pods (or says why it cannot), and a kubelet that really starts the helper pod of `recipe fetch`.
+PyTorchJob's pods (or says why it cannot), and a kubelet that really starts the helper pods of `recipe fetch` and `promote`.
 """
 
 from __future__ import annotations
@@ -9,17 +9,20 @@ from __future__ import annotations
 import base64
 import copy
 import hashlib
+import itertools
 import json
 import os
 import re
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.error
 import urllib.request
 from datetime import UTC, datetime
+from functools import reduce
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -68,6 +71,7 @@ class Api:
         self.mounts: dict[str, Path] = {}
         self.ports: dict[tuple[str, int], int] = {}
         self.processes: list[subprocess.Popen] = []
+        self.uids = itertools.count()
         self.faults = 0
         self.cut_after: int | None = None
         self.missing: set[str] = set()
@@ -123,7 +127,7 @@ class Api:
             meta = (known or {}).get("metadata", {})
             fresh = copy.deepcopy(manifest)
             fresh["metadata"] = {
-                "uid": f"uid-{len(self.objects)}",
+                "uid": f"uid-{next(self.uids)}",
                 "creationTimestamp": stamp(),
                 "resourceVersion": "1",
                 "generation": 1,
@@ -159,8 +163,11 @@ class Api:
         """What operators and kubelets do about a new object."""
         if plural == "pytorchjobs":
             operate(self, space, manifest)
-        if plural == "pods" and manifest["metadata"]["labels"].get("recipe-runner/part") == "fetch":
+        part = manifest["metadata"].get("labels", {}).get("recipe-runner/part")
+        if plural == "pods" and part == "fetch":
             start_share(self, space, manifest)
+        if plural == "pods" and part == "promote":
+            threading.Thread(target=run_to_its_end, args=(self, space, manifest), daemon=True).start()
 
     def delete(self, plural: str, space: str, name: str) -> None:
         with self.lock:
@@ -295,6 +302,38 @@ def start_share(api: Api, space: str, pod: dict[str, Any]) -> None:
     }
 
 
+def run_to_its_end(api: Api, space: str, pod: dict[str, Any]) -> None:
+    """The kubelet, for a pod that runs once: its own command as a process, its config map's files in a folder."""
+    (container,) = pod["spec"]["containers"]
+    name, mounts = pod["metadata"]["name"], dict(api.mounts)
+    with tempfile.TemporaryDirectory() as scratch:
+        for volume in pod["spec"]["volumes"]:
+            if "configMap" not in volume:
+                continue
+            folder = Path(scratch) / volume["name"]
+            folder.mkdir()
+            for file, text in api.objects[("configmaps", space, volume["configMap"]["name"])]["data"].items():
+                (folder / file).write_text(mapped(api, text), encoding="utf-8")
+            (path,) = [mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] == volume["name"]]
+            mounts[path] = folder
+        command = [
+            reduce(lambda word, one: word.replace(one, str(mounts[one])), mounts, part) for part in container["command"]
+        ]
+        done = subprocess.run(
+            [sys.executable, *command[1:]],
+            env={entry["name"]: entry["value"] for entry in container["env"]}
+            | {"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"], "HOME": scratch, "TMPDIR": scratch},
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+    api.logs[(name, "now")] = [(stamp(), line) for line in done.stdout.decode().splitlines()]
+    with api.lock:
+        if ("pods", space, name) in api.objects:
+            ended = "Succeeded" if done.returncode == 0 else "Failed"
+            api.objects[("pods", space, name)]["status"] = {"phase": ended}
+
+
 def mapped(api: Api, text: str) -> str:
     for mount, folder in api.mounts.items():
         text = text.replace(mount, str(folder))
@@ -362,6 +401,12 @@ def _handler(api: Api) -> type[BaseHTTPRequestHandler]:
         def write(self, plural: str, space: str, name: str | None, query: dict[str, str], manifest: Any) -> None:
             if self.command == "POST" and (plural, space, manifest["metadata"]["name"]) in api.objects:
                 raise No(409, f'{plural} "{manifest["metadata"]["name"]}" already exists')
+            if self.command == "PATCH" and self.headers["Content-Type"] == "application/merge-patch+json":
+                if (plural, space, name) not in api.objects:
+                    raise No(404, f'{plural} "{name}" not found')
+                merge(api.objects[(plural, space, name)], manifest)
+                self.send(200, json.dumps(api.objects[(plural, space, name)]).encode())
+                return
             if self.command == "PATCH":
                 if self.headers["Content-Type"] != "application/apply-patch+yaml" or "fieldManager" not in query:
                     raise No(415, "only server-side apply is known here")

@@ -74,6 +74,17 @@ def pods(job: dict[str, Any], mounts: dict[str, Path], folder: Path) -> list[Pod
     return made
 
 
+def once(job: dict[str, Any], mounts: dict[str, Path], folder: Path) -> subprocess.CompletedProcess:
+    """The pod of a plain Job, run to its end: the manifest's own command and environment, mounts as folders."""
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    folder.mkdir(parents=True)
+    here = mounts | {"/tmp": folder}
+    env = {entry["name"]: mapped(entry["value"], here) for entry in container["env"] if "value" in entry} | ALONE
+    env |= {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    command = [mapped(part, here) for part in container["command"]]
+    return subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=300)
+
+
 def operators(job: dict[str, Any], rank: int, nodes: int, port: int) -> dict[str, str]:
     """What the training operator appends to every container."""
     each = job["spec"]["nprocPerNode"]

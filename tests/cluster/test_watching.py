@@ -505,36 +505,3 @@ def test_preparing_that_fails_sends_no_training(site, capsys):
     player.join()
     assert "Preparing failed." in capsys.readouterr().err
     assert site.job() is None
-
-
-@in_process
-def test_of_several_stages_the_first_unfinished_one_is_sent(site, capsys, monkeypatch):
-    from dataclasses import replace
-
-    from runner.commands import cluster_options
-
-    whole = cluster_options.open_plan
-
-    def staged(*arguments):
-        plan = whole(*arguments)
-        stages = tuple(replace(plan.stages[0], name=name, folder=name) for name in ("pretrain", "sft"))
-        return replace(plan, stages=stages)
-
-    monkeypatch.setattr(cluster_options, "open_plan", staged)
-    assert site.recipe("submit") == 0
-    assert site.job(name="survival-pretrain") is not None and site.job(name="survival-sft") is None
-    done = {"conditions": [{"type": "Succeeded", "status": "True"}]}
-    site.set_status("PyTorchJob", "survival-pretrain", done)
-    assert site.recipe("submit") == 0
-    assert site.job(name="survival-sft") is not None
-    capsys.readouterr()
-    assert site.recipe("status") == 0
-    assert capsys.readouterr().out.splitlines()[-2:] == [
-        "survival-pretrain: finished",
-        "survival-sft: waiting for machines, 0 of 4 machines run",
-    ]
-    site.set_status("PyTorchJob", "survival-sft", done)
-    assert site.recipe("submit") == 1
-    assert "Every stage of `survival` is finished." in capsys.readouterr().err
-    assert site.recipe("stop", "--stage", "sft") == 0
-    assert site.job(name="survival-sft") is None and site.job(name="survival-pretrain") is not None

@@ -1,4 +1,4 @@
-"""The helper of `recipe fetch`: a short-lived pod that shows a run's folder, and always goes away again."""
+"""Helpers: short-lived pods that open a claim, for `recipe fetch` and `recipe promote`, and always go away again."""
 
 from __future__ import annotations
 
@@ -42,6 +42,35 @@ def helper(cluster: Any, plan: Plan, stage: Stage, tell: Tell) -> Iterator[str]:
         cluster.delete("Pod", space, name, grace_seconds=0)
 
 
+def finished(cluster: Any, manifest: dict[str, Any], container: str, tell: Tell) -> list[str]:
+    """Runs a pod to its end and deletes it whatever happens; gives what it has said.
+
+    Raises Stop with its words where it ends badly, or does not start.
+    """
+    space, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
+    cluster.delete("Pod", space, name, grace_seconds=0)
+    _gone(cluster, space, name)
+    try:
+        cluster.create(manifest)
+        tell(f"Pod `{name}` opens the claim")
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            found = cluster.get("Pod", space, name)
+            if found is None:
+                raise Stop(f"Pod `{name}` was deleted before it was done.", "Try again.")
+            phase = found.get("status", {}).get("phase", "Pending")
+            if phase in ("Failed", "Succeeded"):
+                said = (cluster.log(space, name, container) or "").strip()
+                if phase == "Succeeded":
+                    return said.splitlines()
+                raise Stop(said or f"Pod `{name}` failed without a word.")
+            if phase == "Pending" and time.monotonic() > deadline:
+                raise _stuck(found)
+            time.sleep(POLL_SECONDS)
+    finally:
+        cluster.delete("Pod", space, name, grace_seconds=0)
+
+
 def _gone(cluster: Any, space: str, name: str) -> None:
     for _ in range(60):
         if cluster.get("Pod", space, name) is None:
@@ -63,11 +92,17 @@ def _ready(cluster: Any, space: str, name: str) -> None:
             said = cluster.log(space, name, "fetch", tail=5) or ""
             raise Stop(f"The claim cannot be read: {said.strip() or 'the helper pod ended at once'}")
         time.sleep(POLL_SECONDS)
-    job = {"kind": "Pod", "metadata": {"name": name, "namespace": space}, "spec": {}}
-    why = reasons(State(WAITING, job, [found]), lambda _pod: "")
-    raise Stop(
-        f"Pod `{name}` does not start. {' '.join(why)}",
-        "Fetch again later; a claim of one machine is free when the job has ended.",
+    raise _stuck(found)
+
+
+def _stuck(pod: dict[str, Any]) -> Stop:
+    """Why a helper does not start, as far as its pod tells."""
+    meta = pod["metadata"]
+    job = {"kind": "Pod", "metadata": {"name": meta["name"], "namespace": meta["namespace"]}, "spec": {}}
+    why = reasons(State(WAITING, job, [pod]), lambda _pod: "")
+    return Stop(
+        f"Pod `{meta['name']}` does not start. {' '.join(why)}",
+        "Try again later; a claim of one machine is free when the job has ended.",
     )
 
 

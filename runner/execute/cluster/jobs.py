@@ -11,23 +11,28 @@ import yaml
 from runner.names import listed
 from runner.plan import Plan, Stage
 from runner.problem import Stop
-from runner.targets import TARGETS, default, kubernetes, preparing
+from runner.targets import TARGETS, default, gate, kubernetes, preparing
 
 # The training jobs that a target makes, and the labels that its operator gives a job's pods, first the first one's.
 KIND = {"pytorchjob": "PyTorchJob", "trainjob": "TrainJob"}
 POD_LABEL = {
     "PyTorchJob": "training.kubeflow.org/job-name",
     "TrainJob": "jobset.sigs.k8s.io/jobset-name",
-    "Job": "batch.kubernetes.io/job-name",
+    # The short one is set by every version; the one with a prefix since Kubernetes 1.27.
+    "Job": "job-name",
 }
-CONTAINER = {"PyTorchJob": "pytorch", "TrainJob": "node", "Job": "prepare"}
+CONTAINER = {"PyTorchJob": "pytorch", "TrainJob": "node"}
+PART = "recipe-runner/part"
+# The containers that do a job's work, whoever else runs in its pods.
+WORKING = (*CONTAINER.values(), "prepare", gate.PART)
 
 
 @dataclass(frozen=True)
 class Sent:
-    """What a stage puts on the cluster.
+    """What a stage, or the gate after it, puts on the cluster.
 
-    plan: of this stage alone; support: claims and config maps, in order; prepare: the Job that comes first, or None; job: the training job.
+    plan: of this stage alone; support: claims and config maps, in order; prepare: the Job that comes first, or None; job: the training
+    job, or the gate's.
     """
 
     plan: Plan
@@ -49,9 +54,14 @@ class Sent:
     def kind(self) -> str:
         return self.job["kind"]
 
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds that the same work could have been sent as."""
+        return ("Job",) if self.kind == "Job" else tuple(KIND.values())
 
-def sent(plan: Plan, stage: Stage, target: str | None = None) -> Sent:
-    """A stage's objects, exactly those that `recipe render` writes."""
+
+def sent(plan: Plan, stage: Stage, target: str | None = None, of_gate: bool = False) -> Sent:
+    """The objects of a stage, or of the gate after it, exactly those that `recipe render` writes."""
     target = target or default(plan.site)[0]
     one = plan.only(stage)
     manifests = {
@@ -65,8 +75,8 @@ def sent(plan: Plan, stage: Stage, target: str | None = None) -> Sent:
         stage=stage,
         target=target,
         support=(*support, *manifests["configmap.yaml"]),
-        prepare=prepare[0] if prepare else None,
-        job=manifests[f"{target}.yaml"][0],
+        prepare=prepare[0] if prepare and not of_gate else None,
+        job=manifests[gate.FILE if of_gate else f"{target}.yaml"][0],
     )
 
 
@@ -74,22 +84,12 @@ def _is_manifest(document: Any) -> bool:
     return isinstance(document, dict) and "kind" in document and "metadata" in document
 
 
-def choose(plan: Plan, name: str | None, finished: Any) -> Stage:
-    """The stage that a command means: the one of that name, else the first that `finished(stage)` denies.
-
-    Raises Stop where there is no stage of that name, or where all are finished.
-    """
+def named(plan: Plan, name: str) -> Stage:
+    """The stage of that name. Raises Stop (exit 2) where there is none."""
     stages = {stage.name: stage for stage in plan.stages}
-    if name is not None:
-        if name not in stages:
-            raise Stop(f"The recipe `{plan.name}` has no stage `{name}`.", f"Its stages: {listed(stages)}.", code=2)
-        return stages[name]
-    if len(plan.stages) == 1:
-        return plan.stages[0]
-    for stage in plan.stages:
-        if not finished(stage):
-            return stage
-    raise Stop(f"Every stage of `{plan.name}` is finished.", "Name one with `--stage` to look at it or run it again.")
+    if name not in stages:
+        raise Stop(f"The recipe `{plan.name}` has no stage `{name}`.", f"Its stages: {listed(stages)}.", code=2)
+    return stages[name]
 
 
 def names(plan: Plan, stage: Stage) -> Iterator[tuple[str, str]]:
@@ -99,6 +99,19 @@ def names(plan: Plan, stage: Stage) -> Iterator[tuple[str, str]]:
         yield kind, kubernetes.job_name(one)
     if preparing.wanted(one, stage):
         yield "Job", preparing.job_name(one, stage)
+    if stage.gates:
+        yield "Job", gate.job_name(one)
+
+
+def container(job: dict[str, Any]) -> str:
+    """The name of the container that does a job's work."""
+    kind = job["kind"]
+    return CONTAINER[kind] if kind in CONTAINER else (job["metadata"].get("labels") or {}).get(PART, "prepare")
+
+
+def key(job: dict[str, Any]) -> str | None:
+    """The key of what a job was made from, where it is of one stage of several."""
+    return (job["metadata"].get("annotations") or {}).get(kubernetes.KEY)
 
 
 def pods_of(cluster: Any, kind: str, namespace: str, name: str) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from runner.execute.cluster.connect import Refused, address
 from runner.execute.cluster.errors import Lost
-from runner.execute.cluster.jobs import CONTAINER, node_number, pods_of
+from runner.execute.cluster.jobs import container, node_number, pods_of
 from runner.execute.cluster.state import ended
 from runner.problem import Stop
 
@@ -33,11 +33,11 @@ def pod_of(cluster: Any, job: dict[str, Any], node: int) -> dict[str, Any]:
 def whole(cluster: Any, job: dict[str, Any], node: int) -> list[str]:
     """A machine's log, the one of its last life first where it was restarted."""
     pod = pod_of(cluster, job, node)
-    space, name, container = job["metadata"]["namespace"], pod["metadata"]["name"], CONTAINER[job["kind"]]
+    space, name = job["metadata"]["namespace"], pod["metadata"]["name"]
     lines: list[str] = []
-    if _restarts(pod) and (before := cluster.log(space, name, container, previous=True)):
+    if _restarts(pod) and (before := cluster.log(space, name, container(job), previous=True)):
         lines += [*before.splitlines(), f"--- `{name}` was started again ({_restarts(pod)} times so far) ---"]
-    now = cluster.log(space, name, container)
+    now = cluster.log(space, name, container(job))
     # Of a pod without a machine a cluster gives an empty log, of one whose container waits none.
     if not lines and (now is None or (not now and pod.get("status", {}).get("phase", "Pending") == "Pending")):
         raise Stop(f"`{name}` has not started, and has no log yet.", "`recipe status` says what it waits for.")
@@ -84,8 +84,8 @@ def _since(cluster: Any, job: dict[str, Any], pod: str, since: str, previous: bo
 
     previous: of the container's life before the last restart.
     """
-    space, container = job["metadata"]["namespace"], CONTAINER[job["kind"]]
-    query = [("container", container), ("timestamps", "true")] + ([("sinceTime", since)] if since else [])
+    space = job["metadata"]["namespace"]
+    query = [("container", container(job)), ("timestamps", "true")] + ([("sinceTime", since)] if since else [])
     query += [("previous", "true")] if previous else []
     try:
         response = cluster.request("GET", f"{address('Pod', space, pod)}/log", query)

@@ -7,17 +7,19 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from runner.execute.cluster.jobs import CONTAINER, node_number, pods_of
+from runner.execute.cluster.jobs import container, node_number, pods_of
 from runner.execute.launch import PROGRESS
+from runner.targets import gate
 
 # A job's phases, in the order in which it goes through them.
-QUEUED, WAITING, PULLING, PREPARING, STARTING, TRAINING, FINISHED, FAILED = (
+QUEUED, WAITING, PULLING, PREPARING, STARTING, TRAINING, MEASURING, FINISHED, FAILED = (
     "queued",
     "waiting for machines",
     "getting the image",
     "preparing model and data",
     "starting",
     "training",
+    "measuring",
     "finished",
     "failed",
 )
@@ -77,7 +79,9 @@ def _phase(job: dict[str, Any], pods: list[dict[str, Any]], workload: dict[str, 
     phases = [pod.get("status", {}).get("phase", "Pending") for pod in pods]
     if not pods or any(phase == "Pending" for phase in phases):
         return PULLING if any(_waits_in(pod, "ContainerCreating") for pod in pods) else WAITING
-    return PREPARING if job["kind"] == "Job" else TRAINING
+    if job["kind"] != "Job":
+        return TRAINING
+    return MEASURING if container(job) == gate.PART else PREPARING
 
 
 def _suspended(job: dict[str, Any]) -> bool:
@@ -127,7 +131,7 @@ def _progress(cluster: Any, job: dict[str, Any], pods: list[dict[str, Any]]) -> 
     if first is None:
         return None, None
     meta = job["metadata"]
-    text = cluster.log(meta["namespace"], first["metadata"]["name"], CONTAINER[job["kind"]], tail=400)
+    text = cluster.log(meta["namespace"], first["metadata"]["name"], container(job), tail=400)
     return progress(text or "", _started(first), datetime.now(UTC))
 
 

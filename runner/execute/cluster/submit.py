@@ -9,7 +9,7 @@ from typing import Any
 
 from runner.execute.cluster.errors import Lost
 from runner.execute.cluster.follow import line
-from runner.execute.cluster.jobs import KIND, Sent
+from runner.execute.cluster.jobs import Sent, key
 from runner.execute.cluster.state import FAILED, FINISHED, ended, look
 from runner.execute.cluster.why import log_reader, reasons
 from runner.problem import Stop
@@ -31,8 +31,10 @@ def submit(cluster: Any, sent: Sent, tell: Tell, confirm: Confirm, dry_run: bool
     judge(cluster, sent, replacing=bool(there))
     if same:
         tell(f"{sent.kind} `{sent.name}` is there already, made from this very recipe; nothing changes.")
-        if ended(same[0]):
-            tell(f"It has {ended(same[0])}. To run it again: `recipe stop`, then `recipe submit`.")
+        if (end := ended(same[0])) == FINISHED and key(sent.job):
+            tell("It has finished; its stage runs again when what it is made from changes.")
+        elif end:
+            tell(f"It has {end}. To run it again: `recipe stop`, then `recipe submit`.")
         return
     if dry_run:
         tell(f"The cluster would accept {sent.kind} `{sent.name}` and {len(sent.support)} objects that it needs.")
@@ -96,7 +98,7 @@ def _existing(cluster: Any, sent: Sent) -> list[dict[str, Any]]:
     """Jobs of this name, under any target. Raises Stop where one is not of this recipe."""
     found = []
     name = sent.name
-    for kind in KIND.values():
+    for kind in sent.kinds:
         if (job := cluster.get(kind, sent.namespace, name)) is None:
             continue
         meta = job["metadata"]
@@ -115,7 +117,9 @@ def _same(job: dict[str, Any], sent: Sent) -> bool:
     def content(one: dict[str, Any]) -> Any:
         return (one["metadata"].get("annotations") or {}).get("recipe-runner/content")
 
-    return job["kind"] == sent.kind and content(job) == content(sent.job)
+    # Of one stage of several only what concerns its result counts, unless it has failed and may need another machine.
+    keyed = key(job) is not None and key(job) == key(sent.job) and ended(job) != FAILED
+    return job["kind"] == sent.kind and (keyed or content(job) == content(sent.job))
 
 
 def _make_room(cluster: Any, job: dict[str, Any], tell: Tell, confirm: Confirm) -> None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from runner.execute.cluster.jobs import CONTAINER, node_number
+from runner.execute.cluster.jobs import WORKING, container, node_number
 from runner.execute.cluster.state import FINISHED, TRAINING, State
 from runner.execute.launch import OUT_OF_MEMORY, meaning
 
@@ -84,7 +84,7 @@ def _pod(state: State, pod: dict[str, Any], log_of: LogOf) -> Iterator[str]:
         elif (entry.get("state", {}).get("terminated") or {}).get("exitCode"):
             yield f"{where} gave up waiting for the master; look at machine 0 first."
     for entry in status.get("containerStatuses") or []:
-        if entry["name"] in CONTAINER.values():
+        if entry["name"] in WORKING:
             yield from _container(state, pod, entry, where, log_of)
 
 
@@ -161,6 +161,10 @@ def _end(
     if ended.get("reason") == "OOMKilled":
         yield f"{where} used up its main memory{again}. {_memory(pod, job)} Raise `machines.memory_gib`."
         return
+    if ended.get("message"):
+        # The pod's own last words: a gate's table, or why a stage does not start.
+        yield f"{where} ended{again}. It said: {ended['message'].strip()}"
+        return
     text = log_of(pod["metadata"]["name"])
     if NCCL.search(text):
         yield (
@@ -185,8 +189,8 @@ def _gpu_memory(text: str, job: dict[str, Any]) -> str:
 
 def _memory(pod: dict[str, Any], job: dict[str, Any]) -> str:
     """What the pod had been given, and what the plan had said."""
-    container = next(entry for entry in pod["spec"]["containers"] if entry["name"] in CONTAINER.values())
-    limit = container.get("resources", {}).get("limits", {}).get("memory", "?")
+    worker = next(entry for entry in pod["spec"]["containers"] if entry["name"] in WORKING)
+    limit = worker.get("resources", {}).get("limits", {}).get("memory", "?")
     shared = [
         volume["emptyDir"].get("sizeLimit")
         for volume in pod["spec"].get("volumes") or []
@@ -207,11 +211,11 @@ def _last_error(text: str) -> str:
 
 def log_reader(cluster: Any, state: State) -> LogOf:
     """Reads a pod's log for `reasons`; the earlier life's where the container has been restarted."""
-    meta, container = state.job["metadata"], CONTAINER[state.job["kind"]]
+    meta, name = state.job["metadata"], container(state.job)
 
     def read(pod: str) -> str:
-        before = cluster.log(meta["namespace"], pod, container, previous=True, tail=200)
-        return before or cluster.log(meta["namespace"], pod, container, tail=200) or ""
+        before = cluster.log(meta["namespace"], pod, name, previous=True, tail=200)
+        return before or cluster.log(meta["namespace"], pod, name, tail=200) or ""
 
     return read
 
