@@ -742,8 +742,8 @@ def test_runs_are_compared_stage_by_stage(rehearsed, recipe_command, tmp_path):
         cells["validation loss"][0].endswith(f"→ {loss:.4g}")
         and cells["validation loss"][1] == cells["validation loss"][0]
     )
-    assert cells["promotion"][0] == "" and cells["promotion"][1].startswith("PROMOTED against its gate by Ada")
-    assert cells["gate generated_tokens >= 1"][1].startswith("MISSED: got nothing, nothing was")
+    assert cells["promotion"][0] == "" and cells["promotion"][1].startswith("PROMOTED against its")
+    assert cells["gate generated_tokens >= 1"][1].startswith("MISSED: got nothing")
 
 
 def test_single_recipes_have_no_stages_to_ask_or_compare(recipe_command):
