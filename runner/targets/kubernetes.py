@@ -56,6 +56,21 @@ def job_name(plan: Plan) -> str:
     return plan.site.get("job_name") or plan.name
 
 
+def job(api_version: str, kind: str, spec: dict[str, Any], plan: Plan, stage: Stage) -> dict[str, Any]:
+    """The object that an operator makes pods of; spec: what that operator wants to know."""
+    return {
+        "apiVersion": api_version,
+        "kind": kind,
+        "metadata": {
+            "name": job_name(plan),
+            "namespace": plan.site["namespace"],
+            "labels": labels(plan, stage) | queue(plan),
+            "annotations": annotations(spec, plan, stage) | foreseen(stage),
+        },
+        "spec": spec,
+    }
+
+
 def queue(plan: Plan) -> dict[str, str]:
     """The label that puts a job into a Kueue queue."""
     return {"kueue.x-k8s.io/queue-name": plan.site["queue"]} if plan.site.get("queue") else {}

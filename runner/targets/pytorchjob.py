@@ -29,18 +29,7 @@ def _job_file(plan: Plan, stage: Stage) -> Artifact:
 
 def job(plan: Plan, stage: Stage) -> dict[str, Any]:
     """The PyTorchJob of a stage: one pod spec for master and workers, nothing that the operator sets itself."""
-    spec = _spec(plan, stage)
-    return {
-        "apiVersion": "kubeflow.org/v1",
-        "kind": "PyTorchJob",
-        "metadata": {
-            "name": kubernetes.job_name(plan),
-            "namespace": plan.site["namespace"],
-            "labels": kubernetes.labels(plan, stage) | kubernetes.queue(plan),
-            "annotations": kubernetes.annotations(spec, plan, stage) | kubernetes.foreseen(stage),
-        },
-        "spec": spec,
-    }
+    return kubernetes.job("kubeflow.org/v1", "PyTorchJob", _spec(plan, stage), plan, stage)
 
 
 def _spec(plan: Plan, stage: Stage) -> dict[str, Any]:

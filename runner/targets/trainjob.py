@@ -62,18 +62,7 @@ def version(site: Mapping[str, Any]) -> tuple[int, int]:
 
 def job(plan: Plan, stage: Stage) -> dict[str, Any]:
     """The TrainJob of a stage."""
-    spec = _spec(plan, stage)
-    return {
-        "apiVersion": "trainer.kubeflow.org/v1alpha1",
-        "kind": "TrainJob",
-        "metadata": {
-            "name": kubernetes.job_name(plan),
-            "namespace": plan.site["namespace"],
-            "labels": kubernetes.labels(plan, stage) | kubernetes.queue(plan),
-            "annotations": kubernetes.annotations(spec, plan, stage) | kubernetes.foreseen(stage),
-        },
-        "spec": spec,
-    }
+    return kubernetes.job("trainer.kubeflow.org/v1alpha1", "TrainJob", _spec(plan, stage), plan, stage)
 
 
 def _spec(plan: Plan, stage: Stage) -> dict[str, Any]:
