@@ -4,36 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from runner import inputs, plan_file
 from runner.plan import Artifact, Gate, Machines, Place, Plan, Stage
 from runner.recipe import gates
 from runner.recipe.architecture import parameters
-from runner.recipe.curriculum import AFTER, stage_of
+from runner.recipe.curriculum import AFTER
 from runner.recipe.pipeline import TRAINED
 from runner.recipe.recipe import Recipe
 from runner.scenarios import axolotl, pipeline_data, sharding, shared
 from runner.scenarios import pipeline_numbers as numbers
 from runner.scenarios import pipeline_training as training
+from runner.scenarios.curriculum import curriculum
 from runner.text import yaml_text
 
 WORK_FILE = "work.json"
-
-
-@dataclass(frozen=True)
-class Length:
-    """One context length of pretraining, from `first_step` (not done yet) to `last_step`; blocks of `sequence_len` tokens."""
-
-    name: str
-    sequence_len: int
-    first_step: int
-    last_step: int
-
-    def tokens(self, batch: int) -> int:
-        """Tokens that it trains on, for `batch` blocks a step."""
-        return (self.last_step - self.first_step) * batch * self.sequence_len
 
 
 def translate(recipe: Recipe, place: Place) -> Plan:
@@ -81,16 +68,6 @@ def _guarded(recipe: Recipe, place: Place, stages: list[Stage]) -> Stage:
         command=("python", "-m", "runner.execute.step", "run", file, "--", *stage.command),
         files=(*stage.files, Artifact(plan_file.FILE, plan_file.text(recipe.name, recipe.scenario, place, stages))),
     )
-
-
-def curriculum(recipe: Recipe) -> list[Length]:
-    """The context lengths with the steps at which each begins and ends."""
-    lengths, first = [], 0
-    for part in recipe.pretrain.curriculum:
-        last = round(part.until * recipe.pretrain.steps)
-        lengths.append(Length(stage_of(part.sequence_len), part.sequence_len, first, last))
-        first = last
-    return lengths
 
 
 class _Builder:

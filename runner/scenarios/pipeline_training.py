@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from runner.plan import Place
 from runner.recipe.pipeline import stage_names
 from runner.recipe.recipe import Recipe, Settings
 from runner.scenarios import axolotl, conversations, shared
 from runner.scenarios import pipeline_numbers as numbers
-
-if TYPE_CHECKING:
-    from runner.scenarios.pipeline import Length
+from runner.scenarios.curriculum import Length
 
 LORA_KERNELS = ("lora_qkv_kernel", "lora_o_kernel", "lora_mlp_kernel", "lora_embedding_kernel")
 
