@@ -60,7 +60,9 @@ def _steps(cluster, plan, only) -> None:
         if only not in (None, step.stage.name):
             continue
         if step.of_gate and step.state in (*ENDED, steps.PROMOTED):
-            say(f"{name}: {'closed' if step.state == FAILED else 'open'}")
+            say(
+                f"{name}: {'closed' if step.state == FAILED else 'promoted' if step.state == steps.PROMOTED else 'open'}"
+            )
             for text in (*steps.table(cluster, step), *steps.promotion(step.job).splitlines()):
                 say(f"  {text}")
         elif step.state in (steps.UNDER_WAY, FAILED):

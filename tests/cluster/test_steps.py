@@ -336,7 +336,7 @@ def test_a_person_may_overrule_a_gate_on_the_cluster_and_is_on_record(site, caps
     capsys.readouterr()
     assert recipe(site, "status", "--stage", "sft") == 0
     shown = capsys.readouterr().out
-    assert "sft gate: open" in shown and "  PROMOTED against its gate by Ada Lovelace" in shown
+    assert "sft gate: promoted" in shown and "  PROMOTED against its gate by Ada Lovelace" in shown
     assert recipe(site, "submit") == 0
     assert site.job(name="seven-b-dpo") is not None
     started, told = claim.start("dpo")
