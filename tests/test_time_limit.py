@@ -256,8 +256,8 @@ def test_a_raised_limit_goes_on_where_the_lower_one_ended(tmp_path, monkeypatch)
 def test_a_stage_does_not_start_where_the_time_is_used_up(tmp_path, monkeypatch):
     told: list[str] = []
     with pytest.raises(Stop, match="is used up, and `pretrain-1024` does not start"):
-        (tmp_path / "sft").mkdir()
-        (tmp_path / "sft" / "time_limit.json").write_text(json.dumps({"used_seconds": 70.0}))
+        (tmp_path / "pretrain-1024").mkdir()
+        (tmp_path / "pretrain-1024" / "time_limit.json").write_text(json.dumps({"used_seconds": 70.0}))
         pipeline(tmp_path, "110 s", monkeypatch, told)
     assert told.count("started pretrain-512") == 1 and "started pretrain-1024" not in told
 

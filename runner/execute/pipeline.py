@@ -124,8 +124,9 @@ def finish(plan: Plan, folder: StageFolder) -> Iterable[str]:
 def _time_left(plan: Plan, stage: Stage) -> None:
     """Raises Stop where the stage trains something and the recipe's time for all of training is used up."""
     limit = stage.config.get("recipe_runner", {}).get("time_limit_seconds")
-    folders = [plan.place_of(other).run_dir for other in plan.stages if other.engine != "runner"]
-    used = spent(folders) if limit else 0.0
+    # As training itself counts: what later stages have used belongs to a model that is not built on this one.
+    before = plan.stages[: plan.stages.index(stage) + 1]
+    used = spent(plan.place_of(other).run_dir for other in before) if limit else 0.0
     if limit and used >= limit:
         raise Stop(
             f"The time limit of {units.duration(limit)} is used up, and `{stage.name}` does not start: training has taken "
