@@ -255,3 +255,20 @@ def test_gb_and_gib_are_never_confused():
     assert [units.duration(count) for count in (45, 150, 9000, 200_000)] == ["45 s", "2.5 min", "2.5 h", "2.3 d"]
     with pytest.raises(ValueError, match="has none of the units"):
         units.size("45 apples")
+
+
+def test_the_quick_estimate_agrees_with_the_kept_table_of_exact_traces():
+    """All 120 cells against what was traced of them; test_exact.py traces ten of them anew."""
+    import re
+    import statistics
+
+    from benchmarks.estimate_accuracy import CELLS, MEDIAN, WORST, cells
+
+    table = (ROOT / "benchmarks" / "results" / "estimate-accuracy.txt").read_text("utf-8")
+    rows = re.findall(r"^ *(\d+) (.+?) +(\d+\.\d\d) +\d+\.\d\d +[+-]", table, re.MULTILINE)
+    assert [int(number) for number, _, _ in rows] == list(range(CELLS))
+    shares = []
+    for (_, named, exact), cell in zip(rows, cells(), strict=True):
+        assert named == str(cell).rstrip()
+        shares.append(abs(memory.estimate(cell.workload).tensors / 2**30 / float(exact) - 1))
+    assert statistics.median(shares) <= MEDIAN and max(shares) <= WORST
