@@ -168,8 +168,8 @@ def test_preference_training_is_traced_as_it_is_reckoned(kind):
     job = replace(work(model), **other)
     exact, quick = trace(job, operations=False), memory.estimate(job)
     assert memory.held(job).weights == pytest.approx(exact.weights, rel=2e-3)
-    # A model of three layers is mostly what is outside them, where FSDP's formula is coarsest.
-    bound = WORST if job.sharding == "fsdp" else MEDIAN
+    # A model of three layers is mostly what is outside them, where the formulas are coarsest, FSDP's above all.
+    bound = WORST if job.sharding == "fsdp" else 0.07
     assert quick.tensors == pytest.approx(exact.peak, rel=bound)
     assert quick.evaluation == pytest.approx(exact.evaluation_peak, rel=bound)
 
