@@ -20,6 +20,7 @@ def stop(path: str, sets: tuple[str, ...], stage: str | None) -> None:
     from runner.execute.cluster import steps
     from runner.execute.cluster.connect import connect
     from runner.execute.cluster.jobs import names
+    from runner.execute.cluster.submit import delete
     from runner.problem import Stop
 
     plan = shared.open_plan(path, sets)
@@ -41,7 +42,7 @@ def stop(path: str, sets: tuple[str, ...], stage: str | None) -> None:
             raise Stop(
                 f"{kind} `{name}` is not of the recipe `{plan.name}`, and stays.", "Look at it with `oc describe`."
             )
-        cluster.delete(kind, space, name)
+        delete(cluster, kind, space, name)
         ended.append(f"{kind} `{name}`")
     if not ended:
         say(f"No job of `{plan.name}` is on the cluster.")
