@@ -22,7 +22,7 @@ from runner.plan import Place
 from runner.recipe.changes import from_options
 from runner.recipe.check import load
 from runner.scenarios import translate
-from runner.training import images_data, images_model
+from runner.training import images_data, images_model, progress_lines
 from tests import shapes
 from tests.conftest import ROOT
 
@@ -81,7 +81,7 @@ def test_a_run_that_was_killed_goes_on_and_ends_as_if_nothing_had_happened(tmp_p
     assert not (Path(killed.run_dir) / "training_summary.json").exists()
     finish(start(stage, killed, log), log)
 
-    begins = [json.loads(line.split("[recipe] ")[1]) for line in log.read_text().splitlines() if '"begin"' in line]
+    begins = [event for event in progress_lines.read(log.read_text()) if event["event"] == "begin"]
     assert [begin["step"] > 0 for begin in begins] == [False, True]
     whole, resumed = (read(where, "training_history.json") for where in (place, killed))
     assert [entry["epoch"] for entry in resumed["epochs"]] == list(range(9))

@@ -36,6 +36,11 @@ def run(tmp_path, monkeypatch):
     return start
 
 
+def test_progress_that_shares_its_line_with_another_process_is_passed_on(run):
+    program = "print('[recipe] {\"step\": 1}[INFO] rank 1[recipe] {\"step\": 2}'); print('[recipe] {\"st'); print('[recipe] 3')"
+    assert run(program) == [{"step": 1}, {"step": 2}]
+
+
 def test_progress_is_passed_on_and_everything_is_logged(run, tmp_path):
     program = 'import os; print(os.environ[\'GREETING\']); print(\'x\\r[recipe] {"event": "step", "step": 3}\')'
     assert run(program) == [{"event": "step", "step": 3}]

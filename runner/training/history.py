@@ -11,12 +11,10 @@ import torch
 from transformers import TrainerCallback
 
 from runner.files import write_json
+from runner.training import progress_lines
 from runner.training.settings import RunSettings
 
 HISTORY_FILE = "training_history.json"
-
-# A line of the log that starts so is progress, as JSON; `recipe run` and `recipe submit --follow` read it.
-PROGRESS = "[recipe] "
 
 # What DPO measures on held-out pairs: how often, and by how much, the better answer is preferred.
 PREFERENCES = {"preference_accuracy": "eval_rewards/accuracies", "preference_margin": "eval_rewards/margins"}
@@ -114,7 +112,7 @@ class History(TrainerCallback):
     @staticmethod
     def _say(state, **facts: Any) -> None:
         if state.is_world_process_zero:
-            print(PROGRESS + json.dumps(facts), flush=True)
+            print(progress_lines.write(facts), flush=True)
 
 
 def count_parameters(model) -> dict[str, int]:

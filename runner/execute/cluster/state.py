@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from runner.execute.cluster.jobs import container, node_number, pods_of
-from runner.execute.launch import PROGRESS
 from runner.targets import gate
+from runner.training import progress_lines
 
 # A job's phases, in the order in which it goes through them.
 QUEUED, WAITING, PULLING, PREPARING, STARTING, TRAINING, MEASURING, FINISHED, FAILED = (
@@ -139,13 +138,7 @@ def progress(text: str, started: datetime | None, now: datetime) -> tuple[dict[s
     """The latest step in a log, and the seconds left if the rest goes on at the pace since the container started."""
     latest: dict[str, Any] | None = None
     first = 0
-    for line in text.splitlines():
-        if (start := line.find(PROGRESS)) < 0:
-            continue
-        try:
-            event = json.loads(line[start + len(PROGRESS) :])
-        except ValueError:
-            continue  # the log was cut inside the line
+    for event in progress_lines.read(text):
         if event.get("event") == "begin":
             first, latest = event["step"], event
         elif event.get("event") == "step":
