@@ -9,7 +9,7 @@ from typing import Any
 
 from runner.execute.cluster.errors import Lost
 from runner.execute.cluster.follow import line
-from runner.execute.cluster.jobs import Sent, key
+from runner.execute.cluster.jobs import Sent, key, prepares
 from runner.execute.cluster.state import FAILED, FINISHED, ended, look
 from runner.execute.cluster.why import log_reader, reasons
 from runner.problem import Stop
@@ -39,7 +39,7 @@ def submit(cluster: Any, sent: Sent, tell: Tell, confirm: Confirm, dry_run: bool
     if dry_run:
         tell(f"The cluster would accept {sent.kind} `{sent.name}` and {len(sent.support)} objects that it needs.")
         return
-    for job in there:
+    for job in (*there, *_outdated(cluster, sent)):
         _make_room(cluster, job, tell, confirm)
     for manifest in sent.support:
         if not _claim_is_there(cluster, manifest):
@@ -58,7 +58,7 @@ def submit(cluster: Any, sent: Sent, tell: Tell, confirm: Confirm, dry_run: bool
 def judge(cluster: Any, sent: Sent, replacing: bool) -> None:
     """The server's own dry run of everything."""
     for manifest in (*sent.support, *((sent.prepare,) if sent.prepare else ()), sent.job):
-        if _claim_is_there(cluster, manifest) or _prepared(cluster, manifest):
+        if _claim_is_there(cluster, manifest) or (manifest is sent.prepare and _prepared(cluster, manifest)):
             continue
         if manifest is sent.job and replacing:
             # Under another name, because what is there may not be changed, only replaced.
@@ -78,8 +78,9 @@ def _claim_is_there(cluster: Any, manifest: dict[str, Any]) -> bool:
 
 
 def _prepared(cluster: Any, manifest: dict[str, Any]) -> bool:
+    """A prepare Job that exists is this very one, because its name says what it does."""
     meta = manifest["metadata"]
-    return manifest["kind"] == "Job" and cluster.get("Job", meta["namespace"], meta["name"]) is not None
+    return cluster.get("Job", meta["namespace"], meta["name"]) is not None
 
 
 def _queue_is_there(cluster: Any, sent: Sent) -> None:
@@ -111,6 +112,14 @@ def _existing(cluster: Any, sent: Sent) -> list[dict[str, Any]]:
             )
         found.append(job)
     return found
+
+
+def _outdated(cluster: Any, sent: Sent) -> list[dict[str, Any]]:
+    """Prepare Jobs of the recipe as it was: one at work would write into the same folder, and one that is done would be
+    taken for the state of the claim once the recipe is changed back."""
+    wanted = sent.prepare and sent.prepare["metadata"]["name"]
+    found = prepares(cluster, sent.plan) if wanted else []
+    return [job for job in found if job["metadata"]["name"] != wanted]
 
 
 def _same(job: dict[str, Any], sent: Sent) -> bool:
