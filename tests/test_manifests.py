@@ -282,7 +282,7 @@ def test_kustomizations_name_every_file_beside_them_and_nothing_else():
 
 
 @pytest.mark.parametrize("folder", [SITE, SITE / "admin"], ids=["site", "admin"])
-def test_kustomize_builds_the_site(folder):
+def test_kustomize_builds_the_site(folder, tmp_path):
     tool = next(
         (
             words
@@ -293,9 +293,16 @@ def test_kustomize_builds_the_site(folder):
     )
     if tool is None:
         pytest.skip("neither kubectl nor oc nor kustomize is on this machine")
-    done = subprocess.run([*tool, str(folder)], capture_output=True, text=True, timeout=60)
+    # As somebody with a namespace of another name has it.
+    shutil.copytree(folder, site := tmp_path / "site")
+    listing = (site / "kustomization.yaml").read_text("utf-8")
+    (site / "kustomization.yaml").write_text(listing.replace("namespace: lyric-professor", "namespace: other"), "utf-8")
+    done = subprocess.run([*tool, str(site)], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    built = list(yaml.safe_load_all(done.stdout))
+    for one in (built := list(yaml.safe_load_all(done.stdout))):
+        if one["kind"] == "Deployment":
+            (container,) = one["spec"]["template"]["spec"]["containers"]
+            assert container["image"].split("/")[1] == one["metadata"]["namespace"], "an image of another namespace"
     assert len(built) == sum(len(list(yaml.safe_load_all(path.read_text()))) for path in folder.glob("*.yaml")) - 1
 
 

@@ -523,36 +523,49 @@ def test_preparing_comes_before_any_gpu_is_asked_for(site, capsys):
 
 
 @in_process
-def test_a_changed_recipe_takes_the_prepare_job_of_before_away(site, capsys):
+def test_a_prepare_job_that_no_longer_holds_is_taken_away(site, capsys):
     """Left there, one at work would write into the same folder, and one that is done would hide what came after it."""
 
-    def play(before: list[str]) -> None:
-        while not (found := [name for name in prepares(site) if name not in before]):
-            time.sleep(0.05)
-        site.set_status("Job", found[0], {"conditions": [{"type": "Complete", "status": "True"}]})
+    def submit(*options: str) -> None:
+        """Submits while somebody ends the new prepare Job well, which is then the only one."""
+        before = uids()
 
-    seen = []
-    for options in ((), ("--set", "model.sequence_len=512"), ()):
-        player = threading.Thread(target=play, args=[prepares(site)], daemon=True)
+        def play() -> None:
+            while not (found := [job for job in prepares(site) if job["metadata"]["uid"] not in before]):
+                time.sleep(0.05)
+            done = {"conditions": [{"type": "Complete", "status": "True"}]}
+            site.set_status("Job", found[0]["metadata"]["name"], done)
+
+        player = threading.Thread(target=play, daemon=True)
         player.start()
         assert site.recipe("submit", *PREPARED, *options, "--yes") == 0
         player.join()
-        (one,) = prepares(site)
-        seen.append(one)
-    assert seen[0] == seen[2] != seen[1]
-    assert f"Job `{seen[1]}` of before: deleted" in capsys.readouterr().out
+        assert len(uids()) == 1
+
+    def uids() -> list[str]:
+        return [job["metadata"]["uid"] for job in prepares(site)]
+
+    (changed, other) = (("--set", f"model.sequence_len={length}") for length in (512, 256))
+    submit()
+    (first,) = prepares(site)
+    submit(*changed)
+    assert f"Job `{first['metadata']['name']}` of before: deleted" in capsys.readouterr().out
+    # What it has left goes with the claim.
+    site.cluster.delete("PersistentVolumeClaim", site.namespace, "trained-models-pvc")
+    site.cluster.delete("PyTorchJob", site.namespace, "survival")
+    submit(*changed)
     # One that is at work is ended only after a yes.
-    site.set_status("Job", seen[2], {"conditions": []})
-    site.set_status("PyTorchJob", "survival", {"conditions": [{"type": "Succeeded", "status": "True"}]})
-    assert site.recipe("submit", *PREPARED, "--set", "train.epochs=2") == 1
-    assert f"Job `{seen[2]}` is under way" in capsys.readouterr().err
-    assert site.recipe("stop", *PREPARED, "--set", "train.epochs=2") == 0
+    site.cluster.delete("PyTorchJob", site.namespace, "survival")
+    (job,) = prepares(site)
+    site.set_status("Job", job["metadata"]["name"], {"conditions": []})
+    assert site.recipe("submit", *PREPARED, *other) == 1
+    assert f"Job `{job['metadata']['name']}` is under way" in capsys.readouterr().err
+    assert site.recipe("stop", *PREPARED, *other) == 0
     assert prepares(site) == []
 
 
-def prepares(site) -> list[str]:
-    found = site.cluster.list("Job", site.namespace, {"recipe-runner/part": "prepare"})
-    return [job["metadata"]["name"] for job in found]
+def prepares(site) -> list[dict]:
+    return site.cluster.list("Job", site.namespace, {"recipe-runner/part": "prepare"})
 
 
 @in_process

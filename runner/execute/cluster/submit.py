@@ -41,12 +41,14 @@ def submit(cluster: Any, sent: Sent, tell: Tell, confirm: Confirm, dry_run: bool
         return
     for job in (*there, *_outdated(cluster, sent)):
         _make_room(cluster, job, tell, confirm)
+    empty = False
     for manifest in sent.support:
         if not _claim_is_there(cluster, manifest):
             cluster.apply(manifest)
+            empty |= manifest["kind"] == "PersistentVolumeClaim"
             tell(f"{manifest['kind']} `{manifest['metadata']['name']}`")
     if sent.prepare:
-        prepare(cluster, sent.prepare, tell)
+        prepare(cluster, sent.prepare, tell, anew=empty)
     elif sent.stage.data:
         tell(
             f"The data comes with the image, in {sent.plan.place.data_dir}: it must be built with EMBED={sent.plan.name}."
@@ -152,11 +154,12 @@ def delete(cluster: Any, kind: str, namespace: str, name: str) -> None:
     raise Stop(f"{kind} `{name}` does not go away.", "Look at it with `oc describe`, then submit again.")
 
 
-def prepare(cluster: Any, manifest: dict[str, Any], tell: Tell) -> None:
-    """Sends the prepare Job and waits until it is done; one that is done already is not sent again."""
+def prepare(cluster: Any, manifest: dict[str, Any], tell: Tell, anew: bool = False) -> None:
+    """Sends the prepare Job and waits until it is done; one that is done already is not sent again, unless `anew`: what
+    it has left went with a claim that is made anew."""
     meta = manifest["metadata"]
     there = cluster.get("Job", meta["namespace"], meta["name"])
-    if there and ended(there) == FAILED:
+    if there and (ended(there) == FAILED or (anew and ended(there))):
         delete(cluster, "Job", meta["namespace"], meta["name"])
         there = None
     if there is None:
