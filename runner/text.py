@@ -27,7 +27,3 @@ _Dumper.add_representer(str, _string)
 def yaml_text(value: Any) -> str:
     """YAML in the order given. PyYAML writes 2e-05 as `2.0e-05`, which it and Axolotl read as a number."""
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10_000)
-
-
-def yaml_documents(values: list[Any]) -> str:
-    return "---\n".join(yaml_text(value) for value in values)

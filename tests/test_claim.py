@@ -176,5 +176,5 @@ def test_a_data_file_that_is_not_in_the_image_is_named(tmp_path):
         "data_dir": str(tmp_path),
         "tokenise": None,
     }
-    with pytest.raises(Stop, match=r"The data file `/nowhere/my\.csv` is not in the image."):
+    with pytest.raises(Stop, match=r"The data file `/nowhere/my\.csv` is not in the pod."):
         claim.carry_out(wanted, lambda _line: None)

@@ -158,7 +158,7 @@ def test_a_queue_is_a_label_of_the_job():
 
 def test_the_image_defaults_to_the_namespaces_own():
     image = pod("openshift.image=", "openshift.namespace=my-project")["containers"][0]["image"]
-    assert image == "image-registry.openshift-image-registry.svc:5000/my-project/recipe-runner:latest"
+    assert image == "image-registry.openshift-image-registry.svc:5000/my-project/recipe-runner:0.1.0"
 
 
 @pytest.mark.parametrize("name", ["a" * 53, "x", "a-1"])

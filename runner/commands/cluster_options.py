@@ -31,12 +31,14 @@ def open_plan(path: str, sets: tuple[str, ...]) -> Plan:
 
 def find_job(cluster: Any, plan: Plan, stage: Stage) -> dict[str, Any]:
     """The stage's job on the cluster. Raises Stop where there is none."""
-    from runner.execute.cluster.jobs import names
+    from runner.execute.cluster.jobs import names, prepares
 
     space = plan.site["namespace"]
     for kind, name in names(plan, stage):
         if job := cluster.get(kind, space, name):
             return job
+    if older := prepares(cluster, plan.only(stage)):
+        return older[0]
     name = next(names(plan, stage))[1]
     raise Stop(f"There is no job `{name}` in `{space}`.", "Send it: `recipe submit`.")
 

@@ -18,14 +18,14 @@ from runner.commands.options import say, set_option
 def status(path: str | None, sets: tuple[str, ...], stage: str | None, namespace: str | None) -> None:
     """Say how far a recipe's job is and why it does not start; without RECIPE, all jobs of recipe-runner."""
     from runner.execute.cluster.connect import connect
-    from runner.execute.cluster.jobs import KIND
+    from runner.execute.cluster.jobs import POD_LABEL
     from runner.execute.cluster.state import look
 
     if path is None:
         cluster = connect()
         where = namespace or cluster.namespace
         label = {"app.kubernetes.io/managed-by": "recipe-runner"}
-        jobs = [job for kind in KIND.values() for job in _with_kind(cluster.list(kind, where, label), kind)]
+        jobs = [job for kind in POD_LABEL for job in _with_kind(cluster.list(kind, where, label), kind)]
         if not jobs:
             say(f"No job of recipe-runner in `{where}`.")
     else:

@@ -19,7 +19,7 @@ def stop(path: str, sets: tuple[str, ...], stage: str | None) -> None:
     """
     from runner.execute.cluster import steps
     from runner.execute.cluster.connect import connect
-    from runner.execute.cluster.jobs import names
+    from runner.execute.cluster.jobs import names, prepares
     from runner.execute.cluster.submit import delete
     from runner.problem import Stop
 
@@ -32,6 +32,8 @@ def stop(path: str, sets: tuple[str, ...], stage: str | None) -> None:
         # What is done stays on the cluster, which shows by it how far all is.
         step = steps.current(steps.steps(cluster, plan))
         wanted = [(kind, name) for kind, name in wanted if step and (kind == "Job") == step.of_gate]
+    else:
+        wanted += [("Job", job["metadata"]["name"]) for job in prepares(cluster, plan_of)]
     ended = []
     for kind, name in wanted:
         job = cluster.get(kind, space, name)

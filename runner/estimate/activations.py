@@ -114,7 +114,7 @@ def boundary(workload: Workload) -> int:
     return widths(workload).stream * workload.model.hidden_size
 
 
-def backward(workload: Workload, trained: bool) -> int:
+def backward(workload: Workload) -> int:
     """Bytes a token that are in flight while a layer's backward pass is at its widest, in the feed-forward part: the
     gradients of the product, of gate and of up, and of the stream."""
     wide = widths(workload)

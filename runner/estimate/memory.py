@@ -123,7 +123,7 @@ def _moments(workload: Workload, state: State):
         )
         recomputed = full[index] if workload.checkpointing else 0
         fresh = own if workload.accumulation > 1 else 0
-        flight = activations.backward(workload, trained[index]) * tokens
+        flight = activations.backward(workload) * tokens
         # The next layer is on its way, and this one's gradients are whole twice while they are summed and split.
         flight += state.layer * (3 if trained[index] else 1)
         yield _Moment("backward", base, done, sum(kept[: index + 1]) + recomputed, 0, flight + fresh // 2)

@@ -107,8 +107,9 @@ def _prepare_data(wanted: Mapping[str, Any], data_dir: Path, tell: Tell) -> None
     path = wanted["data"].get("path")
     if path and not Path(path).is_file():
         raise Stop(
-            f"The data file `{path}` is not in the image.",
-            "Build the image again with the file below `recipes/data/`, or put the data on the hub and name it under `data.hub`.",
+            f"The data file `{path}` is not in the pod.",
+            "Put it below `recipes/data/` and build the image again (with `image.code_from_git`: push it, and name the new "
+            "commit), or put the data on the hub and name it under `data.hub`.",
         )
 
     def tokenizer(_texts: list[str]) -> Any:

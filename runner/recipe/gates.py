@@ -8,8 +8,6 @@ from collections.abc import Collection, Iterable
 
 from runner.plan import Gate
 
-COMPARISONS = ("<", "<=", ">", ">=")
-
 # What each kind of stage measures by itself; `N` stands for a number.
 BY_TRAINING = {
     "pretrain": ("validation_loss", "perplexity", "loss_rise.N"),

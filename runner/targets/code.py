@@ -51,6 +51,8 @@ def init_containers(plan: Plan, image: str, env: list[dict[str, str]]) -> list[d
             # Without a terminal git would otherwise wait for a user's name and password for ever.
             "env": [*env, {"name": "GIT_TERMINAL_PROMPT", "value": "0"}],
             "resources": {"requests": resources, "limits": resources},
+            # What git says, where it cannot be done.
+            "terminationMessagePolicy": "FallbackToLogsOnError",
             "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
             "volumeMounts": [{"name": "code", "mountPath": MOUNT}, {"name": "tmp", "mountPath": "/tmp"}],
         }

@@ -20,7 +20,11 @@ def render(plan: Plan, stage: Stage) -> list[Artifact]:
     if not stage.gates:
         return []
     wanted = "; ".join(map(str, stage.gates))
-    comment = f"# Once the job beside it is done: oc apply -f {FILE}. Nothing after `{stage.name}` starts before\n# {wanted}\n"
+    # Not `apply`: a Job that is there already cannot be changed, and measures nothing a second time.
+    comment = (
+        f"# Once the job beside it is done: oc replace --force -f {FILE}. Nothing after `{stage.name}` starts before\n"
+        f"# {wanted}\n"
+    )
     return [Artifact(FILE, comment + yaml_text(job(plan, stage)))]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from runner import __version__
 from runner.names import content_hash, label
 from runner.plan import Artifact, Place, Plan, Stage
 from runner.problem import Stop
@@ -103,7 +104,8 @@ def scraped(plan: Plan) -> dict[str, str]:
 
 
 def image(plan: Plan) -> str:
-    return plan.site.get("image") or f"{IMAGE_REGISTRY}/{plan.site['namespace']}/recipe-runner:latest"
+    """The recipe's own, else what openshift/build.yaml builds in the namespace, under the tag that it gives."""
+    return plan.site.get("image") or f"{IMAGE_REGISTRY}/{plan.site['namespace']}/recipe-runner:{__version__}"
 
 
 def header(plan: Plan, stage: Stage) -> str:

@@ -50,9 +50,9 @@ def script(plan: Plan, stage: Stage, rank: int) -> str:
     sections = (
         _title(plan, stage, rank),
         _where(plan, stage, rank),
-        _refusals(plan),
+        _refusals(),
         _environment(stage),
-        _start(plan, stage, rank),
+        _start(stage, rank),
     )
     return "\n".join("\n".join(section) + "\n" for section in sections)
 
@@ -102,7 +102,7 @@ def _default(name: str, value: str) -> str:
     return f'{name}="${{{name}:-{value}}}"'
 
 
-def _refusals(plan: Plan) -> Iterator[str]:
+def _refusals() -> Iterator[str]:
     yield "# Say what is wrong, and stop."
     yield 'refuse() { echo "run_node$NODE_RANK.sh: $1" >&2; exit 2; }'
     yield "# Refuse to start while the address is still a word to be filled in."
@@ -148,7 +148,7 @@ _MEANINGS = {
 }
 
 
-def _start(plan: Plan, stage: Stage, rank: int) -> Iterator[str]:
+def _start(stage: Stage, rank: int) -> Iterator[str]:
     if rank == 0:
         yield "# Wait for the other machines, refuse one whose recipe or packages differ, and prepare the data and the config."
     else:

@@ -12,8 +12,9 @@ from runner.targets import batch, code, kubernetes, podspec
 from runner.text import yaml_text
 
 FILE = "prepare.json"
-# Local data files of recipes as the image has them (container/Containerfile).
-IMAGE_DATA = "/opt/recipe-runner/recipes/data"
+PART = "prepare"
+# Local data files of recipes: where the image has them (container/Containerfile), and where a clone of this project has.
+IMAGE_DATA, CLONED_DATA = "/opt/recipe-runner/recipes/data", f"{code.FOLDER}/recipes/data"
 # Tokenising takes cores and memory; it is over in minutes, so a modest share of a CPU machine will do.
 CPUS, MEMORY_GIB = 4, 16
 
@@ -27,8 +28,8 @@ def wanted(plan: Plan, stage: Stage) -> dict[str, Any] | None:
         return None
     data = dict(stage.data)
     if data.get("path"):
-        # The pods see this machine's files through the image alone.
-        data["path"] = f"{IMAGE_DATA}/{PurePosixPath(data['path']).name}"
+        # The pods see this machine's files through the image or the clone alone.
+        data["path"] = f"{CLONED_DATA if plan.code_from_git else IMAGE_DATA}/{PurePosixPath(data['path']).name}"
     tokenise = stage.engine == "axolotl"
     return {
         "name": plan.name,
@@ -60,8 +61,9 @@ def render(plan: Plan, stage: Stage) -> list[Artifact]:
 
 
 def job_name(plan: Plan, stage: Stage) -> str:
-    """Named by content, because a Job's pod cannot be changed: what is prepared already is found and not made again."""
-    digits = content_hash([wanted(plan, stage), kubernetes.image(plan)], 6)
+    """Named by all that it says and does, because a cluster refuses another pod under the name of a Job that it has."""
+    config = [file.text for file in stage.files if file.path == stage.config_file]
+    digits = content_hash([wanted(plan, stage), config, _template(plan, stage, "")], 6)
     return f"{kubernetes.job_name(plan)[:45].rstrip('-')}-prepare-{digits}"
 
 
@@ -81,16 +83,18 @@ def _config_map(plan: Plan, stage: Stage, name: str, asked: dict[str, Any]) -> d
 
 def job(plan: Plan, stage: Stage) -> dict[str, Any]:
     """The Job: one pod without a GPU, with the training pods' image, folders and claims."""
-    spec = {"backoffLimit": 3, "template": _template(plan, stage)}
+    name = job_name(plan, stage)
+    spec = {"backoffLimit": 3, "template": _template(plan, stage, name)}
     annotations = kubernetes.annotations(spec, plan, stage)
-    return batch.job(plan, stage, job_name(plan, stage), "prepare", spec, annotations)
+    return batch.job(plan, stage, name, PART, spec, annotations)
 
 
-def _template(plan: Plan, stage: Stage) -> dict[str, Any]:
+def _template(plan: Plan, stage: Stage, config: str) -> dict[str, Any]:
+    """config: the name of the config map."""
     share = {"cpu": str(CPUS), "memory": f"{MEMORY_GIB}Gi"}
     plain = podspec.writable(plan) | {"AXOLOTL_DO_NOT_TRACK": "1", "CUDA_VISIBLE_DEVICES": ""} | code.environment(plan)
     container = {
-        "name": "prepare",
+        "name": PART,
         "image": kubernetes.image(plan),
         "command": ["python", "-m", "runner.execute.claim", f"{plan.place.config_dir}/{FILE}"],
         "env": podspec.variables(plan, plain),
@@ -98,5 +102,4 @@ def _template(plan: Plan, stage: Stage) -> dict[str, Any]:
         "securityContext": podspec.container_security(),
         "volumeMounts": podspec.mounts(plan),
     }
-    volumes = podspec.volumes(plan, stage, job_name(plan, stage))
-    return batch.pod(plan, stage, "prepare", container, volumes)
+    return batch.pod(plan, stage, PART, container, podspec.volumes(plan, stage, config))

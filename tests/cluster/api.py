@@ -44,6 +44,13 @@ KINDS = {
     "localqueues": ("kueue.x-k8s.io/v1beta1", "LocalQueue"),
     "workloads": ("kueue.x-k8s.io/v1beta1", "Workload"),
 }
+# The token of the tests themselves, who may do everything; anybody else may do what the site's role allows.
+TESTS = "sha256~the-tests-own"
+ROLE = next(
+    one["rules"]
+    for one in yaml.safe_load_all((ROOT / "openshift/access.yaml").read_text("utf-8"))
+    if one["kind"] == "Role"
+)
 ADDRESS = re.compile(
     r"/(?:api/(?P<core>v1)|apis/(?P<group>[^/]+/[^/]+))/namespaces/(?P<space>[^/]+)/(?P<plural>[a-z]+)"
     r"(?:/(?P<name>[^/:]+)(?::(?P<port>\d+))?)?(?:/(?P<sub>[a-z]+)(?P<rest>/.*)?)?$"
@@ -94,10 +101,10 @@ class Api:
         self.server.shutdown()
         self.server.server_close()
 
-    def kubeconfig(self, path: Path, namespace: str) -> Path:
+    def kubeconfig(self, path: Path, namespace: str, token: str = "sha256~not-a-real-token") -> Path:
         cluster = {"name": "tests", "cluster": {"server": self.url}}
         context = {"name": "tests", "context": {"cluster": "tests", "user": "tests", "namespace": namespace}}
-        user = {"name": "tests", "user": {"token": "sha256~not-a-real-token"}}
+        user = {"name": "tests", "user": {"token": token}}
         value = {"apiVersion": "v1", "kind": "Config", "current-context": "tests"}
         path.write_text(yaml.safe_dump(value | {"clusters": [cluster], "contexts": [context], "users": [user]}))
         return path
@@ -363,6 +370,8 @@ def _handler(api: Api) -> type[BaseHTTPRequestHandler]:
                     raise No(404, "404 page not found")
                 if (match["core"] or match["group"]) != KINDS[match["plural"]][0]:
                     raise No(404, "404 page not found")
+                if self.headers["Authorization"] != f"Bearer {TESTS}":
+                    self.permit(match)
                 self.answer(match, query, body)
             except No as no:
                 status = {"kind": "Status", "status": "Failure", "code": no.status, "message": no.message}
@@ -373,6 +382,28 @@ def _handler(api: Api) -> type[BaseHTTPRequestHandler]:
                 raise
 
         do_GET = do_POST = do_PATCH = do_DELETE = handle_any
+
+        def permit(self, match: re.Match) -> None:
+            """What the role in openshift/access.yaml says; server-side apply of something new is `create` too."""
+            plural, name = match["plural"], match["name"]
+            verbs = {
+                "GET": {"get"} if name else {"list"},
+                "POST": {"create"},
+                "DELETE": {"delete"},
+                "PATCH": {"patch"} | (set() if (plural, match["space"], name) in api.objects else {"create"}),
+            }[self.command]
+            resource = f"{plural}/{match['sub']}" if match["sub"] else plural
+            group = (match["group"] or "").partition("/")[0]
+            held = {
+                verb
+                for rule in ROLE
+                if group in rule["apiGroups"] and resource in rule["resources"]
+                for verb in rule["verbs"]
+            }
+            if not verbs <= held:
+                raise No(
+                    403, f'{resource} is forbidden: User "ann" cannot {"/".join(verbs - held)} "{group}" {resource}'
+                )
 
         def answer(self, match: re.Match, query: dict[str, str], body: bytes) -> None:
             space, plural, name, sub = match["space"], match["plural"], match["name"], match["sub"]

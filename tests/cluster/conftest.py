@@ -14,7 +14,7 @@ import pytest
 from runner import cli
 from runner.execute.cluster import fetch, follow, helper, logs, submit
 from runner.execute.cluster.connect import Cluster, address, connect
-from tests.cluster.api import Api
+from tests.cluster.api import TESTS, Api
 from tests.conftest import ROOT
 
 REAL = os.environ.get("RECIPE_TEST_KUBECONFIG")
@@ -49,6 +49,13 @@ class Site:
         path = f"{address(kind, self.namespace, name)}/status"
         self.cluster.request("PATCH", path, body={"status": status}, content="application/merge-patch+json")
 
+    def claim(self, name: str) -> None:
+        """A claim that an earlier submit has made."""
+        spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
+        meta = {"name": name, "namespace": self.namespace}
+        body = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": meta, "spec": spec}
+        self.cluster.request("POST", address("PersistentVolumeClaim", self.namespace), body=body)
+
     def event(self, kind: str, name: str, reason: str, message: str) -> None:
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         body = {
@@ -80,9 +87,12 @@ def site(tmp_path, monkeypatch):
         yield from _real(namespace, monkeypatch)
         return
     api = Api(namespace)
+    monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig(tmp_path / "tests-kubeconfig", namespace, TESTS)))
+    own = connect()
+    # The commands are somebody else, with the rights of the site's role alone.
     monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig(tmp_path / "kubeconfig", namespace)))
     try:
-        yield Site(namespace, connect(), api)
+        yield Site(namespace, own, api)
     finally:
         api.close()
 

@@ -318,6 +318,7 @@ def claim(site, tmp_path):
     made.measure("pretrain-2048")
     made.measure("sft", metrics=PASSING | {"perplexity": 99.2})
     site.api.mounts["/shared/models"] = tmp_path / "claim"
+    site.claim("seven-b-pvc")
     return made
 
 

@@ -13,16 +13,17 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from runner.emit import planned
-from runner.execute.cluster import fetch, forward, state
+from runner.execute.cluster import fetch, forward, helper, state
 from runner.execute.cluster.jobs import sent
 from runner.execute.cluster.state import FAILED, QUEUED, TRAINING, WAITING, State
 from runner.execute.cluster.why import reasons
 from runner.recipe.changes import from_options
 from runner.recipe.check import load
 from runner.scenarios import translate
-from runner.targets import kubernetes
+from runner.targets import code, kubernetes
 from tests.cluster.api import stamp
 from tests.cluster.conftest import in_process
+from tests.cluster.judging import core_refusals
 from tests.conftest import ROOT
 
 SURVIVAL = ROOT / "recipes" / "survival.yaml"
@@ -163,6 +164,27 @@ def test_another_error_says_nothing_of_the_plan():
 def test_a_worker_that_waits_for_the_master():
     pod = a_pod("worker", 1, initContainerStatuses=[{"name": "init-pytorch", "state": {"running": {}}}])
     assert "Machine 2 (`survival-worker-1`) waits for the master" in why([pod])
+    missing = {"name": "init-pytorch", "image": "alpine:3.10", "state": {"waiting": {"reason": "ErrImagePull"}}}
+    said = why([a_pod("worker", 1, initContainerStatuses=[missing])])
+    assert "the image `alpine:3.10`, with which it would wait for the master, cannot be fetched" in said
+
+
+@pytest.mark.parametrize(
+    "state, words",
+    [
+        ({"running": {}}, ""),
+        ({"terminated": {"exitCode": 0}}, ""),
+        ({"waiting": {"reason": "ImagePullBackOff"}}, "the image `stock` cannot be fetched: ImagePullBackOff"),
+        (
+            {"terminated": {"exitCode": 128, "message": "Cloning\nfatal: unable to access\n"}},
+            "could not fetch its code. It said: fatal: unable to access. Look at `image.code_from_git`",
+        ),
+    ],
+    ids=["at work", "done", "no image", "no code"],
+)
+def test_a_pod_that_clones_its_code(state, words):
+    said = why([a_pod(initContainerStatuses=[{"name": code.CONTAINER, "image": "stock", "state": state}])])
+    assert words in said and "master;" not in said and (words or said == "")
 
 
 def test_the_deadline():
@@ -317,6 +339,8 @@ def results(site, tmp_path):
         (run / name).parent.mkdir(parents=True, exist_ok=True)
         (run / name).write_bytes(content)
     site.api.mounts["/shared/models"] = claim
+    for name in ("trained-models-pvc", "workspace-pvc"):
+        site.claim(name)
     return files
 
 
@@ -362,10 +386,26 @@ def test_hashing_a_large_file_shows_signs_of_life(tmp_path):
 
 @in_process
 def test_a_run_without_results_is_said_so(site, tmp_path, capsys):
+    assert site.recipe("fetch") == 1
+    assert "There is no claim `trained-models-pvc`" in capsys.readouterr().err, "no pod waits for it ten minutes"
+    assert site.recipe("submit") == 0
     site.api.mounts["/shared/models"] = tmp_path / "empty"
     assert site.recipe("fetch") == 1
     assert "The claim cannot be read: There is no folder" in capsys.readouterr().err
     assert helpers(site) == []
+
+
+def test_where_the_code_comes_by_git_the_helper_has_it_too():
+    recipe, _, _ = load(ROOT / "recipes" / "resnet.yaml", ())
+    plan = translate(recipe, kubernetes.place(recipe))
+    pod = helper.pod(plan, plan.stages[0], "word")
+    assert core_refusals(pod) == []
+    (init,), (box,) = pod["spec"]["initContainers"], pod["spec"]["containers"]
+    assert (init["name"], init["image"]) == (code.CONTAINER, box["image"])
+    assert {"name": "PYTHONPATH", "value": code.FOLDER} in box["env"]
+    volumes = {volume["name"] for volume in pod["spec"]["volumes"]}
+    assert {mount["name"] for one in (init, box) for mount in one["volumeMounts"]} == volumes
+    assert all(mount.get("readOnly") for mount in box["volumeMounts"] if mount["name"] != "tmp")
 
 
 @in_process
@@ -480,6 +520,52 @@ def test_preparing_comes_before_any_gpu_is_asked_for(site, capsys):
     before = len(site.api.requests)
     assert site.recipe("submit", *PREPARED) == 0
     assert not [line for line in site.api.requests[before:] if line.startswith("PATCH") and "dryRun" not in line]
+
+
+@in_process
+def test_a_prepare_job_that_no_longer_holds_is_taken_away(site, capsys):
+    """Left there, one at work would write into the same folder, and one that is done would hide what came after it."""
+
+    def submit(*options: str) -> None:
+        """Submits while somebody ends the new prepare Job well, which is then the only one."""
+        before = uids()
+
+        def play() -> None:
+            while not (found := [job for job in prepares(site) if job["metadata"]["uid"] not in before]):
+                time.sleep(0.05)
+            done = {"conditions": [{"type": "Complete", "status": "True"}]}
+            site.set_status("Job", found[0]["metadata"]["name"], done)
+
+        player = threading.Thread(target=play, daemon=True)
+        player.start()
+        assert site.recipe("submit", *PREPARED, *options, "--yes") == 0
+        player.join()
+        assert len(uids()) == 1
+
+    def uids() -> list[str]:
+        return [job["metadata"]["uid"] for job in prepares(site)]
+
+    (changed, other) = (("--set", f"model.sequence_len={length}") for length in (512, 256))
+    submit()
+    (first,) = prepares(site)
+    submit(*changed)
+    assert f"Job `{first['metadata']['name']}` of before: deleted" in capsys.readouterr().out
+    # What it has left goes with the claim.
+    site.cluster.delete("PersistentVolumeClaim", site.namespace, "trained-models-pvc")
+    site.cluster.delete("PyTorchJob", site.namespace, "survival")
+    submit(*changed)
+    # One that is at work is ended only after a yes.
+    site.cluster.delete("PyTorchJob", site.namespace, "survival")
+    (job,) = prepares(site)
+    site.set_status("Job", job["metadata"]["name"], {"conditions": []})
+    assert site.recipe("submit", *PREPARED, *other) == 1
+    assert f"Job `{job['metadata']['name']}` is under way" in capsys.readouterr().err
+    assert site.recipe("stop", *PREPARED, *other) == 0
+    assert prepares(site) == []
+
+
+def prepares(site) -> list[dict]:
+    return site.cluster.list("Job", site.namespace, {"recipe-runner/part": "prepare"})
 
 
 @in_process

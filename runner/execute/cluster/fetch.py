@@ -81,19 +81,15 @@ def _continue(cluster: Any, address_of: str, partial: Path, size: int) -> None:
                 out.write(chunk)
     except Refused as refused:
         raise _refused(refused) from None
-    except (Lost, OSError) as error:
-        _wait(error)
+    except (Lost, OSError):
+        time.sleep(POLL_SECONDS)
     except Exception as error:
         # urllib3's own errors, named by class because the client's library is not imported here.
         if type(error).__module__.partition(".")[0] != "urllib3":
             raise
-        _wait(error)
+        time.sleep(POLL_SECONDS)
     if not partial.exists():
         partial.touch()
-
-
-def _wait(_error: Exception) -> None:
-    time.sleep(POLL_SECONDS)
 
 
 def _get(cluster: Any, path: str) -> Any:

@@ -9,12 +9,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from runner.execute.cluster.connect import address
+from runner.execute.cluster.jobs import FETCH
 from runner.execute.cluster.share import PORT, WORD
 from runner.execute.cluster.state import WAITING, State
 from runner.execute.cluster.why import reasons
 from runner.plan import Plan, Stage
 from runner.problem import Stop
-from runner.targets import kubernetes, podspec
+from runner.targets import batch, code, kubernetes, podspec
 
 SHARE_PORT = 8080
 POLL_SECONDS = 2.0
@@ -30,9 +31,7 @@ def helper(cluster: Any, plan: Plan, stage: Stage, tell: Tell) -> Iterator[str]:
     word = secrets.token_hex(16)
     manifest = pod(plan, stage, word)
     space, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
-    # One that a killed command has left behind; its word is lost, so it is of no use.
-    cluster.delete("Pod", space, name, grace_seconds=0)
-    _gone(cluster, space, name)
+    _clear(cluster, manifest)
     try:
         cluster.create(manifest)
         tell(f"Pod `{name}` opens the claim")
@@ -48,8 +47,7 @@ def finished(cluster: Any, manifest: dict[str, Any], container: str, tell: Tell)
     Raises Stop with its words where it ends badly, or does not start.
     """
     space, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
-    cluster.delete("Pod", space, name, grace_seconds=0)
-    _gone(cluster, space, name)
+    _clear(cluster, manifest)
     try:
         cluster.create(manifest)
         tell(f"Pod `{name}` opens the claim")
@@ -63,7 +61,7 @@ def finished(cluster: Any, manifest: dict[str, Any], container: str, tell: Tell)
                 said = (cluster.log(space, name, container) or "").strip()
                 if phase == "Succeeded":
                     return said.splitlines()
-                raise Stop(said or f"Pod `{name}` failed without a word.")
+                raise Stop(said or " ".join(_why(found)) or f"Pod `{name}` failed without a word.")
             if phase == "Pending" and time.monotonic() > deadline:
                 raise _stuck(found)
             time.sleep(POLL_SECONDS)
@@ -71,7 +69,20 @@ def finished(cluster: Any, manifest: dict[str, Any], container: str, tell: Tell)
         cluster.delete("Pod", space, name, grace_seconds=0)
 
 
-def _gone(cluster: Any, space: str, name: str) -> None:
+def _clear(cluster: Any, manifest: dict[str, Any]) -> None:
+    """Deletes a pod that a killed command has left behind; what it waits for, or knows, is lost.
+
+    Raises Stop where a claim is not there: the pod would wait for it in vain.
+    """
+    space, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
+    for volume in manifest["spec"]["volumes"]:
+        claim = volume.get("persistentVolumeClaim", {}).get("claimName")
+        if claim and cluster.get("PersistentVolumeClaim", space, claim) is None:
+            raise Stop(
+                f"There is no claim `{claim}` in `{space}`, and so nothing lies on it.",
+                "Send the recipe: `recipe submit`. Or correct `openshift.namespace` or `openshift.claims`.",
+            )
+    cluster.delete("Pod", space, name, grace_seconds=0)
     for _ in range(60):
         if cluster.get("Pod", space, name) is None:
             return
@@ -89,59 +100,52 @@ def _ready(cluster: Any, space: str, name: str) -> None:
         if any(entry["type"] == "Ready" and entry["status"] == "True" for entry in conditions):
             return
         if status.get("phase") in ("Failed", "Succeeded"):
-            said = cluster.log(space, name, "fetch", tail=5) or ""
-            raise Stop(f"The claim cannot be read: {said.strip() or 'the helper pod ended at once'}")
+            said = cluster.log(space, name, FETCH, tail=5) or ""
+            why = said.strip() or " ".join(_why(found)) or "the helper pod ended at once"
+            raise Stop(f"The claim cannot be read: {why}")
         time.sleep(POLL_SECONDS)
     raise _stuck(found)
 
 
-def _stuck(pod: dict[str, Any]) -> Stop:
-    """Why a helper does not start, as far as its pod tells."""
+def _why(pod: dict[str, Any]) -> list[str]:
+    """Why a helper does not start, or ended, as far as its pod tells."""
     meta = pod["metadata"]
     job = {"kind": "Pod", "metadata": {"name": meta["name"], "namespace": meta["namespace"]}, "spec": {}}
-    why = reasons(State(WAITING, job, [pod]), lambda _pod: "")
+    return reasons(State(WAITING, job, [pod]), lambda _pod: "")
+
+
+def _stuck(pod: dict[str, Any]) -> Stop:
     return Stop(
-        f"Pod `{meta['name']}` does not start. {' '.join(why)}",
+        f"Pod `{pod['metadata']['name']}` does not start. {' '.join(_why(pod))}",
         "Try again later; a claim of one machine is free when the job has ended.",
     )
 
 
 def pod(plan: Plan, stage: Stage, word: str) -> dict[str, Any]:
-    """The helper: the claims read-only, the image's own file server, and an end of its own after four hours."""
+    """The helper: the claims read-only, our own file server, and an end of its own after four hours."""
     share = {"cpu": "1", "memory": "1Gi"}
     claims = plan.site.get("claims") or ()
-    labels = kubernetes.labels(plan, stage) | {"recipe-runner/part": "fetch"}
-    environment = podspec.CACHES | {WORD: word, PORT: str(SHARE_PORT)}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": f"{kubernetes.job_name(plan)}-fetch",
-            "namespace": plan.site["namespace"],
-            "labels": labels,
-        },
-        "spec": {
-            **podspec.identity(plan),
-            "restartPolicy": "Never",
-            "activeDeadlineSeconds": 4 * 3600,
-            "securityContext": podspec.pod_security(),
-            "containers": [
-                {
-                    "name": "fetch",
-                    "image": kubernetes.image(plan),
-                    "command": ["python", "-m", "runner.execute.cluster.share", plan.place.run_dir],
-                    "env": [{"name": key, "value": value} for key, value in environment.items()],
-                    "ports": [{"containerPort": SHARE_PORT}],
-                    "readinessProbe": {"tcpSocket": {"port": SHARE_PORT}, "periodSeconds": 2},
-                    "resources": {"requests": share, "limits": share},
-                    "securityContext": podspec.container_security(),
-                    "volumeMounts": [
-                        {"name": claim["name"], "mountPath": claim["mount"], "readOnly": True} for claim in claims
-                    ],
-                }
-            ],
-            "volumes": [
-                {"name": claim["name"], "persistentVolumeClaim": {"claimName": claim["name"]}} for claim in claims
-            ],
-        },
+    container = {
+        "name": FETCH,
+        "image": kubernetes.image(plan),
+        "command": ["python", "-m", "runner.execute.cluster.share", plan.place.run_dir],
+        "env": podspec.listed(podspec.CACHES | code.environment(plan) | {WORD: word, PORT: str(SHARE_PORT)}),
+        "ports": [{"containerPort": SHARE_PORT}],
+        "readinessProbe": {"tcpSocket": {"port": SHARE_PORT}, "periodSeconds": 2},
+        "resources": {"requests": share, "limits": share},
+        "securityContext": podspec.container_security(),
+        "volumeMounts": [
+            {"name": "tmp", "mountPath": "/tmp"},
+            *code.mounts(plan),
+            *({"name": claim["name"], "mountPath": claim["mount"], "readOnly": True} for claim in claims),
+        ],
     }
+    volumes = [
+        {"name": "tmp", "emptyDir": {}},
+        *code.volumes(plan),
+        *({"name": claim["name"], "persistentVolumeClaim": {"claimName": claim["name"]}} for claim in claims),
+    ]
+    template = batch.pod(plan, stage, FETCH, container, volumes)
+    meta = {"name": f"{kubernetes.job_name(plan)}-{FETCH}", "namespace": plan.site["namespace"]}
+    spec = template["spec"] | {"activeDeadlineSeconds": 4 * 3600}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": template["metadata"] | meta, "spec": spec}

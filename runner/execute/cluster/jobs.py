@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from runner.names import listed
+from runner.names import label, listed
 from runner.plan import Plan, Stage
 from runner.problem import Stop
 from runner.targets import TARGETS, default, gate, kubernetes, preparing
@@ -23,8 +23,10 @@ POD_LABEL = {
 }
 CONTAINER = {"PyTorchJob": "pytorch", "TrainJob": "node"}
 PART = "recipe-runner/part"
-# The containers that do a job's work, whoever else runs in its pods.
-WORKING = (*CONTAINER.values(), "prepare", gate.PART)
+# The pods that only open a claim, and have one container of that name.
+FETCH, PROMOTE = "fetch", "promote"
+# The containers that do a pod's work, whoever else runs in it.
+WORKING = (*CONTAINER.values(), preparing.PART, gate.PART, FETCH, PROMOTE)
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,6 @@ class Sent:
 
     plan: Plan
     stage: Stage
-    target: str
     support: tuple[dict[str, Any], ...]
     prepare: dict[str, Any] | None
     job: dict[str, Any]
@@ -73,7 +74,6 @@ def sent(plan: Plan, stage: Stage, target: str | None = None, of_gate: bool = Fa
     return Sent(
         plan=one,
         stage=stage,
-        target=target,
         support=(*support, *manifests["configmap.yaml"]),
         prepare=prepare[0] if prepare and not of_gate else None,
         job=manifests[gate.FILE if of_gate else f"{target}.yaml"][0],
@@ -103,10 +103,17 @@ def names(plan: Plan, stage: Stage) -> Iterator[tuple[str, str]]:
         yield "Job", gate.job_name(one)
 
 
+def prepares(cluster: Any, one: Plan) -> list[dict[str, Any]]:
+    """The prepare Jobs that the cluster has, whatever the recipe said when they were sent; one: the plan of one stage."""
+    labels = {"app.kubernetes.io/name": label(one.name), PART: preparing.PART}
+    # Items of a list do not say what they are.
+    return [{"kind": "Job", **job} for job in cluster.list("Job", one.site["namespace"], labels)]
+
+
 def container(job: dict[str, Any]) -> str:
     """The name of the container that does a job's work."""
     kind = job["kind"]
-    return CONTAINER[kind] if kind in CONTAINER else (job["metadata"].get("labels") or {}).get(PART, "prepare")
+    return CONTAINER[kind] if kind in CONTAINER else (job["metadata"].get("labels") or {}).get(PART, preparing.PART)
 
 
 def key(job: dict[str, Any]) -> str | None:

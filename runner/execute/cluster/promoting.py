@@ -9,12 +9,10 @@ from runner import plan_file
 from runner.execute.cluster import steps
 from runner.execute.cluster.connect import address
 from runner.execute.cluster.helper import finished
-from runner.execute.cluster.jobs import sent
+from runner.execute.cluster.jobs import PROMOTE, sent
 from runner.plan import Plan, Stage
 from runner.problem import Stop
 from runner.targets import batch, code, kubernetes, podspec
-
-PART = "promote"
 
 Tell = Callable[[str], None]
 
@@ -30,7 +28,7 @@ def promote(cluster: Any, plan: Plan, stage: Stage, by: str, reason: str, tell: 
     for manifest in what.support:
         if manifest["kind"] == "ConfigMap":
             cluster.apply(manifest)
-    said = finished(cluster, pod(what.plan, stage, by, reason), PART, tell)
+    said = finished(cluster, pod(what.plan, stage, by, reason), PROMOTE, tell)
     for line in said:
         tell(line)
     if step.state == steps.FAILED:
@@ -45,16 +43,16 @@ def pod(plan: Plan, stage: Stage, by: str, reason: str) -> dict[str, Any]:
     share = {"cpu": "1", "memory": "4Gi"}
     file = f"{plan.place.config_dir}/{plan_file.FILE}"
     container = {
-        "name": PART,
+        "name": PROMOTE,
         "image": kubernetes.image(plan),
-        "command": ["python", "-m", "runner.execute.step", PART, file, "--by", by, "--reason", reason],
+        "command": ["python", "-m", "runner.execute.step", PROMOTE, file, "--by", by, "--reason", reason],
         "env": podspec.listed(podspec.CACHES | code.environment(plan)),
         "resources": {"requests": share, "limits": share},
         "securityContext": podspec.container_security(),
         "volumeMounts": [mount for mount in podspec.mounts(plan) if mount["name"] != "shm"],
     }
     volumes = podspec.volumes(plan, stage, kubernetes.config_map_name(plan, stage))
-    template = batch.pod(plan, stage, PART, container, [volume for volume in volumes if volume["name"] != "shm"])
-    meta = {"name": f"{kubernetes.job_name(plan)}-{PART}", "namespace": plan.site["namespace"]}
+    template = batch.pod(plan, stage, PROMOTE, container, [volume for volume in volumes if volume["name"] != "shm"])
+    meta = {"name": f"{kubernetes.job_name(plan)}-{PROMOTE}", "namespace": plan.site["namespace"]}
     spec = template["spec"] | {"activeDeadlineSeconds": 1800}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": template["metadata"] | meta, "spec": spec}

@@ -9,7 +9,7 @@ from typing import Any
 
 from runner.execute.cluster.errors import Lost
 from runner.execute.cluster.follow import line
-from runner.execute.cluster.jobs import Sent, key
+from runner.execute.cluster.jobs import Sent, key, prepares
 from runner.execute.cluster.state import FAILED, FINISHED, ended, look
 from runner.execute.cluster.why import log_reader, reasons
 from runner.problem import Stop
@@ -39,14 +39,16 @@ def submit(cluster: Any, sent: Sent, tell: Tell, confirm: Confirm, dry_run: bool
     if dry_run:
         tell(f"The cluster would accept {sent.kind} `{sent.name}` and {len(sent.support)} objects that it needs.")
         return
-    for job in there:
+    for job in (*there, *_outdated(cluster, sent)):
         _make_room(cluster, job, tell, confirm)
+    empty = False
     for manifest in sent.support:
         if not _claim_is_there(cluster, manifest):
             cluster.apply(manifest)
+            empty |= manifest["kind"] == "PersistentVolumeClaim"
             tell(f"{manifest['kind']} `{manifest['metadata']['name']}`")
     if sent.prepare:
-        prepare(cluster, sent.prepare, tell)
+        prepare(cluster, sent.prepare, tell, anew=empty)
     elif sent.stage.data:
         tell(
             f"The data comes with the image, in {sent.plan.place.data_dir}: it must be built with EMBED={sent.plan.name}."
@@ -58,7 +60,7 @@ def submit(cluster: Any, sent: Sent, tell: Tell, confirm: Confirm, dry_run: bool
 def judge(cluster: Any, sent: Sent, replacing: bool) -> None:
     """The server's own dry run of everything."""
     for manifest in (*sent.support, *((sent.prepare,) if sent.prepare else ()), sent.job):
-        if _claim_is_there(cluster, manifest) or _prepared(cluster, manifest):
+        if _claim_is_there(cluster, manifest) or (manifest is sent.prepare and _prepared(cluster, manifest)):
             continue
         if manifest is sent.job and replacing:
             # Under another name, because what is there may not be changed, only replaced.
@@ -78,8 +80,9 @@ def _claim_is_there(cluster: Any, manifest: dict[str, Any]) -> bool:
 
 
 def _prepared(cluster: Any, manifest: dict[str, Any]) -> bool:
+    """A prepare Job that exists is this very one, because its name says what it does."""
     meta = manifest["metadata"]
-    return manifest["kind"] == "Job" and cluster.get("Job", meta["namespace"], meta["name"]) is not None
+    return cluster.get("Job", meta["namespace"], meta["name"]) is not None
 
 
 def _queue_is_there(cluster: Any, sent: Sent) -> None:
@@ -113,6 +116,14 @@ def _existing(cluster: Any, sent: Sent) -> list[dict[str, Any]]:
     return found
 
 
+def _outdated(cluster: Any, sent: Sent) -> list[dict[str, Any]]:
+    """Prepare Jobs of the recipe as it was: one at work would write into the same folder, and one that is done would be
+    taken for the state of the claim once the recipe is changed back."""
+    wanted = sent.prepare and sent.prepare["metadata"]["name"]
+    found = prepares(cluster, sent.plan) if wanted else []
+    return [job for job in found if job["metadata"]["name"] != wanted]
+
+
 def _same(job: dict[str, Any], sent: Sent) -> bool:
     def content(one: dict[str, Any]) -> Any:
         return (one["metadata"].get("annotations") or {}).get("recipe-runner/content")
@@ -143,11 +154,12 @@ def delete(cluster: Any, kind: str, namespace: str, name: str) -> None:
     raise Stop(f"{kind} `{name}` does not go away.", "Look at it with `oc describe`, then submit again.")
 
 
-def prepare(cluster: Any, manifest: dict[str, Any], tell: Tell) -> None:
-    """Sends the prepare Job and waits until it is done; one that is done already is not sent again."""
+def prepare(cluster: Any, manifest: dict[str, Any], tell: Tell, anew: bool = False) -> None:
+    """Sends the prepare Job and waits until it is done; one that is done already is not sent again, unless `anew`: what
+    it has left went with a claim that is made anew."""
     meta = manifest["metadata"]
     there = cluster.get("Job", meta["namespace"], meta["name"])
-    if there and ended(there) == FAILED:
+    if there and (ended(there) == FAILED or (anew and ended(there))):
         delete(cluster, "Job", meta["namespace"], meta["name"])
         there = None
     if there is None:

@@ -9,10 +9,13 @@ from typing import Any
 from runner.execute.cluster.jobs import WORKING, container, node_number
 from runner.execute.cluster.state import FINISHED, TRAINING, State
 from runner.execute.launch import OUT_OF_MEMORY, meaning
+from runner.targets import code
 
 # Given a pod's name, the end of its container's log, of its earlier life where it has been restarted.
 LogOf = Callable[[str], str]
 
+# What a pod waits with whose image is not to be had.
+NO_IMAGE = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName")
 NCCL = re.compile(r"Watchdog caught collective operation timeout|ncclSystemError|ncclRemoteError|NCCL (WARN|error)")
 
 
@@ -79,13 +82,38 @@ def _pod(state: State, pod: dict[str, Any], log_of: LogOf) -> Iterator[str]:
     if status.get("reason") in ("Evicted", "Preempting", "NodeLost"):
         yield f"{where} was taken off its machine: {status.get('message', status['reason'])}"
     for entry in status.get("initContainerStatuses") or []:
-        if "running" in entry.get("state", {}):
-            yield f"{where} waits for the master: its address is not known yet, because the master's pod has not started."
-        elif (entry.get("state", {}).get("terminated") or {}).get("exitCode"):
-            yield f"{where} gave up waiting for the master; look at machine 0 first."
+        if (entry.get("state", {}).get("terminated") or {}).get("exitCode") == 0:
+            continue  # done, if not at the first try
+        yield from _clone(pod, entry, where) if entry["name"] == code.CONTAINER else _wait_for_master(entry, where)
     for entry in status.get("containerStatuses") or []:
         if entry["name"] in WORKING:
             yield from _container(state, pod, entry, where, log_of)
+
+
+def _clone(pod: dict[str, Any], entry: dict[str, Any], where: str) -> Iterator[str]:
+    """Our own container that fetches the code; it runs in the pod's image, and first."""
+    yield from _pull(pod, entry, where)
+    for ended in _ends(entry):
+        said = f" It said: {_last_line(ended['message'])}." if ended.get("message") else ""
+        yield (
+            f"{where} could not fetch its code.{said} Look at `image.code_from_git`: the address, and whether the commit is "
+            "pushed there; and whether the cluster's machines reach that server."
+        )
+
+
+def _wait_for_master(entry: dict[str, Any], where: str) -> Iterator[str]:
+    """The operator's container that goes before each worker's."""
+    waiting = entry.get("state", {}).get("waiting") or {}
+    if waiting.get("reason") in NO_IMAGE:
+        image = entry.get("image") or "the training operator's own"
+        yield (
+            f"{where}: the image `{image}`, with which it would wait for the master, cannot be fetched: "
+            f"{waiting.get('message') or waiting['reason']}. Ask the cluster's admin."
+        )
+    elif "running" in entry.get("state", {}):
+        yield f"{where} waits for the master: its address is not known yet, because the master's pod has not started."
+    elif _ends(entry):
+        yield f"{where} gave up waiting for the master; look at machine 0 first."
 
 
 def _unscheduled(state: State, pod: dict[str, Any], said: str, where: str) -> Iterator[str]:
@@ -118,20 +146,27 @@ def _claims(state: State) -> str:
 
 
 def _container(state: State, pod: dict[str, Any], entry: dict[str, Any], where: str, log_of: LogOf) -> Iterator[str]:
+    yield from _pull(pod, entry, where)
     waiting = entry.get("state", {}).get("waiting") or {}
     reason, said = waiting.get("reason", ""), waiting.get("message", "")
-    if reason in ("ImagePullBackOff", "ErrImagePull", "InvalidImageName"):
-        image = entry.get("image") or next(c["image"] for c in pod["spec"]["containers"] if c["name"] == entry["name"])
-        yield (
-            f"{where}: the image `{image}` cannot be fetched: {said or reason}. "
-            "Build it with `oc start-build recipe-runner --from-dir=. --follow`, or correct `openshift.image`."
-        )
-    elif reason == "CreateContainerConfigError":
+    if reason == "CreateContainerConfigError":
         yield f"{where}: something that it needs is not there: {said}. {_missing(said)}"
     elif reason == "ContainerCreating":
         yield from _mounting(state, pod, where)
     for ended in _ends(entry):
         yield from _end(state.job, pod, entry, ended, where, log_of)
+
+
+def _pull(pod: dict[str, Any], entry: dict[str, Any], where: str) -> Iterator[str]:
+    waiting = entry.get("state", {}).get("waiting") or {}
+    if waiting.get("reason") not in NO_IMAGE:
+        return
+    # Every container of ours has the same image.
+    image = entry.get("image") or pod["spec"]["containers"][0]["image"]
+    yield (
+        f"{where}: the image `{image}` cannot be fetched: {waiting.get('message') or waiting['reason']}. "
+        "Build it with `oc start-build recipe-runner --from-dir=. --follow`, or correct `openshift.image`."
+    )
 
 
 def _missing(said: str) -> str:
@@ -200,6 +235,10 @@ def _memory(pod: dict[str, Any], job: dict[str, Any]) -> str:
     need = _foreseen(job, "memory")
     reckoned = f" `recipe plan` had reckoned with {need}." if need else ""
     return f"The plan gave it {limit}{of_it}.{reckoned}"
+
+
+def _last_line(text: str) -> str:
+    return ([line.strip() for line in text.splitlines() if line.strip()] or [""])[-1][:300].rstrip(".")
 
 
 def _last_error(text: str) -> str:

@@ -78,7 +78,7 @@ def prepare(
         report.sampled_from = len(pictures)
         pictures = sample(pictures, sample_rows, wanted["seed"])
     train, validation = split(pictures, wanted["validation_share"], wanted["seed"])
-    _judge(train, validation, wanted, report)
+    _judge(train, validation, report)
     report.train_rows, report.validation_rows = len(train), len(validation)
     report.test_rows = len(sides["test"])
     _write(out, dict(zip(SIDES, (train, validation, sides["test"]), strict=True)), wanted, report)
@@ -149,7 +149,7 @@ def _by_class(pictures: list[Picture], seed: int) -> dict[int, list[Picture]]:
     return dict(sorted(groups.items()))
 
 
-def _judge(train: list[Picture], validation: list[Picture], wanted: Mapping[str, Any], report: ImageReport) -> None:
+def _judge(train: list[Picture], validation: list[Picture], report: ImageReport) -> None:
     there = {picture.label for picture in train} & {picture.label for picture in validation}
     if lacking := [name for label, name in enumerate(report.classes) if label not in there]:
         lines = "\n".join(report.lines())
