@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import click
 
@@ -27,6 +28,8 @@ from runner.targets import place
 @click.option("--rows", type=click.IntRange(min=1), help="How many rows there are, where nobody has counted them.")
 def plan(path, sets, style, exact, price, counts, rows) -> int:
     """Say what every stage of a recipe will need, whether it fits, and what would make it fit."""
+    if price is not None and not math.isfinite(price):
+        raise Stop(f"`--price {price}` is no price.", "For example: --price 2.50", code=2)
     recipe = _open(path, sets, style)
     planned = translate(recipe, place(recipe))
     try:

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from runner.files import read_json, write_json
-from runner.quiet import hush
 from runner.names import listed
+from runner.quiet import hush
 from runner.recipe.gates import GENERATED, SCORE, rise_window
 from runner.text import yaml_text
 from runner.training import leash
