@@ -34,7 +34,7 @@ def read_json(path: Path) -> Any:
     """The file's content, or None where it is missing or broken."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):  # the last for brackets without end
         return None
 
 

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from runner.execute import gates
+from runner.execute import evaluate, gates
 from runner.execute.gates import Subject, judge, passed
 from runner.plan import Gate
 from runner.problem import Stop
@@ -197,3 +197,37 @@ def test_a_threshold_beyond_all_bounds_is_an_error():
 @pytest.mark.parametrize("window", ["loss_rise.1", "loss_rise.0", "loss_rise.x", "loss_rise."])
 def test_a_rise_needs_at_least_two_evaluations(window):
     assert problems(f'sft.gates=["{window} <= 0"]')
+
+
+def measured(**metrics):
+    """What an evaluation has found, with lm-eval's scores of two tasks."""
+    found = evaluate.Measures()
+    found.metrics |= evaluate.scores(
+        {
+            "results": {
+                "wikitext": {"alias": "wikitext", "word_perplexity,none": 12.0, "word_perplexity_stderr,none": 0.1},
+                "gsm8k": {"exact_match,strict-match": 0.1, "exact_match,flexible-extract": 0.4, "odd,none": 1.0},
+            },
+            "higher_is_better": {"wikitext": {"word_perplexity": False}, "gsm8k": {"exact_match": True}},
+        },
+        found,
+    )
+    return found
+
+
+def test_a_score_counted_in_several_ways_must_name_one():
+    found = measured()
+    assert "lm_eval.gsm8k.exact_match" not in found.metrics, "the lenient way would stand for the strict one"
+    assert "`exact_match,strict-match`" in found.missing["lm_eval.gsm8k.exact_match"]
+    assert found.metrics["lm_eval.gsm8k.exact_match,strict-match"] == 0.1
+    assert found.metrics["lm_eval.wikitext.word_perplexity"] == 12.0
+
+
+def test_a_regression_knows_whether_more_is_better():
+    def worse(name, before):
+        return evaluate.regression({"before": {name: before}}, measured(), name)
+
+    assert worse("lm_eval.wikitext.word_perplexity", 10.0) == pytest.approx(0.2)
+    assert worse("lm_eval.gsm8k.exact_match,strict-match", 0.2) == pytest.approx(0.5)
+    with pytest.raises(evaluate.Cannot, match="does not say whether more"):
+        worse("lm_eval.gsm8k.odd", 2.0)

@@ -530,6 +530,63 @@ def test_results_that_are_not_as_they_were_left_are_made_again(finished, tmp_pat
     assert repeated(plan) == ["sft", "dpo", "lora"]
 
 
+@pytest.mark.parametrize(
+    ("options", "exchanged", "stage", "words"),
+    [
+        (("sft.learning_rate=1e-5",), None, "dpo", "`sft` was made from something else than now: learning_rate: 2e-05"),
+        (("sft.learning_rate=1e-5",), None, "lora", "`sft` was made from something else than now"),
+        (
+            (),
+            "sft/best_model/model.safetensors",
+            "dpo",
+            "`sft` has left `best_model/model.safetensors`, which is not as",
+        ),
+        ((), "data/dpo/train.parquet", "dpo", "`data` has left `dpo/train.parquet`, which is not as it was left"),
+        (("lora.data.seed=7",), "data/lora/train.parquet", "dpo", "The gate after `sft` is closed"),
+    ],
+    ids=["settings", "settings further up", "weights", "rows", "what it does not read"],
+)
+def test_a_stage_chosen_by_name_starts_only_on_what_the_recipe_would_make(
+    finished, tmp_path, options, exchanged, stage, words
+):
+    from runner.execute import pipeline
+    from runner.execute.runs import RunFolder
+
+    plan, run = finished(*options), RunFolder(tmp_path, "run")
+    if exchanged:
+        (tmp_path / exchanged).write_text("something else")
+    with pytest.raises(Stop) as stop:
+        pipeline._before(plan, run, next(one for one in plan.stages if one.name == stage), print)
+    assert words in stop.value.text
+
+
+def test_a_gate_and_a_promotion_are_about_the_weights_that_lie_there(finished, tmp_path):
+    from runner.execute import pipeline, recorded
+    from runner.execute.runs import RunFolder
+
+    plan, run = finished(), RunFolder(tmp_path, "run")
+    pipeline.identify(run)
+    sft = next(stage for stage in plan.stages if stage.name == "sft")
+    about, folder = recorded.subject(plan, run, sft), stages.StageFolder(plan, sft)
+    metrics = {"perplexity": 20.0, "generated_tokens": 16, "regression.lm_eval.hellaswag.acc_norm": 0.0}
+    (folder.path / "evaluation.json").write_text(json.dumps(vars(about) | {"metrics": metrics}))
+    promotion = recorded.promote(plan, run, sft, "Ada Lovelace", "the demo is tomorrow")
+    assert recorded.promotion(plan, run, sft, look=True) == promotion
+    for missed in (None, [], "x", [1], [{}]):
+        (folder.path / "promotion.json").write_text(json.dumps(promotion | {"missed": missed}))
+        assert recorded.promotion(plan, run, sft) is None, "without the failing numbers it is no promotion"
+    (folder.path / "promotion.json").write_text(json.dumps(promotion))
+    (folder.model / "model.safetensors").write_text("something else")
+    assert recorded.promotion(plan, run, sft, look=True) is None
+    verdicts = recorded.verdicts(plan, run, sft, look=True)
+    assert {verdict.why for verdict in verdicts} == {"measured on another checkpoint"}
+    with pytest.raises(Stop, match="no finished result"):
+        recorded.promote(plan, run, sft, "Ada Lovelace", "the demo is tomorrow")
+    for broken in ("[]", '"x"', '{"outputs": [1], "inputs": 3, "status": "finished"}', "[" * 100_000):
+        (folder.path / "stage.json").write_text(broken)
+        assert recorded.subject(plan, run, sft) is None and order.one(plan, sft).action != "keep"
+
+
 def test_a_changed_length_of_blocks_repeats_only_what_reads_it(finished, tmp_path):
     plan = finished()
     data = next(stage for stage in plan.stages if stage.name == "data")

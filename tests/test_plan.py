@@ -124,6 +124,46 @@ def test_a_limit_on_time_names_the_speed_and_what_would_hold(edited):
     assert hint.endswith("Training itself stops at the limit with what it has learned by then.")
 
 
+def test_what_keeps_a_time_limit_of_a_pipeline_is_a_line_of_it(tmp_path):
+    seven_b = ROOT / "recipes" / "seven-b.yaml"
+    ((_, _, hint),) = broken(seven_b, "limits.time=2 d")
+    steps = int(hint.partition("`pretrain.steps: ")[2].partition("`")[0])
+    assert " steps in place of 100,000 (`pretrain.steps: " in hint and "epochs" not in hint
+    assert broken(seven_b, "limits.time=2 d", f"pretrain.steps={steps}", "pretrain.warmup_steps=100") == []
+
+
+GEMMA = ROOT / "recipes" / "gemma.yaml"
+
+
+def only(path, *sets):
+    recipe, _, _ = load(path, from_options(sets))
+    (found,) = forecast.of(recipe, translate(recipe, place(recipe)))
+    return recipe, found
+
+
+def test_where_evaluation_takes_most_the_plan_says_so_and_offers_its_own_batch(recipe_command):
+    small = ("machines.gpu=NVIDIA-L4",)
+    recipe, found = only(GEMMA, *small)
+    assert found.memory.moment == "evaluation" and found.fits is False
+    offers = found.offers(recipe, found.usable)
+    assert offers[0].lines == ("train.eval_batch_size: 2",)
+    for offer in offers:
+        lines = [line.replace(": ", "=", 1) for line in offer.lines]
+        assert only(GEMMA, *small, *lines)[1].fits, f"{offer} does not make it fit"
+    shown = recipe_command("plan", GEMMA).stdout
+    assert "(25.6 GB), in evaluation" in shown and "at the backward pass, of which:" in shown
+    ((_, message, _),) = broken(GEMMA, "limits.gpu_memory=10 GB")
+    assert message.endswith("Most of it: tensors in evaluation 22.0 GiB, context 1.0 GiB.")
+
+
+def test_the_largest_micro_batch_leaves_a_stated_batch_of_evaluation_alone():
+    _, found = only(GEMMA)
+    assert found.largest_micro_batch > 100
+    for rows, fits in ((found.largest_micro_batch, True), (found.largest_micro_batch + 1, False)):
+        agreeing = (f"train.micro_batch_size={rows}", f"train.effective_batch_size={rows * 8 * 4}")
+        assert only(GEMMA, *agreeing)[1].fits is fits
+
+
 def test_a_limit_on_cost_needs_a_price(edited):
     path = edited(("gpu_memory: 45 GB ", "cost: 0.1 "))
     ((at, message, hint),) = broken(path)
@@ -167,7 +207,11 @@ def test_the_image_trainer_s_parameters_and_images_are_planned(recipe_command):
 
 def test_every_stage_of_a_pipeline_has_steps_and_time(recipe_command):
     done = recipe_command("plan", ROOT / "recipes" / "seven-b.yaml", "--format", "json", "--price", "2")
-    stages = {stage["stage"]: stage for stage in json.loads(done.stdout)["stages"]}
+    whole = json.loads(done.stdout)
+    stages = {stage["stage"]: stage for stage in whole["stages"]}
+    assert whole["all_stages"]["total_seconds"] == sum(stage["time"]["total_seconds"] for stage in stages.values())
+    assert whole["all_stages"]["cost"] == sum(stage["cost"] for stage in stages.values())
+    assert [entry["what"] for entry in whole["before_training_bytes"]][-1] == "first weights"
     assert list(stages) == ["pretrain-512", "pretrain-1024", "pretrain-2048", "sft", "dpo", "lora"]
     for stage in stages.values():
         low, high = stage["time"]["range_seconds"]
@@ -252,6 +296,12 @@ def test_planning_loads_nothing_heavy():
     assert done.stdout.endswith("[]\n")
 
 
+@pytest.mark.parametrize("price", ["nan", "inf"])
+def test_a_price_is_a_finite_number(recipe_command, price):
+    done = recipe_command("plan", ROOT / "recipes" / "survival.yaml", "--price", price)
+    assert (done.returncode, done.stderr) == (2, f"`--price {price}` is no price.\nFor example: --price 2.50\n")
+
+
 def test_counts_of_machines_are_checked(recipe_command):
     done = recipe_command("plan", ROOT / "recipes" / "survival.yaml", "--machines", "1,x")
     assert done.returncode == 2
@@ -270,7 +320,7 @@ needs = {
 
 @needs["lora"]
 def test_what_was_hoped_of_one_l40s_is_answered_line_by_line():
-    found = {at: message for at, message, _ in broken(HOPES[0], rows=90_000)}
+    found = {at: message for at, message, _ in broken(HOPES[0])}
     assert set(found) == {"weights:", "adapter:", "optimizer:", "time:", "samples_per_second:"}
     assert found["weights:"] == "`weights` takes 13.8 GiB (14.8 GB) in stage `train`, and 6 GB are stated."
     assert found["adapter:"] == "`adapter` takes 1.1 GiB (1.1 GB) in stage `train`, and 0.5 GB are stated."

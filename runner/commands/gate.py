@@ -20,11 +20,11 @@ def gate(path: str, stage: str, sets: tuple[str, ...], run_dir: str | None) -> i
     run = opening.run_of(recipe, run_dir)
     plan = opening.plan_of(recipe, run)
     chosen = opening.stage_of(plan, stage)
-    verdicts = recorded.verdicts(plan, run, chosen)
+    verdicts = recorded.verdicts(plan, run, chosen, look=True)
     for line in gates.table(verdicts):
         say(line)
     open_ = gates.passed(verdicts)
-    if not open_ and (promotion := recorded.promotion(plan, run, chosen)):
+    if not open_ and (promotion := recorded.promotion(plan, run, chosen, look=True)):
         for line in recorded.promotion_lines(promotion):
             say(line)
         open_ = True

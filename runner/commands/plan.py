@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import click
 
@@ -27,6 +28,8 @@ from runner.targets import place
 @click.option("--rows", type=click.IntRange(min=1), help="How many rows there are, where nobody has counted them.")
 def plan(path, sets, style, exact, price, counts, rows) -> int:
     """Say what every stage of a recipe will need, whether it fits, and what would make it fit."""
+    if price is not None and not math.isfinite(price):
+        raise Stop(f"`--price {price}` is no price.", "For example: --price 2.50", code=2)
     recipe = _open(path, sets, style)
     planned = translate(recipe, place(recipe))
     try:
@@ -39,7 +42,7 @@ def plan(path, sets, style, exact, price, counts, rows) -> int:
     problems += storage.problems(recipe.document, planned, forecasts)
     problems, notes = [problem for problem in problems if problem], list(forecast.notes(recipe, forecasts))
     nodes = _counts(counts)
-    traced = {stage.stage.name: _traced(stage) for stage in forecasts} if exact else {}
+    traced = {stage.stage.name: _traced(stage, operations=style == "json") for stage in forecasts} if exact else {}
     if style == "json":
         value = as_json.whole(planned, forecasts, nodes, traced, problems, notes)
         say(json.dumps(value, indent=2, ensure_ascii=False))
@@ -69,8 +72,8 @@ def _counts(text: str | None) -> list[int]:
     return counts
 
 
-def _traced(stage: forecast.Forecast):
-    """The exact trace of a stage."""
+def _traced(stage: forecast.Forecast, operations: bool):
+    """The exact trace of a stage. operations: whether to count them too, which only JSON shows."""
     from runner.quiet import hush
 
     hush()
@@ -78,4 +81,6 @@ def _traced(stage: forecast.Forecast):
         from runner.execute import exact, exact_images
     except ImportError:
         raise Stop("`--exact` needs packages that are not installed.", "pip install 'recipe-runner[train]'") from None
-    return (exact_images if isinstance(stage.workload, Images) else exact).trace(stage.workload)
+    if isinstance(stage.workload, Images):
+        return exact_images.trace(stage.workload)
+    return exact.trace(stage.workload, operations)

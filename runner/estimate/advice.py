@@ -56,8 +56,7 @@ def _both(first: Advice, second: Advice) -> Advice:
 def _time(after: Workload, before: Workload, gpu: Gpu) -> float:
     def of_a_row(workload: Workload) -> float:
         card = catalog.gpu(workload.machines.gpu) or gpu
-        whole = duration.pass_seconds(workload, card, workload.micro_batch_size) * workload.accumulation
-        return (whole + duration.waiting(workload, card)) / (workload.micro_batch_size * workload.accumulation)
+        return duration.step_seconds(workload, card) / (workload.micro_batch_size * workload.accumulation)
 
     return of_a_row(after) / of_a_row(before)
 

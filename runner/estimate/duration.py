@@ -144,17 +144,22 @@ def updating(workload: Workload, gpu: Gpu) -> float:
     return (2 * state.optimizer + 3 * state.gradients) / (gpu.memory_gb_s * 1e9 * BANDWIDTH_SHARE)
 
 
+def step_seconds(workload: Workload, gpu: Gpu) -> float:
+    """One step of the optimizer: its micro batches, in preference training through the reference model too, the wait for
+    other GPUs, and the update."""
+    at_once = workload.micro_batch_size * workload.answers
+    micro = pass_seconds(workload, gpu, at_once)
+    if workload.objective == "dpo":
+        micro += pass_seconds(workload, gpu, at_once, training=False)
+    return micro * workload.accumulation + waiting(workload, gpu) + updating(workload, gpu)
+
+
 def estimate(workload: Workload, gpu: Gpu) -> Duration | None:
     """The time of a run; None where nobody knows how many rows there are."""
     count = steps(workload)
     if count is None:
         return None
-    at_once = workload.micro_batch_size * workload.answers
-    micro = pass_seconds(workload, gpu, at_once)
-    if workload.objective == "dpo":
-        micro += pass_seconds(workload, gpu, at_once, training=False)  # the reference model
-    wait = waiting(workload, gpu)
-    step = micro * workload.accumulation + wait + updating(workload, gpu)
+    step, wait = step_seconds(workload, gpu), waiting(workload, gpu)
     evaluations, one = evaluating(workload, gpu, count)
     size = HALF * parameters.total(workload.model)
     saves = count // workload.save_steps if workload.save_steps else max(1, math.ceil(workload.epochs))
@@ -171,7 +176,7 @@ def estimate(workload: Workload, gpu: Gpu) -> Duration | None:
         tokens_a_step=tokens,
         tokens=tokens * count,
         evaluations=evaluations,
-        flops=flops(workload, at_once),
+        flops=flops(workload, workload.micro_batch_size * workload.answers),
         spread=measured.constants(gpu.name).spread,
     )
 

@@ -55,7 +55,7 @@ def _memory(work: Images, state: State, name: str, gradients: int, activations: 
         communication=state.buffers,
         context=known.context + (NCCL_BUFFERS if work.sharding == "ddp" else 0),
         slack=round(tensors * known.slack),
-        moment=name,
+        training_moment=name,
         evaluation=evaluated,
         evaluation_slack=round(evaluated * known.slack),
         state=state,

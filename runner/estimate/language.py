@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from runner import catalog
@@ -22,7 +23,14 @@ if TYPE_CHECKING:
 def workload(recipe: Recipe, stage: Stage, rows: Rows, look: bool) -> Workload | None:
     """The stage's workload; None where nobody knows its model. look: whether the hub's cache may be asked."""
     model = _model(recipe, stage, look)
-    return from_stage(stage, model, rows.as_workload()) if model else None
+    if model is None:
+        return None
+    work, stated = (
+        from_stage(stage, model, rows.as_workload()),
+        (recipe.settings.get("train") or {}).get("eval_batch_size"),
+    )
+    follows = stated is None and work.evaluation_batch_size == work.micro_batch_size
+    return replace(work, evaluation_follows=follows)
 
 
 def _model(recipe: Recipe, stage: Stage, look: bool) -> catalog.Model | None:
@@ -98,6 +106,11 @@ def beside(work: Workload, stage: Stage) -> dict[str, int]:
     parts = {}
     if work.offload:
         parts["offloaded optimizer"] = 12 * parameters.trainable(work) // stage.machines.nodes
-    if work.sharding in ("fsdp", "zero3"):
+    if work.sharding == "zero3":
         parts["weights gathered for saving"] = widths(work).linear * parameters.total(work.model)
+    elif work.sharding == "fsdp":
+        # One after the other, in the formats that they are split in (accelerate 1.13.0, save_fsdp_model and _optimizer).
+        state, wide = held(work), widths(work).linear
+        whole = max(state.weights, state.optimizer) * work.machines.world_size
+        parts["state gathered for saving"] = whole or wide * parameters.total(work.model)
     return parts

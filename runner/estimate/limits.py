@@ -6,10 +6,13 @@ import math
 from collections.abc import Iterator
 
 from runner.estimate.forecast import Forecast, remedy
+from runner.estimate.memory import EVALUATION
 from runner.problem import Problem
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
 
+# How the names of the stages begin that are one length of pretraining each.
+CURRICULUM = "pretrain-"
 # The parts that a recipe may state, and which of the estimate's parts each stands for.
 PARTS = {
     "weights": ("weights",),
@@ -58,8 +61,11 @@ def _memory(recipe: Recipe, forecast: Forecast, stated: str) -> Iterator[Problem
     limit, need = units.size(stated), forecast.memory.total
     if need <= limit:
         return
-    parts = sorted(forecast.memory.parts().items(), key=lambda part: -part[1])[:3]
-    shown = ", ".join(f"{name} {units.gib(size)}" for name, size in parts)
+    parts = forecast.memory.parts()
+    if forecast.memory.moment == EVALUATION:
+        parts = {"tensors in evaluation": forecast.memory.evaluation, "context": parts["context"]}
+    largest = sorted(parts.items(), key=lambda part: -part[1])[:3]
+    shown = ", ".join(f"{name} {units.gib(size)}" for name, size in largest)
     yield _problem(
         recipe,
         "gpu_memory",
@@ -120,27 +126,37 @@ def _time(recipe: Recipe, forecasts: list[Forecast], stated: str) -> list[Proble
         f"{stated}: {time.steps:,} steps of {units.speed(time.step_seconds)} s, {units.speed(time.samples_a_second)} samples "
         f"and {units.speed(time.tokens_a_second)} tokens a second."
     )
-    return [_problem(recipe, "time", message, _in_time(longest, limit, need))]
+    return [_problem(recipe, "time", message, _in_time(forecasts, longest, limit, need))]
 
 
-def _in_time(forecast: Forecast, limit: float, need: float) -> str:
+def _in_time(forecasts: list[Forecast], longest: Forecast, limit: float, need: float) -> str:
     """What would hold: so much less to do, so many machines, or so much more time."""
-    time, ways = forecast.time, []
-    fixed = need - time.training_seconds
-    if limit > fixed:
-        steps = int((limit - fixed) / time.step_seconds)
-        epochs = forecast.workload.epochs * steps / time.steps
-        if steps >= 1:
-            ways.append(f"{steps:,} steps in place of {time.steps:,} (`epochs: {epochs:.2g}`)")
-        for count in (2, 4, 8, 16, 32, 64):
-            more = forecast.on(forecast.stage.machines.nodes * count)
-            if more.time and need - time.total_seconds + more.time.total_seconds <= limit:
-                ways.append(f"`machines.nodes: {more.stage.machines.nodes}`")
-                break
+    ways = [way for way in (_fewer_steps(forecasts, longest, limit, need),) if way]
+    for count in (2, 4, 8, 16, 32, 64):
+        more = [forecast.on(forecast.stage.machines.nodes * count) for forecast in forecasts]
+        if all(one.time for one in more) and sum(one.time.total_seconds for one in more) <= limit:
+            ways.append(f"`machines.nodes: {more[0].stage.machines.nodes}`")
+            break
     ways.append(f"`time: {_rounded(need)}`")
     return (
         f"What would hold: {', or '.join(ways)}. Training itself stops at the limit with what it has learned by then."
     )
+
+
+def _fewer_steps(forecasts: list[Forecast], longest: Forecast, limit: float, need: float) -> str:
+    """So many steps of the longest stage as the time is enough for, at the setting that says how many; the lengths of a
+    curriculum share theirs. Empty where not even one is possible."""
+    curriculum = longest.stage.name.startswith(CURRICULUM)
+    shorter = [one for one in forecasts if one.stage.name.startswith(CURRICULUM)] if curriculum else [longest]
+    training = sum(one.time.training_seconds for one in shorter)
+    steps = sum(one.time.steps for one in shorter)
+    fewer = int(steps * (limit - (need - training)) / training)
+    if fewer < 1:
+        return ""
+    line = f"epochs: {longest.workload.epochs * fewer / steps:.2g}"
+    if getattr(longest.workload, "max_steps", 0):
+        line = f"{'pretrain.steps' if curriculum else 'advanced.axolotl.max_steps'}: {fewer}"
+    return f"{fewer:,} steps in place of {steps:,} (`{line}`)"
 
 
 def _rounded(need: float) -> str:
@@ -166,7 +182,7 @@ def _cost(recipe: Recipe, forecasts: list[Forecast], limit: float) -> list[Probl
             recipe,
             "cost",
             f"The run costs about {need:.2f} ({hours:.1f} GPU hours at {forecasts[0].price:g}), and the limit is {limit:g}.",
-            f"What would hold: {share:.0%} of the epochs or rows, a cheaper GPU, or `cost: {math.ceil(need)}`.",
+            f"What would hold: {share:.0%} of the steps, epochs or rows, a cheaper GPU, or `cost: {math.ceil(need)}`.",
         )
     ]
 

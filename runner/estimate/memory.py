@@ -12,6 +12,8 @@ from runner.estimate.workload import Workload
 
 GIB, GB = 2**30, 10**9
 
+EVALUATION = "evaluation"
+
 NCCL_BUFFERS = int(0.4 * GIB)  # its channels, where GPUs talk to each other; assumed
 
 
@@ -19,7 +21,7 @@ NCCL_BUFFERS = int(0.4 * GIB)  # its channels, where GPUs talk to each other; as
 class Memory:
     """The parts at the peak of training, in bytes on one GPU, and the peak of evaluation.
 
-    moment: when the peak is: loss, backward or step. state: what is held between steps.
+    training_moment: when the peak of training is: loss, backward or step. state: what is held between steps.
     """
 
     weights: int
@@ -31,7 +33,7 @@ class Memory:
     communication: int
     context: int
     slack: int
-    moment: str
+    training_moment: str
     evaluation: int
     evaluation_slack: int
     state: State
@@ -52,7 +54,17 @@ class Memory:
     @property
     def total(self) -> int:
         """What the driver calls used, the larger of training and evaluation."""
-        return max(self.tensors + self.slack, self.evaluation + self.evaluation_slack) + self.context
+        return max(self.tensors + self.slack + self.context, self.in_evaluation)
+
+    @property
+    def in_evaluation(self) -> int:
+        """What the driver calls used while the model is evaluated."""
+        return self.evaluation + self.evaluation_slack + self.context
+
+    @property
+    def moment(self) -> str:
+        """When most is taken of all: loss, backward or step, or evaluation, which may need more than training."""
+        return EVALUATION if self.total == self.in_evaluation else self.training_moment
 
     def parts(self) -> dict[str, int]:
         names = ("weights", "gradients", "optimizer", "activations", "logits", "temporary", "communication")
@@ -75,7 +87,7 @@ def estimate(workload: Workload) -> Memory:
         communication=state.buffers,
         context=known.context + (NCCL_BUFFERS if workload.machines.world_size > 1 else 0),
         slack=round(peak.size * known.slack),
-        moment=peak.name,
+        training_moment=peak.name,
         evaluation=evaluated,
         evaluation_slack=round(evaluated * known.slack),
         state=state,

@@ -81,6 +81,21 @@ def _smaller_batch(lines: Lines, workload: Workload, budget: float) -> Iterator[
             return
 
 
+def _smaller_evaluation(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice]:
+    """The most rows at once in evaluation that fit, a power of two, where evaluation by itself needs too much."""
+    if not lines.find("eval_batch_size") or memory.estimate(workload).in_evaluation <= budget:
+        return
+    rows = 1 << (workload.evaluation_batch_size.bit_length() - 1)
+    rows = rows // 2 if rows == workload.evaluation_batch_size else rows
+    while rows:
+        changed = replace(workload, evaluation_batch_size=rows, evaluation_follows=False)
+        advice = Advice((f"{lines.section}.eval_batch_size: {rows}",), "fewer rows at once in evaluation", changed)
+        if rows == 1 or fits(advice, budget):
+            yield advice
+            return
+        rows //= 2
+
+
 def _checkpointing(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice]:
     if not workload.checkpointing:
         yield Advice(("model.gradient_checkpointing: true",), "", replace(workload, checkpointing=True))
@@ -187,6 +202,7 @@ Offer = Callable[[Lines, Workload, float], Iterator[Advice]]
 # Each kind of change costs one line here.
 OFFERS: tuple[Offer, ...] = (
     _smaller_batch,
+    _smaller_evaluation,
     _checkpointing,
     _fused_loss,
     _flash,

@@ -34,7 +34,8 @@ class Workload:
 
     unfrozen: patterns of the parameters that are trained; empty means all (or, with an adapter, the adapter alone).
     precision: bf16, fp16 or fp32. attention: flash_attention_2, sdpa or eager. sequence_len: tokens of the longest row.
-    micro_batch_size, evaluation_batch_size: rows on one GPU at once. accumulation: micro batches a step.
+    micro_batch_size, evaluation_batch_size: rows on one GPU at once. evaluation_follows: whether the second is the first,
+    because the recipe says nothing of its own. accumulation: micro batches a step.
     sharding: none, ddp, zero1, zero2, zero3 or fsdp. offload: whether optimizer state lies in main memory.
     fused_loss: none, fused (Liger: no whole logits in training), cut (Cut Cross-Entropy: none at all) or chunked. objective: sft or dpo. packing: rows fill the length; evaluation_packing: in evaluation too.
     rows: training rows, None where nobody has counted; evaluation_rows likewise. max_steps: 0 where epochs decide.
@@ -53,6 +54,7 @@ class Workload:
     sequence_len: int = 1024
     micro_batch_size: int = 1
     evaluation_batch_size: int = 1
+    evaluation_follows: bool = True
     accumulation: int = 1
     sharding: str = "none"
     offload: bool = False
@@ -85,11 +87,9 @@ class Workload:
         return 2 if self.objective == "dpo" else 1
 
     def with_rows(self, rows: int) -> Workload:
-        """The same with another micro batch; evaluation follows where it was as large."""
-        together = self.evaluation_batch_size == self.micro_batch_size
-        return replace(
-            self, micro_batch_size=rows, evaluation_batch_size=rows if together else self.evaluation_batch_size
-        )
+        """The same with another micro batch; evaluation follows unless the recipe says how many rows it takes."""
+        own = self.evaluation_batch_size
+        return replace(self, micro_batch_size=rows, evaluation_batch_size=rows if self.evaluation_follows else own)
 
     @property
     def effective_batch_size(self) -> int:

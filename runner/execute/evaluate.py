@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from runner.files import read_json, write_json
+from runner.names import listed
 from runner.quiet import hush
-from runner.recipe.gates import GENERATED, higher_is_better, rise_window
+from runner.recipe.gates import GENERATED, SCORE, rise_window
 from runner.text import yaml_text
 from runner.training import leash
 
@@ -34,6 +35,8 @@ class Measures:
     def __init__(self) -> None:
         self.metrics: dict[str, float] = {}
         self.missing: dict[str, str] = {}
+        # Of lm-eval's scores, whether more is better, as lm-eval says.
+        self.higher: dict[str, Any] = {}
 
     def take(self, names: list[str], measure: Callable[[], Mapping[str, Any]]) -> None:
         """Adds what `measure` gives; where it fails, every one of `names` is missing for that reason."""
@@ -62,11 +65,11 @@ def main(file: str) -> int:
         found.take(["text_loss", "text_perplexity"], lambda: text_loss(model, task["text_blocks"]))
         scores = [name for name in wanted if "lm_eval." in name]
         if task["tasks"]:
-            found.take(scores, lambda: lm_eval_scores(model, words, task))
+            found.take(scores, lambda: lm_eval_scores(model, words, task, found))
     for name in wanted:
         if name.startswith("regression."):
             measured = name.removeprefix("regression.")
-            found.take([name], lambda name=name, measured=measured: {name: regression(task, found.metrics, measured)})
+            found.take([name], lambda name=name, measured=measured: {name: regression(task, found, measured)})
     missing = {name: found.missing.get(name, "it was not measured") for name in wanted if name not in found.metrics}
     write_json(Path(task["out"]), {"metrics": found.metrics, "missing": missing})
     return 0
@@ -157,7 +160,7 @@ def text_loss(model: Any, file: str) -> dict[str, float]:
     return {"text_loss": loss, "text_perplexity": _exp(loss)}
 
 
-def lm_eval_scores(model: Any, words: Any, task: Mapping[str, Any]) -> dict[str, float]:
+def lm_eval_scores(model: Any, words: Any, task: Mapping[str, Any], found: Measures) -> dict[str, float]:
     """lm-eval's scores as `lm_eval.TASK.METRIC`; a sample file stands in for the hub where the task names one."""
     from lm_eval import simple_evaluate
     from lm_eval.models.huggingface import HFLM
@@ -174,13 +177,30 @@ def lm_eval_scores(model: Any, words: Any, task: Mapping[str, Any]) -> dict[str,
             limit=task["limit"],
             bootstrap_iters=0,
             log_samples=False,
-        )["results"]
-    return {
-        f"lm_eval.{name}.{metric.split(',')[0]}": value
-        for name, metrics in results.items()
-        for metric, value in metrics.items()
-        if isinstance(value, float) and "stderr" not in metric
-    }
+        )
+    return scores(results, found)
+
+
+def scores(results: Mapping[str, Any], found: Measures) -> dict[str, float]:
+    """The scores in lm-eval's results, by `METRIC` or, where the task counts it in several ways, `METRIC,WAY` alone: the
+    more lenient way must not stand for the strict one. Notes in `found` which of them are better when they are more."""
+    values: dict[str, float] = {}
+    for name, metrics in results["results"].items():
+        counted = {key: value for key, value in metrics.items() if isinstance(value, float) and "stderr" not in key}
+        better = results.get("higher_is_better", {}).get(name, {})
+        for key, value in counted.items():
+            metric = key.partition(",")[0]
+            ways = [other for other in counted if other.partition(",")[0] == metric]
+            names = [f"lm_eval.{name}.{key}"]
+            if len(ways) == 1:
+                names.append(f"lm_eval.{name}.{metric}")
+            else:
+                found.missing[f"lm_eval.{name}.{metric}"] = (
+                    f"lm-eval counts it in several ways; name one: {listed(ways)}"
+                )
+            values |= dict.fromkeys(names, value)
+            found.higher |= dict.fromkeys(names, better.get(metric))
+    return values
 
 
 def _sample_task(task: Mapping[str, Any]) -> str:
@@ -202,9 +222,9 @@ def _sample_task(task: Mapping[str, Any]) -> str:
     )
 
 
-def regression(task: Mapping[str, Any], now: Mapping[str, float], name: str) -> float:
+def regression(task: Mapping[str, Any], found: Measures, name: str) -> float:
     """How much worse a metric is than after the stage before, as a share of what it was; below 0 where it is better."""
-    before = task["before"]
+    before, now = task["before"], found.metrics
     if not isinstance(before, Mapping):
         raise Cannot("nothing that still holds is recorded for the stage before")
     old, new = before.get(name), now.get(name)
@@ -212,7 +232,10 @@ def regression(task: Mapping[str, Any], now: Mapping[str, float], name: str) -> 
         raise Cannot(f"`{name}` is not a number before and after")
     if not old:
         raise Cannot(f"`{name}` was 0 before, and nothing is a share of 0")
-    return (old - new) / abs(old) if higher_is_better(name) else (new - old) / abs(old)
+    higher = found.higher.get(name) if name.startswith(SCORE) else False
+    if higher is None:
+        raise Cannot(f"lm-eval does not say whether more of `{name}` is better")
+    return (old - new) / abs(old) if higher else (new - old) / abs(old)
 
 
 def _exp(loss: float) -> float:

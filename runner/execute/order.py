@@ -69,13 +69,30 @@ def decide(plan: Plan, stages: Iterable[Stage]) -> list[Decision]:
     return found
 
 
+def stale(plan: Plan, stage: Stage) -> tuple[Stage, list[str]] | None:
+    """The first stage that this one goes back to and that was made from other settings or results than it would be made
+    from now, and what differs; None where all of them hold. Only those parts of a stage count that are read."""
+    for name, beginnings in stage.reads.items():
+        before = next(other for other in plan.stages if other.name == name)
+        if found := stale(plan, before):
+            return found
+        parts = [before.parts[part] for part in {text.split("/")[0] for text in beginnings} if part in before.parts]
+        read = {setting for part in parts for setting in part}
+        made, now = StageFolder(plan, before).recorded("inputs"), inputs(plan, before)
+        if parts:
+            made, now = ({name: of[name] for name in of if name.split(".")[0] in read} for of in (made, now))
+        if changed := differences(made, now):
+            return before, changed
+    return None
+
+
 def one(plan: Plan, stage: Stage) -> Decision:
     """What becomes of a stage with what lies in the run folder now."""
     folder = StageFolder(plan, stage)
     state = folder.state
     if not state:
         return Decision(stage, "begin")
-    changed = differences(state.get("inputs") or {}, inputs(plan, stage))
+    changed = differences(folder.recorded("inputs"), inputs(plan, stage))
     if changed:
         shown = (*changed[:4], *([f"and {len(changed) - 4} more"] if len(changed) > 4 else []))
         return Decision(stage, "again", shown)

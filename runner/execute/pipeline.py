@@ -10,7 +10,7 @@ from typing import Any
 
 from runner.execute import gates, recorded
 from runner.execute.launch import launch
-from runner.execute.order import Decision, Selection, decide, one
+from runner.execute.order import Decision, Selection, decide, one, stale
 from runner.execute.runs import RunFolder
 from runner.execute.stages import StageFolder, check_weights, inputs
 from runner.execute.training import Tell, Watch
@@ -57,7 +57,8 @@ def carry_out(plan: Plan, run: RunFolder, chosen: Selection, tell: Tell, watch: 
 
 
 def _before(plan: Plan, run: RunFolder, stage: Stage, tell: Tell) -> None:
-    """Raises Stop where a stage that this one builds on is not finished, or the last gate before it is closed."""
+    """Raises Stop where a stage that this one builds on is not finished or not as it would be now, or the last gate before
+    it is closed."""
     for name in stage.reads:
         before = _named(plan, name)
         if not StageFolder(plan, before).finished:
@@ -65,9 +66,21 @@ def _before(plan: Plan, run: RunFolder, stage: Stage, tell: Tell) -> None:
                 f"The stage `{stage.name}` builds on `{name}`, which is not finished.",
                 f"Run it first: `--from {name}`, or leave out `--stage` and `--from`.",
             )
+    if found := stale(plan, stage):
+        raise _not_as_it_was(stage, found[0].name, f"was made from something else than now: {'; '.join(found[1][:4])}")
+    for name, beginnings in stage.reads.items():
+        if wrong := StageFolder(plan, _named(plan, name)).changed_outputs(beginnings):
+            raise _not_as_it_was(stage, name, f"has left `{wrong[0]}`, which is not as it was left")
     guard = guard_of(plan, stage)
     if guard is not None and not opened(plan, run, guard, tell):
         raise Stop(closed(guard, recorded.verdicts(plan, run, guard), f"`{stage.name}` does not start"))
+
+
+def _not_as_it_was(stage: Stage, name: str, what: str) -> Stop:
+    return Stop(
+        f"The stage `{stage.name}` builds on `{name}`, and `{name}` {what}.",
+        f"`--from {name}` makes it again, and so does leaving out `--stage` and `--from`.",
+    )
 
 
 def _stage(plan: Plan, run: RunFolder, stage: Stage, tell: Tell, watch: Watch) -> None:

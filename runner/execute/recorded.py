@@ -21,8 +21,12 @@ EVALUATION_FILE = "evaluation.json"
 PROMOTION_FILE = "promotion.json"
 
 
-def subject(plan: Plan, run: RunFolder, stage: Stage) -> gates.Subject | None:
-    """What an evaluation of this stage must be about; None where the stage is not finished."""
+def subject(plan: Plan, run: RunFolder, stage: Stage, look: bool = False) -> gates.Subject | None:
+    """What an evaluation of this stage must be about; None where the stage is not finished.
+
+    look: whether the weights themselves are hashed, which takes minutes where nobody has just done so; else what is on
+    record of them counts.
+    """
     folder = StageFolder(plan, stage)
     if not folder.finished or not folder.weights or not run.state.get("id"):
         return None
@@ -30,7 +34,7 @@ def subject(plan: Plan, run: RunFolder, stage: Stage) -> gates.Subject | None:
         run=run.state["id"],
         stage=stage.name,
         inputs=content_hash(folder.state.get("inputs"), 32),
-        weights=folder.weights,
+        weights=weights_of(folder.model) if look else folder.weights,
         settings=_settings(stage),
     )
 
@@ -47,9 +51,9 @@ def record(plan: Plan, stage: Stage) -> Any:
     return read_json(StageFolder(plan, stage).path / EVALUATION_FILE)
 
 
-def verdicts(plan: Plan, run: RunFolder, stage: Stage) -> list[gates.Verdict]:
-    """The verdicts on what is recorded now; with nothing recorded, every one of them is a no."""
-    return gates.judge(stage.gates, record(plan, stage), subject(plan, run, stage))
+def verdicts(plan: Plan, run: RunFolder, stage: Stage, look: bool = False) -> list[gates.Verdict]:
+    """The verdicts on what is recorded now; with nothing recorded, every one of them is a no. look: as for `subject`."""
+    return gates.judge(stage.gates, record(plan, stage), subject(plan, run, stage, look))
 
 
 def is_current(plan: Plan, run: RunFolder, stage: Stage) -> bool:
@@ -123,10 +127,10 @@ def promote(plan: Plan, run: RunFolder, stage: Stage, by: str, reason: str) -> d
 
     Raises Stop where there is nothing to overrule: no finished result, or a gate that is open.
     """
-    about, found = subject(plan, run, stage), verdicts(plan, run, stage)
+    about, found = subject(plan, run, stage, look=True), verdicts(plan, run, stage, look=True)
     if not stage.gates:
         raise Stop(f"The stage `{stage.name}` has no gate to overrule.")
-    if about is None:
+    if about is None or about.weights != StageFolder(plan, stage).weights:
         raise Stop(f"The stage `{stage.name}` has no finished result that could be promoted.", "Run it first.")
     if gates.passed(found):
         raise Stop(f"The gate after `{stage.name}` is open; there is nothing to overrule.")
@@ -145,14 +149,24 @@ def promote(plan: Plan, run: RunFolder, stage: Stage, by: str, reason: str) -> d
     return promotion
 
 
-def promotion(plan: Plan, run: RunFolder, stage: Stage) -> dict[str, Any] | None:
-    """The promotion on record, where it is about what lies there now and the gates are those that it overruled."""
-    found, about = read_json(StageFolder(plan, stage).path / PROMOTION_FILE), subject(plan, run, stage)
+def promotion(plan: Plan, run: RunFolder, stage: Stage, look: bool = False) -> dict[str, Any] | None:
+    """The promotion on record, where it is about what lies there now, the gates are those that it overruled, and it says
+    who, when, why and against which figures. look: as for `subject`."""
+    found, about = read_json(StageFolder(plan, stage).path / PROMOTION_FILE), subject(plan, run, stage, look)
     if not isinstance(found, dict) or about is None:
         return None
     same = all(found.get(part) == getattr(about, part) for part in ("run", "stage", "inputs", "weights"))
     named = all(isinstance(found.get(part), str) and found[part].strip() for part in ("by", "reason", "at"))
-    return found if same and named and found.get("gates") == [str(gate) for gate in stage.gates] else None
+    whole = same and named and _tells_what_was_missed(found.get("missed"))
+    return found if whole and found.get("gates") == [str(gate) for gate in stage.gates] else None
+
+
+def _tells_what_was_missed(missed: Any) -> bool:
+    return (
+        isinstance(missed, list)
+        and bool(missed)
+        and all(isinstance(entry, dict) and {"metric", "wanted", "got"} <= entry.keys() for entry in missed)
+    )
 
 
 def promotion_lines(found: Mapping[str, Any]) -> list[str]:

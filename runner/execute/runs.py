@@ -28,7 +28,8 @@ class RunFolder:
 
     @property
     def state(self) -> dict[str, Any]:
-        return read_json(self.path / STATE_FILE) or {}
+        found = read_json(self.path / STATE_FILE)
+        return found if isinstance(found, dict) else {}
 
     @property
     def finished(self) -> bool:

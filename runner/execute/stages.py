@@ -49,6 +49,11 @@ class StageFolder:
     def finished(self) -> bool:
         return self.state.get("status") == "finished"
 
+    def recorded(self, what: str) -> dict[str, Any]:
+        """The stage's recorded `inputs`, `outputs` or `keys`; empty where there is no such record."""
+        found = self.state.get(what)
+        return found if isinstance(found, dict) else {}
+
     def mark(self, status: str, **facts: Any) -> None:
         write_json(self.path / STATE_FILE, self.state | {"stage": self.stage.name, "status": status} | facts)
 
@@ -64,8 +69,7 @@ class StageFolder:
 
         beginnings: of the names that are looked at; none means all.
         """
-        recorded = self.state.get("outputs")
-        recorded = recorded if isinstance(recorded, dict) else {}
+        recorded = self.recorded("outputs")
         chosen = {name: digest for name, digest in recorded.items() if not beginnings or name.startswith(beginnings)}
         if not chosen:
             return ["(no record)"]
@@ -79,7 +83,7 @@ class StageFolder:
     @property
     def weights(self) -> str:
         """One hash for the weights that the stage has left, as recorded; empty where there are none."""
-        recorded = self.state.get("outputs") or {}
+        recorded = self.recorded("outputs")
         chosen = {Path(name).name: digest for name, digest in recorded.items() if name.endswith(".safetensors")}
         return content_hash(chosen, 32) if chosen else ""
 

@@ -71,17 +71,12 @@ def require(plan: Plan, stage: Stage, hashes: bool) -> None:
         submit = "`recipe submit RECIPE` takes the first stage that is not finished."
         if not folder.finished:
             raise Stop(f"The stage `{stage.name}` builds on `{name}`, which is not finished.", submit)
-        wanted, made = (inputs.read(keys, beginnings) for keys in (before.keys, _recorded(folder)))
+        wanted, made = (inputs.read(keys, beginnings) for keys in (before.keys, folder.recorded("keys")))
         if not all(wanted.values()) or made != wanted:
             raise Stop(f"`{name}` was made from other settings than this recipe's; it must run again first.", submit)
         wrong = folder.changed_outputs(beginnings) if hashes else []
         if wrong:
             raise Stop(f"`{wrong[0]}` of the stage `{name}` is not as it was left; it must run again first.", submit)
-
-
-def _recorded(folder: StageFolder) -> dict[str, str]:
-    found = folder.state.get("keys")
-    return found if isinstance(found, dict) else {}
 
 
 def gate(plan: Plan, tell: Tell) -> int:

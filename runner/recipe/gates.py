@@ -19,8 +19,8 @@ BY_TRAINING = {
 BY_EVALUATION = ("text_loss", "text_perplexity")
 GENERATED = "generated_tokens"
 
-# For which metrics more is better; the others are losses.
-HIGHER_IS_BETTER = ("lm_eval.",)
+# How lm-eval's scores begin. Of these lm-eval says whether more is better; all others that are compared are losses.
+SCORE = "lm_eval."
 
 _GATE = re.compile(r"(\S+) (<|<=|>|>=) (\S+)\Z")
 _RISE = re.compile(r"loss_rise\.([0-9]+)\Z")
@@ -56,7 +56,3 @@ def is_producible(metric: str, known: Iterable[str]) -> bool:
     if window is not None:
         return window >= 2 and "loss_rise.N" in known
     return any(re.fullmatch(re.escape(name).replace("METRIC", r"[A-Za-z0-9_,-]+"), metric) for name in known)
-
-
-def higher_is_better(metric: str) -> bool:
-    return metric.startswith(HIGHER_IS_BETTER)

@@ -29,8 +29,23 @@ def whole(
         "without_formulas": [
             stage.name for stage in plan.stages if stage.name not in {f.stage.name for f in forecasts}
         ],
+        "all_stages": _together(forecasts),
+        "before_training_bytes": [asdict(entry) for entry in storage.before_training(plan)],
         "problems": [problem.as_json() for problem in problems],
         "notes": [note.as_json() for note in notes],
+    }
+
+
+def _together(forecasts: list[Forecast]) -> dict[str, Any]:
+    """Time and cost of the stages whose time can be told, and the names of the others."""
+    told = [forecast for forecast in forecasts if forecast.time]
+    priced = [forecast.cost for forecast in told]
+    return {
+        "total_seconds": sum(forecast.time.total_seconds for forecast in told),
+        "range_seconds": [sum(forecast.time.range_seconds[end] for forecast in told) for end in (0, 1)],
+        "gpu_hours": sum(forecast.gpu_hours for forecast in told),
+        "cost": None if not told or None in priced else sum(priced),
+        "without": [forecast.stage.name for forecast in forecasts if not forecast.time],
     }
 
 
@@ -53,6 +68,7 @@ def _stage_json(plan: Plan, forecast: Forecast, nodes: list[int], traced: Any) -
         "effective_batch_size": work.effective_batch_size,
         "learning_rate": work.learning_rate,
         "warmup_steps": forecast.warmup_steps,
+        "warmup_share": forecast.warmup_steps / forecast.steps if forecast.steps else None,
         "rows": {
             "training": work.rows,
             "evaluation": work.evaluation_rows,

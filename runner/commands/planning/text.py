@@ -12,6 +12,7 @@ from runner.commands.options import say
 from runner.commands.planning.tables import exact, scaling
 from runner.estimate import measured, state, steps, storage
 from runner.estimate.forecast import MOST_TRIED, Forecast
+from runner.estimate.memory import EVALUATION
 from runner.estimate.resnet import Images
 from runner.plan import Plan
 from runner.recipe import units
@@ -104,7 +105,9 @@ def _model(forecast: Forecast) -> Iterator[tuple[str, str]]:
 
 def _memory(forecast: Forecast) -> Iterator[tuple[str, str]]:
     memory, work = forecast.memory, forecast.workload
-    yield "GPU memory, each", f"{units.both(memory.total)}, at the {_MOMENTS[memory.moment]}"
+    yield "GPU memory, each", f"{units.both(memory.total)}, {_MOMENTS[memory.moment]}"
+    if memory.moment == EVALUATION:
+        yield "  in training", f"{_column(sum(memory.parts().values()))}, {_MOMENTS[memory.training_moment]}, of which:"
     for part, size in memory.parts().items():
         yield f"  {_PARTS[part]}", f"{_column(size)}{_why(part, forecast)}"
     yield (
@@ -121,14 +124,26 @@ def _memory(forecast: Forecast) -> Iterator[tuple[str, str]]:
     )
     largest = forecast.largest_micro_batch
     more = "more than " if largest > MOST_TRIED else ""
-    yield "largest micro batch", f"{more}{min(largest, MOST_TRIED):,}" if largest else "not even 1 fits"
+    yield "largest micro batch", f"{more}{min(largest, MOST_TRIED):,}" if largest else _none(forecast)
+
+
+def _none(forecast: Forecast) -> str:
+    alone = forecast.memory.in_evaluation > forecast.usable and not getattr(
+        forecast.workload, "evaluation_follows", True
+    )
+    return "none while evaluation takes so much" if alone else "not even 1 fits"
 
 
 def _column(size: int) -> str:
     return f"{size / 2**20:8.0f} MiB" if 0 < size < 0.1 * 2**30 else f"{size / 2**30:8.2f} GiB"
 
 
-_MOMENTS = {"loss": "loss", "backward": "backward pass", "step": "optimizer's step"}
+_MOMENTS = {
+    "loss": "at the loss",
+    "backward": "at the backward pass",
+    "step": "at the optimizer's step",
+    "evaluation": "in evaluation",
+}
 
 
 def _why(part: str, forecast: Forecast) -> str:
