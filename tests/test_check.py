@@ -380,6 +380,11 @@ def test_without_pyarrow_a_parquet_file_is_a_visible_note(edited, tmp_path, monk
         ("rows.jsonl", "nonsense\n", "its first row is not JSON."),
         ("rows.json", "[[1, 2]]", "its first row is not an object with named columns."),
         ("rows.jsonl", "", "it is empty."),
+        (
+            "rows.csv",
+            "question;answer\na;b\n",
+            "Semicolons stand between its columns, and a CSV file has commas there.",
+        ),
     ],
 )
 def test_a_data_file_that_cannot_be_read_is_found_by_check(edited, tmp_path, name, content, reason):

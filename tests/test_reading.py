@@ -84,9 +84,12 @@ BROKEN = {
         "r.yaml:1:1: This line holds a character that YAML does not allow (U+0007).\n    1 | a: \ufffd\n      | ^\nDelete it.",
     ),
     "colon without a space": (
-        "a:\n  b:1\n  c: 2\n",
-        "r.yaml:2:3: The `: ` after a setting's name is missing here.\n    2 |   b:1\n      |   ^\n"
-        "Write `name: value`, with a space after the colon.",
+        "a:\n  b:1  # one\n  c: 2\n",
+        "r.yaml:2:3: The space after the `:` is missing here.\n    2 |   b:1  # one\n      |   ^^\nWrite `b: 1`.",
+    ),
+    "no colon": (
+        "a: 1\nb\nc: 2\n",
+        "r.yaml:2:1: The `:` after a setting's name is missing here.\n    2 | b\n      | ^\nWrite `name: value`.",
     ),
     "non-breaking space": (
         "a:\n  b:\u00a01\n  c: 2\n",

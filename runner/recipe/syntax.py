@@ -9,6 +9,9 @@ import yaml
 from runner.problem import Problem
 from runner.recipe.document import Document, Place
 
+# `epochs:4`, which YAML reads as one word.
+_GLUED = re.compile(r"(\s*)([A-Za-z_]\w*:)([^\s:/#]\S*)\s*(?:#.*)?")
+
 
 def problem(document: Document, error: yaml.MarkedYAMLError) -> Problem:
     """libyaml's complaint, as what a person would see in the line."""
@@ -34,6 +37,12 @@ def problem(document: Document, error: yaml.MarkedYAMLError) -> Problem:
                 "A non-breaking space stands here, which only looks like a space; it comes with text copied from web pages.",
                 "Type a space in its place.",
             )
+        if glued := _GLUED.fullmatch(text):
+            return document.problem_at(
+                Place(number, len(glued[1]) + 1, len(glued[2])),
+                "The space after the `:` is missing here.",
+                f"Write `{glued[2]} {glued[3]}`.",
+            )
     if opening := _open_quote(lines, line, column):
         return document.problem_at(
             opening,
@@ -57,8 +66,8 @@ def problem(document: Document, error: yaml.MarkedYAMLError) -> Problem:
         at = Place(start.line + 1, start.column + 1, 1) if start else Place(line, column, 1)
         return document.problem_at(
             at,
-            "The `: ` after a setting's name is missing here.",
-            "Write `name: value`, with a space after the colon.",
+            "The `:` after a setting's name is missing here.",
+            "Write `name: value`.",
         )
     if "quoted scalar" in said:
         start = error.context_mark
