@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import sys
 
@@ -98,10 +99,23 @@ def _code(arguments: list[str] | None) -> int:
         return _missing(error)
     except OSError as error:
         click.echo(f"{error.filename or 'A file'}: {error.strerror or error}.", err=True)
+        if error.errno in REMEDIES:
+            click.echo(REMEDIES[error.errno], err=True)
         return 1
     except Exception:
         return _bug()
 
+
+_NO_FOLDER = "A file stands where a folder is needed. Name another folder with `--out`, or move the file away."
+_NO_RIGHT = "You have no right to write or read there. Name another folder with `--out`, or ask who owns it."
+REMEDIES = {
+    errno.EEXIST: _NO_FOLDER,
+    errno.ENOTDIR: _NO_FOLDER,
+    errno.EACCES: _NO_RIGHT,
+    errno.EPERM: _NO_RIGHT,
+    errno.EROFS: _NO_RIGHT,
+    errno.ENOSPC: "Free some space, or name a folder on another disk with `--out`.",
+}
 
 # What the extras bring; whatever else cannot be imported is our own bug.
 EXTRAS = {

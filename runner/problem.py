@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+# Characters of a line that are shown; the lines of a recipe are shorter.
+SHOWN = 200
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -32,11 +35,24 @@ class Problem:
         lines = [f"{place}{'note: ' if self.severity == 'note' else ''}{self.message}"]
         if self.source.strip():
             number = f"{self.line:>5}"
-            lines.append(f"{number} | {self.source}")
-            lines.append(f"{' ' * len(number)} | {' ' * (self.column - 1)}{'^' * max(1, self.width)}")
+            shown, before, width = self._excerpt()
+            lines.append(f"{number} | {shown}")
+            lines.append(f"{' ' * len(number)} | {before}{'^' * width}")
         if self.hint:
             lines.append(self.hint)
         return "\n".join(lines)
+
+    def _excerpt(self) -> tuple[str, str, int]:
+        """What is shown of the line, the blanks in front of the caret, and its width; of a very long line only the part
+        around the caret, and nothing that would move the cursor."""
+        first = max(0, min(self.column - 1 - SHOWN // 3, len(self.source) - SHOWN)) if len(self.source) > SHOWN else 0
+        line = self.source[first : first + SHOWN]
+        line = "".join(letter if letter.isprintable() or letter in "\t\u00a0" else "\ufffd" for letter in line)
+        cut = "…" if first else ""
+        before = cut + line[: self.column - 1 - first]
+        blanks = "".join("\t" if letter == "\t" else " " for letter in before)
+        shown = f"{cut}{line}{'…' if first + SHOWN < len(self.source) else ''}"
+        return shown, blanks, max(1, min(self.width, len(shown) - len(before)))
 
     def as_json(self) -> dict[str, str | int]:
         """The five fields that tools read; `line` and `column` are 1-based, 0 for the file as a whole."""

@@ -129,6 +129,11 @@ WRONG = {
         "`clean_pod_policy` cannot be `none`.",
         "It can be `None`, `Running` or `All`. Did you mean `None`?",
     ),
+    "a time without its unit": (
+        ("time: 30 min", "time: 30"),
+        "`time` cannot be `30`.",
+        "It must be a number and its unit, s, min, h or d. For example: 5 min",
+    ),
     "a name that no pod can have": (
         ("name: survival  ", "name: Survival_1  "),
         "`name` cannot be `Survival_1`.",
@@ -236,6 +241,7 @@ def test_an_unknown_gpu_is_a_note_and_no_error(edited, recipe_command):
     assert done.returncode == 0
     assert "note: The GPU `NVIDIA-L40X` is not in the catalog" in done.stdout
     assert "Did you mean `NVIDIA-L40`?" in done.stdout
+    assert [m[3] for m in messages(edited(("gpu: NVIDIA-L40S", "gpu: l40s")))] == ["Did you mean `NVIDIA-L40S`?"]
 
 
 def test_axolotl_settings_that_do_not_exist_or_contradict_are_errors(edited):
@@ -374,6 +380,11 @@ def test_without_pyarrow_a_parquet_file_is_a_visible_note(edited, tmp_path, monk
         ("rows.jsonl", "nonsense\n", "its first row is not JSON."),
         ("rows.json", "[[1, 2]]", "its first row is not an object with named columns."),
         ("rows.jsonl", "", "it is empty."),
+        (
+            "rows.csv",
+            "question;answer\na;b\n",
+            "Semicolons stand between its columns, and a CSV file has commas there.",
+        ),
     ],
 )
 def test_a_data_file_that_cannot_be_read_is_found_by_check(edited, tmp_path, name, content, reason):

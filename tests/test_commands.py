@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from runner.execute import runs
 from runner.files import write_all
 from runner.plan import Artifact
+from runner.problem import Stop
 from runner.recipe import copying, reading
 from runner.recipe.changes import from_options
 from tests.conftest import RECIPES, ROOT
@@ -83,6 +85,12 @@ def test_new_never_writes_over_a_file(recipe_command, tmp_path):
         "`my-demo.yaml` is there already.\nChoose another name, or delete it first.\n",
     )
     assert (tmp_path / "my-demo.yaml").read_text() == "precious"
+
+
+def test_new_judges_the_name_before_all_else(recipe_command, tmp_path):
+    done = recipe_command("new", "../My_demo.yaml", "--from", "survival", cwd=tmp_path)
+    assert (done.returncode, done.stderr.splitlines()[0]) == (1, "A recipe cannot be called `../My_demo`.")
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_unknown_starter_is_answered_with_the_nearest(recipe_command, tmp_path):
@@ -183,6 +191,16 @@ def test_ask_and_compare_without_a_run_say_how_to_get_one(recipe_command, tmp_pa
             "There is no finished run of `survival` below `runs/`.\n"
             "Make one with `recipe rehearse`, or name its folder with `--run DIR`.\n"
         )
+
+
+def test_a_rehearsal_that_never_began_keeps_no_later_one_out(tmp_path):
+    folder = runs.RunFolder(tmp_path / "run", "rehearsal")
+    assert not runs.open_for(folder, "with a mistake", [], fresh=False)
+    assert not runs.open_for(folder, "mended", [], fresh=False)
+    (folder.path / "checkpoints").mkdir()
+    assert runs.open_for(folder, "mended", [], fresh=False)
+    with pytest.raises(Stop, match="as it was before it changed"):
+        runs.open_for(folder, "changed", [], fresh=False)
 
 
 def test_our_own_bug_is_3_with_a_sentence_and_a_file(tmp_path):

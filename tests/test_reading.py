@@ -81,7 +81,30 @@ BROKEN = {
     ),
     "control sign": (
         "a: \x07\n",
-        "r.yaml:1:1: This line holds a character that YAML does not allow (U+0007).\n    1 | a: \x07\n      | ^\nDelete it.",
+        "r.yaml:1:1: This line holds a character that YAML does not allow (U+0007).\n    1 | a: \ufffd\n      | ^\nDelete it.",
+    ),
+    "colon without a space": (
+        "a:\n  b:1  # one\n  c: 2\n",
+        "r.yaml:2:3: The space after the `:` is missing here.\n    2 |   b:1  # one\n      |   ^^\nWrite `b: 1`.",
+    ),
+    "no colon": (
+        "a: 1\nb\nc: 2\n",
+        "r.yaml:2:1: The `:` after a setting's name is missing here.\n    2 | b\n      | ^\nWrite `name: value`.",
+    ),
+    "non-breaking space": (
+        "a:\n  b:\u00a01\n  c: 2\n",
+        "r.yaml:2:5: A non-breaking space stands here, which only looks like a space; it comes with text copied from "
+        "web pages.\n    2 |   b:\u00a01\n      |     ^\nType a space in its place.",
+    ),
+    "a quote that closes lines further down": (
+        'a: "b\nc: 1\nd: "[x]"\n',
+        'r.yaml:1:4: A quote opens here and is not closed in this line.\n    1 | a: "b\n      |    ^\n'
+        "Close it, or double a quote that belongs to the text.",
+    ),
+    "a tag": (
+        "a: !!python/name:x 1\n",
+        "r.yaml:1:4: `!!python/name:x` is a tag of YAML, and a recipe has no use for it.\n"
+        "    1 | a: !!python/name:x 1\n      |    ^^^^^^^^^^^^^^^^^\nDelete it, and keep the value.",
     ),
 }
 
@@ -90,6 +113,12 @@ BROKEN = {
 def test_every_broken_file_has_its_own_message(case):
     text, expected = BROKEN[case]
     assert said(text) == expected
+
+
+def test_of_a_very_long_line_only_the_part_around_the_caret_is_shown():
+    shown = said(f"a: 1\nb: '{'x' * 5000}' c: 2").splitlines()[1:3]
+    assert max(map(len, shown)) < 250
+    assert shown[0][shown[1].index("^")] == "c"
 
 
 def test_aliases_that_multiply_are_refused_quickly():

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from runner.commands.options import open_recipe, run_option, say, set_option
+from runner.problem import Stop
 
 
 @click.command()
@@ -25,6 +26,11 @@ def merge(path: str, sets: tuple[str, ...], run_dir: str | None, out: str | None
 
     if (Path(path) / "adapter_config.json").is_file():
         written = merging.folder(Path(path), Path(out) if out else None)
+    elif Path(path).is_dir():
+        raise Stop(
+            f"`{path}` holds no adapter: it has no `adapter_config.json`.",
+            "Name a recipe, or `lora_adapter` in the folder of a run.",
+        )
     else:
         recipe, _ = open_recipe(path, sets)
         written = merging.of_run(recipe, run_dir, Path(out) if out else None)

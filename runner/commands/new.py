@@ -11,7 +11,7 @@ import click
 
 from runner import packaged
 from runner.commands.options import say, set_option
-from runner.names import listed, nearest
+from runner.names import JOB_NAME, listed, nearest
 from runner.problem import Stop
 from runner.recipe import changes as changing
 from runner.recipe import copying
@@ -25,6 +25,12 @@ from runner.recipe.reading import parse, read
 @set_option
 def new(name: str, source: str, sets: tuple[str, ...]) -> None:
     """Copy a recipe under a new NAME, comments and all, with its schema and its sample beside it."""
+    name = name.removesuffix(".yaml")
+    if not JOB_NAME.match(name):
+        raise Stop(
+            f"A recipe cannot be called `{name}`.",
+            "A name has lower-case letters, digits and `-`, starts with a letter, and has at most 53 characters.",
+        )
     origin = find(source)
     target = Path(f"{name}.yaml")
     if target.exists():

@@ -21,8 +21,9 @@ from runner.scenarios import translate
 def run_of(recipe: Recipe, given: str | None) -> RunFolder:
     """The run folder that is meant: `--run DIR`, or the one of this recipe that was worked on last.
 
-    Raises Stop where there is none.
+    Raises Stop where there is none, and (exit 2) where the recipe has no stages.
     """
+    _staged(recipe)
     wanted = (
         [RunFolder(Path(os.path.abspath(given)), "run")]
         if given
@@ -44,14 +45,18 @@ def plan_of(recipe: Recipe, run: RunFolder) -> Plan:
 
     Raises Stop (exit 2) where the recipe has no stages.
     """
-    if recipe.scenario != "pipeline":
-        raise Stop(f"`{recipe.name}` is no pipeline; it has no stages and no gates.", code=2)
+    _staged(recipe)
     rehearsed = run.kind == "rehearsal"
     if rehearsed:
         recipe, _ = rehearse_pipeline.substituted(recipe, run.state.get("data"))
     place = place_for(run, accelerator=not rehearsed, data_dir=run.state.get("data_dir"))
     plan = translate(recipe, place)
     return replace(plan, stages=tuple(_as_run(plan, stage) for stage in plan.stages))
+
+
+def _staged(recipe: Recipe) -> None:
+    if recipe.scenario != "pipeline":
+        raise Stop(f"`{recipe.name}` is no pipeline; it has no stages and no gates.", code=2)
 
 
 def _as_run(plan: Plan, stage: Stage) -> Stage:

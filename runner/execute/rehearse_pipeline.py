@@ -36,6 +36,8 @@ def rehearse(
     Raises Stop where anything fails, a gate does not open, or nothing is learned.
     """
     changed, made = substituted(recipe, data)
+    plan = translate(changed, place_for(run, accelerator=False, data_dir=data_dir))
+    chosen.of(plan)  # a name that is no stage is said before the long list
     tell("What stands in for the real thing")
     for change in made:
         tell(f"  {change}")
@@ -45,7 +47,6 @@ def rehearse(
         data=str(Path(data).resolve()) if data else None,
         data_dir=data_dir,
     )
-    plan = translate(changed, place_for(run, accelerator=False, data_dir=data_dir))
     summaries = carry_out(plan, run, chosen, tell, watch)
     _judge(plan, summaries)
     return summaries

@@ -83,6 +83,9 @@ def open_for(run: RunFolder, fingerprint: str, changes: list[Change], fresh: boo
         for entry in others:
             shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
         state = {}
+    if all(entry.name in {STATE_FILE, "data"} for entry in others):
+        # Nothing was trained: a mistake was found before. Prepared data tells by itself whether it can be used.
+        state = {}
     if state and state.get("fingerprint") != fingerprint:
         raise Stop(
             f"`{run.path}` holds a run of this recipe as it was before it changed ({state.get('fingerprint')}, now {fingerprint}).",

@@ -14,6 +14,9 @@ from runner.recipe.scalars import scalar
 MAX_DEPTH = 64
 MAX_VALUES = 100_000
 
+# Tags that change nothing: text, list and section are told by how they are written. `!!str 1` is text, as `"1"` is.
+TAGS = {"!", "tag:yaml.org,2002:str", "tag:yaml.org,2002:seq", "tag:yaml.org,2002:map"}
+
 # libyaml keeps its own stack of at most 1,000 levels, so hostile nesting cannot exhaust Python's.
 EVENTS = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -38,8 +41,10 @@ class Builder:
             self._alias(event)
         elif isinstance(event, yaml.ScalarEvent):
             plain = event.implicit[0]
+            self._tag(event)
             self._value(scalar(event.value) if plain else event.value, event)
         elif isinstance(event, yaml.CollectionStartEvent):
+            self._tag(event)
             self._open({} if isinstance(event, yaml.MappingStartEvent) else [], event)
         elif isinstance(event, yaml.CollectionEndEvent):
             value, path = self.stack.pop()
@@ -61,6 +66,13 @@ class Builder:
                     "Put it into a file of its own, or delete this `---`.",
                 )
             )
+
+    def _tag(self, event: yaml.ScalarEvent | yaml.CollectionStartEvent) -> None:
+        """`!name` in front of a value means a program's own kind of value; a recipe has none."""
+        if event.tag and event.tag not in TAGS:
+            said = event.tag.replace("tag:yaml.org,2002:", "!!")
+            message = f"`{said}` is a tag of YAML, and a recipe has no use for it."
+            self.problems.append(self.document.problem_at(_place(event), message, "Delete it, and keep the value."))
 
     def _alias(self, event: yaml.AliasEvent) -> None:
         if event.anchor not in self.anchors:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,7 +71,8 @@ def from_options(options: Iterable[str]) -> list[Change]:
                 "For example: --set train.epochs=2",
                 code=2,
             )
-        changes.append(Change(setting.strip(), None, _value(option, text), by=f"--set {option}"))
+        setting = re.sub(r"\[(\d+)\]", r".\1", setting.strip())
+        changes.append(Change(setting, None, _value(option, text), by=f"--set {option}"))
     return changes
 
 
@@ -167,4 +169,7 @@ def _put(parent: Any, path: tuple[str | int, ...], change: Change) -> None:
     elif isinstance(parent, list) and isinstance(last, int) and last < len(parent):
         parent[last] = change.after
     else:
-        raise Stop(f"{change.by}: `{'.'.join(map(str, path[:-1]))}` has no setting `{last}`.")
+        owner = ".".join(map(str, path[:-1]))
+        if isinstance(parent, list):
+            raise Stop(f"{change.by}: `{owner}` has {len(parent)} entries, and none is `{last}`.", "They count from 0.")
+        raise Stop(f"{change.by}: `{owner}` is one value, and has no setting `{last}`.")

@@ -7,14 +7,25 @@ import json
 from pathlib import Path
 
 FIRST_BYTES = 4_000_000
+# What spreadsheets put between columns where the comma is for decimals.
+SEPARATORS = {";": "Semicolons", "\t": "Tabs"}
 
 
 class Unreadable(Exception):
-    """The file's columns cannot be read; `severity` is `note` where only a library for it is not installed."""
+    """The file's columns cannot be read; `severity` is `note` where only a library for it is not installed.
 
-    def __init__(self, reason: str, severity: str = "error") -> None:
+    hint: what to do about it.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        severity: str = "error",
+        hint: str = "Open it and compare its first line with what its name says.",
+    ) -> None:
         super().__init__(reason)
         self.severity = severity
+        self.hint = hint
 
 
 def of(file: Path) -> list[str]:
@@ -30,10 +41,18 @@ def of(file: Path) -> list[str]:
                 header = next(csv.reader(lines), None)
                 if not header:
                     raise Unreadable("it has no first line with the names of its columns.")
+                if len(header) == 1 and (found := next((mark for mark in SEPARATORS if mark in header[0]), None)):
+                    raise Unreadable(
+                        f"{SEPARATORS[found]} stand between its columns, and a CSV file has commas there.",
+                        hint="Save it again with commas, or as JSONL.",
+                    )
                 return header
             return _json(lines.read(FIRST_BYTES))
     except (UnicodeDecodeError, csv.Error):
-        raise Unreadable("it is not text in UTF-8.") from None
+        raise Unreadable(
+            "it is not text in UTF-8.",
+            hint="Save it again with the encoding UTF-8; a spreadsheet calls that `CSV UTF-8`.",
+        ) from None
     except OSError as error:
         raise Unreadable(f"{error.strerror}.") from None
 
@@ -61,5 +80,5 @@ def _parquet(file: Path) -> list[str]:
         ) from None
     try:
         return parquet.read_schema(file).names
-    except Exception as error:
-        raise Unreadable(f"it is not Parquet ({type(error).__name__}).") from None
+    except Exception:
+        raise Unreadable("it is not Parquet.") from None

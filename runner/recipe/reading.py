@@ -48,12 +48,16 @@ def read(file: Path | str) -> Document:
         )
     try:
         text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError:
+    except UnicodeDecodeError as error:
+        # With a zero byte it is UTF-16 or no text at all, where lines mean nothing.
+        before = b"" if b"\0" in raw else raw[: error.start]
+        line = before.count(b"\n") + 1 if before else 0
+        column = len(before.rpartition(b"\n")[2].decode("utf-8", "replace")) + 1 if line else 0
         raise Stop(
             Problem(
                 name,
-                0,
-                0,
+                line,
+                column,
                 "This file is not text in UTF-8.",
                 "In your editor, save it again with the encoding UTF-8.",
             )
@@ -98,6 +102,6 @@ def parse(name: str, text: str) -> Document:
 
 
 def _near_file(path: Path) -> str:
-    beside = [entry.name for entry in path.parent.glob("*.yaml")] if path.parent.is_dir() else []
+    beside = [entry.name for entry in path.parent.glob("*.yaml") if entry.is_file()] if path.parent.is_dir() else []
     match = nearest(path.name, beside)
     return f"Did you mean `{path.parent / match}`?" if match else "`recipe list` shows the starter recipes."

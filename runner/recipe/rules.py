@@ -69,13 +69,15 @@ def known_gpu(recipe: Recipe) -> Iterator[Problem]:
     name = recipe.machines.gpu
     gpu = catalog.gpu(name)
     if gpu is None:
-        near = nearest(name, catalog.gpu_names())
-        hint = f"Did you mean `{near}`? " if near else ""
+        # People write `L40S` or `H100`, and the cluster's label says more.
+        alike = [known for known in catalog.gpu_names() if name.lower() in known.lower()]
+        near = alike or filter(None, [nearest(name, catalog.gpu_names())])
+        hint = f"Did you mean {meant}?" if (meant := listed(near, "or")) else f"Known: {listed(catalog.gpu_names())}."
         yield _at(
             recipe,
             "machines.gpu",
             f"The GPU `{name}` is not in the catalog, so nothing is checked against it.",
-            f"{hint}Known: {listed(catalog.gpu_names())}.",
+            hint,
             "note",
         )
     elif "model" in recipe.settings and not gpu.bf16:

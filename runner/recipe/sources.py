@@ -96,15 +96,26 @@ def _data_files(recipe: Recipe, home: str, data: Settings) -> Iterator[Problem]:
                 recipe,
                 f"{home}.{setting}",
                 f"`{file}` cannot be read: {reason}",
-                "Open it and compare its first line with what its name says.",
+                reason.hint,
                 reason.severity,
             )
             continue
+        # A copy of a starter recipe brings a sample that says nothing about one's own file.
+        other = (
+            " Or delete the line `sample`, if it is of other data." if setting == "sample" and data.get("path") else ""
+        )
         for column, user in wanted.items():
+            if there.count(column) > 1:
+                yield _at(
+                    recipe,
+                    f"{home}.{user}",
+                    f"`{file}` has {there.count(column)} columns called `{column}`, and only one can be meant.",
+                    "Give each column a name of its own.",
+                )
             if column not in there:
                 near = nearest(column, there)
                 meant = f"[{near}]" if user in names else near
-                hint = (f"Did you mean `{meant}`? " if near else "") + f"Its columns are {listed(there)}."
+                hint = (f"Did you mean `{meant}`? " if near else "") + f"Its columns are {listed(there)}.{other}"
                 yield _at(
                     recipe,
                     f"{home}.{user}",

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import yaml
 
 from runner.problem import Problem
 from runner.recipe.document import Document, Place
+
+# `epochs:4`, which YAML reads as one word.
+_GLUED = re.compile(r"(\s*)([A-Za-z_]\w*:)([^\s:/#]\S*)\s*(?:#.*)?")
 
 
 def problem(document: Document, error: yaml.MarkedYAMLError) -> Problem:
@@ -24,6 +29,26 @@ def problem(document: Document, error: yaml.MarkedYAMLError) -> Problem:
             "A tab stands here, and YAML allows only spaces to indent.",
             "Replace the tab by spaces, two for each level.",
         )
+    above = lines[line - 2] if line > 1 else ""
+    for number, text in ((line - 1, above), (line, source)):
+        if "\u00a0" in text.partition("#")[0]:
+            return document.problem_at(
+                Place(number, text.index("\u00a0") + 1, 1),
+                "A non-breaking space stands here, which only looks like a space; it comes with text copied from web pages.",
+                "Type a space in its place.",
+            )
+        if glued := _GLUED.fullmatch(text):
+            return document.problem_at(
+                Place(number, len(glued[1]) + 1, len(glued[2])),
+                "The space after the `:` is missing here.",
+                f"Write `{glued[2]} {glued[3]}`.",
+            )
+    if opening := _open_quote(lines, line, column):
+        return document.problem_at(
+            opening,
+            "A quote opens here and is not closed in this line.",
+            "Close it, or double a quote that belongs to the text.",
+        )
     if "exceeded max depth" in said or "nesting" in said:
         return document.problem_at(
             Place(line, column, 1),
@@ -37,9 +62,11 @@ def problem(document: Document, error: yaml.MarkedYAMLError) -> Problem:
             "Put quotes around a value that holds `: `, and indent as the line above.",
         )
     if "could not find expected ':'" in said:
+        start = error.context_mark
+        at = Place(start.line + 1, start.column + 1, 1) if start else Place(line, column, 1)
         return document.problem_at(
-            Place(line, column, 1),
-            "The `:` after a setting's name is missing here or just above.",
+            at,
+            "The `:` after a setting's name is missing here.",
             "Write `name: value`.",
         )
     if "quoted scalar" in said:
@@ -80,3 +107,15 @@ def problem(document: Document, error: yaml.MarkedYAMLError) -> Problem:
         "This is not YAML.",
         "Each line of a recipe reads `name: value`. Compare with a starter recipe: `recipe list`.",
     )
+
+
+def _open_quote(lines: list[str], line: int, column: int) -> Place | None:
+    """Where the quote opens that was closed by accident just before this place, lines further down; None for none."""
+    quote = lines[line - 1][column - 2 : column - 1]
+    if quote not in ("'", '"') or not quote:
+        return None
+    for number in range(line - 1, 0, -1):
+        if quote in lines[number - 1].partition(" #")[0]:
+            opened = re.fullmatch(rf"(\s*(?:- )?(?:[\w.-]+:)?\s*){quote}[^{quote}]*", lines[number - 1])
+            return Place(number, len(opened[1]) + 1, 1) if opened else None
+    return None

@@ -131,6 +131,10 @@ def _wrong_type(wanted: str, found: Any, name: str, default: str) -> tuple[str, 
         ) or f"Write {kind}{default}."
     if wanted == "integer" and isinstance(found, float):
         return f"{name} must be {kind}, and {found:g} is not.", f"Write {kind}{default}."
+    if wanted == "string" and "pattern" in part and not re.search(part["pattern"], str(found)):
+        example = f" For example: {part['examples'][0]}" if part.get("examples") else ""
+        means = part.get("x-pattern-means", f"of the form {part['pattern']}")
+        return f"{name} cannot be `{found}`.", f"It must be {means}.{example}"
     if wanted == "string":
         return f"{name} must be {kind}, and `{found}` is a number.", f'Put quotes around it: "{found}".'
     return f"{name} must be {kind}, and here it is {found}.", f"Write {kind}{default}."

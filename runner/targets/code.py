@@ -13,15 +13,23 @@ CONTAINER = "clone-code"
 # Its first argument is the address, its second the commit, its third the folder. A restarted pod finds the folder as it
 # was left. Some servers hand out a commit only with the branch that it is on, so the second fetch takes everything.
 SCRIPT = """\
+# Stop at the first line that fails, and at a name that has no value.
 set -eu
-# What the pod runs is exactly this commit, or the pod does not start.
+# Begin with an empty folder, also where the pod was started before.
 rm -rf "$3"
+# Make a repository in it,
 git init --quiet "$3"
+# go there,
 cd "$3"
+# and name the address that the code comes from.
 git remote add origin "$1"
+# Fetch this commit alone, or everything from a server that gives no single commits.
 git fetch --quiet --depth 1 origin "$2" 2>/dev/null || git fetch --quiet origin
+# Put the files of this commit into the folder.
 git -c advice.detachedHead=false checkout --quiet --detach "$2"
+# What the pod runs is exactly this commit, or the pod does not start.
 test "$(git rev-parse HEAD)" = "$2"
+# Say so in the log.
 echo "cloned $1 at $2"
 """
 
@@ -77,6 +85,8 @@ def wrapped(plan: Plan, command: list[str]) -> list[str]:
     """A command that clones the code and then becomes the given one, for a job that takes no init container."""
     if plan.code_from_git is None:
         return command
-    script = f'export GIT_TERMINAL_PROMPT=0\n{SCRIPT}shift 3\ncd /\nexec "$@"\n'
+    before = "# Never wait for a name and a password.\nexport GIT_TERMINAL_PROMPT=0\n"
+    after = '# Leave address, commit and folder out,\nshift 3\n# go back,\ncd /\n# and become the training command.\nexec "$@"\n'
+    script = f"{before}{SCRIPT}{after}"
     address = [plan.code_from_git["url"], plan.code_from_git["commit"], FOLDER]
     return ["/bin/sh", "-c", script, CONTAINER, *address, *command]
