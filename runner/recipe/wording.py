@@ -82,7 +82,7 @@ def _missing(document: Document, section: dict, path: Path_, key: str) -> Proble
 def _explain(rule: str, wanted: Any, found: Any, part: dict[str, Any], name: str) -> tuple[str, str]:
     default = f", or delete the line to use the default, `{part['default']}`" if "default" in part else ""
     if rule == "type":
-        return _wrong_type(wanted, found, name, default)
+        return _wrong_type(wanted, found, part, name, default)
     if rule in ("enum", "const"):
         choices = wanted if rule == "enum" else [wanted]
         near = nearest(str(found), map(str, choices))
@@ -109,7 +109,7 @@ def _explain(rule: str, wanted: Any, found: Any, part: dict[str, Any], name: str
     return f"{name} does not fit: {rule} {wanted}.", part.get("description", "")
 
 
-def _wrong_type(wanted: str, found: Any, name: str, default: str) -> tuple[str, str]:
+def _wrong_type(wanted: str, found: Any, part: dict[str, Any], name: str, default: str) -> tuple[str, str]:
     kind = _KINDS[wanted]
     if found is None:
         return f"{name} has no value.", f"Write {kind}{default}."
