@@ -237,7 +237,7 @@ def test_a_warmup_longer_than_the_run_is_noted_by_plan_and_check(recipe_command,
     ("text", "message"),
     [
         ("time: 5 minutes", "`time` cannot be `5 minutes`."),
-        ("time: 5", "`time` must be text, and `5` is a number."),
+        ("time: 5", "`time` cannot be `5`."),
         ("gpu_memory: 45 gb", "`gpu_memory` cannot be `45 gb`."),
     ],
 )

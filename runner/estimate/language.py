@@ -101,16 +101,20 @@ def written(work: Workload, stage: Stage) -> dict[str, int]:
 
 
 def beside(work: Workload, stage: Stage) -> dict[str, int]:
-    """Bytes of a pod's main memory beyond processes and shared memory: offloaded state, and the whole weights that the
-    first process gathers when a sharded run saves."""
+    """Bytes of a pod's main memory beyond processes and shared memory: offloaded state, and the most that a sharded run
+    holds there when it loads or saves."""
     parts = {}
+    whole = widths(work).linear * parameters.total(work.model)
     if work.offload:
         parts["offloaded optimizer"] = 12 * parameters.trainable(work) // stage.machines.nodes
     if work.sharding == "zero3":
-        parts["weights gathered for saving"] = widths(work).linear * parameters.total(work.model)
+        parts["weights gathered for saving"] = whole
     elif work.sharding == "fsdp":
-        # One after the other, in the formats that they are split in (accelerate 1.13.0, save_fsdp_model and _optimizer).
-        state, wide = held(work), widths(work).linear
-        whole = max(state.weights, state.optimizer) * work.machines.world_size
-        parts["state gathered for saving"] = whole or wide * parameters.total(work.model)
+        # Saving gathers one after the other, in the formats that they are split in (accelerate 1.13.0, save_fsdp_model
+        # and _optimizer). Loading comes before, whole in every process (Axolotl 0.19.0, loaders/model.py).
+        state = held(work)
+        gathered = max(state.weights, state.optimizer) * work.machines.world_size or whole
+        loaded = stage.machines.gpus_per_node * whole
+        name = "weights that every process loads" if loaded > gathered else "state gathered for saving"
+        parts[name] = max(loaded, gathered)
     return parts
