@@ -164,6 +164,12 @@ def test_fp8_on_a_gpu_that_has_none_is_an_error():
     assert "cannot do `fp8`" in said and "precision: bf16" in said
 
 
+@pytest.mark.parametrize("text", [".nan", "1e400"])
+def test_a_share_that_is_no_number_is_said_once(text):
+    (said,) = problems(f"pretrain.curriculum.0.until={text}")
+    assert "until" in said or "not a finite number" in said
+
+
 def test_several_gpus_share_everything():
     for config in configs().values():
         assert config["fsdp_version"] == 2 and config["fsdp_config"]["reshard_after_forward"] is True

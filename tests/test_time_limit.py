@@ -213,6 +213,11 @@ def pipeline(folder, limit: str, monkeypatch, told: list[str]):
         before = StageFolder(plan, stage)
         before.model.mkdir(parents=True, exist_ok=True)
         (before.model / "model.safetensors").write_text(stage.name)
+        for later in plan.stages[2:]:
+            for name in later.reads.get(stage.name, ()):
+                file = before.results / (f"{name}rows" if name.endswith("/") else name)
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(name)
         before.mark("finished", inputs=inputs(plan, stage), outputs=before.outputs())
 
     def engine(stage, place, progress):

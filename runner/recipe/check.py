@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -76,15 +76,20 @@ def judge(document: Document) -> tuple[Recipe | None, list[Problem]]:
         return None, [problem]
     errors = list(_validator(scenario).iter_errors(document.data))
     found = [problem for error in errors for problem in wording.problems(document, schema(scenario), error)]
-    found += _not_finite(document, document.data, ())
     filled = with_defaults(document.data, schema(scenario))
+    said = [tuple(error.absolute_path) for error in errors]
+    infinite = list(_not_finite(document.data, ()))
+    for path in infinite:
+        if path not in said:
+            found.append(document.problem(path, "This is not a finite number.", "Write its digits."))
+        _mark(filled, path)
     for error in errors:
         _break(filled, error)
     settings = Settings(filled, schema(scenario))
     recipe = Recipe(document, settings, _model_facts(document, settings))
     found += rules.judge(recipe)
     found.sort(key=lambda problem: (problem.line, problem.column))
-    return (None if errors else recipe), found
+    return (None if errors or infinite else recipe), found
 
 
 def _model_facts(document: Document, settings: Settings) -> catalog.Model | None:
@@ -99,13 +104,12 @@ def _model_facts(document: Document, settings: Settings) -> catalog.Model | None
 
 def _break(filled: Any, error: Any) -> None:
     """Marks what an error is about, so that no rule judges by a value that was never meant."""
-    *parents, last = error.absolute_path or [None]
-    for part in parents:
-        filled = filled[part]
     if error.validator not in ("additionalProperties", "required"):
-        filled[last] = BROKEN
+        _mark(filled, error.absolute_path)
         return
-    section = filled if last is None else filled[last]
+    section = filled
+    for part in error.absolute_path:
+        section = section[part]
     if error.validator == "required":
         section.update({key: BROKEN for key in error.validator_value if key not in section})
         return
@@ -113,6 +117,13 @@ def _break(filled: Any, error: Any) -> None:
         del section[key]
         if (meant := nearest(key, error.schema["properties"])) and meant not in error.instance:
             section[meant] = BROKEN
+
+
+def _mark(filled: Any, path: Iterable[str | int]) -> None:
+    *parents, last = path or [None]
+    for part in parents:
+        filled = filled[part]
+    filled[last] = BROKEN
 
 
 def _scenario_problem(document: Document, scenario: Any) -> Problem | None:
@@ -130,9 +141,10 @@ def _scenario_problem(document: Document, scenario: Any) -> Problem | None:
     return None
 
 
-def _not_finite(document: Document, value: Any, path: tuple) -> list[Problem]:
-    """Infinity and not-a-number pass every bound of a schema, and are never meant."""
+def _not_finite(value: Any, path: tuple[str | int, ...]) -> Iterator[tuple[str | int, ...]]:
+    """Where infinity and not-a-number stand; they pass every bound of a schema, and are never meant."""
     if isinstance(value, float) and not math.isfinite(value):
-        return [document.problem(path, "This is not a finite number.", "Write its digits.")]
+        yield path
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [problem for key, item in items for problem in _not_finite(document, item, (*path, key))]
+    for key, item in items:
+        yield from _not_finite(item, (*path, key))
