@@ -31,6 +31,7 @@ test: install lint
 
 test-long: install
 	$(BIN)/python -m pytest -m long
+	$(BIN)/python -m pytest tests/test_no_trace.py tests/test_reading.py tests/test_blocks.py tests/test_chat_data.py --hypothesis-profile=default
 
 lint: install
 	$(BIN)/ruff check runner tests benchmarks schemas container

@@ -8,6 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# The same examples at every run, so that a change alone can turn a test red; `make test-long` draws new ones.
+settings.register_profile("steady", derandomize=True)
+settings.load_profile("steady")
 
 # Axolotl would otherwise report each of its runs to its makers, and wait for an answer where there is no network.
 os.environ["AXOLOTL_DO_NOT_TRACK"] = "1"
