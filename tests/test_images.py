@@ -286,6 +286,7 @@ def test_every_value_of_the_recipe_reaches_the_config_and_the_job():
     [
         ("machines.memory_limit_gib=8", "`memory_limit_gib` is 8 GiB, less than the 16 GiB that `memory_gib` promises."),
         ("machines.cpus_limit=2", "`cpus_limit` is 2, less than the 4 that `cpus` promises."),
+        ("data.mean=[0.5, [2]]", "`mean` has 2 of 3 entries."),
         ("data.std=", "`data` has `mean` and no `std`; normalising takes both."),
         ("data.random_crop_padding=32", "A crop with 32 pixels around images of 32 could miss the image."),
         ("openshift.data_dir=/elsewhere", "The pods prepare the images themselves, and `openshift.data_dir` names no folder"),

@@ -107,9 +107,9 @@ def _break(filled: Any, error: Any) -> None:
     if error.validator not in ("additionalProperties", "required"):
         _mark(filled, error.absolute_path)
         return
-    section = filled
-    for part in error.absolute_path:
-        section = section[part]
+    section = _below(filled, error.absolute_path)
+    if section is BROKEN:
+        return
     if error.validator == "required":
         section.update({key: BROKEN for key in error.validator_value if key not in section})
         return
@@ -121,9 +121,18 @@ def _break(filled: Any, error: Any) -> None:
 
 def _mark(filled: Any, path: Iterable[str | int]) -> None:
     *parents, last = path or [None]
-    for part in parents:
+    section = _below(filled, parents)
+    if section is not BROKEN:
+        section[last] = BROKEN
+
+
+def _below(filled: Any, path: Iterable[str | int]) -> Any:
+    """What stands at the path; BROKEN where it, or something above it, is marked already."""
+    for part in path:
+        if filled is BROKEN:
+            break
         filled = filled[part]
-    filled[last] = BROKEN
+    return filled
 
 
 def _scenario_problem(document: Document, scenario: Any) -> Problem | None:

@@ -102,7 +102,8 @@ def _explain(rule: str, wanted: Any, found: Any, part: dict[str, Any], name: str
     if rule in bounds:
         return f"{name} must be {bounds[rule].format(f'{wanted:,}')}, and here it is {found:,}.", part["description"]
     if rule in ("minLength", "minItems"):
-        return f"{name} is empty.", f"{part['description']}"
+        few = f"{name} has {len(found)} of {wanted} entries." if found else f"{name} is empty."
+        return few, part["description"]
     if rule in ("maxLength", "maxItems"):
         unit = "characters" if rule == "maxLength" else "entries"
         return f"{name} has {len(found):,} {unit}, and at most {wanted:,} are allowed.", "Shorten it."
