@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from runner.commands.list import list_recipes
 from runner.execute import runs
 from runner.files import write_all
 from runner.plan import Artifact
@@ -26,6 +28,19 @@ def test_list_shows_every_starter_recipe(recipe_command):
     assert [line.split()[0] for line in lines[1:]] == [path.stem for path in RECIPES]
     survival = next(line for line in lines if line.startswith("survival "))
     assert "last-layers" in survival and "HuggingFaceTB/SmolLM3-3B" in survival and "4 × 1 L40S" in survival
+
+
+def test_list_puts_descriptions_below_on_a_narrow_terminal(monkeypatch, capsys):
+    def shown(columns: int) -> list[str]:
+        monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((columns, 24)))
+        list_recipes.callback()
+        return capsys.readouterr().out.splitlines()
+
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert len(shown(200)) == 1 + len(RECIPES)
+    below = shown(90)
+    assert below[1] == "    DESCRIPTION" and below[2].startswith("gemma") and below[3].startswith("    Gemma 3 270M")
+    assert max(map(len, below)) <= 90
 
 
 @pytest.mark.parametrize("source", [path.stem for path in RECIPES])
