@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+# The recipe with every default, beside the emitted configs.
+RECIPE_FILE = "recipe.json"
+
 
 @dataclass(frozen=True)
 class Artifact:
@@ -24,6 +27,7 @@ class Place:
     accelerator: whether there are GPUs; without, processes talk over gloo and DDP stands in for sharding.
     prepared: whether data, and the model where there is one, lie ready before training starts, which then needs no network.
     model_dir: where the base model lies once it has been fetched; None where training fetches it from the hub itself.
+    files_dir: where pods have the recipe's data files; None where they are read from beside the recipe.
     run_key: names the checkpoints of one recipe, where nobody looks after the run folder: training goes on from what it
     finds there, and must not go on from those of the recipe as it was before it changed. run_keys: of several stages
     each one's own, by its folder, so that a change begins only those stages anew that it concerns.
@@ -36,6 +40,7 @@ class Place:
     accelerator: bool = True
     prepared: bool = False
     model_dir: str | None = None
+    files_dir: str | None = None
     run_key: str = ""
     run_keys: Mapping[str, str] = field(default_factory=dict)
 

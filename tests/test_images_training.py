@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
+import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -48,8 +52,8 @@ def tiny(tmp_path: Path, name: str, *sets: str):
     return stage, place
 
 
-def start(stage, place, log: Path):
-    env = environment(stage, place) | {"PYTHONPATH": str(ROOT)}
+def start(stage, place, log: Path, **variables: str):
+    env = environment(stage, place) | {"PYTHONPATH": str(ROOT)} | variables
     with log.open("a") as out:
         return subprocess.Popen(ENGINES["images"](stage, place), env=env, cwd=ROOT, stdout=out, stderr=out)
 
@@ -96,6 +100,21 @@ def test_a_run_that_was_killed_goes_on_and_ends_as_if_nothing_had_happened(tmp_p
     summary = read(killed, "training_summary.json")
     assert summary["best_accuracy"] == max(entry["accuracy"] for entry in resumed["epochs"][1:])
     assert summary["test_accuracy"] is not None and summary["engine"] == "images"
+
+
+def test_training_shows_its_metrics_where_the_pods_annotations_say(tmp_path):
+    stage, place = tiny(tmp_path, "shown", "train.epochs=8")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shown, process = "", start(stage, place, tmp_path / "log", RECIPE_METRICS_PORT=str(port))
+    while "recipe_loss " not in shown and process.poll() is None:
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+            shown = answer.read().decode()
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    assert re.search(r"^recipe_loss \d", shown, re.MULTILINE) and "\nrecipe_steps 48\n" in shown
 
 
 def test_two_processes_share_the_images_and_end_with_one_result(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 import yaml
@@ -94,6 +95,56 @@ def test_labels_and_annotations_lead_back_to_recipe_stage_and_content():
     assert again == one
 
 
+def test_more_memory_goes_on_from_the_checkpoints_of_before():
+    def checkpoints(*options: str) -> str:
+        return plan_of(SURVIVAL, *options).place.checkpoints_dir
+
+    more = ("machines.memory_gib=64", "machines.cpus=16", "train.keep_checkpoints=1", "train.report_to=none")
+    assert checkpoints(*more) == checkpoints()
+    assert checkpoints("train.learning_rate=1e-6") != checkpoints()
+
+
+def test_the_mount_of_a_claim_itself_may_hold_the_data():
+    plan = plan_of(SURVIVAL, "openshift.data_dir=/shared/models")
+    assert [file.path for file in render(plan) if file.path == "prepare/job.yaml"] and plan.place.prepared
+    assert not plan_of(SURVIVAL, "openshift.data_dir=/shared/modelsx").place.prepared
+
+
+IMAGE_FILES = "/opt/recipe-runner/recipes/data"
+
+
+def test_pods_look_for_data_files_where_pods_have_them(tmp_path, monkeypatch):
+    shutil.copytree(ROOT / "recipes", tmp_path / "recipes")
+    none = [f"{home}.{name}=" for home in ("data", "sft.data") for name in ("hub", "revision", "subset")]
+    files = ("data.path=data/seven-b-text.jsonl", "sft.data.path=data/seven-b-questions.jsonl")
+    monkeypatch.chdir(tmp_path)
+    here = plan_of(Path("recipes/seven-b.yaml"), *none, *files)
+    work = here.stages[0].config
+    assert work["text"]["path"] == f"{IMAGE_FILES}/seven-b-text.jsonl"
+    assert work["sft"]["path"] == f"{IMAGE_FILES}/seven-b-questions.jsonl"
+    monkeypatch.chdir(tmp_path / "recipes")
+    assert [file.text for file in render(plan_of(Path("seven-b.yaml"), *none, *files))] == [
+        file.text for file in render(here)
+    ]
+
+
+def test_files_of_other_sections_come_from_the_clone_or_a_claim():
+    commit = "1" * 40
+    code = f'image={{"code_from_git": {{"url": "https://example.org/code.git", "commit": "{commit}"}}}}'
+    site = 'openshift={"namespace": "a", "data_dir": "/m/data", "claims": [{"name": "c", "mount": "/m"}]}'
+    plain = (
+        "nodes.machines.1.gpus=[2,3]",
+        "data.validation_split=",
+        *(f"data.{name}=" for name in ("hub", "revision", "subset")),
+    )
+    files = ("data.path=/m/corpus.txt", "data.validation_path=data/gemma-sample.txt")
+    recipe, _, notes = load(ROOT / "recipes" / "gemma.yaml", from_options((site, code, *plain, *files)))
+    (stage,) = translate(recipe, kubernetes.place(recipe)).stages
+    assert "`/m/corpus.txt` lies on a claim, so its columns are not checked here." in str(notes[0])
+    assert stage.data["path"] == "/m/corpus.txt"
+    assert stage.data["validation_path"] == "/opt/recipe-code/repository/recipes/data/gemma-sample.txt"
+
+
 def test_prometheus_is_told_where_training_shows_its_metrics():
     (job,) = jobs("pytorchjob", "openshift.metrics_port=9500")
     template = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]
@@ -149,7 +200,16 @@ def test_a_tracking_servers_key_comes_by_reference_too():
     for name in ("WANDB_API_KEY", "MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN"):
         assert env[name] == {"secretKeyRef": {"name": "tracking", "key": name, "optional": True}}
     job = next(file.text for file in render(plan_of(SURVIVAL, *options)) if file.path == "pytorchjob.yaml")
-    assert "#   oc create secret generic tracking --namespace lyric-professor --from-file=WANDB_API_KEY=FILE" in job
+    assert "#   oc create secret generic tracking --namespace lyric-professor --from-file=WANDB_API_KEY=FILE\n" in job
+    job = next(
+        file.text
+        for file in render(plan_of(SURVIVAL, *options, "train.report_to=mlflow"))
+        if file.path == "pytorchjob.yaml"
+    )
+    assert (
+        "tracking --namespace lyric-professor --from-file=MLFLOW_TRACKING_URI=FILE --from-file=MLFLOW_TRACKING_TOKEN=FILE\n"
+        in job
+    )
 
 
 def test_nothing_of_this_machines_user_and_no_token_gets_into_a_file_or_onto_the_screen(recipe_command, tmp_path):

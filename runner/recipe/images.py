@@ -34,10 +34,8 @@ def kept_images(recipe: Recipe) -> Iterator[Problem]:
     """The pods prepare the images themselves, and need a place for them that outlives the pods."""
     if "image_column" not in recipe.data or "openshift" not in recipe.settings:
         return
-    site = recipe.openshift
-    mounts = [claim.mount.rstrip("/") for claim in site.get("claims") or ()]
-    folder = site.get("data_dir") or ""
-    if mounts and not any(folder == mount or folder.startswith(f"{mount}/") for mount in mounts):
+    mounts = [claim.mount.rstrip("/") for claim in recipe.openshift.get("claims") or ()]
+    if mounts and not recipe.on_claim(recipe.openshift.get("data_dir") or ""):
         yield recipe.document.problem(
             ("openshift", "data_dir"),
             "The pods prepare the images themselves, and `openshift.data_dir` names no folder on a claim to keep them in.",

@@ -12,7 +12,15 @@ from runner.names import content_hash
 from runner.recipe.document import Document
 
 # What cannot change a result: names, words, the site, and what is asked afterwards.
-_OUTSIDE_RESULT = ("name", "description", "openshift", "nodes", "resume_from", "demo", "limits")
+_OUTSIDE_RESULT = ("name", "description", "openshift", "nodes", "resume_from", "demo", "limits", "report_to")
+# The same within sections. A run that ended for want of memory goes on from its checkpoints when it is given more.
+_OUTSIDE_IN = {
+    "machines": ("memory_gib", "memory_limit_gib", "cpus", "cpus_limit"),
+    "train": ("logging_steps", "report_to", "keep_checkpoints"),
+    "communication": ("nccl_debug",),
+    # Only rehearsals read the sample, and where text is cleaned changes no document.
+    "data": ("sample", "cleaning"),
+}
 
 
 class BrokenSetting(Exception):
@@ -131,6 +139,11 @@ class Recipe:
         """`url` and `commit` of the code that pods clone; None where the recipe names none."""
         return (self.settings.get("image") or {}).get("code_from_git")
 
+    def on_claim(self, path: str) -> bool:
+        """Whether pods have a path on one of the claims, where it outlives them."""
+        claims = (self.settings.get("openshift") or {}).get("claims") or ()
+        return any(f"{path}/".startswith(f"{claim.mount.rstrip('/')}/") for claim in claims)
+
     @property
     def gpu_counts(self) -> tuple[int, ...]:
         """GPUs of each machine, a count each; plain machines (`nodes`) need not have equally many."""
@@ -151,10 +164,9 @@ class Recipe:
     def fingerprint(self) -> str:
         """Hash of every setting that can change what is trained."""
         settings = {key: value for key, value in self.settings.plain().items() if key not in _OUTSIDE_RESULT}
-        if isinstance(settings.get("data"), dict):
-            # Only rehearsals read the sample, and where text is cleaned changes no document.
-            settings["data"].pop("sample", None)
-            settings["data"].pop("cleaning", None)
+        for section, names in _OUTSIDE_IN.items():
+            if isinstance(values := settings.get(section), dict):
+                settings[section] = {key: value for key, value in values.items() if key not in names}
         # Equal counts are in `machines` already.
         uneven = {"gpu_counts": self.gpu_counts} if len(set(self.gpu_counts)) > 1 else {}
         return content_hash(settings | uneven)

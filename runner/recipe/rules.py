@@ -144,7 +144,7 @@ def storage(recipe: Recipe) -> Iterator[Problem]:
             "Name a claim under `claims`, with its mount.",
             key=True,
         )
-    if claims and site.get("output_dir") and not any(_below(site.output_dir, claim.mount) for claim in claims):
+    if claims and site.get("output_dir") and not recipe.on_claim(site.output_dir):
         yield _at(
             recipe,
             "openshift.output_dir",
@@ -158,10 +158,6 @@ def storage(recipe: Recipe) -> Iterator[Problem]:
             f"`{recipe.name}` cannot name a job on the cluster.",
             "Use at most 53 lower-case letters, digits and `-`.",
         )
-
-
-def _below(path: str, mount: str) -> bool:
-    return path == mount or path.startswith(mount.rstrip("/") + "/")
 
 
 def advanced_keys(recipe: Recipe) -> Iterator[Problem]:

@@ -79,6 +79,15 @@ def _data_files(recipe: Recipe, home: str, data: Settings) -> Iterator[Problem]:
         if setting == "sample" and file.suffix == ".parquet" and os.path.isfile(file):
             # The rehearsal looks into it; here opening Parquet would slow every check down.
             continue
+        if recipe.on_claim(name) and not os.path.exists(file):
+            yield _at(
+                recipe,
+                f"{home}.{setting}",
+                f"`{name}` lies on a claim, so its columns are not checked here.",
+                "Nothing to do, if the file is on the claim before the job starts.",
+                severity="note",
+            )
+            continue
         if not os.path.isfile(file):
             yield _at(
                 recipe,

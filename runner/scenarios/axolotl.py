@@ -53,6 +53,13 @@ def model(recipe: Recipe) -> dict[str, Any]:
     return settings
 
 
+def lora_kernels(recipe: Recipe, place: Place) -> dict[str, bool]:
+    """Axolotl's fused LoRA kernels, which it switches on by itself. They run on a GPU alone, and stop the run where query,
+    key and value are one layer, or where the model runs its own code."""
+    fused = place.accelerator and recipe.model_facts.fused_lora and not recipe.model.get("trust_remote_code")
+    return dict.fromkeys(("lora_qkv_kernel", "lora_o_kernel", "lora_mlp_kernel", "lora_embedding_kernel"), fused)
+
+
 def cross_entropy(recipe: Recipe) -> dict[str, Any]:
     """How the loss is computed. The logits of a micro batch hold micro batch × sequence length × vocabulary numbers:
     for a vocabulary of 200,000 words that can be more than all weights."""

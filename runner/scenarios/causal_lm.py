@@ -18,7 +18,7 @@ def translate(recipe: Recipe, place: Place) -> Plan:
         **blocks(recipe, place),
         **training(recipe, place),
     }
-    return axolotl.plan(recipe, place, config, data=plain_text(recipe))
+    return axolotl.plan(recipe, place, config, data=plain_text(recipe, place))
 
 
 def validates(recipe: Recipe) -> bool:
@@ -62,14 +62,14 @@ def training(recipe: Recipe, place: Place) -> dict[str, Any]:
     return config
 
 
-def plain_text(recipe: Recipe) -> dict[str, Any]:
+def plain_text(recipe: Recipe, place: Place) -> dict[str, Any]:
     """What `runner.execute.data.plain_text` must prepare."""
     data = recipe.data
     return {
         "kind": "plain-text",
-        **shared.source(recipe, data),
+        **shared.source(recipe, place, data),
         "validation_split": data.validation_split,
-        "validation_path": str(recipe.folder / data.validation_path) if data.validation_path else None,
+        "validation_path": shared.data_file(recipe, place, data.validation_path),
         "validation_share": data.validation_share,
         "text": data.text,
         "seed": data.seed,

@@ -68,16 +68,16 @@ def settings(recipe: Recipe, place: Place) -> dict[str, Any]:
     }
 
 
-def questions_and_answers(recipe: Recipe) -> dict[str, Any]:
+def questions_and_answers(recipe: Recipe, place: Place) -> dict[str, Any]:
     """What `runner.execute.data.chat` must prepare."""
-    return data_source(recipe) | {"kind": "chat", "question": recipe.data.question, "answer": recipe.data.answer}
+    return data_source(recipe, place) | {"kind": "chat", "question": recipe.data.question, "answer": recipe.data.answer}
 
 
-def data_source(recipe: Recipe) -> dict[str, Any]:
+def data_source(recipe: Recipe, place: Place) -> dict[str, Any]:
     """Where rows come from, how they are split, and what becomes of conversations, whatever is in them."""
     data = recipe.data
     return {
-        **shared.source(recipe, data),
+        **shared.source(recipe, place, data),
         "system_prompt": data.system_prompt,
         # The marks, for counting tokens; ChatML's stand in where only the model's tokenizer knows its own.
         "marks": asdict(marks(recipe) or catalog.chat_template("chatml")),

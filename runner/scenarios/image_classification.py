@@ -22,7 +22,7 @@ def translate(recipe: Recipe, place: Place) -> Plan:
     config = {
         "model": {key: recipe.model[key] for key in ("architecture", "width", "image_size", "classes")},
         "data": images(recipe, place),
-        "prepare": preparation(recipe),
+        "prepare": preparation(recipe, place),
         "trainer": trainer(recipe, place),
         "recipe_runner": shared.run_facts(recipe, place),
     }
@@ -55,12 +55,12 @@ def images(recipe: Recipe, place: Place) -> dict[str, Any]:
     }
 
 
-def preparation(recipe: Recipe) -> dict[str, Any]:
+def preparation(recipe: Recipe, place: Place) -> dict[str, Any]:
     """What `runner.execute.data.images` must prepare."""
     data = recipe.data
     return {
         "kind": "images",
-        **shared.source(recipe, data),
+        **shared.source(recipe, place, data),
         "test_split": data.test_split,
         "image_column": data.image_column,
         "label_column": data.label_column,

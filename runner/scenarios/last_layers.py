@@ -15,7 +15,7 @@ def translate(recipe: Recipe, place: Place) -> Plan:
         **conversations.settings(recipe, place),
         **axolotl.training(recipe, place),
     }
-    return axolotl.plan(recipe, place, config, data=conversations.questions_and_answers(recipe))
+    return axolotl.plan(recipe, place, config, data=conversations.questions_and_answers(recipe, place))
 
 
 def unfrozen_parameters(model: Model, last_layers: int, lm_head: bool) -> list[str]:

@@ -9,8 +9,6 @@ from runner.plan import Place, Plan
 from runner.recipe.recipe import Recipe
 from runner.scenarios import axolotl, conversations
 
-KERNELS = ("lora_qkv_kernel", "lora_o_kernel", "lora_mlp_kernel", "lora_embedding_kernel")
-
 
 def translate(recipe: Recipe, place: Place) -> Plan:
     config = {
@@ -20,16 +18,13 @@ def translate(recipe: Recipe, place: Place) -> Plan:
         **conversations.settings(recipe, place),
         **axolotl.training(recipe, place),
     }
-    data = songs(recipe) if recipe.data.songs else conversations.questions_and_answers(recipe)
+    data = songs(recipe, place) if recipe.data.songs else conversations.questions_and_answers(recipe, place)
     return axolotl.plan(recipe, place, config, data=data)
 
 
 def adapter(recipe: Recipe, place: Place) -> dict[str, Any]:
     """The adapter: its size, and the linear layers that get one, by the names that this model has for them."""
     train, facts = recipe.train, recipe.model_facts
-    # Axolotl switches its fused kernels on by itself. They run on a GPU alone, and stop the run where query, key and
-    # value are one layer, or where the model runs its own code.
-    fused = place.accelerator and facts.fused_lora and not recipe.model.trust_remote_code
     return {
         "adapter": train.adapter,
         **({"load_in_4bit": True} if train.adapter == "qlora" else {}),
@@ -37,10 +32,14 @@ def adapter(recipe: Recipe, place: Place) -> dict[str, Any]:
         "lora_alpha": train.lora_alpha,
         "lora_dropout": train.lora_dropout,
         "lora_target_modules": list(train.lora_layers or facts.linear),
-        **dict.fromkeys(KERNELS, fused),
+        **axolotl.lora_kernels(recipe, place),
     }
 
 
-def songs(recipe: Recipe) -> dict[str, Any]:
+def songs(recipe: Recipe, place: Place) -> dict[str, Any]:
     """What `runner.execute.data.lyrics` must prepare."""
-    return conversations.data_source(recipe) | {"kind": "lyrics", "stream": True, "songs": recipe.data.songs.plain()}
+    return conversations.data_source(recipe, place) | {
+        "kind": "lyrics",
+        "stream": True,
+        "songs": recipe.data.songs.plain(),
+    }

@@ -29,25 +29,25 @@ def everything(recipe: Recipe, place: Place, lengths: list[tuple[int, int]]) -> 
     parts: dict[str, Any] = {
         "work": "data",
         "out": place.data_dir,
-        "text": text(recipe),
-        "tokenizer": tokenizer(recipe),
+        "text": text(recipe, place),
+        "tokenizer": tokenizer(recipe, place),
         "lengths": [list(length) for length in lengths],
-        "sft": conversations(recipe, recipe.sft.data, recipe.sft.sequence_len),
-        "dpo": preferences(recipe),
+        "sft": conversations(recipe, place, recipe.sft.data, recipe.sft.sequence_len),
+        "dpo": preferences(recipe, place),
     }
     if recipe.data.get("cleaning"):
         parts["cleaning"] = recipe.data.cleaning.plain()
     if recipe.settings.get("lora"):
         lora = recipe.lora
-        parts["lora"] = conversations(recipe, lora.data, lora.sequence_len) | {"domain_share": lora.domain_share}
+        parts["lora"] = conversations(recipe, place, lora.data, lora.sequence_len) | {"domain_share": lora.domain_share}
     return parts
 
 
-def text(recipe: Recipe) -> dict[str, Any]:
+def text(recipe: Recipe, place: Place) -> dict[str, Any]:
     data = recipe.data
     return {
-        **shared.source(recipe, data),
-        "packed": str(recipe.folder / data.packed) if data.packed else None,
+        **shared.source(recipe, place, data),
+        "packed": shared.data_file(recipe, place, data.packed),
         "column": data.column,
         "limit": data.limit,
         "language": data.language,
@@ -61,23 +61,23 @@ def text(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def tokenizer(recipe: Recipe) -> dict[str, Any]:
+def tokenizer(recipe: Recipe, place: Place) -> dict[str, Any]:
     """vocabulary: entries to train; most: rows of the embedding, which no tokenizer may exceed."""
     chosen = recipe.tokenizer
-    local = (recipe.folder / chosen.base) if chosen.base else None
+    local = chosen.base and (recipe.folder / chosen.base).is_dir()
     return {
-        "base": str(local) if local and local.is_dir() else chosen.base,
+        "base": shared.data_file(recipe, place, chosen.base) if local else chosen.base,
         "revision": chosen.revision,
         "vocabulary": chosen.vocabulary,
         "most": recipe.model.vocabulary,
     }
 
 
-def conversations(recipe: Recipe, data: Settings, sequence_len: int) -> dict[str, Any]:
+def conversations(recipe: Recipe, place: Place, data: Settings, sequence_len: int) -> dict[str, Any]:
     """What `runner.execute.data.chat` must prepare."""
     return {
         "kind": "chat",
-        **shared.source(recipe, data),
+        **shared.source(recipe, place, data),
         "question": data.question,
         "answer": data.answer,
         "system_prompt": data.system_prompt,
@@ -88,12 +88,12 @@ def conversations(recipe: Recipe, data: Settings, sequence_len: int) -> dict[str
     }
 
 
-def preferences(recipe: Recipe) -> dict[str, Any]:
+def preferences(recipe: Recipe, place: Place) -> dict[str, Any]:
     """What `runner.execute.data.preferences` must prepare."""
     data = recipe.dpo.data
     return {
         "kind": "preferences",
-        **shared.source(recipe, data),
+        **shared.source(recipe, place, data),
         "prompt": data.prompt,
         "chosen": data.chosen,
         "rejected": data.rejected,

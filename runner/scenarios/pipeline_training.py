@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from runner.plan import Place
+from runner.plan import RECIPE_FILE, Place
 from runner.recipe.pipeline import stage_names
 from runner.recipe.recipe import Recipe, Settings
 from runner.scenarios import axolotl, conversations, shared
 from runner.scenarios import pipeline_numbers as numbers
 from runner.scenarios.curriculum import Length
-
-LORA_KERNELS = ("lora_qkv_kernel", "lora_o_kernel", "lora_mlp_kernel", "lora_embedding_kernel")
 
 
 def alike(recipe: Recipe, place: Place, kind: str, name: str, before: str, section: Settings) -> dict[str, Any]:
@@ -56,7 +54,7 @@ def plugin(recipe: Recipe, place: Place, name: str, section: Settings) -> dict[s
         "name": f"{recipe.name}-{name}",
         "fingerprint": recipe.fingerprint,
         "run_dir": here.run_dir,
-        "recipe_file": f"{here.config_dir}/{shared.RECIPE_FILE}",
+        "recipe_file": f"{here.config_dir}/{RECIPE_FILE}",
         "backend": "nccl" if place.accelerator else "gloo",
         "world_size": world_size,
         "effective_batch_size": section.micro_batch_size * section.gradient_accumulation_steps * world_size,
@@ -188,8 +186,7 @@ def lora(recipe: Recipe, place: Place, before: str) -> dict[str, Any]:
         "lora_alpha": section.alpha,
         "lora_dropout": section.dropout,
         "lora_target_modules": list(recipe.model_facts.linear),
-        # Axolotl switches its fused kernels on by itself; they run on a GPU alone, and know no dropout.
-        **dict.fromkeys(LORA_KERNELS, place.accelerator and section.dropout == 0),
+        **axolotl.lora_kernels(recipe, place),
     }
 
 

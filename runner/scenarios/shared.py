@@ -4,13 +4,12 @@ Plan of one stage."""
 from __future__ import annotations
 
 import json
+from pathlib import PurePosixPath
 from typing import Any
 
-from runner.plan import Artifact, Machines, Place, Plan, Stage
+from runner.plan import RECIPE_FILE, Artifact, Machines, Place, Plan, Stage
 from runner.recipe import units
 from runner.recipe.recipe import Recipe, Settings
-
-RECIPE_FILE = "recipe.json"
 
 
 def learning_rate(recipe: Recipe) -> float:
@@ -83,12 +82,22 @@ def common_environment(recipe: Recipe, place: Place) -> dict[str, str]:
     }
 
 
-def source(recipe: Recipe, data: Settings) -> dict[str, Any]:
+def source(recipe: Recipe, place: Place, data: Settings) -> dict[str, Any]:
     """Where rows come from: the hub, or a file beside the recipe."""
     return {
         **{name: data.get(name) for name in ("hub", "revision", "subset", "split")},
-        "path": str(recipe.folder / data.path) if data.path else None,
+        "path": data_file(recipe, place, data.path),
     }
+
+
+def data_file(recipe: Recipe, place: Place, name: str | None) -> str | None:
+    """A file that the recipe names, as whoever prepares the data finds it. Pods have those of `recipes/data/` through the
+    image or the clone, and what lies on a claim."""
+    if name is None:
+        return None
+    if place.files_dir is None or recipe.on_claim(name):
+        return str(recipe.folder / name)
+    return f"{place.files_dir}/{PurePosixPath(name).name}"
 
 
 def recipe_file(recipe: Recipe) -> Artifact:

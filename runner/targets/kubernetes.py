@@ -10,9 +10,12 @@ from runner.names import content_hash, label
 from runner.plan import Artifact, Place, Plan, Stage
 from runner.problem import Stop
 from runner.recipe.units import gib
+from runner.targets import code
 from runner.text import yaml_text
 
 CONFIG_DIR = "/etc/recipe-runner"
+# Data files of recipes: where the image has them (container/Containerfile), and where a clone of this project has.
+IMAGE_FILES, CLONED_FILES = "/opt/recipe-runner/recipes/data", f"{code.FOLDER}/recipes/data"
 # Of a stage of several: what its result depends on, however the rest of the recipe changes.
 KEY = "recipe-runner/key"
 IMAGE_REGISTRY = "image-registry.openshift-image-registry.svc:5000"
@@ -32,7 +35,7 @@ def place(recipe: Any) -> Place:
     site = recipe.openshift
     first_mount = site.claims[0].mount.rstrip("/") if site.claims else ""
     data_dir = site.data_dir or f"/opt/recipe-runner/data/{recipe.name}"
-    prepared = any(data_dir.startswith(f"{claim.mount.rstrip('/')}/") for claim in site.claims or ())
+    prepared = recipe.on_claim(data_dir)
     return Place(
         config_dir=CONFIG_DIR,
         data_dir=data_dir,
@@ -40,6 +43,7 @@ def place(recipe: Any) -> Place:
         scratch_dir="/tmp/recipe-runner",
         prepared=prepared,
         model_dir=_model_dir(recipe, first_mount) if prepared else None,
+        files_dir=CLONED_FILES if recipe.code_from_git else IMAGE_FILES,
         run_key=recipe.fingerprint,
     )
 
@@ -115,16 +119,20 @@ def header(plan: Plan, stage: Stage) -> str:
         f"# Made by recipe-runner from the recipe `{plan.name}` ({plan.fingerprint}): {machines.nodes} × "
         f"{machines.gpus_per_node} {machines.gpu}. Change the recipe and render again."
     ]
+    mlflow = stage.config.get("use_mlflow") or "MLFLOW_EXPERIMENT_NAME" in stage.env
     secrets = (
-        ("hub_token_secret", "The hub's token comes", "token"),
-        ("tracking_secret", "The tracking server's key comes", "WANDB_API_KEY"),
+        ("hub_token_secret", "The hub's token comes", ("token",)),
+        (
+            "tracking_secret",
+            "The tracking server's key comes",
+            ("MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN") if mlflow else ("WANDB_API_KEY",),
+        ),
     )
-    for setting, what, key in secrets:
+    for setting, what, keys in secrets:
         if secret := site.get(setting):
+            files = " ".join(f"--from-file={key}=FILE" for key in keys)
             lines.append(f"# {what} from a Secret; put it into a file, and then, once:")
-            lines.append(
-                f"#   oc create secret generic {secret} --namespace {site['namespace']} --from-file={key}=FILE"
-            )
+            lines.append(f"#   oc create secret generic {secret} --namespace {site['namespace']} {files}")
     return "\n".join(lines) + "\n"
 
 

@@ -10,11 +10,10 @@ import shlex
 from collections.abc import Iterator
 from typing import Any
 
-from runner.plan import Artifact, Place, Plan, Stage
+from runner.plan import RECIPE_FILE, Artifact, Place, Plan, Stage
 from runner.problem import Stop
 
 FOLDER = "nodes"
-RECIPE_FILE = "recipe.json"
 
 
 def place(recipe: Any) -> Place:
@@ -64,15 +63,17 @@ def _title(plan: Plan, stage: Stage, rank: int) -> Iterator[str]:
     yield f"# Machine {rank} of {machines.nodes}{main}, at {address}: recipe `{plan.name}` ({plan.fingerprint})."
     yield f"# Copy this whole folder to every machine. Start this script on machine {rank}, and on the others theirs, in any order."
     yield "# Started again after an interruption, they go on from the latest checkpoint."
-    if (path := _data_file(stage)) and not path.startswith("/"):
+    for path in _data_files(stage):
         yield f"# The text of the recipe must lie beside recipe.json, under the same name as beside the recipe: {path}"
     yield "# Made by recipe-runner. Change the recipe and render again; changes made here are lost."
 
 
-def _data_file(stage: Stage) -> str | None:
-    """The data file as the recipe names it; the stage's own path starts from where the recipe was rendered."""
+def _data_files(stage: Stage) -> list[str]:
+    """Relative data files as the recipe names them; the stage's own paths start from where the recipe was rendered."""
     text = next((file.text for file in stage.files if file.path == RECIPE_FILE), "{}")
-    return json.loads(text).get("data", {}).get("path")
+    data = json.loads(text).get("data", {})
+    named = [data.get(setting) for setting in ("path", "validation_path")]
+    return [path for path in named if path and not path.startswith("/")]
 
 
 def _where(plan: Plan, stage: Stage, rank: int) -> Iterator[str]:

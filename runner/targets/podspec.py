@@ -150,7 +150,8 @@ def environment(plan: Plan, stage: Stage) -> dict[str, str]:
 
 
 def writable(plan: Plan) -> dict[str, str]:
-    """Folders that a user whom nobody knows may write to; the hub's cache on the first claim, so that it stays."""
+    """Folders that an arbitrary user id (restricted-v2) can write to; the hub's cache is on the first claim, so that it
+    persists."""
     claims = plan.site.get("claims") or ()
     models = claims[0]["mount"].rstrip("/") if claims else HOME
     return CACHES | {"HF_HOME": f"{models}/huggingface"}

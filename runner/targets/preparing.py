@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import PurePosixPath
 from typing import Any
 
 from runner.names import content_hash
@@ -13,8 +12,6 @@ from runner.text import yaml_text
 
 FILE = "prepare.json"
 PART = "prepare"
-# Local data files of recipes: where the image has them (container/Containerfile), and where a clone of this project has.
-IMAGE_DATA, CLONED_DATA = "/opt/recipe-runner/recipes/data", f"{code.FOLDER}/recipes/data"
 # Tokenising takes cores and memory; it is over in minutes, so a modest share of a CPU machine will do.
 CPUS, MEMORY_GIB = 4, 16
 
@@ -26,15 +23,11 @@ def wanted(plan: Plan, stage: Stage) -> dict[str, Any] | None:
     """
     if not plan.place.prepared or not stage.data:
         return None
-    data = dict(stage.data)
-    if data.get("path"):
-        # The pods see this machine's files through the image or the clone alone.
-        data["path"] = f"{CLONED_DATA if plan.code_from_git else IMAGE_DATA}/{PurePosixPath(data['path']).name}"
     tokenise = stage.engine == "axolotl"
     return {
         "name": plan.name,
         "model": {**stage.model, "folder": plan.place.model_dir} if stage.model else None,
-        "data": data,
+        "data": dict(stage.data),
         "data_dir": plan.place.data_dir,
         "tokenise": f"{plan.place.config_dir}/{stage.config_file}" if tokenise else None,
     }

@@ -14,7 +14,7 @@ from transformers import Trainer, TrainingArguments, set_seed
 from runner.execute.data.images import ImageReport, prepare
 from runner.files import write_json
 from runner.problem import Stop
-from runner.training import images_model, results
+from runner.training import images_model, metrics, results
 from runner.training.history import History
 from runner.training.images_data import Images, as_it_is
 from runner.training.images_weights import BEST, FINAL, Weights, last_checkpoint
@@ -52,6 +52,8 @@ def train(config: dict[str, Any], prepare_first: bool = False) -> None:
     resume = last_checkpoint(Path(args.output_dir))
     # What the first evaluation measures, before training, is in the history already where a run goes on.
     args.eval_on_start = resume is None
+    # A loss of exactly 0 is possible here: the Trainer rounds it, and small sets are learned by heart.
+    watchdog = Watchdog(settings, zero_loss_allowed=True)
     trainer = Trainer(
         model=model,
         args=args,
@@ -60,8 +62,7 @@ def train(config: dict[str, Any], prepare_first: bool = False) -> None:
         eval_dataset=data["validation"],
         compute_metrics=lambda seen: {"accuracy": float((seen.predictions == seen.label_ids).mean())},
         preprocess_logits_for_metrics=lambda logits, labels: logits.argmax(-1),
-        # A loss of exactly 0 is possible here: the Trainer rounds it, and small sets are learned by heart.
-        callbacks=[Watchdog(settings, zero_loss_allowed=True), history, weights, *time_limits(settings)],
+        callbacks=[watchdog, history, weights, *time_limits(settings), *metrics.from_environment()],
     )
     trainer.train(resume_from_checkpoint=resume)
     finish(trainer, settings, history, weights, data["test"], shape)

@@ -14,8 +14,9 @@ PORT = "RECIPE_METRICS_PORT"
 
 # What a log entry of the trainer holds, and what Prometheus gets to see of it.
 GAUGES = {
-    "loss": ("recipe_loss", "Training loss, cross-entropy in nats a token"),
-    "eval_loss": ("recipe_validation_loss", "Validation loss, cross-entropy in nats a token"),
+    "loss": ("recipe_loss", "Training loss, cross-entropy in nats"),
+    "eval_loss": ("recipe_validation_loss", "Validation loss, cross-entropy in nats"),
+    "eval_accuracy": ("recipe_validation_accuracy", "Share of the validation images that are named right"),
     "learning_rate": ("recipe_learning_rate", "Learning rate"),
     "grad_norm": ("recipe_gradient_norm", "Length of the gradient before clipping"),
     "epoch": ("recipe_epoch", "Epochs done"),
