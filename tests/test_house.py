@@ -128,3 +128,26 @@ def test_the_project_names_no_path_of_one_machine_and_no_registry_address():
 def test_files_stay_near_150_lines():
     for module, file in modules().items():
         assert len(file.read_text("utf-8").splitlines()) <= 300, f"{module} has grown past comfort; split it"
+
+
+def test_a_cluster_target_lacks_no_line_elsewhere():
+    from runner.execute.cluster import connect, jobs
+    from runner.targets import TARGETS
+
+    clusters = [target for target in TARGETS if target != "nodes"]
+    assert clusters
+    for target in clusters:
+        kind = jobs.KIND.get(target)
+        assert kind, f"{target}: KIND in runner/execute/cluster/jobs.py"
+        assert kind in jobs.POD_LABEL and kind in jobs.CONTAINER, f"{target}: POD_LABEL and CONTAINER in jobs.py"
+        assert kind in connect.KINDS, f"{target}: KINDS in runner/execute/cluster/connect.py"
+        plural = connect.KINDS[kind][1]
+        assert plural in (ROOT / "openshift" / "access.yaml").read_text("utf-8"), f"{target}: openshift/access.yaml"
+
+
+def test_every_engine_that_trains_has_its_formulas():
+    from runner.estimate.forecast import FORMULAS
+    from runner.execute.engines import ENGINES
+
+    # What the runner does itself, without a GPU, is not forecast.
+    assert set(ENGINES) - {"runner"} == set(FORMULAS), "FORMULAS in runner/estimate/forecast.py"
