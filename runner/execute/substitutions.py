@@ -87,13 +87,22 @@ def model(recipe: Recipe) -> list[Change]:
             "a tiny model has little to say",
         ),
     ]
-    return [change for change in wanted if recipe.document.lookup(change.path) is not None]
+    return [change for change in wanted if _has(recipe, change.path)]
+
+
+def _has(recipe: Recipe, path: tuple[str | int, ...]) -> bool:
+    """Whether the recipe has a setting, be it written or left to its default."""
+    section = recipe.settings
+    for part in path[:-1]:
+        section = section.get(part) or {}
+    return section.get(path[-1]) is not None
 
 
 def training(recipe: Recipe, report: Report) -> list[Change]:
     """Processes for machines, and batches small enough for at least 30 steps."""
     chosen = recipe.train
-    processes = min(MAX_PROCESSES, sum(recipe.gpu_counts))
+    # A process without a row would never make a step.
+    processes = min(MAX_PROCESSES, sum(recipe.gpu_counts), report.train_rows)
     micro, accumulation, epochs = (
         min(chosen.micro_batch_size, 8),
         min(chosen.gradient_accumulation_steps, 2),
