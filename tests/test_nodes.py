@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -260,9 +261,23 @@ def test_a_results_folder_that_is_not_shared_is_named(tmp_path, monkeypatch):
 def test_a_results_folder_of_another_run_is_left_alone(tmp_path):
     recipe, _, _ = load(GEMMA, from_options([f"nodes.output_dir={tmp_path}"]))
     (tmp_path / "run.json").write_text('{"fingerprint": "another"}')
-    with pytest.raises(Stop, match="holds a run of this recipe as it was before it changed, or of other GPUs"):
+    (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(Stop) as stop:
         node.lead(recipe, [2, 2], 4, accelerator=False, tell=lambda text: None)
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["run.json"]
+    assert stop.value.text == (
+        f"`{tmp_path}` holds a run of this recipe as it was before it changed (another, now {recipe.fingerprint}).\n"
+        "A run on other GPUs is another one, too. Name another `nodes.output_dir`, or move that folder away."
+    )
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["checkpoints", "run.json"]
+
+
+def test_a_results_folder_where_nothing_was_trained_is_used(tmp_path, monkeypatch):
+    recipe, _, _ = load(GEMMA, from_options([f"nodes.output_dir={tmp_path}"]))
+    (tmp_path / "run.json").write_text('{"fingerprint": "another"}')
+    monkeypatch.setattr(node, "prepare", lambda *_, **__: SimpleNamespace(lines=lambda: ["prepared"]))
+    said: list[str] = []
+    node.lead(recipe, [2, 2], 4, accelerator=False, tell=said.append)
+    assert said == ["Preparing the data", "  prepared"]
 
 
 # What is trained

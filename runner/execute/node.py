@@ -29,6 +29,7 @@ from runner.targets import nodes
 from runner.training.versions import versions
 
 BY = "the machines that came"
+ELSEWHERE = "A run on other GPUs is another one, too. Name another `nodes.output_dir`, or move that folder away."
 
 # NFS may show a machine an old list of files for up to a minute (acdirmax, nfs(5)).
 PATIENCE_WITH_STORAGE_S = 75.0
@@ -117,12 +118,7 @@ def lead(recipe: Recipe, counts: list[int], total: int, accelerator: bool, tell:
     place = Place(at.config_dir, at.data_dir, at.run_dir, at.scratch_dir, accelerator)
     plan = translate(recipe, place)
     folder = runs.RunFolder(Path(place.run_dir), "run")
-    if (known := folder.state.get("fingerprint")) and known != plan.fingerprint:
-        raise Stop(
-            f"`{folder.path}` holds a run of this recipe as it was before it changed, or of other GPUs.",
-            "Name another `nodes.output_dir`, or move that folder away.",
-        )
-    going_on = runs.open_for(folder, plan.fingerprint, [], fresh=False)
+    going_on = runs.open_for(folder, plan.fingerprint, [], False, runs.data_files(recipe), ELSEWHERE)
     if (folder.path / "training_summary.json").is_file():
         raise Stop(f"The run in `{folder.path}` is done already.", "Name another `nodes.output_dir` for another run.")
     tell("Going on with the run that was interrupted" if going_on else "Preparing the data")

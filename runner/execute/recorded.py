@@ -11,8 +11,8 @@ from typing import Any
 from runner.execute import gates
 from runner.execute.launch import environment, follow
 from runner.execute.runs import RunFolder
-from runner.execute.stages import StageFolder, sha256, weights_of
-from runner.files import read_json, write_json
+from runner.execute.stages import StageFolder, weights_of
+from runner.files import read_json, sha256, write_json
 from runner.names import content_hash
 from runner.plan import Plan, Stage
 from runner.problem import Stop

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from runner import catalog
-from runner.execute import rehearse_images, substitutions, twin
+from runner.execute import rehearse_images, runs, substitutions, twin
 from runner.execute.data import prepare
 from runner.execute.runs import RunFolder
 from runner.execute.training import Tell, Watch, place_for, train
@@ -73,6 +73,15 @@ def rehearse(recipe: Recipe, run: RunFolder, data: str | None, data_dir: str | N
     summary = train(plan, run, tell, watch)
     _judge_gain(plan, summary)
     return summary
+
+
+def data_files(recipe: Recipe, data: str | None) -> dict[str, Path]:
+    """What a rehearsal learns from, as `substitutions.data` chooses it, by what names it."""
+    if data:
+        return {"--data": Path(data)} if Path(data).exists() else {}
+    if sample := recipe.data.get("sample"):
+        return {"data.sample": recipe.folder / sample}
+    return runs.data_files(recipe)
 
 
 def _rehearse_images(recipe: Recipe, run: RunFolder, place: Place, data: str | None, tell: Tell, watch: Watch) -> dict:
