@@ -234,6 +234,35 @@ def test_a_main_machine_that_does_not_come_is_named():
         meeting.join(hello(1), "127.0.0.1", port, 0.5, lambda text: None)
 
 
+def test_a_main_machine_that_prepares_longer_than_anybody_waits_is_waited_for():
+    port, patience_s, ends = free_port(), 1.0, []
+
+    def join() -> None:
+        try:
+            meeting.join(hello(1), "127.0.0.1", port, patience_s, lambda text: None)
+            ends.append("ready")
+        except Stop as stop:
+            ends.append(stop.text)
+
+    with meeting.Main(hello(), 2, port, patience_s, lambda text: None) as main:
+        thread = threading.Thread(target=join, daemon=True)
+        thread.start()
+        main.gather()
+        with main.at_work():
+            time.sleep(2.5 * patience_s)
+        main.ready()
+        thread.join(20)
+    assert ends == ["ready"]
+
+
+def test_a_main_machine_that_falls_silent_has_stopped():
+    port = free_port()
+    with meeting.Main(hello(), 2, port, 20, lambda text: None) as main:
+        threading.Thread(target=main.gather, daemon=True).start()
+        with pytest.raises(Stop, match="The main machine has stopped"):
+            meeting.join(hello(1), "127.0.0.1", port, 0.5, lambda text: None)
+
+
 def test_whoever_only_knocks_is_no_machine():
     port, found = free_port(), []
     with meeting.Main(hello(), 2, port, 20, lambda text: None) as main:

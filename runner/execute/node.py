@@ -63,7 +63,8 @@ def meet(file: str, rank: int, address: str, port: int, gpus: str, total: int) -
     with meeting.Main(hello, recipe.machines.nodes, port, patience_s, _tell) as main:
         counts = main.gather()
         try:
-            lead(recipe, counts, total, accelerator=not cpu, tell=_tell)
+            with main.at_work():
+                lead(recipe, counts, total, accelerator=not cpu, tell=_tell)
         except Stop as stop:
             main.refuse(stop.text)
             raise
