@@ -335,3 +335,12 @@ def test_the_commands_folder_and_the_command_list_agree():
     }
     assert files == set(COMMANDS), "a command is one module in runner/commands and one line in runner/cli.py"
     assert Path(ROOT / "runner" / "cli.py").is_file()
+
+
+def test_a_file_in_the_way_is_said_without_an_option_that_the_command_lacks(recipe_command, tmp_path):
+    (tmp_path / "data").write_text("")
+    done = recipe_command("new", "mine", "--from", "survival", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "--out" not in done.stderr and done.stderr.endswith(
+        "A file stands where a folder is needed. Use another folder, or move the file away.\n"
+    )
