@@ -16,6 +16,7 @@ import pytest
 
 from runner import catalog
 from runner.execute import claim, twin
+from runner.execute.data import tokenizers
 from runner.plan import Place
 from runner.problem import Stop
 from runner.recipe.changes import from_options
@@ -89,7 +90,7 @@ def model(tmp_path_factory):
         json.loads(line)["answer"]
         for line in (ROOT / "recipes/data/survival-sample.jsonl").read_text("utf-8").splitlines()
     ]
-    twin.tokenizer(texts, folder, recipe.model_facts, catalog.chat_template("chatml"))
+    tokenizers.train(texts, folder, recipe.model_facts, catalog.chat_template("chatml"), twin.VOCABULARY)
     twin.build(recipe.model_facts, layers=3, seed=1, folder=folder)
     return {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()} | {
         "weights.h5": b"unused" * 100

@@ -13,6 +13,7 @@ import yaml
 
 from runner.commands.list import list_recipes
 from runner.execute import runs
+from runner.execute.order import Selection, stage_of
 from runner.files import sha256, write_all
 from runner.names import content_hash
 from runner.plan import Artifact
@@ -20,6 +21,8 @@ from runner.problem import Stop
 from runner.recipe import copying, reading
 from runner.recipe.changes import from_options
 from runner.recipe.check import load
+from runner.scenarios import translate
+from runner.targets import place
 from tests.conftest import RECIPES, ROOT
 
 
@@ -343,4 +346,15 @@ def test_a_file_in_the_way_is_said_without_an_option_that_the_command_lacks(reci
     assert done.returncode == 1
     assert "--out" not in done.stderr and done.stderr.endswith(
         "A file stands where a folder is needed. Use another folder, or move the file away.\n"
+    )
+
+
+@pytest.mark.parametrize("ask", [lambda plan: stage_of(plan, "sftt"), lambda plan: Selection(last="sftt").of(plan)])
+def test_a_name_that_is_no_stage_is_answered_with_the_nearest(ask):
+    recipe, _, _ = load(ROOT / "recipes" / "seven-b.yaml")
+    with pytest.raises(Stop) as stop:
+        ask(translate(recipe, place(recipe)))
+    assert stop.value.code == 2
+    assert stop.value.text.startswith(
+        "`seven-b` has no stage `sftt`.\nDid you mean `sft`? Its stages are `data`, `init`, "
     )

@@ -20,6 +20,7 @@ import pytest
 from runner import catalog
 from runner.emit import emit
 from runner.execute import meeting, node, twin
+from runner.execute.data import tokenizers
 from runner.execute.meeting import Hello
 from runner.files import write_all
 from runner.problem import Stop
@@ -319,7 +320,8 @@ def small(tmp_path_factory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("small")
     recipe, _, _ = load(GEMMA)
     documents = SAMPLE.read_text("utf-8").strip().split("\n\n")
-    words = twin.tokenizer(documents, folder / "model", recipe.model_facts, catalog.chat_template("chatml"))
+    marks = catalog.chat_template("chatml")
+    words = tokenizers.train(documents, folder / "model", recipe.model_facts, marks, twin.VOCABULARY)
     twin.build(recipe.model_facts, layers=2, seed=1, folder=folder / "model")
     files = {"model": folder / "model"}
     for name, ordered, most in (("train", documents, 40), ("validation", documents[::-1], 12)):

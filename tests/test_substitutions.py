@@ -8,7 +8,7 @@ from runner.execute import substitutions
 from runner.execute.data.report import Report
 from runner.problem import Stop
 from runner.recipe.changes import Change
-from runner.recipe.check import load
+from runner.recipe.check import changed, load
 from runner.recipe.recipe import Recipe
 from tests.conftest import ROOT
 
@@ -21,13 +21,13 @@ def recipe_of(name: str, *changes: Change) -> Recipe:
 
 def rehearsed(recipe: Recipe, rows: int = 200) -> tuple[Recipe, list[Change]]:
     first = [*substitutions.data(recipe, None), *substitutions.own(recipe), *substitutions.split(recipe)]
-    recipe, made = substitutions.changed(recipe, first)
+    recipe, made = changed(recipe, first)
     then = [
         *substitutions.model(recipe),
         *substitutions.training(recipe, Report(train_rows=rows)),
         *substitutions.adapter(recipe),
     ]
-    recipe, more = substitutions.changed(recipe, then)
+    recipe, more = changed(recipe, then)
     return recipe, made + more
 
 

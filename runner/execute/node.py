@@ -19,10 +19,9 @@ from runner.execute.meeting import Hello, Tell
 from runner.files import write_text
 from runner.plan import Place
 from runner.problem import Stop
-from runner.recipe import changes as changing
 from runner.recipe import reading
 from runner.recipe.changes import Change
-from runner.recipe.check import judge
+from runner.recipe.check import changed, valid
 from runner.recipe.recipe import Recipe
 from runner.scenarios import translate
 from runner.targets import nodes
@@ -85,10 +84,7 @@ def read(file: str) -> Recipe:
     document = reading.read(file)
     if isinstance(document.data, dict) and isinstance(document.data.get("data"), dict):
         document.data["data"].pop("sample", None)
-    recipe, problems = judge(document)
-    if errors := [problem for problem in problems if problem.severity == "error"]:
-        raise Stop(errors)
-    return recipe
+    return valid(document)[0]
 
 
 def comparable_versions() -> dict[str, str]:
@@ -145,13 +141,10 @@ def on_these(recipe: Recipe, counts: list[int], tell: Tell) -> Recipe:
         Change("machines.gpus_per_node", None, max(counts), BY),
         Change("train.effective_batch_size", None, None, BY, "follows the GPUs"),
     ]
-    document, made = changing.apply(recipe.document, wanted)
-    changed, problems = judge(document)
-    if errors := [problem for problem in problems if problem.severity == "error"]:
-        raise Stop(errors)
+    recipe, made = changed(recipe, wanted)
     for change in made:
         tell(f"  {change}")
-    return changed
+    return recipe
 
 
 def _shared(recipe: Recipe, rank: int) -> None:

@@ -13,7 +13,6 @@ from runner.problem import Stop
 from runner.recipe import changes as changing
 from runner.recipe import placing
 from runner.recipe.changes import Change
-from runner.recipe.check import judge
 from runner.recipe.recipe import Recipe
 from runner.scenarios import REHEARSALS
 
@@ -22,16 +21,6 @@ MIN_STEPS = 30
 MAX_PROCESSES = 2
 MAX_RANK = 16
 MIN_VALIDATION_SHARE = 0.1
-
-
-def changed(recipe: Recipe, wanted: list[Change]) -> tuple[Recipe, list[Change]]:
-    """The recipe with substitutions made, and those that changed something. Raises Stop where it is then not valid."""
-    document, made = changing.apply(recipe.document, wanted)
-    changed, problems = judge(document)
-    errors = [problem for problem in problems if problem.severity == "error"]
-    if errors or changed is None:
-        raise Stop(errors)
-    return changed, made
 
 
 def data(recipe: Recipe, file: str | None) -> list[Change]:
