@@ -23,11 +23,11 @@ from tests.conftest import ROOT
 def run(tmp_path, monkeypatch):
     """Launches a small Python program as if it were the engine; gives the progress events that it sent."""
 
-    def start(program: str) -> list[dict]:
-        monkeypatch.setitem(engines.ENGINES, "program", lambda stage, place: [sys.executable, "-c", program])
+    def start(program: str, name: str = "train", engine: str = "program") -> list[dict]:
+        monkeypatch.setitem(engines.ENGINES, engine, lambda stage, place: [sys.executable, "-c", program])
         machines = Machines(1, 1, "NVIDIA-L40S", 8, 2)
         files = (Artifact("c.yaml", "a: 1\n"),)
-        stage = Stage("train", "program", {}, "c.yaml", {}, files, (), {"GREETING": "hello"}, machines, 1)
+        stage = Stage(name, engine, {}, "c.yaml", {}, files, (), {"GREETING": "hello"}, machines, 1)
         place = Place(str(tmp_path / "config"), str(tmp_path), str(tmp_path), str(tmp_path), accelerator=False)
         events: list[dict] = []
         launch(stage, place, events.append)
@@ -88,6 +88,20 @@ def test_the_reason_is_that_of_this_attempt_and_not_of_an_earlier_one(run, tmp_p
         run("import sys; sys.exit(3)")
     assert stop.value.text == f"Training failed.\nThe whole log: {tmp_path}/train.log"
     assert "CUDA out of memory" in (tmp_path / "train.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "engine", "said"),
+    [
+        ("data", "runner", "Preparing the data failed."),
+        ("init", "runner", "Drawing the first weights failed."),
+        ("sft", "axolotl", "Training failed."),
+    ],
+)
+def test_a_stage_that_trains_nothing_is_not_called_training(run, name, engine, said):
+    with pytest.raises(Stop) as stop:
+        run("import sys; sys.exit(3)", name, engine)
+    assert stop.value.text.splitlines()[0] == said
 
 
 @pytest.mark.parametrize(
