@@ -28,7 +28,7 @@ from estimate_accuracy import MODELS
 
 from runner import __version__
 from runner.catalog import gpu as gpu_facts
-from runner.catalog import gpu_names
+from runner.catalog import label_of
 from runner.estimate import duration, measured, memory, parameters
 from runner.estimate.workload import Adapter, Workload
 from runner.plan import Machines
@@ -127,11 +127,10 @@ def _empty(device: str) -> None:
 
 
 def label(device: str) -> str:
-    """This GPU's name as the catalog has it, or as the driver gives it; `cpu` for none."""
+    """This GPU's label; `cpu` for none."""
     if device == "cpu":
         return "cpu"
-    name = torch.cuda.get_device_name()
-    return next((known for known in gpu_names() if known == name.replace(" ", "-")), name.replace(" ", "-"))
+    return label_of(torch.cuda.get_device_name())
 
 
 def row(workload: Workload, found: Measured) -> dict[str, Any]:

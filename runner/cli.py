@@ -106,15 +106,16 @@ def _code(arguments: list[str] | None) -> int:
         return _bug()
 
 
-_NO_FOLDER = "A file stands where a folder is needed. Name another folder with `--out`, or move the file away."
-_NO_RIGHT = "You have no right to write or read there. Name another folder with `--out`, or ask who owns it."
+# True for every command; not all have `--out`.
+_NO_FOLDER = "A file stands where a folder is needed. Use another folder, or move the file away."
+_NO_RIGHT = "You have no right to write or read there. Use another folder, or ask who owns it."
 REMEDIES = {
     errno.EEXIST: _NO_FOLDER,
     errno.ENOTDIR: _NO_FOLDER,
     errno.EACCES: _NO_RIGHT,
     errno.EPERM: _NO_RIGHT,
     errno.EROFS: _NO_RIGHT,
-    errno.ENOSPC: "Free some space, or name a folder on another disk with `--out`.",
+    errno.ENOSPC: "Free some space, or use a folder on another disk.",
 }
 
 # What the extras bring; whatever else cannot be imported is our own bug.

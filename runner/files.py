@@ -1,13 +1,16 @@
-"""Writing files so that a reader never sees half of one."""
+"""Files: written so that a reader never sees half of one, and told apart by what they hold."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from runner.names import content_hash
 from runner.plan import Artifact
 
 
@@ -60,3 +63,25 @@ def write_all(folder: Path, artifacts: Iterable[Artifact]) -> list[Path]:
     for partial, path in staged:
         os.replace(partial, path)
     return [path for _, path in staged]
+
+
+def sha256(file: Path) -> str:
+    """The file's SHA-256; read once a process as long as size and time stay, because models take minutes."""
+    facts = file.stat()
+    return _sha256(str(file), facts.st_size, facts.st_mtime_ns, facts.st_ino)
+
+
+@cache
+def _sha256(file: str, *_: int) -> str:
+    with Path(file).open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+def content_of(path: Path) -> str:
+    """A hash of what a file holds; of a folder, which may be too large to read at every start, of its files' names, sizes
+    and times."""
+    if path.is_file():
+        return sha256(path)
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    facts = [(str(file.relative_to(path)), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    return content_hash(facts, 32)

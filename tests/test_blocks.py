@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from runner import catalog
-from runner.execute import twin
-from runner.execute.data import blocks, plain_text
+from runner.execute.data import blocks, plain_text, tokenizers
 from runner.problem import Stop
 from tests.conftest import ROOT
 
@@ -26,11 +25,12 @@ DOCUMENTS = SAMPLE.read_text("utf-8").strip().split("\n\n")
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory):
-    return twin.tokenizer(
+    return tokenizers.train(
         DOCUMENTS,
         tmp_path_factory.mktemp("tokenizer"),
         catalog.model("google/gemma-3-270m"),
         catalog.chat_template("chatml"),
+        1024,
     )
 
 

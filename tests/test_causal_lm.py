@@ -16,6 +16,7 @@ import yaml
 from runner import catalog
 from runner.emit import emit
 from runner.execute import twin
+from runner.execute.data import tokenizers
 from runner.execute.launch import WITHOUT_GPU
 from runner.plan import Place
 from runner.problem import Stop
@@ -209,7 +210,7 @@ def test_a_missing_padding_token_is_end_of_text_and_outgrown_embeddings_grow(tmp
 
     recipe, _, _ = load(GEMMA)
     documents = (ROOT / "recipes" / "data" / "gemma-sample.txt").read_text("utf-8").split("\n\n")
-    twin.tokenizer(documents, tmp_path, recipe.model_facts, catalog.chat_template("chatml"))
+    tokenizers.train(documents, tmp_path, recipe.model_facts, catalog.chat_template("chatml"), twin.VOCABULARY)
     twin.build(recipe.model_facts, layers=2, seed=1, folder=tmp_path)
     words = AutoTokenizer.from_pretrained(str(tmp_path))
     known = len(words)

@@ -57,7 +57,7 @@ WRONG = {
     "a decimal comma": (
         ("learning_rate: 5.0e-5", "learning_rate: 0,00005"),
         "`learning_rate` must be a number, and `0,00005` is text.",
-        "Write a number alone, with a point for decimals: 0.00005 or 5e-5. Units belong into the comment.",
+        "Write a number alone, with a point for decimals: 0.00005 or 5e-5. Units belong in the comment.",
     ),
     "digits in groups": (
         ("sequence_len: 1024", "sequence_len: 1_024"),
@@ -72,7 +72,7 @@ WRONG = {
     "a unit": (
         ("memory_gib: 20", "memory_gib: 20Gi"),
         "`memory_gib` must be a whole number, and `20Gi` is text.",
-        "Write a whole number alone, with a point for decimals: 0.00005 or 5e-5. Units belong into the comment.",
+        "Write a whole number alone, with a point for decimals: 0.00005 or 5e-5. Units belong in the comment.",
     ),
     "yes for true": (
         ("lm_head: true", "lm_head: yes"),

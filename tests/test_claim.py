@@ -16,6 +16,7 @@ import pytest
 
 from runner import catalog
 from runner.execute import claim, twin
+from runner.execute.data import tokenizers
 from runner.plan import Place
 from runner.problem import Stop
 from runner.recipe.changes import from_options
@@ -89,7 +90,7 @@ def model(tmp_path_factory):
         json.loads(line)["answer"]
         for line in (ROOT / "recipes/data/survival-sample.jsonl").read_text("utf-8").splitlines()
     ]
-    twin.tokenizer(texts, folder, recipe.model_facts, catalog.chat_template("chatml"))
+    tokenizers.train(texts, folder, recipe.model_facts, catalog.chat_template("chatml"), twin.VOCABULARY)
     twin.build(recipe.model_facts, layers=3, seed=1, folder=folder)
     return {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()} | {
         "weights.h5": b"unused" * 100
@@ -155,6 +156,9 @@ def test_a_claim_without_room_is_said_before_anything_is_written(tmp_path, monke
     with pytest.raises(Stop, match=r"has 5\.0 GiB free, and the model a/b needs 7\.0 GiB\."):
         claim.require_space(tmp_path / "not" / "there", 7 * 2**30, "the model a/b")
     assert list(tmp_path.iterdir()) == []
+    with pytest.raises(Stop, match=r"or delete old runs from it\. What lies there already is kept\.$"):
+        # Said after the model has been fetched, too.
+        claim.require_space(tmp_path, 7 * 2**30, "the prepared data")
     claim.require_space(tmp_path, 4 * 2**30, "the model a/b")
 
 
@@ -176,5 +180,21 @@ def test_a_data_file_that_is_not_in_the_image_is_named(tmp_path):
         "data_dir": str(tmp_path),
         "tokenise": None,
     }
-    with pytest.raises(Stop, match=r"The data file `/nowhere/my\.csv` is not in the pod."):
+    with pytest.raises(Stop, match=r"The data file or folder `/nowhere/my\.csv` is not in the pod\."):
         claim.carry_out(wanted, lambda _line: None)
+
+
+def test_a_folder_of_images_is_prepared_on_the_claim(tmp_path):
+    from PIL import Image
+
+    for number in range(40):
+        folder = tmp_path / "pictures" / ("cats", "dogs")[number % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (32, 32), (number * 6, 0, 0)).save(folder / f"{number}.png")
+    recipe, _, _ = load(ROOT / "recipes" / "resnet.yaml", from_options(["model.classes=2"]))
+    place = Place(str(tmp_path / "config"), str(tmp_path / "data"), str(tmp_path / "run"), str(tmp_path / "scratch"))
+    data = translate(recipe, place).stages[0].data | {"hub": None, "path": str(tmp_path / "pictures")}
+    wanted = {"name": "x", "model": None, "data": data, "data_dir": str(tmp_path / "data"), "tokenise": None}
+    said: list[str] = []
+    assert claim.carry_out(wanted, said.append)
+    assert said[-1] == "Model and data are ready."

@@ -13,11 +13,16 @@ import yaml
 
 from runner.commands.list import list_recipes
 from runner.execute import runs
-from runner.files import write_all
+from runner.execute.order import Selection, stage_of
+from runner.files import sha256, write_all
+from runner.names import content_hash
 from runner.plan import Artifact
 from runner.problem import Stop
 from runner.recipe import copying, reading
 from runner.recipe.changes import from_options
+from runner.recipe.check import load
+from runner.scenarios import translate
+from runner.targets import place
 from tests.conftest import RECIPES, ROOT
 
 
@@ -210,12 +215,65 @@ def test_ask_and_compare_without_a_run_say_how_to_get_one(recipe_command, tmp_pa
 
 def test_a_rehearsal_that_never_began_keeps_no_later_one_out(tmp_path):
     folder = runs.RunFolder(tmp_path / "run", "rehearsal")
-    assert not runs.open_for(folder, "with a mistake", [], fresh=False)
-    assert not runs.open_for(folder, "mended", [], fresh=False)
+    assert not runs.open_for(folder, "with a mistake", [], False, {})
+    assert not runs.open_for(folder, "mended", [], False, {})
     (folder.path / "checkpoints").mkdir()
-    assert runs.open_for(folder, "mended", [], fresh=False)
+    assert runs.open_for(folder, "mended", [], False, {})
     with pytest.raises(Stop, match="as it was before it changed"):
-        runs.open_for(folder, "changed", [], fresh=False)
+        runs.open_for(folder, "changed", [], False, {})
+
+
+def test_a_run_does_not_go_on_with_other_data_than_it_began_with(tmp_path):
+    rows, pictures = tmp_path / "my.csv", tmp_path / "pictures"
+    rows.write_text("a,b\n1,2\n")
+    pictures.mkdir()
+    (pictures / "one.png").write_bytes(b"1")
+    run, files = runs.RunFolder(tmp_path / "run", "run"), {"data.path": rows, "data.validation_path": pictures}
+    runs.open_for(run, "same", [], False, files)
+    (run.path / "checkpoints").mkdir()
+    assert runs.open_for(run, "same", [], False, files)
+    rows.write_text("a,b\n1,3\n")
+    with pytest.raises(Stop) as stop:
+        runs.open_for(run, "same", [], False, files)
+    assert stop.value.text == (
+        f"`{rows}` has changed since the run in `{run.path}` began.\n"
+        "`--fresh` deletes that run and begins anew; `--out DIR` keeps it and uses another folder."
+    )
+    rows.write_text("a,b\n1,2\n")
+    assert runs.open_for(run, "same", [], False, files)
+    (pictures / "two.png").write_bytes(b"2")
+    with pytest.raises(Stop, match=f"`{pictures}` has changed since"):
+        runs.open_for(run, "same", [], False, files)
+    assert not runs.open_for(run, "same", [], True, files)
+
+
+def test_a_run_whose_data_is_not_on_record_ends_in_a_sentence(tmp_path):
+    rows, run = tmp_path / "my.csv", runs.RunFolder(tmp_path / "run", "run")
+    rows.write_text("a,b\n")
+    run.mark("finished", fingerprint="same", changes=[])
+    (run.path / "best_model").mkdir()
+    with pytest.raises(Stop) as stop:
+        runs.open_for(run, "same", [], False, {"data.path": rows})
+    assert stop.value.text.startswith(
+        f"It is not on record what `{rows}` held when the run in `{run.path}` began.\n`--fresh`"
+    )
+    assert runs.open_for(run, "same", [], False, {})
+
+
+def test_an_edited_data_file_is_no_finished_rehearsal(recipe_command, edited, tmp_path):
+    recipe, out = edited(), tmp_path / "run"
+    sample = recipe.parent / "data" / "survival-sample.jsonl"
+    (out / "best_model").mkdir(parents=True)
+    (out / "best_model" / "model.safetensors").write_bytes(b"")
+    (out / "training_summary.json").write_text("{}")
+    fingerprint = content_hash([load(recipe)[0].fingerprint, "data/survival-sample.jsonl"])
+    written = {"data.sample": sha256(sample)}
+    (out / "run.json").write_text(json.dumps({"status": "finished", "fingerprint": fingerprint, "files": written}))
+    with sample.open("a", encoding="utf-8") as more:
+        more.write('{"topic": "t", "question": "q", "answer": "a"}\n')
+    done = recipe_command("rehearse", recipe, "--out", out)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"`{sample}` has changed since the rehearsal in `{out}` began.\n`--fresh` deletes")
 
 
 def test_our_own_bug_is_3_with_a_sentence_and_a_file(tmp_path):
@@ -280,3 +338,23 @@ def test_the_commands_folder_and_the_command_list_agree():
     }
     assert files == set(COMMANDS), "a command is one module in runner/commands and one line in runner/cli.py"
     assert Path(ROOT / "runner" / "cli.py").is_file()
+
+
+def test_a_file_in_the_way_is_said_without_an_option_that_the_command_lacks(recipe_command, tmp_path):
+    (tmp_path / "data").write_text("")
+    done = recipe_command("new", "mine", "--from", "survival", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "--out" not in done.stderr and done.stderr.endswith(
+        "A file stands where a folder is needed. Use another folder, or move the file away.\n"
+    )
+
+
+@pytest.mark.parametrize("ask", [lambda plan: stage_of(plan, "sftt"), lambda plan: Selection(last="sftt").of(plan)])
+def test_a_name_that_is_no_stage_is_answered_with_the_nearest(ask):
+    recipe, _, _ = load(ROOT / "recipes" / "seven-b.yaml")
+    with pytest.raises(Stop) as stop:
+        ask(translate(recipe, place(recipe)))
+    assert stop.value.code == 2
+    assert stop.value.text.startswith(
+        "`seven-b` has no stage `sftt`.\nDid you mean `sft`? Its stages are `data`, `init`, "
+    )

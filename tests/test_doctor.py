@@ -11,12 +11,21 @@ from runner.execute.probing import PACKAGES, Card, Machine
 from runner.recipe.changes import from_options
 from runner.recipe.check import load
 from runner.scenarios import translate
-from runner.targets import kubernetes
-from tests.conftest import ROOT
+from runner.targets import kubernetes, place
+from tests.conftest import RECIPES, ROOT
 
 H100 = Card("NVIDIA H100 80GB HBM3", 79.6, "9.0")
 A100 = Card("NVIDIA A100-SXM4-80GB", 79.3, "8.0")
-LINKS = "\tGPU0\tGPU1\nGPU0\t X \tNV18\nGPU1\tNV18\t X \n"
+# What `nvidia-smi topo -m` writes below every table, whatever stands in it.
+LEGEND = """
+Legend:
+
+  X    = Self
+  PHB  = Connection traversing PCIe as well as a PCIe Host Bridge (typically the CPU)
+  PIX  = Connection traversing at most a single PCIe bridge
+  NV#  = Connection traversing a bonded set of # NVLinks
+"""
+LINKS = "\tGPU0\tGPU1\nGPU0\t X \tNV18\nGPU1\tNV18\t X \n" + LEGEND
 WELL = Machine(
     python="3.11.7",
     packages=dict.fromkeys(PACKAGES, "1.0") | {"axolotl": "0.19.0"},
@@ -78,7 +87,7 @@ def test_a_fitting_machine_has_no_problem_and_no_warning():
             "47 GiB, and the recipe is planned for 80 GiB",
             "micro_batch_size",
         ),
-        ({"links": "\tGPU0\tGPU1\nGPU0\t X \tPHB\n"}, "warning", "over PCIe", "ddp"),
+        ({"links": "\tGPU0\tGPU1\nGPU0\t X \tPHB\n" + LEGEND}, "warning", "over PCIe", "ddp"),
         ({"packages": WELL.packages | {"axolotl": None}}, "problem", "not installed: axolotl", "recipe-runner[train]"),
         ({"packages": WELL.packages | {"axolotl": "0.18.0"}}, "problem", "version 0.18.0", "axolotl==0.19.0"),
         ({"packages": WELL.packages | {"flash-attn": None}}, "problem", "flash_attention_2", "sdpa"),
@@ -101,6 +110,22 @@ def test_what_will_not_work_is_said_with_what_mends_it(change, state, words, men
     lines = [line for line in found(replace(WELL, **change))[state] if words in line]
     assert lines, found(replace(WELL, **change))
     assert any(mend in line for line in lines), lines
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_every_starter_recipe_is_looked_at(path):
+    recipe, _, _ = load(path)
+    subjects = {finding.subject for finding in doctor.findings(WELL, recipe, translate(recipe, place(recipe)))}
+    assert subjects >= {"packages", "GPU", "interconnect", "memory", "disk", "port", "hub"}
+
+
+def test_sharing_by_deepspeed_needs_its_package():
+    recipe, _, _ = load(ROOT / "recipes" / "survival.yaml", from_options(["distribution=zero2"]))
+    machine = replace(WELL, packages=WELL.packages | {"deepspeed": None})
+    lines = [str(finding) for finding in doctor.packages(machine, recipe, None)]
+    assert any(
+        "deepspeed    not installed, and the recipe needs it for `distribution: zero2`" in line for line in lines
+    )
 
 
 def test_a_recipe_in_bf16_fits_an_a100():

@@ -175,6 +175,21 @@ def test_each_kind_of_source_gives_the_same_images(tmp_path):
     assert seen["parquet"] == seen["binary"] == seen["folders"]
 
 
+def test_a_hub_that_cannot_be_reached_is_said_in_words(tmp_path, monkeypatch):
+    import datasets
+
+    def load_dataset(*_, **__):
+        raise ConnectionError("HTTPSConnectionPool(host='huggingface.co', port=443): Max retries exceeded")
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    with pytest.raises(Stop) as stop:
+        prepare(wanted("") | {"path": None, "hub": "uoft-cs/cifar10"}, tmp_path / "out")
+    assert stop.value.text == (
+        "The dataset `uoft-cs/cifar10` cannot be loaded from the hub: it cannot be reached from this machine.\n"
+        "Check its name, your network and your access; or download it and name it under `data.path`."
+    )
+
+
 def test_the_hub_gives_the_same_images_with_the_names_of_its_classes(tmp_path, monkeypatch):
     """The library's own kind of dataset, as `uoft-cs/cifar10` is one; only the download is left out."""
     import datasets

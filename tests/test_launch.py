@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from runner.execute import engines
-from runner.execute.launch import launch
+from runner.execute.launch import follow, launch
 from runner.execute.rehearse import _judge_gain
 from runner.plan import Artifact, Machines, Place, Stage
 from runner.problem import Stop
@@ -23,11 +23,11 @@ from tests.conftest import ROOT
 def run(tmp_path, monkeypatch):
     """Launches a small Python program as if it were the engine; gives the progress events that it sent."""
 
-    def start(program: str) -> list[dict]:
-        monkeypatch.setitem(engines.ENGINES, "program", lambda stage, place: [sys.executable, "-c", program])
+    def start(program: str, name: str = "train", engine: str = "program") -> list[dict]:
+        monkeypatch.setitem(engines.ENGINES, engine, lambda stage, place: [sys.executable, "-c", program])
         machines = Machines(1, 1, "NVIDIA-L40S", 8, 2)
         files = (Artifact("c.yaml", "a: 1\n"),)
-        stage = Stage("train", "program", {}, "c.yaml", {}, files, (), {"GREETING": "hello"}, machines, 1)
+        stage = Stage(name, engine, {}, "c.yaml", {}, files, (), {"GREETING": "hello"}, machines, 1)
         place = Place(str(tmp_path / "config"), str(tmp_path), str(tmp_path), str(tmp_path), accelerator=False)
         events: list[dict] = []
         launch(stage, place, events.append)
@@ -53,9 +53,20 @@ def test_progress_is_passed_on_and_everything_is_logged(run, tmp_path):
     [
         (
             "raise RuntimeError('CUDA out of memory. Tried to allocate')",
-            "The GPU's memory is too small for this recipe.",
+            "Training failed. The GPU's memory is too small for this recipe. Lower `micro_batch_size` and raise "
+            "`gradient_accumulation_steps` as much; shorter rows, or smaller images, take less too.\n"
+            "It said: RuntimeError: CUDA out of memory. Tried to allocate",
         ),
-        ("raise OSError('No space left on device')", "The disk is full."),
+        ("raise OSError('No space left on device')", "The disk is full. Free some space, or use another disk."),
+        (
+            "raise ImportError('FlashAttention2 has been toggled on, but it cannot be used due to the following error')",
+            "Training failed. FlashAttention cannot be used here. Install the extra `flash`, or write `attention: sdpa`.",
+        ),
+        ("import flash_attn_of_tomorrow", "FlashAttention cannot be used here."),
+        (
+            "print('  File \"flash_attn/flash_attn_interface.py\", line 1'); raise RuntimeError('CUDA error: odd')",
+            "Training failed.\nIt said: RuntimeError: CUDA error: odd",
+        ),
         ("import torch_of_tomorrow", "A package is missing."),
         ("raise ValueError('odd')", "It said: ValueError: odd"),
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "It was ended by signal 9."),
@@ -70,12 +81,53 @@ def test_a_failure_says_why_and_where_the_log_is(run, tmp_path, program, said):
     assert "Traceback" not in stop.value.text
 
 
+def test_the_reason_is_that_of_this_attempt_and_not_of_an_earlier_one(run, tmp_path):
+    with pytest.raises(Stop, match="memory is too small"):
+        run("raise RuntimeError('CUDA out of memory. Tried to allocate')")
+    with pytest.raises(Stop) as stop:
+        run("import sys; sys.exit(3)")
+    assert stop.value.text == f"Training failed.\nThe whole log: {tmp_path}/train.log"
+    assert "CUDA out of memory" in (tmp_path / "train.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "engine", "said"),
+    [
+        ("data", "runner", "Preparing the data failed."),
+        ("init", "runner", "Drawing the first weights failed."),
+        ("sft", "axolotl", "Training failed."),
+    ],
+)
+def test_a_stage_that_trains_nothing_is_not_called_training(run, name, engine, said):
+    with pytest.raises(Stop) as stop:
+        run("import sys; sys.exit(3)", name, engine)
+    assert stop.value.text.splitlines()[0] == said
+
+
+@pytest.mark.parametrize(
+    ("doing", "program", "said"),
+    [
+        ("Measuring `sft`", "raise ValueError('odd')", "Measuring `sft` failed.\nIt said: ValueError: odd"),
+        ("Preparing the data", "STOPPED", "The text is too short."),
+        ("Training", "STOPPED", "Training was stopped. The text is too short."),
+    ],
+)
+def test_what_failed_is_called_by_its_name(tmp_path, doing, program, said):
+    stopped = f"import json; open({str(tmp_path / 'stopped.json')!r}, 'w').write(json.dumps({{'message': 'The text is too short.'}})); 1/0"
+    command = [sys.executable, "-c", stopped if program == "STOPPED" else program]
+    with pytest.raises(Stop) as stop:
+        follow(command, dict(os.environ), tmp_path, lambda event: None, doing)
+    assert stop.value.text == f"{said}\nThe whole log: {tmp_path}/train.log"
+
+
 def test_interrupting_ends_the_engine_and_its_children(tmp_path):
     """^C in the middle of training: exit code 130, and nothing is left running."""
     marker = f"marker-{os.getpid()}-{time.time_ns()}"
     child = f"import time; time.sleep(120)  # {marker}"
     program = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {child!r}]); time.sleep(120)"
     code = (
+        # Where a shell started the tests in the background, SIGINT is ignored, and children inherit that.
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "import sys; from runner.execute import engines; import runner.cli as cli\n"
         f"engines.ENGINES['axolotl'] = lambda stage, place: [sys.executable, '-c', {program!r}]\n"
         f"cli.main(['rehearse', {str(ROOT / 'recipes' / 'survival.yaml')!r}, '--out', {str(tmp_path / 'run')!r}])"

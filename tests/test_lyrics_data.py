@@ -180,7 +180,7 @@ def test_a_hub_that_is_gone_points_to_a_local_file(tmp_path, monkeypatch):
         raise ConnectionError("no network")
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    with pytest.raises(Stop, match=r"download it and name the file under `data\.path`"):
+    with pytest.raises(Stop, match=r"download it and name it under `data\.path`"):
         prepare(asked_for(), tmp_path / "out")
 
 

@@ -13,12 +13,14 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from runner import catalog
 from runner.emit import emit
 from runner.execute import meeting, node, twin
+from runner.execute.data import tokenizers
 from runner.execute.meeting import Hello
 from runner.files import write_all
 from runner.problem import Stop
@@ -233,6 +235,35 @@ def test_a_main_machine_that_does_not_come_is_named():
         meeting.join(hello(1), "127.0.0.1", port, 0.5, lambda text: None)
 
 
+def test_a_main_machine_that_prepares_longer_than_anybody_waits_is_waited_for():
+    port, patience_s, ends = free_port(), 1.0, []
+
+    def join() -> None:
+        try:
+            meeting.join(hello(1), "127.0.0.1", port, patience_s, lambda text: None)
+            ends.append("ready")
+        except Stop as stop:
+            ends.append(stop.text)
+
+    with meeting.Main(hello(), 2, port, patience_s, lambda text: None) as main:
+        thread = threading.Thread(target=join, daemon=True)
+        thread.start()
+        main.gather()
+        with main.at_work():
+            time.sleep(2.5 * patience_s)
+        main.ready()
+        thread.join(20)
+    assert ends == ["ready"]
+
+
+def test_a_main_machine_that_falls_silent_has_stopped():
+    port = free_port()
+    with meeting.Main(hello(), 2, port, 20, lambda text: None) as main:
+        threading.Thread(target=main.gather, daemon=True).start()
+        with pytest.raises(Stop, match="The main machine has stopped"):
+            meeting.join(hello(1), "127.0.0.1", port, 0.5, lambda text: None)
+
+
 def test_whoever_only_knocks_is_no_machine():
     port, found = free_port(), []
     with meeting.Main(hello(), 2, port, 20, lambda text: None) as main:
@@ -260,9 +291,23 @@ def test_a_results_folder_that_is_not_shared_is_named(tmp_path, monkeypatch):
 def test_a_results_folder_of_another_run_is_left_alone(tmp_path):
     recipe, _, _ = load(GEMMA, from_options([f"nodes.output_dir={tmp_path}"]))
     (tmp_path / "run.json").write_text('{"fingerprint": "another"}')
-    with pytest.raises(Stop, match="holds a run of this recipe as it was before it changed, or of other GPUs"):
+    (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(Stop) as stop:
         node.lead(recipe, [2, 2], 4, accelerator=False, tell=lambda text: None)
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["run.json"]
+    assert stop.value.text == (
+        f"`{tmp_path}` holds a run of this recipe as it was before it changed (another, now {recipe.fingerprint}).\n"
+        "A run on other GPUs is another one, too. Name another `nodes.output_dir`, or move that folder away."
+    )
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["checkpoints", "run.json"]
+
+
+def test_a_results_folder_where_nothing_was_trained_is_used(tmp_path, monkeypatch):
+    recipe, _, _ = load(GEMMA, from_options([f"nodes.output_dir={tmp_path}"]))
+    (tmp_path / "run.json").write_text('{"fingerprint": "another"}')
+    monkeypatch.setattr(node, "prepare", lambda *_, **__: SimpleNamespace(lines=lambda: ["prepared"]))
+    said: list[str] = []
+    node.lead(recipe, [2, 2], 4, accelerator=False, tell=said.append)
+    assert said == ["Preparing the data", "  prepared"]
 
 
 # What is trained
@@ -275,7 +320,8 @@ def small(tmp_path_factory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("small")
     recipe, _, _ = load(GEMMA)
     documents = SAMPLE.read_text("utf-8").strip().split("\n\n")
-    words = twin.tokenizer(documents, folder / "model", recipe.model_facts, catalog.chat_template("chatml"))
+    marks = catalog.chat_template("chatml")
+    words = tokenizers.train(documents, folder / "model", recipe.model_facts, marks, twin.VOCABULARY)
     twin.build(recipe.model_facts, layers=2, seed=1, folder=folder / "model")
     files = {"model": folder / "model"}
     for name, ordered, most in (("train", documents, 40), ("validation", documents[::-1], 12)):

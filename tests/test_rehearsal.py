@@ -291,4 +291,4 @@ def test_broken_weights_never_look_like_success(rehearsed, tmp_path):
     assert done.returncode != 0
     message = load(run, "stopped.json")["message"]
     assert message.startswith("The first validation loss is ")
-    assert message.endswith("The base model's weights are broken or were not loaded.")
+    assert message.endswith("The weights that this training began with are broken or were not loaded.")

@@ -2,7 +2,7 @@
 
 from runner.catalog.datasets import dataset
 from runner.catalog.engine import AXOLOTL_VERSION, axolotl_settings, fused_loss_models
-from runner.catalog.gpus import Gpu, gpu, gpu_names
+from runner.catalog.gpus import Gpu, gpu, gpu_names, label_of
 from runner.catalog.models import (
     TWIN_OF,
     Model,
@@ -32,6 +32,7 @@ __all__ = [
     "fused_loss_models",
     "gpu",
     "gpu_names",
+    "label_of",
     "model",
     "model_ids",
     "table",

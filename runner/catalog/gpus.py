@@ -50,6 +50,11 @@ def gpu_names() -> list[str]:
     return list(table("gpus"))
 
 
+def label_of(name: str) -> str:
+    """A GPU's label on a cluster, by the name that its driver gives it."""
+    return name.replace(" ", "-")
+
+
 def gpu(name: str) -> Gpu | None:
     facts = table("gpus").get(name)
     return Gpu(name=name, **facts) if facts else None

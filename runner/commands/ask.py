@@ -23,12 +23,13 @@ def ask(path: str, question: str, sets: tuple[str, ...], run_dir: str | None, ba
     hush()
     from runner.execute import opening, runs, stage_asking
     from runner.execute.asking import answer, models
+    from runner.execute.order import stage_of
 
     recipe, _ = open_recipe(path, sets)
     if is_staged(recipe, stage):
         folder = opening.run_of(recipe, run_dir)
         plan = opening.plan_of(recipe, folder)
-        chosen = opening.stage_of(plan, stage) if stage else stage_asking.newest(plan)
+        chosen = stage_of(plan, stage) if stage else stage_asking.newest(plan)
         before, after = stage_asking.chats(recipe, plan, folder, chosen)
         who = f"the model that `{chosen.name}` {'began with' if base else 'left'},"
     else:

@@ -45,10 +45,11 @@ def find_job(cluster: Any, plan: Plan, stage: Stage) -> dict[str, Any]:
 
 def chosen(cluster: Any, plan: Plan, name: str | None) -> Stage:
     """The stage that is meant: by name, else the one that is not done yet, else the last."""
-    from runner.execute.cluster import jobs, steps
+    from runner.execute.cluster import steps
+    from runner.execute.order import stage_of
 
     if name is not None:
-        return jobs.named(plan, name)
+        return stage_of(plan, name)
     if len(plan.stages) == 1:
         return plan.stages[0]
     step = steps.current(steps.steps(cluster, plan))

@@ -22,11 +22,12 @@ def evaluate(path: str, stage: str, sets: tuple[str, ...], run_dir: str | None, 
 
     hush()
     from runner.execute import opening, recorded
+    from runner.execute.order import stage_of
 
     recipe, _ = open_recipe(path, sets)
     run = opening.run_of(recipe, run_dir)
     plan = opening.plan_of(recipe, run)
-    chosen = opening.stage_of(plan, stage)
+    chosen = stage_of(plan, stage)
     if checkpoint and not Path(checkpoint).is_dir():
         raise Stop(f"There is no folder `{checkpoint}`.", "A stage's checkpoints lie in its folder `checkpoints/`.")
     with run.lock():

@@ -15,11 +15,12 @@ from runner.commands.options import open_recipe, recipe_path, run_option, say, s
 def gate(path: str, stage: str, sets: tuple[str, ...], run_dir: str | None) -> int:
     """Read what is recorded for a stage of a pipeline, and say whether its gate is open (exit 0) or closed (exit 1)."""
     from runner.execute import gates, opening, recorded
+    from runner.execute.order import stage_of
 
     recipe, _ = open_recipe(path, sets)
     run = opening.run_of(recipe, run_dir)
     plan = opening.plan_of(recipe, run)
-    chosen = opening.stage_of(plan, stage)
+    chosen = stage_of(plan, stage)
     verdicts = recorded.verdicts(plan, run, chosen, look=True)
     for line in gates.table(verdicts):
         say(line)

@@ -21,21 +21,22 @@ def promote(
 ) -> None:
     """Let a stage of a pipeline pass in spite of its closed gate; who, when, why and what it missed are kept."""
     from runner.execute import opening, recorded
+    from runner.execute.order import stage_of
 
     if not by.strip() or not reason.strip():
         raise Stop("A promotion needs a name and a reason.", "--by NAME --reason TEXT", code=2)
     if on_cluster:
         from runner.commands import cluster_options as shared
-        from runner.execute.cluster import jobs, promoting
+        from runner.execute.cluster import promoting
         from runner.execute.cluster.connect import connect
 
         plan = shared.open_plan(path, sets)
-        promoting.promote(connect(), plan, jobs.named(plan, stage), by.strip(), reason.strip(), say)
+        promoting.promote(connect(), plan, stage_of(plan, stage), by.strip(), reason.strip(), say)
         return
     recipe, _ = open_recipe(path, sets)
     run = opening.run_of(recipe, run_dir)
     plan = opening.plan_of(recipe, run)
-    chosen = opening.stage_of(plan, stage)
+    chosen = stage_of(plan, stage)
     with run.lock():
         promotion = recorded.promote(plan, run, chosen, by.strip(), reason.strip())
     for line in recorded.promotion_lines(promotion):

@@ -47,4 +47,4 @@ def rehearse(
         rehearsing.rehearse(recipe, folder, data, shared.data_folder_from("rehearsal"), say, shared.watch)
 
     fingerprint = content_hash([recipe.fingerprint, os.path.abspath(data) if data else recipe.data.get("sample")])
-    shared.one_stage(folder, fingerprint, made, fresh, carry_out)
+    shared.one_stage(folder, fingerprint, made, fresh, rehearsing.data_files(recipe, data), carry_out)

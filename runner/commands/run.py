@@ -39,4 +39,4 @@ def run(
     def carry_out() -> None:
         running.run(recipe, folder, shared.data_folder_from(), say, shared.watch)
 
-    shared.one_stage(folder, recipe.fingerprint, made, fresh, carry_out)
+    shared.one_stage(folder, recipe.fingerprint, made, fresh, runs.data_files(recipe), carry_out)

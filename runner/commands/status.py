@@ -50,11 +50,12 @@ def _show(cluster, name, state) -> None:
 
 def _steps(cluster, plan, only) -> None:
     """Every stage of a pipeline and every gate, or those of one stage."""
-    from runner.execute.cluster import jobs, steps
+    from runner.execute.cluster import steps
     from runner.execute.cluster.state import ENDED, FAILED, look
+    from runner.execute.order import stage_of
 
     if only:
-        jobs.named(plan, only)
+        stage_of(plan, only)
     for step in steps.steps(cluster, plan):
         name = f"{step.stage.name} gate" if step.of_gate else step.stage.name
         if only not in (None, step.stage.name):

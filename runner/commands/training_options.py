@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -60,14 +61,20 @@ def data_folder_from(below: str = "") -> str | None:
 
 
 def one_stage(
-    folder: RunFolder, fingerprint: str, made: list[Change], fresh: bool, carry_out: Callable[[], Any]
+    folder: RunFolder,
+    fingerprint: str,
+    made: list[Change],
+    fresh: bool,
+    files: Mapping[str, Path],
+    carry_out: Callable[[], Any],
 ) -> None:
-    """Trains a recipe of one stage in its folder, unless it is done already, and says what was learned."""
+    """Trains a recipe of one stage in its folder, unless it is done already, and says what was learned. files: what it
+    learns from (see `runs.open_for`)."""
     from runner.execute.runs import session
     from runner.execute.training import results
     from runner.files import read_json
 
-    with session(folder, fingerprint, made, fresh) as going_on:
+    with session(folder, fingerprint, made, fresh, files) as going_on:
         if folder.finished:
             say(f"This {folder.kind} is done already; `--fresh` repeats it.")
         else:

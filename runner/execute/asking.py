@@ -27,7 +27,7 @@ def models(run: RunFolder, recipe: Recipe) -> tuple[Chat, Chat]:
     if demo is None or not (run.path / "best_model").is_dir():
         raise Stop(
             f"The {run.kind} in `{run.path}` has no trained model yet.",
-            "The same command that began it goes on with it.",
+            "Run the command that started it again; it resumes.",
         )
     # A rehearsal's answers are short; the recipe's own length holds where it is asked by hand.
     wanted = recipe.demo.max_new_tokens if run.kind == "run" else demo["max_new_tokens"]

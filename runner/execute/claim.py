@@ -1,6 +1,6 @@
 """Claim: fetches the model and prepares the data onto a claim, in a pod without a GPU (`python -m runner.execute.claim`).
 
-It checks free space before it writes, and does nothing where everything lies there already.
+It checks free space before each thing that it writes, and does nothing where everything lies there already.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def require_space(folder: Path, size: int, what: str) -> None:
     if free < size:
         raise Stop(
             f"{there} has {free / 2**30:.1f} GiB free, and {what} needs {size / 2**30:.1f} GiB.",
-            "Raise `openshift.claims[].size_gib` of that claim, or delete old runs from it. Nothing was written.",
+            "Raise `openshift.claims[].size_gib` of that claim, or delete old runs from it. What lies there already is kept.",
         )
 
 
@@ -105,9 +105,10 @@ def _prepare_data(wanted: Mapping[str, Any], data_dir: Path, tell: Tell) -> None
     from runner.execute.data import prepare
 
     path = wanted["data"].get("path")
-    if path and not Path(path).is_file():
+    # Images lie in a folder, everything else in a file.
+    if path and not Path(path).exists():
         raise Stop(
-            f"The data file `{path}` is not in the pod.",
+            f"The data file or folder `{path}` is not in the pod.",
             "Put it below `recipes/data/` and build the image again (with `image.code_from_git`: push it, and name the new "
             "commit), or put the data on the hub and name it under `data.hub`.",
         )

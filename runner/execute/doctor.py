@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,7 +63,8 @@ def _wanted_packages(recipe: Recipe | None) -> Iterator[tuple[str, str, str]]:
     train = "pip install 'recipe-runner[train]'"
     if recipe.model.get("attention") == "flash_attention_2":
         yield "flash-attn", "`attention: flash_attention_2`", "pip install 'recipe-runner[flash]', or `attention: sdpa`"
-    if recipe.distribution.startswith("zero"):
+    # Images are trained without this setting.
+    if recipe.settings.get("distribution", "").startswith("zero"):
         yield "deepspeed", f"`distribution: {recipe.distribution}`", train
     if recipe.scenario != "pipeline":
         return
@@ -110,7 +112,8 @@ def gpus(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator
 
 
 def _links(machine: Machine) -> Finding:
-    if "NV" in machine.links.replace("NVIDIA", ""):
+    # A cell of the table; the legend below it says `NV#` and NVLinks on every machine.
+    if re.search(r"\bNV\d+\b", machine.links):
         return Finding(OK, "interconnect", "the GPUs reach each other over NVLink")
     if machine.links:
         return Finding(

@@ -29,6 +29,11 @@ WITHOUT_GPU = {
     "OMP_NUM_THREADS": "1",
 }
 
+# What a stage of the runner's own does; all others train.
+DOING = {"data": "Preparing the data", "init": "Drawing the first weights"}
+TRAINING = "Training"
+MOST_OF_LOG = 20_000  # characters that a reason is looked for in
+
 Progress = Callable[[dict[str, Any]], None]
 
 
@@ -39,17 +44,21 @@ def launch(stage: Stage, place: Place, progress: Progress) -> None:
     """
     for file in stage.files:
         write_text(Path(place.config_dir) / file.path, file.text)
-    follow(ENGINES[stage.engine](stage, place), environment(stage, place), Path(place.run_dir), progress)
+    doing = DOING.get(stage.name, TRAINING) if stage.engine == "runner" else TRAINING
+    follow(ENGINES[stage.engine](stage, place), environment(stage, place), Path(place.run_dir), progress, doing)
 
 
-def follow(command: list[str], env: dict[str, str], run_dir: Path, progress: Progress) -> None:
-    """Runs a command, its output going to the log in `run_dir` and its progress to whoever watches.
+def follow(command: list[str], env: dict[str, str], run_dir: Path, progress: Progress, doing: str) -> None:
+    """Runs a command, its output going to the log in `run_dir` and its progress to whoever watches. doing: what the
+    command does, as the beginning of a sentence.
 
     Raises Stop with the reason where it does not end well.
     """
     log = run_dir / LOG_FILE
     log.parent.mkdir(parents=True, exist_ok=True)
     (run_dir / "stopped.json").unlink(missing_ok=True)
+    # Earlier attempts stand in the same log, and what ended them is not what ends this one.
+    start = log.stat().st_size if log.exists() else 0
     process = subprocess.Popen(
         command,
         env=env,
@@ -72,7 +81,7 @@ def follow(command: list[str], env: dict[str, str], run_dir: Path, progress: Pro
         _end(process)
         raise
     if code != 0:
-        raise Stop(_reason(run_dir, log, code))
+        raise Stop(_reason(run_dir, _end_of(log, start), code, doing) + f"\nThe whole log: {log}")
 
 
 def environment(stage: Stage, place: Place) -> dict[str, str]:
@@ -107,20 +116,22 @@ OUT_OF_MEMORY = re.compile(r"CUDA out of memory|OutOfMemoryError")
 _MEANINGS = (
     (
         OUT_OF_MEMORY.pattern,
-        "The GPU's memory is too small for this recipe. Lower `train.micro_batch_size` (and raise `train.gradient_accumulation_steps` as much), or `model.sequence_len`.",
+        "The GPU's memory is too small for this recipe. Lower `micro_batch_size` and raise `gradient_accumulation_steps` as "
+        "much; shorter rows, or smaller images, take less too.",
     ),
-    (r"No space left on device", "The disk is full. Free some space, or name another disk with `--out`."),
+    (r"No space left on device", "The disk is full. Free some space, or use another disk."),
     (
         r"(is not a local folder and is not a valid model identifier|couldn't connect to|offline mode|gated repo|LocalEntryNotFoundError)",
         "The base model cannot be loaded from the hub. Check its name, your network and your access.",
     ),
     (
-        r"ModuleNotFoundError: No module named '([^']+)'",
-        "A package is missing. Install the training extra: pip install 'recipe-runner[train]'.",
+        # transformers' own sentence, and Python's; any error inside the package has its name in the trace.
+        r"FlashAttention\d? has been toggled on, but it cannot be used|No module named 'flash_attn|ImportError: .*flash_attn",
+        "FlashAttention cannot be used here. Install the extra `flash`, or write `attention: sdpa`.",
     ),
     (
-        r"flash_attn|FlashAttention",
-        "FlashAttention is not there. Install the extra `flash`, or write `attention: sdpa`.",
+        r"ModuleNotFoundError: No module named '([^']+)'",
+        "A package is missing. Install the training extra: pip install 'recipe-runner[train]'.",
     ),
 )
 _ERROR_LINE = re.compile(r"^(?:\[rank\d+\]: )?\s*(?:[\w.]+\.)?(?:\w*(?:Error|Exception)|TrainingStopped)\b.*$")
@@ -131,15 +142,18 @@ def meaning(log: str) -> str:
     return next((text for pattern, text in _MEANINGS if re.search(pattern, log)), "")
 
 
-def _reason(run_dir: Path, log: Path, code: int) -> str:
+def _end_of(log: Path, start: int) -> str:
+    """The last of what has been written into a log since it was `start` bytes long."""
+    with log.open("rb") as content:
+        content.seek(start)
+        return content.read().decode("utf-8", errors="replace")[-MOST_OF_LOG:]
+
+
+def _reason(run_dir: Path, tail: str, code: int, doing: str) -> str:
     stopped = read_json(run_dir / "stopped.json")
     if isinstance(stopped, dict):
-        what = "Training was stopped. " if stopped.get("trains", True) else ""
-        return f"{what}{stopped['message']}\nThe whole log: {log}"
-    tail = log.read_text(encoding="utf-8", errors="replace")[-20_000:]
+        return f"{doing} was stopped. {stopped['message']}" if doing == TRAINING else stopped["message"]
     errors = [line.strip() for line in tail.splitlines() if _ERROR_LINE.match(line) and "ChildFailedError" not in line]
     said = f"\nIt said: {errors[-1][:300]}" if errors else ""
     ended = f"It was ended by signal {-code}." if code < 0 else ""
-    return "\n".join(
-        part for part in (f"Training failed. {meaning(tail) or ended}".strip() + said, f"The whole log: {log}") if part
-    )
+    return f"{doing} failed. {meaning(tail) or ended}".strip() + said

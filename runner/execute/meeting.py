@@ -1,16 +1,19 @@
 """Meeting: before plain machines train together, each says who it is, and the main one compares.
 
 One JSON object a line over TCP, on the port where training will meet afterwards. Every machine says hello; when all
-are there, the main one answers each `{"refused": [...]}` or `{"accepted": true}`, prepares what all need, and then
-says `{"ready": true}`. A connection that closes before that means that the main machine has stopped.
+are there, the main one answers each `{"refused": [...]}` or `{"accepted": true}`, prepares what all need, saying
+`{"waiting": true}` now and then, and at last `{"ready": true}`. A connection that closes before that, or on which nothing
+comes for `wait_minutes`, means that the main machine has stopped.
 """
 
 from __future__ import annotations
 
 import json
 import socket
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,6 +116,24 @@ class Main:
             self.tell(f"Waiting for {names}")
             return None
 
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """While the main machine prepares, which may take longer than anybody waits for a silent one, it says so."""
+        done = threading.Event()
+
+        def tell() -> None:
+            while not done.wait(min(TELL_EVERY_S, self.patience_s / 4)):
+                self._answer({"waiting": True})
+
+        thread = threading.Thread(target=tell, name="waiting", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            # Before anything else is said, so that no two lines mix.
+            done.set()
+            thread.join()
+
     def refuse(self, reason: str) -> None:
         self._answer({"refused": [reason]})
 
@@ -141,7 +162,8 @@ def join(hello: Hello, address: str, port: int, patience_s: float, tell: Tell) -
         connection.sendall(json.dumps(hello.__dict__).encode() + b"\n")
         connection.settimeout(patience_s)
         for expected in ("accepted", "ready"):
-            answer = _receive(connection)
+            while isinstance(answer := _receive(connection), dict) and answer.get("waiting"):
+                continue
             if not isinstance(answer, dict):
                 raise Stop("The main machine has stopped.", "Its own output says why.")
             if problems := answer.get("refused"):

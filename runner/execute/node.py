@@ -19,16 +19,16 @@ from runner.execute.meeting import Hello, Tell
 from runner.files import write_text
 from runner.plan import Place
 from runner.problem import Stop
-from runner.recipe import changes as changing
 from runner.recipe import reading
 from runner.recipe.changes import Change
-from runner.recipe.check import judge
+from runner.recipe.check import changed, valid
 from runner.recipe.recipe import Recipe
 from runner.scenarios import translate
 from runner.targets import nodes
 from runner.training.versions import versions
 
 BY = "the machines that came"
+ELSEWHERE = "A run on other GPUs is another one, too. Name another `nodes.output_dir`, or move that folder away."
 
 # NFS may show a machine an old list of files for up to a minute (acdirmax, nfs(5)).
 PATIENCE_WITH_STORAGE_S = 75.0
@@ -62,7 +62,8 @@ def meet(file: str, rank: int, address: str, port: int, gpus: str, total: int) -
     with meeting.Main(hello, recipe.machines.nodes, port, patience_s, _tell) as main:
         counts = main.gather()
         try:
-            lead(recipe, counts, total, accelerator=not cpu, tell=_tell)
+            with main.at_work():
+                lead(recipe, counts, total, accelerator=not cpu, tell=_tell)
         except Stop as stop:
             main.refuse(stop.text)
             raise
@@ -83,10 +84,7 @@ def read(file: str) -> Recipe:
     document = reading.read(file)
     if isinstance(document.data, dict) and isinstance(document.data.get("data"), dict):
         document.data["data"].pop("sample", None)
-    recipe, problems = judge(document)
-    if errors := [problem for problem in problems if problem.severity == "error"]:
-        raise Stop(errors)
-    return recipe
+    return valid(document)[0]
 
 
 def comparable_versions() -> dict[str, str]:
@@ -117,12 +115,7 @@ def lead(recipe: Recipe, counts: list[int], total: int, accelerator: bool, tell:
     place = Place(at.config_dir, at.data_dir, at.run_dir, at.scratch_dir, accelerator)
     plan = translate(recipe, place)
     folder = runs.RunFolder(Path(place.run_dir), "run")
-    if (known := folder.state.get("fingerprint")) and known != plan.fingerprint:
-        raise Stop(
-            f"`{folder.path}` holds a run of this recipe as it was before it changed, or of other GPUs.",
-            "Name another `nodes.output_dir`, or move that folder away.",
-        )
-    going_on = runs.open_for(folder, plan.fingerprint, [], fresh=False)
+    going_on = runs.open_for(folder, plan.fingerprint, [], False, runs.data_files(recipe), ELSEWHERE)
     if (folder.path / "training_summary.json").is_file():
         raise Stop(f"The run in `{folder.path}` is done already.", "Name another `nodes.output_dir` for another run.")
     tell("Going on with the run that was interrupted" if going_on else "Preparing the data")
@@ -148,13 +141,10 @@ def on_these(recipe: Recipe, counts: list[int], tell: Tell) -> Recipe:
         Change("machines.gpus_per_node", None, max(counts), BY),
         Change("train.effective_batch_size", None, None, BY, "follows the GPUs"),
     ]
-    document, made = changing.apply(recipe.document, wanted)
-    changed, problems = judge(document)
-    if errors := [problem for problem in problems if problem.severity == "error"]:
-        raise Stop(errors)
+    recipe, made = changed(recipe, wanted)
     for change in made:
         tell(f"  {change}")
-    return changed
+    return recipe
 
 
 def _shared(recipe: Recipe, rank: int) -> None:

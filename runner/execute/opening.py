@@ -11,7 +11,6 @@ from runner.execute.runs import ROOT, STATE_FILE, RunFolder, folder
 from runner.execute.stages import StageFolder
 from runner.execute.training import place_for
 from runner.files import read_json
-from runner.names import listed, nearest
 from runner.plan import Plan, Stage
 from runner.problem import Stop
 from runner.recipe.recipe import Recipe
@@ -65,16 +64,3 @@ def _as_run(plan: Plan, stage: Stage) -> Stage:
     if state and state.get("stage") != stage.name:
         raise Stop(f"`{StageFolder(plan, stage).path}` holds the stage `{state.get('stage')}`.")
     return stage
-
-
-def stage_of(plan: Plan, name: str) -> Stage:
-    """The stage of that name. Raises Stop (exit 2) where there is none."""
-    names = {stage.name: stage for stage in plan.stages}
-    if name in names:
-        return names[name]
-    near = nearest(name, names)
-    raise Stop(
-        f"There is no stage `{name}`.",
-        (f"Did you mean `{near}`? " if near else "") + f"The stages are {listed(names)}.",
-        code=2,
-    )

@@ -11,6 +11,19 @@ from runner.plan import Plan, Stage
 from runner.problem import Stop
 
 
+def stage_of(plan: Plan, name: str) -> Stage:
+    """The stage of that name. Raises Stop (exit 2) where there is none."""
+    stages = {stage.name: stage for stage in plan.stages}
+    if name in stages:
+        return stages[name]
+    near = nearest(name, stages)
+    raise Stop(
+        f"`{plan.name}` has no stage `{name}`.",
+        (f"Did you mean `{near}`? " if near else "") + f"Its stages are {listed(stages)}.",
+        code=2,
+    )
+
+
 @dataclass(frozen=True)
 class Selection:
     """`--stage`, `--from` and `--until`, by stage name; all None means every stage."""
@@ -22,14 +35,9 @@ class Selection:
     def of(self, plan: Plan) -> list[Stage]:
         """The stages meant, in their order. Raises Stop (exit 2) for a name that is no stage, or an empty choice."""
         names = [stage.name for stage in plan.stages]
-        for option, name in (("--stage", self.stage), ("--from", self.first), ("--until", self.last)):
-            if name is not None and name not in names:
-                near = nearest(name, names)
-                raise Stop(
-                    f"`{option} {name}`: `{plan.name}` has no stage `{name}`.",
-                    (f"Did you mean `{near}`? " if near else "") + f"Its stages are {listed(names)}.",
-                    code=2,
-                )
+        for name in (self.stage, self.first, self.last):
+            if name is not None:
+                stage_of(plan, name)
         if self.stage is not None and (self.first is not None or self.last is not None):
             raise Stop("`--stage` means one stage, and goes without `--from` and `--until`.", code=2)
         if self.stage is not None:

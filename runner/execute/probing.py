@@ -11,6 +11,8 @@ import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from runner import catalog
+
 PACKAGES = (
     "axolotl",
     "torch",
@@ -44,7 +46,7 @@ class Card:
     @property
     def label(self) -> str:
         """The name as a cluster's label has it."""
-        return self.name.replace(" ", "-")
+        return catalog.label_of(self.name)
 
     @property
     def fp8(self) -> bool:

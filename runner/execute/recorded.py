@@ -11,8 +11,8 @@ from typing import Any
 from runner.execute import gates
 from runner.execute.launch import environment, follow
 from runner.execute.runs import RunFolder
-from runner.execute.stages import StageFolder, sha256, weights_of
-from runner.files import read_json, write_json
+from runner.execute.stages import StageFolder, weights_of
+from runner.files import read_json, sha256, write_json
 from runner.names import content_hash
 from runner.plan import Plan, Stage
 from runner.problem import Stop
@@ -90,7 +90,8 @@ def measure(plan: Plan, run: RunFolder, stage: Stage, checkpoint: Path | None = 
     write_json(file, task)
     Path(task["out"]).unlink(missing_ok=True)
     command = [sys.executable, "-m", "runner.execute.evaluate", str(file)]
-    follow(command, environment(stage, plan.place_of(stage)), folder.path, lambda event: None)
+    env = environment(stage, plan.place_of(stage))
+    follow(command, env, folder.path, lambda event: None, f"Measuring `{stage.name}`")
     measured = read_json(Path(task["out"]))
     if not isinstance(measured, dict):
         raise Stop(f"Measuring `{stage.name}` ended without a result.", f"The whole log: {folder.path}/train.log")
@@ -179,7 +180,7 @@ def promotion_lines(found: Mapping[str, Any]) -> list[str]:
 
 
 def promotions(plan: Plan, run: RunFolder) -> list[str]:
-    """Lines about every promotion in force; they belong into every report."""
+    """Lines about every promotion in force; they belong in every report."""
     lines = []
     for stage in plan.stages:
         if stage.gates and (found := promotion(plan, run, stage)):

@@ -9,13 +9,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from runner import catalog
-from runner.execute import rehearse_images, substitutions, twin
-from runner.execute.data import prepare
+from runner.execute import rehearse_images, runs, substitutions, twin
+from runner.execute.data import prepare, tokenizers
 from runner.execute.runs import RunFolder
 from runner.execute.training import Tell, Watch, place_for, train
 from runner.plan import Place, Plan
 from runner.problem import Stop
 from runner.recipe.changes import Change
+from runner.recipe.check import changed
 from runner.recipe.recipe import Recipe
 from runner.scenarios import conversations, translate
 
@@ -35,7 +36,7 @@ def rehearse(recipe: Recipe, run: RunFolder, data: str | None, data_dir: str | N
     place = place_for(run, accelerator=False, data_dir=data_dir)
     if translate(recipe, place).stages[0].engine == "images":
         return _rehearse_images(recipe, run, place, data, tell, watch)
-    recipe, made = substitutions.changed(
+    recipe, made = changed(
         recipe, substitutions.data(recipe, data) + substitutions.own(recipe) + substitutions.split(recipe)
     )
     tell("Preparing the data")
@@ -46,13 +47,13 @@ def rehearse(recipe: Recipe, run: RunFolder, data: str | None, data_dir: str | N
     report = prepare(
         translate(recipe, place).stages[0].data,
         Path(place.data_dir),
-        tokenizer_for=lambda texts: twin.tokenizer(texts, twin_dir, facts, marks, vocabulary),
+        tokenizer_for=lambda texts: tokenizers.train(texts, twin_dir, facts, marks, vocabulary),
         sample_rows=MAX_ROWS,
     )
     for line in report.lines():
         tell(f"  {line}")
     original = recipe
-    recipe, more = substitutions.changed(
+    recipe, more = changed(
         recipe, substitutions.model(recipe) + substitutions.training(recipe, report) + substitutions.adapter(recipe)
     )
     made = [*made, *more]
@@ -68,22 +69,31 @@ def rehearse(recipe: Recipe, run: RunFolder, data: str | None, data_dir: str | N
         folder=twin_dir,
         fixed_head=fixed_head,
     )
-    recipe, _ = substitutions.changed(recipe, [Change("model.base", None, str(twin_dir), substitutions.BY)])
+    recipe, _ = changed(recipe, [Change("model.base", None, str(twin_dir), substitutions.BY)])
     plan = translate(recipe, place)
     summary = train(plan, run, tell, watch)
     _judge_gain(plan, summary)
     return summary
 
 
+def data_files(recipe: Recipe, data: str | None) -> dict[str, Path]:
+    """What a rehearsal learns from, as `substitutions.data` chooses it, by what names it."""
+    if data:
+        return {"--data": Path(data)} if Path(data).exists() else {}
+    if sample := recipe.data.get("sample"):
+        return {"data.sample": recipe.folder / sample}
+    return runs.data_files(recipe)
+
+
 def _rehearse_images(recipe: Recipe, run: RunFolder, place: Place, data: str | None, tell: Tell, watch: Watch) -> dict:
-    recipe, made = substitutions.changed(recipe, substitutions.data(recipe, data))
+    recipe, made = changed(recipe, substitutions.data(recipe, data))
     tell("Preparing the images")
     report = prepare(
         translate(recipe, place).stages[0].data, Path(place.data_dir), sample_rows=rehearse_images.MAX_IMAGES
     )
     for line in report.lines():
         tell(f"  {line}")
-    recipe, more = substitutions.changed(recipe, rehearse_images.changes(recipe, report, substitutions.BY))
+    recipe, more = changed(recipe, rehearse_images.changes(recipe, report, substitutions.BY))
     made = [*made, *more]
     tell("What stands in for the real thing")
     for change in made:

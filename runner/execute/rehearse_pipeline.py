@@ -13,9 +13,8 @@ from runner.execute.runs import RunFolder
 from runner.execute.training import Tell, Watch, place_for
 from runner.plan import Plan
 from runner.problem import Problem, Stop
-from runner.recipe import changes as changing
 from runner.recipe.changes import Change
-from runner.recipe.check import judge
+from runner.recipe.check import changed
 from runner.recipe.curriculum import AFTER
 from runner.recipe.pipeline import TRAINED
 from runner.recipe.recipe import Recipe
@@ -35,8 +34,8 @@ def rehearse(
     data: a file with documents to use instead of the recipe's sample.
     Raises Stop where anything fails, a gate does not open, or nothing is learned.
     """
-    changed, made = substituted(recipe, data)
-    plan = translate(changed, place_for(run, accelerator=False, data_dir=data_dir))
+    recipe, made = substituted(recipe, data)
+    plan = translate(recipe, place_for(run, accelerator=False, data_dir=data_dir))
     chosen.of(plan)  # a name that is no stage is said before the long list
     tell("What stands in for the real thing")
     for change in made:
@@ -54,12 +53,7 @@ def rehearse(
 
 def substituted(recipe: Recipe, data: str | None) -> tuple[Recipe, list[Change]]:
     """The recipe with everything that a rehearsal puts in its place, and the list of it."""
-    document, made = changing.apply(recipe.document, [*_data(recipe, data), *_small(recipe), *_gates(recipe)])
-    changed, problems = judge(document)
-    errors = [problem for problem in problems if problem.severity == "error"]
-    if errors or changed is None:
-        raise Stop(errors)
-    return changed, made
+    return changed(recipe, [*_data(recipe, data), *_small(recipe), *_gates(recipe)])
 
 
 def _data(recipe: Recipe, data: str | None) -> Iterator[Change]:

@@ -13,10 +13,9 @@ from runner.execute.runs import RunFolder
 from runner.execute.training import Tell, Watch, place_for, train
 from runner.plan import Plan
 from runner.problem import Stop
-from runner.recipe import changes as changing
 from runner.recipe import placing
 from runner.recipe.changes import Change
-from runner.recipe.check import judge
+from runner.recipe.check import changed
 from runner.recipe.recipe import Recipe
 from runner.scenarios import shared, translate
 from runner.scenarios.pipeline_numbers import FP8_STAGES
@@ -61,7 +60,7 @@ def run_stages(
 
 def _compare_precision(plan: Plan, gpus: list[str], tell: Tell) -> None:
     """What the recipe's GPU was planned to multiply in, and what the one that is here can."""
-    here = catalog.gpu(gpus[0].replace(" ", "-"))
+    here = catalog.gpu(catalog.label_of(gpus[0]))
     for kind, chosen_precision in plan.facts["precision"].items():
         able = here is None or (here.fp8 if chosen_precision == "fp8" else here.bf16 or chosen_precision == "fp32")
         if not able:
@@ -94,13 +93,10 @@ def _on_these(recipe: Recipe, gpus: list[str], tell: Tell) -> Recipe:
         wanted.append(Change("train.effective_batch_size", None, None, BY, "follows the GPUs"))
     if count == 1 and recipe.settings.get("distribution", "ddp") not in ("ddp", "auto"):
         wanted.append(Change("distribution", None, "ddp", BY, "one GPU has nothing to share"))
-    document, made = changing.apply(recipe.document, wanted)
-    changed, problems = judge(document)
-    if changed is None or any(problem.severity == "error" for problem in problems):
-        raise Stop(problem for problem in problems if problem.severity == "error")
+    here, made = changed(recipe, wanted)
     known = catalog.gpu(recipe.machines.gpu)
     for name in sorted(set(gpus)):
-        if name.replace(" ", "-") != recipe.machines.gpu:
+        if catalog.label_of(name) != recipe.machines.gpu:
             tell(f"The recipe is for {known.title if known else recipe.machines.gpu}, and this machine has {name}.")
     for change in made:
         tell(f"  {change}")
@@ -112,9 +108,9 @@ def _on_these(recipe: Recipe, gpus: list[str], tell: Tell) -> Recipe:
             ("learning rate", shared.learning_rate),
         )
     ):
-        if figure(recipe) != figure(changed):
-            tell(f"  {title}: {figure(recipe):g} → {figure(changed):g}  (follows the GPUs)")
-    return changed
+        if figure(recipe) != figure(here):
+            tell(f"  {title}: {figure(recipe):g} → {figure(here):g}  (follows the GPUs)")
+    return here
 
 
 def base_tokenizer(recipe: Recipe):

@@ -5,15 +5,16 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.files import read_json, write_json
+from runner.files import content_of, read_json, write_json
 from runner.problem import Stop
 from runner.recipe.changes import Change
+from runner.recipe.recipe import Recipe
 
 STATE_FILE = "run.json"
 ROOT = Path("runs")
@@ -70,15 +71,30 @@ def folder(name: str, kind: str, out: str | None = None) -> RunFolder:
     return RunFolder(Path(os.path.abspath(path)), kind)
 
 
-def open_for(run: RunFolder, fingerprint: str, changes: list[Change], fresh: bool) -> bool:
+def data_files(recipe: Recipe) -> dict[str, Path]:
+    """The files and folders of this machine that a recipe of one stage learns from, by the setting that names each."""
+    named = {f"data.{setting}": recipe.data.get(setting) for setting in ("path", "validation_path")}
+    return {setting: path for setting, name in named.items() if name and (path := recipe.folder / name).exists()}
+
+
+ANEW = "`--fresh` deletes that run and begins anew; `--out DIR` keeps it and uses another folder."
+
+
+def open_for(
+    run: RunFolder, fingerprint: str, changes: list[Change], fresh: bool, files: Mapping[str, Path], elsewhere: str = ""
+) -> bool:
     """Makes the folder ready for a recipe; True where an interrupted run goes on.
 
-    Raises Stop where the folder holds a run of another recipe, or things that are no run at all.
+    files: what it learns from, by setting; a run never goes on with other data than it began with.
+    elsewhere: how a person names another folder who has no `--out` and no `--fresh`.
+    Raises Stop where the folder holds a run of another recipe or of other data, or things that are no run at all.
     """
     state = run.state
     others = [entry for entry in run.path.iterdir() if entry.name != ".lock"] if run.path.is_dir() else []
     if others and not state and any(entry.name not in {"data"} for entry in others):
-        raise Stop(f"`{run.path}` holds files that are no run.", "Name an empty or a new folder with `--out`.")
+        raise Stop(
+            f"`{run.path}` holds files that are no run.", elsewhere or "Name an empty or a new folder with `--out`."
+        )
     if fresh:
         for entry in others:
             shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
@@ -89,19 +105,36 @@ def open_for(run: RunFolder, fingerprint: str, changes: list[Change], fresh: boo
     if state and state.get("fingerprint") != fingerprint:
         raise Stop(
             f"`{run.path}` holds a run of this recipe as it was before it changed ({state.get('fingerprint')}, now {fingerprint}).",
-            "`--fresh` deletes that run and begins anew; `--out DIR` keeps it and uses another folder.",
+            elsewhere or ANEW,
         )
+    contents = {setting: content_of(path) for setting, path in files.items()}
     if not state:
-        run.mark("running", fingerprint=fingerprint, changes=[change.as_json() for change in changes])
+        made = [change.as_json() for change in changes]
+        run.mark("running", fingerprint=fingerprint, changes=made, files=contents)
+    else:
+        _same_data(run, state.get("files"), contents, files, elsewhere or ANEW)
     (run.path / "stopped.json").unlink(missing_ok=True)
     return bool(state)
 
 
+def _same_data(run: RunFolder, known: Any, contents: Mapping[str, str], files: Mapping[str, Path], remedy: str) -> None:
+    for setting, content in contents.items():
+        if not isinstance(known, dict) or setting not in known:
+            # A run on a cluster, or of a version that did not write it down.
+            raise Stop(
+                f"It is not on record what `{files[setting]}` held when the {run.kind} in `{run.path}` began.", remedy
+            )
+        if known[setting] != content:
+            raise Stop(f"`{files[setting]}` has changed since the {run.kind} in `{run.path}` began.", remedy)
+
+
 @contextmanager
-def session(run: RunFolder, fingerprint: str, changes: list[Change], fresh: bool) -> Iterator[bool]:
+def session(
+    run: RunFolder, fingerprint: str, changes: list[Change], fresh: bool, files: Mapping[str, Path] | None = None
+) -> Iterator[bool]:
     """The folder, ours alone and ready; gives whether an interrupted run goes on. Raises Stop as `open_for` does."""
     with run.lock():
-        yield open_for(run, fingerprint, changes, fresh)
+        yield open_for(run, fingerprint, changes, fresh, files or {})
 
 
 def latest(name: str | None, given: str | None) -> RunFolder:

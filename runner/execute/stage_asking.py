@@ -25,7 +25,7 @@ def newest(plan: Plan) -> Stage:
         if stage.engine != "runner" and StageFolder(plan, stage).finished:
             return stage
     raise Stop(
-        "No stage of this pipeline has finished training yet.", "The same command that began it goes on with it."
+        "No stage of this pipeline has finished training yet.", "Run the command that started it again; it resumes."
     )
 
 

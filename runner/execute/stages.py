@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from runner.files import read_json, write_json
+from runner.files import read_json, sha256, write_json
 from runner.inputs import learned_from, without_place
 from runner.names import content_hash
 from runner.plan import Plan, Stage
@@ -93,18 +91,6 @@ class StageFolder:
             (self.path / STATE_FILE).unlink(missing_ok=True)
         else:
             shutil.rmtree(self.path, ignore_errors=True)
-
-
-def sha256(file: Path) -> str:
-    """The file's SHA-256; read once a process as long as size and time stay, because models take minutes."""
-    facts = file.stat()
-    return _sha256(str(file), facts.st_size, facts.st_mtime_ns, facts.st_ino)
-
-
-@cache
-def _sha256(file: str, *_: int) -> str:
-    with Path(file).open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def weights_of(folder: Path) -> str:

@@ -13,7 +13,6 @@ from runner.problem import Stop
 from runner.recipe import changes as changing
 from runner.recipe import placing
 from runner.recipe.changes import Change
-from runner.recipe.check import judge
 from runner.recipe.recipe import Recipe
 from runner.scenarios import REHEARSALS
 
@@ -22,16 +21,6 @@ MIN_STEPS = 30
 MAX_PROCESSES = 2
 MAX_RANK = 16
 MIN_VALIDATION_SHARE = 0.1
-
-
-def changed(recipe: Recipe, wanted: list[Change]) -> tuple[Recipe, list[Change]]:
-    """The recipe with substitutions made, and those that changed something. Raises Stop where it is then not valid."""
-    document, made = changing.apply(recipe.document, wanted)
-    changed, problems = judge(document)
-    errors = [problem for problem in problems if problem.severity == "error"]
-    if errors or changed is None:
-        raise Stop(errors)
-    return changed, made
 
 
 def data(recipe: Recipe, file: str | None) -> list[Change]:
@@ -87,13 +76,22 @@ def model(recipe: Recipe) -> list[Change]:
             "a tiny model has little to say",
         ),
     ]
-    return [change for change in wanted if recipe.document.lookup(change.path) is not None]
+    return [change for change in wanted if _has(recipe, change.path)]
+
+
+def _has(recipe: Recipe, path: tuple[str | int, ...]) -> bool:
+    """Whether the recipe has a setting, be it written or left to its default."""
+    section = recipe.settings
+    for part in path[:-1]:
+        section = section.get(part) or {}
+    return section.get(path[-1]) is not None
 
 
 def training(recipe: Recipe, report: Report) -> list[Change]:
     """Processes for machines, and batches small enough for at least 30 steps."""
     chosen = recipe.train
-    processes = min(MAX_PROCESSES, sum(recipe.gpu_counts))
+    # A process without a row would never make a step.
+    processes = min(MAX_PROCESSES, sum(recipe.gpu_counts), report.train_rows)
     micro, accumulation, epochs = (
         min(chosen.micro_batch_size, 8),
         min(chosen.gradient_accumulation_steps, 2),

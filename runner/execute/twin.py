@@ -1,12 +1,11 @@
-"""Tiny twin: a model of the same architecture as the base model, small enough for any machine, and its tokenizer."""
+"""Tiny twin: a model of the same architecture as the base model, small enough for any machine."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from runner.catalog import TWIN_OF, ChatTemplate, Model
+from runner.catalog import TWIN_OF, Model
 
 VOCABULARY = 1024
 WIDTH = 64
@@ -36,7 +35,7 @@ def geometry(model: Model, layers: int, vocabulary: int) -> dict[str, Any]:
 
 
 def build(model: Model, layers: int, seed: int, folder: Path, fixed_head: bool = False) -> Path:
-    """Writes the twin's weights beside the tokenizer that `tokenizer` has left in `folder`; a no-op where they lie there.
+    """Writes the twin's weights beside the tokenizer that `tokenizers.train` has left in `folder`; a no-op where they lie there.
 
     layers: transformer layers, a count. seed: of the random weights. fixed_head: the LM head is not trained, as beside an
     adapter; a random one must then be wide enough that something can be said through it.
@@ -67,46 +66,3 @@ def build(model: Model, layers: int, seed: int, folder: Path, fixed_head: bool =
         file.replace(folder / file.name)
     (folder / ".weights").rmdir()
     return folder
-
-
-def tokenizer(
-    texts: Iterable[str], folder: Path, model: Model | None, template: ChatTemplate, vocabulary: int = VOCABULARY
-) -> Any:
-    """A byte-level BPE tokenizer with the special tokens of `model` (None where there is none yet) and the marks of
-    `template`, trained on `texts` and kept in `folder`. vocabulary: tokens at most, a count."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import AutoTokenizer, PreTrainedTokenizerFast
-
-    if (folder / "tokenizer.json").is_file():
-        return AutoTokenizer.from_pretrained(str(folder))
-    words = Tokenizer(models.BPE())
-    words.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    words.decoder = decoders.ByteLevel()
-    known = (model.eos_token, model.pad_token) if model else ("", "")
-    special = {"eos_token": known[0] or template.end, "pad_token": known[1] or "<|endoftext|>"}
-    if model and model.bos_token:
-        special["bos_token"] = model.bos_token
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary,
-        special_tokens=list(dict.fromkeys([special["pad_token"], *special.values(), *template.tokens])),
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    words.train_from_iterator(texts, trainer)
-    fast = PreTrainedTokenizerFast(tokenizer_object=words, chat_template=jinja(template), **special)
-    fast.save_pretrained(str(folder))
-    return AutoTokenizer.from_pretrained(str(folder))
-
-
-def jinja(template: ChatTemplate) -> str:
-    """The template as a tokenizer carries it, for conversations of any roles."""
-
-    def quoted(text: str) -> str:
-        return "'" + text.replace("\n", "\\n") + "'"
-
-    role = f"('{template.assistant}' if message['role'] == 'assistant' else message['role'])"
-    turn = quoted(template.turn).replace("{role}", f"' + {role} + '").replace("{content}", "' + message['content'] + '")
-    return (
-        f"{{% for message in messages %}}{{{{ {turn} }}}}{{% endfor %}}"
-        f"{{% if add_generation_prompt %}}{{{{ {quoted(template.reply)} }}}}{{% endif %}}"
-    )

@@ -129,7 +129,7 @@ def main(file: str) -> int:
     except Stop as stop:
         print(stop.text, file=sys.stderr)
         # Whoever started this process reads the reason here, as with training.
-        write_json(Path(wanted["run_dir"]) / "stopped.json", {"message": stop.text, "trains": False})
+        write_json(Path(wanted["run_dir"]) / "stopped.json", {"message": stop.text})
         return 1
     return 0
 

@@ -48,10 +48,23 @@ def load(
     read = reading.read(file)
     wished, idle = changing.from_environment(environment, lambda setting: _has(read.data.get("scenario"), setting))
     document, made = changing.apply(read, [*wished, *changes])
+    recipe, notes = valid(document)
+    return recipe, made, [*notes, *(_idle(read.file, name) for name in idle)]
+
+
+def valid(document: Document) -> tuple[Recipe, list[Problem]]:
+    """The Recipe that a document is, and notes. Raises Stop with every Problem at once where it is none."""
     recipe, problems = judge(document)
-    if recipe is None or any(problem.severity == "error" for problem in problems):
-        raise Stop(problem for problem in problems if problem.severity == "error")
-    return recipe, made, [*problems, *(_idle(read.file, name) for name in idle)]
+    errors = [problem for problem in problems if problem.severity == "error"]
+    if errors or recipe is None:
+        raise Stop(errors)
+    return recipe, problems
+
+
+def changed(recipe: Recipe, wanted: Iterable[Change]) -> tuple[Recipe, list[Change]]:
+    """The recipe with changes made, and those that changed something. Raises Stop where it is then not valid."""
+    document, made = changing.apply(recipe.document, wanted)
+    return valid(document)[0], made
 
 
 def _has(scenario: Any, setting: str) -> bool:

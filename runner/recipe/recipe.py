@@ -112,7 +112,8 @@ def with_defaults(value: Any, schema: Mapping[str, Any]) -> Any:
 class Recipe:
     """A valid recipe.
 
-    document: as written, for saying where something stands; settings: with defaults; model: its base model.
+    document: as written, for saying where something stands; settings: with defaults; model_facts: what is known of its
+    base model; None where nothing is.
     Sections are read as attributes: `recipe.train.epochs`.
     """
 

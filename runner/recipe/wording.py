@@ -160,7 +160,7 @@ def _number_hint(wanted: str, text: str, kind: str) -> str:
             return f"Write its digits without commas: {text.strip().replace(',', '')}"
         if percent := re.fullmatch(r"(\d+(?:\.\d+)?) ?%", text.strip()):
             return f"Write the share as a number: {float(percent[1]) / 100:g}"
-        return f"Write {kind} alone, with a point for decimals: 0.00005 or 5e-5. Units belong into the comment."
+        return f"Write {kind} alone, with a point for decimals: 0.00005 or 5e-5. Units belong in the comment."
     if wanted == "boolean":
         meant = {"yes": "true", "on": "true", "no": "false", "off": "false"}.get(text.lower())
         return f"Write `{meant}`." if meant else ""

@@ -77,17 +77,17 @@ class Watchdog(TrainerCallback):
         what = "validation loss" if name == "eval_loss" else "loss"
         if not math.isfinite(loss):
             self.stop(
-                f"The {what} at step {step} is {loss}: training has broken. Lower `train.learning_rate`, or use `precision: bf16`."
+                f"The {what} at step {step} is {loss}: training has broken. Lower `learning_rate`, or use `precision: bf16`."
             )
         if loss == 0 and not self.zero_loss_allowed:
             self.stop(
                 f"The {what} at step {step} is exactly 0, which no real text gives: the model's weights or the data's "
-                "labels are broken. Look at the prepared rows, and at the base model with `recipe ask --base`."
+                "labels are broken. Look at the prepared data, and at the model that this training began with."
             )
         if not self.first_loss_seen and self.vocabulary and loss > (ceiling := CEILING * math.log(self.vocabulary)):
             self.stop(
                 f"The first {what} is {loss:.2f}, above {ceiling:.2f}; a model that knows nothing has "
-                f"{math.log(self.vocabulary):.2f}. The base model's weights are broken or were not loaded."
+                f"{math.log(self.vocabulary):.2f}. The weights that this training began with are broken or were not loaded."
             )
         self.first_loss_seen = True
 

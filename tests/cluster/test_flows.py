@@ -171,8 +171,8 @@ def test_a_failed_pod_is_explained(site, capsys):
     assert site.recipe("status") == 0
     said = capsys.readouterr().out
     assert (
-        "Machine 0 (`survival-master-0`) used up its main memory. The plan gave it 20Gi, 5Gi of it as shared memory. "
-        "`recipe plan` had reckoned with " in said
+        "Machine 0 (`survival-master-0`) used up its main memory. Its limit was 20Gi, 5Gi of it as shared memory. "
+        "`recipe plan` had estimated " in said
     )
     assert said.rstrip().endswith(" GiB. Raise `machines.memory_gib`.")
 

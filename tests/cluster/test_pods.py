@@ -13,7 +13,7 @@ import yaml
 
 from runner import catalog
 from runner.execute import twin
-from runner.execute.data import prepare
+from runner.execute.data import prepare, tokenizers
 from runner.plan import Place
 from runner.recipe.changes import from_options
 from runner.recipe.check import load
@@ -71,7 +71,7 @@ def started(folder: Path, nodes: int):
     prepare(
         translate(small, place).stages[0].data,
         folder / "data",
-        tokenizer_for=lambda texts: twin.tokenizer(texts, base, small.model_facts, marks),
+        tokenizer_for=lambda texts: tokenizers.train(texts, base, small.model_facts, marks, twin.VOCABULARY),
     )
     twin.build(small.model_facts, layers=4, seed=1, folder=base)
     small, _, _ = load(SURVIVAL, from_options((*machines, *SMALL, f"model.base={base}")))

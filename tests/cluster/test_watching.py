@@ -133,8 +133,8 @@ def test_a_volume_that_cannot_be_attached():
 
 def test_main_memory_used_up_with_what_the_plan_had_said():
     said = why([container(state={"terminated": {"exitCode": 137, "reason": "OOMKilled"}})])
-    assert "used up its main memory. The plan gave it 20Gi, 5Gi of it as shared memory." in said
-    assert " `recipe plan` had reckoned with 9.5 GiB. Raise `machines.memory_gib`." in said
+    assert "used up its main memory. Its limit was 20Gi, 5Gi of it as shared memory." in said
+    assert " `recipe plan` had estimated 9.5 GiB. Raise `machines.memory_gib`." in said
 
 
 def test_main_memory_used_up_before_the_last_restart():
@@ -153,7 +153,7 @@ def test_machines_that_wait_for_each_other_in_vain():
 def test_gpu_memory_used_up_reads_as_on_this_machine():
     said = why([container(state={"terminated": {"exitCode": 1}})], log="torch.OutOfMemoryError: CUDA out of memory.")
     assert "ended with exit code 1. The GPU's memory is too small for this recipe." in said
-    assert said.endswith(" `recipe plan` had reckoned with 23.7 GiB on each GPU.")
+    assert said.endswith(" `recipe plan` had estimated 23.7 GiB on each GPU.")
 
 
 def test_another_error_says_nothing_of_the_plan():

@@ -8,9 +8,8 @@ from typing import Any
 
 import yaml
 
-from runner.names import label, listed
+from runner.names import label
 from runner.plan import Plan, Stage
-from runner.problem import Stop
 from runner.targets import TARGETS, default, gate, kubernetes, preparing
 
 # The training jobs that a target makes, and the labels that its operator gives a job's pods, first the first one's.
@@ -82,14 +81,6 @@ def sent(plan: Plan, stage: Stage, target: str | None = None, of_gate: bool = Fa
 
 def _is_manifest(document: Any) -> bool:
     return isinstance(document, dict) and "kind" in document and "metadata" in document
-
-
-def named(plan: Plan, name: str) -> Stage:
-    """The stage of that name. Raises Stop (exit 2) where there is none."""
-    stages = {stage.name: stage for stage in plan.stages}
-    if name not in stages:
-        raise Stop(f"The recipe `{plan.name}` has no stage `{name}`.", f"Its stages: {listed(stages)}.", code=2)
-    return stages[name]
 
 
 def names(plan: Plan, stage: Stage) -> Iterator[tuple[str, str]]:

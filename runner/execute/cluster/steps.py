@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from runner.execute.cluster.jobs import key, named, names, pods_of
+from runner.execute.cluster.jobs import key, names, pods_of
 from runner.execute.cluster.state import FAILED, FINISHED, ended
+from runner.execute.order import stage_of
 from runner.execute.step import ON_CLUSTER
 from runner.plan import Plan, Stage
 from runner.problem import Stop
@@ -102,7 +103,7 @@ def choose(cluster: Any, plan: Plan, name: str | None) -> Step:
             )
         _alone(found, step)
     else:
-        stage = named(plan, name)
+        stage = stage_of(plan, name)
         own = [step for step in found if step.stage is stage]
         waiting = current(found[: found.index(own[0])])
         if waiting is not None:

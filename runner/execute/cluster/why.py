@@ -219,11 +219,11 @@ def _foreseen(job: dict[str, Any], what: str) -> str:
 def _gpu_memory(text: str, job: dict[str, Any]) -> str:
     """What the plan had said, where the log says that a GPU's memory was too small."""
     need = _foreseen(job, "gpu-memory")
-    return f"`recipe plan` had reckoned with {need} on each GPU." if need and OUT_OF_MEMORY.search(text) else ""
+    return f"`recipe plan` had estimated {need} on each GPU." if need and OUT_OF_MEMORY.search(text) else ""
 
 
 def _memory(pod: dict[str, Any], job: dict[str, Any]) -> str:
-    """What the pod had been given, and what the plan had said."""
+    """What the pod might take, by its recipe, and what the plan had said."""
     worker = next(entry for entry in pod["spec"]["containers"] if entry["name"] in WORKING)
     limit = worker.get("resources", {}).get("limits", {}).get("memory", "?")
     shared = [
@@ -233,8 +233,8 @@ def _memory(pod: dict[str, Any], job: dict[str, Any]) -> str:
     ]
     of_it = f", {shared[0]} of it as shared memory" if shared and shared[0] else ""
     need = _foreseen(job, "memory")
-    reckoned = f" `recipe plan` had reckoned with {need}." if need else ""
-    return f"The plan gave it {limit}{of_it}.{reckoned}"
+    estimated = f" `recipe plan` had estimated {need}." if need else ""
+    return f"Its limit was {limit}{of_it}.{estimated}"
 
 
 def _last_line(text: str) -> str:

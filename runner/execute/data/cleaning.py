@@ -15,7 +15,7 @@ from typing import Any
 
 from runner.execute.data import cleaning_steps as steps
 from runner.execute.data import executors
-from runner.files import read_json, write_json
+from runner.files import read_json, sha256, write_json
 from runner.names import content_hash
 from runner.problem import Stop
 
@@ -115,12 +115,7 @@ def documents(folder: Path) -> Iterator[str]:
 
 def _content(wanted: Mapping[str, Any]) -> str:
     """The file's content as a hash; a hub dataset is named by its revision."""
-    import hashlib
-
-    if not wanted["path"] or not Path(wanted["path"]).is_file():
-        return ""
-    with Path(wanted["path"]).open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()
+    return sha256(Path(wanted["path"])) if wanted["path"] and Path(wanted["path"]).is_file() else ""
 
 
 def _size(wanted: Mapping[str, Any]) -> int | None:

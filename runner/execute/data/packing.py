@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from runner import catalog
-from runner.execute import twin
-from runner.execute.data import blocks
+from runner.execute.data import blocks, tokenizers
 from runner.problem import Stop
 from runner.recipe.pipeline import MOST_VALIDATION_BLOCKS
 
@@ -31,7 +30,7 @@ def tokenizer(wanted: Mapping[str, Any], texts: Callable[[], Iterable[str]], fol
         words.save_pretrained(str(folder))
     else:
         shutil.rmtree(folder, ignore_errors=True)
-        words = twin.tokenizer(texts(), folder, None, catalog.chat_template("chatml"), wanted["vocabulary"])
+        words = tokenizers.train(texts(), folder, None, catalog.chat_template("chatml"), wanted["vocabulary"])
     if len(words) > wanted["most"]:
         raise Stop(
             f"The tokenizer has {len(words):,} entries, and the embedding has rows for {wanted['most']:,}.",
@@ -53,7 +52,7 @@ def _taken(wanted: Mapping[str, Any], template: catalog.ChatTemplate) -> Any:
         ) from None
     missing = [mark for mark in (END_OF_TEXT, *template.tokens) if mark not in words.get_vocab()]
     words.add_special_tokens({"additional_special_tokens": missing} if missing else {})
-    words.eos_token, words.pad_token, words.chat_template = template.end, END_OF_TEXT, twin.jinja(template)
+    words.eos_token, words.pad_token, words.chat_template = template.end, END_OF_TEXT, tokenizers.jinja(template)
     return words
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from runner.execute.data.rows import Bad
+from runner.execute.data.rows import Bad, no_dataset
 from runner.problem import Stop
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF")
@@ -126,12 +126,7 @@ class Source:
             try:
                 dataset = load_dataset(wanted["hub"], wanted["subset"], split=split, revision=wanted["revision"])
             except Exception as error:
-                # The library raises some twenty kinds of errors here: offline, no such dataset, gated, no such split.
-                first = str(error).strip().split("\n")[0]
-                raise Stop(
-                    f"The dataset `{wanted['hub']}` cannot be loaded from the hub: {first}",
-                    "Check its name, your network and your access; or download it and name it under `data.path`.",
-                ) from None
+                raise no_dataset(wanted["hub"], error) from None
             if lacking := [column for column in (image, label) if column not in dataset.column_names]:
                 raise Stop(
                     f"The dataset `{wanted['hub']}` has no column `{lacking[0]}`.",

@@ -10,7 +10,7 @@ from typing import Any
 
 from runner.execute.data import rows
 from runner.execute.data.report import REPORT_FILE
-from runner.files import read_json, write_json
+from runner.files import read_json, sha256, write_json
 from runner.names import content_hash, listed
 from runner.problem import Stop
 
@@ -179,11 +179,11 @@ class _Texts:
 
 def _key(wanted: Mapping[str, Any], tokenizer: Any, sample_rows: int | None) -> str:
     """Everything that the blocks depend on: the settings, the files' content, and the tokenizer."""
-    files = {}
-    for setting in ("path", "validation_path"):
-        if wanted[setting] and Path(wanted[setting]).is_file():
-            with Path(wanted[setting]).open("rb") as content:
-                files[setting] = hashlib.file_digest(content, "sha256").hexdigest()
+    files = {
+        setting: sha256(Path(wanted[setting]))
+        for setting in ("path", "validation_path")
+        if wanted[setting] and Path(wanted[setting]).is_file()
+    }
     words = [tokenizer.name_or_path, len(tokenizer), tokenizer.eos_token_id]
     figures = ("effective_batch_size", "epochs", "warmup_steps", "eval_steps")
     return content_hash([{k: v for k, v in wanted.items() if k not in figures}, files, words, sample_rows], 32)

@@ -141,10 +141,15 @@ def _hub(wanted: Mapping[str, Any]) -> Iterator[Numbered]:
         # A stream asks the hub only when its first row is wanted.
         yield from enumerate(dataset, 1)
     except Exception as error:
-        raise Stop(
-            f"The dataset `{name}` cannot be loaded from the hub: {_reason(error)}",
-            "Check its name, your network and your access; or download it and name the file under `data.path`.",
-        ) from None
+        raise no_dataset(name, error) from None
+
+
+def no_dataset(name: str, error: Exception) -> Stop:
+    """What to say where the hub does not give a dataset."""
+    return Stop(
+        f"The dataset `{name}` cannot be loaded from the hub: {_reason(error)}",
+        "Check its name, your network and your access; or download it and name it under `data.path`.",
+    )
 
 
 def _reason(error: Exception) -> str:

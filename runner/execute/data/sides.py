@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from runner.execute.data import rows
 from runner.execute.data.report import Report
+from runner.files import sha256
 from runner.names import content_hash
 from runner.problem import Stop
 from runner.recipe import templates
@@ -37,10 +38,7 @@ def same(text: str) -> str:
 def begin(wanted: Mapping[str, Any], sample_rows: int | None = None) -> Report:
     """An empty report, whose key says what the result depends on."""
     file = Path(wanted["path"]) if wanted["path"] else None
-    content = ""
-    if file and file.is_file():
-        with file.open("rb") as source:
-            content = hashlib.file_digest(source, "sha256").hexdigest()
+    content = sha256(file) if file and file.is_file() else ""
     return Report(
         key=content_hash([dict(wanted), content, sample_rows], 32),
         source=wanted["path"] or f"{wanted['hub']} on the hub",
