@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from runner.catalog import Gpu
-from runner.estimate import activations, measured, memory, parameters
+from runner.estimate import activations, measured, memory, parameters, saved
 from runner.estimate.activations import HALF
 from runner.estimate.steps import packed, row_tokens, steps
 from runner.estimate.workload import Workload
@@ -161,9 +161,8 @@ def estimate(workload: Workload, gpu: Gpu) -> Duration | None:
         return None
     step, wait = step_seconds(workload, gpu), waiting(workload, gpu)
     evaluations, one = evaluating(workload, gpu, count)
-    size = HALF * parameters.total(workload.model)
     saves = count // workload.save_steps if workload.save_steps else max(1, math.ceil(workload.epochs))
-    saving = saves * (size + 2 * HALF * parameters.trainable(workload)) / (DISK_GB_S * 1e9)
+    moved = saved.whole(workload) + saves * saved.checkpoint(workload)
     tokens = row_tokens(workload) * workload.effective_batch_size * workload.answers
     return Duration(
         steps=count,
@@ -171,7 +170,7 @@ def estimate(workload: Workload, gpu: Gpu) -> Duration | None:
         waiting_seconds=wait,
         training_seconds=count * step,
         evaluation_seconds=evaluations * one,
-        overhead_seconds=START_SECONDS + size / (DISK_GB_S * 1e9) + saving,
+        overhead_seconds=START_SECONDS + moved / (DISK_GB_S * 1e9),
         rows_a_step=workload.effective_batch_size,
         tokens_a_step=tokens,
         tokens=tokens * count,

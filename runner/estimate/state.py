@@ -53,7 +53,7 @@ def _fsdp(workload: Workload, weights: int, gradients: int, optimizer: int, shar
     whole = [prod(shape) for _, shape in parameters.layer(workload.model, 0)]
     root = parameters.total(workload.model) - sum(whole) * workload.model.num_hidden_layers
     if not workload.adapter:
-        weights += (FULL - wide) * count
+        weights += 0 if activations.in_full(workload) else (FULL - wide) * count
         gradients, optimizer = FULL * count, 2 * FULL * count
         if "8bit" in workload.optimizer:
             optimizer = 2 * count + count // 32
@@ -97,14 +97,14 @@ def shards(workload: Workload, stage: int) -> int:
 
 def _width(workload: Workload, name: str) -> int:
     """Bytes a number of one of the base model's parameters."""
-    wide = activations.widths(workload)
-    if activations.raised(workload) and ("norm" in name or "embed_tokens" in name or "lm_head" in name):
+    outside = "norm" in name or "embed_tokens" in name or "lm_head" in name
+    if activations.in_full(workload) or (activations.raised(workload) and outside):
         return FULL
-    return wide.linear
+    return activations.widths(workload).linear
 
 
 def _weights(workload: Workload) -> int:
-    """All weights, the adapter's in fp32 (peft raises them); in 4 bits half a byte a number and a little for scales."""
+    """All weights; in 4 bits half a byte a number and a little for scales."""
     four_bit = workload.adapter is not None and workload.adapter.four_bit
     linear = set(parameters.linear(workload.model))
     found = 0
@@ -114,14 +114,29 @@ def _weights(workload: Workload) -> int:
             found += count // 2 + count // 64 + FULL * count // 16384
         else:
             found += count * _width(workload, name)
-    return found + FULL * parameters.adapter(workload)
+    return found + adapter_bytes(workload)
+
+
+def adapter_bytes(workload: Workload) -> int:
+    """The adapter's weights: peft raises them to fp32, and DeepSpeed lowers every weight again."""
+    zero = workload.sharding.startswith("zero")
+    return (activations.widths(workload).linear if zero else FULL) * parameters.adapter(workload)
 
 
 def trained_bytes(workload: Workload) -> int:
     """Bytes of the trained weights, which are those of their gradients."""
     if workload.adapter:
-        return FULL * parameters.adapter(workload)
+        return adapter_bytes(workload)
     return sum(prod(shape) * _width(workload, name) for name, shape in parameters.trained(workload).items())
+
+
+def copies(workload: Workload) -> int:
+    """The half-precision copies of fp32 weights in the layers: autocast makes each once and keeps it to the end of the
+    forward pass (ATen/autocast_mode.cpp, cached_cast), and without checkpointing autograd keeps it for the backward pass."""
+    if not activations.in_full(workload) or workload.sharding == "fsdp":
+        return 0
+    one = sum(prod(shape) for shape in parameters.linear(workload.model).values())
+    return HALF * one * sum(activations.layers_trained(workload))
 
 
 def gradient(workload: Workload, names: list[str]) -> int:

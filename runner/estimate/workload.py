@@ -33,7 +33,8 @@ class Workload:
     """What one training run asks of its GPUs.
 
     unfrozen: patterns of the parameters that are trained; empty means all (or, with an adapter, the adapter alone).
-    precision: bf16, fp16 or fp32. attention: flash_attention_2, sdpa or eager. sequence_len: tokens of the longest row.
+    precision: bf16, fp16 or fp32, what weights are multiplied in; fp32_weights: whether they are held in fp32 even so.
+    attention: flash_attention_2, sdpa or eager. sequence_len: tokens of the longest row.
     micro_batch_size, evaluation_batch_size: rows on one GPU at once. evaluation_follows: whether the second is the first,
     because the recipe says nothing of its own. accumulation: micro batches a step.
     sharding: none, ddp, zero1, zero2, zero3 or fsdp. offload: whether optimizer state lies in main memory.
@@ -48,6 +49,7 @@ class Workload:
     adapter: Adapter | None = None
     unfrozen: tuple[str, ...] = ()
     precision: str = "bf16"
+    fp32_weights: bool = False
     fp8: bool = False
     attention: str = "flash_attention_2"
     checkpointing: bool = True
@@ -120,6 +122,7 @@ def from_stage(stage: Stage, model: Model, rows: Mapping[str, Any] | None = None
         adapter=_adapter(config, model),
         unfrozen=tuple(config.get("unfrozen_parameters") or ()),
         precision="bf16" if config.get("bf16") else "fp16" if config.get("fp16") else "fp32",
+        fp32_weights=(config.get("recipe_runner") or {}).get("master_weights") == "fp32",
         fp8=bool(config.get("fp8")),
         attention=_attention(config),
         checkpointing=bool(config.get("gradient_checkpointing")),
