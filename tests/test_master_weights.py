@@ -6,7 +6,6 @@ import pytest
 import yaml
 
 from runner import catalog
-from runner.estimate import forecast
 from runner.execute import twin
 from runner.recipe.changes import from_options
 from runner.recipe.check import load
@@ -55,7 +54,9 @@ def test_the_layers_are_built_in_the_master_weights(options, dtype, tmp_path, mo
     found |= {"output_dir": str(tmp_path / "checkpoints")}
     told = {key: found.pop(key) for key in ("recipe_runner", "deepspeed") if key in found}
     # What needs a GPU, or several processes, to be validated at all.
-    cfg = {key: value for key, value in found.items() if key.partition("_")[0] not in ("plugins", "ddp", "fp8", "liger")}
+    cfg = {
+        key: value for key, value in found.items() if key.partition("_")[0] not in ("plugins", "ddp", "fp8", "liger")
+    }
     manager = PluginManager.get_instance()
     monkeypatch.setattr(manager, "plugins", {})
     cfg = validate_config(DictDefault(cfg))

@@ -94,7 +94,7 @@ def written(work: Workload, stage: Stage) -> dict[str, int]:
 
 
 def beside(work: Workload, stage: Stage) -> dict[str, int]:
-    """Bytes of a pod's main memory beyond processes and shared memory: offloaded state, and the most that a sharded run
+    """Bytes of a machine's main memory beyond processes and shared memory: offloaded state, and the most that a sharded run
     holds there when it loads or saves."""
     parts = {}
     whole = saved.whole(work)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from runner import catalog
 from runner.catalog import Gpu
 from runner.estimate import activations, measured, parameters
 from runner.estimate.activations import FULL, HALF
@@ -14,6 +15,7 @@ GIB, GB = 2**30, 10**9
 
 EVALUATION = "evaluation"
 
+ZERO_3_GROUP = 10**9  # numbers, DeepSpeed's default `sub_group_size`
 NCCL_BUFFERS = int(0.4 * GIB)  # its channels, where GPUs talk to each other; assumed
 
 
@@ -207,10 +209,18 @@ def loss(workload: Workload, tokens: int, training: bool = True) -> int:
 
 def step(workload: Workload, state: State) -> int:
     """Temporaries of the optimizer's step: the plain AdamW works on lists of tensors and holds the roots of all second
-    moments at once (torch/optim/adam.py, foreach); fused and 8-bit ones update in place."""
-    if workload.optimizer == "adamw_torch" and not workload.sharding.startswith("zero"):
-        return state.gradients
-    return 0
+    moments at once (torch/optim/adam.py, foreach); fused and 8-bit ones update in place. DeepSpeed joins a GPU's share of
+    the gradients into one tensor and copies that to fp32 (0.18.9, runtime/zero/stage_1_and_2.py, step), in stage 3 by
+    groups (stage3.py, _prepare_fp32_grad_for_sub_group); its optimizer's temporaries come when the half ones are gone."""
+    if not workload.sharding.startswith("zero"):
+        return state.gradients if workload.optimizer == "adamw_torch" else 0
+    if workload.offload:
+        return 0
+    share = parameters.trainable(workload) // workload.machines.world_size
+    if workload.sharding == "zero3":
+        share = min(share, ZERO_3_GROUP)
+    joined = activations.widths(workload).linear
+    return share * (joined if joined == FULL else joined + FULL)
 
 
 def evaluation(workload: Workload, state: State) -> int:
@@ -232,3 +242,10 @@ def evaluation(workload: Workload, state: State) -> int:
 def usable(gpu: Gpu) -> int:
     """Bytes that PyTorch can have of a card."""
     return round(gpu.usable_gib * GIB)
+
+
+def smallest_card(need: int, precision: str) -> Gpu | None:
+    """The smallest card of the catalog that has `need` bytes to use and knows the precision; None for none."""
+    cards = [catalog.gpu(name) for name in catalog.gpu_names()]
+    able = [card for card in cards if usable(card) >= need and (card.bf16 or precision != "bf16")]
+    return min(able, key=lambda card: card.usable_gib, default=None)

@@ -67,13 +67,15 @@ def _fsdp(workload: Workload, weights: int, gradients: int, optimizer: int, shar
 
 def _zero(workload: Workload, stage: int) -> State:
     """DeepSpeed's ZeRO with half-precision weights: fp32 master and Adam's two moments (12 bytes a trained weight) are
-    split from stage 1, gradients from stage 2, weights from stage 3; buckets of `reduce_bucket_size` numbers twice."""
+    split from stage 1, gradients from stage 2, weights from stage 3. A bucket of gradients lies there whole, in stages 1 and 2
+    twice, because `overlap_comm` fills one while the other travels (0.18.9, runtime/zero: stage_1_and_2.py, setup_buckets;
+    stage3.py, ipg_buckets)."""
     shards, wide = workload.machines.world_size, activations.widths(workload).linear
     count = parameters.trainable(workload)
     weights = _weights(workload) + reference(workload)
     optimizer = (3 if wide == HALF else 2) * FULL * count // shards
     gradients = wide * count // (shards if stage >= 2 else 1)
-    buffers = 2 * wide * min(count, 25_000_000)
+    buffers = workload.bucket_bytes * (1 if stage == 3 else 2)
     layer = root = 0
     if stage == 3:
         layer = wide * sum(prod(shape) for _, shape in parameters.layer(workload.model, 0))
@@ -140,8 +142,13 @@ def copies(workload: Workload) -> int:
 
 
 def gradient(workload: Workload, names: list[str]) -> int:
-    known = parameters.shapes(workload.model)
-    return sum(prod(known[name]) * _width(workload, name) for name in names if workload.trains(name))
+    """Whole gradients of these weights as the backward pass makes them: FSDP's before they are split, in half precision."""
+    known, whole = parameters.shapes(workload.model), activations.widths(workload).linear
+    return sum(
+        prod(known[name]) * (whole if workload.sharding == "fsdp" else _width(workload, name))
+        for name in names
+        if workload.trains(name)
+    )
 
 
 def _optimizer(workload: Workload) -> int:
