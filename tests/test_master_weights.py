@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from runner import catalog
+from runner.estimate import forecast
 from runner.execute import twin
 from runner.recipe.changes import from_options
 from runner.recipe.check import load
@@ -77,3 +78,41 @@ def test_the_layers_are_built_in_the_master_weights(options, dtype, tmp_path, mo
     cfg.deepspeed = None  # its own set-up is not what is looked at
     with pytest.raises(Built, match=f"^torch.{dtype}$"):
         ModelLoader(cfg, tokenizer).load()
+
+
+def forecasts(*options: str) -> dict[str, forecast.Forecast]:
+    return {one.stage.name: one for one in forecast.of(*plan_of(*options), look=False)}
+
+
+def test_fp32_master_weights_take_16_bytes_a_weight_on_one_gpu():
+    half, full = (forecasts(*ONE_GPU, f"model.master_weights={wide}") for wide in ("bf16", "fp32"))
+    count = full["sft"].counts.total
+    state = full["sft"].memory.state
+    assert (state.weights, state.gradients, state.optimizer) == (4 * count, 4 * count, 8 * count)
+    state = half["sft"].memory.state
+    assert (state.weights, state.gradients, state.optimizer) == (2 * count, 2 * count, 4 * count)
+    assert full["sft"].memory.total > 16 * count and full["sft"].fits is False and half["sft"].fits is True
+    # The reference model of preference training is loaded in the same way; what LoRA freezes stays small.
+    assert full["dpo"].memory.state.weights == 8 * count
+    assert full["lora"].memory.total == half["lora"].memory.total
+
+
+def test_fsdp_and_deepspeed_hold_what_they_held():
+    """FSDP raises what it trains anyway; DeepSpeed keeps fp32 weights of its own, beside half-precision ones."""
+    for way in ("fsdp", "zero2", "zero3"):
+        half, full = (forecasts(f"distribution={way}", f"model.master_weights={wide}") for wide in ("bf16", "fp32"))
+        assert full["sft"].memory == half["sft"].memory, way
+
+
+def test_every_process_of_a_sharded_run_loads_the_master_weights():
+    for wide, size in (("bf16", 2), ("fp32", 4)):
+        one = forecasts(f"model.master_weights={wide}")["sft"]
+        beside = one.formulas.beside(one.workload, one.stage)
+        assert beside == {"weights that every process loads": 8 * size * one.counts.total}
+
+
+def test_what_is_saved_and_loaded_is_as_wide_as_the_master_weights():
+    for wide, weights, checkpoint in (("bf16", 2, 6), ("fp32", 4, 12)):
+        one = forecasts(*ONE_GPU, f"model.master_weights={wide}")["sft"]
+        written, count = one.formulas.written(one.workload, one.stage), one.counts.total
+        assert (written["best model"], written["checkpoint"]) == (weights * count, checkpoint * count)
