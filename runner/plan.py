@@ -8,6 +8,8 @@ from typing import Any
 
 # The recipe with every default, beside the emitted configs.
 RECIPE_FILE = "recipe.json"
+# What a claim is asked for with where neither the recipe nor an estimate says how much it must hold.
+USUAL_CLAIM_GIB = 50
 
 
 @dataclass(frozen=True)
@@ -165,6 +167,11 @@ class Plan:
     nodes: Mapping[str, Any] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
     claims_gib: Mapping[str, int] = field(default_factory=dict)
+
+    def claim_gib(self, name: str) -> int:
+        """What a claim is asked for with: what the recipe says, else what the estimate says, else a usual size."""
+        stated = next(claim for claim in self.site["claims"] if claim["name"] == name).get("size_gib")
+        return stated or self.claims_gib.get(name, USUAL_CLAIM_GIB)
 
     def place_of(self, stage: Stage) -> Place:
         return self.place.below(stage.folder)

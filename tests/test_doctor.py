@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -132,6 +133,17 @@ def test_a_recipe_in_bf16_fits_an_a100():
     machine = replace(WELL, cards=(A100,) * 8)
     said = found(machine, "machines.gpu=NVIDIA-A100-SXM4-80GB")
     assert said[doctor.PROBLEM] == [] and said[doctor.WARNING] == []
+
+
+@pytest.mark.parametrize("name", ["seven-b", "survival"])
+def test_the_disk_that_a_run_takes_is_the_plan_s(name, recipe_command):
+    recipe, _, _ = load(ROOT / "recipes" / f"{name}.yaml")
+    plan = translate(recipe, kubernetes.place(recipe))
+    found = json.loads(recipe_command("plan", ROOT / "recipes" / f"{name}.yaml", "--format", "json").stdout)
+    entries = [*found["before_training_bytes"], *(entry for stage in found["stages"] for entry in stage["disk_bytes"])]
+    once = {(entry["what"], entry["folder"]): entry["size"] for entry in entries}
+    assert doctor.needed_gib(recipe, plan) == pytest.approx(sum(once.values()) / 2**30)
+    assert doctor.needed_gib(None, None) == 0
 
 
 def test_an_8_bit_optimizer_needs_its_package():

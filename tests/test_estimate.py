@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from math import prod
 
@@ -9,7 +10,7 @@ import pytest
 
 from benchmarks.estimate_accuracy import MODELS
 from runner import catalog
-from runner.estimate import duration, forecast, memory, parameters, rows, storage
+from runner.estimate import activations, duration, forecast, memory, parameters, rows, storage
 from runner.estimate.workload import Adapter, Workload, from_stage
 from runner.plan import Machines
 from runner.recipe import units
@@ -113,6 +114,87 @@ def test_ddp_holds_gradients_twice_and_zero_splits_what_its_stage_splits():
     assert one.gradients == 8 * two.gradients
     assert two.weights == 8 * three.weights
     assert memory.held(work(SEVEN_B, machines=machines, sharding="zero2", offload=True)).optimizer == 0
+
+
+def test_deepspeed_has_its_buckets_its_fp32_copies_and_nothing_else_in_fp32():
+    """Sizes as in DeepSpeed 0.18.9, runtime/zero and runtime/engine.py."""
+    machines, total = Machines(1, 8, "NVIDIA-H100-80GB-HBM3", 256, 64), parameters.total(SEVEN_B)
+    job = work(SEVEN_B, machines=machines, sharding="zero2", attention="sdpa", bucket_bytes=500_000_000)
+    state = memory.held(job)
+    assert state.buffers == 10**9 and memory.held(replace(job, sharding="zero3")).buffers == 5 * 10**8
+    # A GPU's share of the gradients, joined into one tensor of 2 bytes a number and copied to 4.
+    assert memory.step(job, state) == memory.step(replace(job, sharding="zero1"), state) == 6 * (total // 8)
+    assert memory.step(replace(job, sharding="zero3"), state) == 6 * (total // 8)
+    assert memory.step(replace(job, sharding="zero3", machines=Machines(1, 2, "x", 1, 1)), state) == 6 * 10**9
+    assert memory.step(replace(job, offload=True), state) == 0
+    assert memory.step(replace(job, precision="fp32"), state) == 4 * (total // 8)
+    for stage in (1, 2, 3):
+        assert not activations.raised(replace(job, sharding=f"zero{stage}"))
+        adapter = replace(job, sharding=f"zero{stage}", adapter=Adapter(8, SEVEN_B.linear))
+        split = 8 if stage == 3 else 1
+        assert memory.held(adapter).weights == 2 * (total + parameters.adapter(adapter)) // split
+    assert activations.raised(replace(job, sharding="ddp"))
+
+
+def test_the_size_of_a_bucket_is_one_figure_in_recipe_config_and_plan():
+    survival = ROOT / "recipes" / "survival.yaml"
+    for precision, numbers in (("bf16", 50_000_000), ("fp32", 25_000_000)):
+        sets = ("distribution=zero2", "communication.ddp_bucket_mb=100", f"model.precision={precision}")
+        recipe, plan = planned(survival, *sets, "model.attention=sdpa")
+        (file,) = [file for file in plan.stages[0].files if file.path == "deepspeed.json"]
+        assert json.loads(file.text)["zero_optimization"]["reduce_bucket_size"] == numbers
+        (found,) = forecast.of(recipe, plan)
+        assert found.workload.bucket_bytes == 100_000_000 and found.memory.state.buffers == 200_000_000
+    (found,) = forecast.of(*planned(survival, "communication.ddp_bucket_mb=100"))
+    assert (found.workload.sharding, found.workload.bucket_bytes) == ("ddp", 100_000_000)
+
+
+def test_a_checkpoint_takes_the_time_of_what_it_writes():
+    for path in (ROOT / "recipes" / "lyrics.yaml", ROOT / "recipes" / "survival.yaml"):
+        (found,) = forecast.of(*planned(path))
+        written = found.formulas.written(found.workload, found.stage)
+        moved = written["model download"] + found.workload.epochs * written["checkpoint"]
+        assert found.time.overhead_seconds == pytest.approx(60 + moved / 1e9)
+
+
+def test_ddp_sends_gradients_as_they_are():
+    machines, gpu = Machines(1, 8, "NVIDIA-L40S", 256, 64), catalog.gpu("NVIDIA-L40S")
+    half, full = (work(machines=machines, sharding="ddp", fp32_weights=wide) for wide in (False, True))
+    assert duration.waiting(full, gpu) == 2 * duration.waiting(half, gpu)
+
+
+def test_the_network_between_machines_is_the_recipe_s():
+    survival = ROOT / "recipes" / "survival.yaml"
+    slow, fast = (forecast.of(*planned(survival, f"openshift.network.kind={kind}"))[0] for kind in ("ethernet", "rdma"))
+    gradients = slow.memory.state.gradients
+    # 2 × 3/4 of the gradients, half of it hidden, at four fifths of 25 Gbit/s.
+    assert slow.time.waiting_seconds == pytest.approx(0.5 * 1.5 * gradients / 2.5e9)
+    # The L40S's own PCIe link at 70 % is slower than... or as fast as the network allows, whichever is less.
+    link = min(20e9, 0.7e9 * catalog.gpu("NVIDIA-L40S").link_gb_s)
+    assert fast.time.waiting_seconds == pytest.approx(0.5 * 1.5 * gradients / link)
+    assert forecast.basis([fast]).endswith(
+        " Each machine is assumed to have one link of 200 Gbit/s InfiniBand (HDR), of which training reaches four fifths."
+    )
+    (one,) = forecast.of(*planned(ROOT / "recipes" / "lyrics.yaml"))
+    assert one.stage.machines.nodes == 1 and "link" not in forecast.basis([one])
+    assert "25 Gbit/s Ethernet" in forecast.basis([one], [1, 2])
+
+
+def test_another_count_of_machines_is_counted_in_equal_machines():
+    (found,) = forecast.of(*planned(ROOT / "recipes" / "gemma.yaml"))
+    uneven = replace(found.stage.machines, gpus_per_node=2, uneven=(2, 1))
+    found = replace(
+        found, workload=replace(found.workload, machines=uneven), stage=replace(found.stage, machines=uneven)
+    )
+    assert [found.on(count).stage.machines.world_size for count in (1, 2, 4)] == [2, 3, 8]
+    assert [found.on(count).workload.machines.world_size for count in (1, 2, 4)] == [2, 3, 8]
+
+
+def test_a_card_that_does_not_know_the_precision_is_not_offered():
+    gib = 2**30
+    assert memory.smallest_card(10 * gib, "fp16").name == "Tesla-T4"
+    assert memory.smallest_card(10 * gib, "bf16").bf16
+    assert memory.smallest_card(1000 * gib, "bf16") is None
 
 
 def test_an_8_bit_optimizer_keeps_embeddings_in_full():

@@ -55,6 +55,9 @@ KINDS = {
     "full, sdpa": {"attention": "sdpa"},
     "full, eager": {"attention": "eager"},
     "full, fp32": {"precision": "fp32", "attention": "sdpa"},
+    "full, fp32 weights": {"fp32_weights": True},
+    "8 bit, fp32 weights": {"fp32_weights": True, "optimizer": "adamw_bnb_8bit"},
+    "full, sdpa, Cut Cross-Entropy": {"attention": "sdpa", "fused_loss": "cut"},
     "last layer": {"unfrozen": ("^model.layers.2.",)},
     "lora": {"adapter": True},
     "qlora": {"adapter": True, "four_bit": True},
@@ -94,12 +97,35 @@ def test_a_fused_loss_is_traced_as_it_is_reckoned(way):
     assert quick.evaluation == pytest.approx(exact.evaluation_peak, rel=0.1)
 
 
-def test_fsdp_over_pretended_gpus_holds_its_share():
+FP32_WEIGHTS = {
+    "recomputed": {},
+    "kept": {"checkpointing": False},
+    "kept, accumulated": {"checkpointing": False, "accumulation": 4},
+    "fused loss": {"fused_loss": "fused"},
+    "DDP": {"machines": Machines(1, 8, "NVIDIA-H100-80GB-HBM3", 64, 8), "sharding": "ddp"},
+    "preferences": {"objective": "dpo", "micro_batch_size": 1, "evaluation_batch_size": 1},
+}
+
+
+@pytest.mark.parametrize("kind", FP32_WEIGHTS)
+def test_fp32_weights_and_their_copies_in_half_precision_are_traced_as_they_are_reckoned(kind):
     from dataclasses import replace
 
-    job = replace(work(shrunk(MODELS[1])), machines=Machines(1, 8, "NVIDIA-H100-80GB-HBM3", 64, 8), sharding="fsdp")
+    job = replace(work(shrunk(MODELS[1], layers=6, words=16_384), fp32_weights=True), **FP32_WEIGHTS[kind])
+    exact, quick = trace(job, operations=False), memory.estimate(job)
+    assert quick.tensors == pytest.approx(exact.peak, rel=0.04)
+    assert quick.evaluation == pytest.approx(exact.evaluation_peak, rel=2e-3)
+
+
+@pytest.mark.parametrize("fp32_weights", [False, True])
+def test_fsdp_over_pretended_gpus_holds_its_share(fp32_weights):
+    from dataclasses import replace
+
+    job = work(shrunk(MODELS[1]), fp32_weights=fp32_weights)
+    job = replace(job, machines=Machines(1, 8, "NVIDIA-H100-80GB-HBM3", 64, 8), sharding="fsdp")
     exact, total = trace(job), parameters.total(job.model)
     assert exact.weights == pytest.approx(4 * total / 8, rel=0.01)
+    assert memory.held(job).weights == 4 * total // 8
     assert exact.trainable == total
 
 

@@ -197,6 +197,27 @@ def test_limits_of_a_recipe_for_images_are_judged_too(recipe_command):
     assert "`train.micro_batch_size: 512`, `train.gradient_accumulation_steps: 4` (same effective batch" in hint
 
 
+def test_a_larger_card_for_images_knows_their_precision(recipe_command):
+    """A V100 has room for them and no bf16."""
+    sets = (
+        "machines.gpu=NVIDIA-A10", "model.precision=bf16", "model.image_size=56",
+        "train.micro_batch_size=4096", "train.effective_batch_size=4096",
+    )  # fmt: skip
+    recipe, _, _ = load(ROOT / "recipes" / "resnet.yaml", from_options(sets))
+    (found,) = forecast.of(recipe, translate(recipe, place(recipe)))
+    offers = found.offers(recipe, found.usable)
+    assert [offer.lines[0] for offer in offers][-1] == "machines.gpu: NVIDIA-A100-SXM4-40GB"
+    assert len(offers) <= 3
+
+
+def test_a_plan_for_plain_machines_speaks_of_machines_and_one_for_a_cluster_of_pods(recipe_command):
+    shown = recipe_command("plan", GEMMA).stdout
+    assert "main memory, each machine" in shown and "pod" not in shown and "no claim" not in shown
+    assert "main memory, each pod" in recipe_command("plan", ROOT / "recipes" / "survival.yaml").stdout
+    notes = [note.message for note in examine(GEMMA, from_options(["machines.memory_gib=8"]))]
+    assert "Each machine has 8 GiB of main memory, and needs about 11.0 GiB." in notes
+
+
 def test_the_image_trainer_s_parameters_and_images_are_planned(recipe_command):
     found = json.loads(recipe_command("plan", ROOT / "recipes" / "resnet.yaml", "--format", "json").stdout)
     (stage,) = found["stages"]

@@ -13,6 +13,7 @@ from runner.catalog.models import (
     model_ids,
     unsuitable,
 )
+from runner.catalog.networks import Network, network
 from runner.catalog.tables import HERE, table
 from runner.catalog.templates import ChatTemplate, chat_template
 
@@ -23,6 +24,7 @@ __all__ = [
     "ChatTemplate",
     "Gpu",
     "Model",
+    "Network",
     "Unsuitable",
     "axolotl_settings",
     "cached_model",
@@ -35,6 +37,7 @@ __all__ = [
     "label_of",
     "model",
     "model_ids",
+    "network",
     "table",
     "unsuitable",
 ]

@@ -29,11 +29,20 @@ def widths(workload: Workload) -> Widths:
     return Widths(FULL if raised(workload) else HALF, HALF)
 
 
+def in_full(workload: Workload) -> bool:
+    """Whether all weights are held in fp32 and multiplied in half precision. DeepSpeed puts every weight of a model into
+    half precision and holds fp32 copies of its own (0.18.9, runtime/engine.py, _configure_distributed_model)."""
+    return workload.fp32_weights and workload.precision != "fp32" and not workload.sharding.startswith("zero")
+
+
 def raised(workload: Workload) -> bool:
-    """Whether norms and embeddings are held in fp32: Axolotl does so without an adapter, unless FlashAttention, FSDP
-    or Cut Cross-Entropy needs them in half precision (ModelLoader._configure_embedding_dtypes)."""
-    plain = not workload.adapter and workload.attention != "flash_attention_2"
-    return workload.precision != "fp32" and plain and workload.sharding != "fsdp" and workload.fused_loss != "cut"
+    """Whether norms and embeddings are used in fp32 while the rest is multiplied in half precision: where all weights are
+    held so; and Axolotl does so without an adapter, unless FlashAttention or Cut Cross-Entropy needs them in half precision
+    (ModelLoader._configure_embedding_dtypes). FSDP and DeepSpeed use everything in half precision."""
+    if workload.precision == "fp32" or workload.sharding == "fsdp" or workload.sharding.startswith("zero"):
+        return False
+    plain = not workload.adapter and workload.attention != "flash_attention_2" and workload.fused_loss != "cut"
+    return in_full(workload) or plain
 
 
 def layer(workload: Workload, trained: bool) -> int:

@@ -63,11 +63,8 @@ def _time(after: Workload, before: Workload, gpu: Gpu) -> float:
 
 def _larger_gpu(workload: Workload) -> list[Advice]:
     """The smallest card of the catalog that the run fits as it stands."""
-    need = memory.estimate(workload).total
-    cards = [catalog.gpu(name) for name in catalog.gpu_names()]
-    able = [card for card in cards if memory.usable(card) >= need and (card.bf16 or workload.precision != "bf16")]
-    if not able:
+    card = memory.smallest_card(memory.estimate(workload).total, workload.precision)
+    if card is None:
         return []
-    card = min(able, key=lambda card: card.usable_gib)
     changed = replace(workload, machines=replace(workload.machines, gpu=card.name))
     return [Advice((f"machines.gpu: {card.name}",), "a larger card", changed, loss=ANOTHER_GPU)]

@@ -6,18 +6,21 @@ import math
 from dataclasses import dataclass, replace
 from math import prod
 
+from runner import catalog
 from runner.catalog import Gpu
-from runner.estimate import activations, measured, memory, parameters
+from runner.estimate import activations, measured, memory, parameters, saved
 from runner.estimate.activations import HALF
+from runner.estimate.state import trained_bytes
 from runner.estimate.steps import packed, row_tokens, steps
 from runner.estimate.workload import Workload
+from runner.plan import Machines
 
 # Shares of a data sheet's figures that training reaches, and what a data sheet does not say. Assumed; what
 # benchmarks/memory_on_gpu.py has measured of a card corrects their sum (`measured.py`).
 MATMUL_SHARE = 0.60
 BANDWIDTH_SHARE = 0.75
 LINK_SHARE = 0.70
-NETWORK_GB_S = 2.5  # between machines: 25 Gbit/s Ethernet at four fifths
+NETWORK_SHARE = 0.80
 SECONDS_A_LAYER = 1.2e-3  # what Python needs to launch a layer's kernels, forward and backward
 START_SECONDS = 60.0  # imports, tokenising a small set, loading kernels
 DISK_GB_S = 1.0  # reading the model, writing checkpoints
@@ -125,15 +128,22 @@ def waiting(workload: Workload, gpu: Gpu) -> float:
     count = workload.machines.world_size
     if count == 1:
         return 0.0
-    link = gpu.link_gb_s * LINK_SHARE
-    if workload.machines.nodes > 1:
-        link = min(link, NETWORK_GB_S)
     state = parameters.trainable(workload) * (4 if workload.adapter else HALF)
+    if workload.sharding == "ddp":
+        state = trained_bytes(workload)  # it sends gradients as they are
     moved = 2 * (count - 1) / count * state
     if workload.sharding in ("zero3", "fsdp"):
         whole = parameters.total(workload.model) * HALF
         moved = (count - 1) / count * (2 * whole * workload.accumulation + state)
-    return 0.5 * moved / (link * 1e9)
+    return 0.5 * moved / slowest_link(workload.machines, gpu, workload.network)
+
+
+def slowest_link(machines: Machines, gpu: Gpu, network: str) -> float:
+    """Bytes a second between two GPUs, over the network where there are several machines. network: its kind."""
+    link = gpu.link_gb_s * 1e9 * LINK_SHARE
+    if machines.nodes > 1:
+        link = min(link, catalog.network(network).gbit_s * 1e9 / 8 * NETWORK_SHARE)
+    return link
 
 
 def updating(workload: Workload, gpu: Gpu) -> float:
@@ -161,9 +171,8 @@ def estimate(workload: Workload, gpu: Gpu) -> Duration | None:
         return None
     step, wait = step_seconds(workload, gpu), waiting(workload, gpu)
     evaluations, one = evaluating(workload, gpu, count)
-    size = HALF * parameters.total(workload.model)
     saves = count // workload.save_steps if workload.save_steps else max(1, math.ceil(workload.epochs))
-    saving = saves * (size + 2 * HALF * parameters.trainable(workload)) / (DISK_GB_S * 1e9)
+    moved = saved.whole(workload) + saves * saved.checkpoint(workload)
     tokens = row_tokens(workload) * workload.effective_batch_size * workload.answers
     return Duration(
         steps=count,
@@ -171,7 +180,7 @@ def estimate(workload: Workload, gpu: Gpu) -> Duration | None:
         waiting_seconds=wait,
         training_seconds=count * step,
         evaluation_seconds=evaluations * one,
-        overhead_seconds=START_SECONDS + size / (DISK_GB_S * 1e9) + saving,
+        overhead_seconds=START_SECONDS + moved / (DISK_GB_S * 1e9),
         rows_a_step=workload.effective_batch_size,
         tokens_a_step=tokens,
         tokens=tokens * count,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner import catalog
 from runner.catalog import Gpu
-from runner.estimate import rows
+from runner.estimate import measured, rows
 from runner.estimate.counts import Counts
 from runner.estimate.memory import Memory, usable
 from runner.estimate.parameters import FAMILIES
@@ -101,7 +101,9 @@ class Forecast:
 
     def on(self, count: int) -> Forecast:
         """The same stage on another number of machines; one GPU shares nothing."""
-        machines = replace(self.stage.machines, nodes=count)
+        if count == self.stage.machines.nodes:
+            return self
+        machines = replace(self.stage.machines, nodes=count, uneven=())
         way = self.workload.sharding
         way = "none" if machines.world_size == 1 else "ddp" if way == "none" else way
         return replace(
@@ -144,10 +146,20 @@ def of(
         there = rows.of(plan, stage, run_dir, given_rows)
         work = formulas_of(stage.engine).workload(recipe, stage, there, look)
         if work is not None:
+            work = replace(work, network=(plan.site.get("network") or {}).get("kind") or "ethernet")
             one = Forecast(stage, work, there, catalog.gpu(stage.machines.gpu), price)
             assert one.counts  # KeyError comes here, and not from half of a plan
             found.append(one)
     return found
+
+
+def basis(forecasts: list[Forecast], nodes: Iterable[int] = ()) -> str:
+    """What the figures rest on, for people. nodes: other counts of machines that are shown."""
+    said = measured.basis(one.stage.machines.gpu for one in forecasts)
+    if max((*nodes, *(one.stage.machines.nodes for one in forecasts)), default=1) == 1:
+        return said
+    links = dict.fromkeys(catalog.network(one.workload.network).title for one in forecasts)
+    return f"{said} Each machine is assumed to have {' or '.join(links)}, of which training reaches four fifths."
 
 
 def unknown_architecture(recipe: Recipe, error: KeyError) -> Problem:

@@ -12,7 +12,7 @@ from runner.estimate import duration, images_memory, measured, resnet, steps
 from runner.estimate.activations import FULL
 from runner.estimate.counts import Counts
 from runner.estimate.duration import Duration
-from runner.estimate.memory import Memory, usable
+from runner.estimate.memory import Memory, smallest_card, usable
 from runner.estimate.resnet import Images, convolutions, flops, kept
 from runner.estimate.rows import Rows
 from runner.plan import Stage
@@ -84,9 +84,8 @@ def time(work: Images, gpu: Gpu) -> Duration | None:
     if count is None:
         return None
     world, state = work.machines.world_size, gpu_memory(work).state
-    link = gpu.link_gb_s * duration.LINK_SHARE
-    link = min(link, duration.NETWORK_GB_S) if work.machines.nodes > 1 else link
-    wait = 0.5 * 2 * (world - 1) / world * state.gradients / (link * 1e9)
+    link = duration.slowest_link(work.machines, gpu, work.network)
+    wait = 0.5 * 2 * (world - 1) / world * state.gradients / link
     update = (2 * state.optimizer + 3 * state.gradients) / (gpu.memory_gb_s * 1e9 * duration.BANDWIDTH_SHARE)
     step = pass_seconds(work, gpu, work.micro_batch_size) * work.accumulation + wait + update
     one = pass_seconds(work, gpu, work.evaluation_batch_size, training=False)
@@ -128,14 +127,10 @@ def offers(recipe: Recipe, stage: Stage, work: Images, gpu: Gpu, budget: float) 
         found.append(Advice(("model.precision: bf16",), "slightly less exact", replace(work, precision="bf16")))
     narrower = replace(work, width=work.width // 2)
     found.append(Advice((f"model.width: {narrower.width}",), "a quarter of the parameters, learns less", narrower))
-    if budget == usable(gpu):
-        need = gpu_memory(work).total
-        able = [card for card in map(catalog.gpu, catalog.gpu_names()) if usable(card) >= need]
-        if able:
-            card = min(able, key=lambda card: card.usable_gib)
-            found.append(Advice((f"machines.gpu: {card.name}",), "a larger card", work))
-            return [one for one in found[:-1] if gpu_memory(one.workload).total <= budget] + found[-1:]
-    return [one for one in found if gpu_memory(one.workload).total <= budget][:3]
+    enough = [one for one in found if gpu_memory(one.workload).total <= budget]
+    if budget == usable(gpu) and (card := smallest_card(gpu_memory(work).total, work.precision)):
+        enough.append(Advice((f"machines.gpu: {card.name}",), "a larger card", work))
+    return enough[:3]
 
 
 def written(work: Images, stage: Stage) -> dict[str, int]:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from runner import catalog
 from runner.catalog import Gpu
-from runner.estimate import memory, parameters, steps
-from runner.estimate.activations import FULL, widths
+from runner.estimate import memory, parameters, saved, steps
+from runner.estimate.activations import widths
 from runner.estimate.counts import Counts
 from runner.estimate.memory import Memory, held
 from runner.estimate.rows import Rows
@@ -25,10 +25,8 @@ def workload(recipe: Recipe, stage: Stage, rows: Rows, look: bool) -> Workload |
     model = _model(recipe, stage, look)
     if model is None:
         return None
-    work, stated = (
-        from_stage(stage, model, rows.as_workload()),
-        (recipe.settings.get("train") or {}).get("eval_batch_size"),
-    )
+    work = from_stage(stage, model, rows.as_workload())
+    stated = (recipe.settings.get("train") or {}).get("eval_batch_size")
     follows = stated is None and work.evaluation_batch_size == work.micro_batch_size
     return replace(work, evaluation_follows=follows)
 
@@ -83,28 +81,23 @@ def offers(recipe: Recipe, stage: Stage, work: Workload, gpu: Gpu, budget: float
 def written(work: Workload, stage: Stage) -> dict[str, int]:
     """Bytes that the run leaves: prepared rows, a checkpoint, the best model, a model merged with its adapter; and what
     it fetches."""
-    wide, total = widths(work).linear, parameters.total(work.model)
-    adapter, state = FULL * parameters.adapter(work), held(work)
-    shards = work.machines.world_size if work.sharding not in ("none", "ddp") else 1
-    # FSDP saves its fp32 weights (accelerate 1.13.0 raises what is trained).
-    weights = adapter or (FULL if work.sharding == "fsdp" else wide) * total
     rows = ((work.rows or 0) + (work.evaluation_rows or 0)) * work.answers
     # A row as text, and its tokens, labels and mask as Arrow keeps them.
     found = {"prepared data": 0 if work.max_steps else round(rows * (work.row_tokens or work.sequence_len) * 21)}
-    optimizer = 12 * parameters.trainable(work) if work.offload else state.optimizer * shards
-    found |= {"checkpoint": weights + optimizer, "best model": weights}
+    found |= {"checkpoint": saved.checkpoint(work), "best model": saved.weights(work)}
+    halves = widths(work).linear * parameters.total(work.model)
     if work.adapter:
-        found["merged model"] = wide * total
+        found["merged model"] = halves
     if stage.model or not str(stage.config.get("base_model") or "").startswith("/"):
-        found["model download"] = wide * total
+        found["model download"] = halves
     return found
 
 
 def beside(work: Workload, stage: Stage) -> dict[str, int]:
-    """Bytes of a pod's main memory beyond processes and shared memory: offloaded state, and the most that a sharded run
+    """Bytes of a machine's main memory beyond processes and shared memory: offloaded state, and the most that a sharded run
     holds there when it loads or saves."""
     parts = {}
-    whole = widths(work).linear * parameters.total(work.model)
+    whole = saved.whole(work)
     if work.offload:
         parts["offloaded optimizer"] = 12 * parameters.trainable(work) // stage.machines.nodes
     if work.sharding == "zero3":

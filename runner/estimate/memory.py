@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from runner import catalog
 from runner.catalog import Gpu
 from runner.estimate import activations, measured, parameters
 from runner.estimate.activations import FULL, HALF
-from runner.estimate.state import State, gradient, held
+from runner.estimate.state import State, copies, gradient, held
 from runner.estimate.workload import Workload
 
 GIB, GB = 2**30, 10**9
 
 EVALUATION = "evaluation"
 
+ZERO_3_GROUP = 10**9  # numbers, DeepSpeed's default `sub_group_size`
 NCCL_BUFFERS = int(0.4 * GIB)  # its channels, where GPUs talk to each other; assumed
 
 
@@ -121,8 +123,12 @@ def _moments(workload: Workload, state: State):
     last = activations.final_norm(workload) * tokens
     # With accumulation the gradients of the micro batches before are there from the start.
     there = state.gradients if workload.accumulation > 1 else 0
-    yield _Moment("loss", base, there, sum(kept) + last, loss(workload, tokens), 0)
-    yield from _head_backward(workload, base, state, sum(kept) + last, tokens)
+    halves = copies(workload)
+    left = 0 if workload.checkpointing else halves
+    yield _Moment("loss", base, there, sum(kept) + last, loss(workload, tokens), left)
+    if halves:
+        yield _Moment("loss", base, there, sum(kept) + last, _forward_end(workload, tokens), halves)
+    yield from _head_backward(workload, base, state, sum(kept) + last, tokens, left)
     head = gradient(workload, [_head(workload)])
     for index in reversed(range(first, model.num_hidden_layers)):
         own = gradient(workload, [name for name, _ in parameters.layer(model, index)]) if trained[index] else 0
@@ -138,6 +144,7 @@ def _moments(workload: Workload, state: State):
         flight = activations.backward(workload) * tokens
         # The next layer is on its way, and this one's gradients are whole twice while they are summed and split.
         flight += state.layer * (3 if trained[index] else 1)
+        flight += halves * (1 if workload.checkpointing else index + 1) // model.num_hidden_layers
         yield _Moment("backward", base, done, sum(kept[: index + 1]) + recomputed, 0, flight + fresh // 2)
         if not workload.checkpointing and index < model.num_hidden_layers - 1 and trained[index] == trained[index + 1]:
             break  # the layers below are like this one and hold less
@@ -154,7 +161,7 @@ def _head(workload: Workload) -> str:
     return workload.model.embedding if workload.model.tied else workload.model.lm_head
 
 
-def _head_backward(workload: Workload, base: int, state: State, kept: int, tokens: int):
+def _head_backward(workload: Workload, base: int, state: State, kept: int, tokens: int, halves: int):
     """The LM head's backward pass: gradient of the logits in the head's precision, of its weight, and of its input."""
     wide, head = activations.widths(workload), _head(workload)
     logits = wide.linear * tokens * workload.model.vocab_size if workload.fused_loss == "none" else 0
@@ -162,8 +169,16 @@ def _head_backward(workload: Workload, base: int, state: State, kept: int, token
     if activations.raised(workload) and fresh:
         fresh += fresh // 2  # first in half precision, then in fp32
     there = state.gradients if workload.accumulation > 1 else 0
-    flight = fresh + wide.linear * tokens * workload.model.hidden_size
+    flight = fresh + wide.linear * tokens * workload.model.hidden_size + halves
     yield _Moment("backward", base, there, kept, logits, flight)
+
+
+def _forward_end(workload: Workload, tokens: int, training: bool = True) -> int:
+    """Bytes of logits and loss when the model's forward pass ends, and with it what autocast keeps. In preference training
+    the loss comes after it, and the logits are there in both precisions."""
+    if workload.objective == "dpo":
+        return (HALF + FULL) * tokens * workload.model.vocab_size
+    return loss(workload, tokens, training and workload.fused_loss != "none")
 
 
 def loss(workload: Workload, tokens: int, training: bool = True) -> int:
@@ -194,10 +209,18 @@ def loss(workload: Workload, tokens: int, training: bool = True) -> int:
 
 def step(workload: Workload, state: State) -> int:
     """Temporaries of the optimizer's step: the plain AdamW works on lists of tensors and holds the roots of all second
-    moments at once (torch/optim/adam.py, foreach); fused and 8-bit ones update in place."""
-    if workload.optimizer == "adamw_torch" and not workload.sharding.startswith("zero"):
-        return state.gradients
-    return 0
+    moments at once (torch/optim/adam.py, foreach); fused and 8-bit ones update in place. DeepSpeed joins a GPU's share of
+    the gradients into one tensor and copies that to fp32 (0.18.9, runtime/zero/stage_1_and_2.py, step), in stage 3 by
+    groups (stage3.py, _prepare_fp32_grad_for_sub_group); its optimizer's temporaries come when the half ones are gone."""
+    if not workload.sharding.startswith("zero"):
+        return state.gradients if workload.optimizer == "adamw_torch" else 0
+    if workload.offload:
+        return 0
+    share = parameters.trainable(workload) // workload.machines.world_size
+    if workload.sharding == "zero3":
+        share = min(share, ZERO_3_GROUP)
+    joined = activations.widths(workload).linear
+    return share * (joined if joined == FULL else joined + FULL)
 
 
 def evaluation(workload: Workload, state: State) -> int:
@@ -208,6 +231,8 @@ def evaluation(workload: Workload, state: State) -> int:
     if workload.attention == "eager":  # the scores, masked, and their softmax in fp32
         layer = max(layer, 2 * FULL * tokens * workload.sequence_len * workload.model.num_attention_heads)
     at_loss = loss(workload, tokens, training=False)
+    if halves := copies(workload):
+        at_loss = max(at_loss, _forward_end(workload, tokens, training=False) + halves)
     base = state.weights + state.optimizer + state.buffers
     # Weights are gathered into one piece and copied out of it, those outside the layers first.
     running = state.gathered + max(at_loss, layer + 2 * state.layer) + flight
@@ -217,3 +242,10 @@ def evaluation(workload: Workload, state: State) -> int:
 def usable(gpu: Gpu) -> int:
     """Bytes that PyTorch can have of a card."""
     return round(gpu.usable_gib * GIB)
+
+
+def smallest_card(need: int, precision: str) -> Gpu | None:
+    """The smallest card of the catalog that has `need` bytes to use and knows the precision; None for none."""
+    cards = [catalog.gpu(name) for name in catalog.gpu_names()]
+    able = [card for card in cards if usable(card) >= need and (card.bf16 or precision != "bf16")]
+    return min(able, key=lambda card: card.usable_gib, default=None)

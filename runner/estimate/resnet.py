@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from runner.catalog.trainers import DEPTHS
 from runner.estimate.activations import FULL, HALF
 from runner.estimate.counts import Counts
 from runner.plan import Machines
-
-DEPTHS = {"resnet18": (2, 2, 2, 2)}
 
 
 @dataclass(frozen=True)
@@ -18,7 +17,7 @@ class Images:
 
     width: channels of the first stage; image_size in pixels; precision: fp32, bf16 or fp16. micro_batch_size,
     evaluation_batch_size: images on one GPU at once. sharding: none or ddp. rows, evaluation_rows: images, None where
-    nobody has counted; test_rows: measured once, at the end. keep: checkpoints kept.
+    nobody has counted; test_rows: measured once, at the end. keep: checkpoints kept. network: its kind, ethernet or rdma.
     """
 
     machines: Machines
@@ -40,6 +39,7 @@ class Images:
     evaluation_rows: int | None = None
     test_rows: int = 0
     keep: int = 1
+    network: str = "ethernet"
 
     @property
     def effective_batch_size(self) -> int:

@@ -53,7 +53,7 @@ def _fsdp(workload: Workload, weights: int, gradients: int, optimizer: int, shar
     whole = [prod(shape) for _, shape in parameters.layer(workload.model, 0)]
     root = parameters.total(workload.model) - sum(whole) * workload.model.num_hidden_layers
     if not workload.adapter:
-        weights += (FULL - wide) * count
+        weights += 0 if activations.in_full(workload) else (FULL - wide) * count
         gradients, optimizer = FULL * count, 2 * FULL * count
         if "8bit" in workload.optimizer:
             optimizer = 2 * count + count // 32
@@ -67,13 +67,15 @@ def _fsdp(workload: Workload, weights: int, gradients: int, optimizer: int, shar
 
 def _zero(workload: Workload, stage: int) -> State:
     """DeepSpeed's ZeRO with half-precision weights: fp32 master and Adam's two moments (12 bytes a trained weight) are
-    split from stage 1, gradients from stage 2, weights from stage 3; buckets of `reduce_bucket_size` numbers twice."""
+    split from stage 1, gradients from stage 2, weights from stage 3. A bucket of gradients lies there whole, in stages 1 and 2
+    twice, because `overlap_comm` fills one while the other travels (0.18.9, runtime/zero: stage_1_and_2.py, setup_buckets;
+    stage3.py, ipg_buckets)."""
     shards, wide = workload.machines.world_size, activations.widths(workload).linear
     count = parameters.trainable(workload)
     weights = _weights(workload) + reference(workload)
     optimizer = (3 if wide == HALF else 2) * FULL * count // shards
     gradients = wide * count // (shards if stage >= 2 else 1)
-    buffers = 2 * wide * min(count, 25_000_000)
+    buffers = workload.bucket_bytes * (1 if stage == 3 else 2)
     layer = root = 0
     if stage == 3:
         layer = wide * sum(prod(shape) for _, shape in parameters.layer(workload.model, 0))
@@ -97,14 +99,14 @@ def shards(workload: Workload, stage: int) -> int:
 
 def _width(workload: Workload, name: str) -> int:
     """Bytes a number of one of the base model's parameters."""
-    wide = activations.widths(workload)
-    if activations.raised(workload) and ("norm" in name or "embed_tokens" in name or "lm_head" in name):
+    outside = "norm" in name or "embed_tokens" in name or "lm_head" in name
+    if activations.in_full(workload) or (activations.raised(workload) and outside):
         return FULL
-    return wide.linear
+    return activations.widths(workload).linear
 
 
 def _weights(workload: Workload) -> int:
-    """All weights, the adapter's in fp32 (peft raises them); in 4 bits half a byte a number and a little for scales."""
+    """All weights; in 4 bits half a byte a number and a little for scales."""
     four_bit = workload.adapter is not None and workload.adapter.four_bit
     linear = set(parameters.linear(workload.model))
     found = 0
@@ -114,19 +116,39 @@ def _weights(workload: Workload) -> int:
             found += count // 2 + count // 64 + FULL * count // 16384
         else:
             found += count * _width(workload, name)
-    return found + FULL * parameters.adapter(workload)
+    return found + adapter_bytes(workload)
+
+
+def adapter_bytes(workload: Workload) -> int:
+    """The adapter's weights: peft raises them to fp32, and DeepSpeed lowers every weight again."""
+    zero = workload.sharding.startswith("zero")
+    return (activations.widths(workload).linear if zero else FULL) * parameters.adapter(workload)
 
 
 def trained_bytes(workload: Workload) -> int:
     """Bytes of the trained weights, which are those of their gradients."""
     if workload.adapter:
-        return FULL * parameters.adapter(workload)
+        return adapter_bytes(workload)
     return sum(prod(shape) * _width(workload, name) for name, shape in parameters.trained(workload).items())
 
 
+def copies(workload: Workload) -> int:
+    """The half-precision copies of fp32 weights in the layers: autocast makes each once and keeps it to the end of the
+    forward pass (ATen/autocast_mode.cpp, cached_cast), and without checkpointing autograd keeps it for the backward pass."""
+    if not activations.in_full(workload) or workload.sharding == "fsdp":
+        return 0
+    one = sum(prod(shape) for shape in parameters.linear(workload.model).values())
+    return HALF * one * sum(activations.layers_trained(workload))
+
+
 def gradient(workload: Workload, names: list[str]) -> int:
-    known = parameters.shapes(workload.model)
-    return sum(prod(known[name]) * _width(workload, name) for name in names if workload.trains(name))
+    """Whole gradients of these weights as the backward pass makes them: FSDP's before they are split, in half precision."""
+    known, whole = parameters.shapes(workload.model), activations.widths(workload).linear
+    return sum(
+        prod(known[name]) * (whole if workload.sharding == "fsdp" else _width(workload, name))
+        for name in names
+        if workload.trains(name)
+    )
 
 
 def _optimizer(workload: Workload) -> int:

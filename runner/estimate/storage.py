@@ -19,7 +19,7 @@ PROCESS = int(4.5 * GIB)
 # While text is cleaned it lies there filtered, without exact duplicates, without near ones, and as the result.
 COPIES_OF_TEXT = 4
 # Room beyond what the run itself writes: logs, curves, an answer asked for twice. Claims come in whole tens of GiB.
-HEADROOM, STEP_GIB, USUAL_GIB = 1.2, 10, 50
+HEADROOM, STEP_GIB = 1.2, 10
 
 
 @dataclass(frozen=True)
@@ -95,16 +95,10 @@ def sized(plan: Plan, forecasts: list[Forecast]) -> Plan:
     stages = {one.stage.name: {"gpu_memory": one.memory.total, "memory": sum(host(one).values())} for one in forecasts}
     return replace(
         plan,
-        # Where nobody knows the model, a usual size is asked for.
-        claims_gib={name: rounded(n) if forecasts else USUAL_GIB for name, n in needs(plan, forecasts).items()},
+        # Where nobody knows the model, nothing is said, and a usual size is asked for.
+        claims_gib={name: rounded(n) for name, n in needs(plan, forecasts).items()} if forecasts else {},
         stages=tuple(replace(stage, needs=stages.get(stage.name, {})) for stage in plan.stages),
     )
-
-
-def asked(plan: Plan, name: str) -> int:
-    """GiB that a claim is asked for with: what the recipe says, else what the plan says."""
-    stated = next(claim for claim in plan.site["claims"] if claim["name"] == name).get("size_gib")
-    return stated or plan.claims_gib[name]
 
 
 def rounded(need: float) -> int:
@@ -113,15 +107,20 @@ def rounded(need: float) -> int:
 
 
 def host(forecast: Forecast) -> dict[str, int]:
-    """Main memory of one pod by part: processes, shared memory, and what the formulas add."""
+    """Main memory of one machine by part: processes, shared memory, and what the formulas add."""
     stage: Stage = forecast.stage
     parts = {"processes": PROCESS * stage.machines.gpus_per_node, "shared memory": stage.shm_gib * GIB}
     return parts | forecast.formulas.beside(forecast.workload, stage)
 
 
 def problems(document, plan: Plan, forecasts: list[Forecast], severity: str = "error") -> list[Problem]:
-    """Claims and pods that are too small for what they must hold."""
-    return [*_claims(document, plan, forecasts, severity), *_pods(document, forecasts, severity)]
+    """Claims and machines that are too small for what they must hold."""
+    return [*_claims(document, plan, forecasts, severity), *_machines(document, plan, forecasts, severity)]
+
+
+def machine(plan: Plan) -> str:
+    """What a machine of the plan is to whoever reads of it: on a cluster a pod."""
+    return "pod" if plan.site else "machine"
 
 
 def _claims(document, plan: Plan, forecasts: list[Forecast], severity: str) -> Iterator[Problem]:
@@ -140,7 +139,7 @@ def _claims(document, plan: Plan, forecasts: list[Forecast], severity: str) -> I
             )
 
 
-def _pods(document, forecasts: list[Forecast], severity: str) -> Iterator[Problem]:
+def _machines(document, plan: Plan, forecasts: list[Forecast], severity: str) -> Iterator[Problem]:
     found = {one.stage.name: sum(host(one).values()) for one in forecasts}
     for one in forecasts:
         need, machines = found[one.stage.name], one.stage.machines
@@ -148,7 +147,7 @@ def _pods(document, forecasts: list[Forecast], severity: str) -> Iterator[Proble
         if need > machines.memory_gib * GIB and need == max(found.values()):
             yield document.problem(
                 ("machines", "memory_gib"),
-                f"Each pod has {machines.memory_gib} GiB of main memory, and needs about {need / GIB:.1f} GiB.",
+                f"Each {machine(plan)} has {machines.memory_gib} GiB of main memory, and needs about {need / GIB:.1f} GiB.",
                 f"Write `memory_gib: {-(-need // GIB)}`.",
                 severity=severity,
             )

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from runner.catalog import Model
+from runner.catalog.trainers import VALIDATION_BLOCKS
 from runner.plan import Machines, Stage
-from runner.recipe.pipeline import MOST_VALIDATION_BLOCKS
 
 # Axolotl's defaults, read in its schema (0.19.0), for what a config leaves out.
 _OPTIMIZER = "adamw_torch_fused"
@@ -33,10 +33,12 @@ class Workload:
     """What one training run asks of its GPUs.
 
     unfrozen: patterns of the parameters that are trained; empty means all (or, with an adapter, the adapter alone).
-    precision: bf16, fp16 or fp32. attention: flash_attention_2, sdpa or eager. sequence_len: tokens of the longest row.
+    precision: bf16, fp16 or fp32, what weights are multiplied in; fp32_weights: whether they are held in fp32 even so.
+    attention: flash_attention_2, sdpa or eager. sequence_len: tokens of the longest row.
     micro_batch_size, evaluation_batch_size: rows on one GPU at once. evaluation_follows: whether the second is the first,
     because the recipe says nothing of its own. accumulation: micro batches a step.
     sharding: none, ddp, zero1, zero2, zero3 or fsdp. offload: whether optimizer state lies in main memory.
+    bucket_bytes: of gradients that travel together. network: between machines, ethernet or rdma.
     fused_loss: none, fused (Liger: no whole logits in training), cut (Cut Cross-Entropy: none at all) or chunked. objective: sft or dpo. packing: rows fill the length; evaluation_packing: in evaluation too.
     rows: training rows, None where nobody has counted; evaluation_rows likewise. max_steps: 0 where epochs decide.
     evaluation_steps, save_steps: steps between two, 0 where epochs decide. keep: checkpoints kept.
@@ -48,6 +50,7 @@ class Workload:
     adapter: Adapter | None = None
     unfrozen: tuple[str, ...] = ()
     precision: str = "bf16"
+    fp32_weights: bool = False
     fp8: bool = False
     attention: str = "flash_attention_2"
     checkpointing: bool = True
@@ -58,6 +61,8 @@ class Workload:
     accumulation: int = 1
     sharding: str = "none"
     offload: bool = False
+    bucket_bytes: int = 25_000_000
+    network: str = "ethernet"
     fused_loss: str = "none"
     optimizer: str = _OPTIMIZER
     objective: str = "sft"
@@ -120,6 +125,7 @@ def from_stage(stage: Stage, model: Model, rows: Mapping[str, Any] | None = None
         adapter=_adapter(config, model),
         unfrozen=tuple(config.get("unfrozen_parameters") or ()),
         precision="bf16" if config.get("bf16") else "fp16" if config.get("fp16") else "fp32",
+        fp32_weights=(config.get("recipe_runner") or {}).get("master_weights") == "fp32",
         fp8=bool(config.get("fp8")),
         attention=_attention(config),
         checkpointing=bool(config.get("gradient_checkpointing")),
@@ -129,6 +135,7 @@ def from_stage(stage: Stage, model: Model, rows: Mapping[str, Any] | None = None
         accumulation=int(config.get("gradient_accumulation_steps") or 1),
         sharding=_sharding(stage),
         offload=_offload(stage),
+        bucket_bytes=_bucket_bytes(stage),
         fused_loss=_fused_loss(config),
         optimizer=str(config.get("optimizer") or _OPTIMIZER),
         objective="dpo" if config.get("rl") in ("dpo", "ipo", "kto", "simpo", "orpo") else "sft",
@@ -140,7 +147,7 @@ def from_stage(stage: Stage, model: Model, rows: Mapping[str, Any] | None = None
         warmup_steps=_warmup_steps(config),
         learning_rate=float(config.get("learning_rate") or 0),
         rows=rows.get("train_rows"),
-        evaluation_rows=MOST_VALIDATION_BLOCKS if _length(config) else rows.get("validation_rows"),
+        evaluation_rows=VALIDATION_BLOCKS if _length(config) else rows.get("validation_rows"),
         row_tokens=rows.get("mean_tokens"),
         evaluation_steps=_every(config, "eval"),
         save_steps=_every(config, "save"),
@@ -192,6 +199,14 @@ def _offload(stage: Stage) -> bool:
     if (stage.config.get("fsdp_config") or {}).get("offload_params"):
         return True
     return bool(stage.config.get("deepspeed")) and "offload_optimizer" in _deepspeed(stage)
+
+
+def _bucket_bytes(stage: Stage) -> int:
+    """DeepSpeed counts a bucket in numbers of the run's precision, DDP in MB."""
+    zero = _deepspeed(stage) if stage.config.get("deepspeed") else {}
+    if "reduce_bucket_size" in zero:
+        return zero["reduce_bucket_size"] * (2 if stage.config.get("bf16") or stage.config.get("fp16") else 4)
+    return int(stage.config.get("ddp_bucket_cap_mb") or 25) * 1_000_000
 
 
 def _blocks(config: Mapping[str, Any]) -> bool:

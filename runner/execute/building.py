@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from runner.estimate import activations
 from runner.estimate.workload import Workload
 from runner.execute import stand_ins
 
@@ -49,7 +50,7 @@ def build(workload: Workload, real: bool = False) -> torch.nn.Module:
     from transformers import AutoModelForCausalLM
 
     stand_ins.register()
-    dtype = DTYPES[workload.precision]
+    dtype = torch.float32 if activations.in_full(workload) else DTYPES[workload.precision]
     # On a GPU SDPA runs the same kernels; on a CPU it would repeat keys and values for every head.
     attention = workload.attention if real or workload.attention == "eager" else stand_ins.ATTENTION
     model = AutoModelForCausalLM.from_config(hf_config(workload), dtype=dtype, attn_implementation=attention)
@@ -65,9 +66,7 @@ def build(workload: Workload, real: bool = False) -> torch.nn.Module:
     else:
         for name, parameter in model.named_parameters():
             parameter.requires_grad = workload.trains(name)
-        if workload.attention != "flash_attention_2" and workload.sharding != "fsdp":
-            # ModelLoader._configure_embedding_dtypes: norms and embeddings go to fp32, and back only for attention
-            # code that cannot take it.
+        if activations.raised(workload):
             _raise(model, lambda name: "norm" in name or "embed_tokens" in name or "lm_head" in name)
     return model.train()
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runner import catalog
+from runner.estimate import forecast, storage
 from runner.execute.probing import Machine
 from runner.plan import Plan
 from runner.recipe.recipe import Recipe
@@ -190,15 +191,12 @@ def disk(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator
 
 
 def needed_gib(recipe: Recipe | None, plan: Plan | None) -> float:
-    """What models and checkpoints take at most, GiB: weights and two optimizer states at the width of the weights, for
-    each kept checkpoint (one more while it is written), and a finished model a stage; packed tokens at 2 bytes."""
-    if recipe is None or plan is None or recipe.scenario != "pipeline":
-        return 0.0
-    parameters = plan.facts["parameters"]
-    width = 2 if recipe.model.master_weights == "bf16" else 4
-    kept = sum(recipe.settings[stage].keep_checkpoints + 1 for stage in _sections(recipe) if stage != "lora")
-    models = len(plan.stages) - 1
-    return (parameters * width * (3 * kept + models) + 2 * plan.facts["tokens_in_all"]) / 2**30
+    """What the whole run writes, GiB, in the figures of `recipe plan`; 0 where nobody knows the model."""
+    try:
+        forecasts = forecast.of(recipe, plan) if recipe and plan else []
+    except KeyError:
+        return 0.0  # an architecture without formulas; `plan` says so
+    return sum(entry.size for entry in storage.everything(plan, forecasts)) / 2**30 if forecasts else 0.0
 
 
 def ports(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[Finding]:

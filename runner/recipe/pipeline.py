@@ -11,8 +11,6 @@ from runner.recipe import architecture, curriculum, gates, pipeline_files
 from runner.recipe.recipe import Recipe
 
 TRAINED = ("pretrain", *curriculum.AFTER)
-# Blocks that an evaluation could look at; more validation text would only cost time at every evaluation.
-MOST_VALIDATION_BLOCKS = 1024
 
 
 def stage_names(recipe: Recipe) -> list[str]:

@@ -41,7 +41,8 @@ def deepspeed(recipe: Recipe, precision: str, max_grad_norm: float) -> dict[str,
         "stage": stage,
         "overlap_comm": True,
         "contiguous_gradients": True,
-        "reduce_bucket_size": recipe.communication.ddp_bucket_mb * 1_000_000,
+        # DeepSpeed counts numbers, which are gradients in the run's precision, and the recipe MB.
+        "reduce_bucket_size": recipe.communication.ddp_bucket_mb * 1_000_000 // (4 if precision == "fp32" else 2),
     }
     if stage == 3:
         zero |= {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from runner import __version__
@@ -179,18 +178,13 @@ def claims(plan: Plan) -> Artifact:
                 "spec": {
                     "accessModes": ["ReadWriteMany" if several else "ReadWriteOnce"],
                     **({"storageClassName": claim["storage_class"]} if claim.get("storage_class") else {}),
-                    "resources": {"requests": {"storage": f"{claim_gib(plan, claim)}Gi"}},
+                    "resources": {"requests": {"storage": f"{plan.claim_gib(claim['name'])}Gi"}},
                 },
             }
         )
         for claim in plan.site.get("claims") or ()
     ]
     return Artifact("claims.yaml", "---\n".join(documents))
-
-
-def claim_gib(plan: Plan, claim: Mapping[str, Any]) -> int:
-    """What a claim is asked for with, in GiB: what the recipe says, else what the estimate says."""
-    return claim.get("size_gib") or plan.claims_gib.get(claim["name"], 50)
 
 
 def kustomization(plan: Plan, files: list[str]) -> Artifact:

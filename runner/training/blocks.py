@@ -8,10 +8,8 @@ import numpy as np
 from torch.utils.data import Dataset
 from transformers import TrainerCallback
 
+from runner.catalog.trainers import VALIDATION_BLOCKS
 from runner.training.settings import BlocksSettings
-
-# Blocks of the validation side that an evaluation looks at.
-VALIDATION_BLOCKS = 1024
 
 
 class TrainBlocks(Dataset):

@@ -11,8 +11,7 @@ import torch
 from torch import nn
 from transformers import ResNetConfig, ResNetForImageClassification
 
-# Basic blocks in each of the four stages: 18 layers with weights, counting the stem and the classifier.
-DEPTHS = {"resnet18": (2, 2, 2, 2)}
+from runner.catalog.trainers import DEPTHS
 
 
 class SmallResNetForImageClassification(ResNetForImageClassification):

@@ -38,17 +38,16 @@ class RecipePlugin(BasePlugin):
         if not torch.cuda.is_available():
             cfg.device_map = None
         settings = run_settings(cfg)
+        # Axolotl 0.19.0 keeps weights in what they are multiplied in, and bf16 rounds small steps away. It has read this
+        # setting when it calls `pre_model_load`. DeepSpeed puts all weights into bf16 and keeps fp32 ones of its own.
+        if settings.master_weights == "fp32" and not cfg.deepspeed:
+            cfg.torch_dtype = torch.float32
         resume.choose(cfg, settings)
         if settings.blocks is None:
             return None
         reached = resume.reached(cfg)
         train, validation, cfg.max_steps = blocks.load(settings.blocks, settings.effective_batch_size, reached)
         return TrainDatasetMeta(train, validation, cfg.max_steps)
-
-    def pre_model_load(self, cfg: DictDefault) -> None:
-        # Axolotl 0.19.0 keeps weights in what they are multiplied in, and bf16 rounds small steps away.
-        if run_settings(cfg).master_weights == "fp32":
-            cfg.torch_dtype = torch.float32
 
     def get_training_args(self, cfg: DictDefault) -> dict[str, Any]:
         return {

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from runner.estimate import measured, storage
-from runner.estimate.forecast import Forecast
+from runner.estimate import storage
+from runner.estimate.forecast import Forecast, basis
 from runner.plan import Plan
 from runner.problem import Problem
 
@@ -22,8 +22,8 @@ def whole(
     """The plan for tools: bytes, seconds and counts."""
     return {
         "name": plan.name,
-        "basis": measured.basis(forecast.stage.machines.gpu for forecast in forecasts),
-        "claims_gib": {claim["name"]: storage.asked(plan, claim["name"]) for claim in plan.site.get("claims") or ()},
+        "basis": basis(forecasts, nodes),
+        "claims_gib": {claim["name"]: plan.claim_gib(claim["name"]) for claim in plan.site.get("claims") or ()},
         "claims_bytes": storage.needs(plan, forecasts),
         "stages": [_stage_json(plan, forecast, nodes, traced.get(forecast.stage.name)) for forecast in forecasts],
         "without_formulas": [

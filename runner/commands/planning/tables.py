@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
+from runner.estimate import activations
 from runner.estimate.forecast import Forecast
 from runner.recipe import units
 
@@ -69,7 +70,10 @@ def comparable(forecast: Forecast) -> Forecast:
     """What the exact trace can be held against: DDP and FSDP as they are, ZeRO and offloading left out."""
     if not _left_out(forecast):
         return forecast
-    return replace(forecast, workload=replace(forecast.workload, sharding="none", offload=False))
+    work = forecast.workload
+    # Whole on one GPU, and in the numbers that the split ones have.
+    alone = replace(work, sharding="none", offload=False, fp32_weights=activations.in_full(work))
+    return replace(forecast, workload=alone)
 
 
 def _left_out(forecast: Forecast) -> bool:

@@ -1,4 +1,4 @@
-"""How a plan looks: tables for people, JSON for tools. No figure is made here."""
+"""The plan as text: a table for each stage, then the claims and what the figures rest on. No figure is made here."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from rich.table import Table
 
 from runner.commands.options import say
 from runner.commands.planning.tables import exact, scaling
-from runner.estimate import measured, state, steps, storage
-from runner.estimate.forecast import MOST_TRIED, Forecast
+from runner.estimate import state, steps, storage
+from runner.estimate.forecast import MOST_TRIED, Forecast, basis
 from runner.estimate.memory import EVALUATION
 from runner.estimate.resnet import Images
 from runner.plan import Plan
@@ -49,7 +49,7 @@ def show(plan: Plan, forecasts: list[Forecast], nodes: list[int], traced: dict[s
     for stage in plan.stages:
         if stage.name not in planned:
             say(
-                f"Stage `{stage.name}` trains nothing; how long it takes depends on processors and network, and is not reckoned."
+                f"Stage `{stage.name}` trains nothing; how long it takes depends on processors and network, and is not estimated."
             )
     for entry in storage.before_training(plan):
         say(f"Before training: {entry.what}, {entry.size / 1e9:,.0f} GB in {entry.folder}")
@@ -58,7 +58,7 @@ def show(plan: Plan, forecasts: list[Forecast], nodes: list[int], traced: dict[s
     if plan.site.get("claims"):
         say(_claims(plan, forecasts))
     if forecasts:
-        say(measured.basis(forecast.stage.machines.gpu for forecast in forecasts))
+        say(basis(forecasts, nodes))
 
 
 def _sum(forecasts: list[Forecast]) -> str:
@@ -83,7 +83,7 @@ def _claims(plan: Plan, forecasts: list[Forecast]) -> str:
     lines = ["Claims:"]
     for name, need in storage.needs(plan, forecasts).items():
         stated = next(claim for claim in plan.site["claims"] if claim["name"] == name).get("size_gib")
-        asked = f"the recipe asks for {stated} GiB" if stated else f"asked for: {storage.asked(plan, name)} GiB"
+        asked = f"the recipe asks for {stated} GiB" if stated else f"asked for: {plan.claim_gib(name)} GiB"
         lines.append(f"  {name}: {units.gib(need)} will be written; {asked}")
     return "\n".join(lines)
 
@@ -177,11 +177,15 @@ _SHARED = {
 def _disk(forecast: Forecast, plan: Plan) -> Iterator[tuple[str, str]]:
     machines, parts = forecast.stage.machines, storage.host(forecast)
     shown = ", ".join(f"{name} {size / 2**30:.1f}" for name, size in parts.items())
-    yield "main memory, each pod", f"{units.gib(sum(parts.values()))} of {machines.memory_gib} GiB ({shown})"
+    yield (
+        f"main memory, each {storage.machine(plan)}",
+        f"{units.gib(sum(parts.values()))} of {machines.memory_gib} GiB ({shown})",
+    )
     for entry in storage.disk(forecast, plan):
         claim = storage.claim_of(entry.folder, plan)
-        size = storage.asked(plan, claim["name"]) if claim else None
-        where = f"claim {claim['name']}, {size} GiB" if claim else f"{entry.folder}, on no claim"
+        size = plan.claim_gib(claim["name"]) if claim else None
+        elsewhere = f"{entry.folder}, on no claim" if plan.site else entry.folder
+        where = f"claim {claim['name']}, {size} GiB" if claim else elsewhere
         yield f"disk: {entry.what}", f"{entry.size / 1e9:8.2f} GB   {where}"
 
 

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from runner import catalog
+from runner.catalog.trainers import VALIDATION_BLOCKS
 from runner.execute.data import blocks, tokenizers
 from runner.problem import Stop
-from runner.recipe.pipeline import MOST_VALIDATION_BLOCKS
 
 END_OF_TEXT = "<|endoftext|>"
 
@@ -73,7 +73,7 @@ def pack(
         for side, (first, last) in home.items():
             chosen = (text for text in texts() if first <= _place(text, seed) < last)
             file = NpyBlocks(out / f"{side}-{length}.npy", length, dtype)
-            most = MOST_VALIDATION_BLOCKS if side == "validation" else None
+            most = VALIDATION_BLOCKS if side == "validation" else None
             counts = file.write(blocks.tokenise(chosen, encode, end), most)
             report[f"{side}-{length}"] = asdict(counts) | {"dropped": counts.dropped}
             if not counts.blocks:

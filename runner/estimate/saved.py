@@ -1,0 +1,27 @@
+"""What a language model takes on disk: its weights, and a checkpoint to go on from. Bytes."""
+
+from __future__ import annotations
+
+from runner.estimate import parameters, state
+from runner.estimate.activations import FULL, in_full, widths
+from runner.estimate.workload import Workload
+
+
+def whole(workload: Workload) -> int:
+    """The whole model as it is loaded: a number is as wide as it is held."""
+    return (FULL if in_full(workload) else widths(workload).linear) * parameters.total(workload.model)
+
+
+def weights(workload: Workload) -> int:
+    """What is trained, as it is saved: the adapter alone, or the whole model. FSDP saves what it trains in fp32
+    (accelerate 1.13.0 raises it)."""
+    if workload.adapter:
+        return state.adapter_bytes(workload)
+    return FULL * parameters.total(workload.model) if workload.sharding == "fsdp" else whole(workload)
+
+
+def checkpoint(workload: Workload) -> int:
+    """Weights, and the optimizer's state from all GPUs that share it, or from main memory."""
+    shards = workload.machines.world_size if workload.sharding not in ("none", "ddp") else 1
+    optimizer = state.held(workload).optimizer * shards
+    return weights(workload) + (12 * parameters.trainable(workload) if workload.offload else optimizer)
