@@ -53,7 +53,7 @@ def meet(file: str, rank: int, address: str, port: int, gpus: str, total: int) -
     cpu = os.environ.get("ACCELERATE_USE_CPU") == "true"
     if not cpu:
         _gpus_are_here(gpus, mine)
-    hello = Hello(rank, mine, recipe.fingerprint, comparable_versions())
+    hello = Hello(rank, mine, total, recipe.fingerprint, comparable_versions())
     patience_s = recipe.nodes.wait_minutes * 60
     if rank != 0:
         meeting.join(hello, address, port, patience_s, _tell)
