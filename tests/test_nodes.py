@@ -20,6 +20,7 @@ from runner import catalog
 from runner.emit import emit
 from runner.execute import meeting, node, twin
 from runner.execute.meeting import Hello
+from runner.execute.tokenised import forget_older
 from runner.files import write_all
 from runner.problem import Stop
 from runner.recipe.changes import from_options
@@ -261,6 +262,20 @@ def test_whoever_only_knocks_is_no_machine():
         main.ready()
         other.join(20)
     assert found == [2, 2]
+
+
+def test_rows_tokenised_from_other_data_are_forgotten(tmp_path):
+    """Axolotl 0.19.0 would find them again by the path of the data, which has not changed."""
+    data, tokenised = tmp_path / "train.parquet", tmp_path / "scratch" / "tokenised"
+    config = {"datasets": [{"path": str(data)}], "dataset_prepared_path": str(tokenised)}
+    data.write_bytes(b"one")
+    forget_older(config)
+    tokenised.mkdir()
+    forget_older(config)
+    assert tokenised.is_dir()
+    data.write_bytes(b"two, of another length")
+    forget_older(config)
+    assert not tokenised.exists()
 
 
 def test_a_results_folder_that_is_not_shared_is_named(tmp_path, monkeypatch):

@@ -150,7 +150,10 @@ def join(hello: Hello, address: str, port: int, patience_s: float, tell: Tell) -
         for expected in ("accepted", "ready"):
             answer = _receive(connection)
             if not isinstance(answer, dict):
-                raise Stop("The main machine has stopped.", "Its own output says why.")
+                raise Stop(
+                    "The main machine has stopped, or goes on without this one.",
+                    f"Its own output says why. It goes on where another machine has come as machine {hello.rank}.",
+                )
             if problems := answer.get("refused"):
                 raise Stop("The machines cannot train together:\n" + "\n".join(f"  {problem}" for problem in problems))
             if not answer.get(expected):

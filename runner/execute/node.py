@@ -12,10 +12,12 @@ import time
 from pathlib import Path
 
 import click
+import yaml
 
 from runner.execute import meeting, runs, training
 from runner.execute.data import prepare
 from runner.execute.meeting import Hello, Tell
+from runner.execute.tokenised import forget_older
 from runner.files import write_text
 from runner.plan import Place
 from runner.problem import Stop
@@ -24,7 +26,7 @@ from runner.recipe import reading
 from runner.recipe.changes import Change
 from runner.recipe.check import judge
 from runner.recipe.recipe import Recipe
-from runner.scenarios import translate
+from runner.scenarios import axolotl, translate
 from runner.targets import nodes
 from runner.training.versions import versions
 
@@ -58,6 +60,7 @@ def meet(file: str, rank: int, address: str, port: int, gpus: str, total: int) -
     if rank != 0:
         meeting.join(hello, address, port, patience_s, _tell)
         _shared(recipe, rank)
+        _forget_older(recipe)
         return
     with meeting.Main(hello, recipe.machines.nodes, port, patience_s, _tell) as main:
         counts = main.gather()
@@ -66,6 +69,7 @@ def meet(file: str, rank: int, address: str, port: int, gpus: str, total: int) -
         except Stop as stop:
             main.refuse(stop.text)
             raise
+        _forget_older(recipe)
         main.ready()
 
 
@@ -155,6 +159,12 @@ def on_these(recipe: Recipe, counts: list[int], tell: Tell) -> Recipe:
     for change in made:
         tell(f"  {change}")
     return changed
+
+
+def _forget_older(recipe: Recipe) -> None:
+    """Each machine keeps tokenised rows of its own, by the config that the main one wrote for all."""
+    config = Path(nodes.place(recipe).config_dir) / axolotl.CONFIG_FILE
+    forget_older(yaml.safe_load(config.read_text(encoding="utf-8")))
 
 
 def _shared(recipe: Recipe, rank: int) -> None:
