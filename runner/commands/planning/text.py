@@ -100,7 +100,8 @@ def _model(forecast: Forecast) -> Iterator[tuple[str, str]]:
     else:
         yield "parameters", f"{total:,}, {trained:,} of them trained ({trained / total:.2%})"
     machines = forecast.stage.machines
-    yield "on", f"{machines.nodes} × {machines.gpus_per_node} {forecast.gpu.title if forecast.gpu else machines.gpu}"
+    gpus = " + ".join(map(str, machines.uneven)) or f"{machines.nodes} × {machines.gpus_per_node}"
+    yield "on", f"{gpus} {forecast.gpu.title if forecast.gpu else machines.gpu}"
 
 
 def _memory(forecast: Forecast) -> Iterator[tuple[str, str]]:
@@ -177,11 +178,14 @@ _SHARED = {
 def _disk(forecast: Forecast, plan: Plan) -> Iterator[tuple[str, str]]:
     machines, parts = forecast.stage.machines, storage.host(forecast)
     shown = ", ".join(f"{name} {size / 2**30:.1f}" for name, size in parts.items())
-    yield "main memory, each pod", f"{units.gib(sum(parts.values()))} of {machines.memory_gib} GiB ({shown})"
+    each = "main memory, each pod" if plan.site else "main memory, each machine"
+    yield each, f"{units.gib(sum(parts.values()))} of {machines.memory_gib} GiB ({shown})"
     for entry in storage.disk(forecast, plan):
         claim = storage.claim_of(entry.folder, plan)
         size = storage.asked(plan, claim["name"]) if claim else None
-        where = f"claim {claim['name']}, {size} GiB" if claim else f"{entry.folder}, on no claim"
+        where = (
+            f"claim {claim['name']}, {size} GiB" if claim else f"{entry.folder}{', on no claim' if plan.site else ''}"
+        )
         yield f"disk: {entry.what}", f"{entry.size / 1e9:8.2f} GB   {where}"
 
 
