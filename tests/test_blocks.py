@@ -295,6 +295,14 @@ def test_too_little_text_for_validation_says_how_to_give_more(tokenizer, tmp_pat
     )
 
 
+def test_a_twins_tokenizer_learns_from_a_long_word_in_parts(tmp_path):
+    """From one of a million characters it would learn for hours."""
+    words = twin.tokenizer(["l" * 5000], tmp_path, None, catalog.chat_template("chatml"))
+    # And the space before it.
+    assert max(map(len, words.get_vocab())) <= twin.LONGEST_WORD + 1
+    assert words.decode(words("l" * 5000)["input_ids"]) == "l" * 5000
+
+
 def test_the_report_says_when_the_intervals_do_not_fit_the_text(tokenizer, tmp_path):
     report = plain_text.prepare(
         wanted(warmup_steps=500, eval_steps=500, validation_share=0.3), tmp_path, tokenizer_for=lambda texts: tokenizer

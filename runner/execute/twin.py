@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ WIDTH = 64
 # reach ±6, and of a few hundred words an adapter can make some likely.
 FIXED_HEAD_SCALE = 5.0
 FIXED_HEAD_VOCABULARY = 320
+# The tokenizer learns from longer words in parts of so many characters.
+LONGEST_WORD = 200
 
 
 def geometry(model: Model, layers: int, vocabulary: int) -> dict[str, Any]:
@@ -92,7 +95,9 @@ def tokenizer(
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    words.train_from_iterator(texts, trainer)
+    # Learning from a word takes time with the square of its length: hours for one of a million characters.
+    parted = (re.sub(rf"(\S{{{LONGEST_WORD}}})", r"\1 ", text) for text in texts)
+    words.train_from_iterator(parted, trainer)
     fast = PreTrainedTokenizerFast(tokenizer_object=words, chat_template=jinja(template), **special)
     fast.save_pretrained(str(folder))
     return AutoTokenizer.from_pretrained(str(folder))
