@@ -7,7 +7,15 @@ import os
 import warnings
 
 # What each says at import or load that no user can act on: kernels for other GPUs, deprecations of its own code.
-_CHATTY = ("torchao", "torch.utils._pytree", "DeepSpeed", "transformers", "datasets", "huggingface_hub")
+_CHATTY = (
+    "torchao",
+    "torch.utils._pytree",
+    "DeepSpeed",
+    "transformers",
+    "datasets",
+    "huggingface_hub",
+    "bitsandbytes.backends.cpu.ops",
+)
 
 
 def hush() -> None:
@@ -20,7 +28,9 @@ def hush() -> None:
     for name in _CHATTY:
         # A filter, because DeepSpeed sets its own level when it is imported.
         logging.getLogger(name).addFilter(_errors_only)
-    warnings.filterwarnings("ignore", module=r"(torch|torchao|transformers|datasets|huggingface_hub)(\.|$)")
+    warnings.filterwarnings(
+        "ignore", module=r"(torch|torchao|transformers|datasets|huggingface_hub|bitsandbytes)(\.|$)"
+    )
 
 
 def _errors_only(record: logging.LogRecord) -> bool:

@@ -6,6 +6,7 @@ import json
 import sys
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -226,14 +227,15 @@ def test_without_validation_data_there_is_no_validation_file(tokenizer, tmp_path
 def test_rows_without_text_are_counted_and_bad_lines_are_named(tokenizer, tmp_path):
     file = tmp_path / "d.jsonl"
     good = [json.dumps({"text": text}) for text in DOCUMENTS]
-    file.write_text("\n".join([*good, '{"text": ""}', '{"other": 1}', "{broken"]))
+    file.write_text("\n".join([*good, '{"text": ""}', '{"other": 1}', '{"text": [1]}', "{broken"]))
     report = plain_text.prepare(wanted(path=str(file)), tmp_path / "out", tokenizer_for=lambda texts: tokenizer)
     assert report.skipped == {
         "the text is empty": 1,
         "no column `text`; there are `other`": 1,
+        "column `text` holds something else than text": 1,
         "not a row, named by line below": 1,
     }
-    assert report.bad_lines[0][0] == len(DOCUMENTS) + 3
+    assert report.bad_lines[0][0] == len(DOCUMENTS) + 4
 
 
 def test_preparing_again_changes_nothing_and_another_length_changes_all(tokenizer, tmp_path):
@@ -257,6 +259,48 @@ def test_too_little_text_says_how_much_there_is(tokenizer, tmp_path):
         f"The training text has {tokens} tokens, too few for one block of 64.\n"
         "Give more text, or lower `model.sequence_len`."
     )
+
+
+def test_where_no_text_is_left_the_reasons_are_shown(tokenizer, tmp_path):
+    file = tmp_path / "d.jsonl"
+    file.write_text('{"text": ["a list"]}\n' + '{"text": "broken \\ud83d"}\n')
+    with pytest.raises(Stop) as stop:
+        plain_text.prepare(wanted(path=str(file)), tmp_path / "out", tokenizer_for=lambda texts: tokenizer)
+    assert stop.value.text == (
+        "The training text has 0 tokens, too few for one block of 64.\n"
+        "  skipped                      1   column `text` holds something else than text\n"
+        "  skipped                      1   not a row, named by line below\n"
+        "    line 2: half a character in it, an escape such as \\ud83d without its other half\n"
+        "Give more text, or lower `model.sequence_len`."
+    )
+
+
+def test_a_parquet_file_of_no_rows_has_too_little_text(tokenizer, tmp_path):
+    file = tmp_path / "d.parquet"
+    parquet.write_table(pa.table({"text": pa.array([], pa.string())}), file)
+    with pytest.raises(Stop, match="The training text has 0 tokens"):
+        plain_text.prepare(wanted(path=str(file)), tmp_path / "out", tokenizer_for=lambda texts: tokenizer)
+
+
+def test_too_little_text_for_validation_says_how_to_give_more(tokenizer, tmp_path):
+    file = tmp_path / "d.txt"
+    file.write_text("\n\n".join(["The same words each time. " * 20] * 5))
+    with pytest.raises(Stop) as stop:
+        plain_text.prepare(
+            wanted(path=str(file), validation_share=0.001), tmp_path / "out", tokenizer_for=lambda texts: tokenizer
+        )
+    assert stop.value.text == (
+        "The validation text has 0 tokens, too few for one block of 64.\n"
+        "Give more text, raise `data.validation_share`, or lower `model.sequence_len`."
+    )
+
+
+def test_a_tokenizer_learns_from_a_long_word_in_parts(tmp_path):
+    """From one of a million characters it would learn for hours."""
+    words = tokenizers.train(["l" * 5000], tmp_path, None, catalog.chat_template("chatml"), 1024)
+    # And the space before it.
+    assert max(map(len, words.get_vocab())) <= tokenizers.LONGEST_WORD + 1
+    assert words.decode(words("l" * 5000)["input_ids"]) == "l" * 5000
 
 
 def test_the_report_says_when_the_intervals_do_not_fit_the_text(tokenizer, tmp_path):

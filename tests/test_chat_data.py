@@ -125,6 +125,21 @@ def test_a_bad_line_is_named_by_its_number_and_kept_out(tmp_path):
     assert "line 5: no column 'question'" in said
 
 
+@pytest.mark.parametrize("ending", ["jsonl", "json"])
+def test_half_a_character_is_a_bad_line(tmp_path, ending):
+    """JSON allows the escape of half a character; no tokenizer takes it, and no file can be written with it."""
+    path = tmp_path / f"rows.{ending}"
+    lines = [json.dumps(row) for row in ROWS]
+    lines[1:1] = [
+        json.dumps(ROWS[0] | {"question": "How \ud83d?"}),
+        json.dumps(ROWS[0] | {"question": "How \U0001f600?"}),
+    ]
+    path.write_text("\n".join(lines) if ending == "jsonl" else f"[{','.join(lines)}]")
+    report = prepare(wanted(path), tmp_path / "out")
+    assert report.bad_lines == [(2, "half a character in it, an escape such as \\ud83d without its other half")]
+    assert report.distinct == 5
+
+
 def test_a_bad_csv_line_is_named_by_its_number(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text('topic,question,answer\nA,"one\ntwo",x\nB,only two\nC,three,y\nD,four,z\n')

@@ -243,6 +243,52 @@ def test_what_is_no_image_is_named_and_duplicates_go(tmp_path):
     assert report.train_rows + report.validation_rows == 30
 
 
+def test_nothing_in_a_folder_of_images_goes_without_a_word(tmp_path):
+    images, _ = shapes.pictures(per_class=2)
+    for index, name in enumerate(
+        ["train/cat/a.png", "train/cat/b.png", "train/dog/a.png", "train/dog/b.png", "val/cat/a.png", "test/dog/a.PNG"]
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(shapes.png(images[index]))
+    for name in ("train/loose.png", "train/cat/c.tif", "train/dog/more/d.png", "train/dog/e.png", "test/fox/a.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"no image")
+    (tmp_path / "README.md").write_text("About these images.", encoding="utf-8")
+    report = prepare(wanted(tmp_path, classes=2), tmp_path / "out")
+    assert [reason for _, reason in report.bad_lines] == [
+        "train/loose.png: in no folder of a class",
+        "train/cat/c.tif: its name does not end in .bmp, .gif, .jpeg, .jpg, .png, .webp",
+        "train/dog/e.png: not an image that can be opened",
+        "train/dog/more: a folder, and images lie in the folder of their class itself",
+        "test/fox/a.png: its class has no folder in `train`",
+    ]
+    assert (report.rows_in, report.train_rows + report.validation_rows, report.test_rows) == (11, 5, 1)
+    assert (
+        "validation images            2   the same share of each class, drawn from all that is not test"
+        in report.lines()
+    )
+
+
+def test_of_several_files_a_bad_image_names_its_own(tmp_path):
+    images, labels = shapes.pictures(per_class=2)
+    for name in ("a", "b"):
+        shapes.write(tmp_path / f"{name}.parquet", images, labels + 2 * (name == "b"))
+    report = prepare(wanted(tmp_path, classes=10), tmp_path / "out")
+    assert report.bad_lines[0][1] == "b.parquet: its class is 10, and 10 classes are numbered 0 to 9"
+
+
+def test_a_folder_in_a_folder_is_named(tmp_path):
+    """What `hf download uoft-cs/cifar10` leaves."""
+    shapes.write(tmp_path / "plain_text" / "train.parquet", *shapes.pictures(per_class=2))
+    with pytest.raises(Stop) as stop:
+        prepare(wanted(tmp_path), tmp_path / "out")
+    assert stop.value.text == (
+        f"`{tmp_path}` holds no images that can be read.\n"
+        f"Its only folder is `plain_text`; where the images lie below that, name `{tmp_path}/plain_text`. It may hold "
+        "CIFAR-10's binary version (*.bin), Parquet files, or one folder of images for each class."
+    )
+
+
 def test_images_of_another_size_are_scaled(tmp_path):
     images, labels = shapes.pictures(per_class=2)
     shapes.write(tmp_path / "a.parquet", images, labels)
@@ -320,6 +366,15 @@ def test_a_column_that_local_images_do_not_have_is_named():
         load(RECIPE, from_options(["data.hub=", f"data.path={shapes.FILE}", "data.image_column=image"]))
     assert "`image_column` names the column `image`, which" in stop.value.text
     assert "Did you mean `img`? Its columns are `img` and `label`." in stop.value.text
+
+
+def test_a_file_of_another_kind_is_no_file_of_images():
+    with pytest.raises(Stop) as stop:
+        load(RECIPE, from_options(["data.hub=", f"data.path={ROOT / 'README.md'}"]))
+    assert stop.value.text == (
+        f"--set data.path={ROOT / 'README.md'}: `{ROOT / 'README.md'}` is no file of images.\n"
+        "Name a Parquet file, or a folder with CIFAR-10's binary files, Parquet files, or a folder of images for each class."
+    )
 
 
 def test_rendering_a_placeholder_for_the_commit_says_so(recipe_command, tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from runner import catalog
+from runner.execute import merging
 from runner.plan import Place
 from runner.problem import Stop
 from runner.recipe.changes import from_options
@@ -266,6 +268,42 @@ def test_merging_what_is_no_adapter_is_refused_in_plain_words(recipe_command, tm
     done = recipe_command("merge", ROOT / "recipes" / "survival.yaml", "--run", tmp_path)
     assert done.returncode == 1
     assert "there is nothing to merge" in done.stderr
+    assert "Its model is in `best_model/` of the run." in done.stderr
+    done = recipe_command("merge", ROOT / "recipes" / "resnet.yaml")
+    assert done.returncode == 1 and "Its model is in `best_model.pth` of the run." in done.stderr
+    done = recipe_command("merge", ROOT / "recipes" / "seven-b.yaml")
+    assert done.returncode == 1 and "To merge again, name `lora/lora_adapter` of the run" in done.stderr
+
+
+def test_merging_writes_over_neither_the_adapter_nor_its_base(tmp_path):
+    base, adapter = tmp_path / "base", tmp_path / "adapter"
+    for folder in (base, adapter):
+        folder.mkdir()
+        (folder / "config.json").write_text("{}", encoding="utf-8")
+    (adapter / "adapter_model.safetensors").write_bytes(b"weights")
+    facts = json.dumps({"base_model_name_or_path": str(base)})
+    (adapter / "adapter_config.json").write_text(facts, encoding="utf-8")
+    for out, kind in ((adapter, "adapter itself"), (base, "adapter's base model")):
+        with pytest.raises(Stop) as stop:
+            merging.folder(adapter, out)
+        assert stop.value.text == f"`{out}` holds the {kind}, which would be lost.\nName another folder with `--out`."
+    assert (adapter / "adapter_model.safetensors").read_bytes() == b"weights"
+
+
+def test_a_broken_adapter_is_no_bug_of_ours(rehearsed, recipe_command, tmp_path):
+    run, _ = rehearsed
+    shutil.copytree(run / "lora_adapter", tmp_path / "broken")
+    (tmp_path / "broken" / "adapter_model.safetensors").write_bytes(b"half a file")
+    done = recipe_command("merge", tmp_path / "broken")
+    assert done.returncode == 1
+    assert f"The adapter in `{tmp_path}/broken` cannot be merged: " in done.stderr
+    assert (
+        "Check the base model that its adapter_config.json names, that all of the adapter's files are whole"
+        in done.stderr
+    )
+    done = recipe_command("merge", tmp_path / "broken", "--run", run)
+    assert done.returncode == 2
+    assert done.stderr == "`--set` and `--run` go with a recipe, and this is an adapter.\nLeave them out.\n"
 
 
 def test_another_model_and_four_bits_are_one_line_each(tmp_path):

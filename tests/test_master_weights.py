@@ -8,6 +8,7 @@ import yaml
 from runner import catalog
 from runner.estimate import forecast
 from runner.execute import twin
+from runner.execute.data import tokenizers
 from runner.recipe.changes import from_options
 from runner.recipe.check import load
 from runner.scenarios import translate
@@ -47,7 +48,7 @@ def test_the_layers_are_built_in_the_master_weights(options, dtype, tmp_path, mo
 
     recipe, plan = plan_of(*options)
     documents = (ROOT / "recipes" / "data" / "gemma-sample.txt").read_text("utf-8").split("\n\n")
-    twin.tokenizer(documents, tmp_path, recipe.model_facts, catalog.chat_template("chatml"))
+    tokenizers.train(documents, tmp_path, recipe.model_facts, catalog.chat_template("chatml"), twin.VOCABULARY)
     twin.build(recipe.model_facts, layers=2, seed=1, folder=tmp_path)
     (stage,) = [stage for stage in plan.stages if stage.name == "sft"]
     text = next(file.text for file in stage.files if file.path == stage.config_file)

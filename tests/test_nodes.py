@@ -22,6 +22,7 @@ from runner.emit import emit
 from runner.execute import meeting, node, twin
 from runner.execute.data import tokenizers
 from runner.execute.meeting import Hello
+from runner.execute.tokenised import forget_older
 from runner.files import write_all
 from runner.problem import Stop
 from runner.recipe.changes import from_options
@@ -173,8 +174,21 @@ def test_a_script_names_the_missing_python(tmp_path):
     assert process.returncode == 2
 
 
+def test_a_script_refuses_a_python_without_the_packages(tmp_path):
+    """Another Python of the machine's own, without what is installed here."""
+    (tmp_path / "python").write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n', encoding="utf-8")
+    (tmp_path / "python").chmod(0o755)
+    for script in scripts(tmp_path, f"nodes.output_dir={tmp_path}/out", f"nodes.python={tmp_path}/python"):
+        process = start(script, MAIN_NODE_IP="127.0.0.1")
+        assert finish(process, 30) == (
+            f"{script.name}: {tmp_path}/python on this machine does not have recipe-runner with its extra 'train'; install "
+            "it there, or change nodes.python in the recipe.\n"
+        )
+        assert process.returncode == 2
+
+
 def hello(rank=0, **facts) -> Hello:
-    return Hello(**{"rank": rank, "gpus": 2, "fingerprint": "aa", "versions": {"torch": "2.13.0"}} | facts)
+    return Hello(**{"rank": rank, "gpus": 2, "total": 4, "fingerprint": "aa", "versions": {"torch": "2.13.0"}} | facts)
 
 
 def meet(*others: Hello, nodes: int, patience_s: float = 20):
@@ -215,6 +229,7 @@ def test_equal_machines_meet_in_any_order_and_with_any_number_of_gpus():
         ({"fingerprint": "bb"}, "machine 1 has another recipe (bb) than machine 0 (aa); copy the folder of scripts anew to both"),
         ({"versions": {"torch": "2.12.0"}}, "machine 1 has torch 2.12.0, and machine 0 has 2.13.0; install the same"),
         ({"versions": {}}, "machine 1 has torch none, and machine 0 has 2.13.0; install the same"),
+        ({"total": 6}, "machine 1 has TOTAL_GPUS 6, and machine 0 has 4; give every machine the same"),
         ({"rank": 0}, "a second machine says that it is machine 0; start each script once"),
     ],
 )  # fmt: skip
@@ -278,6 +293,20 @@ def test_whoever_only_knocks_is_no_machine():
         main.ready()
         other.join(20)
     assert found == [2, 2]
+
+
+def test_rows_tokenised_from_other_data_are_forgotten(tmp_path):
+    """Axolotl 0.19.0 would find them again by the path of the data, which has not changed."""
+    data, tokenised = tmp_path / "train.parquet", tmp_path / "scratch" / "tokenised"
+    config = {"datasets": [{"path": str(data)}], "dataset_prepared_path": str(tokenised)}
+    data.write_bytes(b"one")
+    forget_older(config)
+    tokenised.mkdir()
+    forget_older(config)
+    assert tokenised.is_dir()
+    data.write_bytes(b"two, of another length")
+    forget_older(config)
+    assert not tokenised.exists()
 
 
 def test_a_results_folder_that_is_not_shared_is_named(tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -139,6 +140,18 @@ def only(path, *sets):
     recipe, _, _ = load(path, from_options(sets))
     (found,) = forecast.of(recipe, translate(recipe, place(recipe)))
     return recipe, found
+
+
+def test_plain_machines_are_shown_as_they_are(recipe_command):
+    machines = '[{"address": "10.0.0.1", "gpus": [0, 1]}, {"address": "10.0.0.2", "gpus": [0, 1, 2, 3]}]'
+    sets = (f"nodes.machines={machines}", "machines.gpus_per_node=4", "train.effective_batch_size=192")
+    shown = recipe_command("plan", GEMMA, *(part for change in sets for part in ("--set", change))).stdout
+    assert 'nodes.machines: [{"address": "<MAIN_NODE_IP>", "gpus": [2, 3]}, {"address... → ' in shown
+    rows = dict(re.findall(r"│ (\S.*?) +│ +(.*?) +│", shown))
+    assert rows["on"] == "2 + 4 NVIDIA A40 48 GB"
+    assert "main memory, each machine" in rows and "main memory, each pod" not in rows
+    assert rows["disk: model download"] == "0.54 GB   ~/.cache/huggingface of each machine"
+    assert rows["disk: prepared data"] == "0.07 GB   /shared/models/gemma/data"
 
 
 def test_where_evaluation_takes_most_the_plan_says_so_and_offers_its_own_batch(recipe_command):

@@ -25,6 +25,8 @@ def merge(path: str, sets: tuple[str, ...], run_dir: str | None, out: str | None
     from runner.execute import merging
 
     if (Path(path) / "adapter_config.json").is_file():
+        if sets or run_dir:
+            raise Stop("`--set` and `--run` go with a recipe, and this is an adapter.", "Leave them out.", code=2)
         written = merging.folder(Path(path), Path(out) if out else None)
     elif Path(path).is_dir():
         raise Stop(

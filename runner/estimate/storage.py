@@ -46,7 +46,9 @@ def disk(forecast: Forecast, plan: Plan) -> list[Disk]:
 
 
 def _hub(plan: Plan) -> str:
-    """Where the hub's files lie in a pod (see `targets.podspec.writable`)."""
+    """Where the hub's files lie in a pod (see `targets.podspec.writable`), or on a plain machine."""
+    if not plan.site:
+        return "~/.cache/huggingface of each machine"
     claims = plan.site.get("claims") or ()
     return f"{claims[0]['mount'].rstrip('/')}/huggingface" if claims else "/tmp/home"
 

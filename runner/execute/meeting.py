@@ -26,17 +26,20 @@ TELL_EVERY_S = 15.0
 
 @dataclass(frozen=True)
 class Hello:
-    """Who a machine is. rank: its number; gpus: how many it uses; fingerprint: of its recipe; versions: of its packages."""
+    """Who a machine is. rank: its number; gpus: how many it uses; total: how many all are to use; fingerprint: of its
+    recipe; versions: of its packages."""
 
     rank: int
     gpus: int
+    total: int
     fingerprint: str
     versions: Mapping[str, str]
 
     @staticmethod
     def read(value: Any) -> Hello | None:
         try:
-            return Hello(int(value["rank"]), int(value["gpus"]), str(value["fingerprint"]), dict(value["versions"]))
+            counts = (int(value[name]) for name in ("rank", "gpus", "total"))
+            return Hello(*counts, str(value["fingerprint"]), dict(value["versions"]))
         except (KeyError, TypeError, ValueError):
             return None
 
@@ -47,6 +50,10 @@ def differences(main: Hello, other: Hello) -> list[str]:
     if main.fingerprint != other.fingerprint:
         found.append(
             f"machine {other.rank} has another recipe ({other.fingerprint}) than machine 0 ({main.fingerprint}); copy the folder of scripts anew to both"
+        )
+    if main.total != other.total:
+        found.append(
+            f"machine {other.rank} has TOTAL_GPUS {other.total}, and machine 0 has {main.total}; give every machine the same"
         )
     for package in sorted({*main.versions, *other.versions}):
         here, there = (hello.versions.get(package, "none") for hello in (main, other))
@@ -165,7 +172,10 @@ def join(hello: Hello, address: str, port: int, patience_s: float, tell: Tell) -
             while isinstance(answer := _receive(connection), dict) and answer.get("waiting"):
                 continue
             if not isinstance(answer, dict):
-                raise Stop("The main machine has stopped.", "Its own output says why.")
+                raise Stop(
+                    "The main machine has stopped, or goes on without this one.",
+                    f"Its own output says why. It goes on where another machine has come as machine {hello.rank}.",
+                )
             if problems := answer.get("refused"):
                 raise Stop("The machines cannot train together:\n" + "\n".join(f"  {problem}" for problem in problems))
             if not answer.get(expected):

@@ -12,10 +12,12 @@ import time
 from pathlib import Path
 
 import click
+import yaml
 
 from runner.execute import meeting, runs, training
 from runner.execute.data import prepare
 from runner.execute.meeting import Hello, Tell
+from runner.execute.tokenised import forget_older
 from runner.files import write_text
 from runner.plan import Place
 from runner.problem import Stop
@@ -23,7 +25,7 @@ from runner.recipe import reading
 from runner.recipe.changes import Change
 from runner.recipe.check import changed, valid
 from runner.recipe.recipe import Recipe
-from runner.scenarios import translate
+from runner.scenarios import axolotl, translate
 from runner.targets import nodes
 from runner.training.versions import versions
 
@@ -53,11 +55,12 @@ def meet(file: str, rank: int, address: str, port: int, gpus: str, total: int) -
     cpu = os.environ.get("ACCELERATE_USE_CPU") == "true"
     if not cpu:
         _gpus_are_here(gpus, mine)
-    hello = Hello(rank, mine, recipe.fingerprint, comparable_versions())
+    hello = Hello(rank, mine, total, recipe.fingerprint, comparable_versions())
     patience_s = recipe.nodes.wait_minutes * 60
     if rank != 0:
         meeting.join(hello, address, port, patience_s, _tell)
         _shared(recipe, rank)
+        _forget_older(recipe)
         return
     with meeting.Main(hello, recipe.machines.nodes, port, patience_s, _tell) as main:
         counts = main.gather()
@@ -67,6 +70,7 @@ def meet(file: str, rank: int, address: str, port: int, gpus: str, total: int) -
         except Stop as stop:
             main.refuse(stop.text)
             raise
+        _forget_older(recipe)
         main.ready()
 
 
@@ -145,6 +149,12 @@ def on_these(recipe: Recipe, counts: list[int], tell: Tell) -> Recipe:
     for change in made:
         tell(f"  {change}")
     return recipe
+
+
+def _forget_older(recipe: Recipe) -> None:
+    """Each machine keeps tokenised rows of its own, by the config that the main one wrote for all."""
+    config = Path(nodes.place(recipe).config_dir) / axolotl.CONFIG_FILE
+    forget_older(yaml.safe_load(config.read_text(encoding="utf-8")))
 
 
 def _shared(recipe: Recipe, rank: int) -> None:

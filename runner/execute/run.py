@@ -120,11 +120,11 @@ def base_tokenizer(recipe: Recipe):
         from transformers import AutoTokenizer
 
         options: dict[str, Any] = {"trust_remote_code": recipe.model.trust_remote_code}
-        if not Path(recipe.model.base).is_dir():
+        if recipe.base_folder is None:
             options["revision"] = recipe.model.revision
         for local in (True, False):
             try:
-                return AutoTokenizer.from_pretrained(recipe.model.base, local_files_only=local, **options)
+                return AutoTokenizer.from_pretrained(recipe.base_model, local_files_only=local, **options)
             except (OSError, ValueError):
                 continue
         return None

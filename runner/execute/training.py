@@ -9,6 +9,7 @@ from typing import Any
 
 from runner.execute.launch import Progress, launch
 from runner.execute.runs import RunFolder
+from runner.execute.tokenised import forget_older
 from runner.files import read_json, write_json
 from runner.plan import Place, Plan
 from runner.problem import Stop
@@ -38,6 +39,8 @@ def train(plan: Plan, run: RunFolder, tell: Tell, watch: Watch) -> dict[str, Any
     tell(
         f"Training with {stage.engine}, {processes} process{'es' if processes > 1 else ''}; log in {run.path}/train.log"
     )
+    if stage.engine == "axolotl":
+        forget_older(stage.config)
     try:
         with watch() as progress:
             launch(stage, plan.place, progress)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -56,7 +57,12 @@ class Change:
 
 
 def _shown(value: Any) -> str:
-    text = "nothing" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        text = f"{value:g}"
+    elif isinstance(value, bool | list | dict):
+        text = json.dumps(value, ensure_ascii=False)
+    else:
+        text = "nothing" if value is None else str(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 

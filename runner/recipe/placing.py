@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from runner.problem import Problem
 from runner.recipe.changes import Change
@@ -53,6 +54,27 @@ def equal_on_the_cluster(recipe: Recipe) -> Iterator[Problem]:
             f"The plain machines use {shown} GPUs, and a job on the cluster has equally many on each machine.",
             "Use equally many on each, or make two recipes, one for the cluster and one for the plain machines.",
             key=True,
+        )
+
+
+def only_here(recipe: Recipe) -> Iterator[Problem]:
+    """No rule: a recipe may run here alone. What is rendered from it is for pods, which do not see this machine's files."""
+    if "openshift" not in recipe.settings or recipe.scenario == "pipeline":
+        return
+    if "base" in recipe.settings.get("model", ()) and recipe.base_folder and not recipe.model.base.startswith("/"):
+        yield recipe.document.problem(
+            ("model", "base"),
+            f"`{recipe.model.base}` is a folder on this machine, and the cluster's pods would look for that name on the hub.",
+            "Put the model on the hub, and write its name there.",
+            severity="note",
+        )
+    if path := recipe.data.get("path"):
+        where, when = ("that commit", "it is pushed") if recipe.code_from_git else ("their image", "it is built")
+        yield recipe.document.problem(
+            ("data", "path"),
+            f"Pods do not see this machine's files; they read `recipes/data/{Path(path).name}` of {where}.",
+            f"It must lie there when {when}. Or put the data on the hub, and name it under `data.hub`.",
+            severity="note",
         )
 
 

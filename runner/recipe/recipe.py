@@ -136,6 +136,17 @@ class Recipe:
         return self.file.parent
 
     @property
+    def base_folder(self) -> Path | None:
+        """The base model's folder, which starts from the recipe's own; None where it is a name on the hub."""
+        facts, name = self.model_facts, self.model.base
+        return self.folder / name if facts and facts.source == f"{name}/config.json" else None
+
+    @property
+    def base_model(self) -> str:
+        """What the base model is opened by on this machine: its folder, or its name on the hub."""
+        return str(self.base_folder or self.model.base)
+
+    @property
     def code_from_git(self) -> Settings | None:
         """`url` and `commit` of the code that pods clone; None where the recipe names none."""
         return (self.settings.get("image") or {}).get("code_from_git")

@@ -96,6 +96,14 @@ def _data_files(recipe: Recipe, home: str, data: Settings) -> Iterator[Problem]:
                 "Paths start from the recipe's own folder.",
             )
             continue
+        if data.get("image_column") and file.suffix != ".parquet":
+            yield _at(
+                recipe,
+                f"{home}.{setting}",
+                f"`{file}` is no file of images.",
+                "Name a Parquet file, or a folder with CIFAR-10's binary files, Parquet files, or a folder of images for each class.",
+            )
+            continue
         if file.suffix == ".txt":
             continue
         try:

@@ -37,7 +37,7 @@ def model(recipe: Recipe) -> dict[str, Any]:
     """The base model and how it is held in memory."""
     chosen = recipe.model
     settings: dict[str, Any] = {
-        "base_model": chosen.base,
+        "base_model": recipe.base_model,
         "attn_implementation": chosen.attention,
         "bf16": chosen.precision == "bf16",
         "fp16": chosen.precision == "fp16",
@@ -163,7 +163,7 @@ def _local_model(config: dict[str, Any], place: Place) -> dict[str, Any]:
 
 def _demo(recipe: Recipe, place: Place) -> dict[str, Any]:
     return {
-        "base_model": place.model_dir or recipe.model.base,
+        "base_model": place.model_dir or recipe.base_model,
         "revision": "main" if place.model_dir else recipe.model.revision,
         "system_prompt": recipe.data.get("system_prompt"),
         "chat": "chat_template" in recipe.data,

@@ -103,6 +103,10 @@ def _default(name: str, value: str) -> str:
     return f'{name}="${{{name}:-{value}}}"'
 
 
+# Looked up without importing, which takes a while.
+_HAS_ALL = 'import sys; from importlib.util import find_spec as has; sys.exit(not (has("runner") and has("axolotl")))'
+
+
 def _refusals() -> Iterator[str]:
     yield "# Say what is wrong, and stop."
     yield 'refuse() { echo "run_node$NODE_RANK.sh: $1" >&2; exit 2; }'
@@ -114,6 +118,8 @@ def _refusals() -> Iterator[str]:
     yield '[[ "$TOTAL_GPUS" =~ ^[1-9][0-9]*$ ]] || refuse "TOTAL_GPUS is $TOTAL_GPUS; write how many GPUs all machines use together."'
     yield "# Refuse where the Python is not there."
     yield 'command -v "$PYTHON" >/dev/null || refuse "there is no $PYTHON on this machine; install recipe-runner, or change nodes.python in the recipe."'
+    yield "# Refuse where that Python lacks what training takes."
+    yield f'"$PYTHON" -c {shlex.quote(_HAS_ALL)} || refuse "$PYTHON on this machine does not have recipe-runner with its extra \'train\'; install it there, or change nodes.python in the recipe."'
     yield "# Refuse where the results folder cannot be made or written to."
     yield 'mkdir -p "$OUTPUT_DIR" && [[ -w "$OUTPUT_DIR" ]] || refuse "the results folder $OUTPUT_DIR cannot be written to; is the shared storage there?"'
 

@@ -18,6 +18,10 @@ class NotAnAdapter(ValueError):
     """The folder holds no adapter, or one that does not say what it belongs to."""
 
 
+class CannotLoad(Exception):
+    """The adapter or its base model cannot be read, or they do not fit together."""
+
+
 def base_of(adapter: Path) -> tuple[str, str | None]:
     """Name (or folder) and revision of the model that an adapter was trained beside. Raises NotAnAdapter."""
     facts = read_json(adapter / "adapter_config.json")
@@ -34,24 +38,29 @@ def merge(adapter: Path, out: Path, precision: str = "auto", trust_remote_code: 
 
     precision: of the written weights; `auto` is the base model's own. The base is read whole and unquantised, also
     where the adapter was trained beside one in 4 bits. Takes the base model's size in main memory.
-    Raises NotAnAdapter, and OSError where the base model cannot be loaded.
+    Raises NotAnAdapter and CannotLoad.
     """
     import torch
     from peft import PeftModel
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     base, revision = base_of(adapter)
     options: dict[str, Any] = {"revision": revision} if revision else {}
     name = PRECISIONS[precision]
     dtype = name if name == "auto" else getattr(torch, name)
-    model = AutoModelForCausalLM.from_pretrained(base, dtype=dtype, trust_remote_code=trust_remote_code, **options)
-    merged = PeftModel.from_pretrained(model, str(adapter)).merge_and_unload()
+    trust = {"trust_remote_code": trust_remote_code}
+    try:
+        model = AutoModelForCausalLM.from_pretrained(base, dtype=dtype, **trust, **options)
+        merged = PeftModel.from_pretrained(model, str(adapter)).merge_and_unload()
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise CannotLoad(str(error)) from error
     fresh = out.with_name(f".{out.name}.{os.getpid()}.partial")
     shutil.rmtree(fresh, ignore_errors=True)
     merged.save_pretrained(str(fresh))
     # The adapter's tokenizer carries the chat template of its training.
-    known = adapter if (adapter / "tokenizer_config.json").is_file() else base
-    AutoTokenizer.from_pretrained(str(known), trust_remote_code=trust_remote_code).save_pretrained(str(fresh))
+    known, options = (adapter, {}) if (adapter / "tokenizer_config.json").is_file() else (base, options)
+    AutoTokenizer.from_pretrained(str(known), **trust, **options).save_pretrained(str(fresh))
     shutil.rmtree(out, ignore_errors=True)
     fresh.rename(out)
     return out

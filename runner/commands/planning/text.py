@@ -100,7 +100,8 @@ def _model(forecast: Forecast) -> Iterator[tuple[str, str]]:
     else:
         yield "parameters", f"{total:,}, {trained:,} of them trained ({trained / total:.2%})"
     machines = forecast.stage.machines
-    yield "on", f"{machines.nodes} × {machines.gpus_per_node} {forecast.gpu.title if forecast.gpu else machines.gpu}"
+    gpus = " + ".join(map(str, machines.uneven)) or f"{machines.nodes} × {machines.gpus_per_node}"
+    yield "on", f"{gpus} {forecast.gpu.title if forecast.gpu else machines.gpu}"
 
 
 def _memory(forecast: Forecast) -> Iterator[tuple[str, str]]:

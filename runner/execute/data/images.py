@@ -47,7 +47,7 @@ class ImageReport(Report):
             yield f"sampled              {self.train_rows + self.validation_rows:>9,}   of {self.sampled_from:,}"
         yield f"classes              {len(self.classes):>9,}   {', '.join(self.classes[:10])}"
         yield f"training images      {self.train_rows:>9,}"
-        yield f"validation images    {self.validation_rows:>9,}   the same share of each class"
+        yield f"validation images    {self.validation_rows:>9,}   the same share of each class, drawn from all that is not test"
         yield f"test images          {self.test_rows:>9,}   measured once, at the end"
 
 

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from runner.execute.data import class_folders
 from runner.execute.data.rows import Bad, no_dataset
 from runner.problem import Stop
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF")
-ENDINGS = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif"}
 MAX_PIXELS = 50_000_000
 
 # One record of the binary version: a byte with the label, then red, green and blue, 32 × 32 bytes each
@@ -34,6 +34,10 @@ class Picture:
     pixels: bytes
     label: int
     resized: bool = False
+
+
+# The number of a row from 1, and its picture or why it is none.
+Row = tuple[int, Picture | Bad]
 
 
 @dataclass
@@ -70,11 +74,9 @@ class Source:
         if binary := [file for file in files if file.suffix == ".bin"]:
             names = path / "batches.meta.txt"
             self.classes = names.read_text(encoding="utf-8").split() if names.is_file() else []
-            for file in binary:
-                yield from ((_side(file.name), *row) for row in self._binary(file))
+            yield from _of(binary, self._binary)
         elif parquet := [file for file in files if file.suffix == ".parquet"]:
-            for file in parquet:
-                yield from ((_side(file.name), *row) for row in self._parquet(file))
+            yield from _of(parquet, self._parquet)
         elif any(file.name == "batches.meta" or file.name.startswith("data_batch_") for file in files):
             raise Stop(
                 f"`{path}` holds the Python version of CIFAR-10. It is made of pickles, which can run any code on this "
@@ -84,7 +86,7 @@ class Source:
         else:
             yield from self._folders(path)
 
-    def _binary(self, file: Path) -> Iterator[tuple[int, Picture | Bad]]:
+    def _binary(self, file: Path) -> Iterator[Row]:
         data = np.fromfile(file, np.uint8)
         if len(data) == 0 or len(data) % CIFAR_RECORD:
             raise Stop(
@@ -95,7 +97,7 @@ class Source:
             pixels = record[1:].reshape(3, CIFAR_SIDE, CIFAR_SIDE).transpose(1, 2, 0)
             yield number, self._sized(np.ascontiguousarray(pixels), int(record[0]))
 
-    def _parquet(self, file: Path) -> Iterator[tuple[int, Picture | Bad]]:
+    def _parquet(self, file: Path) -> Iterator[Row]:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -105,7 +107,10 @@ class Source:
         except pa.ArrowInvalid:
             raise Stop(f"`{file}` is not Parquet.", "Save it again with the program that wrote it.") from None
         if lacking := [column for column in columns if column not in table.schema_arrow.names]:
-            raise Stop(f"`{file}` has no column `{lacking[0]}`.", "Name its columns under `data`.")
+            raise Stop(
+                f"`{file}` has no column `{lacking[0]}`.",
+                f"Its columns are {', '.join(table.schema_arrow.names)}; name them under `data`.",
+            )
         # The library `datasets` leaves the names of the classes in the file.
         known = json.loads((table.schema_arrow.metadata or {}).get(b"huggingface", b"{}"))
         self.classes = known.get("info", {}).get("features", {}).get(columns[1], {}).get("names") or self.classes
@@ -138,21 +143,10 @@ class Source:
                 yield side, number, self._decoded(row[image], row[label])
 
     def _folders(self, path: Path) -> Iterator[tuple[str, int, Picture | Bad]]:
-        sides = {side: path / side for side in ("train", "test") if (path / side).is_dir()}
-        sides = sides if "train" in sides else {"train": path}
-        self.classes = [folder.name for folder in _below(sides["train"]) if folder.is_dir()]
-        if len(self.classes) < 2:
-            raise Stop(
-                f"`{path}` holds no images that can be read.",
-                "It may hold CIFAR-10's binary version (*.bin), Parquet files, or one folder of images for each class.",
-            )
-        for side, folder in sides.items():
-            number = 0
-            for label, name in enumerate(self.classes):
-                for file in _below(folder / name) if (folder / name).is_dir() else ():
-                    if file.suffix.lower() in ENDINGS:
-                        number += 1
-                        yield side, number, self._decoded(file.read_bytes(), label)
+        self.classes = class_folders.classes(path)
+        for number, (name, file, label) in enumerate(class_folders.files(path, self.classes), 1):
+            read = label if isinstance(label, Bad) else self._decoded(file.read_bytes(), label)
+            yield name, number, _said_of(str(file.relative_to(path)), read)
 
     def _decoded(self, image: Any, label: Any) -> Picture | Bad:
         """A picture from an encoded image: its bytes, or the `bytes` of a struct as the hub stores them."""
@@ -177,6 +171,8 @@ class Source:
 
     def _sized(self, pixels: np.ndarray, label: Any) -> Picture | Bad:
         size, classes = self.wanted["image_size"], self.wanted["classes"]
+        if label is None:
+            return Bad("it has no class")
         if isinstance(label, bool) or not isinstance(label, int) or not 0 <= label < classes:
             return Bad(f"its class is {label!r}, and {classes} classes are numbered 0 to {classes - 1}")
         if pixels.shape[:2] == (size, size):
@@ -187,9 +183,12 @@ class Source:
         return Picture(np.asarray(scaled).tobytes(), label, resized=True)
 
 
-def _side(name: str) -> str:
-    return "test" if name.startswith("test") else "train"
+def _of(files: list[Path], read: Callable[[Path], Iterator[Row]]) -> Iterator[tuple[str, int, Picture | Bad]]:
+    """The pictures of several files; a bad one says which file it is of."""
+    for file in files:
+        for number, picture in read(file):
+            yield class_folders.side(file.name), number, _said_of(file.name, picture)
 
 
-def _below(folder: Path) -> list[Path]:
-    return sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
+def _said_of(name: str, read: Picture | Bad) -> Picture | Bad:
+    return Bad(f"{name}: {read.reason}") if isinstance(read, Bad) else read

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.execute.data import rows
-from runner.execute.data.report import REPORT_FILE
+from runner.execute.data.report import REPORT_FILE, SHOWN_BAD_LINES
 from runner.files import read_json, sha256, write_json
 from runner.names import content_hash, listed
 from runner.problem import Stop
@@ -47,13 +47,19 @@ class TextReport:
     def validation_rows(self) -> int:
         return self.validation.get("blocks", 0)
 
+    def left_out(self) -> Iterator[str]:
+        """Rows that gave no document, and why."""
+        for reason, count in self.skipped.items():
+            yield f"  skipped            {count:>11,}   {reason}"
+        for number, reason in self.bad_lines[:SHOWN_BAD_LINES]:
+            yield f"    line {number}: {reason}"
+
     def lines(self) -> Iterator[str]:
         """The report for a person, a line a fact."""
         yield f"from                 {self.source}"
-        for reason, count in self.skipped.items():
-            yield f"  skipped            {count:>11,}   {reason}"
-        for number, reason in self.bad_lines[:10]:
-            yield f"    line {number}: {reason}"
+        yield from self.left_out()
+        if len(self.bad_lines) > SHOWN_BAD_LINES:
+            yield f"    and {len(self.bad_lines) - SHOWN_BAD_LINES:,} more, all in {REPORT_FILE}"
         for name in SIDES:
             if side := getattr(self, name):
                 yield f"{name + ' documents':<20} {side['documents']:>11,}"
@@ -117,13 +123,23 @@ def prepare(
         )
         report.cut_short |= counts.blocks == sample_rows
         if not counts.blocks:
-            raise Stop(
-                f"The {'validation' if side == 'validation' else 'training'} text has {counts.tokens:,} tokens, too few for one block of {wanted['sequence_len']:,}.",
-                "Give more text, or lower `model.sequence_len`.",
-            )
+            raise _too_little(wanted, side, counts.tokens, report)
     report.notes = list(_notes(wanted, report))
     write_json(out / REPORT_FILE, asdict(report))
     return report
+
+
+def _too_little(wanted: Mapping[str, Any], side: str, tokens: int, report: TextReport) -> Stop:
+    name = "validation" if side == "validation" else "training"
+    lines = [
+        f"The {name} text has {tokens:,} tokens, too few for one block of {wanted['sequence_len']:,}.",
+        *report.left_out(),
+    ]
+    share = side == "validation" and wanted["validation_share"]
+    return Stop(
+        "\n".join(lines),
+        f"Give more text, {'raise `data.validation_share`, ' if share else ''}or lower `model.sequence_len`.",
+    )
 
 
 def _validates(wanted: Mapping[str, Any]) -> bool:
@@ -159,7 +175,9 @@ def _wrong(row: dict[str, Any] | rows.Bad, column: str) -> str | None:
     if column not in row:
         return f"no column `{column}`; there are {listed(list(row)[:10])}"
     text = row[column]
-    return None if isinstance(text, str) and text.strip() else "the text is empty"
+    if not isinstance(text, str | None):
+        return f"column `{column}` holds something else than text"
+    return None if text and text.strip() else "the text is empty"
 
 
 def _drawn(text: str, seed: int, share: float) -> bool:

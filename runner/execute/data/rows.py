@@ -62,7 +62,20 @@ def _jsonl(file: Path) -> Iterator[Numbered]:
             except (ValueError, RecursionError) as error:
                 yield number, Bad(f"not JSON ({getattr(error, 'msg', 'nested too deep')})")
                 continue
-            yield number, row if isinstance(row, dict) else Bad("not an object with named columns")
+            yield number, _named(row, escaped="\\u" in line)
+
+
+def _named(row: Any, escaped: bool) -> dict[str, Any] | Bad:
+    """A row of JSON, or why it is none. escaped: whether it may hold half a character (`\\ud83d` alone), which JSON allows
+    and no tokenizer takes."""
+    if not isinstance(row, dict):
+        return Bad("not an object with named columns")
+    try:
+        if escaped:
+            json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return Bad("half a character in it, an escape such as \\ud83d without its other half")
+    return row
 
 
 def _txt(file: Path, column: str) -> Iterator[Numbered]:
@@ -82,7 +95,8 @@ def _txt(file: Path, column: str) -> Iterator[Numbered]:
 
 def _json(file: Path) -> Iterator[Numbered]:
     try:
-        rows = json.loads(file.read_text(encoding="utf-8-sig"))
+        text = file.read_text(encoding="utf-8-sig")
+        rows = json.loads(text)
     except (ValueError, RecursionError) as error:
         if isinstance(error, UnicodeDecodeError):
             raise
@@ -92,8 +106,9 @@ def _json(file: Path) -> Iterator[Numbered]:
         ) from None
     if not isinstance(rows, list):
         raise Stop(f"`{file}` does not hold a list of rows.", "Write [ … ] around the rows.")
+    escaped = "\\u" in text
     for number, row in enumerate(rows, 1):
-        yield number, row if isinstance(row, dict) else Bad("not an object with named columns")
+        yield number, _named(row, escaped)
 
 
 def _csv(file: Path) -> Iterator[Numbered]:
@@ -121,10 +136,14 @@ def _csv(file: Path) -> Iterator[Numbered]:
 def _parquet(file: Path) -> Iterator[Numbered]:
     from datasets import Dataset
     from datasets.exceptions import DatasetGenerationError
+    from pyarrow import parquet
 
     if not file.is_file():
         raise FileNotFoundError(file)
     try:
+        # The library takes a file of no rows for a broken one.
+        if not parquet.read_metadata(file).num_rows:
+            return
         yield from enumerate(Dataset.from_parquet(str(file)), 1)
     except (DatasetGenerationError, ValueError):
         raise Stop(f"`{file}` is not Parquet.", "Open it with the program that wrote it, and save it as CSV.") from None

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from runner.catalog import ChatTemplate, Model
+
+# Longer words are learned from in parts of so many characters.
+LONGEST_WORD = 200
 
 
 def train(texts: Iterable[str], folder: Path, model: Model | None, template: ChatTemplate, vocabulary: int) -> Any:
@@ -30,7 +34,9 @@ def train(texts: Iterable[str], folder: Path, model: Model | None, template: Cha
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    words.train_from_iterator(texts, trainer)
+    # Learning from a word takes time with the square of its length: hours for one of a million characters.
+    parted = (re.sub(rf"(\S{{{LONGEST_WORD}}})", r"\1 ", text) for text in texts)
+    words.train_from_iterator(parted, trainer)
     fast = PreTrainedTokenizerFast(tokenizer_object=words, chat_template=jinja(template), **special)
     fast.save_pretrained(str(folder))
     return AutoTokenizer.from_pretrained(str(folder))

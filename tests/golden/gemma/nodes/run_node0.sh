@@ -33,6 +33,8 @@ refuse() { echo "run_node$NODE_RANK.sh: $1" >&2; exit 2; }
 [[ "$TOTAL_GPUS" =~ ^[1-9][0-9]*$ ]] || refuse "TOTAL_GPUS is $TOTAL_GPUS; write how many GPUs all machines use together."
 # Refuse where the Python is not there.
 command -v "$PYTHON" >/dev/null || refuse "there is no $PYTHON on this machine; install recipe-runner, or change nodes.python in the recipe."
+# Refuse where that Python lacks what training takes.
+"$PYTHON" -c 'import sys; from importlib.util import find_spec as has; sys.exit(not (has("runner") and has("axolotl")))' || refuse "$PYTHON on this machine does not have recipe-runner with its extra 'train'; install it there, or change nodes.python in the recipe."
 # Refuse where the results folder cannot be made or written to.
 mkdir -p "$OUTPUT_DIR" && [[ -w "$OUTPUT_DIR" ]] || refuse "the results folder $OUTPUT_DIR cannot be written to; is the shared storage there?"
 
