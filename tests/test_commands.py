@@ -358,3 +358,17 @@ def test_a_name_that_is_no_stage_is_answered_with_the_nearest(ask):
     assert stop.value.text.startswith(
         "`seven-b` has no stage `sftt`.\nDid you mean `sft`? Its stages are `data`, `init`, "
     )
+
+
+def test_render_says_which_files_of_a_pipeline_pods_will_look_for(recipe_command, tmp_path):
+    none = [word for name in ("hub", "revision", "subset") for word in ("--set", f"data.{name}=")]
+    changes = [*none, "--set", "data.path=data/seven-b-text.jsonl", "--set", "openshift.data_dir=/shared/data/seven-b"]
+    done = recipe_command("render", "recipes/seven-b.yaml", "--out", tmp_path / "out", *changes)
+    assert done.returncode == 0, done.stderr
+    assert (
+        "note: Pods do not see this machine's files; they read `recipes/data/seven-b-text.jsonl` of their image.\n"
+        "It must lie there when it is built. Or put the data on a claim, or on the hub.\n"
+    ) in done.stderr
+    assert '"path": "/opt/recipe-runner/recipes/data/seven-b-text.jsonl"' in (
+        tmp_path / "out" / "data" / "work.json"
+    ).read_text("utf-8")

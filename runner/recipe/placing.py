@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from runner.problem import Problem
+from runner.recipe import sources
 from runner.recipe.changes import Change
 from runner.recipe.recipe import Recipe
 
@@ -59,7 +60,7 @@ def equal_on_the_cluster(recipe: Recipe) -> Iterator[Problem]:
 
 def only_here(recipe: Recipe) -> Iterator[Problem]:
     """No rule: a recipe may run here alone. What is rendered from it is for pods, which do not see this machine's files."""
-    if "openshift" not in recipe.settings or recipe.scenario == "pipeline":
+    if "openshift" not in recipe.settings:
         return
     if "base" in recipe.settings.get("model", ()) and recipe.base_folder and not recipe.model.base.startswith("/"):
         yield recipe.document.problem(
@@ -68,14 +69,17 @@ def only_here(recipe: Recipe) -> Iterator[Problem]:
             "Put the model on the hub, and write its name there.",
             severity="note",
         )
-    if path := recipe.data.get("path"):
-        where, when = ("that commit", "it is pushed") if recipe.code_from_git else ("their image", "it is built")
-        yield recipe.document.problem(
-            ("data", "path"),
-            f"Pods do not see this machine's files; they read `recipes/data/{Path(path).name}` of {where}.",
-            f"It must lie there when {when}. Or put the data on the hub, and name it under `data.hub`.",
-            severity="note",
-        )
+    where, when = ("that commit", "it is pushed") if recipe.code_from_git else ("their image", "it is built")
+    for home, data in sources.sections(recipe):
+        for setting in ("path", "validation_path", "packed"):
+            path = data.get(setting)
+            if path and not recipe.on_claim(path):
+                yield recipe.document.problem(
+                    (*home.split("."), setting),
+                    f"Pods do not see this machine's files; they read `recipes/data/{Path(path).name}` of {where}.",
+                    f"It must lie there when {when}. Or put the data on a claim, or on the hub.",
+                    severity="note",
+                )
 
 
 def on_one_machine(recipe: Recipe, gpus: int, by: str, why: str) -> list[Change]:
