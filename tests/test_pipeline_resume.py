@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from runner.training import leash
 from tests.conftest import ROOT
 
 KILLS = 5
@@ -61,20 +62,28 @@ def results(out: Path) -> dict[str, dict]:
     return found
 
 
-def test_an_engine_ends_when_the_command_that_started_it_is_gone():
+def test_an_engine_and_what_it_forks_end_when_the_command_that_started_it_is_gone():
     holder = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    code = "import time; from runner.training import leash; leash.hold(); print('held', flush=True); time.sleep(60)"
+    code = (
+        "import multiprocessing, time; from runner.training import leash; leash.hold()\n"
+        "child = multiprocessing.get_context('fork').Process(target=time.sleep, args=(60,)); child.start()\n"
+        "print(child.pid, flush=True); time.sleep(60)"
+    )
     engine = subprocess.Popen(
         [sys.executable, "-c", code],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(ROOT), "RECIPE_RUNNER_LEASH": str(holder.pid)},
         stdout=subprocess.PIPE,
     )
-    assert engine.stdout.readline() == b"held\n"
+    child = int(engine.stdout.readline())
     time.sleep(1)
-    assert engine.poll() is None
+    assert engine.poll() is None and leash.alive(child)
     holder.kill()  # and not waited for: a zombie holds no leash
     assert engine.wait(10) == 1
+    deadline = time.monotonic() + 10
+    while leash.alive(child) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not leash.alive(child)
     holder.wait()
 
 

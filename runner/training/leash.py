@@ -16,7 +16,13 @@ def hold() -> None:
     """Watches from a thread of its own; does nothing where nobody holds the leash."""
     holder = os.environ.get(NAME, "")
     if holder.isdigit():
-        threading.Thread(target=_watch, args=(int(holder),), daemon=True).start()
+        _start(int(holder))
+        # A fork takes no threads along, and a pool's manager would wait for ever for a parent that is gone.
+        os.register_at_fork(after_in_child=lambda: _start(int(holder)))
+
+
+def _start(holder: int) -> None:
+    threading.Thread(target=_watch, args=(holder,), daemon=True).start()
 
 
 def _watch(holder: int) -> None:
