@@ -120,6 +120,14 @@ def test_every_starter_recipe_is_looked_at(path):
     assert subjects >= {"packages", "GPU", "interconnect", "memory", "disk", "port", "hub"}
 
 
+def test_images_need_no_axolotl():
+    recipe, _, _ = load(ROOT / "recipes" / "resnet.yaml")
+    plan = translate(recipe, place(recipe))
+    bare = WELL.packages | dict.fromkeys(("axolotl", "peft", "trl"))
+    lines = [str(finding) for finding in doctor.packages(replace(WELL, packages=bare), recipe, plan)]
+    assert lines == ["ok       packages     Python 3.11.7, torch 1.0, transformers 1.0, accelerate 1.0, datasets 1.0"]
+
+
 def test_sharing_by_deepspeed_needs_its_package():
     recipe, _, _ = load(ROOT / "recipes" / "survival.yaml", from_options(["distribution=zero2"]))
     machine = replace(WELL, packages=WELL.packages | {"deepspeed": None})

@@ -15,6 +15,7 @@ from runner.recipe.recipe import Recipe
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
 NEEDED = ("axolotl", "torch", "transformers", "peft", "trl", "accelerate", "datasets")
+NEEDED_FOR_IMAGES = ("torch", "transformers", "accelerate", "datasets")
 
 
 @dataclass(frozen=True)
@@ -37,14 +38,16 @@ def findings(machine: Machine, recipe: Recipe | None = None, plan: Plan | None =
 
 
 def packages(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[Finding]:
-    missing = [name for name in NEEDED if not machine.packages.get(name)]
+    images = plan is not None and all(stage.engine == "images" for stage in plan.stages)
+    needed = NEEDED_FOR_IMAGES if images else NEEDED
+    missing = [name for name in needed if not machine.packages.get(name)]
     if missing:
         yield Finding(PROBLEM, "packages", f"not installed: {', '.join(missing)}", "pip install 'recipe-runner[train]'")
     else:
-        shown = ", ".join(f"{name} {machine.packages[name]}" for name in NEEDED)
+        shown = ", ".join(f"{name} {machine.packages[name]}" for name in needed)
         yield Finding(OK, "packages", f"Python {machine.python}, {shown}")
     axolotl = machine.packages.get("axolotl")
-    if axolotl and axolotl != catalog.AXOLOTL_VERSION:
+    if axolotl and axolotl != catalog.AXOLOTL_VERSION and not images:
         yield Finding(
             PROBLEM,
             "axolotl",
@@ -107,15 +110,17 @@ def gpus(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator
             f"{count} × {card.name}, {card.memory_gib:g} GiB, compute capability {card.capability}, {fp8}{driver}",
         )
     if len(machine.cards) > 1:
-        yield _links(machine)
+        yield _links(machine, recipe)
     if recipe:
         yield from _against_recipe(machine, recipe, plan)
 
 
-def _links(machine: Machine) -> Finding:
+def _links(machine: Machine, recipe: Recipe | None) -> Finding:
     # A cell of the table; the legend below it says `NV#` and NVLinks on every machine.
     if re.search(r"\bNV\d+\b", machine.links):
         return Finding(OK, "interconnect", "the GPUs reach each other over NVLink")
+    if machine.links and recipe and not recipe.settings.knows("distribution"):
+        return Finding(OK, "interconnect", "the GPUs reach each other over PCIe, which is enough for images")
     if machine.links:
         return Finding(
             WARNING,

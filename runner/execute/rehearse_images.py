@@ -19,7 +19,7 @@ MIN_ACCURACY = 0.60
 def changes(recipe: Recipe, report: Report, by: str) -> list[Change]:
     """The narrow twin, processes in place of machines, and as many epochs as it takes."""
     train, machines = recipe.train, recipe.machines
-    processes = min(MAX_PROCESSES, machines.nodes * machines.gpus_per_node)
+    processes = min(MAX_PROCESSES, machines.nodes * machines.gpus_per_node, report.train_rows)
     micro = min(train.micro_batch_size, 32)
     epochs = max(train.epochs, -(-MIN_LOOKS // report.train_rows))
     enough = f"at least {MIN_LOOKS:,} looks at {report.train_rows} images"
@@ -45,6 +45,7 @@ def changes(recipe: Recipe, report: Report, by: str) -> list[Change]:
         Change("train.optimizer", None, "adamw_torch", by, "runs on any processor"),
         Change("train.logging_steps", None, 5, by, "few steps"),
         Change("train.report_to", None, "tensorboard", by, "needs no account"),
+        Change("limits.time", None, None, by, "the limit is for the machines of the full-size run"),
     ]
 
 
