@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from runner.execute import runs
 from runner.execute.data import cleaning, executors
+from runner.execute.training import place_for
 from runner.problem import Stop
 from runner.recipe.changes import from_options
 from runner.recipe.check import load
 from runner.scenarios import translate
-from runner.targets import place
 from tests.conftest import ROOT
 
 SEVEN_B = ROOT / "recipes" / "seven-b.yaml"
@@ -78,7 +79,7 @@ def wanted(*options: str) -> dict:
     """What the data stage of seven-b wants of its text, on the sample."""
     changes = ["data.hub=", "data.path=data/seven-b-text.jsonl", "data.limit=", *options]
     recipe, _, _ = load(SEVEN_B, from_options(changes))
-    return translate(recipe, place(recipe)).stages[0].config["text"]
+    return translate(recipe, place_for(runs.folder("cleaning", "run"), accelerator=False)).stages[0].config["text"]
 
 
 def texts(folder: Path) -> dict[str, bytes]:
