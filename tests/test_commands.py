@@ -372,3 +372,16 @@ def test_render_says_which_files_of_a_pipeline_pods_will_look_for(recipe_command
     assert '"path": "/opt/recipe-runner/recipes/data/seven-b-text.jsonl"' in (
         tmp_path / "out" / "data" / "work.json"
     ).read_text("utf-8")
+
+
+@pytest.mark.parametrize("named", ["in the recipe", "behind --data"])
+def test_prepare_reads_a_file_that_lies_beside_a_recipe_for_the_cluster(recipe_command, tmp_path, edited, named):
+    rows = ROOT / "recipes" / "data" / "survival-sample.jsonl"
+    source = "hub: cahlen/offline-practical-skills-qa-synthetic"
+    recipe = edited((f"  {source}", "  path: data/survival-sample.jsonl"), ("  revision:", "  # revision:"))
+    more = ("--data", rows) if named == "behind --data" else ()
+    # Lengths are counted with the base model's tokenizer, where it can be had.
+    offline = {"HF_HUB_OFFLINE": "1"}
+    done = recipe_command("prepare", recipe, "--out", tmp_path / "out", *more, env=offline)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "out" / "train.parquet").is_file()

@@ -247,7 +247,8 @@ def test_steps_tokens_and_warmup_of_the_survival_recipe():
     recipe, plan = planned(ROOT / "recipes" / "survival.yaml")
     (found,) = forecast.of(recipe, plan, given_rows=2845)
     assert found.time.steps == 4 * 41  # 2,561 rows in batches of 64, the last one smaller
-    assert found.warmup_steps == 5
+    # 3 % of them, 4.92, in whole steps as Axolotl takes them.
+    assert found.warmup_steps == 4
     assert found.time.rows_a_step == 64
 
 

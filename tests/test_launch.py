@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from runner.execute import engines
-from runner.execute.launch import follow, launch
+from runner.execute.launch import environment, follow, launch
 from runner.execute.rehearse import _judge_gain
 from runner.plan import Artifact, Machines, Place, Stage
 from runner.problem import Stop
@@ -148,6 +148,18 @@ def test_interrupting_ends_the_engine_and_its_children(tmp_path):
 def running(marker: str) -> bool:
     listed = subprocess.run(["ps", "-ww", "-eo", "args"], capture_output=True, text=True, check=True).stdout
     return any(f"# {marker}" in line and "subprocess" not in line for line in listed.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("here", "planned", "visible"),
+    [(None, 1, "0"), (None, 4, "0,1,2,3"), ("2,3", 1, "2"), ("GPU-8a,GPU-8b", 2, "GPU-8a,GPU-8b"), (None, 0, "")],
+)
+def test_no_more_gpus_are_seen_than_are_planned(monkeypatch, here, planned, visible):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if here:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", here)
+    stage = Stage("train", "images", {}, "c.yaml", {}, (), (), {}, Machines(1, planned, "NVIDIA-L40S", 8, 2), 1)
+    assert environment(stage, Place("c", "d", "r", "s"))["CUDA_VISIBLE_DEVICES"] == visible
 
 
 def test_a_rehearsal_that_learns_too_little_is_an_error():

@@ -12,7 +12,7 @@ from runner.execute.data import tokenizers
 from runner.recipe.changes import from_options
 from runner.recipe.check import load
 from runner.scenarios import translate
-from runner.targets import kubernetes
+from runner.targets import kubernetes, place
 from tests.conftest import ROOT
 
 SEVEN_B = ROOT / "recipes" / "seven-b.yaml"
@@ -79,6 +79,40 @@ def test_the_layers_are_built_in_the_master_weights(options, dtype, tmp_path, mo
     cfg.deepspeed = None  # its own set-up is not what is looked at
     with pytest.raises(Built, match=f"^torch.{dtype}$"):
         ModelLoader(cfg, tokenizer).load()
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "master"),
+    [
+        ("survival", ("distribution=fsdp",), "fp32"),
+        ("survival", ("distribution=ddp",), None),
+        # A scaler cannot unscale gradients in fp16.
+        ("survival", ("model.precision=fp16", "distribution=ddp"), "fp32"),
+        ("survival", ("model.precision=fp16", "distribution=zero2"), None),
+        ("gemma", ("model.precision=fp16",), "fp32"),
+        ("lyrics", ("machines.gpus_per_node=4", "distribution=fsdp", "train.effective_batch_size="), None),
+        ("lyrics", (), None),
+    ],
+)
+def test_other_scenarios_hold_fp32_where_what_they_multiply_in_is_not_enough(name, options, master):
+    recipe, _, _ = load(ROOT / "recipes" / f"{name}.yaml", from_options(options))
+    plan = translate(recipe, place(recipe))
+    config = plan.stages[0].config
+    assert config["recipe_runner"].get("master_weights") == master
+    (found,) = forecast.of(recipe, plan, look=False)
+    assert found.workload.fp32_weights is (master == "fp32")
+
+
+def test_under_fsdp_8_bit_is_torchaos_and_gradients_are_split_at_every_micro_batch():
+    for name in ("survival", "seven-b"):
+        home = "train" if name == "survival" else "sft"
+        options = ["distribution=fsdp", f"{home}.optimizer=adamw_bnb_8bit"]
+        recipe, _, _ = load(ROOT / "recipes" / f"{name}.yaml", from_options(options))
+        stages = {stage.name: stage.config for stage in translate(recipe, place(recipe)).stages}
+        assert stages[home]["optimizer"] == "adamw_torch_8bit"
+        assert stages[home]["accelerator_config"] == {"gradient_accumulation_kwargs": {"sync_each_batch": True}}
+        if home == "sft":
+            assert stages["sft"]["dataloader_drop_last"] is False
 
 
 def forecasts(*options: str) -> dict[str, forecast.Forecast]:

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from runner.catalog import from_config
-from runner.estimate import forecast, limits, memory
+from runner.estimate import forecast, limits, memory, saved
 from runner.examine import examine
 from runner.recipe.changes import from_options
 from runner.recipe.check import load, scenarios
@@ -53,7 +53,7 @@ def test_a_plan_shows_what_people_ask_for(recipe_command):
         "3,075,098,624, 418,914,304 of them trained (13.62%)",
         "64 rows: 8 × 2 × 4 GPUs",
         "164, ",
-        "5 steps (3.0%)",
+        "4 steps (2.4%)",
         "claim trained-models-pvc, 40 GiB",
         "trained-models-pvc: 33.3 GiB will be written; asked for: 40 GiB",
         "at 2 a GPU hour",
@@ -262,9 +262,32 @@ def test_a_warmup_longer_than_the_run_is_noted_by_plan_and_check(recipe_command,
     done = recipe_command("plan", gemma)
     assert done.returncode == 0
     said = "The learning rate rises over 500 steps, and stage `train` has 39: it never comes to 2e-05, and ends at 1.6e-06."
-    assert f"note: {said}" in done.stdout
-    assert [note.message for note in examine(gemma)] == [said]
-    assert examine(gemma, from_options(["train.warmup_steps=3"])) == []
+    early = "Stage `train` ends after 39 steps, before its first evaluation and its first checkpoint at step 500."
+    assert f"note: {said}" in done.stdout and f"note: {early}" in done.stdout
+    assert [note.message for note in examine(gemma)] == [early, said]
+    assert [note.message for note in examine(gemma, from_options(["train.warmup_steps=3"]))] == [early]
+    fitting = ["train.warmup_steps=3", "train.eval_steps=10", "train.save_steps=10"]
+    assert examine(gemma, from_options(fitting)) == []
+
+
+def test_a_deadline_that_training_would_not_live_to_see_is_noted():
+    survival = ROOT / "recipes" / "survival.yaml"
+    (note,) = examine(survival, from_options(["openshift.deadline_hours=0.5"]))
+    assert note.message == (
+        "The job is ended after 0.5 hours, before training could stop at its limit of 30 min and save."
+    )
+    (note,) = examine(survival, from_options(["openshift.deadline_hours=0.01", "limits.time="]))
+    assert note.message.startswith("Stage `train` is expected to take ")
+    assert note.message.endswith(", and its job is ended after 0.01 hours.")
+    assert examine(ROOT / "recipes" / "lyrics.yaml") == []
+
+
+def test_fsdp_keeps_its_weights_twice_in_a_checkpoint():
+    recipe, _, _ = load(ROOT / "recipes" / "seven-b.yaml")
+    plan = translate(recipe, place(recipe))
+    first = next(one for one in forecast.of(recipe, plan, look=False) if one.stage.name == "pretrain-512")
+    # fp32 weights for loading and for going on, and Adam's two moments.
+    assert saved.checkpoint(first.workload) == pytest.approx((4 + 4 + 8) * 6_083_055_616, rel=1e-6)
 
 
 @pytest.mark.parametrize(

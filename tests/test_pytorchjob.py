@@ -64,9 +64,17 @@ def test_values_have_the_types_that_the_operator_takes():
     assert all(isinstance(entry["value"], str) for entry in pod()["containers"][0]["env"])
 
 
+def test_restarts_are_those_of_the_whole_job():
+    """The operator adds up what all pods have restarted, and one that fails takes the others with it."""
+    for nodes, limit, counted in ((4, 3, 13), (1, 3, 4), (4, 0, 1)):
+        machines = (f"machines.nodes={nodes}", "train.effective_batch_size=")
+        policy = job(*machines, f"openshift.backoff_limit={limit}")["spec"]["runPolicy"]
+        assert policy["backoffLimit"] == counted
+
+
 def test_the_run_ends_some_day():
     policy = job("openshift.deadline_hours=1.5")["spec"]["runPolicy"]
-    assert policy == {"cleanPodPolicy": "None", "backoffLimit": 3, "activeDeadlineSeconds": 5400}
+    assert policy == {"cleanPodPolicy": "None", "backoffLimit": 13, "activeDeadlineSeconds": 5400}
 
 
 def test_requests_equal_limits_and_are_the_recipes():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 
 import click
 
@@ -32,8 +31,7 @@ def plan(path, sets, style, exact, price, counts, rows) -> int:
     if price is not None and not math.isfinite(price):
         raise Stop(f"`--price {price}` is no price.", "For example: --price 2.50", code=2)
     recipe = _open(path, sets, style)
-    # Rows are counted in the data file as it lies here, not where pods will have it.
-    planned = translate(recipe, replace(place(recipe), files_dir=None))
+    planned = translate(recipe, place(recipe))
     try:
         forecasts = forecast.of(recipe, planned, price, rows)
         # Claims are asked for by what is known everywhere, and judged by what is known here.

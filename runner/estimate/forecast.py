@@ -85,10 +85,14 @@ class Forecast:
 
     @property
     def warmup_steps(self) -> int:
-        """Steps with a rising learning rate, as Trainer counts them."""
+        """Steps with a rising learning rate, as the engine counts them (Axolotl 0.19.0, _configure_warmup_and_logging: whole
+        steps, and two for one; transformers' Trainer rounds up)."""
         if self.workload.warmup_steps or not self.steps:
             return self.workload.warmup_steps
-        return math.ceil(self.steps * self.workload.warmup_ratio)
+        rising = self.steps * self.workload.warmup_ratio
+        if self.stage.engine != "axolotl":
+            return math.ceil(rising)
+        return 2 if int(rising) == 1 else int(rising)
 
     @property
     def largest_micro_batch(self) -> int:
@@ -187,18 +191,52 @@ def too_large(recipe: Recipe, forecast: Forecast, severity: str = "error") -> Pr
 
 
 def notes(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
-    """What holds and is still hardly meant: a learning rate that never stops rising."""
+    """What holds and is still hardly meant: a learning rate that never stops rising, evaluations and checkpoints that
+    never come, a deadline before the end."""
     for forecast in forecasts:
+        yield from _deadline(recipe, forecast)
         steps, rising = forecast.steps, forecast.warmup_steps
-        if not steps or rising < steps:
+        if not steps:
             continue
         section = next(name for name in (forecast.stage.name, "pretrain", "train") if name in recipe.settings)
+        yield from _never(recipe, forecast, section)
+        if rising < steps:
+            continue
         rate = forecast.workload.learning_rate
         yield recipe.document.problem(
             (section, "warmup_steps"),
             f"The learning rate rises over {rising:,} steps, and stage `{forecast.stage.name}` has {steps:,}: it never "
             f"comes to {rate:g}, and ends at {rate * steps / rising:.2g}.",
             f"Write `warmup_steps: {max(1, steps // 10)}`, a tenth of the steps, unless so gentle a run is meant.",
+            severity="note",
+        )
+
+
+def _never(recipe: Recipe, forecast: Forecast, section: str) -> Iterator[Problem]:
+    every = {name: recipe.settings[section].get(name) for name in ("eval_steps", "save_steps")}
+    late = [
+        name for name, steps in every.items() if steps and forecast.stage.config.get(name) == steps > forecast.steps
+    ]
+    if late:
+        whats = {"eval_steps": "evaluation", "save_steps": "checkpoint"}
+        yield recipe.document.problem(
+            (section, late[0]),
+            f"Stage `{forecast.stage.name}` ends after {forecast.steps:,} steps, before its first "
+            f"{' and its first '.join(whats[name] for name in late)} at step {every[late[0]]:,}.",
+            f"Write {' and '.join(f'`{name}: {max(1, forecast.steps // 10)}`' for name in late)}, a tenth of the steps, unless "
+            "that is meant.",
+            severity="note",
+        )
+
+
+def _deadline(recipe: Recipe, forecast: Forecast) -> Iterator[Problem]:
+    hours = (recipe.settings.get("openshift") or {}).get("deadline_hours")
+    if hours and forecast.time and forecast.time.total_seconds > hours * 3600:
+        yield recipe.document.problem(
+            ("openshift", "deadline_hours"),
+            f"Stage `{forecast.stage.name}` is expected to take {units.duration(forecast.time.total_seconds)}, and its job is "
+            f"ended after {hours:g} hours.",
+            "Raise `deadline_hours`, or set `limits.time` below it, so that training stops by itself with a model.",
             severity="note",
         )
 

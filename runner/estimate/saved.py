@@ -13,15 +13,18 @@ def whole(workload: Workload) -> int:
 
 
 def weights(workload: Workload) -> int:
-    """What is trained, as it is saved: the adapter alone, or the whole model. FSDP saves what it trains in fp32
-    (accelerate 1.13.0 raises it)."""
+    """What is trained, as it is saved: the adapter alone, or the whole model. FSDP saves what it trains in fp32,
+    as it is held."""
     if workload.adapter:
         return state.adapter_bytes(workload)
     return FULL * parameters.total(workload.model) if workload.sharding == "fsdp" else whole(workload)
 
 
 def checkpoint(workload: Workload) -> int:
-    """Weights, and the optimizer's state from all GPUs that share it, or from main memory."""
+    """Weights, and the optimizer's state from all GPUs that share it, or from main memory. Under FSDP the weights lie there
+    twice: model.safetensors for whoever loads the model, and pytorch_model_fsdp.bin for going on (transformers 5.16,
+    Trainer._save_optimizer_and_scheduler)."""
     shards = workload.machines.world_size if workload.sharding not in ("none", "ddp") else 1
     optimizer = state.held(workload).optimizer * shards
-    return weights(workload) + (12 * parameters.trainable(workload) if workload.offload else optimizer)
+    copies = 2 if workload.sharding == "fsdp" else 1
+    return copies * weights(workload) + (12 * parameters.trainable(workload) if workload.offload else optimizer)

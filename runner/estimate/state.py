@@ -46,8 +46,9 @@ def held(workload: Workload) -> State:
 
 
 def _fsdp(workload: Workload, weights: int, gradients: int, optimizer: int, shards: int) -> State:
-    """FSDP2: accelerate raises trained weights to fp32 and splits everything; while the model runs, a layer is whole in
-    the run's precision, and so is the unit of embedding and head."""
+    """FSDP2: trained weights are in fp32 (accelerate 1.13.0 means to raise them and does not, so the runner does), and
+    everything is split; while the model runs, a layer is whole in the run's precision, and so is the unit of embedding and
+    head."""
     wide = activations.widths(workload).linear
     count = parameters.trainable(workload) if not workload.adapter else 0
     whole = [prod(shape) for _, shape in parameters.layer(workload.model, 0)]

@@ -141,7 +141,8 @@ def pretended_mesh(workload: Workload) -> Any:
 
 
 def _shard(workload: Workload, model: Any, mesh: Any) -> None:
-    """FSDP2 as accelerate 1.13.0 prepares it: trained weights in fp32, one unit a layer, and the rest one unit."""
+    """FSDP2 as accelerate 1.13.0 prepares it, one unit a layer and the rest one unit; trained weights in fp32, as the runner
+    holds them."""
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     half = DTYPES[workload.precision]

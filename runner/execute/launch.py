@@ -95,7 +95,16 @@ def environment(stage: Stage, place: Place) -> dict[str, str]:
     )
     if not place.accelerator:
         env |= WITHOUT_GPU
+    elif stage.machines.nodes == 1:
+        env["CUDA_VISIBLE_DEVICES"] = _first(env.get("CUDA_VISIBLE_DEVICES"), stage.machines.world_size)
     return env
+
+
+def _first(visible: str | None, count: int) -> str:
+    """The first GPUs that may be used. Of more than are planned one process would take all: the Trainer by copying the
+    model, Axolotl by spreading it."""
+    named = visible.split(",") if visible else [str(number) for number in range(count)]
+    return ",".join(named[:count])
 
 
 def _end(process: subprocess.Popen) -> None:

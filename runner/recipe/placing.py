@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
 from runner.problem import Problem
-from runner.recipe import sources
+from runner.recipe import sources, units
 from runner.recipe.changes import Change
 from runner.recipe.recipe import Recipe
 
@@ -55,6 +56,21 @@ def equal_on_the_cluster(recipe: Recipe) -> Iterator[Problem]:
             f"The plain machines use {shown} GPUs, and a job on the cluster has equally many on each machine.",
             "Use equally many on each, or make two recipes, one for the cluster and one for the plain machines.",
             key=True,
+        )
+
+
+def deadline(recipe: Recipe) -> Iterator[Problem]:
+    """A limit within training leaves a model; the cluster's deadline leaves none. A pipeline's limit is over all its jobs."""
+    site, limit = recipe.settings.get("openshift") or {}, (recipe.settings.get("limits") or {}).get("time")
+    if not limit or "pretrain" in recipe.settings or "deadline_hours" not in site:
+        return
+    hours = units.seconds(limit) / 3600
+    if site.deadline_hours <= hours:
+        yield recipe.document.problem(
+            ("openshift", "deadline_hours"),
+            f"The job is ended after {site.deadline_hours:g} hours, before training could stop at its limit of {limit} and save.",
+            f"Write {math.ceil(hours * 1.1) + 1} or more: starting, loading and the last saving count too.",
+            severity="note",
         )
 
 

@@ -200,6 +200,7 @@ RULES: tuple[Rule, ...] = (
     placing.somewhere,
     placing.counts_agree,
     placing.equal_on_the_cluster,
+    placing.deadline,
     plain_text.one_validation,
     plain_text.checkpoints_are_evaluated,
     plain_text.loss_fits_model,

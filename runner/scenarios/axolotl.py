@@ -94,7 +94,7 @@ def training(recipe: Recipe, place: Place) -> dict[str, Any]:
         **{name: train[name] for name in ("warmup_ratio", "warmup_steps") if name in train},
         "weight_decay": train.weight_decay,
         "max_grad_norm": train.max_grad_norm,
-        "optimizer": train.optimizer,
+        "optimizer": sharding.optimizer(recipe, train.optimizer),
         "seed": train.seed,
         "logging_steps": train.logging_steps,
         "eval_strategy": "epoch",
@@ -123,6 +123,7 @@ def plan(recipe: Recipe, place: Place, config: dict[str, Any], data: Mapping[str
         "plugins": [*config.get("plugins", ()), PLUGIN],
         "recipe_runner": {
             **run_facts(recipe, place),
+            **_master_weights(recipe),
             "demo": _demo(recipe, place),
         },
     }
@@ -141,6 +142,16 @@ def plan(recipe: Recipe, place: Place, config: dict[str, Any], data: Mapping[str
         model={"base": recipe.model.base, "revision": recipe.model.revision} if place.model_dir else None,
     )
     return one_stage(recipe, place, stage)
+
+
+def _master_weights(recipe: Recipe) -> dict[str, str]:
+    """Where trained weights are held in fp32 however they are multiplied: under FSDP, whose shares have room for what small
+    steps need, and with fp16, whose gradients torch unscales in fp32 alone. DeepSpeed does it by itself, and adapters are
+    fp32 always."""
+    chosen = recipe.model.precision
+    if "adapter" in recipe.train or chosen == "fp32" or sharding.by_zero(recipe):
+        return {}
+    return {"master_weights": "fp32"} if chosen == "fp16" or sharding.by_fsdp(recipe) else {}
 
 
 def environment(recipe: Recipe, place: Place) -> dict[str, str]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from runner import catalog
 from runner.recipe.recipe import Recipe
-from runner.scenarios import axolotl, shared
+from runner.scenarios import axolotl, sharding, shared
 
 # Axolotl 0.19.0 hands FP8 to its own trainer alone, which DPO does not use; and an adapter sits beside frozen weights,
 # whose products FP8 would have to convert anew at every step.
@@ -38,7 +38,7 @@ def faster(recipe: Recipe, kind: str) -> dict[str, Any]:
     speed, config = recipe.speed, {}
     if precision(recipe, kind) == "fp8":
         config |= {"fp8": True}
-        if _fsdp(recipe):
+        if sharding.by_fsdp(recipe):
             # Shards travel as 8-bit numbers, half the bytes of bf16.
             config |= {"fp8_enable_fsdp_float8_all_gather": True}
     if mode := compile_mode(recipe, kind):
@@ -53,15 +53,6 @@ def faster(recipe: Recipe, kind: str) -> dict[str, Any]:
             "liger_fused_linear_cross_entropy": speed.fused_cross_entropy and kind != "dpo",
         }
     return config
-
-
-def _fsdp(recipe: Recipe) -> bool:
-    return shared.machines(recipe).world_size > 1 and recipe.distribution in ("auto", "fsdp")
-
-
-def optimizer(recipe: Recipe, wanted: str) -> str:
-    """The optimizer in Axolotl's name. bitsandbytes cannot hold FSDP's shards; torchao's 8-bit AdamW is the same rule."""
-    return "adamw_torch_8bit" if wanted == "adamw_bnb_8bit" and _fsdp(recipe) else wanted
 
 
 def master_weights(recipe: Recipe, kind: str) -> str:

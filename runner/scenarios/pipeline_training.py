@@ -8,7 +8,7 @@ from typing import Any
 from runner.plan import RECIPE_FILE, Place
 from runner.recipe.pipeline import stage_names
 from runner.recipe.recipe import Recipe, Settings
-from runner.scenarios import axolotl, conversations, shared
+from runner.scenarios import axolotl, conversations, sharding, shared
 from runner.scenarios import pipeline_numbers as numbers
 from runner.scenarios.curriculum import Length
 
@@ -28,7 +28,7 @@ def alike(recipe: Recipe, place: Place, kind: str, name: str, before: str, secti
         "gradient_accumulation_steps": section.gradient_accumulation_steps,
         "learning_rate": section.learning_rate,
         "max_grad_norm": section.max_grad_norm,
-        "optimizer": numbers.optimizer(recipe, section.optimizer),
+        "optimizer": sharding.optimizer(recipe, section.optimizer),
         "seed": section.seed,
         "logging_steps": section.logging_steps,
         "save_total_limit": section.keep_checkpoints,
@@ -145,8 +145,10 @@ def sft(recipe: Recipe, place: Place, before: str) -> dict[str, Any]:
         "sequence_len": section.sequence_len,
         "weight_decay": section.weight_decay,
         "sample_packing": section.packing,
-        # A small validation side would leave most of its only packed row out.
+        # A small validation side would leave most of its only packed row out; and Axolotl 0.19.0, packing one side alone,
+        # would leave the last rows of the other out, which may be all of them.
         "eval_sample_packing": False,
+        "dataloader_drop_last": False,
     }
 
 

@@ -20,9 +20,9 @@ def settings(
     """
     if machines.world_size == 1:
         return {}, ()
-    if recipe.distribution in ("fsdp", "auto"):
+    if by_fsdp(recipe):
         return _fsdp(recipe), ()
-    if recipe.distribution.startswith("zero"):
+    if by_zero(recipe):
         longest = recipe.train.max_grad_norm if max_grad_norm is None else max_grad_norm
         text = json.dumps(deepspeed(recipe, precision or recipe.model.precision, longest), indent=2) + "\n"
         return {"deepspeed": f"{place.config_dir}/{DEEPSPEED_FILE}"}, (Artifact(DEEPSPEED_FILE, text),)
@@ -31,6 +31,21 @@ def settings(
         "ddp_bucket_cap_mb": recipe.communication.ddp_bucket_mb,
         "ddp_find_unused_parameters": recipe.communication.ddp_find_unused_parameters,
     }, ()
+
+
+def by_fsdp(recipe: Recipe) -> bool:
+    """Whether FSDP splits the model; a single GPU has nothing to split."""
+    return sum(recipe.gpu_counts) > 1 and recipe.distribution in ("auto", "fsdp")
+
+
+def by_zero(recipe: Recipe) -> bool:
+    """Whether DeepSpeed splits the model's state."""
+    return sum(recipe.gpu_counts) > 1 and recipe.distribution.startswith("zero")
+
+
+def optimizer(recipe: Recipe, wanted: str) -> str:
+    """The optimizer in Axolotl's name. bitsandbytes cannot hold FSDP's shards; torchao's 8-bit AdamW is the same rule."""
+    return "adamw_torch_8bit" if wanted == "adamw_bnb_8bit" and by_fsdp(recipe) else wanted
 
 
 def deepspeed(recipe: Recipe, precision: str, max_grad_norm: float) -> dict[str, Any]:
@@ -72,4 +87,10 @@ def _fsdp(recipe: Recipe) -> dict[str, Any]:
     }
     if recipe.model_facts.layer_class:
         config["transformer_layer_cls_to_wrap"] = recipe.model_facts.layer_class
-    return {"fsdp_version": 2, "fsdp_config": config}
+    return {
+        "fsdp_version": 2,
+        "fsdp_config": config,
+        # Otherwise every GPU holds whole gradients, not a share of them, from the first micro batch of a step to the last
+        # (torch, FSDPParamGroup.post_backward).
+        "accelerator_config": {"gradient_accumulation_kwargs": {"sync_each_batch": True}},
+    }

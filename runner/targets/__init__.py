@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from runner.plan import Artifact, Place, Plan, Stage
@@ -19,10 +20,14 @@ TARGETS = {
 
 def place(recipe: Recipe, target: str | None = None) -> Place:
     """The folders of a recipe's machines: for a target, or where it lives first of all, which is the cluster where it
-    names one. Raises Stop where the recipe lacks the target's section."""
+    names one. Without a target somebody looks at it from here, and data files are read where they lie, beside the recipe.
+
+    Raises Stop where the recipe lacks the target's section.
+    """
     if target == "nodes" or (target is None and "openshift" not in recipe.settings):
         return nodes.place(recipe)
-    return kubernetes.place(recipe)
+    found = kubernetes.place(recipe)
+    return found if target else replace(found, files_dir=None)
 
 
 def default(site: Mapping[str, Any]) -> tuple[str, ...]:

@@ -46,7 +46,9 @@ def _spec(plan: Plan, stage: Stage) -> dict[str, Any]:
         "nprocPerNode": str(max(1, machines.gpus_per_node)),
         "runPolicy": {
             "cleanPodPolicy": site["clean_pod_policy"],
-            "backoffLimit": site["backoff_limit"],
+            # The operator counts the restarts of all pods together, and ends the job when they reach this (Kubeflow common,
+            # PastBackoffLimit); when one fails, the others lose it and fail too.
+            "backoffLimit": site["backoff_limit"] * machines.nodes + 1,
             "activeDeadlineSeconds": round(site["deadline_hours"] * 3600),
         },
         "pytorchReplicaSpecs": replicas,
