@@ -106,11 +106,14 @@ def test_every_emitted_config_passes_axolotls_own_validation(path, axolotl):
         assert unknown_keys(config, [schema]) == []
 
 
+@pytest.mark.parametrize("optimizer", ["adamw_torch_fused", "adamw_bnb_8bit"])
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
 @pytest.mark.parametrize("distribution", ["ddp", "zero1", "zero2", "zero3", "fsdp"])
-def test_every_distribution_passes_axolotls_own_validation(distribution, axolotl):
+def test_every_distribution_passes_axolotls_own_validation(distribution, precision, optimizer, axolotl):
     from axolotl.integrations.config import merge_input_args
 
-    ((recipe, stage),) = stages(SURVIVAL, f"distribution={distribution}")
+    options = f"distribution={distribution}", f"model.precision={precision}", f"train.optimizer={optimizer}"
+    ((recipe, stage),) = stages(SURVIVAL, *options)
     config = emitted(stage)
     axolotl(config, catalog.gpu(recipe.machines.gpu), 4)
     assert unknown_keys(config, [merge_input_args()[1]]) == []
