@@ -10,7 +10,7 @@ from rich.table import Table
 
 from runner.commands.options import say
 from runner.commands.planning.tables import exact, scaling
-from runner.estimate import state, steps, storage
+from runner.estimate import activations, state, steps, storage
 from runner.estimate.forecast import MOST_TRIED, Forecast, basis
 from runner.estimate.memory import EVALUATION
 from runner.estimate.resnet import Images
@@ -154,11 +154,13 @@ def _why(part: str, forecast: Forecast) -> str:
         notes = {"activations": f"   {pixels}, {work.precision}", "optimizer": f"   {work.optimizer}"}
         return notes.get(part, "")
     reference = " and the reference model" if state.reference(work) else ""
+    held = "4-bit base" if work.adapter and work.adapter.four_bit else work.precision
+    held = f"fp32, used in {work.precision}" if activations.in_full(work) else held
     notes = {
         "activations": f"   micro batch {work.micro_batch_size} × {'2 answers × ' if work.answers > 1 else ''}{work.sequence_len:,} tokens, "
         f"{'with' if work.checkpointing else 'without'} checkpointing, {work.attention}",
         "optimizer": f"   {work.optimizer}{', in main memory' if work.offload else ''}",
-        "weights": f"   {'4-bit base' if work.adapter and work.adapter.four_bit else work.precision}{reference}, {_SHARED[work.sharding]}",
+        "weights": f"   {held}{reference}, {_SHARED[work.sharding]}",
         "gradients": f"   {units.gib(forecast.memory.state.gradients)} once all are there",
         "logits": "   never whole" if work.fused_loss in ("fused", "cut") else "",
     }
