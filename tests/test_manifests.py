@@ -306,7 +306,6 @@ def test_several_stages_are_rendered_apart(monkeypatch):
         assert job["metadata"]["annotations"]["recipe-runner/run-dir"] == f"/shared/models/survival/{name}"
         assert job["metadata"]["labels"]["recipe-runner/stage"] == name
         assert yaml.safe_load(files[f"{name}/kustomization.yaml"])["resources"] == [
-            "claims.yaml",
             "configmap.yaml",
             "pytorchjob.yaml",
         ]

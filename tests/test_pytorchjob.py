@@ -155,7 +155,11 @@ def test_the_kustomization_names_what_is_for_the_cluster_and_only_that():
     files = rendered()
     named = yaml.safe_load(files["kustomization.yaml"])["resources"]
     kinds = [yaml.safe_load(files[name].split("---\n")[0])["kind"] for name in named]
-    assert kinds == ["PersistentVolumeClaim", "ConfigMap", "PyTorchJob"]
+    assert kinds == ["ConfigMap", "PyTorchJob"]
+    assert (
+        "# Before that, once: oc create -f claims.yaml makes the claims that are not there yet.\n"
+        in (files["kustomization.yaml"])
+    )
 
 
 def test_a_queue_is_a_label_of_the_job():

@@ -135,7 +135,6 @@ def test_of_two_targets_only_the_first_is_sent_by_kustomize():
     files = {file.path: file.text for file in render(plan_of(SURVIVAL), ("trainjob", "pytorchjob"))}
     assert {"trainjob.yaml", "pytorchjob.yaml"} <= set(files)
     assert yaml.safe_load(files["kustomization.yaml"])["resources"] == [
-        "claims.yaml",
         "configmap.yaml",
         "trainjob.yaml",
     ]

@@ -17,6 +17,7 @@ CONFIG_DIR = "/etc/recipe-runner"
 IMAGE_FILES, CLONED_FILES = "/opt/recipe-runner/recipes/data", f"{code.FOLDER}/recipes/data"
 # Of a stage of several: what its result depends on, however the rest of the recipe changes.
 KEY = "recipe-runner/key"
+CLAIMS_FILE = "claims.yaml"
 IMAGE_REGISTRY = "image-registry.openshift-image-registry.svc:5000"
 
 
@@ -184,13 +185,19 @@ def claims(plan: Plan) -> Artifact:
         )
         for claim in plan.site.get("claims") or ()
     ]
-    return Artifact("claims.yaml", "---\n".join(documents))
+    return Artifact(CLAIMS_FILE, "---\n".join(documents))
 
 
-def kustomization(plan: Plan, files: list[str]) -> Artifact:
-    """So that `oc apply -k FOLDER` takes what is for the cluster and leaves the rest."""
-    text = yaml_text({"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "resources": files})
-    return Artifact(
-        "kustomization.yaml",
-        f"# oc apply -k . sends everything that `{plan.name}` needs to the cluster.\n{text}",
-    )
+def kustomization(files: list[str], comment: str) -> Artifact:
+    """So that `oc apply -k FOLDER` takes what is for the cluster and leaves the rest. The claims are left out: the site may
+    have made larger ones under these names, and a cluster refuses every other size and mode."""
+    names = [name for name in files if name != CLAIMS_FILE]
+    text = yaml_text({"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "resources": names})
+    if len(names) < len(files):
+        comment += f"# Before that, once: oc create -f {CLAIMS_FILE} makes the claims that are not there yet.\n"
+    return Artifact("kustomization.yaml", comment + text)
+
+
+def sends(plan: Plan) -> str:
+    """The comment of a job's kustomization."""
+    return f"# oc apply -k . sends everything that `{plan.name}` needs to the cluster.\n"

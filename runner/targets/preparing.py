@@ -40,17 +40,16 @@ def render(plan: Plan, stage: Stage) -> list[Artifact]:
     home = "prepare/"
     name = job_name(plan, stage)
     files = [
-        Artifact(f"{home}claims.yaml", kubernetes.claims(plan).text),
+        Artifact(f"{home}{kubernetes.CLAIMS_FILE}", kubernetes.claims(plan).text),
         Artifact(f"{home}configmap.yaml", yaml_text(_config_map(plan, stage, name, asked))),
         Artifact(f"{home}job.yaml", kubernetes.header(plan, stage) + yaml_text(job(plan, stage))),
     ]
-    names = [file.path.removeprefix(home) for file in files]
-    listing = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "resources": names}
     comment = (
         f"# oc apply -k . fetches the model and prepares the data of `{plan.name}`, without a GPU. Wait for it with\n"
         f"#   oc wait --for=condition=complete --timeout=4h job/{name} --namespace {plan.site['namespace']}\n"
     )
-    return [*files, Artifact(f"{home}kustomization.yaml", comment + yaml_text(listing))]
+    listing = kubernetes.kustomization([file.path.removeprefix(home) for file in files], comment)
+    return [*files, Artifact(f"{home}{listing.path}", listing.text)]
 
 
 def job_name(plan: Plan, stage: Stage) -> str:

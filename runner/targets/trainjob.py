@@ -32,7 +32,7 @@ def render(plan: Plan) -> list[Artifact]:
     (stage,) = plan.stages
     files = [kubernetes.claims(plan), kubernetes.config_map(plan, stage), _job_file(plan, stage)]
     files = [file for file in files if file.text]
-    listing = kubernetes.kustomization(plan, [file.path for file in files])
+    listing = kubernetes.kustomization([file.path for file in files], kubernetes.sends(plan))
     return [*files, listing, *preparing.render(plan, stage), *gate.render(plan, stage)]
 
 
