@@ -31,5 +31,5 @@ def fetch(path: str, sets: tuple[str, ...], stage: str | None, to: str | None, e
     folder = runs.folder(plan.name, "run", to)
     settle.before(folder)
     came = bring(cluster, plan, chosen, Path(folder.path), say, everything)
-    settle.after(folder, plan, chosen)
+    settle.after(folder, plan, chosen, say)
     say(f"{came} files fetched; everything is in {to or folder.path}")

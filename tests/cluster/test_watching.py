@@ -323,6 +323,10 @@ def test_following_a_log_says_every_line_once_over_restart_and_lost_connection(s
     assert said == [f"line {number}" for number in range(30)]
 
 
+def fingerprint(site, *options: str) -> str:
+    return load(SURVIVAL, from_options((f"openshift.namespace={site.namespace}", *options)))[0].fingerprint
+
+
 @pytest.fixture
 def results(site, tmp_path):
     """A run on the claim behind the pods' mount: a model large enough to be cut, and what does not come along."""
@@ -330,7 +334,7 @@ def results(site, tmp_path):
     run = claim / "survival"
     files = {
         "best_model/model.safetensors": bytes(range(256)) * 4096 * 3,
-        "training_summary.json": json.dumps({"name": "survival", "best_validation_loss": 1.0}).encode(),
+        "training_summary.json": json.dumps({"name": "survival", "fingerprint": fingerprint(site)}).encode(),
         "demo_outputs/answers with blanks.json": b"[]",
         "checkpoints/checkpoint-9/optimizer.pt": b"large",
         ".best_model.partial/half": b"half",
@@ -362,6 +366,29 @@ def test_results_come_home_and_the_helper_goes_away(site, results, tmp_path, cap
     assert "0 files fetched" in capsys.readouterr().out
     assert site.recipe("fetch", "--all") == 0
     assert (home / "checkpoints/checkpoint-9/optimizer.pt").read_bytes() == b"large"
+
+
+@in_process
+def test_results_of_the_recipe_as_it_was_are_not_taken_for_those_of_now(site, results, tmp_path, capsys):
+    changed = ("--set", "train.epochs=2")
+    assert site.recipe("fetch", *changed) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert (
+        "What lies on the claim is of the recipe as it was before it changed; the recipe as it is now has no results there "
+        "yet. `recipe status` says how far its job is; fetch again when that has finished."
+    ) in said
+    run = tmp_path / "runs" / "survival" / "run.json"
+    state = json.loads(run.read_text())
+    assert (state["status"], state["fingerprint"]) == ("running", fingerprint(site))
+    # The new run is over, and has taken their place.
+    now = fingerprint(site, "train.epochs=2")
+    assert now != fingerprint(site)
+    summary = tmp_path / "claim" / "survival" / "training_summary.json"
+    summary.write_text(json.dumps({"name": "survival", "fingerprint": now}))
+    assert site.recipe("fetch", *changed) == 0
+    assert "as it was before" not in capsys.readouterr().out
+    state = json.loads(run.read_text())
+    assert (state["status"], state["fingerprint"]) == ("finished", now)
 
 
 @in_process
