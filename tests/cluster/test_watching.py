@@ -13,7 +13,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from runner.emit import planned
-from runner.execute.cluster import fetch, forward, helper, state
+from runner.execute.cluster import fetch, forward, helper, jobs, logs, state
+from runner.execute.cluster.errors import explain
 from runner.execute.cluster.jobs import sent
 from runner.execute.cluster.state import FAILED, QUEUED, TRAINING, WAITING, State
 from runner.execute.cluster.why import reasons
@@ -21,6 +22,7 @@ from runner.recipe.changes import from_options
 from runner.recipe.check import load
 from runner.scenarios import translate
 from runner.targets import code, kubernetes
+from tests.cluster import api
 from tests.cluster.api import stamp
 from tests.cluster.conftest import in_process
 from tests.cluster.judging import core_refusals
@@ -321,6 +323,54 @@ def test_following_a_log_says_every_line_once_over_restart_and_lost_connection(s
     player.join()
     said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("line")]
     assert said == [f"line {number}" for number in range(30)]
+
+
+@in_process
+def test_following_a_log_ends_where_waiting_would_not_help(site, capsys, monkeypatch):
+    assert site.recipe("submit") == 0
+    train_to(site, 5)
+    # So that this test ends, whatever happens.
+    end = threading.Timer(5, finish, (site,))
+    end.start()
+    capsys.readouterr()
+    assert site.recipe("logs", "-f", "--node", "7") == 1
+    said = capsys.readouterr().err
+    assert "PyTorchJob `survival` has no machine 7." in said and "It has 0 to 3." in said
+    monkeypatch.setattr(api, "ROLE", [rule for rule in api.ROLE if "pods/log" not in rule["resources"]])
+    assert site.recipe("logs", "-f") == 1
+    said = capsys.readouterr().err
+    assert f"You may not do this in the namespace `{site.namespace}`: pods/log is forbidden" in said
+    assert state.ended(site.job()) is None, "it has waited for the job's end"
+    end.cancel()
+
+
+@in_process
+def test_following_a_log_waits_for_a_pod_that_is_not_there_yet_and_for_a_busy_cluster(site):
+    assert site.recipe("submit") == 0
+    train_to(site, 5)
+    site.api.logs[("survival-worker-2", "now")] = [(stamp(), "a line")]
+    pod = site.api.objects.pop(("pods", site.namespace, "survival-worker-2"))
+    asked, said = [], []
+
+    def find():
+        asked.append(1)
+        if len(asked) == 2:
+            raise explain(503, "etcd changes its leader", "PyTorchJob", site.namespace, "survival", "x")
+        if len(asked) == 3:
+            site.api.objects["pods", site.namespace, "survival-worker-2"] = pod
+        if len(asked) == 4:
+            finish(site)
+        return site.job()
+
+    logs.follow(site.cluster, find, 3, said.append)
+    assert (said, len(asked)) == (["--- the connection is lost; trying again ---", "a line"], 4)
+
+
+def test_machines_are_those_that_a_job_is_for():
+    plan = planned(load(SURVIVAL)[0], "pytorchjob")
+    made = [sent(plan, plan.stages[0], target) for target in jobs.KIND]
+    assert [(one.kind, jobs.machines(one.job)) for one in made] == [("PyTorchJob", 4), ("TrainJob", 4)]
+    assert jobs.machines({"kind": "Job", "spec": {"template": {}}}) == 1
 
 
 def fingerprint(site, *options: str) -> str:

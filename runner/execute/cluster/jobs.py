@@ -118,6 +118,14 @@ def pods_of(cluster: Any, kind: str, namespace: str, name: str) -> list[dict[str
     return sorted(found, key=lambda pod: node_number(pod))
 
 
+def machines(job: dict[str, Any]) -> int:
+    """How many machines a job is for, whether they have pods yet or not."""
+    spec = job["spec"]
+    if job["kind"] == "PyTorchJob":
+        return sum(replica.get("replicas", 1) for replica in spec["pytorchReplicaSpecs"].values())
+    return spec.get("trainer", {}).get("numNodes", 1)
+
+
 def node_number(pod: dict[str, Any]) -> int:
     """A pod's place in its job: 0 for the master, as the operators number them."""
     labels = pod["metadata"].get("labels", {})
