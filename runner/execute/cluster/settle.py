@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from runner.execute.runs import RunFolder
 from runner.execute.stages import STATE_FILE as STAGE_FILE
@@ -23,28 +24,32 @@ def before(folder: RunFolder) -> None:
 
 
 def after(folder: RunFolder, plan: Plan, stage: Stage, tell: Callable[[str], None]) -> None:
-    """Marks the folder, and names the base model by what it is called away from the cluster."""
-    summary = read_json(folder.path / "training_summary.json")
+    """Marks the run folder, and names the base model by what it is called away from the cluster."""
+    home = folder.path / stage.folder
+    made, wanted, done = _of_stage(home, stage) if stage.folder else _of_run(home, plan)
     # A claim keeps the results of the recipe as it was until those of the recipe as it is take their place.
-    older = summary is not None and not _of_this_recipe(folder, plan, stage, summary)
+    older = made is not None and made != wanted
     folder.mark(
-        "finished" if summary and not older else "running",
-        fingerprint=summary.get("fingerprint") if older else plan.fingerprint,
+        "finished" if done and not older else "running",
+        fingerprint=made if older and not stage.folder else plan.fingerprint,
         origin="cluster",
     )
     if older:
         tell(OLDER)
-    demo = read_json(folder.path / "demo.json")
+    demo = read_json(home / "demo.json")
     if demo and stage.model and demo.get("base_model") == plan.place.model_dir:
-        write_json(
-            folder.path / "demo.json",
-            demo | {"base_model": stage.model["base"], "revision": stage.model["revision"]},
-        )
+        write_json(home / "demo.json", demo | {"base_model": stage.model["base"], "revision": stage.model["revision"]})
 
 
-def _of_this_recipe(folder: RunFolder, plan: Plan, stage: Stage, summary: dict[str, str]) -> bool:
-    """Of several stages each has a key of its own, because a change of another one does not concern it."""
-    if not stage.folder:
-        return summary.get("fingerprint") == plan.fingerprint
-    record = read_json(folder.path / STAGE_FILE) or {}
-    return (record.get("keys") or {}).get("") == stage.keys[""]
+def _of_run(home: Path, plan: Plan) -> tuple[str | None, str, bool]:
+    """The recipe that the results are of, None where there are none; the recipe as it is; whether they are all there."""
+    summary = read_json(home / "training_summary.json")
+    return None if summary is None else summary.get("fingerprint", ""), plan.fingerprint, summary is not None
+
+
+def _of_stage(home: Path, stage: Stage) -> tuple[str | None, str, bool]:
+    """The same of one stage of several, by its own key, because a change of another stage does not concern it."""
+    record = read_json(home / STAGE_FILE)
+    if record is None:
+        return None, stage.keys[""], False
+    return (record.get("keys") or {}).get("", ""), stage.keys[""], record.get("status") == "finished"
