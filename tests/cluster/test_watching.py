@@ -22,6 +22,7 @@ from runner.recipe.changes import from_options
 from runner.recipe.check import load
 from runner.scenarios import translate
 from runner.targets import code, kubernetes
+from runner.training import merging
 from tests.cluster import api
 from tests.cluster.api import stamp
 from tests.cluster.conftest import in_process
@@ -439,6 +440,40 @@ def test_results_of_the_recipe_as_it_was_are_not_taken_for_those_of_now(site, re
     assert "as it was before" not in capsys.readouterr().out
     state = json.loads(run.read_text())
     assert (state["status"], state["fingerprint"]) == ("finished", now)
+
+
+@in_process
+def test_a_fetched_adapter_names_its_base_as_it_is_called_away_from_the_cluster(site, tmp_path, capsys):
+    recipe, _, _ = load(ROOT / "recipes" / "lyrics.yaml")
+    place = kubernetes.place(recipe)
+    run = tmp_path / "claim" / "lyrics"
+    facts = {"base_model_name_or_path": place.model_dir, "revision": None, "r": 16}
+    files = {
+        "lora_adapter/adapter_config.json": facts,
+        "lora_adapter/adapter_model.safetensors": {},
+        "best_model/model.safetensors": {},
+        "demo.json": {"base_model": place.model_dir, "revision": None},
+        "training_summary.json": {"fingerprint": recipe.fingerprint},
+    }
+    for name, content in files.items():
+        (run / name).parent.mkdir(parents=True, exist_ok=True)
+        (run / name).write_text(json.dumps(content))
+    site.api.mounts["/shared/models"] = tmp_path / "claim"
+    for claim in recipe.openshift.claims:
+        site.claim(claim.name)
+    adapter = tmp_path / "runs" / "lyrics" / "lora_adapter"
+    for came in (5, 2):
+        # The second time what was renamed here comes again, and is renamed again.
+        assert site.recipe("fetch", path="recipes/lyrics.yaml") == 0
+        assert f"{came} files fetched" in capsys.readouterr().out
+        assert merging.base_of(adapter) == ("microsoft/Phi-4-mini-instruct", "main")
+        assert json.loads((adapter / "adapter_config.json").read_text())["r"] == 16
+        demo = json.loads((adapter.parent / "demo.json").read_text())
+        assert demo == {"base_model": "microsoft/Phi-4-mini-instruct", "revision": "main"}
+    # A base that lies somewhere else keeps its name.
+    (run / "lora_adapter/adapter_config.json").write_text(json.dumps(facts | {"base_model_name_or_path": "/mine"}))
+    assert site.recipe("fetch", path="recipes/lyrics.yaml") == 0
+    assert merging.base_of(adapter) == ("/mine", None)
 
 
 @in_process

@@ -36,9 +36,20 @@ def after(folder: RunFolder, plan: Plan, stage: Stage, tell: Callable[[str], Non
     )
     if older:
         tell(OLDER)
-    demo = read_json(home / "demo.json")
-    if demo and stage.model and demo.get("base_model") == plan.place.model_dir:
-        write_json(home / "demo.json", demo | {"base_model": stage.model["base"], "revision": stage.model["revision"]})
+    if stage.model and plan.place.model_dir:
+        base, revision = stage.model["base"], stage.model["revision"]
+        _rename(home / "demo.json", "base_model", plan.place.model_dir, base, revision)
+        _rename(
+            home / "lora_adapter/adapter_config.json", "base_model_name_or_path", plan.place.model_dir, base, revision
+        )
+
+
+def _rename(file: Path, setting: str, there: str, base: str, revision: str | None) -> None:
+    """In a file that names a folder of the cluster: what was fetched into that folder. Where the file comes again, it is
+    done again."""
+    facts = read_json(file)
+    if isinstance(facts, dict) and facts.get(setting) == there:
+        write_json(file, facts | {setting: base, "revision": revision})
 
 
 def _of_run(home: Path, plan: Plan) -> tuple[str | None, str, bool]:
