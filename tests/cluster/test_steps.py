@@ -301,6 +301,14 @@ def test_a_gate_asks_for_one_gpu_and_its_share_of_the_machine(site):
     assert "HF_HUB_OFFLINE" not in {entry["name"] for entry in container["env"]}
 
 
+def test_the_first_stage_makes_the_claim_for_the_machines_of_all(site):
+    for count, mode in ((1, "ReadWriteOnce"), (2, "ReadWriteMany")):
+        plan = plan_of(site, f"machines.nodes={count}")
+        assert plan.stages[0].machines.nodes == 1
+        (claim,) = [one for one in sent(plan, plan.stages[0]).support if one["kind"] == "PersistentVolumeClaim"]
+        assert claim["spec"]["accessModes"] == [mode]
+
+
 def test_what_prepares_the_data_may_reach_the_hub(site):
     def offline(stage) -> bool:
         (container,) = sent(plan_of(site), stage).job["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"][

@@ -131,7 +131,15 @@ def test_a_secret_that_is_not_there():
 
 def test_a_volume_that_cannot_be_attached():
     event = warning("Pod", "survival-master-0", "FailedAttachVolume", "Multi-Attach error for volume pvc-1")
-    assert "a volume cannot be attached: Multi-Attach error" in why([waiting("ContainerCreating")], [event])
+    assert why([waiting("ContainerCreating")], [event]) == (
+        "Machine 0 (`survival-master-0`): a volume cannot be attached: Multi-Attach error for volume pvc-1. Several machines "
+        "need storage that all can write (ReadWriteMany): name one under `openshift.claims[].storage_class`, with a new "
+        "`name`, because a claim that is there stays as it was made."
+    )
+    event = warning("Pod", "survival-master-0", "FailedMount", "the server does not answer")
+    assert why([waiting("ContainerCreating")], [event]) == (
+        "Machine 0 (`survival-master-0`): a volume cannot be attached: the server does not answer"
+    )
 
 
 def test_main_memory_used_up_with_what_the_plan_had_said():
