@@ -149,6 +149,26 @@ def test_model_and_data_come_onto_the_claim_and_a_second_time_does_nothing(tmp_p
     again = carried_out(wanted, hub)
     assert (again.returncode, again.stdout.strip()) == (0, f"Everything lies in {data} already.")
     assert hub.asked == []
+    # Other data under the same name is prepared and tokenised anew; the model lies there and stays.
+    facts = json.loads(wanted.read_text(encoding="utf-8"))
+    lines = Path(facts["data"]["path"]).read_text(encoding="utf-8").splitlines(keepends=True)
+    file = tmp_path / "mine.jsonl"
+    wanted.write_text(json.dumps(facts | {"data": facts["data"] | {"path": str(file)}}), encoding="utf-8")
+    rows = []
+    for kept in (lines, lines[: len(lines) // 2], lines[: len(lines) // 2]):
+        file.write_text("".join(kept), encoding="utf-8")
+        done = carried_out(wanted, None)
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+        rows.append(tokenised(data))
+    assert done.stdout.strip() == f"Everything lies in {data} already."
+    assert rows[0] > rows[1] == rows[2] > 0
+
+
+def tokenised(data: Path) -> int:
+    """How many rows the only tokenised dataset for training has."""
+    from datasets import load_from_disk
+
+    return sum(len(load_from_disk(str(file.parent))) for file in (data / "tokenised").rglob("dataset_info.json"))
 
 
 def test_a_claim_without_room_is_said_before_anything_is_written(tmp_path, monkeypatch):

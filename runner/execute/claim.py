@@ -12,7 +12,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from runner.files import read_json, write_json
+import yaml
+
+from runner.execute.tokenised import forget_older
+from runner.files import content_of, read_json, write_json
 from runner.names import content_hash
 from runner.problem import Stop
 
@@ -32,7 +35,7 @@ def carry_out(wanted: Mapping[str, Any], tell: Tell) -> bool:
     Raises Stop where the claim has too little space, or model or data cannot be had.
     """
     data_dir = Path(wanted["data_dir"])
-    key = content_hash(_with_config(wanted), 32)
+    key = content_hash(_made_from(wanted), 32)
     if (read_json(data_dir / DONE_FILE) or {}).get("key") == key:
         tell(f"Everything lies in {data_dir} already.")
         return False
@@ -48,10 +51,12 @@ def carry_out(wanted: Mapping[str, Any], tell: Tell) -> bool:
     return True
 
 
-def _with_config(wanted: Mapping[str, Any]) -> list[Any]:
-    """What is asked for, and the engine's config, which decides how rows are tokenised."""
+def _made_from(wanted: Mapping[str, Any]) -> list[Any]:
+    """What is asked for, the engine's config, which decides how rows are tokenised, and what the data files hold."""
     config = Path(wanted["tokenise"]) if wanted["tokenise"] else None
-    return [dict(wanted), config.read_text(encoding="utf-8") if config else None]
+    named = {setting: wanted["data"].get(setting) for setting in ("path", "validation_path")}
+    contents = {setting: content_of(Path(name)) for setting, name in named.items() if name and Path(name).exists()}
+    return [dict(wanted), config.read_text(encoding="utf-8") if config else None, contents]
 
 
 def fetch_model(model: Mapping[str, Any], tell: Tell) -> None:
@@ -126,6 +131,7 @@ def _prepare_data(wanted: Mapping[str, Any], data_dir: Path, tell: Tell) -> None
 def tokenise(config: str, tell: Tell) -> None:
     """Axolotl's own preprocessing: training then finds the rows tokenised."""
     tell("Tokenising")
+    forget_older(yaml.safe_load(Path(config).read_text(encoding="utf-8")))
     code = subprocess.run([sys.executable, "-m", "axolotl.cli.main", "preprocess", config]).returncode
     if code != 0:
         raise Stop(

@@ -49,9 +49,9 @@ class Site:
         path = f"{address(kind, self.namespace, name)}/status"
         self.cluster.request("PATCH", path, body={"status": status}, content="application/merge-patch+json")
 
-    def claim(self, name: str) -> None:
+    def claim(self, name: str, mode: str = "ReadWriteMany") -> None:
         """A claim that an earlier submit has made."""
-        spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
+        spec = {"accessModes": [mode], "resources": {"requests": {"storage": "1Gi"}}}
         meta = {"name": name, "namespace": self.namespace}
         body = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": meta, "spec": spec}
         self.cluster.request("POST", address("PersistentVolumeClaim", self.namespace), body=body)

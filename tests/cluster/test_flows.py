@@ -219,6 +219,26 @@ def test_a_claim_that_exists_keeps_its_size(site):
     assert claims["trained-models-pvc"]["spec"]["resources"]["requests"]["storage"] == "7Gi"
 
 
+def test_a_claim_for_one_machine_takes_no_job_of_several(site, capsys):
+    site.claim("trained-models-pvc")
+    site.claim("workspace-pvc", "ReadWriteOnce")
+    for options in ((), ("--dry-run",)):
+        assert site.recipe("submit", *options) == 1
+        said = capsys.readouterr().err
+        assert (
+            f"The claim `workspace-pvc` in `{site.namespace}` is there already, for one machine at a time (ReadWriteOnce), "
+            "and `survival` has 4." in said
+        )
+        assert (
+            "A claim keeps its mode. Write a new `openshift.claims[].name` for it, which is then made ReadWriteMany, and "
+            "copy to it what lies on the old one; or stay on one machine with `machines.nodes: 1`." in said
+        )
+    assert site.job() is None
+    assert site.cluster.list("ConfigMap", site.namespace, {"app.kubernetes.io/managed-by": "recipe-runner"}) == []
+    assert site.recipe("submit", "--set", "openshift.claims.1.name=workspace-all-pvc", "--dry-run") == 0
+    assert site.recipe("submit", "--set", "machines.nodes=1", "--set", "train.effective_batch_size=16") == 0
+
+
 def test_a_queue_that_is_not_there_is_named(site, capsys):
     assert site.recipe("submit", "--set", "openshift.queue=fast") == 1
     assert f"There is no queue `fast` in the namespace `{site.namespace}`." in capsys.readouterr().err

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import time
+from pathlib import Path
 
 import pytest
 
-from runner import plan_file
+from runner import cli, plan_file
+from runner.execute import asking
 from runner.execute.cluster.jobs import POD_LABEL, pods_of, sent
 from runner.execute.cluster.state import ended
 from runner.plan import Plan
@@ -298,6 +301,14 @@ def test_a_gate_asks_for_one_gpu_and_its_share_of_the_machine(site):
     assert "HF_HUB_OFFLINE" not in {entry["name"] for entry in container["env"]}
 
 
+def test_the_first_stage_makes_the_claim_for_the_machines_of_all(site):
+    for count, mode in ((1, "ReadWriteOnce"), (2, "ReadWriteMany")):
+        plan = plan_of(site, f"machines.nodes={count}")
+        assert plan.stages[0].machines.nodes == 1
+        (claim,) = [one for one in sent(plan, plan.stages[0]).support if one["kind"] == "PersistentVolumeClaim"]
+        assert claim["spec"]["accessModes"] == [mode]
+
+
 def test_what_prepares_the_data_may_reach_the_hub(site):
     def offline(stage) -> bool:
         (container,) = sent(plan_of(site), stage).job["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"][
@@ -373,3 +384,55 @@ def test_each_stages_file_is_in_its_config_map(site):
     for stage in plan_of(site).stages:
         found = kubernetes.config_map(plan_of(site).only(stage), stage)
         assert plan_file.FILE in found.text and stage.command[4].endswith(f"/{stage.name}/{plan_file.FILE}")
+
+
+def asked(site, monkeypatch, *arguments: str):
+    """The model that `recipe ask` would ask."""
+    found = []
+    monkeypatch.setattr(asking, "answer", lambda chat, _question: found.append(Path(chat.model)) or "")
+    assert cli._code(["ask", str(ROOT / SEVEN_B), "Why?", *arguments]) == 0
+    return found[0]
+
+
+@in_process
+@pytest.mark.parametrize("to", [(), ("--to", "elsewhere")], ids=["in its place", "elsewhere"])
+def test_a_fetched_stage_can_be_asked(site, capsys, claim, tmp_path, monkeypatch, to):
+    claim.finish("dpo", "lora")
+    for stage in ("dpo", "lora"):
+        assert recipe(site, "fetch", "--stage", stage, *to) == 0
+    run = tmp_path / ("elsewhere" if to else "runs/seven-b")
+    assert {path.name for path in run.iterdir()} == {"run.json", "dpo", "lora"}
+    record = json.loads((run / "run.json").read_text())
+    assert (record["status"], record["origin"], record["kind"]) == ("finished", "cluster", "run")
+    said = capsys.readouterr().out
+    shown = "elsewhere/lora" if to else run / "lora"
+    assert said.rstrip().endswith(f"2 files fetched; everything is in {shown}") and "as it was" not in said
+    where = ("--run", str(run)) if to else ()
+    assert asked(site, monkeypatch, *where) == run / "lora" / "best_model"
+    assert asked(site, monkeypatch, "--stage", "dpo", *where) == run / "dpo" / "best_model"
+    assert asked(site, monkeypatch, "--stage", "lora", "--base", *where) == run / "dpo" / "best_model"
+
+
+@in_process
+def test_a_fetched_stage_that_was_made_before_the_recipe_changed_is_said_so(site, capsys, claim, tmp_path):
+    def fetched(change: str) -> tuple[str, str]:
+        capsys.readouterr()
+        assert recipe(site, "fetch", "--stage", "sft", "--set", change) == 0
+        return json.loads((tmp_path / "runs/seven-b/run.json").read_text())["status"], capsys.readouterr().out
+
+    status, said = fetched("sft.epochs=7")
+    assert status == "running"
+    assert "What lies on the claim is of the recipe as it was before it changed; " in said
+    # What comes after a stage is no concern of it.
+    status, said = fetched("lora.epochs=7")
+    assert status == "finished" and "as it was" not in said
+
+
+@in_process
+def test_a_stage_does_not_come_into_a_run_of_this_machine(site, capsys, claim, tmp_path):
+    home = tmp_path / "runs" / "seven-b"
+    home.mkdir(parents=True)
+    (home / "run.json").write_text('{"status": "running", "kind": "run"}')
+    assert recipe(site, "fetch", "--stage", "sft") == 1
+    assert f"`{home}` holds a run of this machine." in capsys.readouterr().err
+    assert [path.name for path in home.iterdir()] == ["run.json"]

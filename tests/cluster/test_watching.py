@@ -13,7 +13,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from runner.emit import planned
-from runner.execute.cluster import fetch, forward, helper, state
+from runner.execute.cluster import fetch, forward, helper, jobs, logs, state
+from runner.execute.cluster.errors import explain
 from runner.execute.cluster.jobs import sent
 from runner.execute.cluster.state import FAILED, QUEUED, TRAINING, WAITING, State
 from runner.execute.cluster.why import reasons
@@ -21,6 +22,8 @@ from runner.recipe.changes import from_options
 from runner.recipe.check import load
 from runner.scenarios import translate
 from runner.targets import code, kubernetes
+from runner.training import merging
+from tests.cluster import api
 from tests.cluster.api import stamp
 from tests.cluster.conftest import in_process
 from tests.cluster.judging import core_refusals
@@ -128,7 +131,15 @@ def test_a_secret_that_is_not_there():
 
 def test_a_volume_that_cannot_be_attached():
     event = warning("Pod", "survival-master-0", "FailedAttachVolume", "Multi-Attach error for volume pvc-1")
-    assert "a volume cannot be attached: Multi-Attach error" in why([waiting("ContainerCreating")], [event])
+    assert why([waiting("ContainerCreating")], [event]) == (
+        "Machine 0 (`survival-master-0`): a volume cannot be attached: Multi-Attach error for volume pvc-1. Several machines "
+        "need storage that all can write (ReadWriteMany): name one under `openshift.claims[].storage_class`, with a new "
+        "`name`, because a claim that is there stays as it was made."
+    )
+    event = warning("Pod", "survival-master-0", "FailedMount", "the server does not answer")
+    assert why([waiting("ContainerCreating")], [event]) == (
+        "Machine 0 (`survival-master-0`): a volume cannot be attached: the server does not answer"
+    )
 
 
 def test_main_memory_used_up_with_what_the_plan_had_said():
@@ -323,6 +334,58 @@ def test_following_a_log_says_every_line_once_over_restart_and_lost_connection(s
     assert said == [f"line {number}" for number in range(30)]
 
 
+@in_process
+def test_following_a_log_ends_where_waiting_would_not_help(site, capsys, monkeypatch):
+    assert site.recipe("submit") == 0
+    train_to(site, 5)
+    # So that this test ends, whatever happens.
+    end = threading.Timer(5, finish, (site,))
+    end.start()
+    capsys.readouterr()
+    assert site.recipe("logs", "-f", "--node", "7") == 1
+    said = capsys.readouterr().err
+    assert "PyTorchJob `survival` has no machine 7." in said and "It has 0 to 3." in said
+    monkeypatch.setattr(api, "ROLE", [rule for rule in api.ROLE if "pods/log" not in rule["resources"]])
+    assert site.recipe("logs", "-f") == 1
+    said = capsys.readouterr().err
+    assert f"You may not do this in the namespace `{site.namespace}`: pods/log is forbidden" in said
+    assert state.ended(site.job()) is None, "it has waited for the job's end"
+    end.cancel()
+
+
+@in_process
+def test_following_a_log_waits_for_a_pod_that_is_not_there_yet_and_for_a_busy_cluster(site):
+    assert site.recipe("submit") == 0
+    train_to(site, 5)
+    site.api.logs[("survival-worker-2", "now")] = [(stamp(), "a line")]
+    pod = site.api.objects.pop(("pods", site.namespace, "survival-worker-2"))
+    asked, said = [], []
+
+    def find():
+        asked.append(1)
+        if len(asked) == 2:
+            raise explain(503, "etcd changes its leader", "PyTorchJob", site.namespace, "survival", "x")
+        if len(asked) == 3:
+            site.api.objects["pods", site.namespace, "survival-worker-2"] = pod
+        if len(asked) == 4:
+            finish(site)
+        return site.job()
+
+    logs.follow(site.cluster, find, 3, said.append)
+    assert (said, len(asked)) == (["--- the connection is lost; trying again ---", "a line"], 4)
+
+
+def test_machines_are_those_that_a_job_is_for():
+    plan = planned(load(SURVIVAL)[0], "pytorchjob")
+    made = [sent(plan, plan.stages[0], target) for target in jobs.KIND]
+    assert [(one.kind, jobs.machines(one.job)) for one in made] == [("PyTorchJob", 4), ("TrainJob", 4)]
+    assert jobs.machines({"kind": "Job", "spec": {"template": {}}}) == 1
+
+
+def fingerprint(site, *options: str) -> str:
+    return load(SURVIVAL, from_options((f"openshift.namespace={site.namespace}", *options)))[0].fingerprint
+
+
 @pytest.fixture
 def results(site, tmp_path):
     """A run on the claim behind the pods' mount: a model large enough to be cut, and what does not come along."""
@@ -330,7 +393,7 @@ def results(site, tmp_path):
     run = claim / "survival"
     files = {
         "best_model/model.safetensors": bytes(range(256)) * 4096 * 3,
-        "training_summary.json": json.dumps({"name": "survival", "best_validation_loss": 1.0}).encode(),
+        "training_summary.json": json.dumps({"name": "survival", "fingerprint": fingerprint(site)}).encode(),
         "demo_outputs/answers with blanks.json": b"[]",
         "checkpoints/checkpoint-9/optimizer.pt": b"large",
         ".best_model.partial/half": b"half",
@@ -362,6 +425,63 @@ def test_results_come_home_and_the_helper_goes_away(site, results, tmp_path, cap
     assert "0 files fetched" in capsys.readouterr().out
     assert site.recipe("fetch", "--all") == 0
     assert (home / "checkpoints/checkpoint-9/optimizer.pt").read_bytes() == b"large"
+
+
+@in_process
+def test_results_of_the_recipe_as_it_was_are_not_taken_for_those_of_now(site, results, tmp_path, capsys):
+    changed = ("--set", "train.epochs=2")
+    assert site.recipe("fetch", *changed) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert (
+        "What lies on the claim is of the recipe as it was before it changed; the recipe as it is now has no results there "
+        "yet. `recipe status` says how far its job is; fetch again when that has finished."
+    ) in said
+    run = tmp_path / "runs" / "survival" / "run.json"
+    state = json.loads(run.read_text())
+    assert (state["status"], state["fingerprint"]) == ("running", fingerprint(site))
+    # The new run is over, and has taken their place.
+    now = fingerprint(site, "train.epochs=2")
+    assert now != fingerprint(site)
+    summary = tmp_path / "claim" / "survival" / "training_summary.json"
+    summary.write_text(json.dumps({"name": "survival", "fingerprint": now}))
+    assert site.recipe("fetch", *changed) == 0
+    assert "as it was before" not in capsys.readouterr().out
+    state = json.loads(run.read_text())
+    assert (state["status"], state["fingerprint"]) == ("finished", now)
+
+
+@in_process
+def test_a_fetched_adapter_names_its_base_as_it_is_called_away_from_the_cluster(site, tmp_path, capsys):
+    recipe, _, _ = load(ROOT / "recipes" / "lyrics.yaml")
+    place = kubernetes.place(recipe)
+    run = tmp_path / "claim" / "lyrics"
+    facts = {"base_model_name_or_path": place.model_dir, "revision": None, "r": 16}
+    files = {
+        "lora_adapter/adapter_config.json": facts,
+        "lora_adapter/adapter_model.safetensors": {},
+        "best_model/model.safetensors": {},
+        "demo.json": {"base_model": place.model_dir, "revision": None},
+        "training_summary.json": {"fingerprint": recipe.fingerprint},
+    }
+    for name, content in files.items():
+        (run / name).parent.mkdir(parents=True, exist_ok=True)
+        (run / name).write_text(json.dumps(content))
+    site.api.mounts["/shared/models"] = tmp_path / "claim"
+    for claim in recipe.openshift.claims:
+        site.claim(claim.name)
+    adapter = tmp_path / "runs" / "lyrics" / "lora_adapter"
+    for came in (5, 2):
+        # The second time what was renamed here comes again, and is renamed again.
+        assert site.recipe("fetch", path="recipes/lyrics.yaml") == 0
+        assert f"{came} files fetched" in capsys.readouterr().out
+        assert merging.base_of(adapter) == ("microsoft/Phi-4-mini-instruct", "main")
+        assert json.loads((adapter / "adapter_config.json").read_text())["r"] == 16
+        demo = json.loads((adapter.parent / "demo.json").read_text())
+        assert demo == {"base_model": "microsoft/Phi-4-mini-instruct", "revision": "main"}
+    # A base that lies somewhere else keeps its name.
+    (run / "lora_adapter/adapter_config.json").write_text(json.dumps(facts | {"base_model_name_or_path": "/mine"}))
+    assert site.recipe("fetch", path="recipes/lyrics.yaml") == 0
+    assert merging.base_of(adapter) == ("/mine", None)
 
 
 @in_process

@@ -29,6 +29,10 @@ class Lost(Stop):
         )
 
 
+class Busy(Stop):
+    """The cluster answers that it cannot answer now; what watches tries again."""
+
+
 def explain(status: int, message: str, kind: str, namespace: str, name: str, server: str) -> Stop:
     """A refusal as a Stop: what the cluster would not do, why, and the remedy."""
     what = f"{kind} `{name}`" if name else f"{kind} objects"
@@ -64,7 +68,8 @@ def explain(status: int, message: str, kind: str, namespace: str, name: str, ser
             f"The cluster refuses {what}: {_short(message)}",
             "`recipe check` and `recipe render` show what was sent; if the recipe is right, this is a bug in recipe-runner.",
         )
-    return Stop(f"The cluster answered {status} to {what}: {_short(message)}", "Try again in a moment.")
+    busy = Busy if status == 429 or status > 500 else Stop
+    return busy(f"The cluster answered {status} to {what}: {_short(message)}", "Try again in a moment.")
 
 
 _QUOTA_REMEDY = (

@@ -21,6 +21,8 @@ POD_LABEL = {
     "Job": "job-name",
 }
 CONTAINER = {"PyTorchJob": "pytorch", "TrainJob": "node"}
+# The mode of a claim that several machines may write at a time.
+SHARED = "ReadWriteMany"
 PART = "recipe-runner/part"
 # The pods that only open a claim, and have one container of that name.
 FETCH, PROMOTE = "fetch", "promote"
@@ -61,7 +63,8 @@ class Sent:
 
 
 def sent(plan: Plan, stage: Stage, target: str | None = None, of_gate: bool = False) -> Sent:
-    """The objects of a stage, or of the gate after it, exactly those that `recipe render` writes."""
+    """The objects of a stage, or of the gate after it, exactly those that `recipe render` writes, but for the mode of claims:
+    the first stage makes them for all."""
     target = target or default(plan.site)[0]
     one = plan.only(stage)
     manifests = {
@@ -69,7 +72,11 @@ def sent(plan: Plan, stage: Stage, target: str | None = None, of_gate: bool = Fa
         for file in TARGETS[target](one)
     }
     prepare = manifests.get("prepare/job.yaml")
-    support = [*manifests.get("claims.yaml", []), *manifests.get("prepare/configmap.yaml", [])]
+    claims = manifests.get("claims.yaml", [])
+    if any(other.machines.nodes > 1 for other in plan.stages):
+        for claim in claims:
+            claim["spec"]["accessModes"] = [SHARED]
+    support = [*claims, *manifests.get("prepare/configmap.yaml", [])]
     return Sent(
         plan=one,
         stage=stage,
@@ -116,6 +123,14 @@ def pods_of(cluster: Any, kind: str, namespace: str, name: str) -> list[dict[str
     """A job's pods, the first process's first."""
     found = cluster.list("Pod", namespace, {POD_LABEL[kind]: name})
     return sorted(found, key=lambda pod: node_number(pod))
+
+
+def machines(job: dict[str, Any]) -> int:
+    """How many machines a job is for, whether they have pods yet or not."""
+    spec = job["spec"]
+    if job["kind"] == "PyTorchJob":
+        return sum(replica.get("replicas", 1) for replica in spec["pytorchReplicaSpecs"].values())
+    return spec.get("trainer", {}).get("numNodes", 1)
 
 
 def node_number(pod: dict[str, Any]) -> int:

@@ -7,27 +7,35 @@ from collections.abc import Callable
 from typing import Any
 
 from runner.execute.cluster.connect import Refused, address
-from runner.execute.cluster.errors import Lost
-from runner.execute.cluster.jobs import container, node_number, pods_of
+from runner.execute.cluster.errors import Busy, Lost
+from runner.execute.cluster.jobs import container, machines, node_number, pods_of
 from runner.execute.cluster.state import ended
 from runner.problem import Stop
 
 POLL_SECONDS = 2.0
 
 
+class NotYet(Stop):
+    """A machine that the job is for has no pod: not yet, or between two lives."""
+
+
 def pod_of(cluster: Any, job: dict[str, Any], node: int) -> dict[str, Any]:
-    """The pod of machine `node`, 0 the master. Raises Stop where there is none."""
+    """The pod of machine `node`, 0 the master. Raises Stop where the job is for fewer, NotYet where it is not there."""
     meta = job["metadata"]
+    if node >= (planned := machines(job)):
+        raise Stop(
+            f"{job['kind']} `{meta['name']}` has no machine {node}.",
+            f"It has 0 to {planned - 1}." if planned > 1 else "It has only machine 0.",
+        )
     pods = pods_of(cluster, job["kind"], meta["namespace"], meta["name"])
     for pod in pods:
         if node_number(pod) == node:
             return pod
-    if not pods:
-        raise Stop(
-            f"{job['kind']} `{meta['name']}` has no pods, and so no log.",
-            "`recipe status` says why, where it is known.",
-        )
-    raise Stop(f"{job['kind']} `{meta['name']}` has no machine {node}.", f"It has 0 to {len(pods) - 1}.")
+    missing = f"no pod for machine {node}" if pods else "no pods"
+    raise NotYet(
+        f"{job['kind']} `{meta['name']}` has {missing}, and so no log.",
+        "`recipe status` says why, where it is known.",
+    )
 
 
 def whole(cluster: Any, job: dict[str, Any], node: int) -> list[str]:
@@ -49,10 +57,12 @@ def _restarts(pod: dict[str, Any]) -> int:
 
 
 def follow(cluster: Any, find: Callable[[], dict[str, Any] | None], node: int, say: Callable[[str], None]) -> None:
-    """Says every new line of a machine's log until its job ends; goes on after restarts and lost connections."""
+    """Says every new line of a machine's log until its job ends; goes on after restarts and lost connections.
+
+    Raises Stop where the cluster refuses, and where there is no such machine: waiting would change neither.
+    """
     since, lost, lives = "", False, 0
     while True:
-        job = None
         try:
             job = find()
             if job is None:
@@ -69,12 +79,12 @@ def follow(cluster: Any, find: Callable[[], dict[str, Any] | None], node: int, s
             lost = False
             if over:
                 return
-        except Lost:
+        except (Lost, Busy):
             if not lost:
                 say("--- the connection is lost; trying again ---")
             lost = True
-        except Stop:
-            if job is None or ended(job):
+        except NotYet:
+            if over:
                 raise
         time.sleep(POLL_SECONDS)
 
@@ -92,6 +102,9 @@ def _since(cluster: Any, job: dict[str, Any], pod: str, since: str, previous: bo
     except Refused as refused:
         if refused.status in (400, 404):
             return []
+        if refused.status == 500:
+            # The server has asked the pod's machine, and got no answer.
+            raise Lost(cluster.server, refused.message) from None
         raise refused.stop("Pod", space, pod) from None
     stamped = [line.partition(" ") for line in response.data.decode(errors="replace").splitlines()]
     return [(stamp, text) for stamp, _, text in stamped if stamp > since]

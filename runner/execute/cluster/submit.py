@@ -9,7 +9,7 @@ from typing import Any
 
 from runner.execute.cluster.errors import Lost
 from runner.execute.cluster.follow import line
-from runner.execute.cluster.jobs import Sent, key, prepares
+from runner.execute.cluster.jobs import SHARED, Sent, key, machines, prepares
 from runner.execute.cluster.state import FAILED, FINISHED, ended, look
 from runner.execute.cluster.why import log_reader, reasons
 from runner.problem import Stop
@@ -28,6 +28,8 @@ def submit(cluster: Any, sent: Sent, tell: Tell, confirm: Confirm, dry_run: bool
     _queue_is_there(cluster, sent)
     there = _existing(cluster, sent)
     same = [job for job in there if _same(job, sent)]
+    if not same:
+        _claims_are_for_all(cluster, sent)
     judge(cluster, sent, replacing=bool(there))
     if same:
         tell(f"{sent.kind} `{sent.name}` is there already, made from this very recipe; nothing changes.")
@@ -77,6 +79,26 @@ def _claim_is_there(cluster: Any, manifest: dict[str, Any]) -> bool:
         kind == "PersistentVolumeClaim"
         and cluster.get("PersistentVolumeClaim", meta["namespace"], meta["name"]) is not None
     )
+
+
+def _claims_are_for_all(cluster: Any, sent: Sent) -> None:
+    """Raises Stop where a claim of a job of several machines is there and was made for one: a cluster would attach it to
+    the first machine, and leave the others' pods waiting for ever."""
+    if (count := machines(sent.job)) < 2:
+        return
+    for manifest in sent.support:
+        if manifest["kind"] != "PersistentVolumeClaim":
+            continue
+        name = manifest["metadata"]["name"]
+        there = cluster.get("PersistentVolumeClaim", sent.namespace, name)
+        modes = there["spec"].get("accessModes") or ["no mode"] if there else [SHARED]
+        if SHARED not in modes:
+            raise Stop(
+                f"The claim `{name}` in `{sent.namespace}` is there already, for one machine at a time ({', '.join(modes)}), "
+                f"and `{sent.name}` has {count}.",
+                f"A claim keeps its mode. Write a new `openshift.claims[].name` for it, which is then made {SHARED}, and "
+                "copy to it what lies on the old one; or stay on one machine with `machines.nodes: 1`.",
+            )
 
 
 def _prepared(cluster: Any, manifest: dict[str, Any]) -> bool:

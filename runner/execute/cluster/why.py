@@ -18,6 +18,12 @@ LogOf = Callable[[str], str]
 NO_IMAGE = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName")
 NCCL = re.compile(r"Watchdog caught collective operation timeout|ncclSystemError|ncclRemoteError|NCCL (WARN|error)")
 
+# A claim that is there keeps its mode and its storage, whatever the recipe says.
+SEVERAL = (
+    "Several machines need storage that all can write (ReadWriteMany): name one under `openshift.claims[].storage_class`, "
+    "with a new `name`, because a claim that is there stays as it was made."
+)
+
 
 def reasons(state: State, log_of: LogOf) -> list[str]:
     """What stands in the way, most telling first; empty while all is well."""
@@ -141,8 +147,7 @@ def _claims(state: State) -> str:
         for event in state.events
         if event["involvedObject"].get("kind") == "PersistentVolumeClaim"
     ]
-    hint = "Several machines need storage that all can write (ReadWriteMany); name one under `openshift.claims[].storage_class`."
-    return f"{said[-1]} {hint}" if said else f"They are not bound to storage yet. {hint}"
+    return f"{said[-1]} {SEVERAL}" if said else f"They are not bound to storage yet. {SEVERAL}"
 
 
 def _container(state: State, pod: dict[str, Any], entry: dict[str, Any], where: str, log_of: LogOf) -> Iterator[str]:
@@ -179,7 +184,8 @@ def _mounting(state: State, pod: dict[str, Any], where: str) -> Iterator[str]:
     for event in reversed(state.events):
         name = event["involvedObject"].get("name")
         if name == pod["metadata"]["name"] and event["reason"] in ("FailedMount", "FailedAttachVolume"):
-            yield f"{where}: a volume cannot be attached: {event['message']}"
+            shared = f". {SEVERAL}" if event["message"].startswith("Multi-Attach") else ""
+            yield f"{where}: a volume cannot be attached: {event['message']}{shared}"
             return
 
 
