@@ -57,8 +57,8 @@ def carry_out(plan: Plan, run: RunFolder, chosen: Selection, tell: Tell, watch: 
 
 
 def _before(plan: Plan, run: RunFolder, stage: Stage, tell: Tell) -> None:
-    """Raises Stop where a stage that this one builds on is not finished or not as it would be now, or the last gate before
-    it is closed."""
+    """Raises Stop where a stage that this one builds on is not finished or not as it would be now, or a gate before it is
+    closed."""
     for name in stage.reads:
         before = _named(plan, name)
         if not StageFolder(plan, before).finished:
@@ -71,9 +71,7 @@ def _before(plan: Plan, run: RunFolder, stage: Stage, tell: Tell) -> None:
     for name, beginnings in stage.reads.items():
         if wrong := StageFolder(plan, _named(plan, name)).changed_outputs(beginnings):
             raise _not_as_it_was(stage, name, f"has left `{wrong[0]}`, which is not as it was left")
-    guard = guard_of(plan, stage)
-    if guard is not None and not opened(plan, run, guard, tell):
-        raise Stop(closed(guard, recorded.verdicts(plan, run, guard), f"`{stage.name}` does not start"))
+    require_open(plan, run, stage, tell)
 
 
 def _not_as_it_was(stage: Stage, name: str, what: str) -> Stop:
@@ -213,11 +211,21 @@ def closed(stage: Stage, verdicts: list[gates.Verdict], consequence: str, where:
     )
 
 
-def guard_of(plan: Plan, stage: Stage) -> Stage | None:
-    """The last stage before this one that has a gate, along what it builds on."""
-    names = [other.name for other in plan.stages]
-    earlier = plan.stages[: names.index(stage.name)]
-    return next((other for other in reversed(earlier) if other.gates), None)
+def require_open(plan: Plan, run: RunFolder, stage: Stage, tell: Tell, where: str = "") -> None:
+    """Raises Stop with the first gate before a stage that is closed; where: as for `closed`."""
+    for guard in guards_of(plan, stage):
+        if not opened(plan, run, guard, tell):
+            raise Stop(closed(guard, recorded.verdicts(plan, run, guard), f"`{stage.name}` does not start", where))
+
+
+def guards_of(plan: Plan, stage: Stage) -> list[Stage]:
+    """The stages with a gate that this one goes back to, in their order: each may have been tightened since."""
+    found, names = set(), list(stage.reads)
+    while names:
+        if (name := names.pop()) not in found:
+            found.add(name)
+            names += _named(plan, name).reads
+    return [other for other in plan.stages if other.name in found and other.gates]
 
 
 def _named(plan: Plan, name: str) -> Stage:
