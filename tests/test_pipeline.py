@@ -536,6 +536,33 @@ def test_results_that_are_not_as_they_were_left_are_made_again(finished, tmp_pat
     assert repeated(plan) == ["sft", "dpo", "lora"]
 
 
+def test_what_took_training_is_moved_aside_before_a_stage_runs_again(finished, tmp_path):
+    from runner.execute import pipeline
+    from runner.execute.runs import RunFolder
+
+    def begin(name: str, learning_rate: str, kind: str = "run") -> list[str]:
+        plan, said = finished(f"sft.learning_rate={learning_rate}", f"model.seed={learning_rate[0]}"), []
+        folder = stages.StageFolder(plan, order.stage_of(plan, name))
+        pipeline.begin(plan, RunFolder(tmp_path, kind), folder, order.one(plan, folder.stage), said.append)
+        return said
+
+    weights = "best_model/model.safetensors"
+    assert begin("sft", "1e-5")[1:] == [
+        f"sft: what was trained before is moved to {tmp_path}/sft.before; delete it when nobody needs it",
+        f"sft: starting; log in {tmp_path}/sft/train.log",
+    ]
+    assert (tmp_path / "sft.before" / weights).read_text() == "sft" and not (tmp_path / "sft" / weights).exists()
+    # Nothing was trained since.
+    assert len(begin("sft", "2e-6")) == 2 and not (tmp_path / "sft.before-2").exists()
+    (tmp_path / "sft" / "checkpoints" / "checkpoint-500").mkdir(parents=True)
+    assert f"moved to {tmp_path}/sft.before-2;" in begin("sft", "3e-6")[1]
+    assert (tmp_path / "sft.before-2" / "checkpoints" / "checkpoint-500").is_dir()
+    assert (tmp_path / "sft.before" / weights).read_text() == "sft", "one that was moved earlier stays"
+    # Random weights are quickly made again, and so is all of a rehearsal.
+    assert len(begin("init", "4e-6")) == 2 and len(begin("dpo", "4e-6", "rehearsal")) == 2
+    assert not [*tmp_path.glob("init.*"), *tmp_path.glob("dpo.*")]
+
+
 @pytest.mark.parametrize(
     ("options", "exchanged", "stage", "words"),
     [

@@ -86,7 +86,7 @@ def _stage(plan: Plan, run: RunFolder, stage: Stage, tell: Tell, watch: Watch) -
     if decision.action == "keep":
         tell(f"{stage.name}: done already")
     else:
-        begin(plan, folder, decision, tell)
+        begin(plan, run, folder, decision, tell)
         _run(plan, folder, watch)
         for line in finish(plan, folder):
             tell(f"  {line}")
@@ -94,11 +94,15 @@ def _stage(plan: Plan, run: RunFolder, stage: Stage, tell: Tell, watch: Watch) -
         _gate(plan, run, stage, tell)
 
 
-def begin(plan: Plan, folder: StageFolder, decision: Decision, tell: Tell) -> None:
+def begin(plan: Plan, run: RunFolder, folder: StageFolder, decision: Decision, tell: Tell) -> None:
     """Makes the stage's folder ready: what other inputs have left goes, and what it is made from is on record."""
     stage = folder.stage
     if decision.action == "again":
         tell(f"{decision}")
+        # A GPU that is missing for a day changes inputs too, and must not cost weeks of training.
+        kept = folder.set_aside() if run.kind == "run" and not plan.place.run_key else None
+        if kept:
+            tell(f"{stage.name}: what was trained before is moved to {kept}; delete it when nobody needs it")
         folder.clear()
     _time_left(plan, stage)
     tell(f"{stage.name}: {'going on' if decision.action == 'go on' else 'starting'}; log in {folder.path}/train.log")

@@ -51,7 +51,7 @@ def run(plan: Plan, command: list[str], tell: Tell) -> int:
     if not first:
         os.execvp(command[0], command)
     pipeline.identify(folder)
-    pipeline.begin(plan, here, decision, tell)
+    pipeline.begin(plan, folder, here, decision, tell)
     if code := _child(command):
         return code
     for line in pipeline.finish(plan, here):
