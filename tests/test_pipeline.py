@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 import tempfile
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -463,6 +464,43 @@ def test_a_checkpoint_that_a_kill_left_half_written_is_never_resumed_from(tmp_pa
     assert checkpoints.last_good(tmp_path) == tmp_path / "checkpoint-10"
     checkpoints.drop_broken(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-10"]
+
+
+def test_a_named_checkpoint_is_gone_back_to_once(tmp_path, monkeypatch):
+    from types import SimpleNamespace
+
+    from runner.training import resume
+
+    own, old = tmp_path / "checkpoints", tmp_path / "old" / "checkpoint-9"
+    old.mkdir(parents=True)
+
+    def save(step: int) -> None:
+        folder = own / f"checkpoint-{step}"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "trainer_state.json").write_text("{}")
+        (folder / "complete.json").write_text(json.dumps({"step": step}))
+        time.sleep(0.02)
+
+    def chosen(name: Path, rank: int = 0) -> str:
+        monkeypatch.setenv("RANK", str(rank))
+        cfg = SimpleNamespace(resume_from_checkpoint=str(name), output_dir=str(own))
+        resume.choose(cfg, SimpleNamespace(run_dir=str(tmp_path)))
+        return Path(cfg.resume_from_checkpoint).name
+
+    named = own / "checkpoint-500"
+    assert chosen(named) == "checkpoint-500" and not (tmp_path / "resumed-from.json").exists(), "it is not there yet"
+    for step in (500, 600, 700):
+        save(step)
+    # The second process looks before and after the first has written its note.
+    assert [chosen(named, rank) for rank in (1, 0, 1, 0)] == ["checkpoint-500"] * 4
+    time.sleep(0.02)
+    save(600)
+    assert [chosen(named, rank) for rank in (1, 0)] == ["checkpoint-600"] * 2, "700 is of the way that was left"
+    shutil.rmtree(named)
+    assert chosen(named) == "checkpoint-600"
+    assert chosen(old) == "checkpoint-9", "another one that the recipe names is gone back to"
+    shutil.rmtree(old)
+    assert chosen(old) == "checkpoint-700"
 
 
 # Which stages run
