@@ -202,3 +202,31 @@ def test_slurm_is_a_change_of_few_lines_and_cleans_nothing_anew(tmp_path):
     )
     assert other[1].config["cleaning"]["time"] == "24:00:00"
     assert inputs(*one) == inputs(*other)
+
+
+def dataset(folder: Path, *rows: int) -> dict:
+    """Wants a dataset of the hub that lies here, in a file for each number of rows."""
+    folder.mkdir()
+    for number, count in enumerate(rows):
+        lines = (json.dumps({"text": f"file {number} row {row} and some more words"}) + "\n" for row in range(count))
+        (folder / f"train-{number}.jsonl").write_text("".join(lines))
+    loose = {"min_words": 0, "drop_low_quality": False, "drop_repetitive": False, "deduplicate": "off"}
+    source = {"path": None, "hub": str(folder), "subset": None, "split": "train", "revision": None, "column": "text"}
+    return wanted() | loose | source
+
+
+@pytest.mark.parametrize(
+    ("rows", "limit", "read", "said"),
+    [
+        ((50, 50, 50), 30, 30, None),
+        ((50,), 16, 16, None),
+        ((10,) * 10, 40, 40, None),
+        ((50, 4, 50), 30, 24, "  fewer than limit             6   files share `data.limit`, and some hold less; raise it for more"),
+    ],
+    ids=["files", "one file", "more files than tasks", "a short file"],
+)  # fmt: skip
+def test_a_limit_is_reached_however_many_files_a_dataset_has(rows, limit, read, said, tmp_path):
+    text = dataset(tmp_path / "hub", *rows) | {"limit": limit}
+    report = cleaning.clean(text, tmp_path / "out", {"executor": "local", "tasks": 8, "workers": 1})
+    assert (report.documents_in, report.kept) == (read, read)
+    assert [line for line in report.lines() if "fewer" in line] == ([said] if said else [])

@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -293,6 +294,62 @@ def test_whoever_only_knocks_is_no_machine():
         main.ready()
         other.join(20)
     assert found == [2, 2]
+
+
+def said_hello(main: meeting.Main, port: int, rank: int) -> socket.socket:
+    """A machine that the main one knows; closing the connection is how its script ends."""
+    connection = socket.create_connection(("127.0.0.1", port))
+    connection.sendall(json.dumps(hello(rank).__dict__).encode() + b"\n")
+    until = time.monotonic() + 20
+    while rank not in main.others and time.monotonic() < until:
+        time.sleep(0.01)
+    return connection
+
+
+@pytest.mark.parametrize("reset", [False, True], ids=["ended", "reset"])
+@pytest.mark.parametrize("order", [(1, 2), (2, 1)], ids=["it comes first", "it comes last"])
+def test_a_script_that_was_ended_may_be_started_again(order, reset):
+    port, found, ends = free_port(), [], []
+
+    def join(rank: int) -> None:
+        meeting.join(hello(rank, gpus=rank + 2), "127.0.0.1", port, 20, lambda text: None)
+        ends.append(rank)
+
+    with meeting.Main(hello(), 3, port, 20, lambda text: None) as main:
+        gathering = threading.Thread(target=lambda: found.extend(main.gather()), daemon=True)
+        gathering.start()
+        first = said_hello(main, port, 1)
+        if reset:
+            first.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        first.close()
+        others = [threading.Thread(target=join, args=(rank,), daemon=True) for rank in order]
+        for other in others:
+            other.start()
+            time.sleep(0.3)
+        gathering.join(10)
+        main.ready()
+        for other in others:
+            other.join(10)
+    assert (found, sorted(ends)) == ([2, 3, 4], [1, 2])
+
+
+def test_a_second_machine_with_the_number_of_one_that_waits_is_refused():
+    port, ends = free_port(), []
+
+    def gather() -> None:
+        with pytest.raises(Stop) as stop:
+            main.gather()
+        ends.append(stop.value.text)
+
+    with meeting.Main(hello(), 3, port, 20, lambda text: None) as main:
+        gathering = threading.Thread(target=gather, daemon=True)
+        gathering.start()
+        with said_hello(main, port, 1):
+            said = "The machines cannot train together:\n  a second machine says that it is machine 1; start each script once"
+            with pytest.raises(Stop) as stop:
+                meeting.join(hello(1), "127.0.0.1", port, 20, lambda text: None)
+            gathering.join(10)
+    assert [stop.value.text, *ends] == [said, said]
 
 
 def test_rows_tokenised_from_other_data_are_forgotten(tmp_path):

@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 import tempfile
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -465,6 +466,43 @@ def test_a_checkpoint_that_a_kill_left_half_written_is_never_resumed_from(tmp_pa
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-10"]
 
 
+def test_a_named_checkpoint_is_gone_back_to_once(tmp_path, monkeypatch):
+    from types import SimpleNamespace
+
+    from runner.training import resume
+
+    own, old = tmp_path / "checkpoints", tmp_path / "old" / "checkpoint-9"
+    old.mkdir(parents=True)
+
+    def save(step: int) -> None:
+        folder = own / f"checkpoint-{step}"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "trainer_state.json").write_text("{}")
+        (folder / "complete.json").write_text(json.dumps({"step": step}))
+        time.sleep(0.02)
+
+    def chosen(name: Path, rank: int = 0) -> str:
+        monkeypatch.setenv("RANK", str(rank))
+        cfg = SimpleNamespace(resume_from_checkpoint=str(name), output_dir=str(own))
+        resume.choose(cfg, SimpleNamespace(run_dir=str(tmp_path)))
+        return Path(cfg.resume_from_checkpoint).name
+
+    named = own / "checkpoint-500"
+    assert chosen(named) == "checkpoint-500" and not (tmp_path / "resumed-from.json").exists(), "it is not there yet"
+    for step in (500, 600, 700):
+        save(step)
+    # The second process looks before and after the first has written its note.
+    assert [chosen(named, rank) for rank in (1, 0, 1, 0)] == ["checkpoint-500"] * 4
+    time.sleep(0.02)
+    save(600)
+    assert [chosen(named, rank) for rank in (1, 0)] == ["checkpoint-600"] * 2, "700 is of the way that was left"
+    shutil.rmtree(named)
+    assert chosen(named) == "checkpoint-600"
+    assert chosen(old) == "checkpoint-9", "another one that the recipe names is gone back to"
+    shutil.rmtree(old)
+    assert chosen(old) == "checkpoint-700"
+
+
 # Which stages run
 
 
@@ -534,6 +572,33 @@ def test_results_that_are_not_as_they_were_left_are_made_again(finished, tmp_pat
     assert repeated(plan) == ["sft", "dpo", "lora"]
     (tmp_path / "sft" / "best_model" / "model.safetensors").unlink()
     assert repeated(plan) == ["sft", "dpo", "lora"]
+
+
+def test_what_took_training_is_moved_aside_before_a_stage_runs_again(finished, tmp_path):
+    from runner.execute import pipeline
+    from runner.execute.runs import RunFolder
+
+    def begin(name: str, learning_rate: str, kind: str = "run") -> list[str]:
+        plan, said = finished(f"sft.learning_rate={learning_rate}", f"model.seed={learning_rate[0]}"), []
+        folder = stages.StageFolder(plan, order.stage_of(plan, name))
+        pipeline.begin(plan, RunFolder(tmp_path, kind), folder, order.one(plan, folder.stage), said.append)
+        return said
+
+    weights = "best_model/model.safetensors"
+    assert begin("sft", "1e-5")[1:] == [
+        f"sft: what was trained before is moved to {tmp_path}/sft.before; delete it when nobody needs it",
+        f"sft: starting; log in {tmp_path}/sft/train.log",
+    ]
+    assert (tmp_path / "sft.before" / weights).read_text() == "sft" and not (tmp_path / "sft" / weights).exists()
+    # Nothing was trained since.
+    assert len(begin("sft", "2e-6")) == 2 and not (tmp_path / "sft.before-2").exists()
+    (tmp_path / "sft" / "checkpoints" / "checkpoint-500").mkdir(parents=True)
+    assert f"moved to {tmp_path}/sft.before-2;" in begin("sft", "3e-6")[1]
+    assert (tmp_path / "sft.before-2" / "checkpoints" / "checkpoint-500").is_dir()
+    assert (tmp_path / "sft.before" / weights).read_text() == "sft", "one that was moved earlier stays"
+    # Random weights are quickly made again, and so is all of a rehearsal.
+    assert len(begin("init", "4e-6")) == 2 and len(begin("dpo", "4e-6", "rehearsal")) == 2
+    assert not [*tmp_path.glob("init.*"), *tmp_path.glob("dpo.*")]
 
 
 @pytest.mark.parametrize(

@@ -153,6 +153,23 @@ def test_a_promotion_opens_the_gate_that_it_overruled_and_is_told(claim):
         claim.start("sft", "pretrain.gates.0=perplexity < 14")
 
 
+def test_a_gate_that_is_tightened_later_is_closed_to_all_stages_after_it(claim):
+    for name in ("pretrain-2048", "sft", "dpo"):
+        claim.finish(*(() if name == "pretrain-2048" else (name,)))
+        claim.measure(name)
+    assert claim.start("lora")[0]
+    with pytest.raises(Stop) as stop:
+        claim.start("lora", "sft.gates.0=perplexity < 2", "dpo.gates.0=preference_accuracy > 0.99")
+    assert stop.value.text.startswith("The gate after `sft` is closed, and `lora` does not start. It missed:\n")
+    assert "recipe promote RECIPE sft --cluster --by NAME --reason TEXT" in stop.value.text
+    assert not (claim.folder / "started").exists()
+    plan = claim.plan("lora", "pretrain.gates.0=perplexity < 2")
+    with pytest.raises(Stop) as stop:
+        pipeline.require_open(plan, claim.run, plan.stages[-1], print)
+    assert stop.value.text.startswith("The gate after `pretrain-2048` is closed, and `lora` does not start.")
+    assert "recipe promote RECIPE pretrain-2048 --by NAME" in stop.value.text
+
+
 def test_an_open_gate_needs_no_promotion(claim):
     claim.measure("pretrain-2048")
     with pytest.raises(Stop, match="there is nothing to overrule"):

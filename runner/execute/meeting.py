@@ -91,15 +91,14 @@ class Main:
         Raises Stop where one does not come, or differs; then every machine that is there hears why.
         """
         deadline, problems = time.monotonic() + self.patience_s, []
-        while len(self.others) < self.nodes - 1 and not problems:
-            missing = [rank for rank in range(1, self.nodes) if rank not in self.others]
+        while not problems and (missing := self._missing()):
             if not (connection := self._next(deadline, missing)):
                 continue
             other = Hello.read(_receive(connection))
             if other is None:
                 # Whoever only looks whether the port is open.
                 connection.close()
-            elif other.rank not in missing:
+            elif other.rank not in self._missing():
                 problems.append(f"a second machine says that it is machine {other.rank}; start each script once")
                 self.others[-1] = (other, connection)
             else:
@@ -109,6 +108,14 @@ class Main:
         if problems:
             raise Stop("The machines cannot train together:\n" + "\n".join(f"  {problem}" for problem in problems))
         return [self.hello.gpus, *(self.others[rank][0].gpus for rank in range(1, self.nodes))]
+
+    def _missing(self) -> list[int]:
+        """The machines that are not there. One whose script was ended is not, and may come again."""
+        for rank, (_, connection) in list(self.others.items()):
+            if _hung_up(connection):
+                connection.close()
+                del self.others[rank]
+        return [rank for rank in range(1, self.nodes) if rank not in self.others]
 
     def _next(self, deadline: float, missing: list[int]) -> socket.socket | None:
         """The next connection, or None after a while without one."""
@@ -199,6 +206,21 @@ def _connect(address: str, port: int, patience_s: float, tell: Tell) -> socket.s
                 tell(f"Waiting for the main machine at {address}:{port}")
                 told = now
             time.sleep(1)
+
+
+def _hung_up(connection: socket.socket) -> bool:
+    """Whether the other side has closed the connection; takes nothing of what it has said."""
+    patience = connection.gettimeout()
+    # With a time limit Python would wait for something to read.
+    connection.setblocking(False)
+    try:
+        return not connection.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    finally:
+        connection.settimeout(patience)
 
 
 def _receive(connection: socket.socket) -> Any:

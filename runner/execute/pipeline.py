@@ -57,8 +57,8 @@ def carry_out(plan: Plan, run: RunFolder, chosen: Selection, tell: Tell, watch: 
 
 
 def _before(plan: Plan, run: RunFolder, stage: Stage, tell: Tell) -> None:
-    """Raises Stop where a stage that this one builds on is not finished or not as it would be now, or the last gate before
-    it is closed."""
+    """Raises Stop where a stage that this one builds on is not finished or not as it would be now, or a gate before it is
+    closed."""
     for name in stage.reads:
         before = _named(plan, name)
         if not StageFolder(plan, before).finished:
@@ -71,9 +71,7 @@ def _before(plan: Plan, run: RunFolder, stage: Stage, tell: Tell) -> None:
     for name, beginnings in stage.reads.items():
         if wrong := StageFolder(plan, _named(plan, name)).changed_outputs(beginnings):
             raise _not_as_it_was(stage, name, f"has left `{wrong[0]}`, which is not as it was left")
-    guard = guard_of(plan, stage)
-    if guard is not None and not opened(plan, run, guard, tell):
-        raise Stop(closed(guard, recorded.verdicts(plan, run, guard), f"`{stage.name}` does not start"))
+    require_open(plan, run, stage, tell)
 
 
 def _not_as_it_was(stage: Stage, name: str, what: str) -> Stop:
@@ -88,7 +86,7 @@ def _stage(plan: Plan, run: RunFolder, stage: Stage, tell: Tell, watch: Watch) -
     if decision.action == "keep":
         tell(f"{stage.name}: done already")
     else:
-        begin(plan, folder, decision, tell)
+        begin(plan, run, folder, decision, tell)
         _run(plan, folder, watch)
         for line in finish(plan, folder):
             tell(f"  {line}")
@@ -96,11 +94,15 @@ def _stage(plan: Plan, run: RunFolder, stage: Stage, tell: Tell, watch: Watch) -
         _gate(plan, run, stage, tell)
 
 
-def begin(plan: Plan, folder: StageFolder, decision: Decision, tell: Tell) -> None:
+def begin(plan: Plan, run: RunFolder, folder: StageFolder, decision: Decision, tell: Tell) -> None:
     """Makes the stage's folder ready: what other inputs have left goes, and what it is made from is on record."""
     stage = folder.stage
     if decision.action == "again":
         tell(f"{decision}")
+        # A GPU that is missing for a day changes inputs too, and must not cost weeks of training.
+        kept = folder.set_aside() if run.kind == "run" and not plan.place.run_key else None
+        if kept:
+            tell(f"{stage.name}: what was trained before is moved to {kept}; delete it when nobody needs it")
         folder.clear()
     _time_left(plan, stage)
     tell(f"{stage.name}: {'going on' if decision.action == 'go on' else 'starting'}; log in {folder.path}/train.log")
@@ -213,11 +215,21 @@ def closed(stage: Stage, verdicts: list[gates.Verdict], consequence: str, where:
     )
 
 
-def guard_of(plan: Plan, stage: Stage) -> Stage | None:
-    """The last stage before this one that has a gate, along what it builds on."""
-    names = [other.name for other in plan.stages]
-    earlier = plan.stages[: names.index(stage.name)]
-    return next((other for other in reversed(earlier) if other.gates), None)
+def require_open(plan: Plan, run: RunFolder, stage: Stage, tell: Tell, where: str = "") -> None:
+    """Raises Stop with the first gate before a stage that is closed; where: as for `closed`."""
+    for guard in guards_of(plan, stage):
+        if not opened(plan, run, guard, tell):
+            raise Stop(closed(guard, recorded.verdicts(plan, run, guard), f"`{stage.name}` does not start", where))
+
+
+def guards_of(plan: Plan, stage: Stage) -> list[Stage]:
+    """The stages with a gate that this one goes back to, in their order: each may have been tightened since."""
+    found, names = set(), list(stage.reads)
+    while names:
+        if (name := names.pop()) not in found:
+            found.add(name)
+            names += _named(plan, name).reads
+    return [other for other in plan.stages if other.name in found and other.gates]
 
 
 def _named(plan: Plan, name: str) -> Stage:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 from collections.abc import Mapping
@@ -84,6 +85,16 @@ class StageFolder:
         recorded = self.recorded("outputs")
         chosen = {Path(name).name: digest for name, digest in recorded.items() if name.endswith(".safetensors")}
         return content_hash(chosen, 32) if chosen else ""
+
+    def set_aside(self) -> Path | None:
+        """Moves the folder of a stage that has trained something out of the way, beside itself, and gives where it lies
+        now; None where there is nothing that took training. One that was moved earlier stays."""
+        trained = self.model.is_dir() or any((self.path / "checkpoints").glob("checkpoint-*"))
+        if self.stage.engine == "runner" or not trained:
+            return None
+        names = (f"{self.path.name}.before{f'-{number}' if number > 1 else ''}" for number in itertools.count(1))
+        kept = next(path for name in names if not (path := self.path.with_name(name)).exists())
+        return self.path.rename(kept)
 
     def clear(self) -> None:
         """Takes away what a run from other inputs has left. Prepared data stays: its parts know what they are made from."""

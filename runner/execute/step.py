@@ -43,10 +43,7 @@ def run(plan: Plan, command: list[str], tell: Tell) -> int:
     stage, folder = plan.stages[-1], _run_folder(plan)
     first = os.environ.get("PET_NODE_RANK", "0") == "0"
     require(plan, stage, hashes=first)
-    guard = pipeline.guard_of(plan, stage)
-    if guard is not None and not pipeline.opened(plan, folder, guard, tell):
-        verdicts = recorded.verdicts(plan, folder, guard)
-        raise Stop(pipeline.closed(guard, verdicts, f"`{stage.name}` does not start", ON_CLUSTER))
+    pipeline.require_open(plan, folder, stage, tell, ON_CLUSTER)
     here, decision = StageFolder(plan, stage), one(plan, stage)
     if decision.action == "keep":
         tell(f"{stage.name}: done already")
@@ -54,7 +51,7 @@ def run(plan: Plan, command: list[str], tell: Tell) -> int:
     if not first:
         os.execvp(command[0], command)
     pipeline.identify(folder)
-    pipeline.begin(plan, here, decision, tell)
+    pipeline.begin(plan, folder, here, decision, tell)
     if code := _child(command):
         return code
     for line in pipeline.finish(plan, here):

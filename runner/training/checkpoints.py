@@ -30,10 +30,12 @@ def step_of(checkpoint: Path) -> int | None:
     return mark.get("step") if whole else None
 
 
-def last_good(folder: Path) -> Path | None:
-    """The latest complete checkpoint in `folder`."""
+def last_good(folder: Path, since: int = 0) -> Path | None:
+    """The latest complete checkpoint in `folder`; since: of those completed after that time, in nanoseconds."""
     steps = {path: step_of(path) for path in folder.glob("checkpoint-*")}
-    whole = [path for path, step in steps.items() if step is not None]
+    whole = [
+        path for path, step in steps.items() if step is not None and (path / COMPLETE_FILE).stat().st_mtime_ns > since
+    ]
     return max(whole, key=lambda path: steps[path]) if whole else None
 
 

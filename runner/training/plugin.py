@@ -42,7 +42,8 @@ class RecipePlugin(BasePlugin):
         # setting when it calls `pre_model_load`. DeepSpeed puts all weights into bf16 and keeps fp32 ones of its own.
         if settings.master_weights == "fp32" and not cfg.deepspeed:
             cfg.torch_dtype = torch.float32
-        resume.choose(cfg, settings)
+        if not preprocess:
+            resume.choose(cfg, settings)
         if settings.blocks is None:
             return None
         reached = resume.reached(cfg)

@@ -1,21 +1,30 @@
-"""Resuming: from the last complete checkpoint of a stage, or at its beginning from where the stage before ended."""
+"""Resuming: from the last complete checkpoint of a stage, or at its beginning from where the stage before ended, or from
+the one that the recipe names."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
+from runner.files import read_json, write_json
 from runner.training import checkpoints
 from runner.training.settings import RunSettings
 from runner.training.watchdog import Watchdog
 
+# In the run folder: the checkpoint that the recipe names, written when training first went back to it.
+NAMED_FILE = "resumed-from.json"
+
 
 def choose(cfg: Any, settings: RunSettings) -> None:
-    """Sets `cfg.resume_from_checkpoint`; leaves it where the recipe names one, or wants none.
+    """Sets `cfg.resume_from_checkpoint`; leaves it where the recipe wants none.
 
     Stops the run where a context length cannot go on from the one before with weights, optimizer and schedule.
     """
-    if cfg.resume_from_checkpoint or not cfg.auto_resume_from_checkpoints:
+    if cfg.resume_from_checkpoint:
+        cfg.resume_from_checkpoint = str(_named(Path(cfg.resume_from_checkpoint), Path(cfg.output_dir), settings))
+        return
+    if not cfg.auto_resume_from_checkpoints:
         return
     own = Path(cfg.output_dir)
     checkpoints.drop_broken(own)
@@ -24,6 +33,23 @@ def choose(cfg: Any, settings: RunSettings) -> None:
         found = _end_of_the_one_before(settings)
     if found is not None:
         cfg.resume_from_checkpoint = str(found)
+
+
+def _named(named: Path, own: Path, settings: RunSettings) -> Path:
+    """The checkpoint that the recipe names, the first time; at later starts the latest one since, so that a kill costs no
+    more than elsewhere.
+
+    All processes decide alike, whether or not the first has written its note: before training nothing is newer than it.
+    """
+    note = Path(settings.run_dir) / NAMED_FILE
+    if read_json(note) == {"checkpoint": str(named)}:
+        if (found := checkpoints.last_good(own, since=note.stat().st_mtime_ns)) is not None:
+            return found
+        # Rotation may have taken the named one.
+        return named if named.is_dir() else checkpoints.last_good(own) or named
+    if int(os.environ.get("RANK", "0")) == 0 and named.is_dir():
+        write_json(note, {"checkpoint": str(named)})
+    return named
 
 
 def _end_of_the_one_before(settings: RunSettings) -> Path:

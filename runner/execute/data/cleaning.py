@@ -47,7 +47,7 @@ REASONS = {
 @dataclass
 class CleaningReport:
     """Counts of documents. dropped: by reason, in words. key: hash of everything that the result depends on.
-    workers: parts that were worked on by themselves."""
+    workers: parts that were worked on by themselves. missed: how many documents fewer than `data.limit` a dataset gave."""
 
     key: str = ""
     source: str = ""
@@ -55,10 +55,13 @@ class CleaningReport:
     kept: int = 0
     dropped: dict[str, int] = field(default_factory=dict)
     workers: int = 1
+    missed: int = 0
     seconds: float = 0.0
 
     def lines(self) -> Iterator[str]:
         yield f"documents in         {self.documents_in:>11,}   from {self.source}"
+        if self.missed:
+            yield f"  fewer than limit   {self.missed:>11,}   files share `data.limit`, and some hold less; raise it for more"
         for reason, count in sorted(self.dropped.items(), key=lambda item: -item[1]):
             yield f"  dropped            {count:>11,}   {reason}"
         yield f"documents kept       {self.kept:>11,}   byte for byte as they came"
@@ -131,12 +134,14 @@ def _report(wanted: Mapping[str, Any], work: Path, tasks: int) -> CleaningReport
     for reason, count in counts.items():
         if reason not in ("documents_in", "kept"):
             dropped[_words(reason)] += count
+    read = counts.get("documents_in", 0)
     return CleaningReport(
         source=wanted["path"] or f"{wanted['hub']} on the hub",
-        documents_in=counts.get("documents_in", 0),
+        documents_in=read,
         kept=counts.get("kept", 0),
         dropped=dict(dropped),
         workers=tasks,
+        missed=max(0, (wanted["limit"] or 0) - read) if wanted["hub"] else 0,
     )
 
 

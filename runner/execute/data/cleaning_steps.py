@@ -121,10 +121,18 @@ def _reader(wanted: Mapping[str, Any], dropped: Path, tasks: int) -> PipelineSte
     if wanted["path"]:
         return Rows(wanted, dropped / "rows")
     options = {"name": wanted["subset"], "split": wanted["split"], "revision": wanted["revision"]}
-    limit = -1 if wanted["limit"] is None else -(-wanted["limit"] // tasks)
+    limit = -1 if wanted["limit"] is None else -(-wanted["limit"] // _reading(wanted["hub"], options, tasks))
     return HuggingFaceDatasetReader(
         wanted["hub"], dataset_options=options, streaming=True, text_key=wanted["column"], limit=limit
     )
+
+
+def _reading(hub: str, options: Mapping[str, Any], tasks: int) -> int:
+    """How many of the tasks get something to read: datatrove 0.10.1 gives out whole files where there are several."""
+    from datasets import load_dataset
+
+    files = load_dataset(hub, **options, streaming=True).n_shards if tasks > 1 else 1
+    return min(tasks, files) if files > 1 else tasks
 
 
 def without_exact(source: Path, work: Path, on: Executor) -> Path:
