@@ -155,6 +155,7 @@ class Plan:
     code_from_git: `url` and `commit` of the code that pods clone before they start; None where it is in their image.
     facts: computed figures that people ask about (effective batch, scaled learning rate, …).
     claims_gib: what to ask for where a claim states no size, by the claim's name; empty where no estimate was made.
+    most_nodes: machines of the largest stage, where this is one of several that share the claims.
     """
 
     name: str
@@ -167,6 +168,7 @@ class Plan:
     nodes: Mapping[str, Any] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
     claims_gib: Mapping[str, int] = field(default_factory=dict)
+    most_nodes: int = 1
 
     def claim_gib(self, name: str) -> int:
         """What a claim is asked for with: what the recipe says, else what the estimate says, else a usual size."""
@@ -182,4 +184,11 @@ class Plan:
             return self
         job = self.site.get("job_name")
         site = dict(self.site) | ({"job_name": f"{job}-{stage.name}"} if job else {})
-        return replace(self, name=f"{self.name}-{stage.name}", place=self.place_of(stage), stages=(stage,), site=site)
+        return replace(
+            self,
+            name=f"{self.name}-{stage.name}",
+            place=self.place_of(stage),
+            stages=(stage,),
+            site=site,
+            most_nodes=max(other.machines.nodes for other in self.stages),
+        )

@@ -179,3 +179,10 @@ def test_names_that_fit_pass_and_others_do_not(name):
 
     assert JOB_NAME.match(name)
     assert not JOB_NAME.match(f"{name}-") and not JOB_NAME.match(f"1{name}") and not JOB_NAME.match(name.upper() + "Ä")
+
+
+def test_a_pipelines_first_stage_makes_claims_for_the_machines_of_all():
+    recipe, _, _ = load(ROOT / "recipes" / "seven-b.yaml", from_options(["machines.nodes=2"]))
+    files = {file.path: file.text for file in render(translate(recipe, kubernetes.place(recipe)))}
+    first = yaml.safe_load_all(files["data/claims.yaml"])
+    assert {tuple(claim["spec"]["accessModes"]) for claim in first} == {("ReadWriteMany",)}

@@ -18,6 +18,8 @@ IMAGE_FILES, CLONED_FILES = "/opt/recipe-runner/recipes/data", f"{code.FOLDER}/r
 # Of a stage of several: what its result depends on, however the rest of the recipe changes.
 KEY = "recipe-runner/key"
 CLAIMS_FILE = "claims.yaml"
+# The mode of a claim that several machines may write at a time.
+SHARED = "ReadWriteMany"
 IMAGE_REGISTRY = "image-registry.openshift-image-registry.svc:5000"
 
 
@@ -169,7 +171,7 @@ def config_map(plan: Plan, stage: Stage) -> Artifact:
 
 def claims(plan: Plan) -> Artifact:
     """One PersistentVolumeClaim a claim. More than one machine writing one volume needs ReadWriteMany."""
-    several = any(stage.machines.nodes > 1 for stage in plan.stages)
+    several = max(plan.most_nodes, *(stage.machines.nodes for stage in plan.stages)) > 1
     documents = [
         yaml_text(
             {
@@ -177,7 +179,7 @@ def claims(plan: Plan) -> Artifact:
                 "kind": "PersistentVolumeClaim",
                 "metadata": {"name": claim["name"], "namespace": plan.site["namespace"]},
                 "spec": {
-                    "accessModes": ["ReadWriteMany" if several else "ReadWriteOnce"],
+                    "accessModes": [SHARED if several else "ReadWriteOnce"],
                     **({"storageClassName": claim["storage_class"]} if claim.get("storage_class") else {}),
                     "resources": {"requests": {"storage": f"{plan.claim_gib(claim['name'])}Gi"}},
                 },

@@ -21,8 +21,6 @@ POD_LABEL = {
     "Job": "job-name",
 }
 CONTAINER = {"PyTorchJob": "pytorch", "TrainJob": "node"}
-# The mode of a claim that several machines may write at a time.
-SHARED = "ReadWriteMany"
 PART = "recipe-runner/part"
 # The pods that only open a claim, and have one container of that name.
 FETCH, PROMOTE = "fetch", "promote"
@@ -63,8 +61,7 @@ class Sent:
 
 
 def sent(plan: Plan, stage: Stage, target: str | None = None, of_gate: bool = False) -> Sent:
-    """The objects of a stage, or of the gate after it, exactly those that `recipe render` writes, but for the mode of claims:
-    the first stage makes them for all."""
+    """The objects of a stage, or of the gate after it, exactly those that `recipe render` writes."""
     target = target or default(plan.site)[0]
     one = plan.only(stage)
     manifests = {
@@ -72,11 +69,7 @@ def sent(plan: Plan, stage: Stage, target: str | None = None, of_gate: bool = Fa
         for file in TARGETS[target](one)
     }
     prepare = manifests.get("prepare/job.yaml")
-    claims = manifests.get("claims.yaml", [])
-    if any(other.machines.nodes > 1 for other in plan.stages):
-        for claim in claims:
-            claim["spec"]["accessModes"] = [SHARED]
-    support = [*claims, *manifests.get("prepare/configmap.yaml", [])]
+    support = [*manifests.get("claims.yaml", []), *manifests.get("prepare/configmap.yaml", [])]
     return Sent(
         plan=one,
         stage=stage,

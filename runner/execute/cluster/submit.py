@@ -9,10 +9,11 @@ from typing import Any
 
 from runner.execute.cluster.errors import Lost
 from runner.execute.cluster.follow import line
-from runner.execute.cluster.jobs import SHARED, Sent, key, machines, prepares
+from runner.execute.cluster.jobs import Sent, key, machines, prepares
 from runner.execute.cluster.state import FAILED, FINISHED, ended, look
 from runner.execute.cluster.why import log_reader, reasons
 from runner.problem import Stop
+from runner.targets.kubernetes import SHARED
 
 Tell = Callable[[str], None]
 # Asks the person a question; True for yes. Raises Stop where nobody can be asked.
