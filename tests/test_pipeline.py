@@ -613,7 +613,7 @@ def test_what_took_training_is_moved_aside_before_a_stage_runs_again(finished, t
             "`sft` has left `best_model/model.safetensors`, which is not as",
         ),
         ((), "data/dpo/train.parquet", "dpo", "`data` has left `dpo/train.parquet`, which is not as it was left"),
-        (("lora.data.seed=7",), "data/lora/train.parquet", "dpo", "The gate after `sft` is closed"),
+        (("lora.data.seed=7",), "data/lora/train.parquet", "dpo", "The gate after `pretrain-2048` is closed"),
     ],
     ids=["settings", "settings further up", "weights", "rows", "what it does not read"],
 )

@@ -15,6 +15,7 @@ from pathlib import Path
 from runner.files import write_json
 from runner.problem import Stop
 from runner.quiet import hush
+from runner.training import leash
 
 # Import names that OpenShift AI's training image py312-cuda128-torch290 has, among many more. Source: Pipfile and
 # Pipfile.lock in opendatahub-io/distributed-workloads, images/runtime/training/py312-cuda128-torch290 (transformers 5.5.0,
@@ -29,6 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--prepare", action="store_true", help="prepare the images first, where that is not done yet")
     parser.add_argument("config", help="images.yaml, as `recipe render` writes it")
     options = parser.parse_args(arguments)
+    leash.hold()
     hush()
     import yaml
 

@@ -66,6 +66,9 @@ def train(config: dict[str, Any], prepare_first: bool = False) -> None:
     )
     trainer.train(resume_from_checkpoint=resume)
     finish(trainer, settings, history, weights, data["test"], shape)
+    # A process that leaves while its group is open can end the others with it, after all is done.
+    trainer.accelerator.wait_for_everyone()
+    trainer.accelerator.end_training()
 
 
 def arguments(wanted: dict[str, Any], settings: RunSettings) -> TrainingArguments:
