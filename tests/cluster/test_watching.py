@@ -244,16 +244,24 @@ def finish(site, kind: str = "Succeeded") -> None:
     site.set_status("PyTorchJob", "survival", {"conditions": [{"type": kind, "status": "True", "message": "done"}]})
 
 
+def looked(site) -> None:
+    """Waits until somebody who follows has seen all there is, and shown it: then the look after that has begun."""
+    begun, deadline = len(site.api.requests), time.monotonic() + 60
+    while sum(line.startswith("GET") and line.endswith("/pods") for line in site.api.requests[begun:]) < 3:
+        assert time.monotonic() < deadline, site.api.requests[begun:]
+        time.sleep(0.01)
+
+
 @in_process
 def test_following_shows_every_phase_and_survives_a_lost_connection(site, capsys):
     def play() -> None:
         while site.job() is None:
             time.sleep(0.05)
-        time.sleep(0.5)
+        looked(site)
         train_to(site, 50)
-        time.sleep(0.6)
+        looked(site)
         site.api.faults = 6
-        time.sleep(1.0)
+        looked(site)
         finish(site)
 
     player = threading.Thread(target=play)
