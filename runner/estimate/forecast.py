@@ -192,9 +192,8 @@ def too_large(recipe: Recipe, forecast: Forecast, severity: str = "error") -> Pr
 
 def notes(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
     """What holds and is still hardly meant: a learning rate that never stops rising, evaluations and checkpoints that
-    never come, a deadline before the end."""
+    never come."""
     for forecast in forecasts:
-        yield from _deadline(recipe, forecast)
         steps, rising = forecast.steps, forecast.warmup_steps
         if not steps:
             continue
@@ -229,16 +228,18 @@ def _never(recipe: Recipe, forecast: Forecast, section: str) -> Iterator[Problem
         )
 
 
-def _deadline(recipe: Recipe, forecast: Forecast) -> Iterator[Problem]:
+def late(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
+    """Stages that the cluster's deadline would end. For `plan` alone: `check` has no time to reckon with time."""
     hours = (recipe.settings.get("openshift") or {}).get("deadline_hours")
-    if hours and forecast.time and forecast.time.total_seconds > hours * 3600:
-        yield recipe.document.problem(
-            ("openshift", "deadline_hours"),
-            f"Stage `{forecast.stage.name}` is expected to take {units.duration(forecast.time.total_seconds)}, and its job is "
-            f"ended after {hours:g} hours.",
-            "Raise `deadline_hours`, or set `limits.time` below it, so that training stops by itself with a model.",
-            severity="note",
-        )
+    for forecast in forecasts:
+        if hours and forecast.time and forecast.time.total_seconds > hours * 3600:
+            yield recipe.document.problem(
+                ("openshift", "deadline_hours"),
+                f"Stage `{forecast.stage.name}` is expected to take {units.duration(forecast.time.total_seconds)}, and its "
+                f"job is ended after {hours:g} hours.",
+                "Raise `deadline_hours`, or set `limits.time` below it, so that training stops by itself with a model.",
+                severity="note",
+            )
 
 
 def remedy(offers: list[Any], otherwise: str) -> str:
