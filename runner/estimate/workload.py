@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from runner.catalog import Model
@@ -107,6 +108,7 @@ class Workload:
         return not self.unfrozen or any(_matches(pattern, name) for pattern in self.unfrozen)
 
 
+@lru_cache(maxsize=4096)
 def _matches(pattern: str, name: str) -> bool:
     # As Axolotl reads `unfrozen_parameters`: periods are literal, and a pattern may match anywhere unless anchored.
     bare = re.sub(r"\[\d*:\d*\]$", "", pattern)
