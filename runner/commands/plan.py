@@ -40,10 +40,8 @@ def plan(path, sets, style, exact, price, counts, rows) -> int:
     except KeyError as error:
         raise Stop(forecast.unknown_architecture(recipe, error)) from None
     problems += storage.problems(recipe.document, planned, forecasts)
-    problems, notes = (
-        [problem for problem in problems if problem],
-        [*forecast.notes(recipe, forecasts), *forecast.late(recipe, forecasts)],
-    )
+    problems = [problem for problem in problems if problem]
+    notes = [*forecast.notes(recipe, forecasts), *forecast.late(recipe, forecasts)]
     nodes = _counts(counts)
     traced = {stage.stage.name: _traced(stage, operations=style == "json") for stage in forecasts} if exact else {}
     if style == "json":

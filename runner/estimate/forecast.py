@@ -213,16 +213,16 @@ def notes(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
 
 def _never(recipe: Recipe, forecast: Forecast, section: str) -> Iterator[Problem]:
     every = {name: recipe.settings[section].get(name) for name in ("eval_steps", "save_steps")}
-    late = [
+    unreached = [
         name for name, steps in every.items() if steps and forecast.stage.config.get(name) == steps > forecast.steps
     ]
-    if late:
+    if unreached:
         whats = {"eval_steps": "evaluation", "save_steps": "checkpoint"}
         yield recipe.document.problem(
-            (section, late[0]),
+            (section, unreached[0]),
             f"Stage `{forecast.stage.name}` ends after {forecast.steps:,} steps, before its first "
-            f"{' and its first '.join(whats[name] for name in late)} at step {every[late[0]]:,}.",
-            f"Write {' and '.join(f'`{name}: {max(1, forecast.steps // 10)}`' for name in late)}, a tenth of the steps, unless "
+            f"{' and its first '.join(whats[name] for name in unreached)} at step {every[unreached[0]]:,}.",
+            f"Write {' and '.join(f'`{name}: {max(1, forecast.steps // 10)}`' for name in unreached)}, a tenth of the steps, unless "
             "that is meant.",
             severity="note",
         )

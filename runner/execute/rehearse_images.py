@@ -5,6 +5,7 @@ from __future__ import annotations
 from runner.execute.data.report import Report
 from runner.plan import Plan
 from runner.problem import Stop
+from runner.recipe import placing
 from runner.recipe.changes import Change
 from runner.recipe.recipe import Recipe
 
@@ -45,7 +46,7 @@ def changes(recipe: Recipe, report: Report, by: str) -> list[Change]:
         Change("train.optimizer", None, "adamw_torch", by, "runs on any processor"),
         Change("train.logging_steps", None, 5, by, "few steps"),
         Change("train.report_to", None, "tensorboard", by, "needs no account"),
-        Change("limits.time", None, None, by, "the limit is for the machines of the full-size run"),
+        placing.without_time_limit(by),
     ]
 
 

@@ -13,6 +13,7 @@ from runner.execute.runs import RunFolder
 from runner.execute.training import Tell, Watch, place_for
 from runner.plan import Plan
 from runner.problem import Problem, Stop
+from runner.recipe import placing
 from runner.recipe.changes import Change
 from runner.recipe.check import changed
 from runner.recipe.curriculum import AFTER
@@ -110,7 +111,7 @@ def _small(recipe: Recipe) -> Iterator[Change]:
     yield Change("speed.data_workers", None, 0, BY, "few rows")
     yield Change("machines.nodes", None, 1, BY, "this machine")
     yield Change("machines.gpus_per_node", None, 1, BY, "one process on the CPU, which shares nothing")
-    yield Change("limits.time", None, None, BY, "the limit is for the machines of the full-size run")
+    yield placing.without_time_limit(BY)
     yield from _few_steps(recipe)
 
 

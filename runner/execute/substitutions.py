@@ -131,7 +131,7 @@ def training(recipe: Recipe, report: Report) -> list[Change]:
         Change("train.logging_steps", None, 1, BY, "few steps"),
         Change("train.report_to", None, "tensorboard", BY, "needs no account"),
         *(change for change in others if change.path[-1] in chosen),
-        Change("limits.time", None, None, BY, "the limit is for the machines of the full-size run"),
+        placing.without_time_limit(BY),
     ]
 
 

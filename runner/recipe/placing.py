@@ -98,6 +98,11 @@ def only_here(recipe: Recipe) -> Iterator[Problem]:
                 )
 
 
+def without_time_limit(by: str) -> Change:
+    """What lets training take as long as it takes where it is not on the machines that the limit was set for."""
+    return Change("limits.time", None, None, by, "the limit is for the machines of the full-size run")
+
+
 def on_one_machine(recipe: Recipe, gpus: int, by: str, why: str) -> list[Change]:
     """What puts a recipe on this one machine with so many GPUs, or processes in their place."""
     here = [{"address": "localhost", "gpus": list(range(gpus))}]

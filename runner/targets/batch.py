@@ -1,4 +1,4 @@
-"""Plain Jobs beside training: what prepares a stage, and what measures it."""
+"""Plain Jobs and pods beside training: what prepares a stage, what measures it, and what opens its claim for a while."""
 
 from __future__ import annotations
 
@@ -46,4 +46,18 @@ def pod(
             "containers": [container],
             "volumes": volumes,
         },
+    }
+
+
+def alone(
+    plan: Plan, stage: Stage, part: str, container: dict[str, Any], volumes: list[dict[str, Any]], seconds: int
+) -> dict[str, Any]:
+    """A pod without a Job, which a command makes, waits for and deletes. seconds: after which it ends by itself."""
+    template = pod(plan, stage, part, container, volumes)
+    meta = {"name": f"{kubernetes.job_name(plan)}-{part}", "namespace": plan.site["namespace"]}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": template["metadata"] | meta,
+        "spec": template["spec"] | {"activeDeadlineSeconds": seconds},
     }

@@ -145,7 +145,4 @@ def pod(plan: Plan, stage: Stage, word: str) -> dict[str, Any]:
         *code.volumes(plan),
         *({"name": claim["name"], "persistentVolumeClaim": {"claimName": claim["name"]}} for claim in claims),
     ]
-    template = batch.pod(plan, stage, FETCH, container, volumes)
-    meta = {"name": f"{kubernetes.job_name(plan)}-{FETCH}", "namespace": plan.site["namespace"]}
-    spec = template["spec"] | {"activeDeadlineSeconds": 4 * 3600}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": template["metadata"] | meta, "spec": spec}
+    return batch.alone(plan, stage, FETCH, container, volumes, seconds=4 * 3600)

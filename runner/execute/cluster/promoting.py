@@ -52,7 +52,5 @@ def pod(plan: Plan, stage: Stage, by: str, reason: str) -> dict[str, Any]:
         "volumeMounts": [mount for mount in podspec.mounts(plan) if mount["name"] != "shm"],
     }
     volumes = podspec.volumes(plan, stage, kubernetes.config_map_name(plan, stage))
-    template = batch.pod(plan, stage, PROMOTE, container, [volume for volume in volumes if volume["name"] != "shm"])
-    meta = {"name": f"{kubernetes.job_name(plan)}-{PROMOTE}", "namespace": plan.site["namespace"]}
-    spec = template["spec"] | {"activeDeadlineSeconds": 1800}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": template["metadata"] | meta, "spec": spec}
+    volumes = [volume for volume in volumes if volume["name"] != "shm"]
+    return batch.alone(plan, stage, PROMOTE, container, volumes, seconds=1800)
