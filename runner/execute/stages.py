@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.files import read_json, sha256, write_json
+from runner.files import content_of, read_json, sha256, write_json
 from runner.inputs import learned_from, without_place
 from runner.names import content_hash
 from runner.plan import Plan, Stage
@@ -120,10 +120,7 @@ def inputs(plan: Plan, stage: Stage) -> dict[str, Any]:
             found[f"{name} (its content)"] = sha256(Path(value))
         elif isinstance(value, str) and name.endswith("packed") and Path(value).is_dir():
             # Too large to hash at every start; size and time tell an exchanged file.
-            facts = [
-                (file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in sorted(Path(value).iterdir())
-            ]
-            found[f"{name} (its content)"] = content_hash(facts, 32)
+            found[f"{name} (its content)"] = content_of(Path(value))
         else:
             found[name] = without_place(value, plan.place)
     for before, beginnings in stage.reads.items():
