@@ -31,18 +31,20 @@ test: install lint
 
 test-long: install
 	$(BIN)/python -m pytest -m long
-	$(BIN)/python -m pytest tests/test_no_trace.py tests/test_reading.py tests/test_blocks.py tests/test_chat_data.py --hypothesis-profile=default
+	$(BIN)/python -m pytest tests/check/test_no_trace.py tests/recipe/test_reading.py tests/data/test_blocks.py tests/data/test_chat_data.py --hypothesis-profile=default
 
 lint: install
 	$(BIN)/ruff check runner tests benchmarks schemas container
 	$(BIN)/ruff format --check runner tests benchmarks schemas container
+	$(BIN)/mypy
 
 # Rewrites what is generated; look at `git diff` before committing.
 schemas: install
 	$(BIN)/python schemas/build.py
+	$(BIN)/python schemas/axolotl_settings.py
 
 golden: schemas
-	RECIPE_GOLDEN=write $(BIN)/python -m pytest tests/test_golden.py
+	RECIPE_GOLDEN=write $(BIN)/python -m pytest -m golden
 
 bench: install
 	$(BIN)/python benchmarks/check_speed.py

@@ -63,7 +63,7 @@ def texts(file: Path):
 
 
 def blocks(file: Path, tokenizer, out: Path) -> int:
-    from runner.execute.data.blocks import write
+    from runner.data.blocks import write
 
     return write(texts(file), tokenizer, BLOCK_LEN, out / "blocks.parquet").tokens_in_blocks
 

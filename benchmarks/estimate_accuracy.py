@@ -125,7 +125,7 @@ class Difference:
 
 
 def compare(cell: Cell) -> Difference:
-    from runner.execute.exact import trace
+    from runner.trace import trace
 
     quick, exact = memory.estimate(cell.workload), trace(cell.workload, operations=False)
     counts = (

@@ -55,7 +55,9 @@ def cells(tiny: bool, gpu: str) -> list[Workload]:
             MODELS[0], hidden_size=64, intermediate_size=176, num_hidden_layers=2, num_attention_heads=4,
             num_key_value_heads=1, head_dim=16, vocab_size=512, id="tiny",
         )  # fmt: skip
-        return [Workload(small, machines, precision="fp32", attention="sdpa", sequence_len=32, micro_batch_size=2)]
+        return [
+            Workload(small, machines=machines, precision="fp32", attention="sdpa", sequence_len=32, micro_batch_size=2)
+        ]
     found = []
     for model in MODELS:
         last = tuple(f"^{model.layers_path}.{model.num_hidden_layers - n}." for n in (1, 2))
@@ -64,7 +66,7 @@ def cells(tiny: bool, gpu: str) -> list[Workload]:
                 found.append(
                     Workload(
                         model,
-                        machines,
+                        machines=machines,
                         unfrozen=unfrozen,
                         adapter=adapter,
                         attention="sdpa",
@@ -79,7 +81,7 @@ def cells(tiny: bool, gpu: str) -> list[Workload]:
 
 def measure(workload: Workload, device: str) -> Measured:
     """Trains a workload for a few steps on `device` (`cuda` or `cpu`), as Axolotl would build it."""
-    from runner.execute import building
+    from runner.trace import building
 
     _empty(device)
     try:
@@ -105,12 +107,12 @@ def measure(workload: Workload, device: str) -> Measured:
 
 
 def _micro_batch(workload: Workload, model: Any, optimizer: Any, device: str) -> float:
-    from runner.execute import exact
+    from runner.trace import language
 
     if device == "cuda":
         torch.cuda.synchronize()
     started = time.perf_counter()
-    exact.forward(workload, model, workload.micro_batch_size, device).backward()
+    language.forward(workload, model, workload.micro_batch_size, device).backward()
     torch.nn.utils.clip_grad_norm_([p for p in model.parameters() if p.requires_grad], 1.0)
     optimizer.step()
     optimizer.zero_grad()

@@ -50,9 +50,12 @@ class _Commands(click.Group):
         if name not in COMMANDS:
             return None
         module = importlib.import_module(f"runner.commands.{name}")
-        return getattr(module, module.__dict__.get("COMMAND", name))
+        command: click.Command = getattr(module, module.__dict__.get("COMMAND", name))
+        return command
 
-    def resolve_command(self, ctx, args):
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in COMMANDS:
             from runner.names import nearest
 

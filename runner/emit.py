@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from runner import targets
 from runner.estimate import forecast, storage
-from runner.plan import Artifact, Plan
+from runner.files import Artifact
+from runner.plan import Plan
 from runner.recipe.recipe import Recipe
 from runner.scenarios import translate
 

@@ -5,28 +5,59 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from runner.names import content_hash
-from runner.plan import Artifact
 
 
-def write_text(path: Path, text: str) -> None:
-    """Writes beside the file and renames over it, which is atomic on one file system."""
+@dataclass(frozen=True)
+class Artifact:
+    """A file to write: a path relative to the output folder, and its whole text."""
+
+    path: str
+    text: str
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Gives a file beside `path` to write, which takes its place when the block ends well, on disk and at once; else nothing
+    is left of it. Its name begins with a dot and has the process in it, so that several may write the same file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        with partial.open("w", encoding="utf-8", newline="\n") as out:
-            out.write(text)
-            out.flush()
-            os.fsync(out.fileno())
+        yield partial
+        with partial.open("rb") as written:
+            os.fsync(written.fileno())
         os.replace(partial, path)
-    except OSError:
+    finally:
         partial.unlink(missing_ok=True)
-        raise
+
+
+@contextmanager
+def replacing_folder(path: Path) -> Iterator[Path]:
+    """Gives an empty folder beside `path` to fill, which takes its place when the block ends well. For one process at a
+    time; what a killed one has left is cleared by the next."""
+    partial = path.with_name(f".{path.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+        shutil.rmtree(path, ignore_errors=True)
+        partial.rename(path)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file, whole or not at all."""
+    with replacing(path) as partial:
+        partial.write_text(text, encoding="utf-8", newline="\n")
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -41,28 +72,27 @@ def read_json(path: Path) -> Any:
         return None
 
 
+def read_record(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; empty where the file is missing, broken or holds something else."""
+    record = read_json(path)
+    return record if isinstance(record, dict) else {}
+
+
 def write_all(folder: Path, artifacts: Iterable[Artifact]) -> list[Path]:
     """Writes all artifacts below `folder`, or none: each is written beside its place first, then all are renamed.
 
     Raises OSError where the folder cannot be written to; then nothing has changed.
     """
-    staged: list[tuple[Path, Path]] = []
-    try:
+    paths: list[Path] = []
+    with ExitStack() as renamed:
         for artifact in artifacts:
             path = folder / artifact.path
             if path.is_dir():
                 raise IsADirectoryError(21, "a folder stands where this file belongs", str(path))
-            path.parent.mkdir(parents=True, exist_ok=True)
-            partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-            staged.append((partial, path))
+            partial = renamed.enter_context(replacing(path))
             partial.write_text(artifact.text, encoding="utf-8", newline="\n")
-    except OSError:
-        for partial, _ in staged:
-            partial.unlink(missing_ok=True)
-        raise
-    for partial, path in staged:
-        os.replace(partial, path)
-    return [path for _, path in staged]
+            paths.append(path)
+    return paths
 
 
 def sha256(file: Path) -> str:

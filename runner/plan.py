@@ -1,23 +1,24 @@
-"""Plan: what is to run, on what. It knows nothing of Kubernetes; the targets dress it."""
+"""Plan: what is to run, on what, as a list of stages. It knows nothing of Kubernetes; the targets dress it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
+
+from runner.files import Artifact
+from runner.names import content_hash, listed, nearest
+from runner.problem import Stop
 
 # The recipe with every default, beside the emitted configs.
 RECIPE_FILE = "recipe.json"
+# The plan up to a stage, beside the stage's config, for the pod that runs or measures it.
+PLAN_FILE = "plan.json"
+# The engine of stages that train nothing: the runner's own work, on a machine that needs no GPU.
+RUNNER = "runner"
 # What a claim is asked for with where neither the recipe nor an estimate says how much it must hold.
 USUAL_CLAIM_GIB = 50
-
-
-@dataclass(frozen=True)
-class Artifact:
-    """A file to write: a path relative to the output folder, and its whole text."""
-
-    path: str
-    text: str
 
 
 @dataclass(frozen=True)
@@ -27,12 +28,12 @@ class Place:
     config_dir: the emitted configs; data_dir: prepared data; run_dir: results, shared by all machines;
     scratch_dir: this machine's own, may be lost.
     accelerator: whether there are GPUs; without, processes talk over gloo and DDP stands in for sharding.
+    on_cluster: whether stages run in pods, where nobody looks after the run folder between them.
     prepared: whether data, and the model where there is one, lie ready before training starts, which then needs no network.
     model_dir: where the base model lies once it has been fetched; None where training fetches it from the hub itself.
     files_dir: where pods have the recipe's data files; None where they are read from beside the recipe.
-    run_key: names the checkpoints of one recipe, where nobody looks after the run folder: training goes on from what it
-    finds there, and must not go on from those of the recipe as it was before it changed. run_keys: of several stages
-    each one's own, by its folder, so that a change begins only those stages anew that it concerns.
+    checkpoint_keys: on a cluster, what names the checkpoints of a stage, by the stage's folder. Training goes on from those
+    that it finds there, and must not go on from those of the recipe as it was before it changed.
     """
 
     config_dir: str
@@ -40,22 +41,24 @@ class Place:
     run_dir: str
     scratch_dir: str
     accelerator: bool = True
+    on_cluster: bool = False
     prepared: bool = False
     model_dir: str | None = None
     files_dir: str | None = None
-    run_key: str = ""
-    run_keys: Mapping[str, str] = field(default_factory=dict)
+    checkpoint_keys: Mapping[str, str] = field(default_factory=dict)
 
     def below(self, folder: str) -> Place:
-        """This place for one stage of several: configs, results and scratch in folders of its own, data shared."""
+        """This place for one stage: configs, results and scratch in folders of its own, data shared."""
+        key = self.checkpoint_keys.get(folder)
+        keys = {"": key} if key else {}
         if not folder:
-            return self
+            return replace(self, checkpoint_keys=keys)
         return replace(
             self,
             config_dir=f"{self.config_dir}/{folder}",
             run_dir=f"{self.run_dir}/{folder}",
             scratch_dir=f"{self.scratch_dir}/{folder}",
-            run_key=self.run_keys.get(folder, self.run_key),
+            checkpoint_keys=keys,
         )
 
     @property
@@ -65,7 +68,8 @@ class Place:
 
     @property
     def checkpoints_dir(self) -> str:
-        return f"{self.run_dir}/checkpoints" + (f"/{self.run_key}" if self.run_key else "")
+        key = self.checkpoint_keys.get("")
+        return f"{self.run_dir}/checkpoints" + (f"/{key}" if key else "")
 
     @property
     def best_model_dir(self) -> str:
@@ -77,7 +81,7 @@ class Machines:
     """Machines, each with `gpus_per_node` GPUs; memory in GiB, per machine.
 
     uneven: the GPUs of each machine where they have not equally many, else empty.
-    memory_limit_gib, cpus_limit: the most that a machine may take; None where it is what it is promised.
+    memory_limit_gib, cpus_limit: the limits of a machine; None where they are its requests, `memory_gib` and `cpus`.
     """
 
     nodes: int
@@ -93,6 +97,18 @@ class Machines:
     def world_size(self) -> int:
         return sum(self.uneven) or self.nodes * self.gpus_per_node
 
+    @property
+    def one_gpu(self) -> Machines:
+        """One GPU, where there are any, and the share of its machine that goes with it: what one process needs."""
+        shares = max(1, self.gpus_per_node)
+        return Machines(
+            nodes=1,
+            gpus_per_node=min(1, self.gpus_per_node),
+            gpu=self.gpu,
+            memory_gib=max(1, self.memory_gib // shares),
+            cpus=max(1, self.cpus // shares),
+        )
+
 
 @dataclass(frozen=True)
 class Gate:
@@ -107,20 +123,42 @@ class Gate:
 
 
 @dataclass(frozen=True)
+class Evaluation:
+    """How a stage is measured.
+
+    kind: what it was trained on: pretrain, sft, dpo or lora. metrics: the names of what is asked for.
+    tasks: of lm-eval; sample_task: a file that stands in for them; limit: rows of each task, all of them where None;
+    batch_size: rows at a time. prompt: what the model goes on with. text_blocks: held-out blocks of tokens, a `.npy` file.
+    before: the stage whose metrics a `regression` is against; base: the model that an adapter sits on.
+    """
+
+    kind: str
+    metrics: tuple[str, ...]
+    tasks: tuple[str, ...] = ()
+    sample_task: str | None = None
+    limit: int | None = None
+    batch_size: int = 1
+    prompt: str = ""
+    text_blocks: str = ""
+    before: str | None = None
+    base: str | None = None
+
+
+@dataclass(frozen=True)
 class Stage:
     """One piece of work of one engine: a training run, or what must lie ready before one.
 
-    engine: who trains, a key of `runner.execute.engines.ENGINES`.
+    engine: who does it, a key of `runner.runs.launch.ENGINES`.
     config: the engine's settings; config_file: the name they are written under.
-    data: what must be prepared first, read by `runner.execute.data`: `kind` picks the preparer.
+    data: what a training stage learns from, as a preparer reads it: `kind` picks the preparer.
     files: what lies in `config_dir` when the stage starts, `config_file` among them.
     command: for a machine of a cluster; the launcher fills in rank and address from the environment.
     env: environment of every process. shm_gib: shared memory that the data loader and NCCL may use, GiB.
-    folder: where its files and results lie, below the plan's; empty where the plan has one stage.
+    folder: where its files and results lie, below the plan's; empty for the plan's own folders.
     reads: the stages whose results it reads, each with the beginnings of the files' names; () means all of them.
     parts: of a stage whose results are read apart, each part by its folder, with the names of the settings that it is made from.
-    keys: a hash of all that its results depend on, under "", and one for each part (see `runner.inputs.keys`).
-    gates, evaluation: what it must prove, and how that is measured, read by `runner.execute.evaluate`.
+    keys: a hash of all that its results depend on, under "", and one for each part (see `keys`).
+    gates, evaluation: what it must prove, and how that is measured; None where nothing is.
     model: what must be fetched into `place.model_dir` first (`base`, `revision`); None where there is nothing to fetch.
     needs: bytes of `gpu_memory` on each GPU and of `memory` on each machine by estimate; empty where none was made.
     """
@@ -140,9 +178,13 @@ class Stage:
     parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     keys: Mapping[str, str] = field(default_factory=dict)
     gates: tuple[Gate, ...] = ()
-    evaluation: Mapping[str, Any] = field(default_factory=dict)
+    evaluation: Evaluation | None = None
     model: Mapping[str, Any] | None = None
     needs: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def trains(self) -> bool:
+        return self.engine != RUNNER
 
 
 @dataclass(frozen=True)
@@ -178,10 +220,48 @@ class Plan:
     def place_of(self, stage: Stage) -> Place:
         return self.place.below(stage.folder)
 
+    def stage(self, name: str) -> Stage:
+        """The stage of that name. Raises Stop (exit 2) where there is none."""
+        stages = {stage.name: stage for stage in self.stages}
+        if name in stages:
+            return stages[name]
+        near = nearest(name, stages)
+        raise Stop(
+            f"`{self.name}` has no stage `{name}`.",
+            (f"Did you mean `{near}`? " if near else "") + f"Its stages are {listed(stages)}.",
+            code=2,
+        )
+
+    def guards(self, stage: Stage) -> list[Stage]:
+        """The stages with a gate that this one goes back to, in their order: each may have been tightened since."""
+        behind, names = set(), list(stage.reads)
+        while names:
+            if (name := names.pop()) not in behind:
+                behind.add(name)
+                names += self.stage(name).reads
+        return [other for other in self.stages if other.name in behind and other.gates]
+
+    def upto(self, stage: Stage) -> Plan:
+        """What the pod of a stage has to know: this stage and those before it, without the texts of their files."""
+        names = [other.name for other in self.stages]
+        known = self.stages[: names.index(stage.name) + 1]
+        return replace(self, stages=tuple(replace(other, files=()) for other in known))
+
+    def as_json(self) -> str:
+        return json.dumps(asdict(self), indent=1, ensure_ascii=False) + "\n"
+
+    @staticmethod
+    def read(text: str) -> Plan:
+        """The plan that `as_json` wrote. Raises ValueError where the text is none."""
+        from pydantic import TypeAdapter
+
+        plan: Plan = TypeAdapter(Plan).validate_json(text)
+        return plan
+
     def only(self, stage: Stage) -> Plan:
         """One stage of several as a plan of its own, named after both."""
         if not stage.folder:
-            return self
+            return replace(self, stages=(stage,))
         job = self.site.get("job_name")
         site = dict(self.site) | ({"job_name": f"{job}-{stage.name}"} if job else {})
         return replace(
@@ -192,3 +272,86 @@ class Plan:
             site=site,
             most_nodes=max(other.machines.nodes for other in self.stages),
         )
+
+
+# Settings of an engine that change what is shown, kept or how fast, and not what is learned.
+_NEUTRAL = {
+    "logging_steps",
+    "save_total_limit",
+    "dataset_prepared_path",
+    "dataloader_num_workers",
+    "use_tensorboard",
+    "use_wandb",
+    "use_mlflow",
+    "wandb_project",
+    "mlflow_experiment_name",
+    "recipe_runner.fingerprint",
+    "recipe_runner.name",
+    "recipe_runner.persistent_workers",
+    "recipe_runner.time_limit_seconds",
+    "recipe_runner.time_limit_earlier",
+    "run_dir",
+    "out",
+    "on_claim",
+    # What is asked after training, and how long its answers may be, teaches nothing.
+    "recipe_runner.demo.questions",
+    "recipe_runner.demo.max_new_tokens",
+    # Where checkpoints lie; which ones are gone on from is said by the steps and the stages before.
+    "output_dir",
+    "recipe_runner.blocks.continue_from",
+    # What preparing says of the steps that its rows make.
+    "data.effective_batch_size",
+    "data.epochs",
+    "data.warmup_steps",
+    "data.eval_steps",
+}
+# Where text is cleaned changes no document.
+_NEUTRAL_PARTS = ("cleaning.", "recipe_runner.demo.categories.")
+
+
+def learned_from(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """An engine's settings that decide what comes out, flat, by a name that a person understands."""
+    for name, value in _flat(config, ""):
+        neutral = name in _NEUTRAL or name.startswith(_NEUTRAL_PARTS)
+        if not neutral and not (name.startswith(("datasets.", "test_datasets.")) and name.endswith(".path")):
+            yield name, value
+
+
+def _flat(value: Any, name: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _flat(item, f"{name}.{key}" if name else str(key))
+    elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+        for index, item in enumerate(value):
+            yield from _flat(item, f"{name}.{index}")
+    else:
+        yield name, value
+
+
+def without_place(value: Any, place: Place) -> Any:
+    """Folders of a run are named relative to it, so that a moved run folder is the same run."""
+    if not isinstance(value, str):
+        return value
+    for label, folder in (("DATA", place.data_dir), ("CONFIG", place.config_dir), ("RUN", place.run_dir)):
+        value = value.replace(folder, label)
+    return value
+
+
+def keys(stages: Iterable[Stage], place: Place) -> dict[str, dict[str, str]]:
+    """For each stage by name: a hash of all that its results depend on, the stages before it included, under "" for all
+    of them and under each name of `Stage.parts` for that part. Equal settings, equal keys, whatever the rest says."""
+    by_stage: dict[str, dict[str, str]] = {}
+    for stage in stages:
+        own = {name: without_place(value, place) for name, value in learned_from(stage.config)}
+        before = {name: read_keys(by_stage[name], beginnings) for name, beginnings in stage.reads.items()}
+        by_stage[stage.name] = {"": content_hash([stage.name, own, before])}
+        for part, settings in stage.parts.items():
+            chosen = {name: value for name, value in own.items() if name.split(".")[0] in settings}
+            by_stage[stage.name][part] = content_hash([stage.name, part, chosen, before])
+    return by_stage
+
+
+def read_keys(keys_of_stage: Mapping[str, str], beginnings: Iterable[str]) -> dict[str, str | None]:
+    """Of a stage's keys those of the parts that another stage reads, named by the beginnings of files' names."""
+    parts = sorted({beginning.split("/")[0] for beginning in beginnings}) or [""]
+    return {part: keys_of_stage.get(part) for part in parts}

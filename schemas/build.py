@@ -1,4 +1,5 @@
-"""Builds `schemas/<scenario>.schema.json` and `docs/settings.md` from the YAML sources in `schemas/src/`.
+"""Builds `schemas/<scenario>.schema.json`, `docs/settings.md` and the types of `recipe.section.name`
+(`runner/recipe/sections.pyi`) from each scenario's `schema.yaml`, in its folder.
 
 `python schemas/build.py` writes them; `python schemas/build.py --check` exits 1 where one is out of date.
 """
@@ -13,42 +14,44 @@ from typing import Any
 from runner.recipe import reading
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = ROOT / "schemas" / "src"
+SCENARIOS = ROOT / "runner" / "scenarios"
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
+SHARED = "shared/schema.yaml#/"
 
 
-def load(name: str) -> Any:
-    return reading.read(SOURCES / name).data
-
-
-def inline(node: Any, common: dict[str, Any]) -> Any:
-    """Replaces `$ref: common.yaml#/NAME` by the piece of that name; keys beside `$ref` win."""
+def inline(node: Any, shared: dict[str, Any]) -> Any:
+    """Replaces `$ref: shared/schema.yaml#/NAME` by the piece of that name; keys beside `$ref` win."""
     if isinstance(node, list):
-        return [inline(item, common) for item in node]
+        return [inline(item, shared) for item in node]
     if not isinstance(node, dict):
         return node
     if "$ref" in node:
-        piece = common[node["$ref"].removeprefix("common.yaml#/")]
+        piece = shared[node["$ref"].removeprefix(SHARED)]
         node = piece | {key: value for key, value in node.items() if key != "$ref"}
-    return {key: inline(value, common) for key, value in node.items()}
+    return {key: inline(value, shared) for key, value in node.items()}
 
 
-def scenarios() -> dict[str, dict[str, Any]]:
-    """Every scenario's whole schema, by name."""
-    common = load("common.yaml")
-    names = sorted(path.stem for path in SOURCES.glob("*.yaml") if path.stem != "common")
-    return {name: {"$schema": DIALECT} | inline(load(f"{name}.yaml"), common) for name in names}
+def schemas() -> dict[str, dict[str, Any]]:
+    """Every scenario's whole schema, by the scenario's name: that of its folder, with `-` for `_`."""
+    sources = {path.parent.name: reading.read(path).data for path in sorted(SCENARIOS.glob("*/schema.yaml"))}
+    shared = sources.pop("shared")
+    whole = {
+        folder.replace("_", "-"): {"$schema": DIALECT} | inline(source, shared) for folder, source in sources.items()
+    }
+    for name, schema in whole.items():
+        schema["properties"]["scenario"] |= {"const": name, "examples": [name]}
+    return whole
 
 
-def reference(schemas: dict[str, dict[str, Any]]) -> str:
+def reference(whole: dict[str, dict[str, Any]]) -> str:
     """The settings reference in Markdown: a table a section, a section a scenario."""
     lines = [
         "# Every setting",
         "",
-        "Generated from `schemas/src/` by `make schemas`. `recipe check` judges by the same source.",
+        "Generated from the `schema.yaml` of each scenario by `make schemas`. `recipe check` judges by the same source.",
         "",
     ]
-    for name, schema in schemas.items():
+    for name, schema in whole.items():
         lines += [f"## Scenario `{name}`", "", schema["description"], ""]
         lines += ["| setting | meaning | values | default |", "|---|---|---|---|"]
         lines += list(_rows("", schema))
@@ -85,14 +88,71 @@ def _values(part: dict[str, Any]) -> str:
     return " ".join([kind, *bounds])
 
 
+def types(schemas: dict[str, dict[str, Any]]) -> str:
+    """A stub with a class for each section, over all scenarios: where they differ, a setting has all their types."""
+    classes: dict[str, dict[str, list[str]]] = {"Sections": {}}
+    for schema in schemas.values():
+        _add_types(classes, "Sections", "", schema)
+    lines = [
+        '"""What each setting of a recipe is, over all scenarios. Generated from each `schema.yaml` of the scenarios by `make schemas`."""',
+        "",
+        "from typing import Literal",
+        "",
+        "from runner.recipe.recipe import Settings",
+    ]
+    for name, settings in classes.items():
+        lines += ["", f"class {name}:" if name == "Sections" else f"class {name}(Settings):"]
+        lines += [f"    {key}: {_union(kinds)}" for key, kinds in settings.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _union(kinds: list[str]) -> str:
+    """One type of several; the choices of all scenarios in one `Literal`, and None last."""
+    choices = [kind.removeprefix("=") for kind in kinds if kind.startswith("=")]
+    others = [kind for kind in kinds if not kind.startswith("=") and kind != "None"]
+    return " | ".join(
+        [*([f"Literal[{', '.join(choices)}]"] if choices else []), *others, *(["None"] if "None" in kinds else [])]
+    )
+
+
+def _add_types(classes: dict[str, dict[str, list[str]]], name: str, prefix: str, schema: dict[str, Any]) -> None:
+    known = classes.setdefault(name, {})
+    for key, part in schema["properties"].items():
+        kinds = known.setdefault(key, [])
+        # What is not there is None, unless the schema fills it in (runner.recipe.recipe.with_defaults).
+        filled = "default" in part or (part.get("type") == "object" and not part.get("required"))
+        there = [] if key in schema.get("required", []) or filled else ["None"]
+        kinds += [
+            kind
+            for kind in [*_kinds(classes, f"{prefix}{key.title().replace('_', '')}", part), *there]
+            if kind not in kinds
+        ]
+
+
+def _kinds(classes: dict[str, dict[str, list[str]]], name: str, part: dict[str, Any]) -> list[str]:
+    """The types of a setting, a choice as `="word"`; name: of the class, if it is a section."""
+    if "const" in part or "enum" in part:
+        return [f"={json.dumps(value)}" for value in part.get("enum", [part.get("const")])]
+    if part["type"] == "array":
+        return [f"tuple[{_union(_kinds(classes, name, part['items']))}, ...]"]
+    if part["type"] == "object" and "properties" in part:
+        _add_types(classes, name, name, part)
+        return [name]
+    plain = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "object": "Settings"}
+    return [plain[part["type"]]]
+
+
 def outputs() -> dict[Path, str]:
     """Everything that is built: path and text."""
-    schemas = scenarios()
+    whole = schemas()
     files = {
         ROOT / "schemas" / f"{name}.schema.json": json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
-        for name, schema in schemas.items()
+        for name, schema in whole.items()
     }
-    return files | {ROOT / "docs" / "settings.md": reference(schemas)}
+    return files | {
+        ROOT / "docs" / "settings.md": reference(whole),
+        ROOT / "runner" / "recipe" / "sections.pyi": types(whole),
+    }
 
 
 def main() -> int:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import difflib
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from runner.problem import Problem
 
 # The same examples at every run, so that a change alone can turn a test red; `make test-long` draws new ones.
 settings.register_profile("steady", derandomize=True)
@@ -21,6 +25,80 @@ ROOT = Path(__file__).resolve().parent.parent
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
 # Recipes that name a cluster; others are for plain machines.
 ON_CLUSTER = [path for path in RECIPES if "\nopenshift:" in path.read_text("utf-8")]
+
+MESSAGES = ROOT / "tests" / "golden" / "messages"
+WRITE_GOLDEN = os.environ.get("RECIPE_GOLDEN") == "write"
+# All that was collected, whether or not it runs: files of tests, and which tests ask for messages.
+COLLECTED: set[Path] = set()
+ASKING: set[tuple[str, str]] = set()
+
+
+def home(item: pytest.Item) -> tuple[str, str]:
+    """The golden file of a test's messages, `check.txt`, and the test's name in it."""
+    room, _, file = item.path.relative_to(ROOT / "tests").as_posix().rpartition("/")
+    return f"{room or item.path.stem.removeprefix('test_')}.txt", f"{file}::{item.name}"
+
+
+def read_messages(file: str) -> dict[str, str]:
+    """Texts by heading; a heading stands at the start of its line, and the lines of its text are indented."""
+    text = (MESSAGES / file).read_text("utf-8") if (MESSAGES / file).is_file() else ""
+    entries = (entry.partition("\n") for entry in re.split(r"^(?=\S)", text, flags=re.MULTILINE) if entry.strip())
+    return {heading: re.sub("^    ", "", body.rstrip("\n"), flags=re.MULTILINE) for heading, _, body in entries}
+
+
+def write_messages(file: str, entries: dict[str, str]) -> None:
+    MESSAGES.mkdir(exist_ok=True)
+    indented = {heading: re.sub("^(?=.)", "    ", entries[heading], flags=re.MULTILINE) for heading in sorted(entries)}
+    text = "\n\n".join(f"{heading}\n{body}" for heading, body in indented.items())
+    (MESSAGES / file).write_text(f"{text}\n", encoding="utf-8")
+
+
+def setting_of(problem: Problem) -> str:
+    """The setting that a problem points at: the first word of the recipe's line, or what `--set` names."""
+    if problem.line:
+        return problem.source.split()[0].rstrip(":")
+    return problem.file.removeprefix("--set ").partition("=")[0]
+
+
+def words(said: object) -> str:
+    """What is said; of problems the message and the hint, because the place is asserted beside it and moves often."""
+    problems = (
+        [said] if isinstance(said, Problem) else said if isinstance(said, list) else getattr(said, "problems", [])
+    )
+    return "\n\n".join(f"{problem.message}\n{problem.hint}".strip() for problem in problems) or str(said).rstrip("\n")
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    COLLECTED.add(item.path)
+    if "golden_message" in getattr(item, "fixturenames", ()):
+        ASKING.add(home(item))
+        item.add_marker("golden")
+
+
+@pytest.fixture
+def golden_message(request, tmp_path):
+    """Compares what people read with the running test's entry in tests/golden/messages; `case` tells several apart."""
+    file, name = home(request.node)
+    known, said, failed = read_messages(file), {}, request.session.testsfailed
+
+    def compare(text: object, case: str = "") -> None:
+        heading = f"{name} · {case}" if case else name
+        assert heading not in said, f"two messages of this test are called `{case}`"
+        said[heading] = words(text).replace(str(tmp_path), "<tmp>").replace(str(ROOT), "<root>")
+        if not WRITE_GOLDEN and said[heading] != known.get(heading):
+            old, new = known.get(heading, "").split("\n"), said[heading].split("\n")
+            lines = difflib.unified_diff(old, new, f"golden/messages/{file}", "said now", lineterm="")
+            pytest.fail("\n".join([heading, *lines, "`make golden` rewrites it; read the difference."]), pytrace=False)
+
+    yield compare
+    if request.session.testsfailed == failed:
+        left = {heading for heading in known if heading.partition(" · ")[0] == name} - said.keys()
+        if WRITE_GOLDEN:
+            write_messages(file, {heading: known[heading] for heading in known if heading not in left} | said)
+        else:
+            assert not left, (
+                f"golden/messages/{file} still has what the test asks for no more; `make golden` deletes it"
+            )
 
 
 @pytest.fixture

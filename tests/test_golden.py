@@ -1,15 +1,17 @@
-"""Golden files: what every recipe emits, byte for byte. `make golden` rewrites them; read the difference."""
+"""Golden files: what every recipe emits, byte for byte, and what people read. `make golden` rewrites them; read the
+difference."""
 
 from __future__ import annotations
 
-import os
 import shutil
 
 import pytest
 
+from runner.check.validate import load
 from runner.emit import emit
-from runner.recipe.check import load
-from tests.conftest import RECIPES, ROOT
+from tests.conftest import ASKING, COLLECTED, MESSAGES, RECIPES, ROOT, WRITE_GOLDEN, read_messages, write_messages
+
+pytestmark = pytest.mark.golden
 
 GOLDEN = ROOT / "tests" / "golden"
 
@@ -28,7 +30,7 @@ def test_every_recipe_renders_its_golden_files(path, monkeypatch):
     monkeypatch.chdir(ROOT)
     folder = GOLDEN / path.stem
     files = emitted(path.relative_to(ROOT))
-    if os.environ.get("RECIPE_GOLDEN") == "write":
+    if WRITE_GOLDEN:
         shutil.rmtree(folder, ignore_errors=True)
         for name, text in files.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -40,10 +42,37 @@ def test_every_recipe_renders_its_golden_files(path, monkeypatch):
 
 
 def test_no_golden_folder_is_left_without_a_recipe():
-    folders = {folder.name for folder in GOLDEN.iterdir() if folder.is_dir()}
+    folders = {folder.name for folder in GOLDEN.iterdir() if folder.is_dir()} - {MESSAGES.name}
     assert folders == {path.stem for path in RECIPES}
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_rendering_twice_gives_the_same_bytes(path):
     assert emitted(path) == emitted(path)
+
+
+def test_no_message_is_left_without_a_test_that_asks_for_it():
+    """A test keeps its own entries in order; this is about tests that are gone, or that ask for none any more."""
+    if set((ROOT / "tests").rglob("test_*.py")) > COLLECTED:
+        pytest.skip("not all tests were collected")
+    for golden in MESSAGES.glob("*.txt"):
+        entries = read_messages(golden.name)
+        kept = {
+            heading: entries[heading] for heading in entries if (golden.name, heading.partition(" · ")[0]) in ASKING
+        }
+        if WRITE_GOLDEN:
+            write_messages(golden.name, kept)
+        else:
+            assert entries.keys() == kept.keys(), "`make golden` deletes what nobody asks for"
+
+
+def test_messages_are_read_as_they_were_written(tmp_path, monkeypatch):
+    monkeypatch.setattr("tests.conftest.MESSAGES", tmp_path / "messages")
+    entries = {
+        "b.py::test[a (b)]": "one\n\n  two\tthree\n\u00a0",
+        "b.py::test[a (b)] · again": "",
+        "a.py::test": "# one",
+    }
+    write_messages("room.txt", entries)
+    assert read_messages("room.txt") == entries
+    assert list(read_messages("room.txt")) == sorted(entries)

@@ -1,23 +1,15 @@
 """Facts about models, GPUs, data sets and the pinned engine, kept as data with a source for each."""
 
 from runner.catalog.datasets import dataset
-from runner.catalog.engine import AXOLOTL_VERSION, axolotl_settings, fused_loss_models
+from runner.catalog.engine import AXOLOTL_SETTINGS_FILE, AXOLOTL_VERSION, axolotl_settings, fused_loss_models
 from runner.catalog.gpus import Gpu, gpu, gpu_names, label_of
-from runner.catalog.models import (
-    TWIN_OF,
-    Model,
-    Unsuitable,
-    cached_model,
-    from_config,
-    model,
-    model_ids,
-    unsuitable,
-)
+from runner.catalog.models import TWIN_OF, Model, Unsuitable, cached_model, from_config, model, model_ids, unsuitable
 from runner.catalog.networks import Network, network
 from runner.catalog.tables import HERE, table
 from runner.catalog.templates import ChatTemplate, chat_template
 
 __all__ = [
+    "AXOLOTL_SETTINGS_FILE",
     "AXOLOTL_VERSION",
     "HERE",
     "TWIN_OF",

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
+from typing import Any
 
 from runner.catalog.tables import HERE
 
 AXOLOTL_VERSION = "0.19.0"
 
 
+AXOLOTL_SETTINGS_FILE = HERE / "axolotl-settings.json"
+
+
 @cache
-def axolotl_settings() -> frozenset[str]:
-    """The names of every setting that the pinned Axolotl knows (tests compare them with Axolotl itself)."""
-    return frozenset((HERE / "axolotl-settings.txt").read_text(encoding="utf-8").split())
+def axolotl_settings() -> dict[str, Any]:
+    """What the pinned Axolotl takes, as a JSON Schema: `properties`, a part for each setting, and `$defs`, the sections
+    that these hold. Written by `schemas/axolotl_settings.py`; tests compare it with Axolotl itself."""
+    schema: dict[str, Any] = json.loads(AXOLOTL_SETTINGS_FILE.read_text(encoding="utf-8"))
+    return schema
 
 
 @cache

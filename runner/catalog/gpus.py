@@ -40,6 +40,10 @@ class Gpu:
         """What Axolotl counts as FP8: compute capability 9.0 or newer."""
         return self.capability >= (9, 0)
 
+    def precision(self, fp16: bool) -> str:
+        """The smallest number format that training is sound in on it. fp16: whether the model stays within that one."""
+        return "bf16" if self.bf16 else "fp16" if fp16 else "fp32"
+
     @property
     def capability(self) -> tuple[int, int]:
         major, minor = self.compute_capability.split(".")

@@ -22,7 +22,7 @@ class Model:
     layers_path, embedding, lm_head: names inside the model, as `named_parameters()` gives them.
     layer_class: the class of one transformer layer, for FSDP. linear: the linear layers inside one, for LoRA.
     parameters: all parameters, tied ones once; None where nobody has counted.
-    chat_template: the marks it was trained to see, a section of templates.toml; empty where nobody has looked.
+    chat_template: the special tokens it was trained to see, a section of templates.toml; empty where nobody has looked.
     fp16: whether its activations stay within fp16. custom_code: whether it runs code that comes with the model;
     remote_code: whether that code is fetched from the hub.
     """
@@ -133,18 +133,19 @@ INHERITED = (
 TWIN_OF = "twin_of"
 
 
-def cached_model(name: str) -> Model | None:
-    """The model of that name from the hub's cache on this machine (`config.json` of any snapshot), or None."""
+def cached_model(name: str, revision: str) -> Model | None:
+    """The model of that name and revision (branch, tag or commit) from the hub's cache on this machine, or None."""
     home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
     cache_dir = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
-    for file in sorted((cache_dir / f"models--{name.replace('/', '--')}" / "snapshots").glob("*/config.json")):
-        try:
-            found = from_config(name, json.loads(file.read_text(encoding="utf-8")))
-            # It lies on the hub all the same, and so does code that comes with it.
-            return replace(found, source=f"config.json of {name} in the hub's cache")
-        except (KeyError, TypeError, ValueError, OSError):
-            continue
-    return None
+    cached = cache_dir / f"models--{name.replace('/', '--')}"
+    ref = cached / "refs" / revision
+    try:
+        commit = ref.read_text(encoding="utf-8").strip() if ref.is_file() else revision
+        config = json.loads((cached / "snapshots" / commit / "config.json").read_text(encoding="utf-8"))
+        # It lies on the hub all the same, and so does code that comes with it.
+        return replace(from_config(name, config), source=f"config.json of {name} in the hub's cache")
+    except (KeyError, TypeError, ValueError, OSError):
+        return None
 
 
 def from_config(name: str, config: Mapping[str, Any]) -> Model:

@@ -1,4 +1,4 @@
-"""Chat templates: the marks around each message of a conversation."""
+"""Chat templates: the special tokens around each message of a conversation."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from runner.catalog.tables import table
 
 @dataclass(frozen=True)
 class ChatTemplate:
-    """The marks around each message of a conversation.
+    """The special tokens around each message of a conversation.
 
     axolotl: the name that Axolotl knows it by. turn: one message, with `{role}` and `{content}`; end: the token that
-    ends it; assistant: what the answering role is called. tokens: the marks that are single tokens.
+    ends it; assistant: what the answering role is called. tokens: those that the tokenizer must have as one token each.
     """
 
     axolotl: str

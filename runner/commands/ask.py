@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from runner.commands.options import is_staged, open_recipe, recipe_path, run_option, say, set_option
+from runner.commands.options import open_recipe, recipe_path, run_option, say, set_option
 
 
 @click.command()
@@ -12,31 +12,23 @@ from runner.commands.options import is_staged, open_recipe, recipe_path, run_opt
 @click.argument("question")
 @set_option
 @run_option
-@click.option("--base", is_flag=True, help="Ask the original model, or the one that the stage began with.")
-@click.option(
-    "--stage", metavar="STAGE", help="Ask what this stage of a pipeline left. Default: the newest finished one."
-)
+@click.option("--base", is_flag=True, help="Ask the original model: the one that the stage began with.")
+@click.option("--stage", metavar="STAGE", help="Ask what this stage left. Default: the last one that has left a model.")
 def ask(path: str, question: str, sets: tuple[str, ...], run_dir: str | None, base: bool, stage: str | None) -> None:
     """Put a QUESTION to the model that a recipe trained, in the words it was trained with."""
     from runner.quiet import hush
 
     hush()
-    from runner.execute import opening, runs, stage_asking
-    from runner.execute.asking import answer, models
-    from runner.execute.order import stage_of
+    from runner.runs import ask as asking
+    from runner.runs.run_folder import find
+    from runner.runs.stage_folder import StageFolder
 
     recipe, _ = open_recipe(path, sets)
-    if is_staged(recipe, stage):
-        folder = opening.run_of(recipe, run_dir)
-        plan = opening.plan_of(recipe, folder)
-        chosen = stage_of(plan, stage) if stage else stage_asking.newest(plan)
-        before, after = stage_asking.chats(recipe, plan, folder, chosen)
-        who = f"the model that `{chosen.name}` {'began with' if base else 'left'},"
-    else:
-        folder = runs.latest(recipe.name, run_dir)
-        before, after = models(folder, recipe)
-        who = f"{'original' if base else 'tuned'} model"
+    plan = asking.plan_of(recipe, find(recipe.name, run_dir))
+    folder = StageFolder(plan, plan.stage(stage)) if stage else asking.newest(plan)
+    before, after = asking.models(recipe, folder)
     chat = before if base else after
-    say(f"{who} {chat.model}, of the {folder.kind} in {folder.path}")
+    who = f"the model that `{folder.stage.name}` {'began with' if base else 'left'}"
+    say(f"{who}, {chat.model}, of the {folder.run.kind} in {folder.run.path}")
     say()
-    say(answer(chat, question))
+    say(asking.answer(chat, question))

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
+from runner.check.examine import judged
 from runner.commands.options import say, set_option
-from runner.examine import examine
 from runner.problem import Problem, Stop
-from runner.recipe import changes as changing
+from runner.recipe import overrides as changing
 
 
 @click.command()
@@ -25,26 +25,18 @@ from runner.recipe import changes as changing
 )
 def check(paths: tuple[str, ...], sets: tuple[str, ...], style: str) -> int:
     """Say what is wrong in recipes: file, line, what to do. A folder means every *.yaml below it."""
-    files = find(paths)
-    wanted = changing.from_options(sets)
-    problems = [problem for file in files for problem in examine(file, wanted)]
-    errors = [problem for problem in problems if problem.severity == "error"]
+    verdict = judged(find(paths), changing.from_options(sets))
+    errors = len(verdict.errors)
     if style == "json":
-        say(
-            json.dumps(
-                {"checked": len(files), "problems": [problem.as_json() for problem in errors]},
-                indent=2,
-                ensure_ascii=False,
-            )
-        )
+        say(json.dumps(verdict.as_json(), indent=2, ensure_ascii=False))
     elif style == "github":
-        for problem in problems:
+        for problem in verdict.problems:
             say(_annotation(problem))
     else:
-        for problem in problems:
+        for problem in verdict.problems:
             say(f"{problem}\n")
-        found = f"{len(errors)} problem{'' if len(errors) == 1 else 's'}" if errors else "no problems"
-        say(f"{len(files)} recipe{'' if len(files) == 1 else 's'} checked, {found}.")
+        count = f"{errors} problem{'' if errors == 1 else 's'}" if errors else "no problems"
+        say(f"{verdict.checked} recipe{'' if verdict.checked == 1 else 's'} checked, {count}.")
     return 1 if errors else 0
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,7 +13,10 @@ from runner.commands.options import open_recipe, say
 from runner.plan import Plan, Stage
 from runner.problem import Stop
 
-stage_option = click.option("--stage", metavar="NAME", help="The stage of a recipe that has several.")
+if TYPE_CHECKING:
+    from runner.cluster.client import Cluster
+
+stage_option = click.option("--stage", metavar="NAME", help="The stage that is meant.")
 
 
 def open_plan(path: str, sets: tuple[str, ...]) -> Plan:
@@ -29,48 +32,36 @@ def open_plan(path: str, sets: tuple[str, ...]) -> Plan:
     return planned(recipe, "pytorchjob")
 
 
-def find_job(cluster: Any, plan: Plan, stage: Stage) -> dict[str, Any]:
+def find_job(cluster: Cluster, plan: Plan, stage: Stage) -> dict[str, Any]:
     """The stage's job on the cluster. Raises Stop where there is none."""
-    from runner.execute.cluster.jobs import names, prepares
+    from runner.cluster.jobs import names
 
     space = plan.site["namespace"]
     for kind, name in names(plan, stage):
         if job := cluster.get(kind, space, name):
             return job
-    if older := prepares(cluster, plan.only(stage)):
-        return older[0]
     name = next(names(plan, stage))[1]
     raise Stop(f"There is no job `{name}` in `{space}`.", "Send it: `recipe submit`.")
 
 
-def chosen(cluster: Any, plan: Plan, name: str | None) -> Stage:
-    """The stage that is meant: by name, else the one that is not done yet, else the last."""
-    from runner.execute.cluster import steps
-    from runner.execute.order import stage_of
-
-    if name is not None:
-        return stage_of(plan, name)
-    if len(plan.stages) == 1:
-        return plan.stages[0]
-    step = steps.current(steps.steps(cluster, plan))
-    return step.stage if step else plan.stages[-1]
-
-
-def job_at_work(cluster: Any, plan: Plan, name: str | None) -> dict[str, Any]:
-    """The job that a person who looks means: of the stage `name`, else of the step that is not done yet.
+def job_at_work(cluster: Cluster, plan: Plan, name: str | None) -> dict[str, Any]:
+    """The job that a person who looks means: of the stage `name`, else of the stage or gate at work or not done yet.
 
     Raises Stop where there is none.
     """
-    from runner.execute.cluster import steps
+    from runner.cluster import pipeline
 
-    if name is None and len(plan.stages) > 1:
-        step = steps.current(steps.steps(cluster, plan))
-        if step is not None and step.job is not None:
-            return step.job
-    return find_job(cluster, plan, chosen(cluster, plan, name))
+    if name is not None:
+        return find_job(cluster, plan, plan.stage(name))
+    milestone = pipeline.looked_at(pipeline.milestones(cluster, plan))
+    return (
+        milestone.job
+        if milestone and milestone.job
+        else find_job(cluster, plan, milestone.stage if milestone else plan.stages[-1])
+    )
 
 
-def confirm(yes: bool):
+def confirm(yes: bool) -> Callable[[str], bool]:
     """Asks on a terminal; elsewhere `--yes` must say so beforehand."""
 
     def ask(question: str) -> bool:
@@ -88,7 +79,7 @@ def confirm(yes: bool):
 @contextmanager
 def live() -> Iterator[Any]:
     """Shows states: one line that changes on a terminal, a line a change where output is piped."""
-    from runner.execute.cluster.follow import line
+    from runner.cluster.follow import line
 
     def text(state: Any, why: list[str]) -> str:
         return "\n".join([*([f"{state.name}: {line(state)}"] if state else []), *(f"  {reason}" for reason in why)])

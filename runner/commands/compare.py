@@ -1,4 +1,4 @@
-"""`recipe compare`: before and after, side by side; for a pipeline its runs, stage by stage."""
+"""`recipe compare`: runs, stage by stage, and answers before and after, side by side."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ from collections.abc import Iterable
 import click
 
 from runner.commands.options import open_recipe, recipe_path, run_option, say, set_option
-from runner.problem import Stop
-from runner.recipe.recipe import Recipe
 
 
 @click.command()
 @recipe_path
 @set_option
 @run_option
-@click.option("--with", "others", multiple=True, metavar="DIR", help="Another run of the same pipeline. Repeatable.")
+@click.option("--with", "others", multiple=True, metavar="DIR", help="Another run of the same recipe. Repeatable.")
 @click.option(
     "--question",
     "questions",
@@ -25,44 +23,40 @@ from runner.recipe.recipe import Recipe
 def compare(
     path: str, sets: tuple[str, ...], run_dir: str | None, others: tuple[str, ...], questions: tuple[str, ...]
 ) -> None:
-    """Put the same questions to the original and to the tuned model, and show both answers side by side.
+    """Put the same questions to the model before and after, and show both answers side by side.
 
-    Of a pipeline, show metrics, gates and promotions of each stage, side by side with those of other runs.
+    First of all, for each stage: losses, metrics, gates and promotions, side by side with those of other runs.
     """
     from runner.quiet import hush
 
     hush()
+    from runner.runs import ask
+    from runner.runs import compare as comparing
+    from runner.runs.run_folder import find
+
     recipe, _ = open_recipe(path, sets)
-    if recipe.scenario == "pipeline":
-        return _stages(recipe, run_dir, others, questions)
-    if others:
-        raise Stop(f"`{recipe.name}` has no stages to compare.", "Leave out `--with`.", code=2)
-    from runner.execute import runs
-    from runner.execute.asking import compare as both
-    from runner.execute.asking import models
-
-    folder = runs.latest(recipe.name, run_dir)
-    before, after = models(folder, recipe)
-    say(f"{folder.kind} in {folder.path}")
-    say(f"before: {before.model}")
-    say(f"after:  {after.model}")
-    rows = both(folder, recipe, questions or [question for _, question in recipe.demo_questions])
-    _show(("question", "before", "after"), ((row["question"], row["before"], row["after"]) for row in rows), lines=True)
-
-
-def _stages(recipe: Recipe, run_dir: str | None, others: tuple[str, ...], questions: tuple[str, ...]) -> None:
-    from runner.execute import comparing, opening
-
-    folders = [opening.run_of(recipe, folder) for folder in (run_dir, *others)]
-    names = [f"{folder.kind} {number}" for number, folder in enumerate(folders, 1)]
-    for name, folder in zip(names, folders, strict=True):
-        say(f"{name}: {folder.path}")
-    rows = comparing.compare(recipe, folders, questions)
+    runs = [find(recipe.name, folder) for folder in (run_dir, *others)]
+    names = [f"{run.kind} {number}" for number, run in enumerate(runs, 1)]
+    for name, run in zip(names, runs, strict=True):
+        say(f"{name}: {run.path}")
+    # Of several runs each stage's answers stand beside each other; of a single one, before and after.
+    rows = comparing.compare(recipe, runs, questions if others else ())
     shown = [
         (row.stage if not index or rows[index - 1].stage != row.stage else "", row.what, *row.texts)
         for index, row in enumerate(rows)
     ]
     _show(("stage", "", *names), shown, lines=False)
+    asked = questions or [question for _, question in recipe.demo_questions]
+    if others or not asked:
+        return
+    folder = ask.newest(ask.plan_of(recipe, runs[0]))
+    before, after = ask.models(recipe, folder)
+    say(f"before: {before.model}")
+    say(f"after:  {after.model}")
+    answers = ask.compare(recipe, folder, asked)
+    _show(
+        ("question", "before", "after"), ((row["question"], row["before"], row["after"]) for row in answers), lines=True
+    )
 
 
 def _show(titles: Iterable[str], rows: Iterable[tuple[str, ...]], lines: bool) -> None:

@@ -18,8 +18,8 @@ def doctor(path: str | None, sets: tuple[str, ...], out: str | None) -> int:
     from runner.quiet import hush
 
     hush()
-    from runner.execute import doctor as doctors
-    from runner.execute.probing import probe
+    from runner import doctor as doctors
+    from runner.hardware import probe
     from runner.scenarios import translate
     from runner.targets import place
 
@@ -27,7 +27,8 @@ def doctor(path: str | None, sets: tuple[str, ...], out: str | None) -> int:
     if path:
         recipe, _ = open_recipe(path, sets)
         plan = translate(recipe, place(recipe))
-    machine = probe(Path(out or ".").absolute(), doctors.models_of(recipe) if recipe else ())
+    asked = (doctors.models_of(recipe), doctors.ports_of(recipe)) if recipe else ()
+    machine = probe(Path(out or ".").absolute(), *asked)
     found = doctors.findings(machine, recipe, plan)
     for finding in found:
         say(str(finding))

@@ -17,23 +17,24 @@ from runner.problem import Stop
 @run_option
 @click.option("--checkpoint", metavar="DIR", help="These weights instead of the stage's result; they open no gate.")
 def evaluate(path: str, stage: str, sets: tuple[str, ...], run_dir: str | None, checkpoint: str | None) -> None:
-    """Measure a stage of a pipeline as its gates ask, and record the result for them."""
+    """Measure a stage as its gates ask, and record the result for them."""
     from runner.quiet import hush
 
     hush()
-    from runner.execute import opening, recorded
-    from runner.execute.order import stage_of
+    from runner.runs import ask, gates
+    from runner.runs.run_folder import find
+    from runner.runs.stage_folder import StageFolder
 
     recipe, _ = open_recipe(path, sets)
-    run = opening.run_of(recipe, run_dir)
-    plan = opening.plan_of(recipe, run)
-    chosen = stage_of(plan, stage)
+    run = find(recipe.name, run_dir)
+    plan = ask.plan_of(recipe, run)
+    folder = StageFolder(plan, plan.stage(stage))
     if checkpoint and not Path(checkpoint).is_dir():
         raise Stop(f"There is no folder `{checkpoint}`.", "A stage's checkpoints lie in its folder `checkpoints/`.")
     with run.lock():
-        found = recorded.measure(plan, run, chosen, Path(checkpoint).resolve() if checkpoint else None)
-    say(f"{chosen.name}: {found['checkpoint']}")
-    for name, value in sorted(found["metrics"].items()):
+        measured = gates.measure(folder, Path(checkpoint).resolve() if checkpoint else None)
+    say(f"{stage}: {measured['checkpoint']}")
+    for name, value in sorted(measured["metrics"].items()):
         say(f"  {name:<40} {value:.6g}")
-    for name, reason in sorted(found["missing"].items()):
+    for name, reason in sorted(measured["missing"].items()):
         say(f"  {name:<40} not measured: {reason}")

@@ -21,19 +21,17 @@ def fetch(path: str, sets: tuple[str, ...], stage: str | None, to: str | None, e
 
     A stage of several lies in a folder of its own below the run's.
     """
-    from runner.execute import runs
-    from runner.execute.cluster import settle
-    from runner.execute.cluster.connect import connect
-    from runner.execute.cluster.fetch import fetch as bring
+    from runner.cluster import import_results
+    from runner.cluster.client import connect
+    from runner.cluster.fetch import fetch as bring
+    from runner.runs import run_folder
 
     plan = shared.open_plan(path, sets)
     cluster = connect()
-    # Of several stages the last one holds what the recipe is for.
-    chosen = shared.chosen(cluster, plan, stage or plan.stages[-1].name)
-    folder = runs.folder(plan.name, "run", to)
-    settle.before(folder)
-    # Where a run on this machine has a stage, too.
-    home = folder.path / chosen.folder
-    came = bring(cluster, plan.only(chosen), chosen, home, say, everything)
-    settle.after(folder, plan, chosen, say)
-    say(f"{came} files fetched; everything is in {Path(to) / chosen.folder if to else home}")
+    # The last one holds what the recipe is for.
+    chosen = plan.stage(stage) if stage else plan.stages[-1]
+    folder = run_folder.folder(plan.name, "run", to)
+    import_results.require_imported(folder)
+    came, number = bring(cluster, plan, chosen, folder.path, say, everything)
+    import_results.record(folder, plan, chosen, number, say)
+    say(f"{came} files fetched; everything is in {(Path(to) if to else folder.path) / chosen.folder}")

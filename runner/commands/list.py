@@ -9,13 +9,13 @@ import textwrap
 import click
 
 from runner import packaged
+from runner.check.validate import load
 from runner.commands.options import say
-from runner.recipe.check import load
 
 
 def facts() -> list[tuple[str, str, str, str, str]]:
     """Name, scenario, model, machines and description of every starter recipe."""
-    rows = []
+    rows: list[tuple[str, str, str, str, str]] = []
     for path in packaged.starters():
         recipe, _, _ = load(path)
         machines = recipe.machines

@@ -15,11 +15,11 @@ from runner.commands.options import recipe_path, say, set_option
 @click.option("--node", type=click.IntRange(0), default=0, help="The machine, 0 for the master.", show_default=True)
 @click.option("--follow", "-f", is_flag=True, help="Go on until the job ends.")
 def logs(path: str, sets: tuple[str, ...], stage: str | None, node: int, follow: bool) -> None:
-    """Show the log of one of a job's machines, an earlier life first where it was started again."""
-    from runner.execute.cluster import logs as reading
-    from runner.execute.cluster.connect import connect
-    from runner.execute.cluster.state import look
-    from runner.execute.cluster.why import log_reader, reasons
+    """Show the log of one of a job's machines, that of the previous container first where it was started again."""
+    from runner.cluster import logs as reading
+    from runner.cluster.client import connect
+    from runner.cluster.diagnose import log_reader, reasons
+    from runner.cluster.status import look
 
     plan = shared.open_plan(path, sets)
     cluster = connect()

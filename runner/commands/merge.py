@@ -22,12 +22,12 @@ def merge(path: str, sets: tuple[str, ...], run_dir: str | None, out: str | None
     from runner.quiet import hush
 
     hush()
-    from runner.execute import merging
+    from runner.runs import merge
 
     if (Path(path) / "adapter_config.json").is_file():
         if sets or run_dir:
             raise Stop("`--set` and `--run` go with a recipe, and this is an adapter.", "Leave them out.", code=2)
-        written = merging.folder(Path(path), Path(out) if out else None)
+        written = merge.folder(Path(path), Path(out) if out else None)
     elif Path(path).is_dir():
         raise Stop(
             f"`{path}` holds no adapter: it has no `adapter_config.json`.",
@@ -35,5 +35,5 @@ def merge(path: str, sets: tuple[str, ...], run_dir: str | None, out: str | None
         )
     else:
         recipe, _ = open_recipe(path, sets)
-        written = merging.of_run(recipe, run_dir, Path(out) if out else None)
+        written = merge.of_run(recipe, run_dir, Path(out) if out else None)
     say(f"the whole model is in {written}")

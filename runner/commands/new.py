@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import click
 
 from runner import packaged
+from runner.check.following import with_followers
+from runner.check.validate import judge
 from runner.commands.options import say, set_option
 from runner.names import JOB_NAME, listed, nearest
 from runner.problem import Stop
-from runner.recipe import changes as changing
 from runner.recipe import copying
-from runner.recipe.check import judge
+from runner.recipe import overrides as changing
+from runner.recipe.document import Document
 from runner.recipe.reading import parse, read
 
 
@@ -36,29 +39,46 @@ def new(name: str, source: str, sets: tuple[str, ...]) -> None:
     if target.exists():
         raise Stop(f"`{target}` is there already.", "Choose another name, or delete it first.")
     document = read(origin)
-    _, problems = judge(document)
-    if errors := [problem for problem in problems if problem.severity == "error"]:
-        raise Stop(errors)
-    scenario = document.data["scenario"]
-    schema = packaged.schema_file(scenario)
-    text = copying.edit(copying.rename(document, name), changing.from_options(sets))
+    _refuse_errors(document)
+    schema = packaged.schema_file(document.data["scenario"])
+    wished = changing.from_options(sets)
+    changes = with_followers(document, wished)
+    text = copying.edit(copying.rename(document, name), changes)
     text = copying.for_file(text, schema.name, f"recipes/{origin.name}", target.name)
-    files = list(dict.fromkeys(Path(name) for name in _files(document.data)))
-    beside = [file for file in files if file.name and not file.is_absolute() and (origin.parent / file).is_file()]
-    copied = [file for file in beside if not file.exists()]
-    for file in copied:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(origin.parent / file, file)
-    _, problems = judge(parse(str(target), text))
-    if errors := [problem for problem in problems if problem.severity == "error"]:
-        for file in copied:
-            file.unlink()
-        raise Stop(errors)
+    with ExitStack() as undo:
+        copied = _copy_beside(document, origin.parent, undo)
+        _refuse_errors(parse(str(target), text))
+        undo.pop_all()
     target.write_text(text, encoding="utf-8")
     shutil.copyfile(schema, schema.name)
     say(f"{target}: a copy of {source}. Edit it, then: recipe check {target}")
+    for change in changing.apply(document, changes)[1]:
+        if change.setting not in {own.setting for own in wished}:
+            say(f"{change}")
     for file in (*copied, Path(schema.name)):
         say(f"{file}: goes with it")
+
+
+def _refuse_errors(document: Document) -> None:
+    """Raises Stop with every error of a recipe, where it has one."""
+    _, problems = judge(document)
+    if errors := [problem for problem in problems if problem.severity == "error"]:
+        raise Stop(errors)
+
+
+def _copy_beside(document: Document, folder: Path, undo: ExitStack) -> list[Path]:
+    """Copies the files that a recipe names from its folder to this one, and tells `undo` what to take away again."""
+    named = [Path(name) for name in dict.fromkeys(_files(document.data))]
+    beside = [file for file in named if file.name and not file.is_absolute() and (folder / file).is_file()]
+    copied = [file for file in beside if not file.exists()]
+    for file in copied:
+        for parent in reversed(file.parents):
+            if not parent.exists():
+                parent.mkdir()
+                undo.callback(parent.rmdir)
+        shutil.copyfile(folder / file, file)
+        undo.callback(file.unlink)
+    return copied
 
 
 def _files(value: Any) -> Iterator[str]:

@@ -21,13 +21,13 @@ from runner.commands.options import recipe_path, say, set_option
 @click.option("--no-browser", is_flag=True, help="Only say the address.")
 def open_tensorboard(path: str, sets: tuple[str, ...], port: int, no_browser: bool) -> None:
     """Show the curves of a recipe's namespace, until ^C."""
-    from runner.execute.cluster import forward
-    from runner.execute.cluster.connect import connect
+    from runner.cluster import port_forward
+    from runner.cluster.client import connect
 
     plan = shared.open_plan(path, sets)
     cluster = connect()
     space = plan.site["namespace"]
-    pod = forward.tensorboard(cluster, space)
+    pod = port_forward.tensorboard(cluster, space)
 
     def ready(local: int) -> None:
         address = f"http://127.0.0.1:{local}/"
@@ -37,7 +37,7 @@ def open_tensorboard(path: str, sets: tuple[str, ...], port: int, no_browser: bo
 
             webbrowser.open(address)
 
-    forward.forward(cluster, space, pod, forward.TENSORBOARD_PORT, port, ready)
+    port_forward.forward(cluster, space, pod, port_forward.TENSORBOARD_PORT, port, ready)
 
 
 COMMAND = "open_tensorboard"

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 import click
 
-from runner.problem import Problem, Stop
-from runner.recipe import changes as changing
-from runner.recipe.changes import Change
-from runner.recipe.check import load
+from runner.check.validate import load
+from runner.problem import Problem
+from runner.recipe import overrides as changing
+from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
 
 recipe_path = click.argument("path", metavar="RECIPE")
@@ -31,8 +31,8 @@ def say(text: str = "") -> None:
 
 
 def open_recipe(
-    path: str, sets: tuple[str, ...], *, environment: bool = False, more: list[Change] | None = None
-) -> tuple[Recipe, list[Change]]:
+    path: str, sets: tuple[str, ...], *, environment: bool = False, more: list[Override] | None = None
+) -> tuple[Recipe, list[Override]]:
     """The recipe with `--set` and `more` on top, and below them, where `environment` holds, the environment. Prints
     what changed."""
     wished = os.environ if environment else {}
@@ -41,14 +41,6 @@ def open_recipe(
     for change in made:
         say(f"{change}")
     return recipe, made
-
-
-def is_staged(recipe: Recipe, *names: str | None) -> bool:
-    """Whether a recipe has several stages; raises Stop (exit 2) where stages are named and it has one."""
-    staged = recipe.scenario == "pipeline"
-    if any(names) and not staged:
-        raise Stop(f"`{recipe.name}` has no stages to choose from.", "Leave out --stage, --from and --until.", code=2)
-    return staged
 
 
 def print_notes(problems: Iterable[Problem]) -> None:

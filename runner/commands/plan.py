@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import click
 
+from runner.check.validate import load
 from runner.commands.options import open_recipe, print_notes, recipe_path, say, set_option
-from runner.commands.planning import as_json, text
+from runner.commands.planning import text
+from runner.commands.planning.report import PlanReport
 from runner.estimate import forecast, limits, storage
-from runner.estimate.resnet import Images
 from runner.problem import Stop
-from runner.recipe import changes as changing
-from runner.recipe.check import load
+from runner.recipe import overrides as changing
+from runner.recipe.recipe import Recipe
 from runner.scenarios import translate
 from runner.targets import place
+from runner.trace import trace
 
 
 @click.command()
@@ -26,7 +27,15 @@ from runner.targets import place
 @click.option("--price", type=click.FloatRange(min=0), help="What one GPU costs an hour, in any currency.")
 @click.option("--machines", "counts", metavar="N,N…", help="Compare these counts of machines, e.g. 1,2,4.")
 @click.option("--rows", type=click.IntRange(min=1), help="How many rows there are, where nobody has counted them.")
-def plan(path, sets, style, exact, price, counts, rows) -> int:
+def plan(
+    path: str,
+    sets: tuple[str, ...],
+    style: str,
+    exact: bool,
+    price: float | None,
+    counts: str | None,
+    rows: int | None,
+) -> int:
     """Say what every stage of a recipe will need, whether it fits, and what would make it fit."""
     if price is not None and not math.isfinite(price):
         raise Stop(f"`--price {price}` is no price.", "For example: --price 2.50", code=2)
@@ -36,17 +45,17 @@ def plan(path, sets, style, exact, price, counts, rows) -> int:
         forecasts = forecast.of(recipe, planned, price, rows)
         # Claims are asked for by what is known everywhere, and judged by what is known here.
         planned = storage.sized(planned, forecast.of(recipe, planned, look=False))
-        problems = [forecast.too_large(recipe, stage) for stage in forecasts] + limits.broken(recipe, forecasts)
+        large = [problem for stage in forecasts if (problem := forecast.too_large(recipe, stage))]
+        problems = large + limits.broken(recipe, forecasts)
     except KeyError as error:
         raise Stop(forecast.unknown_architecture(recipe, error)) from None
     problems += storage.problems(recipe.document, planned, forecasts)
-    problems = [problem for problem in problems if problem]
     notes = [*forecast.notes(recipe, forecasts), *forecast.late(recipe, forecasts)]
     nodes = _counts(counts)
-    traced = {stage.stage.name: _traced(stage, operations=style == "json") for stage in forecasts} if exact else {}
+    # Operations are shown by JSON alone.
+    traced = {stage.stage.name: trace(stage.workload, style == "json") for stage in forecasts} if exact else {}
     if style == "json":
-        value = as_json.whole(planned, forecasts, nodes, traced, problems, notes)
-        say(json.dumps(value, indent=2, ensure_ascii=False))
+        say(PlanReport.of(planned, forecasts, nodes, traced, problems, notes).as_json())
         return 1 if problems else 0
     text.show(planned, forecasts, nodes, traced)
     for problem in (*problems, *notes):
@@ -54,7 +63,7 @@ def plan(path, sets, style, exact, price, counts, rows) -> int:
     return 1 if problems else 0
 
 
-def _open(path: str, sets: tuple[str, ...], style: str):
+def _open(path: str, sets: tuple[str, ...], style: str) -> Recipe:
     if style == "text":
         return open_recipe(path, sets)[0]
     # JSON has standard output for itself.
@@ -71,17 +80,3 @@ def _counts(text: str | None) -> list[int]:
     if any(count < 1 for count in counts):
         raise Stop(f"`--machines {text}` is no list of counts.", "For example: --machines 1,2,4", code=2)
     return counts
-
-
-def _traced(stage: forecast.Forecast, operations: bool):
-    """The exact trace of a stage. operations: whether to count them too, which only JSON shows."""
-    from runner.quiet import hush
-
-    hush()
-    try:
-        from runner.execute import exact, exact_images
-    except ImportError:
-        raise Stop("`--exact` needs packages that are not installed.", "pip install 'recipe-runner[train]'") from None
-    if isinstance(stage.workload, Images):
-        return exact_images.trace(stage.workload)
-    return exact.trace(stage.workload, operations)

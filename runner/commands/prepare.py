@@ -6,9 +6,8 @@ from pathlib import Path
 
 import click
 
-from runner.commands.options import is_staged, open_recipe, recipe_path, say, set_option
-from runner.problem import Stop
-from runner.recipe import changes as changing
+from runner.commands.options import open_recipe, recipe_path, say, set_option
+from runner.recipe import overrides as changing
 
 
 @click.command()
@@ -21,20 +20,13 @@ def prepare(path: str, sets: tuple[str, ...], data: str | None, out: str | None)
     from runner.quiet import hush
 
     hush()
-    from runner.execute import runs
-    from runner.execute.data import prepare as carry_out
-    from runner.execute.run import base_tokenizer
+    from runner.entrypoints.prepare import carry_out
+    from runner.runs.run_folder import folder
     from runner.scenarios import translate
-    from runner.targets import place
 
     recipe, _ = open_recipe(path, sets, more=changing.from_data_option(data))
-    if is_staged(recipe):
-        raise Stop(
-            f"`{recipe.name}` is a pipeline, and its first stage prepares the data.",
-            f"recipe run {path} --stage data",
-        )
-    folder = Path(out) if out else runs.folder(recipe.name, "run").path / "data"
-    wanted = translate(recipe, place(recipe)).stages[0].data
-    for line in carry_out(wanted, folder, tokenizer_for=base_tokenizer(recipe)).lines():
-        say(line)
-    say(f"written to {folder}")
+    run = folder(recipe.name, "run")
+    place = run.place(str(Path(out).resolve()) if out else None)
+    work = translate(recipe, place).stages[0].config
+    carry_out(work, say)
+    say(f"written to {out or place.data_dir}")

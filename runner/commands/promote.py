@@ -19,25 +19,31 @@ from runner.problem import Stop
 def promote(
     path: str, stage: str, sets: tuple[str, ...], run_dir: str | None, by: str, reason: str, on_cluster: bool
 ) -> None:
-    """Let a stage of a pipeline pass in spite of its closed gate; who, when, why and what it missed are kept."""
-    from runner.execute import opening, recorded
-    from runner.execute.order import stage_of
-
+    """Let a stage pass in spite of its closed gate; who, when, why and what it missed are kept."""
     if not by.strip() or not reason.strip():
         raise Stop("A promotion needs a name and a reason.", "--by NAME --reason TEXT", code=2)
+    if on_cluster and run_dir:
+        raise Stop(
+            "`--run` names a run folder of this machine, and `--cluster` the run on the cluster.",
+            "Leave out one of the two.",
+            code=2,
+        )
     if on_cluster:
+        from runner.cluster import promote
+        from runner.cluster.client import connect
         from runner.commands import cluster_options as shared
-        from runner.execute.cluster import promoting
-        from runner.execute.cluster.connect import connect
 
         plan = shared.open_plan(path, sets)
-        promoting.promote(connect(), plan, stage_of(plan, stage), by.strip(), reason.strip(), say)
+        promote.promote(connect(), plan, plan.stage(stage), by.strip(), reason.strip(), say)
         return
     recipe, _ = open_recipe(path, sets)
-    run = opening.run_of(recipe, run_dir)
-    plan = opening.plan_of(recipe, run)
-    chosen = stage_of(plan, stage)
+    from runner.runs import ask, gates
+    from runner.runs.run_folder import find
+    from runner.runs.stage_folder import StageFolder
+
+    run = find(recipe.name, run_dir)
+    plan = ask.plan_of(recipe, run)
     with run.lock():
-        promotion = recorded.promote(plan, run, chosen, by.strip(), reason.strip())
-    for line in recorded.promotion_lines(promotion):
+        override = gates.promote(StageFolder(plan, plan.stage(stage)), by.strip(), reason.strip())
+    for line in gates.promotion_lines(override):
         say(line)

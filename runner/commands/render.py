@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
+from runner.check import placing
 from runner.commands.options import open_recipe, print_notes, recipe_path, say, set_option
-from runner.recipe import images, placing
 from runner.targets import TARGETS
 
 
@@ -33,5 +33,5 @@ def render(path: str, sets: tuple[str, ...], out: str | None, targets: tuple[str
         if file.suffix == ".sh":
             file.chmod(0o755)
         say(str(file))
-    print_notes(images.placeholder_commit(recipe))
+    print_notes(placing.placeholder_commit(recipe))
     print_notes(placing.only_here(recipe))

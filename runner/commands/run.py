@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from runner.commands import training_options as shared
-from runner.commands.options import is_staged, open_recipe, say
+from runner.commands.options import open_recipe, say
 
 
 @click.command()
@@ -23,20 +23,11 @@ def run(
     from runner.quiet import hush
 
     hush()
-    from runner.execute import run as running
-    from runner.execute import runs
+    from runner.runs import run as running
+    from runner.runs.pipeline import Selection
+    from runner.runs.run_folder import folder, session
 
     recipe, made = open_recipe(path, sets, environment=True)
-    folder = runs.folder(recipe.name, "run", shared.run_folder_from(out))
-    if is_staged(recipe, stage, first, last):
-        from runner.execute.order import Selection
-
-        chosen = Selection(stage, first, last)
-        with runs.session(folder, f"pipeline {recipe.name}", made, fresh):
-            running.run_stages(recipe, folder, shared.data_folder_from(), chosen, say, shared.watch)
-        return
-
-    def carry_out() -> None:
-        running.run(recipe, folder, shared.data_folder_from(), say, shared.watch)
-
-    shared.one_stage(folder, recipe.fingerprint, made, fresh, runs.data_files(recipe), carry_out)
+    home = folder(recipe.name, "run", shared.run_folder_from(out))
+    with session(home, recipe.name, made, fresh, shared.data_folder_from()):
+        running.run(recipe, home, Selection(stage, first, last), say, shared.watch)

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import click
 
 from runner.commands import cluster_options as shared
 from runner.commands.options import say, set_option
+from runner.plan import Plan
+from runner.problem import Stop
+
+if TYPE_CHECKING:
+    from runner.cluster.client import Cluster
+    from runner.cluster.status import State
 
 
 @click.command()
@@ -17,10 +25,11 @@ from runner.commands.options import say, set_option
 )
 def status(path: str | None, sets: tuple[str, ...], stage: str | None, namespace: str | None) -> None:
     """Say how far a recipe's job is and why it does not start; without RECIPE, all jobs of recipe-runner."""
-    from runner.execute.cluster.connect import connect
-    from runner.execute.cluster.jobs import POD_LABEL
-    from runner.execute.cluster.state import look
+    from runner.cluster.client import connect
+    from runner.cluster.jobs import POD_LABEL
+    from runner.cluster.status import look
 
+    _fits(path, sets, stage, namespace)
     if path is None:
         cluster = connect()
         where = namespace or cluster.namespace
@@ -31,47 +40,58 @@ def status(path: str | None, sets: tuple[str, ...], stage: str | None, namespace
     else:
         plan = shared.open_plan(path, sets)
         cluster = connect()
-        if len(plan.stages) > 1:
-            return _steps(cluster, plan, stage)
-        jobs = [shared.find_job(cluster, plan, shared.chosen(cluster, plan, stage))]
+        return _stages(cluster, plan, stage)
     for job in jobs:
         state = look(cluster, job)
         _show(cluster, state.name, state)
 
 
-def _show(cluster, name, state) -> None:
-    from runner.execute.cluster.follow import line
-    from runner.execute.cluster.why import log_reader, reasons
+def _fits(path: str | None, sets: tuple[str, ...], stage: str | None, namespace: str | None) -> None:
+    """Raises Stop (exit 2) at an option that says nothing here: a recipe names its own namespace, and only a recipe has
+    settings and stages."""
+    if path and namespace:
+        raise Stop(
+            "`-n` says where to look without a recipe; a recipe names its namespace itself.",
+            f"Leave out -n, or write `--set openshift.namespace={namespace}`.",
+            code=2,
+        )
+    if not path and (sets or stage):
+        raise Stop(f"`{'--stage' if stage else '--set'}` is about a recipe, and none is named.", "Name one.", code=2)
+
+
+def _show(cluster: Cluster, name: str, state: State) -> None:
+    from runner.cluster.diagnose import log_reader, reasons
+    from runner.cluster.follow import line
 
     say(f"{name}: {line(state)}")
     for reason in reasons(state, log_reader(cluster, state)):
         say(f"  {reason}")
 
 
-def _steps(cluster, plan, only) -> None:
-    """Every stage of a pipeline and every gate, or those of one stage."""
-    from runner.execute.cluster import steps
-    from runner.execute.cluster.state import ENDED, FAILED, look
-    from runner.execute.order import stage_of
+def _stages(cluster: Cluster, plan: Plan, only: str | None) -> None:
+    """Every stage and every gate, or those of one stage."""
+    from runner.cluster import pipeline
+    from runner.cluster.status import ENDED, FAILED, look
 
     if only:
-        stage_of(plan, only)
-    for step in steps.steps(cluster, plan):
-        name = f"{step.stage.name} gate" if step.of_gate else step.stage.name
-        if only not in (None, step.stage.name):
+        plan.stage(only)
+    for milestone in pipeline.milestones(cluster, plan):
+        stage, state = milestone.stage.name, milestone.state
+        name = f"{stage} gate" if milestone.of_gate else stage
+        if only not in (None, stage):
             continue
-        if step.of_gate and step.state in (*ENDED, steps.PROMOTED):
-            say(
-                f"{name}: {'closed' if step.state == FAILED else 'promoted' if step.state == steps.PROMOTED else 'open'}"
-            )
-            for text in (*steps.table(cluster, step), *steps.promotion(step.job).splitlines()):
+        if milestone.of_gate and milestone.job and state in (*ENDED, pipeline.PROMOTED):
+            say(f"{name}: {'closed' if state == FAILED else 'promoted' if state == pipeline.PROMOTED else 'open'}")
+            for text in (*pipeline.table(cluster, milestone), *pipeline.promotion(milestone.job).splitlines()):
                 say(f"  {text}")
-        elif step.state in (steps.UNDER_WAY, FAILED):
-            _show(cluster, name, look(cluster, step.job))
+        elif milestone.job and (milestone.at_work or state == FAILED):
+            _show(cluster, name, look(cluster, milestone.job))
+            if state == pipeline.CHANGED:
+                say(f"  {state[0].upper()}{state[1:]}.")
         else:
-            say(f"{name}: {step.state}")
+            say(f"{name}: {state}")
 
 
-def _with_kind(jobs, kind):
+def _with_kind(jobs: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
     """Items of a list do not say what they are."""
     return [{"kind": kind, **job} for job in jobs]

@@ -6,6 +6,7 @@ import click
 
 from runner.commands import cluster_options as shared
 from runner.commands.options import recipe_path, say, set_option
+from runner.problem import Stop
 
 
 @click.command()
@@ -25,24 +26,21 @@ def submit(
 ) -> None:
     """Send a recipe to the cluster of your kubeconfig. Sending it twice changes nothing.
 
-    Of a pipeline the first step that is not done: a stage, or the gate after it.
+    That is what comes first that is not done: a stage, or the gate after it. What needs no GPU is waited for.
     """
-    from runner.execute.cluster.connect import connect
-    from runner.execute.cluster.follow import follow as watch
-    from runner.execute.cluster.jobs import sent
-    from runner.execute.cluster.steps import choose
-    from runner.execute.cluster.submit import submit as send
+    from runner.cluster.client import connect
+    from runner.cluster.follow import follow as watch
+    from runner.cluster.submit import submit as send
 
+    if dry_run and follow:
+        raise Stop("With `--dry-run` nothing is sent that `--follow` could watch.", "Leave out one of the two.", code=2)
     plan = shared.open_plan(path, sets)
     cluster = connect()
-    if len(plan.stages) > 1:
-        step = choose(cluster, plan, stage)
-        what = sent(plan, step.stage, target, step.of_gate)
-    else:
-        what = sent(plan, shared.chosen(cluster, plan, stage), target)
-    send(cluster, what, say, shared.confirm(yes), dry_run)
-    if follow and not dry_run:
+    what = send(cluster, plan, stage, target, say, shared.confirm(yes), dry_run)
+    if what is None or dry_run:
+        return
+    if follow:
         with shared.live() as show:
             watch(cluster, what, show)
-    elif not dry_run:
+    else:
         say(f"Watch it: recipe status {path}, recipe logs {path} -f")

@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from runner.commands.options import recipe_path, say, set_option
-from runner.recipe.changes import Change
-
-if TYPE_CHECKING:
-    from runner.execute.runs import RunFolder
 
 _STAGES = (
-    click.option("--stage", metavar="STAGE", help="Only this stage of a pipeline."),
-    click.option("--from", "first", metavar="STAGE", help="This stage of a pipeline and those after it."),
-    click.option("--until", "last", metavar="STAGE", help="The stages of a pipeline up to this one."),
+    click.option("--stage", metavar="STAGE", help="Only this stage."),
+    click.option("--from", "first", metavar="STAGE", help="This stage and those after it."),
+    click.option("--until", "last", metavar="STAGE", help="The stages up to this one."),
 )
 
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-def options(default_folder: str, *own: Callable) -> Callable[[Callable], Callable]:
+
+def options(default_folder: str, *own: Decorator) -> Decorator:
     """The options of a command that trains; `own` come after the settings. default_folder: without `--out`."""
-    kept = (
+    kept: tuple[Decorator, ...] = (
         recipe_path,
         set_option,
         *own,
@@ -34,7 +31,7 @@ def options(default_folder: str, *own: Callable) -> Callable[[Callable], Callabl
         click.option("--fresh", is_flag=True, help="Delete what was left there before, and begin anew."),
     )
 
-    def add(command: Callable) -> Callable:
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
         for option in reversed(kept):
             command = option(command)
         return command
@@ -58,31 +55,6 @@ def data_folder_from(below: str = "") -> str | None:
     folder = os.path.abspath(os.path.join(named, below)) if below else os.path.abspath(named)
     say(f"prepared data: {folder}  (DATA_DIR={named})")
     return folder
-
-
-def one_stage(
-    folder: RunFolder,
-    fingerprint: str,
-    made: list[Change],
-    fresh: bool,
-    files: Mapping[str, Path],
-    carry_out: Callable[[], Any],
-) -> None:
-    """Trains a recipe of one stage in its folder, unless it is done already, and says what was learned. files: what it
-    learns from (see `runs.open_for`)."""
-    from runner.execute.runs import session
-    from runner.execute.training import results
-    from runner.files import read_json
-
-    with session(folder, fingerprint, made, fresh, files) as going_on:
-        if folder.finished:
-            say(f"This {folder.kind} is done already; `--fresh` repeats it.")
-        else:
-            if going_on:
-                say(f"Going on with the {folder.kind} that was interrupted.")
-            carry_out()
-    for line in results(folder, read_json(folder.path / "training_summary.json")):
-        say(line)
 
 
 @contextmanager

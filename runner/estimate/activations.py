@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from runner.estimate import parameters
-from runner.estimate.workload import Workload
+from runner.estimate.workload import Adapter, Workload
 
 HALF, FULL = 2, 4
 
@@ -56,7 +56,7 @@ def layer(workload: Workload, trained: bool) -> int:
     kept += _attention(workload, heads, groups)
     kept += 3 * wide.linear * model.intermediate_size  # gate, its activation, up
     if workload.adapter:
-        return kept + _adapted(workload)
+        return kept + _adapted(workload, workload.adapter)
     if trained:
         # Inputs of the linear layers. The output of attention is kept already; in an fp32 stream every linear layer
         # makes its own copy in half precision.
@@ -86,14 +86,14 @@ def _attention(workload: Workload, heads: int, groups: int) -> int:
     return wide * (2 * heads + groups + value) + FULL * model.num_attention_heads
 
 
-def _adapted(workload: Workload) -> int:
+def _adapted(workload: Workload, adapter: Adapter) -> int:
     """What the adapter's two small matrices keep beside each linear layer (peft 0.20.0, lora/layer.py, lora/bnb.py).
 
     Beside a plain layer each keeps an input of its own, in half precision after a detour through fp32; beside a 4-bit
     layer the input is shared, unless dropout makes each its own. Dropout keeps a byte a number.
     """
-    adapter, wide = workload.adapter, widths(workload).linear
-    shapes, kept, shared = parameters.linear(workload.model), 0, set()
+    wide, shapes = widths(workload).linear, parameters.linear(workload.model)
+    kept, shared = 0, set()
     for name in adapter.targets:
         fan_in = shapes[name][0]
         kept += wide * adapter.rank
@@ -113,9 +113,9 @@ def _adapted(workload: Workload) -> int:
 
 def _input(name: str) -> str:
     """Which activation a linear layer reads."""
-    if name in ("q_proj", "k_proj", "v_proj", "qkv_proj", "query_key_value"):
+    if name in ("q_proj", "k_proj", "v_proj", "qkv_proj"):
         return "attention"
-    return {"o_proj": "output", "dense": "output", "down_proj": "down"}.get(name, "mlp")
+    return {"o_proj": "output", "down_proj": "down"}.get(name, "mlp")
 
 
 def boundary(workload: Workload) -> int:

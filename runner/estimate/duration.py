@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from math import prod
+from typing import Any
 
 from runner import catalog
 from runner.catalog import Gpu
 from runner.estimate import activations, measured, memory, parameters, saved
 from runner.estimate.activations import HALF
-from runner.estimate.state import trained_bytes
+from runner.estimate.state import held, trained_bytes
 from runner.estimate.steps import packed, row_tokens, steps
 from runner.estimate.workload import Workload
 from runner.plan import Machines
@@ -54,6 +55,11 @@ class Duration:
     def range_seconds(self) -> tuple[float, float]:
         return self.total_seconds * self.spread[0], self.total_seconds * self.spread[1]
 
+    def as_json(self) -> dict[str, Any]:
+        """Every field, and what follows from them."""
+        derived = ("total_seconds", "range_seconds", "samples_a_second", "tokens_a_second")
+        return asdict(self) | {name: getattr(self, name) for name in derived}
+
     @property
     def samples_a_second(self) -> float:
         return self.rows_a_step / self.step_seconds
@@ -92,7 +98,7 @@ def traffic(workload: Workload, rows: float, training: bool = True) -> float:
     tokens = rows * row_tokens(workload)
     trained = activations.layers_trained(workload)
     kept = sum(activations.layer(workload, own) for own in trained) * tokens
-    weights = memory.held(workload).weights
+    weights = held(workload).weights
     logits = memory.loss(workload, round(tokens), training)
     if not training:
         return 2 * kept + weights + 2 * logits
@@ -148,7 +154,7 @@ def slowest_link(machines: Machines, gpu: Gpu, network: str) -> float:
 
 def updating(workload: Workload, gpu: Gpu) -> float:
     """The optimizer's step: weights, gradients and state are read, weights and state written."""
-    state = memory.held(workload)
+    state = held(workload)
     if workload.offload:
         return 16 * parameters.trainable(workload) / workload.machines.world_size / 10e9  # over PCIe and main memory
     return (2 * state.optimizer + 3 * state.gradients) / (gpu.memory_gb_s * 1e9 * BANDWIDTH_SHARE)
@@ -196,7 +202,7 @@ def evaluating(workload: Workload, gpu: Gpu, steps: int) -> tuple[int, float]:
         return 0, 0.0
     times = steps // workload.evaluation_steps if workload.evaluation_steps else max(1, math.ceil(workload.epochs))
     alone = replace(workload, packing=workload.evaluation_packing)
-    share = packed(alone, workload.evaluation_rows) / workload.machines.world_size
+    share = (packed(alone, workload.evaluation_rows) or 0) / workload.machines.world_size
     batches = math.ceil(share / workload.evaluation_batch_size)
     one = pass_seconds(alone, gpu, workload.evaluation_batch_size * workload.answers, training=False)
     # The reference model reads the same.

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import importlib
-import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from runner import catalog
 from runner.catalog import Gpu
-from runner.estimate import measured, rows
-from runner.estimate.counts import Counts
+from runner.estimate import measured
+from runner.estimate import rows as counted
+from runner.estimate.formulas import Advice, Counts, Formulas
 from runner.estimate.memory import Memory, usable
 from runner.estimate.parameters import FAMILIES
 from runner.estimate.rows import Rows
+from runner.estimate.workload import Run
 from runner.plan import Plan, Stage
 from runner.problem import Problem
 from runner.recipe import units
@@ -26,46 +25,60 @@ from runner.recipe.recipe import Recipe
 if TYPE_CHECKING:
     from runner.estimate.duration import Duration
 
-# The module with the formulas for what an engine trains. A new engine costs one line here.
-FORMULAS = {"axolotl": "language", "images": "images"}
+
+# Loaded when needed: `recipe check` counts its milliseconds.
+def _language(recipe: Recipe, stage: Stage, rows: Rows, look: bool) -> Formulas | None:
+    from runner.estimate import language
+
+    return language.of_stage(recipe, stage, rows, look)
 
 
-def formulas_of(engine: str) -> ModuleType:
-    """Loaded when needed: `recipe check` counts its milliseconds."""
-    return importlib.import_module(f"runner.estimate.{FORMULAS[engine]}")
+def _images(recipe: Recipe, stage: Stage, rows: Rows, look: bool) -> Formulas | None:
+    from runner.estimate import images
+
+    return images.of_stage(recipe, stage, rows)
+
+
+# The formulas for what an engine trains; None where nobody knows its model. A new engine costs one line here.
+FORMULAS: dict[str, Callable[[Recipe, Stage, Rows, bool], Formulas | None]] = {"axolotl": _language, "images": _images}
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """What one stage needs. workload: as its formulas take it. gpu: None where the catalog does not know it. price: of
-    one GPU hour, None for none."""
+    """What one stage needs. formulas: of its engine, for its workload. gpu: None where the catalog does not know it.
+    price: of one GPU hour, None for none."""
 
     stage: Stage
-    workload: Any
+    formulas: Formulas
     rows: Rows
     gpu: Gpu | None
     price: float | None
 
     @property
-    def formulas(self) -> ModuleType:
-        return formulas_of(self.stage.engine)
+    def workload(self) -> Run:
+        return self.formulas.work
 
     @cached_property
     def counts(self) -> Counts:
-        return self.formulas.counts(self.workload)
+        return self.formulas.counts
 
     @cached_property
     def memory(self) -> Memory:
-        return self.formulas.gpu_memory(self.workload)
+        return self.formulas.memory
 
     @property
     def steps(self) -> int | None:
         """Steps of the optimizer; None where nobody knows the rows."""
-        return self.formulas.count_steps(self.workload)
+        return self.formulas.steps
+
+    @property
+    def warmup_steps(self) -> int:
+        """Steps with a rising learning rate, as the engine counts them."""
+        return self.formulas.warmup_steps
 
     @cached_property
     def time(self) -> Duration | None:
-        return self.formulas.time(self.workload, self.gpu) if self.gpu else None
+        return self.formulas.time(self.gpu) if self.gpu else None
 
     @property
     def usable(self) -> int | None:
@@ -84,24 +97,20 @@ class Forecast:
         return self.gpu_hours * self.price if self.gpu_hours is not None and self.price is not None else None
 
     @property
-    def warmup_steps(self) -> int:
-        """Steps with a rising learning rate, as the engine counts them (Axolotl 0.19.0, _configure_warmup_and_logging: whole
-        steps, and two for one; transformers' Trainer rounds up)."""
-        if self.workload.warmup_steps or not self.steps:
-            return self.workload.warmup_steps
-        rising = self.steps * self.workload.warmup_ratio
-        if self.stage.engine != "axolotl":
-            return math.ceil(rising)
-        return 2 if int(rising) == 1 else int(rising)
+    def largest_micro_batch(self) -> int | None:
+        """The most rows at once that the card has room for; 0 where not even one is, None where nobody knows the card."""
+        if (room := self.usable) is None:
+            return None
 
-    @property
-    def largest_micro_batch(self) -> int:
-        """The most rows at once that the card has room for; 0 where not even one is."""
-        return largest(lambda n: self.formulas.gpu_memory(self.workload.with_rows(n)).total <= self.usable)
+        def taken(rows: int) -> int:
+            evaluation = {"evaluation_batch_size": rows} if self.workload.evaluation_follows else {}
+            return self.formulas.changed(micro_batch_size=rows, **evaluation).memory.total
 
-    def offers(self, recipe: Recipe, budget: float) -> list[Any]:
+        return largest(lambda rows: taken(rows) <= room)
+
+    def offers(self, recipe: Recipe, budget: float) -> Sequence[Advice[Run]]:
         """The cheapest changes that bring the memory of a GPU to `budget` bytes."""
-        return self.formulas.offers(recipe, self.stage, self.workload, self.gpu, budget) if self.gpu else []
+        return self.formulas.offers(recipe, self.stage, self.gpu, budget) if self.gpu else []
 
     def on(self, count: int) -> Forecast:
         """The same stage on another number of machines; one GPU shares nothing."""
@@ -112,7 +121,7 @@ class Forecast:
         way = "none" if machines.world_size == 1 else "ddp" if way == "none" else way
         return replace(
             self,
-            workload=replace(self.workload, machines=machines, sharding=way),
+            formulas=self.formulas.changed(machines=machines, sharding=way),
             stage=replace(self.stage, machines=machines),
         )
 
@@ -140,29 +149,30 @@ def of(
     look: whether data prepared here, data files and the hub's cache may be asked; without, the answer is the same on
     every machine. Raises KeyError where a model's architecture has no formulas.
     """
-    found = []
+    forecasts = []
     run_dir = Path("runs") / recipe.name if look else None
     if price is None:
         price = (recipe.settings.get("limits") or {}).get("price_per_gpu_hour")
     for stage in plan.stages:
         if stage.engine not in FORMULAS:
             continue
-        there = rows.of(plan, stage, run_dir, given_rows)
-        work = formulas_of(stage.engine).workload(recipe, stage, there, look)
-        if work is not None:
-            work = replace(work, network=(plan.site.get("network") or {}).get("kind") or "ethernet")
-            one = Forecast(stage, work, there, catalog.gpu(stage.machines.gpu), price)
-            assert one.counts  # KeyError comes here, and not from half of a plan
-            found.append(one)
-    return found
+        rows = counted.of(plan, stage, run_dir, given_rows)
+        formulas = FORMULAS[stage.engine](recipe, stage, rows, look)
+        if formulas is not None:
+            network = (plan.site.get("network") or {}).get("kind") or "ethernet"
+            formulas = formulas.changed(network=network)
+            forecast = Forecast(stage, formulas, rows, catalog.gpu(stage.machines.gpu), price)
+            assert forecast.counts  # KeyError comes here, and not from half of a plan
+            forecasts.append(forecast)
+    return forecasts
 
 
 def basis(forecasts: list[Forecast], nodes: Iterable[int] = ()) -> str:
     """What the figures rest on, for people. nodes: other counts of machines that are shown."""
-    said = measured.basis(one.stage.machines.gpu for one in forecasts)
-    if max((*nodes, *(one.stage.machines.nodes for one in forecasts)), default=1) == 1:
+    said = measured.basis(forecast.stage.machines.gpu for forecast in forecasts)
+    if max((*nodes, *(forecast.stage.machines.nodes for forecast in forecasts)), default=1) == 1:
         return said
-    links = dict.fromkeys(catalog.network(one.workload.network).title for one in forecasts)
+    links = dict.fromkeys(catalog.network(forecast.workload.network).title for forecast in forecasts)
     return f"{said} Each machine is assumed to have {' or '.join(links)}, of which training reaches four fifths."
 
 
@@ -176,9 +186,9 @@ def unknown_architecture(recipe: Recipe, error: KeyError) -> Problem:
 
 def too_large(recipe: Recipe, forecast: Forecast, severity: str = "error") -> Problem | None:
     """That a stage does not fit its GPU, at the line that names the GPU; None where it fits or nobody knows."""
-    if forecast.fits is not False:
-        return None
     need, have = forecast.memory.total, forecast.usable
+    if forecast.gpu is None or have is None or need <= have:
+        return None
     return recipe.document.problem(
         ("machines", "gpu"),
         f"Stage `{forecast.stage.name}` needs {units.both(need)} on each GPU, and {forecast.gpu.title} has {units.both(have)} to use.",
@@ -198,7 +208,7 @@ def notes(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
         if not steps:
             continue
         section = next(name for name in (forecast.stage.name, "pretrain", "train") if name in recipe.settings)
-        yield from _never(recipe, forecast, section)
+        yield from _never(recipe, forecast, section, steps)
         if rising < steps:
             continue
         rate = forecast.workload.learning_rate
@@ -211,18 +221,16 @@ def notes(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
         )
 
 
-def _never(recipe: Recipe, forecast: Forecast, section: str) -> Iterator[Problem]:
+def _never(recipe: Recipe, forecast: Forecast, section: str, steps: int) -> Iterator[Problem]:
     every = {name: recipe.settings[section].get(name) for name in ("eval_steps", "save_steps")}
-    unreached = [
-        name for name, steps in every.items() if steps and forecast.stage.config.get(name) == steps > forecast.steps
-    ]
+    unreached = [name for name, first in every.items() if first and forecast.stage.config.get(name) == first > steps]
     if unreached:
         whats = {"eval_steps": "evaluation", "save_steps": "checkpoint"}
         yield recipe.document.problem(
             (section, unreached[0]),
-            f"Stage `{forecast.stage.name}` ends after {forecast.steps:,} steps, before its first "
+            f"Stage `{forecast.stage.name}` ends after {steps:,} steps, before its first "
             f"{' and its first '.join(whats[name] for name in unreached)} at step {every[unreached[0]]:,}.",
-            f"Write {' and '.join(f'`{name}: {max(1, forecast.steps // 10)}`' for name in unreached)}, a tenth of the steps, unless "
+            f"Write {' and '.join(f'`{name}: {max(1, steps // 10)}`' for name in unreached)}, a tenth of the steps, unless "
             "that is meant.",
             severity="note",
         )
@@ -242,7 +250,7 @@ def late(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
             )
 
 
-def remedy(offers: list[Any], otherwise: str) -> str:
+def remedy(offers: Sequence[Advice[Run]], otherwise: str) -> str:
     if not offers:
         return otherwise
     return "What makes it fit, cheapest first:\n" + "\n".join(f"  {n}. {offer}" for n, offer in enumerate(offers, 1))

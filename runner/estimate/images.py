@@ -1,32 +1,89 @@
-"""Images: the formulas behind the forecast of a stage of the image trainer (`runner.training.images_model`)."""
+"""Images: the formulas for what the image trainer trains. They are coarse, because its network fits any card: a list of
+convolutions gives parameters, operations and what is kept, within a tenth of the exact trace (tests/trace)."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from runner import catalog
 from runner.catalog import Gpu
-from runner.estimate import duration, images_memory, measured, resnet, steps
-from runner.estimate.activations import FULL
-from runner.estimate.counts import Counts
-from runner.estimate.duration import Duration
-from runner.estimate.memory import Memory, smallest_card, usable
-from runner.estimate.resnet import Images, convolutions, flops, kept
+from runner.catalog.trainers import DEPTHS
+from runner.estimate import measured
+from runner.estimate.activations import FULL, HALF
+from runner.estimate.formulas import Advice, Counts
+from runner.estimate.memory import Memory, Moment, at_peak, smallest_card, usable
 from runner.estimate.rows import Rows
+from runner.estimate.state import State
+from runner.estimate.steps import steps_of
+from runner.estimate.workload import Run
 from runner.plan import Stage
 from runner.recipe.recipe import Recipe
+
+if TYPE_CHECKING:
+    from runner.estimate.duration import Duration
 
 # What Python needs to launch one layer's kernels (convolution, norm, ReLU) forward and backward, and the optimizer's.
 SECONDS_A_LAYER = 5e-4
 
 
-def workload(recipe: Recipe, stage: Stage, rows: Rows, look: bool) -> Images:
-    """The workload of a stage, read from the very config that the image trainer gets."""
+@dataclass(frozen=True, kw_only=True)
+class Images(Run):
+    """What one training run on images asks of its GPUs.
+
+    width: channels of the first stage. image_size: pixels, square. classes, test_rows: counts; the test images are
+    measured once, at the end.
+    """
+
+    precision: str = "fp32"
+    architecture: str = "resnet18"
+    width: int = 64
+    image_size: int = 32
+    classes: int = 10
+    test_rows: int = 0
+
+
+class Convolution(NamedTuple):
+    """A square convolution with its norm: channels in and out, kernel and output in pixels. 1×1 is beside a block."""
+
+    fan_in: int
+    fan_out: int
+    kernel: int
+    pixels: int
+
+    @property
+    def weights(self) -> int:
+        return self.kernel**2 * self.fan_in * self.fan_out
+
+    @property
+    def output(self) -> int:
+        """Numbers of one image's output."""
+        return self.fan_out * self.pixels**2
+
+
+def convolutions(work: Images) -> Iterator[Convolution]:
+    """Every convolution in the order of the forward pass (He et al. 2015, arXiv 1512.03385, section 4.2): a 3×3 stem,
+    then stages of basic blocks, each after the first halving the pixels and doubling the channels."""
+    pixels, channels = work.image_size, work.width
+    yield Convolution(3, channels, 3, pixels)
+    for stage, depth in enumerate(DEPTHS[work.architecture]):
+        wide = work.width << stage
+        pixels = -(-pixels // 2) if stage else pixels
+        for _ in range(depth):
+            if channels != wide:
+                yield Convolution(channels, wide, 1, pixels)
+            yield Convolution(channels, wide, 3, pixels)
+            yield Convolution(wide, wide, 3, pixels)
+            channels = wide
+
+
+def of_stage(recipe: Recipe, stage: Stage, rows: Rows) -> ImageFormulas:
+    """The formulas for a stage, read from the very config that the image trainer gets."""
     model, trainer = stage.config["model"], stage.config["trainer"]
     facts = catalog.dataset(stage.data.get("hub") or "") or {}
-    return Images(
+    work = Images(
         machines=stage.machines,
         **model,
         precision="bf16" if trainer["bf16"] else "fp16" if trainer["fp16"] else "fp32",
@@ -43,108 +100,172 @@ def workload(recipe: Recipe, stage: Stage, rows: Rows, look: bool) -> Images:
         test_rows=facts.get("test_rows", 0) if stage.data.get("test_split") else 0,
         keep=trainer["save_total_limit"],
     )
+    return ImageFormulas(work)
 
 
-def name(work: Images) -> str:
-    return f"{work.architecture}, {work.width} channels wide, {work.classes} classes"
+@dataclass(frozen=True)
+class ImageFormulas:
+    """The formulas for one run on images (see `formulas.Formulas`)."""
 
+    work: Images
 
-def counts(work: Images) -> Counts:
-    return resnet.counts(work)
+    @property
+    def name(self) -> str:
+        return f"{self.work.architecture}, {self.work.width} channels wide, {self.work.classes} classes"
 
+    @property
+    def counts(self) -> Counts:
+        """Convolutions without bias, two numbers a channel for each norm, and the classifier with its bias."""
+        layers = list(convolutions(self.work))
+        total = sum(layer.weights + 2 * layer.fan_out for layer in layers)
+        total += (layers[-1].fan_out + 1) * self.work.classes
+        return Counts(total, total)
 
-def gpu_memory(work: Images) -> Memory:
-    return images_memory.estimate(work)
+    @property
+    def _kept(self) -> list[int]:
+        """Bytes of one image that autograd keeps: of the image itself, and of each convolution its output, which the norm
+        needs, and the output of the ReLU after it."""
+        wide, image = self._width, 3 * self.work.image_size**2
+        copy = 0 if wide == FULL else HALF * image
+        return [FULL * image + copy] + [
+            wide * layer.output * (1 if layer.kernel == 1 else 2) for layer in convolutions(self.work)
+        ]
 
+    @property
+    def _width(self) -> int:
+        """Bytes a number inside the layers."""
+        return FULL if self.work.precision == "fp32" else HALF
 
-def rate(work: Images, gpu: Gpu) -> float:
-    """Operations a second that the card's data sheet promises."""
-    table = {"fp32": gpu.fp32_tflops, "bf16": gpu.bf16_tflops, "fp16": gpu.fp16_tflops}
-    return (table[work.precision] or gpu.fp32_tflops) * 1e12
+    @property
+    def _state(self) -> State:
+        layers, gradients = list(convolutions(self.work)), FULL * self.counts.total
+        weights = gradients + 2 * FULL * sum(layer.fan_out for layer in layers)  # norms count as they go
+        optimizer = 0 if self.work.optimizer == "sgd" else 2 * gradients
+        return State(weights, gradients, optimizer, buffers=gradients if self.work.sharding == "ddp" else 0)
 
+    @property
+    def memory(self) -> Memory:
+        work, state, rows = self.work, self._state, self.work.micro_batch_size
+        base, layers, kept = state.weights + state.optimizer + state.buffers, list(convolutions(work)), self._kept
+        there, alive, moments = state.gradients if work.accumulation > 1 else 0, rows * sum(kept), []
+        for layer, own in zip(reversed(layers), reversed(kept), strict=False):
+            fresh = FULL * layer.weights
+            # The gradients that come in and go out, that of the way around a block, and weights' beside those there.
+            flight = 3 * self._width * rows * layer.output + (fresh if work.accumulation > 1 else 0)
+            there = min(state.gradients, there + fresh)
+            moments.append(Moment("backward", base, there, alive, temporary=flight))
+            alive -= rows * own
+        # The plain AdamW works on lists of tensors and holds the roots of all second moments at once.
+        roots = state.gradients if work.optimizer == "adamw_torch" else 0
+        moments.append(Moment("step", base, state.gradients, 0, temporary=roots))
+        # Nothing is kept in evaluation: there are the images, a block's input, and what its layers read and write.
+        return at_peak(
+            work, state, moments, base + work.evaluation_batch_size * (kept[0] + 5 * self._width * layers[0].output)
+        )
 
-def pass_seconds(work: Images, gpu: Gpu, rows: int, training: bool = True) -> float:
-    """One micro batch. What is kept is written once and read twice or more, and backward moves as much again; small
-    images leave a GPU waiting for Python, which launches every layer's kernels."""
-    compute = flops(work, rows, training) / (rate(work, gpu) * duration.MATMUL_SHARE)
-    moved = rows * sum(kept(work)) * (6 if training else 2) + counts(work).total * FULL
-    moving = moved / (gpu.memory_gb_s * 1e9 * duration.BANDWIDTH_SHARE)
-    launching = len(list(convolutions(work))) * SECONDS_A_LAYER * (1 if training else 0.3)
-    return max(compute + moving, launching) * measured.constants(gpu.name).slowness
+    @property
+    def steps(self) -> int | None:
+        return steps_of(self.work.rows, self.work.effective_batch_size, self.work.epochs)
 
+    @property
+    def warmup_steps(self) -> int:
+        """transformers' Trainer rounds up."""
+        return math.ceil((self.steps or 0) * self.work.warmup_ratio)
 
-def count_steps(work: Images) -> int | None:
-    """Steps of the optimizer; None where nobody knows how many images there are."""
-    return steps.steps_of(work.rows, work.effective_batch_size, work.epochs)
+    def flops(self, rows: int, training: bool = True) -> float:
+        """Two operations a weight and output pixel, as many for each of the two gradients; the images need none."""
+        once = [2 * layer.weights * layer.pixels**2 for layer in convolutions(self.work)]
+        return rows * (3 * sum(once) - once[0] if training else sum(once))
 
+    def rate(self, gpu: Gpu) -> float:
+        table = {"fp32": gpu.fp32_tflops, "bf16": gpu.bf16_tflops, "fp16": gpu.fp16_tflops}
+        return (table[self.work.precision] or gpu.fp32_tflops) * 1e12
 
-def time(work: Images, gpu: Gpu) -> Duration | None:
-    """The time of a run; None where nobody knows how many images there are."""
-    count = count_steps(work)
-    if count is None:
-        return None
-    world, state = work.machines.world_size, gpu_memory(work).state
-    link = duration.slowest_link(work.machines, gpu, work.network)
-    wait = 0.5 * 2 * (world - 1) / world * state.gradients / link
-    update = (2 * state.optimizer + 3 * state.gradients) / (gpu.memory_gb_s * 1e9 * duration.BANDWIDTH_SHARE)
-    step = pass_seconds(work, gpu, work.micro_batch_size) * work.accumulation + wait + update
-    one = pass_seconds(work, gpu, work.evaluation_batch_size, training=False)
+    def pass_seconds(self, gpu: Gpu, rows: int, training: bool = True) -> float:
+        """One micro batch. What is kept is written once and read twice or more, and backward moves as much again; small
+        images leave a GPU waiting for Python, which launches every layer's kernels."""
+        from runner.estimate.duration import BANDWIDTH_SHARE, MATMUL_SHARE
 
-    def evaluated(rows: int | None) -> float:
-        return one * math.ceil((rows or 0) / world / work.evaluation_batch_size)
+        compute = self.flops(rows, training) / (self.rate(gpu) * MATMUL_SHARE)
+        moved = rows * sum(self._kept) * (6 if training else 2) + self.counts.total * FULL
+        launching = len(list(convolutions(self.work))) * SECONDS_A_LAYER * (1 if training else 0.3)
+        seconds = max(compute + moved / (gpu.memory_gb_s * 1e9 * BANDWIDTH_SHARE), launching)
+        return seconds * measured.constants(gpu.name).slowness
 
-    epochs = max(1, math.ceil(work.epochs))
-    saved = epochs * (2 * state.weights + state.optimizer) / (duration.DISK_GB_S * 1e9)
-    return Duration(
-        steps=count,
-        step_seconds=step,
-        waiting_seconds=wait,
-        training_seconds=count * step,
-        evaluation_seconds=(epochs + 1) * evaluated(work.evaluation_rows) + evaluated(work.test_rows),
-        overhead_seconds=duration.START_SECONDS + saved,
-        rows_a_step=work.effective_batch_size,
-        tokens_a_step=0,
-        tokens=0,
-        evaluations=epochs + 1,
-        flops=flops(work, work.micro_batch_size),
-        spread=measured.constants(gpu.name).spread,
-    )
+    def time(self, gpu: Gpu) -> Duration | None:
+        from runner.estimate import duration
 
+        work, state, count = self.work, self._state, self.steps
+        if count is None:
+            return None
+        world = work.machines.world_size
+        link = duration.slowest_link(work.machines, gpu, work.network)
+        wait = 0.5 * 2 * (world - 1) / world * state.gradients / link
+        update = (2 * state.optimizer + 3 * state.gradients) / (gpu.memory_gb_s * 1e9 * duration.BANDWIDTH_SHARE)
+        step = self.pass_seconds(gpu, work.micro_batch_size) * work.accumulation + wait + update
+        one = self.pass_seconds(gpu, work.evaluation_batch_size, training=False)
 
-def offers(recipe: Recipe, stage: Stage, work: Images, gpu: Gpu, budget: float) -> list[Any]:
-    """The cheapest changes that bring the memory to `budget` bytes."""
-    from runner.estimate.advice import Advice
+        def evaluated(rows: int) -> float:
+            return one * math.ceil(rows / world / work.evaluation_batch_size)
 
-    found = []
-    divisors = [n for n in range(work.micro_batch_size - 1, 0, -1) if work.micro_batch_size % n == 0]
-    for rows in divisors:
-        changed = replace(work.with_rows(rows), accumulation=work.accumulation * work.micro_batch_size // rows)
-        if gpu_memory(changed).total <= budget:
-            lines = (f"train.micro_batch_size: {rows}", f"train.gradient_accumulation_steps: {changed.accumulation}")
-            found.append(Advice(lines, "same effective batch, slower", changed))
-            break
-    if work.precision == "fp32" and gpu.bf16:
-        found.append(Advice(("model.precision: bf16",), "slightly less exact", replace(work, precision="bf16")))
-    narrower = replace(work, width=work.width // 2)
-    found.append(Advice((f"model.width: {narrower.width}",), "a quarter of the parameters, learns less", narrower))
-    enough = [one for one in found if gpu_memory(one.workload).total <= budget]
-    if budget == usable(gpu) and (card := smallest_card(gpu_memory(work).total, work.precision)):
-        enough.append(Advice((f"machines.gpu: {card.name}",), "a larger card", work))
-    return enough[:3]
+        epochs = max(1, math.ceil(work.epochs))
+        saved = epochs * (2 * state.weights + state.optimizer) / (duration.DISK_GB_S * 1e9)
+        return duration.Duration(
+            steps=count,
+            step_seconds=step,
+            waiting_seconds=wait,
+            training_seconds=count * step,
+            evaluation_seconds=(epochs + 1) * evaluated(work.evaluation_rows or 0) + evaluated(work.test_rows),
+            overhead_seconds=duration.START_SECONDS + saved,
+            rows_a_step=work.effective_batch_size,
+            tokens_a_step=0,
+            tokens=0,
+            evaluations=epochs + 1,
+            flops=self.flops(work.micro_batch_size),
+            spread=measured.constants(gpu.name).spread,
+        )
 
+    def offers(self, recipe: Recipe, stage: Stage, gpu: Gpu, budget: float) -> list[Advice[Images]]:
+        work, batch = self.work, self.work.micro_batch_size
+        advice = []
+        for rows in (rows for rows in range(batch - 1, 0, -1) if batch % rows == 0):
+            changed = replace(work.with_rows(rows), accumulation=work.accumulation * batch // rows)
+            if ImageFormulas(changed).memory.total <= budget:
+                lines = (
+                    f"train.micro_batch_size: {rows}",
+                    f"train.gradient_accumulation_steps: {changed.accumulation}",
+                )
+                advice.append(Advice(lines, "same effective batch, slower", changed))
+                break
+        if work.precision == "fp32" and gpu.bf16:
+            advice.append(Advice(("model.precision: bf16",), "slightly less exact", replace(work, precision="bf16")))
+        narrower = replace(work, width=work.width // 2)
+        advice.append(Advice((f"model.width: {narrower.width}",), "a quarter of the parameters, learns less", narrower))
+        enough = [change for change in advice if ImageFormulas(change.workload).memory.total <= budget]
+        if budget == usable(gpu) and (card := smallest_card(self.memory.total, work)):
+            larger = replace(work, machines=replace(work.machines, gpu=card.name))
+            enough.append(Advice((f"machines.gpu: {card.name}",), "a larger card", larger))
+        return enough[:3]
 
-def written(work: Images, stage: Stage) -> dict[str, int]:
-    """Bytes that the run leaves: prepared pixels, a checkpoint (weights and optimizer), and the three weight files, of
-    which the latest has the optimizer with it."""
-    images = (work.rows or 0) + (work.evaluation_rows or 0) + work.test_rows
-    state = gpu_memory(work).state
-    return {
-        "prepared data": images * 3 * work.image_size**2,
-        "checkpoint": state.weights + state.optimizer,
-        "weights (latest, best, final)": 3 * state.weights + state.optimizer,
-    }
+    def written(self, stage: Stage) -> dict[str, int]:
+        """Prepared pixels, a checkpoint (weights and optimizer), and the three weight files, of which the latest has the
+        optimizer with it."""
+        work, state = self.work, self._state
+        images = (work.rows or 0) + (work.evaluation_rows or 0) + work.test_rows
+        return {
+            "prepared data": images * 3 * work.image_size**2,
+            "checkpoint": state.weights + state.optimizer,
+            "weights (latest, best, final)": 3 * state.weights + state.optimizer,
+        }
 
+    def beside(self, stage: Stage) -> dict[str, int]:
+        """Every process holds all images as bytes."""
+        return {"images": stage.machines.gpus_per_node * self.written(stage)["prepared data"]}
 
-def beside(work: Images, stage: Stage) -> dict[str, int]:
-    """Bytes of main memory: every process holds all images as bytes."""
-    return {"images": stage.machines.gpus_per_node * written(work, stage)["prepared data"]}
+    def notes(self) -> Mapping[str, str]:
+        work = self.work
+        pixels = f"micro batch {work.micro_batch_size} images of {work.image_size} × {work.image_size} pixels"
+        return {"activations": f"{pixels}, {work.precision}", "optimizer": work.optimizer}
+
+    def changed(self, **fields: Any) -> ImageFormulas:
+        return ImageFormulas(replace(self.work, **fields))

@@ -1,113 +1,149 @@
-"""Language models: the formulas behind the forecast of a stage that Axolotl trains."""
+"""Language models: the formulas for what Axolotl trains."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from runner import catalog
 from runner.catalog import Gpu
-from runner.estimate import memory, parameters, saved, steps
-from runner.estimate.activations import widths
-from runner.estimate.counts import Counts
-from runner.estimate.memory import Memory, held
+from runner.estimate import activations, memory, parameters, saved, state, steps
+from runner.estimate.formulas import Advice, Counts
+from runner.estimate.memory import Memory
 from runner.estimate.rows import Rows
 from runner.estimate.workload import Workload, from_stage
 from runner.plan import Stage
+from runner.recipe import units
 from runner.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
     from runner.estimate.duration import Duration
 
 
-def workload(recipe: Recipe, stage: Stage, rows: Rows, look: bool) -> Workload | None:
-    """The stage's workload; None where nobody knows its model. look: whether the hub's cache may be asked."""
+def of_stage(recipe: Recipe, stage: Stage, rows: Rows, look: bool) -> LanguageFormulas | None:
+    """The formulas for a stage; None where nobody knows its model. look: whether the hub's cache may be asked."""
     model = _model(recipe, stage, look)
     if model is None:
         return None
-    work = from_stage(stage, model, rows.as_workload())
+    work = from_stage(stage, model, rows)
     stated = (recipe.settings.get("train") or {}).get("eval_batch_size")
     follows = stated is None and work.evaluation_batch_size == work.micro_batch_size
-    return replace(work, evaluation_follows=follows)
+    return LanguageFormulas(replace(work, evaluation_follows=follows))
 
 
 def _model(recipe: Recipe, stage: Stage, look: bool) -> catalog.Model | None:
     """The stage's model: the recipe's own, else by the name in the stage's config, else from the hub's cache."""
     if recipe.model_facts:
         return recipe.model_facts
-    name = str(stage.config.get("base_model") or "")
-    return catalog.model(name, recipe.folder) or (catalog.cached_model(name) if look else None)
+    name, revision = (str(stage.config.get(key) or "") for key in ("base_model", "revision_of_model"))
+    return catalog.model(name, recipe.folder) or (catalog.cached_model(name, revision or "main") if look else None)
 
 
-def name(work: Workload) -> str:
-    return work.model.id
+@dataclass(frozen=True)
+class LanguageFormulas:
+    """The formulas for one run of a language model (see `formulas.Formulas`)."""
+
+    work: Workload
+
+    @property
+    def name(self) -> str:
+        return self.work.model.id
+
+    @property
+    def counts(self) -> Counts:
+        return Counts(parameters.total(self.work.model), parameters.trainable(self.work), parameters.adapter(self.work))
+
+    @property
+    def memory(self) -> Memory:
+        return memory.estimate(self.work)
+
+    @property
+    def steps(self) -> int | None:
+        return steps.steps(self.work)
+
+    @property
+    def warmup_steps(self) -> int:
+        """Whole steps, and two for one (Axolotl 0.19.0, _configure_warmup_and_logging)."""
+        if self.work.warmup_steps or not self.steps:
+            return self.work.warmup_steps
+        rising = int(self.steps * self.work.warmup_ratio)
+        return 2 if rising == 1 else rising
+
+    def time(self, gpu: Gpu) -> Duration | None:
+        from runner.estimate import duration
+
+        return duration.estimate(self.work, gpu)
+
+    def rate(self, gpu: Gpu) -> float:
+        from runner.estimate import duration
+
+        return duration.rate(self.work, gpu)
+
+    def offers(self, recipe: Recipe, stage: Stage, gpu: Gpu, budget: float) -> list[Advice[Workload]]:
+        from runner.estimate import advice
+        from runner.estimate.offers import Lines
+
+        return advice.cheapest(Lines.of(recipe, stage), self.work, gpu, budget)
+
+    def written(self, stage: Stage) -> dict[str, int]:
+        """Prepared rows, a checkpoint, the best model, a model merged with its adapter; and what the run fetches."""
+        work = self.work
+        rows = ((work.rows or 0) + (work.evaluation_rows or 0)) * work.answers
+        # A row as text, and its tokens, labels and mask as Arrow keeps them.
+        sizes = {"prepared data": 0 if work.max_steps else round(rows * (work.row_tokens or work.sequence_len) * 21)}
+        sizes |= {"checkpoint": saved.checkpoint(work), "best model": saved.weights(work)}
+        halves = activations.widths(work).linear * parameters.total(work.model)
+        if work.adapter:
+            sizes["merged model"] = halves
+        if stage.model or not str(stage.config.get("base_model") or "").startswith("/"):
+            sizes["model download"] = halves
+        return sizes
+
+    def beside(self, stage: Stage) -> dict[str, int]:
+        """Offloaded state, and the most that a sharded run holds in main memory when it loads or saves."""
+        work, parts = self.work, {}
+        whole = saved.whole(work)
+        if work.offload:
+            parts["offloaded optimizer"] = 12 * parameters.trainable(work) // stage.machines.nodes
+        if work.sharding == "zero3":
+            parts["weights gathered for saving"] = whole
+        elif work.sharding == "fsdp":
+            # Saving gathers one after the other, in the formats that they are split in (accelerate 1.13.0,
+            # save_fsdp_model and _optimizer). Loading comes before, whole in every process (Axolotl 0.19.0,
+            # loaders/model.py).
+            held = state.held(work)
+            gathered = max(held.weights, held.optimizer) * work.machines.world_size or whole
+            loaded = stage.machines.gpus_per_node * whole
+            name = "weights that every process loads" if loaded > gathered else "state gathered for saving"
+            parts[name] = max(loaded, gathered)
+        return parts
+
+    def notes(self) -> Mapping[str, str]:
+        work = self.work
+        reference = " and the reference model" if state.reference(work) else ""
+        held = "4-bit base" if work.adapter and work.adapter.four_bit else work.precision
+        held = f"fp32, used in {work.precision}" if activations.in_full(work) else held
+        length = "full length" if work.row_tokens is None or work.packing else "padding counted"
+        return {
+            "activations": f"micro batch {work.micro_batch_size} × {'2 answers × ' if work.answers > 1 else ''}{work.sequence_len:,} tokens, "
+            f"{'with' if work.checkpointing else 'without'} checkpointing, {work.attention}",
+            "optimizer": f"{work.optimizer}{', in main memory' if work.offload else ''}",
+            "weights": f"{held}{reference}, {_SHARED[work.sharding]}",
+            "gradients": f"{units.gib(state.held(work).gradients)} once all are there",
+            "logits": "never whole" if work.fused_loss in ("fused", "cut") else "",
+            "steps": f"{steps.row_tokens(work):,.0f}{' an answer' if work.answers > 1 else ' a row'}, {length}",
+        }
+
+    def changed(self, **fields: Any) -> LanguageFormulas:
+        return LanguageFormulas(replace(self.work, **fields))
 
 
-def counts(work: Workload) -> Counts:
-    """Raises KeyError where the model's architecture has no formulas."""
-    return Counts(parameters.total(work.model), parameters.trainable(work), parameters.adapter(work))
-
-
-def gpu_memory(work: Workload) -> Memory:
-    return memory.estimate(work)
-
-
-def count_steps(work: Workload) -> int | None:
-    """Steps of the optimizer; None where nobody knows the rows."""
-    return steps.steps(work)
-
-
-def time(work: Workload, gpu: Gpu) -> Duration | None:
-    from runner.estimate import duration  # as below
-
-    return duration.estimate(work, gpu)
-
-
-def rate(work: Workload, gpu: Gpu) -> float:
-    """Operations a second that the card's data sheet promises."""
-    from runner.estimate import duration
-
-    return duration.rate(work, gpu)
-
-
-def offers(recipe: Recipe, stage: Stage, work: Workload, gpu: Gpu, budget: float) -> list[Any]:
-    """The cheapest changes that bring the memory to `budget` bytes (see `advice`)."""
-    from runner.estimate import advice  # seldom needed, and `recipe check` counts its milliseconds
-    from runner.estimate.offers import Lines
-
-    return advice.cheapest(Lines.of(recipe, stage), work, gpu, budget)
-
-
-def written(work: Workload, stage: Stage) -> dict[str, int]:
-    """Bytes that the run leaves: prepared rows, a checkpoint, the best model, a model merged with its adapter; and what
-    it fetches."""
-    rows = ((work.rows or 0) + (work.evaluation_rows or 0)) * work.answers
-    # A row as text, and its tokens, labels and mask as Arrow keeps them.
-    found = {"prepared data": 0 if work.max_steps else round(rows * (work.row_tokens or work.sequence_len) * 21)}
-    found |= {"checkpoint": saved.checkpoint(work), "best model": saved.weights(work)}
-    halves = widths(work).linear * parameters.total(work.model)
-    if work.adapter:
-        found["merged model"] = halves
-    if stage.model or not str(stage.config.get("base_model") or "").startswith("/"):
-        found["model download"] = halves
-    return found
-
-
-def beside(work: Workload, stage: Stage) -> dict[str, int]:
-    """Bytes of a machine's main memory beyond processes and shared memory: offloaded state, and the most that a sharded run
-    holds there when it loads or saves."""
-    parts = {}
-    whole = saved.whole(work)
-    if work.offload:
-        parts["offloaded optimizer"] = 12 * parameters.trainable(work) // stage.machines.nodes
-    if work.sharding == "zero3":
-        parts["weights gathered for saving"] = whole
-    elif work.sharding == "fsdp":
-        # Saving gathers one after the other, in the formats that they are split in (accelerate 1.13.0, save_fsdp_model
-        # and _optimizer). Loading comes before, whole in every process (Axolotl 0.19.0, loaders/model.py).
-        state = held(work)
-        gathered = max(state.weights, state.optimizer) * work.machines.world_size or whole
-        loaded = stage.machines.gpus_per_node * whole
-        name = "weights that every process loads" if loaded > gathered else "state gathered for saving"
-        parts[name] = max(loaded, gathered)
-    return parts
+_SHARED = {
+    "none": "one GPU",
+    "ddp": "whole on each GPU",
+    "zero1": "ZeRO-1: optimizer split",
+    "zero2": "ZeRO-2: optimizer and gradients split",
+    "zero3": "ZeRO-3: everything split",
+    "fsdp": "FSDP: everything split",
+}

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from runner.catalog import Gpu
 from runner.estimate.forecast import Forecast, remedy
 from runner.estimate.memory import EVALUATION
 from runner.problem import Problem
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
+
+if TYPE_CHECKING:
+    from runner.estimate.duration import Duration
 
 # How the names of the stages begin that are one length of pretraining each.
 CURRICULUM = "pretrain-"
@@ -30,15 +36,15 @@ def broken(recipe: Recipe, forecasts: list[Forecast]) -> list[Problem]:
     limits = recipe.settings.get("limits") or {}
     if not forecasts:
         return [_no_formulas(recipe, setting) for setting, stated in limits.items() if stated and setting in _JUDGED]
-    found: list[Problem] = []
+    problems: list[Problem] = []
     if limits.get("gpu_memory"):
-        found += [p for forecast in forecasts for p in _memory(recipe, forecast, limits["gpu_memory"])]
+        problems += [p for forecast in forecasts for p in _memory(recipe, forecast, limits["gpu_memory"])]
     if limits.get("gpu_memory_parts"):
-        found += [p for forecast in forecasts for p in _parts(recipe, forecast, limits["gpu_memory_parts"])]
+        problems += [p for forecast in forecasts for p in _parts(recipe, forecast, limits["gpu_memory_parts"])]
     for setting, judge in (("time", _time), ("cost", _cost), ("samples_per_second", _speed)):
         if limits.get(setting) is not None:
-            found += judge(recipe, forecasts, limits[setting])
-    return found
+            problems += judge(recipe, forecasts, limits[setting])
+    return problems
 
 
 _JUDGED = ("time", "gpu_memory", "gpu_memory_parts", "cost", "samples_per_second")
@@ -81,12 +87,12 @@ def _up(need: float) -> str:
     return f"{-(-need // 10**9):.0f} GB"
 
 
-def _parts(recipe: Recipe, forecast: Forecast, stated) -> Iterator[Problem]:
+def _parts(recipe: Recipe, forecast: Forecast, stated: Mapping[str, str]) -> Iterator[Problem]:
     # Gradients count in full, also where the peak comes before all of them are there.
-    found = forecast.memory.parts() | {"gradients": forecast.memory.state.gradients}
+    sizes = forecast.memory.parts() | {"gradients": forecast.memory.state.gradients}
     adapter = 4 * forecast.counts.adapter
     for part, text in stated.items():
-        need = adapter if part == "adapter" else sum(found[name] for name in PARTS[part])
+        need = adapter if part == "adapter" else sum(sizes[name] for name in PARTS[part])
         if part == "weights":
             need -= adapter if "adapter" in stated else 0
         if need > units.size(text):
@@ -98,43 +104,53 @@ def _parts(recipe: Recipe, forecast: Forecast, stated) -> Iterator[Problem]:
             )
 
 
-def _missing(recipe: Recipe, forecasts: list[Forecast], setting: str) -> Problem | None:
-    """Where time cannot be told, a limit on it cannot be judged, and that is said."""
+@dataclass(frozen=True)
+class _Timed:
+    """A forecast whose time can be told."""
+
+    forecast: Forecast
+    gpu: Gpu
+    time: Duration
+
+
+def _timed(recipe: Recipe, forecasts: list[Forecast], setting: str) -> list[_Timed] | Problem:
+    """The forecasts with their times. Where one cannot be told, a limit on it cannot be judged, and that is said."""
+    timed = []
     for forecast in forecasts:
-        if forecast.gpu is None:
-            why = f"the GPU `{forecast.stage.machines.gpu}` is not in the catalog"
-        elif forecast.time is None:
-            why = forecast.rows.source
-        else:
+        if forecast.gpu and forecast.time:
+            timed.append(_Timed(forecast, forecast.gpu, forecast.time))
             continue
+        unknown = f"the GPU `{forecast.stage.machines.gpu}` is not in the catalog"
+        why = forecast.rows.source if forecast.gpu else unknown
         return _problem(
             recipe, setting, f"Whether this limit holds cannot be told: {why}.", "Mend that, or delete the limit."
         )
-    return None
+    return timed
 
 
 def _time(recipe: Recipe, forecasts: list[Forecast], stated: str) -> list[Problem]:
-    if missing := _missing(recipe, forecasts, "time"):
-        return [missing]
-    limit, need = units.seconds(stated), sum(forecast.time.total_seconds for forecast in forecasts)
+    timed = _timed(recipe, forecasts, "time")
+    if isinstance(timed, Problem):
+        return [timed]
+    limit, need = units.seconds(stated), sum(each.time.total_seconds for each in timed)
     if need <= limit:
         return []
-    longest = max(forecasts, key=lambda forecast: forecast.time.total_seconds)
-    time, gpu = longest.time, longest.gpu
+    longest = max(timed, key=lambda each: each.time.total_seconds)
+    time, gpus = longest.time, longest.forecast.stage.machines.world_size
     message = (
-        f"The run takes about {units.duration(need)} on {longest.stage.machines.world_size} × {gpu.title}, and the limit is "
+        f"The run takes about {units.duration(need)} on {gpus} × {longest.gpu.title}, and the limit is "
         f"{stated}: {time.steps:,} steps of {units.speed(time.step_seconds)} s, {units.speed(time.samples_a_second)} samples "
         f"and {units.speed(time.tokens_a_second)} tokens a second."
     )
-    return [_problem(recipe, "time", message, _in_time(forecasts, longest, limit, need))]
+    return [_problem(recipe, "time", message, _in_time(timed, longest, limit, need))]
 
 
-def _in_time(forecasts: list[Forecast], longest: Forecast, limit: float, need: float) -> str:
+def _in_time(timed: list[_Timed], longest: _Timed, limit: float, need: float) -> str:
     """What would hold: so much less to do, so many machines, or so much more time."""
-    ways = [way for way in (_fewer_steps(forecasts, longest, limit, need),) if way]
+    ways = [way for way in (_fewer_steps(timed, longest, limit, need),) if way]
     for count in (2, 4, 8, 16, 32, 64):
-        more = [forecast.on(forecast.stage.machines.nodes * count) for forecast in forecasts]
-        if all(one.time for one in more) and sum(one.time.total_seconds for one in more) <= limit:
+        more = [each.forecast.on(each.forecast.stage.machines.nodes * count) for each in timed]
+        if sum(forecast.time.total_seconds if forecast.time else math.inf for forecast in more) <= limit:
             ways.append(f"`machines.nodes: {more[0].stage.machines.nodes}`")
             break
     ways.append(f"`time: {_rounded(need)}`")
@@ -143,18 +159,19 @@ def _in_time(forecasts: list[Forecast], longest: Forecast, limit: float, need: f
     )
 
 
-def _fewer_steps(forecasts: list[Forecast], longest: Forecast, limit: float, need: float) -> str:
+def _fewer_steps(timed: list[_Timed], longest: _Timed, limit: float, need: float) -> str:
     """So many steps of the longest stage as the time is enough for, at the setting that says how many; the lengths of a
     curriculum share theirs. Empty where not even one is possible."""
-    curriculum = longest.stage.name.startswith(CURRICULUM)
-    shorter = [one for one in forecasts if one.stage.name.startswith(CURRICULUM)] if curriculum else [longest]
-    training = sum(one.time.training_seconds for one in shorter)
-    steps = sum(one.time.steps for one in shorter)
+    curriculum = longest.forecast.stage.name.startswith(CURRICULUM)
+    shorter = [each for each in timed if each.forecast.stage.name.startswith(CURRICULUM)] if curriculum else [longest]
+    training = sum(each.time.training_seconds for each in shorter)
+    steps = sum(each.time.steps for each in shorter)
     fewer = int(steps * (limit - (need - training)) / training)
     if fewer < 1:
         return ""
-    line = f"epochs: {longest.workload.epochs * fewer / steps:.2g}"
-    if getattr(longest.workload, "max_steps", 0):
+    work = longest.forecast.workload
+    line = f"epochs: {work.epochs * fewer / steps:.2g}"
+    if work.max_steps:
         line = f"{'pretrain.steps' if curriculum else 'advanced.axolotl.max_steps'}: {fewer}"
     return f"{fewer:,} steps in place of {steps:,} (`{line}`)"
 
@@ -167,15 +184,17 @@ def _rounded(need: float) -> str:
 
 
 def _cost(recipe: Recipe, forecasts: list[Forecast], limit: float) -> list[Problem]:
-    if missing := _missing(recipe, forecasts, "cost"):
-        return [missing]
-    if any(forecast.cost is None for forecast in forecasts):
+    timed = _timed(recipe, forecasts, "cost")
+    if isinstance(timed, Problem):
+        return [timed]
+    costs = [cost for forecast in forecasts if (cost := forecast.cost) is not None]
+    if len(costs) < len(forecasts):
         hint = "Write `limits.price_per_gpu_hour`, or give `--price`."
         return [_problem(recipe, "cost", "Whether this limit holds cannot be told: nobody has named a price.", hint)]
-    need = sum(forecast.cost for forecast in forecasts)
+    need = sum(costs)
     if need <= limit:
         return []
-    hours = sum(forecast.gpu_hours for forecast in forecasts)
+    hours = sum(forecast.gpu_hours or 0 for forecast in forecasts)
     share = limit / need
     return [
         _problem(
@@ -188,21 +207,22 @@ def _cost(recipe: Recipe, forecasts: list[Forecast], limit: float) -> list[Probl
 
 
 def _speed(recipe: Recipe, forecasts: list[Forecast], limit: float) -> list[Problem]:
-    if missing := _missing(recipe, forecasts, "samples_per_second"):
-        return [missing]
-    slowest = min(forecasts, key=lambda forecast: forecast.time.samples_a_second)
-    found = slowest.time.samples_a_second
-    if found >= limit:
+    timed = _timed(recipe, forecasts, "samples_per_second")
+    if isinstance(timed, Problem):
+        return [timed]
+    slowest = min(timed, key=lambda each: each.time.samples_a_second)
+    pace, stage = slowest.time.samples_a_second, slowest.forecast.stage
+    if pace >= limit:
         return []
-    operations = slowest.time.flops / slowest.workload.micro_batch_size
-    peak = slowest.formulas.rate(slowest.workload, slowest.gpu) * slowest.stage.machines.world_size
+    operations = slowest.time.flops / slowest.forecast.workload.micro_batch_size
+    peak = slowest.forecast.formulas.rate(slowest.gpu) * stage.machines.world_size
     return [
         _problem(
             recipe,
             "samples_per_second",
-            f"Stage `{slowest.stage.name}` trains about {units.speed(found)} samples a second, and {limit:g} are stated.",
+            f"Stage `{stage.name}` trains about {units.speed(pace)} samples a second, and {limit:g} are stated.",
             f"A sample takes {operations / 1e12:.3g} × 10^12 operations; {limit:g} a second are {operations * limit / 1e12:,.3g} × 10^12, "
-            f"and {slowest.stage.machines.world_size} × {slowest.gpu.title} can at most do "
-            f"{peak / 1e12:,.0f} × 10^12. Write `samples_per_second: {units.speed(found)}`.",
+            f"and {stage.machines.world_size} × {slowest.gpu.title} can at most do "
+            f"{peak / 1e12:,.0f} × 10^12. Write `samples_per_second: {units.speed(pace)}`.",
         )
     ]

@@ -44,14 +44,16 @@ def constants(gpu: str) -> Constants:
 
 @cache
 def _read(file: Path) -> Constants:
-    found = read_json(file) if file.is_file() else None
-    cells = [cell["measured"] | {"planned": cell["planned"]} for cell in found["cells"]] if found else []
-    return from_cells([cell for cell in cells if cell["allocated_bytes"]], _source(found)) if cells else ASSUMED
+    results = read_json(file) if file.is_file() else None
+    if not results:
+        return ASSUMED
+    cells = [cell["measured"] | {"planned": cell["planned"]} for cell in results["cells"]]
+    return from_cells([cell for cell in cells if cell["allocated_bytes"]], _source(results))
 
 
-def _source(found: dict[str, Any]) -> str:
-    versions, ran = found["versions"], sum(1 for cell in found["cells"] if cell["measured"]["allocated_bytes"])
-    return f"{found['gpu']}, {found['date']}, {ran} cells, torch {versions['torch']}, transformers {versions['transformers']}"
+def _source(results: dict[str, Any]) -> str:
+    versions, ran = results["versions"], sum(1 for cell in results["cells"] if cell["measured"]["allocated_bytes"])
+    return f"{results['gpu']}, {results['date']}, {ran} cells, torch {versions['torch']}, transformers {versions['transformers']}"
 
 
 def from_cells(cells: list[dict[str, Any]], source: str) -> Constants:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from runner import catalog
@@ -9,9 +10,9 @@ from runner.catalog import Gpu
 from runner.estimate import activations, measured, parameters
 from runner.estimate.activations import FULL, HALF
 from runner.estimate.state import State, copies, gradient, held
-from runner.estimate.workload import Workload
+from runner.estimate.workload import Run, Workload
 
-GIB, GB = 2**30, 10**9
+GIB = 2**30
 
 EVALUATION = "evaluation"
 
@@ -74,11 +75,16 @@ class Memory:
 
 
 def estimate(workload: Workload) -> Memory:
-    """The memory of one training run on each of its GPUs."""
+    """The memory of one training run of a language model on each of its GPUs."""
     state = held(workload)
-    moments = list(_moments(workload, state))
+    return at_peak(workload, state, _moments(workload, state), evaluation(workload, state))
+
+
+def at_peak(run: Run, state: State, moments: Iterable[Moment], evaluation: int) -> Memory:
+    """The memory of a run, given what is held between steps, the moments that can be the peak of training, and the bytes
+    of tensors in evaluation."""
     peak = max(moments, key=lambda moment: moment.size)
-    known, evaluated = measured.constants(workload.machines.gpu), evaluation(workload, state)
+    known = measured.constants(run.machines.gpu)
     return Memory(
         weights=state.weights,
         gradients=peak.gradients,
@@ -87,17 +93,19 @@ def estimate(workload: Workload) -> Memory:
         logits=peak.logits,
         temporary=peak.temporary + (state.gathered if peak.name != "step" else 0),
         communication=state.buffers,
-        context=known.context + (NCCL_BUFFERS if workload.machines.world_size > 1 else 0),
+        context=known.context + (NCCL_BUFFERS if run.machines.world_size > 1 else 0),
         slack=round(peak.size * known.slack),
         training_moment=peak.name,
-        evaluation=evaluated,
-        evaluation_slack=round(evaluated * known.slack),
+        evaluation=evaluation,
+        evaluation_slack=round(evaluation * known.slack),
         state=state,
     )
 
 
 @dataclass(frozen=True)
-class _Moment:
+class Moment:
+    """A moment of training, in bytes on one GPU. base: what is held between steps, gathered weights too."""
+
     name: str
     base: int
     gradients: int
@@ -110,7 +118,7 @@ class _Moment:
         return self.base + self.gradients + self.activations + self.logits + self.temporary
 
 
-def _moments(workload: Workload, state: State):
+def _moments(workload: Workload, state: State) -> Iterator[Moment]:
     """The moments that can be the peak: the loss, each layer's backward pass, the embedding's, and the step."""
     model, tokens = workload.model, workload.micro_batch_size * workload.answers * workload.sequence_len
     base = state.weights + state.optimizer + state.buffers + state.gathered
@@ -125,9 +133,9 @@ def _moments(workload: Workload, state: State):
     there = state.gradients if workload.accumulation > 1 else 0
     halves = copies(workload)
     left = 0 if workload.checkpointing else halves
-    yield _Moment("loss", base, there, sum(kept) + last, loss(workload, tokens), left)
+    yield Moment("loss", base, there, sum(kept) + last, loss(workload, tokens), left)
     if halves:
-        yield _Moment("loss", base, there, sum(kept) + last, _forward_end(workload, tokens), halves)
+        yield Moment("loss", base, there, sum(kept) + last, _forward_end(workload, tokens), halves)
     yield from _head_backward(workload, base, state, sum(kept) + last, tokens, left)
     head = gradient(workload, [_head(workload)])
     for index in reversed(range(first, model.num_hidden_layers)):
@@ -145,7 +153,7 @@ def _moments(workload: Workload, state: State):
         # The next layer is on its way, and this one's gradients are whole twice while they are summed and split.
         flight += state.layer * (3 if trained[index] else 1)
         flight += halves * (1 if workload.checkpointing else index + 1) // model.num_hidden_layers
-        yield _Moment("backward", base, done, sum(kept[: index + 1]) + recomputed, 0, flight + fresh // 2)
+        yield Moment("backward", base, done, sum(kept[: index + 1]) + recomputed, 0, flight + fresh // 2)
         if not workload.checkpointing and index < model.num_hidden_layers - 1 and trained[index] == trained[index + 1]:
             break  # the layers below are like this one and hold less
     fresh = gradient(workload, [model.embedding]) if workload.trains(model.embedding) else 0
@@ -153,15 +161,17 @@ def _moments(workload: Workload, state: State):
     if state.root and fresh:
         # Gradients of what is outside the layers are whole twice; a tied embedding's come from both ends.
         late += state.root * (3 if model.tied else 2) - state.layer
-    yield _Moment("backward", base, state.gradients, 0, 0, edge + late)
-    yield _Moment("step", base - state.gathered, state.gradients, 0, 0, step(workload, state))
+    yield Moment("backward", base, state.gradients, 0, 0, edge + late)
+    yield Moment("step", base - state.gathered, state.gradients, 0, 0, step(workload, state))
 
 
 def _head(workload: Workload) -> str:
     return workload.model.embedding if workload.model.tied else workload.model.lm_head
 
 
-def _head_backward(workload: Workload, base: int, state: State, kept: int, tokens: int, halves: int):
+def _head_backward(
+    workload: Workload, base: int, state: State, kept: int, tokens: int, halves: int
+) -> Iterator[Moment]:
     """The LM head's backward pass: gradient of the logits in the head's precision, of its weight, and of its input."""
     wide, head = activations.widths(workload), _head(workload)
     logits = wide.linear * tokens * workload.model.vocab_size if workload.fused_loss == "none" else 0
@@ -170,7 +180,7 @@ def _head_backward(workload: Workload, base: int, state: State, kept: int, token
         fresh += fresh // 2  # first in half precision, then in fp32
     there = state.gradients if workload.accumulation > 1 else 0
     flight = fresh + wide.linear * tokens * workload.model.hidden_size + halves
-    yield _Moment("backward", base, there, kept, logits, flight)
+    yield Moment("backward", base, there, kept, logits, flight)
 
 
 def _forward_end(workload: Workload, tokens: int, training: bool = True) -> int:
@@ -244,8 +254,8 @@ def usable(gpu: Gpu) -> int:
     return round(gpu.usable_gib * GIB)
 
 
-def smallest_card(need: int, precision: str) -> Gpu | None:
-    """The smallest card of the catalog that has `need` bytes to use and knows the precision; None for none."""
-    cards = [catalog.gpu(name) for name in catalog.gpu_names()]
-    able = [card for card in cards if usable(card) >= need and (card.bf16 or precision != "bf16")]
+def smallest_card(need: int, run: Run) -> Gpu | None:
+    """The smallest card of the catalog that has `need` bytes to use and can run what `run` asks for; None for none."""
+    cards = [card for name in catalog.gpu_names() if (card := catalog.gpu(name))]
+    able = [card for card in cards if usable(card) >= need and run.runs_on(card)]
     return min(able, key=lambda card: card.usable_gib, default=None)

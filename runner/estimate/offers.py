@@ -7,33 +7,17 @@ from dataclasses import dataclass, replace
 
 from runner import catalog
 from runner.estimate import activations, memory, parameters
+from runner.estimate.formulas import Advice
 from runner.estimate.workload import Workload
 from runner.plan import Stage
 from runner.recipe.recipe import Recipe
 
 # What a change costs beyond time, weighed against it: 0.5 counts like a run that takes half as long again. Our judgement.
-NOTHING, EXACTNESS, LEARNING, ANOTHER_MODEL, ANOTHER_GPU = 0.0, 0.1, 0.5, 1.0, 1.5
+EXACTNESS, LEARNING, ANOTHER_MODEL, ANOTHER_GPU = 0.1, 0.5, 1.0, 1.5
 SEQUENCES = (16384, 8192, 4096, 2048, 1024, 512, 256, 128)
 
 
-@dataclass(frozen=True)
-class Advice:
-    """A change: the lines to write, what it costs in words, and the workload after it.
-
-    time: seconds of a row after the change over seconds before. loss: what it costs beyond time, in the same measure.
-    """
-
-    lines: tuple[str, ...]
-    cost: str
-    workload: Workload
-    time: float = 1.0
-    loss: float = NOTHING
-
-    def __str__(self) -> str:
-        return f"{', '.join(f'`{line}`' for line in self.lines)} ({self.cost})"
-
-
-def fits(advice: Advice, budget: float) -> bool:
+def fits(advice: Advice[Workload], budget: float) -> bool:
     return memory.estimate(advice.workload).total <= budget
 
 
@@ -58,7 +42,7 @@ class Lines:
         return None
 
 
-def _smaller_batch(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice]:
+def _smaller_batch(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice[Workload]]:
     """The largest divisor of the micro batch that fits, accumulation making up for it; one that is too large comes too,
     because another change beside it may be enough."""
     if workload.micro_batch_size == 1 or not lines.find("micro_batch_size"):
@@ -81,7 +65,7 @@ def _smaller_batch(lines: Lines, workload: Workload, budget: float) -> Iterator[
             return
 
 
-def _smaller_evaluation(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice]:
+def _smaller_evaluation(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice[Workload]]:
     """The most rows at once in evaluation that fit, a power of two, where evaluation by itself needs too much."""
     if not lines.find("eval_batch_size") or memory.estimate(workload).in_evaluation <= budget:
         return
@@ -96,38 +80,40 @@ def _smaller_evaluation(lines: Lines, workload: Workload, budget: float) -> Iter
         rows //= 2
 
 
-def _checkpointing(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice]:
+def _checkpointing(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice[Workload]]:
     if not workload.checkpointing:
         yield Advice(("model.gradient_checkpointing: true",), "", replace(workload, checkpointing=True))
 
 
-def _fused_loss(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice]:
+def _fused_loss(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice[Workload]]:
     name = lines.find("cross_entropy", "fused_cross_entropy")
     if workload.fused_loss == "none" and workload.objective == "sft" and name:
         value = "true" if name.endswith("fused_cross_entropy") else "auto"
         yield Advice((f"{name}: {value}",), "", replace(workload, fused_loss="fused"))
 
 
-def _flash(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice]:
+def _flash(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice[Workload]]:
     gpu = catalog.gpu(workload.machines.gpu)
-    if workload.attention != "flash_attention_2" and gpu and gpu.bf16:
-        yield Advice(("model.attention: flash_attention_2",), "", replace(workload, attention="flash_attention_2"))
+    changed = replace(workload, attention="flash_attention_2")
+    # It multiplies in half precision alone.
+    if changed != workload and workload.precision != "fp32" and gpu and changed.runs_on(gpu):
+        yield Advice(("model.attention: flash_attention_2",), "", changed)
 
 
-def _sharding(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice]:
+def _sharding(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice[Workload]]:
     if workload.sharding == "ddp" and "distribution" in lines.recipe.settings:
         for way in ("zero2", "zero3", "fsdp"):
             yield Advice((f"distribution: {way}",), "more communication", replace(workload, sharding=way))
 
 
-def _eight_bit(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice]:
+def _eight_bit(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice[Workload]]:
     name = lines.find("optimizer")
     if "8bit" not in workload.optimizer and name:
         changed = replace(workload, optimizer="adamw_bnb_8bit")
         yield Advice((f"{name}: adamw_bnb_8bit",), "slightly less exact steps", changed, loss=EXACTNESS)
 
 
-def _four_bit(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice]:
+def _four_bit(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice[Workload]]:
     if workload.adapter and not workload.adapter.four_bit and lines.find("adapter"):
         changed = replace(workload, adapter=replace(workload.adapter, four_bit=True))
         yield Advice(
@@ -135,7 +121,7 @@ def _four_bit(lines: Lines, workload: Workload, budget: float) -> Iterator[Advic
         )
 
 
-def _shorter(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice]:
+def _shorter(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice[Workload]]:
     name = lines.find("sequence_len")
     if not name:
         return
@@ -151,7 +137,7 @@ def _shorter(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice
             return
 
 
-def _lower_rank(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice]:
+def _lower_rank(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice[Workload]]:
     name = lines.find("lora_rank", "rank")
     if not workload.adapter or not name:
         return
@@ -167,14 +153,15 @@ def _lower_rank(lines: Lines, workload: Workload, budget: float) -> Iterator[Adv
             return
 
 
-def _smaller_model(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice]:
+def _smaller_model(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice[Workload]]:
     """The largest smaller model of the catalog that fits."""
     if not lines.find("base"):
         return
-    others = [catalog.model(name) for name in catalog.model_ids()]
-    size = parameters.total(workload.model)
-    smaller = [other for other in others if other and other.model_type in parameters.FAMILIES]
-    smaller = sorted((other for other in smaller if parameters.total(other) < size), key=parameters.total, reverse=True)
+    others = [other for name in catalog.model_ids() if (other := catalog.model(name))]
+    others = [other for other in others if other.model_type in parameters.FAMILIES]
+    size, half = parameters.total(workload.model), workload.precision == "fp16"
+    smaller = [other for other in others if parameters.total(other) < size and (other.fp16 or not half)]
+    smaller.sort(key=parameters.total, reverse=True)
     for other in smaller:
         adapter = workload.adapter and replace(workload.adapter, targets=other.linear)
         changed = replace(workload, model=other, adapter=adapter, unfrozen=_moved(workload, other))
@@ -197,7 +184,7 @@ def _moved(workload: Workload, other: catalog.Model) -> tuple[str, ...]:
     return tuple(patterns)
 
 
-Offer = Callable[[Lines, Workload, float], Iterator[Advice]]
+Offer = Callable[[Lines, Workload, float], Iterator[Advice[Workload]]]
 
 # Each kind of change costs one line here.
 OFFERS: tuple[Offer, ...] = (

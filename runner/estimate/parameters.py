@@ -16,14 +16,13 @@ class Family:
     """What one architecture adds to the LLaMA layer, as its modelling file in transformers 5.16.1 has it.
 
     fused: one layer for q, k, v and one for gate, up. qkv_bias: biases on q, k, v. head_norms: norms on q and k heads.
-    norms: norms of a layer. phi3small: that family's own names, with biases everywhere.
+    norms: norms of a layer.
     """
 
     fused: bool = False
     qkv_bias: bool = False
     head_norms: bool = False
     norms: tuple[str, ...] = ("input_layernorm", "post_attention_layernorm")
-    phi3small: bool = False
 
 
 _GEMMA_NORMS = (
@@ -40,7 +39,6 @@ FAMILIES = {
     "qwen2": Family(qkv_bias=True),
     "qwen3": Family(head_norms=True),
     "phi3": Family(fused=True),
-    "phi3small": Family(phi3small=True),
     "gemma2": Family(norms=_GEMMA_NORMS),
     "gemma3_text": Family(head_norms=True, norms=_GEMMA_NORMS),
 }
@@ -55,13 +53,6 @@ def linear(model: Model) -> dict[str, tuple[int, int]]:
     """The linear layers inside one transformer layer: name to (in, out) features."""
     kind, hidden, inner = family(model), model.hidden_size, model.intermediate_size
     heads, groups = model.num_attention_heads * model.head_dim, model.num_key_value_heads * model.head_dim
-    if kind.phi3small:
-        return {
-            "query_key_value": (hidden, heads + 2 * groups),
-            "dense": (heads, hidden),
-            "up_proj": (hidden, 2 * inner),
-            "down_proj": (inner, hidden),
-        }
     if kind.fused:
         return {
             "qkv_proj": (hidden, heads + 2 * groups),
@@ -83,19 +74,17 @@ def linear(model: Model) -> dict[str, tuple[int, int]]:
 def layer(model: Model, index: int) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Names and shapes of one transformer layer's parameters."""
     kind, at = family(model), f"{model.layers_path}.{index}"
-    attention = {"q_proj", "k_proj", "v_proj", "o_proj", "qkv_proj", "query_key_value", "dense"}
+    attention = {"q_proj", "k_proj", "v_proj", "o_proj", "qkv_proj"}
     for name, (fan_in, fan_out) in linear(model).items():
         path = f"{at}.{'self_attn' if name in attention else 'mlp'}.{name}"
         yield f"{path}.weight", (fan_out, fan_in)
-        if kind.phi3small or (kind.qkv_bias and name in ("q_proj", "k_proj", "v_proj")):
+        if kind.qkv_bias and name in ("q_proj", "k_proj", "v_proj"):
             yield f"{path}.bias", (fan_out,)
     if kind.head_norms:
         yield f"{at}.self_attn.q_norm.weight", (model.head_dim,)
         yield f"{at}.self_attn.k_norm.weight", (model.head_dim,)
     for name in kind.norms:
         yield f"{at}.{name}.weight", (model.hidden_size,)
-        if kind.phi3small:
-            yield f"{at}.{name}.bias", (model.hidden_size,)
 
 
 def named(model: Model) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -104,10 +93,7 @@ def named(model: Model) -> Iterator[tuple[str, tuple[int, ...]]]:
     for index in range(model.num_hidden_layers):
         yield from layer(model, index)
     root = model.layers_path.rpartition(".")[0]
-    last = "final_layernorm" if family(model).phi3small else "norm"
-    yield f"{root}.{last}.weight", (model.hidden_size,)
-    if family(model).phi3small:
-        yield f"{root}.{last}.bias", (model.hidden_size,)
+    yield f"{root}.norm.weight", (model.hidden_size,)
     if not model.tied:
         yield model.lm_head, (model.vocab_size, model.hidden_size)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import csv
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +30,6 @@ class Rows:
     tokens: float | None = None
     source: str = "nobody has counted the rows; `--rows N` says how many there are"
 
-    def as_workload(self) -> dict[str, Any]:
-        return {"train_rows": self.training, "validation_rows": self.validation, "mean_tokens": self.tokens}
-
 
 def of(plan: Plan, stage: Stage, run_dir: Path | None, given: int | None = None) -> Rows:
     """What is known of a stage's rows. run_dir: the local run folder, where data may lie prepared already; None where
@@ -41,10 +40,10 @@ def of(plan: Plan, stage: Stage, run_dir: Path | None, given: int | None = None)
     source, data = _source(plan, stage)
     if source is None:
         return known(data, run_dir and run_dir / "data", given)
-    found = known(data, run_dir and run_dir / "data" / stage.name, given)
-    if (share := data.get("domain_share")) and found.training and not given:
-        return _mixed(found, known(source["sft"], run_dir and run_dir / "data" / "sft"), share)
-    return found
+    own = known(data, run_dir and run_dir / "data" / stage.name, given)
+    if (share := data.get("domain_share")) and own.training and not given:
+        return _mixed(own, own.training, known(source["sft"], run_dir and run_dir / "data" / "sft"), share)
+    return own
 
 
 def _source(plan: Plan, stage: Stage) -> tuple[Mapping[str, Any] | None, Mapping[str, Any]]:
@@ -55,14 +54,14 @@ def _source(plan: Plan, stage: Stage) -> tuple[Mapping[str, Any] | None, Mapping
     return None, stage.data
 
 
-def _mixed(domain: Rows, general: Rows, share: float) -> Rows:
-    """A domain's rows with general ones beside them, drawn from those of SFT until `share` is the domain's part."""
-    wanted = round(domain.training * (1 - share) / share)
-    added = min(wanted, general.training or wanted)
+def _mixed(domain: Rows, training: int, general: Rows, share: float) -> Rows:
+    """A domain's `training` rows with general ones beside them, drawn from those of SFT until `share` is the domain's part."""
+    lacking = round(training * (1 - share) / share)
+    added = min(lacking, general.training or lacking)
     tokens = domain.tokens
     if tokens and general.tokens:
-        tokens = (domain.training * tokens + added * general.tokens) / (domain.training + added)
-    return Rows(domain.training + added, domain.validation, tokens, f"{domain.source}, {added:,} of them SFT's")
+        tokens = (training * tokens + added * general.tokens) / (training + added)
+    return Rows(training + added, domain.validation, tokens, f"{domain.source}, {added:,} of them SFT's")
 
 
 def known(data: Mapping[str, Any], prepared: Path | None, given: int | None = None) -> Rows:
@@ -82,10 +81,10 @@ def known(data: Mapping[str, Any], prepared: Path | None, given: int | None = No
     if path := data.get("path"):
         return _counted(Path(path), share) if prepared else Rows()
     if facts := _catalogued(data):
-        found = _split(facts["rows"], share, _mean_tokens(data), "the catalog of data sets")
+        rows = _split(facts["rows"], share, _mean_tokens(data), "the catalog of data sets")
         if data.get("validation_split"):
-            return replace(found, validation=facts.get(f"{data['validation_split']}_rows"))
-        return found
+            return replace(rows, validation=facts.get(f"{data['validation_split']}_rows"))
+        return rows
     return Rows()
 
 
@@ -103,15 +102,34 @@ def _mean_tokens(data: Mapping[str, Any]) -> float | None:
     facts = _catalogued(data)
     if not facts:
         return None
-    characters = facts["characters"] + len(data.get("system_prompt") or "")
+    characters: float = facts["characters"] + len(data.get("system_prompt") or "")
     return characters / CHARACTERS_A_TOKEN + MARKS
 
 
 def _counted(path: Path, share: float) -> Rows:
-    """Lines of a local text file; Parquet is not opened, because that takes a library that is slow to load."""
-    if not path.is_file() or path.suffix not in (".jsonl", ".csv", ".txt"):
+    """Rows of a local text file, counted as the preparers read them; Parquet is not opened, because that takes a library
+    that is slow to load."""
+    counters = {".jsonl": ("lines", _lines), ".csv": ("rows", _records), ".txt": ("documents", _documents)}
+    if not path.is_file() or path.suffix not in counters:
         return Rows()
-    with path.open("rb") as lines:
-        count = sum(1 for line in lines if line.strip()) - (1 if path.suffix == ".csv" else 0)
+    unit, counted = counters[path.suffix]
+    # csv wants to see line ends as they are; a byte that is no UTF-8 is still part of one row.
+    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+        count = counted(file)
     tokens = path.stat().st_size / max(1, count) / CHARACTERS_A_TOKEN + MARKS
-    return _split(count, share, tokens, f"the lines of {path}")
+    return _split(count, share, tokens, f"the {unit} of {path}")
+
+
+def _lines(file: Iterable[str]) -> int:
+    return sum(1 for line in file if line.strip())
+
+
+def _records(file: Iterable[str]) -> int:
+    """Records below the line of names; quoted text may hold line ends of its own."""
+    csv.field_size_limit(2**31 - 1)
+    return max(0, sum(1 for record in csv.reader(file) if record) - 1)
+
+
+def _documents(file: Iterable[str]) -> int:
+    """Documents with empty lines between them."""
+    return sum(1 for text, _ in groupby(file, key=lambda line: bool(line.strip())) if text)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from runner.estimate.rows import CHARACTERS_A_TOKEN
 from runner.plan import Plan, Stage
 from runner.problem import Problem
+from runner.recipe.document import Document
 
 if TYPE_CHECKING:
     from runner.estimate.forecast import Forecast
@@ -33,16 +34,16 @@ class Disk:
 
 def disk(forecast: Forecast, plan: Plan) -> list[Disk]:
     """What a stage writes: the download, prepared data, checkpoints, the best model, a merged model."""
-    place, found = plan.place_of(forecast.stage), forecast.formulas.written(forecast.workload, forecast.stage)
-    keep, one = forecast.workload.keep, found.pop("checkpoint")
+    place, sizes = plan.place_of(forecast.stage), forecast.formulas.written(forecast.stage)
+    keep, checkpoint = forecast.workload.keep, sizes.pop("checkpoint")
     entries = {
-        "model download": place.model_dir if forecast.stage.model else _hub(plan),
+        "model download": (place.model_dir if forecast.stage.model else None) or _hub(plan),
         "prepared data": f"{place.data_dir}/{forecast.stage.folder}".rstrip("/"),
     }
-    listed = [Disk(what, found.pop(what), folder) for what, folder in entries.items() if found.get(what)]
+    listed = [Disk(what, sizes.pop(what), folder) for what, folder in entries.items() if sizes.get(what)]
     # One more than are kept lies there while the newest is written, and the best is kept beside the latest.
-    listed.append(Disk(f"checkpoints ({keep} kept, 1 being written)", (keep + 1) * one, place.run_dir))
-    return listed + [Disk(what, size, place.run_dir) for what, size in found.items() if size]
+    listed.append(Disk(f"checkpoints ({keep} kept, 1 being written)", (keep + 1) * checkpoint, place.run_dir))
+    return listed + [Disk(what, size, place.run_dir) for what, size in sizes.items() if size]
 
 
 def _hub(plan: Plan) -> str:
@@ -71,12 +72,14 @@ def before_training(plan: Plan) -> Iterator[Disk]:
 
 def everything(plan: Plan, forecasts: list[Forecast]) -> list[Disk]:
     """What the whole recipe writes; what several stages share counts once."""
-    return list(dict.fromkeys([*before_training(plan), *(d for one in forecasts for d in disk(one, plan))]))
+    return list(
+        dict.fromkeys([*before_training(plan), *(entry for forecast in forecasts for entry in disk(forecast, plan))])
+    )
 
 
 def claim_of(folder: str, plan: Plan) -> Mapping[str, Any] | None:
     """The claim that a folder lies on; None for the pod's own disk or the image."""
-    claims = [
+    claims: list[Mapping[str, Any]] = [
         claim for claim in plan.site.get("claims") or () if (folder + "/").startswith(claim["mount"].rstrip("/") + "/")
     ]
     return max(claims, key=lambda claim: len(claim["mount"]), default=None)
@@ -84,17 +87,20 @@ def claim_of(folder: str, plan: Plan) -> Mapping[str, Any] | None:
 
 def needs(plan: Plan, forecasts: list[Forecast]) -> dict[str, int]:
     """Bytes that each claim must hold, by its name."""
-    found = {claim["name"]: 0 for claim in plan.site.get("claims") or ()}
+    sizes = {claim["name"]: 0 for claim in plan.site.get("claims") or ()}
     for entry in everything(plan, forecasts):
         if claim := claim_of(entry.folder, plan):
-            found[claim["name"]] += entry.size
-    return found
+            sizes[claim["name"]] += entry.size
+    return sizes
 
 
 def sized(plan: Plan, forecasts: list[Forecast]) -> Plan:
     """The plan with what it needs written into it: the size of each claim, and the memory of each stage's machines, so
     that targets can ask for the one, and the cluster's messages recall the other."""
-    stages = {one.stage.name: {"gpu_memory": one.memory.total, "memory": sum(host(one).values())} for one in forecasts}
+    stages = {
+        forecast.stage.name: {"gpu_memory": forecast.memory.total, "memory": sum(host(forecast).values())}
+        for forecast in forecasts
+    }
     return replace(
         plan,
         # Where nobody knows the model, nothing is said, and a usual size is asked for.
@@ -112,10 +118,10 @@ def host(forecast: Forecast) -> dict[str, int]:
     """Main memory of one machine by part: processes, shared memory, and what the formulas add."""
     stage: Stage = forecast.stage
     parts = {"processes": PROCESS * stage.machines.gpus_per_node, "shared memory": stage.shm_gib * GIB}
-    return parts | forecast.formulas.beside(forecast.workload, stage)
+    return parts | forecast.formulas.beside(stage)
 
 
-def problems(document, plan: Plan, forecasts: list[Forecast], severity: str = "error") -> list[Problem]:
+def problems(document: Document, plan: Plan, forecasts: list[Forecast], severity: str = "error") -> list[Problem]:
     """Claims and machines that are too small for what they must hold."""
     return [*_claims(document, plan, forecasts, severity), *_machines(document, plan, forecasts, severity)]
 
@@ -125,7 +131,7 @@ def machine(plan: Plan) -> str:
     return "pod" if plan.site else "machine"
 
 
-def _claims(document, plan: Plan, forecasts: list[Forecast], severity: str) -> Iterator[Problem]:
+def _claims(document: Document, plan: Plan, forecasts: list[Forecast], severity: str) -> Iterator[Problem]:
     written = everything(plan, forecasts)
     for index, claim in enumerate(plan.site.get("claims") or ()):
         stated, on_it = claim.get("size_gib"), [entry for entry in written if claim_of(entry.folder, plan) == claim]
@@ -141,12 +147,12 @@ def _claims(document, plan: Plan, forecasts: list[Forecast], severity: str) -> I
             )
 
 
-def _machines(document, plan: Plan, forecasts: list[Forecast], severity: str) -> Iterator[Problem]:
-    found = {one.stage.name: sum(host(one).values()) for one in forecasts}
-    for one in forecasts:
-        need, machines = found[one.stage.name], one.stage.machines
+def _machines(document: Document, plan: Plan, forecasts: list[Forecast], severity: str) -> Iterator[Problem]:
+    needs = {forecast.stage.name: sum(host(forecast).values()) for forecast in forecasts}
+    for forecast in forecasts:
+        need, machines = needs[forecast.stage.name], forecast.stage.machines
         # Of a pipeline's stages the one that needs most is named.
-        if need > machines.memory_gib * GIB and need == max(found.values()):
+        if need > machines.memory_gib * GIB and need == max(needs.values()):
             yield document.problem(
                 ("machines", "memory_gib"),
                 f"Each {machine(plan)} has {machines.memory_gib} GiB of main memory, and needs about {need / GIB:.1f} GiB.",

@@ -1,4 +1,4 @@
-"""Workload: the one input of every estimate, and how a stage's own config becomes one."""
+"""Workload: the one input of a language model's estimate, and how a stage's own config becomes one."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Self
 
-from runner.catalog import Model
+from runner.catalog import Gpu, Model
 from runner.catalog.trainers import VALIDATION_BLOCKS
+from runner.estimate.rows import Rows
 from runner.plan import Machines, Stage
 
 # Axolotl's defaults, read in its schema (0.19.0), for what a config leaves out.
@@ -29,46 +30,27 @@ class Adapter:
     four_bit: bool = False
 
 
-@dataclass(frozen=True)
-class Workload:
-    """What one training run asks of its GPUs.
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What every training run asks of its GPUs, whatever it trains.
 
-    unfrozen: patterns of the parameters that are trained; empty means all (or, with an adapter, the adapter alone).
-    precision: bf16, fp16 or fp32, what weights are multiplied in; fp32_weights: whether they are held in fp32 even so.
-    attention: flash_attention_2, sdpa or eager. sequence_len: tokens of the longest row.
+    precision: bf16, fp16 or fp32, what weights are multiplied in.
     micro_batch_size, evaluation_batch_size: rows on one GPU at once. evaluation_follows: whether the second is the first,
     because the recipe says nothing of its own. accumulation: micro batches a step.
-    sharding: none, ddp, zero1, zero2, zero3 or fsdp. offload: whether optimizer state lies in main memory.
-    bucket_bytes: of gradients that travel together. network: between machines, ethernet or rdma.
-    fused_loss: none, fused (Liger: no whole logits in training), cut (Cut Cross-Entropy: none at all) or chunked. objective: sft or dpo. packing: rows fill the length; evaluation_packing: in evaluation too.
+    sharding: none, ddp, zero1, zero2, zero3 or fsdp. network: between machines, ethernet or rdma.
     rows: training rows, None where nobody has counted; evaluation_rows likewise. max_steps: 0 where epochs decide.
-    evaluation_steps, save_steps: steps between two, 0 where epochs decide. keep: checkpoints kept.
-    row_tokens: tokens of a mean row, None where nobody has counted.
+    keep: checkpoints kept.
     """
 
-    model: Model
     machines: Machines
-    adapter: Adapter | None = None
-    unfrozen: tuple[str, ...] = ()
     precision: str = "bf16"
-    fp32_weights: bool = False
-    fp8: bool = False
-    attention: str = "flash_attention_2"
-    checkpointing: bool = True
-    sequence_len: int = 1024
     micro_batch_size: int = 1
     evaluation_batch_size: int = 1
     evaluation_follows: bool = True
     accumulation: int = 1
-    sharding: str = "none"
-    offload: bool = False
-    bucket_bytes: int = 25_000_000
-    network: str = "ethernet"
-    fused_loss: str = "none"
     optimizer: str = _OPTIMIZER
-    objective: str = "sft"
-    packing: bool = False
-    evaluation_packing: bool = False
+    sharding: str = "none"
+    network: str = "ethernet"
     epochs: float = 1.0
     max_steps: int = 0
     warmup_ratio: float = 0.0
@@ -76,30 +58,65 @@ class Workload:
     learning_rate: float = 0.0
     rows: int | None = None
     evaluation_rows: int | None = None
+    keep: int = 1
+
+    @property
+    def effective_batch_size(self) -> int:
+        return self.micro_batch_size * self.accumulation * self.machines.world_size
+
+    def with_rows(self, rows: int) -> Self:
+        """The same with another micro batch; evaluation follows unless the recipe says how many rows it takes."""
+        own = self.evaluation_batch_size
+        return replace(self, micro_batch_size=rows, evaluation_batch_size=rows if self.evaluation_follows else own)
+
+    def runs_on(self, gpu: Gpu) -> bool:
+        """Whether a card knows the numbers that the run multiplies."""
+        return gpu.bf16 or self.precision != "bf16"
+
+
+@dataclass(frozen=True)
+class Workload(Run):
+    """What one training run of a language model asks of its GPUs.
+
+    unfrozen: patterns of the parameters that are trained; empty means all (or, with an adapter, the adapter alone).
+    fp32_weights: whether weights are held in fp32 whatever they are multiplied in.
+    attention: flash_attention_2, sdpa or eager. sequence_len: tokens of the longest row.
+    offload: whether optimizer state lies in main memory. bucket_bytes: of gradients that travel together.
+    fused_loss: none, fused (Liger: no whole logits in training), cut (Cut Cross-Entropy: none at all) or chunked.
+    objective: sft or dpo. packing: rows fill the length; evaluation_packing: in evaluation too.
+    evaluation_steps, save_steps: steps between two, 0 where epochs decide.
+    row_tokens: tokens of a mean row, None where nobody has counted.
+    """
+
+    model: Model
+    adapter: Adapter | None = None
+    unfrozen: tuple[str, ...] = ()
+    fp32_weights: bool = False
+    fp8: bool = False
+    attention: str = "flash_attention_2"
+    checkpointing: bool = True
+    sequence_len: int = 1024
+    offload: bool = False
+    bucket_bytes: int = 25_000_000
+    fused_loss: str = "none"
+    objective: str = "sft"
+    packing: bool = False
+    evaluation_packing: bool = False
     row_tokens: float | None = None
     evaluation_steps: int = 0
     save_steps: int = 0
-    keep: int = 1
     compile: bool = False
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of one micro batch on one GPU."""
-        return self.micro_batch_size * self.sequence_len
 
     @property
     def answers(self) -> int:
         """Rows that the model reads for one row of the data: a preference has a chosen and a rejected answer (TRL 1.9)."""
         return 2 if self.objective == "dpo" else 1
 
-    def with_rows(self, rows: int) -> Workload:
-        """The same with another micro batch; evaluation follows unless the recipe says how many rows it takes."""
-        own = self.evaluation_batch_size
-        return replace(self, micro_batch_size=rows, evaluation_batch_size=rows if self.evaluation_follows else own)
-
-    @property
-    def effective_batch_size(self) -> int:
-        return self.micro_batch_size * self.accumulation * self.machines.world_size
+    def runs_on(self, gpu: Gpu) -> bool:
+        """FlashAttention 2 needs what bf16 needs."""
+        return (
+            super().runs_on(gpu) and (gpu.bf16 or self.attention != "flash_attention_2") and (gpu.fp8 or not self.fp8)
+        )
 
     def trains(self, name: str) -> bool:
         """Whether the base model's parameter of that name is trained."""
@@ -115,12 +132,10 @@ def _matches(pattern: str, name: str) -> bool:
     return re.search(bare.replace(".", r"\."), name) is not None
 
 
-def from_stage(stage: Stage, model: Model, rows: Mapping[str, Any] | None = None) -> Workload:
-    """The workload of a stage that Axolotl trains, read from the very config that Axolotl gets.
-
-    rows: what is known of the data, `train_rows`, `validation_rows` and `mean_tokens`.
-    """
-    config, rows = stage.config, rows or {}
+def from_stage(stage: Stage, model: Model, rows: Rows | None = None) -> Workload:
+    """The workload of a stage that Axolotl trains, read from the very config that Axolotl gets. rows: what is known of
+    the data."""
+    config, rows = stage.config, rows or Rows()
     return Workload(
         model=model,
         machines=stage.machines,
@@ -148,9 +163,9 @@ def from_stage(stage: Stage, model: Model, rows: Mapping[str, Any] | None = None
         warmup_ratio=float(config.get("warmup_ratio") or 0),
         warmup_steps=_warmup_steps(config),
         learning_rate=float(config.get("learning_rate") or 0),
-        rows=rows.get("train_rows"),
-        evaluation_rows=VALIDATION_BLOCKS if _length(config) else rows.get("validation_rows"),
-        row_tokens=rows.get("mean_tokens"),
+        rows=rows.training,
+        evaluation_rows=VALIDATION_BLOCKS if _length(config) else rows.validation,
+        row_tokens=rows.tokens,
         evaluation_steps=_every(config, "eval"),
         save_steps=_every(config, "save"),
         keep=int(config.get("save_total_limit") or 1),
@@ -193,7 +208,8 @@ def _deepspeed(stage: Stage) -> Mapping[str, Any]:
 
     for file in stage.files:
         if file.path.endswith("deepspeed.json"):
-            return json.loads(file.text)["zero_optimization"]
+            zero: Mapping[str, Any] = json.loads(file.text)["zero_optimization"]
+            return zero
     return {}
 
 
@@ -207,7 +223,7 @@ def _bucket_bytes(stage: Stage) -> int:
     """DeepSpeed counts a bucket in numbers of the run's precision, DDP in MB."""
     zero = _deepspeed(stage) if stage.config.get("deepspeed") else {}
     if "reduce_bucket_size" in zero:
-        return zero["reduce_bucket_size"] * (2 if stage.config.get("bf16") or stage.config.get("fp16") else 4)
+        return int(zero["reduce_bucket_size"]) * (2 if stage.config.get("bf16") or stage.config.get("fp16") else 4)
     return int(stage.config.get("ddp_bucket_cap_mb") or 25) * 1_000_000
 
 
@@ -229,12 +245,13 @@ def _length(config: Mapping[str, Any]) -> Mapping[str, Any]:
 def _max_steps(config: Mapping[str, Any]) -> int:
     """The steps of this stage alone: a curriculum's lengths share one count, and each makes its part of it."""
     part = _length(config)
-    return part["last_step"] - part["first_step"] if part else int(config.get("max_steps") or 0)
+    # Below 1 it says nothing: transformers then counts epochs.
+    return int(part["last_step"] - part["first_step"] if part else max(0, int(config.get("max_steps") or 0)))
 
 
 def _warmup_steps(config: Mapping[str, Any]) -> int:
     """Steps of this stage with a rising rate: a curriculum's lengths share one schedule."""
-    return max(0, int(config.get("warmup_steps") or 0) - _length(config).get("first_step", 0))
+    return max(0, int(config.get("warmup_steps") or 0) - int(_length(config).get("first_step", 0)))
 
 
 def _fused_loss(config: Mapping[str, Any]) -> str:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import PurePath
 from typing import Any
 
 from runner.names import listed
 from runner.problem import Stop
-from runner.recipe.changes import Change
 from runner.recipe.document import Document, Path_
+from runner.recipe.overrides import Override
 from runner.recipe.reading import parse
 from runner.recipe.scalars import scalar
 
@@ -21,27 +21,29 @@ EDITOR_LINE = re.compile(r"^# yaml-language-server: \$schema=.*$", re.MULTILINE)
 def rename(document: Document, name: str) -> str:
     """The recipe's text under another name: its `name`, and the folders and jobs that are called after it."""
     old = document.data["name"]
-    wanted: dict[Path_, Any] = {("name",): name}
+    values: dict[Path_, Any] = {("name",): name}
     for path, value in _texts(document.data, ()):
         if path == ("openshift", "job_name"):
             # Two jobs of one name would end each other.
-            wanted[path] = name
+            values[path] = name
         elif (
             path[0] in ("openshift", "nodes")
             and path[-1] in ("output_dir", "data_dir")
             and old in re.split(r"[/.:]", value)
         ):
-            wanted[path] = re.sub(rf"(?<![^/.:]){re.escape(old)}(?![^/.:])", name, value)
-    return _replace(document, wanted)
+            values[path] = re.sub(rf"(?<![^/.:]){re.escape(old)}(?![^/.:])", name, value)
+    return _replace(document, values)
 
 
-def edit(text: str, changes: Iterable[Change]) -> str:
+def edit(text: str, changes: Iterable[Override]) -> str:
     """The text with each change made in it: a value replaced, a line taken away (None) or a line added."""
     for change in changes:
         document = parse("the copy", text)
         path = change.path
         if change.after is None:
             text = _without(document, path) if path in document.keys else text
+        elif _is_shortened(document, path, change.after):
+            text = _shortened(document, path, len(change.after))
         elif path in document.values:
             text = _replace(document, {path: change.after})
         else:
@@ -66,7 +68,7 @@ def _padding(spaces: str, old: str, new: str) -> str:
     return " " * max(1, len(spaces) + len(old) - len(new)) if spaces else ""
 
 
-def _texts(value: Any, path: Path_):
+def _texts(value: Any, path: Path_) -> Iterator[tuple[Path_, str]]:
     if isinstance(value, str):
         yield path, value
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
@@ -84,9 +86,9 @@ def _written(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _replace(document: Document, wanted: dict[Path_, Any]) -> str:
+def _replace(document: Document, values: dict[Path_, Any]) -> str:
     text = document.text
-    for path, value in sorted(wanted.items(), key=lambda item: -document.values[item[0]].start):
+    for path, value in sorted(values.items(), key=lambda item: -document.values[item[0]].start):
         place = document.values[path]
         if place.end <= place.start and document.lookup(path) is None:
             text = f"{text[: place.start]} {_written(value)}{text[place.end :]}"
@@ -122,7 +124,28 @@ def _without(document: Document, path: Path_) -> str:
     return "".join(lines[:first] + lines[last + 1 :])
 
 
-def _with(document: Document, path: Path_, change: Change) -> str:
+def _is_shortened(document: Document, path: Path_, value: Any) -> bool:
+    """Whether the new value is the first items of a list that is written with `-` lines."""
+    old = document.lookup(path)
+    if not (isinstance(old, list) and isinstance(value, list) and value and value == old[: len(value)] != old):
+        return False
+    return document.text[document.values[path].start] == "-"
+
+
+def _shortened(document: Document, path: Path_, count: int) -> str:
+    """The text without the lines of a list's items behind the first `count`."""
+    lines = document.text.splitlines(keepends=True)
+    dash = document.values[path].column - 1
+    first = document.values[(*path, count)].line - 1
+    while lines[first][dash] != "-":
+        first -= 1
+    last = first
+    while last < len(lines) and lines[last].strip() and lines[last][: dash + 1].strip(" ") in ("", "-"):
+        last += 1
+    return "".join(lines[:first] + lines[last:])
+
+
+def _with(document: Document, path: Path_, change: Override) -> str:
     """The text with a line for a setting that it does not have yet, first in its section."""
     *parents, key = path
     written = _written(change.after)

@@ -1,7 +1,8 @@
 """Reading: the text of a recipe becomes a Document, or every Problem that keeps it from being read.
 
-PyYAML's event stream (libyaml) is read without its constructor, for three reasons: places are kept, YAML 1.2 numbers
-hold, and a file that is hostile or broken (nested or aliased without end, keys twice) ends as a Problem.
+PyYAML's event stream (libyaml) is read without its composer and constructor, for three reasons: places are kept (those
+of repeats by `*`, too), YAML 1.2 numbers hold, and a file that is hostile or broken (nested or aliased without end,
+keys twice) ends as a Problem.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import yaml
 from runner.names import nearest
 from runner.problem import Problem, Stop
 from runner.recipe import syntax
-from runner.recipe.builder import EVENTS, Builder
+from runner.recipe.builder import Builder
 from runner.recipe.document import Document, Place
 
 # A recipe is a page or two; the bound only keeps a wrong file from being read whole.
@@ -70,8 +71,7 @@ def parse(name: str, text: str) -> Document:
     document = Document(name, text)
     builder = Builder(document)
     try:
-        for event in yaml.parse(text, Loader=EVENTS):
-            builder.take(event)
+        builder.build()
     except yaml.MarkedYAMLError as error:
         builder.problems.append(syntax.problem(document, error))
     except yaml.reader.ReaderError as error:

@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner.catalog import Model
 from runner.names import content_hash
+from runner.problem import Stop
 from runner.recipe.document import Document
+
+if TYPE_CHECKING:
+    from runner.recipe.sections import ImageCodeFromGit, Nodes, Openshift, Sections
+else:
+    Sections = object
 
 # What cannot change a result: names, words, the site, and what is asked afterwards.
 _OUTSIDE_RESULT = ("name", "description", "openshift", "nodes", "resume_from", "demo", "limits", "report_to")
@@ -43,12 +49,17 @@ class Settings(Mapping[str, Any]):
             self, "_values", {key: _freeze(value, properties.get(key, {})) for key, value in values.items()}
         )
 
-    def __getattr__(self, key: str) -> Any:
-        if key in self._values:
-            return self[key]
-        if key in self._known:
-            return None
-        raise AttributeError(f"the schema has no setting `{key}`; it has {sorted(self._known)}")
+    _known: frozenset[str]
+    _values: dict[str, Any]
+
+    if not TYPE_CHECKING:  # sections.pyi has the settings of each section
+
+        def __getattr__(self, key: str) -> Any:
+            if key in self._values:
+                return self[key]
+            if key in self._known:
+                return None
+            raise AttributeError(f"the schema has no setting `{key}`; it has {sorted(self._known)}")
 
     def __setattr__(self, key: str, value: Any) -> None:
         raise AttributeError("a recipe is frozen")
@@ -69,13 +80,16 @@ class Settings(Mapping[str, Any]):
         return key in self._known
 
     def plain(self) -> dict[str, Any]:
-        """The section as plain dicts and lists."""
+        """The section as plain dicts and lists. Raises BrokenSetting where the schema has refused one of its values."""
+        if BROKEN in self._values.values():
+            raise BrokenSetting
         return {key: _thaw(value) for key, value in self._values.items()}
 
 
 def _freeze(value: Any, schema: Mapping[str, Any]) -> Any:
     if isinstance(value, dict):
-        return Settings(value, schema if "properties" in schema else {"properties": value})
+        # A section that the schema leaves open has the settings that are written in it.
+        return Settings(value, schema if "properties" in schema else {"properties": {key: {} for key in value}})
     if isinstance(value, list):
         if any(item is BROKEN for item in value):
             return BROKEN  # a list with a hole in it says nothing as a whole
@@ -109,7 +123,7 @@ def with_defaults(value: Any, schema: Mapping[str, Any]) -> Any:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Recipe(Sections):
     """A valid recipe.
 
     document: as written, for saying where something stands; settings: with defaults; model_facts: what is known of its
@@ -121,10 +135,12 @@ class Recipe:
     settings: Settings
     model_facts: Model | None
 
-    def __getattr__(self, key: str) -> Any:
-        if key.startswith("_"):
-            raise AttributeError(key)
-        return getattr(self.settings, key)
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, key: str) -> Any:
+            if key.startswith("_"):
+                raise AttributeError(key)
+            return getattr(self.settings, key)
 
     @property
     def file(self) -> Path:
@@ -134,6 +150,14 @@ class Recipe:
     def folder(self) -> Path:
         """The folder that the recipe's relative paths start from."""
         return self.file.parent
+
+    @property
+    def facts(self) -> Model:
+        """What is known of the base model, for whoever needs it. Raises Stop where nothing is."""
+        if self.model_facts is None:
+            message = f"Nothing is known of the model `{self.model.base}`."
+            raise Stop(self.document.problem(("model", "base"), message, "Name one that `recipe check` accepts."))
+        return self.model_facts
 
     @property
     def base_folder(self) -> Path | None:
@@ -147,29 +171,33 @@ class Recipe:
         return str(self.base_folder or self.model.base)
 
     @property
-    def code_from_git(self) -> Settings | None:
+    def code_from_git(self) -> ImageCodeFromGit | None:
         """`url` and `commit` of the code that pods clone; None where the recipe names none."""
-        return (self.settings.get("image") or {}).get("code_from_git")
+        code: ImageCodeFromGit | None = (self.settings.get("image") or {}).get("code_from_git")
+        return code
 
     def on_claim(self, path: str) -> bool:
         """Whether pods have a path on one of the claims, where it outlives them."""
-        claims = (self.settings.get("openshift") or {}).get("claims") or ()
-        return any(f"{path}/".startswith(f"{claim.mount.rstrip('/')}/") for claim in claims)
+        site: Openshift | None = self.settings.get("openshift")
+        claims = site.claims if site else None
+        return any(f"{path}/".startswith(f"{claim.mount.rstrip('/')}/") for claim in claims or ())
 
     @property
     def gpu_counts(self) -> tuple[int, ...]:
         """GPUs of each machine, a count each; plain machines (`nodes`) need not have equally many."""
-        plain = self.settings.get("nodes")
+        plain: Nodes | None = self.settings.get("nodes")
         if plain:
             return tuple(len(machine.gpus) for machine in plain.machines)
         return (self.machines.gpus_per_node,) * self.machines.nodes
 
     @property
     def demo_questions(self) -> tuple[tuple[str | None, str], ...]:
-        """What is asked before and after training: (category, question), the category None where there is none."""
-        plain = tuple((None, question) for question in self.demo.questions or ())
+        """What is asked before and after training: (category, question), the category None where there is none. Empty where
+        recipes of this scenario name no questions."""
+        demo = self.settings.get("demo") or {}
+        plain = tuple((None, question) for question in demo.get("questions") or ())
         return plain + tuple(
-            (part.name, question) for part in self.demo.categories or () for question in part.questions
+            (part.name, question) for part in demo.get("categories") or () for question in part.questions
         )
 
     @property

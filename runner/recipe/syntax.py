@@ -20,7 +20,7 @@ def problem(document: Document, error: yaml.MarkedYAMLError) -> Problem:
     lines = document.text.splitlines() or [""]
     line = min(line, len(lines))
     source = lines[line - 1]
-    said = f"{error.context or ''} {error.problem or ''}"
+    complaint = f"{error.context or ''} {error.problem or ''}"
     indent = source[: len(source) - len(source.lstrip())]
     if "\t" in indent or (source[column - 1 : column] == "\t"):
         where = source.index("\t") + 1
@@ -49,19 +49,13 @@ def problem(document: Document, error: yaml.MarkedYAMLError) -> Problem:
             "A quote opens here and is not closed in this line.",
             "Close it, or double a quote that belongs to the text.",
         )
-    if "exceeded max depth" in said or "nesting" in said:
-        return document.problem_at(
-            Place(line, column, 1),
-            "Lists and sections are nested too deep here.",
-            "A recipe needs at most 6 levels.",
-        )
-    if "mapping values are not allowed" in said:
+    if "mapping values are not allowed" in complaint:
         return document.problem_at(
             Place(line, column, 1),
             "A second `: ` stands in this line, or the line is indented too far.",
             "Put quotes around a value that holds `: `, and indent as the line above.",
         )
-    if "could not find expected ':'" in said:
+    if "could not find expected ':'" in complaint:
         start = error.context_mark
         at = Place(start.line + 1, start.column + 1, 1) if start else Place(line, column, 1)
         return document.problem_at(
@@ -69,7 +63,7 @@ def problem(document: Document, error: yaml.MarkedYAMLError) -> Problem:
             "The `:` after a setting's name is missing here.",
             "Write `name: value`.",
         )
-    if "quoted scalar" in said:
+    if "quoted scalar" in complaint:
         start = error.context_mark
         at = Place(start.line + 1, start.column + 1, 1) if start else Place(line, column, 1)
         return document.problem_at(
@@ -78,17 +72,17 @@ def problem(document: Document, error: yaml.MarkedYAMLError) -> Problem:
             "Close it, or double a quote that belongs to the text.",
         )
     if (
-        "did not find expected key" in said
-        or "block mapping" in said
-        or "block collection" in said
-        or "block end" in said
+        "did not find expected key" in complaint
+        or "block mapping" in complaint
+        or "block collection" in complaint
+        or "block end" in complaint
     ):
         return document.problem_at(
             Place(line, column, 1),
             "This line does not fit the lines above it.",
             "Indent it exactly as its neighbours: settings of one section start in the same column.",
         )
-    if "flow" in said or "',' or" in said:
+    if "flow" in complaint or "',' or" in complaint:
         start = error.context_mark
         at = Place(start.line + 1, start.column + 1, 1) if start else Place(line, column, 1)
         return document.problem_at(
@@ -96,7 +90,7 @@ def problem(document: Document, error: yaml.MarkedYAMLError) -> Problem:
             "A `[` or `{` opens here and is never closed.",
             "Close it, or put quotes around a text that starts with a bracket.",
         )
-    if "cannot start any token" in said:
+    if "cannot start any token" in complaint:
         return document.problem_at(
             Place(line, column, 1),
             f"A value cannot start with `{source[column - 1 : column]}`.",

@@ -20,10 +20,10 @@ def size(text: str) -> float:
 
 
 def _amount(text: str, units: dict[str, int]) -> float:
-    found = _AMOUNT.match(text)
-    if not found or found[2] not in units:
+    amount = _AMOUNT.match(text)
+    if not amount or amount[2] not in units:
         raise ValueError(f"{text} has none of the units {', '.join(units)}")
-    return float(found[1]) * units[found[2]]
+    return float(amount[1]) * units[amount[2]]
 
 
 def gib(count: float) -> str:

@@ -1,29 +1,86 @@
-"""Scenarios: what each technique makes of a recipe. A scenario is one module with `translate(recipe, place) -> Plan`."""
+"""Scenarios: one folder a technique, found by what lies in it. `contract.py` says what a folder brings."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import importlib
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, cast
 
+from runner import data
+from runner.catalog import Model
 from runner.plan import Place, Plan
-from runner.recipe.changes import Change
-from runner.recipe.recipe import Recipe
-from runner.scenarios import causal_lm, image_classification, last_layers, lora, pipeline
+from runner.recipe.recipe import Recipe, Settings
+from runner.scenarios.contract import Architecture, Preparer, Rehearsal, Rule, Rules, Translation
 
-# A new scenario costs one line here.
-SCENARIOS = {
-    "causal-lm": causal_lm.translate,
-    "image-classification": image_classification.translate,
-    "last-layers": last_layers.translate,
-    "lora": lora.translate,
-    "pipeline": pipeline.translate,
-}
+if TYPE_CHECKING:
+    from runner.data.report import Report
 
-# What a scenario puts in place of its own settings in a rehearsal, beyond what all of them do; a line where it needs some.
-REHEARSALS: dict[str, Callable[[Recipe, str], Iterator[Change]]] = {
-    "causal-lm": causal_lm.rehearsal,
-}
+
+@cache
+def names() -> tuple[str, ...]:
+    """Every scenario by the name that recipes give it, sorted."""
+    folders = [file.parent for file in Path(__file__).parent.glob("*/translation.py")]
+    return tuple(sorted(folder.name.replace("_", "-") for folder in folders if (folder / "schema.yaml").is_file()))
+
+
+def part(scenario: str, name: str) -> ModuleType | None:
+    """The module `name` of a scenario's folder, imported now; None where the folder has none."""
+    module = f"{_package(scenario)}.{name}"
+    return importlib.import_module(module) if find_spec(module) else None
+
+
+def _package(scenario: str) -> str:
+    return f"{__name__}.{scenario.replace('-', '_')}"
 
 
 def translate(recipe: Recipe, place: Place) -> Plan:
     """The Plan of a recipe at a place; pure. Raises Stop where `advanced` contradicts the recipe."""
-    return SCENARIOS[recipe.scenario](recipe, place)
+    return cast(Translation, part(recipe.scenario, "translation")).translate(recipe, place)
+
+
+def rules(scenario: str) -> tuple[Rule, ...]:
+    """What a recipe of this scenario must obey beyond what every recipe must."""
+    module = part(scenario, "rules")
+    return cast(Rules, module).RULES if module else ()
+
+
+def model_facts(scenario: str, settings: Settings) -> Model | None:
+    """The model that a recipe itself describes; None where recipes of this scenario name one. Raises BrokenSetting where the
+    schema refuses what it needs."""
+    module = part(scenario, "architecture")
+    return cast(Architecture, module).model_facts(settings) if module else None
+
+
+def rehearsal(scenario: str) -> Rehearsal:
+    """What a rehearsal puts in place of the real thing, and when it has learned: the scenario's own module, else that of
+    language models on rows."""
+    return cast(Rehearsal, part(scenario, "rehearsal") or importlib.import_module(f"{__name__}.shared.rehearsal"))
+
+
+def prepare(wanted: Mapping[str, Any], out: Path, **options: Any) -> Report:
+    """Writes what a stage's `data` asks for into `out`; a no-op where it already lies there."""
+    preparers = data.PREPARERS | _brought("PREPARERS")
+    return cast(Preparer, importlib.import_module(preparers[wanted["kind"]])).prepare(wanted, out, **options)
+
+
+def work(name: str) -> Callable[[Mapping[str, Any], Callable[[str], None]], None]:
+    """The work of a stage that trains nothing, by `SCENARIO.NAME`: a function of the scenario's module `work`, which gets
+    the stage's config and a function to tell what it does."""
+    scenario, _, function = name.partition(".")
+    found: Callable[[Mapping[str, Any], Callable[[str], None]], None] = getattr(part(scenario, "work"), function)
+    return found
+
+
+def engines() -> dict[str, str]:
+    """The engines that scenarios bring: the module of each, by the engine's name."""
+    return _brought("ENGINES")
+
+
+def _brought(table: str) -> dict[str, str]:
+    """The tables of that name in the packages of all scenarios, in one."""
+    packages = [importlib.import_module(_package(scenario)) for scenario in names()]
+    return {name: module for package in packages for name, module in getattr(package, table, {}).items()}

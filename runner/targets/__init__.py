@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from runner.plan import Artifact, Place, Plan, Stage
+from runner.files import Artifact
+from runner.plan import Place, Plan, Stage
 from runner.recipe.recipe import Recipe
-from runner.targets import kubernetes, nodes, pytorchjob, trainjob
+from runner.targets import kubernetes, nodes, preparing, pytorchjob, trainjob
+
+if TYPE_CHECKING:
+    from runner.recipe.sections import Openshift
 
 # A new target costs one line here.
 TARGETS = {
@@ -26,8 +30,8 @@ def place(recipe: Recipe, target: str | None = None) -> Place:
     """
     if target == "nodes" or (target is None and "openshift" not in recipe.settings):
         return nodes.place(recipe)
-    found = kubernetes.place(recipe)
-    return found if target else replace(found, files_dir=None)
+    in_pods = kubernetes.place(recipe)
+    return in_pods if target else replace(in_pods, files_dir=None)
 
 
 def default(site: Mapping[str, Any]) -> tuple[str, ...]:
@@ -40,7 +44,8 @@ def default(site: Mapping[str, Any]) -> tuple[str, ...]:
 
 def named(recipe: Recipe) -> tuple[str, ...]:
     """The targets that the recipe has a section for."""
-    cluster = default(recipe.openshift) if "openshift" in recipe.settings else ()
+    site: Openshift | None = recipe.settings.get("openshift")
+    cluster = default(site) if site is not None else ()
     return (*cluster, *(("nodes",) if "nodes" in recipe.settings else ()))
 
 
@@ -52,15 +57,17 @@ def render(plan: Plan, targets: tuple[str, ...] = ()) -> list[Artifact]:
     """
     if targets == ("nodes",):
         return nodes.render(plan)
-    wanted = targets or default(plan.site)
-    return [file for stage in plan.stages for file in _stage(plan.only(stage), stage, wanted)]
+    targets = targets or default(plan.site)
+    return [file for stage in plan.stages for file in _stage(plan.only(stage), stage, targets)]
 
 
 def _stage(plan: Plan, stage: Stage, targets: tuple[str, ...]) -> list[Artifact]:
     artifacts = {file.path: file for file in stage.files}
-    for target in targets:
+    for target in targets if stage.trains else ():
         # Of two targets the first one decides what `oc apply -k` takes: a recipe must not run twice at once.
         new = {artifact.path: artifact for artifact in TARGETS[target](plan)}
         artifacts |= {path: artifact for path, artifact in new.items() if path not in artifacts}
+    if not stage.trains:
+        artifacts |= {artifact.path: artifact for artifact in preparing.render(plan, stage)}
     below = f"{stage.folder}/" if stage.folder else ""
     return [Artifact(f"{below}{file.path}", file.text) for file in artifacts.values()]

@@ -18,7 +18,7 @@ def job(
         "metadata": {
             "name": name,
             "namespace": plan.site["namespace"],
-            "labels": kubernetes.labels(plan, stage) | {"recipe-runner/part": part} | kubernetes.queue(plan),
+            "labels": kubernetes.pod_labels(plan, stage) | {"recipe-runner/part": part} | kubernetes.queue(plan),
             "annotations": annotations,
         },
         "spec": spec,
@@ -34,9 +34,9 @@ def pod(
     machines: Machines | None = None,
 ) -> dict[str, Any]:
     """The template of a pod with one container that runs once. machines: with the GPU that it needs; None for any."""
-    clone = code.init_containers(plan, kubernetes.image(plan), podspec.listed(podspec.CACHES))
+    clone = code.init_containers(plan, kubernetes.pulled(plan), podspec.listed(podspec.CACHES))
     return {
-        "metadata": {"labels": kubernetes.labels(plan, stage) | {"recipe-runner/part": part}},
+        "metadata": {"labels": kubernetes.pod_labels(plan, stage) | {"recipe-runner/part": part}},
         "spec": {
             **podspec.identity(plan),
             "restartPolicy": "Never",

@@ -34,10 +34,10 @@ echo "cloned $1 at $2"
 """
 
 
-def init_containers(plan: Plan, image: str, env: list[dict[str, str]]) -> list[dict[str, Any]]:
+def init_containers(plan: Plan, image: dict[str, str], env: list[dict[str, str]]) -> list[dict[str, Any]]:
     """The container that clones the plan's code before the pod's own starts; empty where the code is in the image.
 
-    It uses the pod's own image, which therefore needs git, so that no second image has to be brought to the cluster.
+    image: as the pod's own container names it. It needs git, so that no second image has to be brought to the cluster.
     """
     if plan.code_from_git is None:
         return []
@@ -46,7 +46,7 @@ def init_containers(plan: Plan, image: str, env: list[dict[str, str]]) -> list[d
     return [
         {
             "name": CONTAINER,
-            "image": image,
+            **image,
             "command": [
                 "/bin/sh",
                 "-c",

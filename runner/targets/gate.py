@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
-from runner import plan_file
+from runner.files import Artifact
 from runner.names import content_hash
-from runner.plan import Artifact, Machines, Plan, Stage
+from runner.plan import PLAN_FILE, Plan, Stage
 from runner.targets import batch, code, kubernetes, podspec
 from runner.text import yaml_text
 
@@ -19,11 +19,11 @@ def render(plan: Plan, stage: Stage) -> list[Artifact]:
     """The Job beside the stage's own; no part of `kustomization.yaml`, because it comes after. Empty where no gate stands."""
     if not stage.gates:
         return []
-    wanted = "; ".join(map(str, stage.gates))
+    conditions = "; ".join(map(str, stage.gates))
     # Not `apply`: a Job that is there already cannot be changed, and measures nothing a second time.
     comment = (
         f"# Once the job beside it is done: oc replace --force -f {FILE}. Nothing after `{stage.name}` starts before\n"
-        f"# {wanted}\n"
+        f"# {conditions}\n"
     )
     return [Artifact(FILE, comment + yaml_text(job(plan, stage)))]
 
@@ -34,18 +34,12 @@ def job_name(plan: Plan) -> str:
 
 def key(stage: Stage) -> str:
     """A hash of all that a verdict depends on: the stage's results, its gates, and how they are measured."""
-    return content_hash([stage.keys.get("", ""), [str(gate) for gate in stage.gates], dict(stage.evaluation)])
-
-
-def machine(machines: Machines) -> Machines:
-    """One GPU, where the stage has any, and the share of its machine that goes with it: one process measures."""
-    shares = max(1, machines.gpus_per_node)
-    return Machines(
-        nodes=1,
-        gpus_per_node=min(1, machines.gpus_per_node),
-        gpu=machines.gpu,
-        memory_gib=max(1, machines.memory_gib // shares),
-        cpus=max(1, machines.cpus // shares),
+    return content_hash(
+        [
+            stage.keys.get("", ""),
+            [str(gate) for gate in stage.gates],
+            asdict(stage.evaluation) if stage.evaluation else None,
+        ]
     )
 
 
@@ -56,20 +50,20 @@ def job(plan: Plan, stage: Stage) -> dict[str, Any]:
         "activeDeadlineSeconds": round(plan.site["deadline_hours"] * 3600),
         "template": _template(plan, stage),
     }
-    annotations = kubernetes.annotations(spec, plan, stage) | {kubernetes.KEY: key(stage)}
+    annotations = kubernetes.origin(spec, plan, stage) | {kubernetes.KEY: key(stage)}
     return batch.job(plan, stage, job_name(plan), PART, spec, annotations)
 
 
 def _template(plan: Plan, stage: Stage) -> dict[str, Any]:
-    machines = machine(stage.machines)
+    machines = stage.machines.one_gpu
     measured = replace(stage, machines=machines, shm_gib=min(stage.shm_gib, max(1, machines.memory_gib // 4)))
     plain = podspec.writable(plan) | {"AXOLOTL_DO_NOT_TRACK": "1", "TOKENIZERS_PARALLELISM": "false"}
     container = {
         "name": PART,
-        "image": kubernetes.image(plan),
-        "command": ["python", "-m", "runner.execute.step", "gate", f"{plan.place.config_dir}/{plan_file.FILE}"],
+        **kubernetes.pulled(plan),
+        "command": ["python", "-m", "runner.entrypoints.stage", "gate", f"{plan.place.config_dir}/{PLAN_FILE}"],
         "env": podspec.variables(plan, plain | code.environment(plan)),
-        "resources": _as_text(podspec.resources(plan, measured)),
+        "resources": podspec.as_text(podspec.resources(plan, measured)),
         # A pod that could not even say why leaves the end of its log.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": podspec.container_security(),
@@ -77,8 +71,3 @@ def _template(plan: Plan, stage: Stage) -> dict[str, Any]:
     }
     volumes = podspec.volumes(plan, measured, kubernetes.config_map_name(plan, stage))
     return batch.pod(plan, stage, PART, container, volumes, machines)
-
-
-def _as_text(resources: dict[str, Any]) -> dict[str, Any]:
-    """Amounts as text: servers whose schema has them so (tried with Kubernetes 1.20) refuse a number in a Job."""
-    return {part: {name: str(amount) for name, amount in found.items()} for part, found in resources.items()}

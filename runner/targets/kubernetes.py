@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from runner import __version__
+from runner.files import Artifact
 from runner.names import content_hash, label
-from runner.plan import Artifact, Place, Plan, Stage
+from runner.plan import Place, Plan, Stage
 from runner.problem import Stop
 from runner.recipe.units import gib
 from runner.targets import code
@@ -15,8 +16,10 @@ from runner.text import yaml_text
 CONFIG_DIR = "/etc/recipe-runner"
 # Data files of recipes: where the image has them (container/Containerfile), and where a clone of this project has.
 IMAGE_FILES, CLONED_FILES = "/opt/recipe-runner/recipes/data", f"{code.FOLDER}/recipes/data"
-# Of a stage of several: what its result depends on, however the rest of the recipe changes.
+# What the result of a stage depends on, however the rest of the recipe changes.
 KEY = "recipe-runner/key"
+# The image that pods start from: a label in short, an annotation in full.
+IMAGE = "recipe-runner/image"
 CLAIMS_FILE = "claims.yaml"
 # The mode of a claim that several machines may write at a time.
 SHARED = "ReadWriteMany"
@@ -46,7 +49,7 @@ def place(recipe: Any) -> Place:
         prepared=prepared,
         model_dir=_model_dir(recipe, first_mount) if prepared else None,
         files_dir=CLONED_FILES if recipe.code_from_git else IMAGE_FILES,
-        run_key=recipe.fingerprint,
+        on_cluster=True,
     )
 
 
@@ -71,8 +74,8 @@ def job(api_version: str, kind: str, spec: dict[str, Any], plan: Plan, stage: St
         "metadata": {
             "name": job_name(plan),
             "namespace": plan.site["namespace"],
-            "labels": labels(plan, stage) | queue(plan),
-            "annotations": annotations(spec, plan, stage) | foreseen(stage),
+            "labels": pod_labels(plan, stage) | queue(plan),
+            "annotations": origin(spec, plan, stage) | foreseen(stage),
         },
         "spec": spec,
     }
@@ -83,13 +86,14 @@ def queue(plan: Plan) -> dict[str, str]:
     return {"kueue.x-k8s.io/queue-name": plan.site["queue"]} if plan.site.get("queue") else {}
 
 
-def annotations(spec: dict[str, Any], plan: Plan, stage: Stage) -> dict[str, str]:
+def origin(spec: dict[str, Any], plan: Plan, stage: Stage) -> dict[str, str]:
     """Annotations of a job: what it was made from, and a hash of all that it says, which tells a changed recipe."""
     return {
         "recipe-runner/recipe": plan.name,
         "recipe-runner/stage": stage.name,
         "recipe-runner/content": content_hash([spec, plan.fingerprint]),
         "recipe-runner/run-dir": plan.place.run_dir,
+        IMAGE: image(plan),
         **({KEY: stage.keys[""]} if stage.keys else {}),
     }
 
@@ -114,12 +118,25 @@ def image(plan: Plan) -> str:
     return plan.site.get("image") or f"{IMAGE_REGISTRY}/{plan.site['namespace']}/recipe-runner:{__version__}"
 
 
+def movable(plan: Plan) -> bool:
+    """Whether the image may be built anew under the same name: a digest (`NAME@sha256:…`) names one image for ever, a tag
+    whichever was built last."""
+    return "@" not in image(plan)
+
+
+def pulled(plan: Plan) -> dict[str, str]:
+    """A container's image, and when its machine fetches it. By default that is once a tag, and a machine that has an
+    older build goes on with it; asked always, it fetches only the layers that it has not got."""
+    return {"image": image(plan), **({"imagePullPolicy": "Always"} if movable(plan) else {})}
+
+
 def header(plan: Plan, stage: Stage) -> str:
     """The first lines of a job's file, for people."""
     machines, site = stage.machines, plan.site
+    gpus = f"{machines.nodes} × {machines.gpus_per_node} {machines.gpu}" if machines.gpus_per_node else "no GPU"
     lines = [
-        f"# Made by recipe-runner from the recipe `{plan.name}` ({plan.fingerprint}): {machines.nodes} × "
-        f"{machines.gpus_per_node} {machines.gpu}. Change the recipe and render again."
+        f"# Made by recipe-runner from the recipe `{plan.name}` ({plan.fingerprint}): {gpus}. Change the recipe and render "
+        "again."
     ]
     mlflow = stage.config.get("use_mlflow") or "MLFLOW_EXPERIMENT_NAME" in stage.env
     secrets = (
@@ -147,6 +164,13 @@ def labels(plan: Plan, stage: Stage) -> dict[str, str]:
         "recipe-runner/stage": label(stage.name),
         "recipe-runner/fingerprint": plan.fingerprint,
     }
+
+
+def pod_labels(plan: Plan, stage: Stage) -> dict[str, str]:
+    """Labels of jobs and pods: those of everything, and the image, by its name and tag or the beginning of its digest.
+    The whole reference is the job's annotation of that name."""
+    name, _, digest = image(plan).rpartition("/")[2].partition("@")
+    return labels(plan, stage) | {IMAGE: label(f"{name}-{digest[:19]}" if digest else name)}
 
 
 def config_map_name(plan: Plan, stage: Stage) -> str:

@@ -29,20 +29,20 @@ def pod_template(plan: Plan, stage: Stage, container: str, ports: list[dict[str,
     """The pod of every machine of a stage, master or worker."""
     site = plan.site
     return {
-        "metadata": {"labels": kubernetes.labels(plan, stage), "annotations": kubernetes.scraped(plan)},
+        "metadata": {"labels": kubernetes.pod_labels(plan, stage), "annotations": kubernetes.scraped(plan)},
         "spec": {
             **identity(plan),
             "securityContext": pod_security(),
             **where(stage.machines),
             **(
                 {"initContainers": init}
-                if (init := code.init_containers(plan, kubernetes.image(plan), listed(CACHES)))
+                if (init := code.init_containers(plan, kubernetes.pulled(plan), listed(CACHES)))
                 else {}
             ),
             "containers": [
                 {
                     "name": container,
-                    "image": kubernetes.image(plan),
+                    **kubernetes.pulled(plan),
                     "command": list(stage.command),
                     "env": variables(plan, environment(plan, stage)),
                     "ports": [*ports, {"name": "metrics", "containerPort": site["metrics_port"]}],
@@ -82,8 +82,7 @@ def container_security() -> dict[str, Any]:
 
 
 def resources(plan: Plan, stage: Stage) -> dict[str, Any]:
-    """What a machine is promised, and the most it may take. GPUs and network devices are never shared, so both are
-    equal there."""
+    """Requests and limits of a machine. GPUs and network devices are never shared, so both are equal there."""
     machines = stage.machines
     gpus = {"nvidia.com/gpu": machines.gpus_per_node} if machines.gpus_per_node else {}
     devices = gpus | network.resources(plan, stage)
@@ -95,6 +94,11 @@ def resources(plan: Plan, stage: Stage) -> dict[str, Any]:
         }
         | devices,
     }
+
+
+def as_text(resources: dict[str, Any]) -> dict[str, Any]:
+    """Amounts as text: servers whose schema has them so (tried with Kubernetes 1.20) refuse a number in a Job."""
+    return {part: {name: str(amount) for name, amount in amounts.items()} for part, amounts in resources.items()}
 
 
 def mounts(plan: Plan) -> list[dict[str, Any]]:
@@ -124,16 +128,16 @@ def volumes(plan: Plan, stage: Stage, config: str) -> list[dict[str, Any]]:
 
 def variables(plan: Plan, plain: dict[str, str]) -> list[dict[str, Any]]:
     """Environment variables as a container lists them; tokens by reference, never by value."""
-    found = listed(plain)
+    entries = listed(plain)
     if secret := plan.site.get("hub_token_secret"):
-        found.append({"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": secret, "key": "token"}}})
+        entries.append({"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": secret, "key": "token"}}})
     if secret := plan.site.get("tracking_secret"):
         # A Secret holds those of one tool; the others are not there.
-        found += [
+        entries += [
             {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": name, "optional": True}}}
             for name in TRACKING
         ]
-    return found
+    return entries
 
 
 def listed(plain: dict[str, str]) -> list[dict[str, Any]]:
@@ -143,7 +147,7 @@ def listed(plain: dict[str, str]) -> list[dict[str, Any]]:
 def environment(plan: Plan, stage: Stage) -> dict[str, str]:
     """The stage's environment and the writable folders. What the operator sets (ranks, addresses) stays out."""
     # What prepares data itself must reach the hub.
-    offline = {"HF_HUB_OFFLINE": "1"} if plan.place.prepared and stage.engine != "runner" else {}
+    offline = {"HF_HUB_OFFLINE": "1"} if plan.place.prepared and stage.trains else {}
     metrics = {"RECIPE_METRICS_PORT": str(plan.site["metrics_port"])}
     around = offline | network.environment(plan, stage) | metrics | code.environment(plan)
     return writable(plan) | around | dict(stage.env)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from runner.plan import Artifact, Plan, Stage
-from runner.targets import gate, kubernetes, podspec, preparing
+from runner.files import Artifact
+from runner.plan import Plan, Stage
+from runner.targets import gate, kubernetes, podspec
 from runner.text import yaml_text
 
 # The operator takes the master's port from the container port of this name, and looks for a container of that one.
@@ -19,7 +20,7 @@ def render(plan: Plan) -> list[Artifact]:
     files = [kubernetes.claims(plan), kubernetes.config_map(plan, stage), _job_file(plan, stage)]
     files = [file for file in files if file.text]
     listing = kubernetes.kustomization([file.path for file in files], kubernetes.sends(plan))
-    return [*files, listing, *preparing.render(plan, stage), *gate.render(plan, stage)]
+    return [*files, listing, *gate.render(plan, stage)]
 
 
 def _job_file(plan: Plan, stage: Stage) -> Artifact:

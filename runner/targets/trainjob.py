@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from runner.plan import Artifact, Plan, Stage
+from runner.files import Artifact
+from runner.plan import Plan, Stage
 from runner.problem import Stop
-from runner.targets import code, gate, kubernetes, podspec, preparing
+from runner.targets import code, gate, kubernetes, podspec
 from runner.text import yaml_text
 
 # The runtime's job and its container, and the runtime that comes with OpenShift AI.
@@ -33,7 +34,7 @@ def render(plan: Plan) -> list[Artifact]:
     files = [kubernetes.claims(plan), kubernetes.config_map(plan, stage), _job_file(plan, stage)]
     files = [file for file in files if file.text]
     listing = kubernetes.kustomization([file.path for file in files], kubernetes.sends(plan))
-    return [*files, listing, *preparing.render(plan, stage), *gate.render(plan, stage)]
+    return [*files, listing, *gate.render(plan, stage)]
 
 
 def _job_file(plan: Plan, stage: Stage) -> Artifact:
@@ -46,7 +47,13 @@ def _unsaid(plan: Plan) -> str:
     settings = ["restart_policy", "clean_pod_policy", "backoff_limit"]
     if not patched(plan.site):
         settings.append("deadline_hours")
-    return f"# A TrainJob has no place for {', '.join(settings)}; the runtime `{RUNTIME}` decides them.\n"
+    said = f"# A TrainJob has no place for {', '.join(settings)}; the runtime `{RUNTIME}` decides them.\n"
+    if kubernetes.movable(plan):
+        said += (
+            "# Nor for when the image is fetched: a machine that has an older build of this tag may go on with it. Write the\n"
+            "# image by its digest (NAME@sha256:…) under `openshift.image`, and no other one is taken.\n"
+        )
+    return said
 
 
 def patched(site: Mapping[str, Any]) -> bool:
@@ -98,7 +105,7 @@ def _pod(plan: Plan, stage: Stage) -> dict[str, Any]:
     the same values when it admits the pod."""
     account = plan.site.get("service_account")
     return {
-        "metadata": {"labels": kubernetes.labels(plan, stage), "annotations": kubernetes.scraped(plan)},
+        "metadata": {"labels": kubernetes.pod_labels(plan, stage), "annotations": kubernetes.scraped(plan)},
         "spec": {
             **({"serviceAccountName": account} if account else {}),
             **podspec.where(stage.machines),
@@ -110,8 +117,7 @@ def _pod(plan: Plan, stage: Stage) -> dict[str, Any]:
 
 def _mounts(plan: Plan) -> list[dict[str, Any]]:
     """A TrainJob takes no init container, so the trainer itself clones its code and must write there."""
-    found = podspec.mounts(plan)
     return [
         {key: value for key, value in mount.items() if mount["mountPath"] != code.MOUNT or key != "readOnly"}
-        for mount in found
+        for mount in podspec.mounts(plan)
     ]

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from runner.training.run_files import BEST_MODEL
+
 
 @dataclass(frozen=True)
 class Chat:
@@ -72,7 +74,7 @@ def messages(system_prompt: str | None, question: str, answer: str | None = None
 
 def chats(run_dir: Path, demo: dict[str, Any]) -> tuple[Chat, Chat]:
     """The original and the tuned model of a run. Both use the tuned model's tokenizer, which carries the template."""
-    best = str(run_dir / "best_model")
+    best = str(run_dir / BEST_MODEL)
     shared = {
         "tokenizer": best,
         "system_prompt": demo["system_prompt"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from torch.utils.data import Dataset
@@ -86,7 +87,7 @@ class EndOfLength(TrainerCallback):
     def __init__(self, settings: BlocksSettings) -> None:
         self.settings = settings
 
-    def on_step_end(self, args, state, control, **kwargs):
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         if state.global_step >= self.settings.last_step:
             control.should_log = control.should_evaluate = control.should_save = True
             control.should_training_stop = True

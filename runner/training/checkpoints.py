@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 from transformers import TrainerCallback
 
@@ -17,7 +18,7 @@ COMPLETE_FILE = "complete.json"
 class MarkComplete(TrainerCallback):
     """Marks each checkpoint once all of it is on disk; without the mark it counts as broken."""
 
-    def on_save(self, args, state, control, **kwargs):
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         if state.is_world_process_zero and folder.is_dir():
             write_json(folder / COMPLETE_FILE, {"step": state.global_step, "tokens": int(state.num_input_tokens_seen)})
@@ -32,11 +33,12 @@ def step_of(checkpoint: Path) -> int | None:
 
 def last_good(folder: Path, since: int = 0) -> Path | None:
     """The latest complete checkpoint in `folder`; since: of those completed after that time, in nanoseconds."""
-    steps = {path: step_of(path) for path in folder.glob("checkpoint-*")}
     whole = [
-        path for path, step in steps.items() if step is not None and (path / COMPLETE_FILE).stat().st_mtime_ns > since
+        (step, path)
+        for path in folder.glob("checkpoint-*")
+        if (step := step_of(path)) is not None and (path / COMPLETE_FILE).stat().st_mtime_ns > since
     ]
-    return max(whole, key=lambda path: steps[path]) if whole else None
+    return max(whole)[1] if whole else None
 
 
 def drop_broken(folder: Path) -> None:

@@ -8,12 +8,13 @@ from pathlib import Path
 from runner.files import read_json, write_json, write_text
 from runner.quiet import hush
 from runner.training.answers import answers, chats
+from runner.training.run_files import ANSWERS, DEMO, DEMO_OUTPUTS
 
 
 def main(run_dir: Path) -> None:
     """Writes `demo_outputs/answers.json` and, for people, `demo_outputs/answers.md`."""
     hush()
-    demo = read_json(run_dir / "demo.json")
+    demo = read_json(run_dir / DEMO)
     before, after = (list(answers(chat, demo["questions"])) for chat in chats(run_dir, demo))
     categories = demo.get("categories") or {}
     rows = [
@@ -21,7 +22,7 @@ def main(run_dir: Path) -> None:
         | {"question": question, "before": old, "after": new}
         for question, old, new in zip(demo["questions"], before, after, strict=True)
     ]
-    write_json(run_dir / "demo_outputs" / "answers.json", rows)
+    write_json(run_dir / ANSWERS, rows)
     text = [f"# Before and after: {demo['base_model']}", ""]
     last = None
     for row in rows:
@@ -40,7 +41,7 @@ def main(run_dir: Path) -> None:
             row["after"],
             "",
         ]
-    write_text(run_dir / "demo_outputs" / "answers.md", "\n".join(text))
+    write_text(run_dir / DEMO_OUTPUTS / "answers.md", "\n".join(text))
 
 
 if __name__ == "__main__":

@@ -12,9 +12,8 @@ from transformers import TrainerCallback
 
 from runner.files import write_json
 from runner.training import progress_lines
+from runner.training.run_files import HISTORY
 from runner.training.settings import RunSettings
-
-HISTORY_FILE = "training_history.json"
 
 # What DPO measures on held-out pairs: how often, and by how much, the better answer is preferred.
 PREFERENCES = {"preference_accuracy": "eval_rewards/accuracies", "preference_margin": "eval_rewards/margins"}
@@ -27,16 +26,16 @@ class History(TrainerCallback):
 
     def __init__(self, settings: RunSettings) -> None:
         self.settings = settings
-        self.file = Path(settings.run_dir) / HISTORY_FILE
+        self.file = Path(settings.run_dir) / HISTORY
         self.steps: list[dict[str, Any]] = []
         self.epochs: list[dict[str, Any]] = []
-        self.parameters: dict[str, int] = {}
+        self.parameters: dict[str, Any] = {}
         self.started = self.last_time = time.monotonic()
         self.last_step = self.last_tokens = 0
         self.final: dict[str, Any] = {}
         self.preferences: dict[str, float] = {}
 
-    def on_train_begin(self, args, state, control, model=None, **kwargs):
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         self.parameters = count_parameters(model)
         self.started = self.last_time = time.monotonic()
         self.last_step, self.last_tokens = state.global_step, state.num_input_tokens_seen
@@ -50,7 +49,7 @@ class History(TrainerCallback):
         self.steps = [entry for entry in before["steps"] if entry["step"] <= step]
         self.epochs = [entry for entry in before["epochs"] if entry["step"] <= step]
 
-    def on_log(self, args, state, control, logs=None, **kwargs):
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         # DPO's measures are logged, and are not among the metrics that an evaluation hands on.
         self.preferences = {
             name: logs[key] for name, key in PREFERENCES.items() if key in (logs or {})
@@ -78,7 +77,7 @@ class History(TrainerCallback):
         self._write(state)
         self._say(state, event="step", steps=state.max_steps, **entry)
 
-    def on_evaluate(self, args, state, control, metrics=None, **kwargs):
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
         since = self.epochs[-1]["step"] if self.epochs else -1
         losses = [entry["loss"] for entry in self.steps if since < entry["step"] <= state.global_step]
         entry = {
@@ -97,7 +96,7 @@ class History(TrainerCallback):
         self._write(state)
         self._say(state, event="evaluation", **entry)
 
-    def on_train_end(self, args, state, control, **kwargs):
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.final = {
             "global_step": state.global_step,
             "epoch": round(state.epoch or 0, 4),
@@ -105,17 +104,17 @@ class History(TrainerCallback):
             "tokens": int(state.num_input_tokens_seen),
         }
 
-    def _write(self, state) -> None:
+    def _write(self, state: Any) -> None:
         if state.is_world_process_zero:
             write_json(self.file, {"steps": self.steps, "epochs": self.epochs})
 
     @staticmethod
-    def _say(state, **facts: Any) -> None:
+    def _say(state: Any, **facts: Any) -> None:
         if state.is_world_process_zero:
             print(progress_lines.write(facts), flush=True)
 
 
-def count_parameters(model) -> dict[str, int]:
+def count_parameters(model: Any) -> dict[str, int]:
     """Trainable and total parameters; a tied weight counts once, a ZeRO-3 or FSDP shard for its whole, and a weight in
     4 bits for what it stands for."""
     total = trainable = 0

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
 from pathlib import Path
 from typing import Any
 
-from runner.files import read_json
+from runner.files import read_json, replacing_folder
 from runner.quiet import hush
 
 PRECISIONS = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "auto": "auto"}
@@ -55,14 +53,11 @@ def merge(adapter: Path, out: Path, precision: str = "auto", trust_remote_code: 
         merged = PeftModel.from_pretrained(model, str(adapter)).merge_and_unload()
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise CannotLoad(str(error)) from error
-    fresh = out.with_name(f".{out.name}.{os.getpid()}.partial")
-    shutil.rmtree(fresh, ignore_errors=True)
-    merged.save_pretrained(str(fresh))
     # The adapter's tokenizer carries the chat template of its training.
     known, options = (adapter, {}) if (adapter / "tokenizer_config.json").is_file() else (base, options)
-    AutoTokenizer.from_pretrained(str(known), **trust, **options).save_pretrained(str(fresh))
-    shutil.rmtree(out, ignore_errors=True)
-    fresh.rename(out)
+    with replacing_folder(out) as partial:
+        merged.save_pretrained(str(partial))
+        AutoTokenizer.from_pretrained(str(known), **trust, **options).save_pretrained(str(partial))
     return out
 
 

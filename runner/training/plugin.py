@@ -11,12 +11,12 @@ from axolotl.common.datasets import TrainDatasetMeta
 from axolotl.integrations.base import BasePlugin
 from axolotl.utils.dict import DictDefault
 
-from runner.training import blocks, leash, metrics, results, resume
+from runner.training import blocks, metrics, parent_watch, results, resume
 from runner.training.blocks import EndOfLength
 from runner.training.checkpoints import MarkComplete
 from runner.training.history import History
 from runner.training.settings import RunSettings
-from runner.training.timelimit import time_limits
+from runner.training.time_limit import time_limits
 from runner.training.watchdog import Watchdog
 
 
@@ -25,8 +25,8 @@ class RecipePlugin(BasePlugin):
 
     def __init__(self) -> None:
         super().__init__()
-        leash.hold()
-        self.history: History | None = None
+        parent_watch.start()
+        self.history: History  # there once the trainer is
         self.state: dict[str, Any] = {}
 
     def get_input_args(self) -> str:
@@ -90,6 +90,7 @@ class RecipePlugin(BasePlugin):
 
 
 def run_settings(cfg: DictDefault) -> RunSettings:
-    return RunSettings.model_validate(
+    settings: RunSettings = RunSettings.model_validate(
         cfg.recipe_runner.to_dict() if hasattr(cfg.recipe_runner, "to_dict") else cfg.recipe_runner
     )
+    return settings

@@ -6,16 +6,19 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from runner.files import read_json, write_json
-from runner.training import spent
-from runner.training.history import History
-from runner.training.settings import RunSettings
+from runner.files import read_json, replacing_folder, write_json
+from runner.training import run_files
+from runner.training.summary import Summary
 from runner.training.versions import versions
 
-SUMMARY_FILE = "training_summary.json"
+if TYPE_CHECKING:
+    # They bring torch, and whoever only looks for a summary would wait for it.
+    from runner.training.history import History
+    from runner.training.settings import RunSettings
 
 # A child that must not believe that it is one of the training processes.
 _LAUNCHER_NAMES = (
@@ -33,61 +36,63 @@ _LAUNCHER_PREFIXES = ("PET_", "TORCHELASTIC_", "ACCELERATE_")
 def keep_best(checkpoints: Path, folder: Path) -> Path:
     """Moves the final weights, which are the best ones, from among the checkpoints into `folder`, and what belongs to
     them: a whole model, or an adapter."""
-    fresh = folder.with_name(f".{folder.name}.partial")
-    shutil.rmtree(fresh, ignore_errors=True)
-    fresh.mkdir(parents=True)
-    for entry in sorted(checkpoints.iterdir()):
-        if entry.is_file() and entry.suffix in {".json", ".safetensors", ".jinja", ".model", ".txt", ".bin"}:
-            shutil.move(entry, fresh / entry.name)
-    shutil.rmtree(folder, ignore_errors=True)
-    fresh.rename(folder)
+    with replacing_folder(folder) as partial:
+        for entry in sorted(checkpoints.iterdir()):
+            if entry.is_file() and entry.suffix in {".json", ".safetensors", ".jinja", ".model", ".txt", ".bin"}:
+                shutil.move(entry, partial / entry.name)
     return folder
 
 
 def keep_adapter(run_dir: Path, config: dict[str, Any]) -> None:
     """The best adapter in `lora_adapter/`, and the model that it makes of its base in `best_model/`."""
-    adapter = keep_best(Path(config["output_dir"]), run_dir / "lora_adapter")
+    adapter = keep_best(Path(config["output_dir"]), run_dir / run_files.ADAPTER)
     facts = read_json(adapter / "adapter_config.json")
     # Whoever merges or serves it later must find the same base model again.
     facts |= {"base_model_name_or_path": config["base_model"], "revision": config.get("revision_of_model")}
     write_json(adapter / "adapter_config.json", facts)
-    precision = "bf16" if config.get("bf16") else "fp16" if config.get("fp16") else "fp32"
     trust = ["--trust-remote-code"] if config.get("trust_remote_code") else []
-    _alone("runner.training.merging", str(adapter), str(run_dir / "best_model"), precision, *trust)
+    _alone("runner.training.merging", str(adapter), str(run_dir / run_files.BEST_MODEL), precision_of(config), *trust)
+
+
+def precision_of(config: Mapping[str, Any]) -> str:
+    """What an Axolotl config trains in: bf16, fp16 or fp32."""
+    return "bf16" if config.get("bf16") else "fp16" if config.get("fp16") else "fp32"
 
 
 def summary(
     settings: RunSettings, history: History, state: Any, config: dict[str, Any], engine: str = "axolotl"
-) -> dict[str, Any]:
-    """What `training_summary.json` says; losses are cross-entropy in nats a token or an image, times in seconds."""
+) -> Summary:
+    """What a run says of itself in the end."""
     losses = [entry["validation_loss"] for entry in history.epochs if entry["validation_loss"] is not None]
-    return {
-        "name": settings.name,
-        "fingerprint": settings.fingerprint,
-        "recipe": read_json(Path(settings.recipe_file)),
-        "engine": engine,
-        "base_model": config.get("base_model"),
-        "adapter": _adapter(config),
-        "world_size": settings.world_size,
-        "backend": settings.backend if settings.world_size > 1 else None,
-        "effective_batch_size": settings.effective_batch_size,
-        "base_learning_rate": settings.base_learning_rate,
-        "learning_rate": settings.learning_rate,
+    preferred = [entry["preference_accuracy"] for entry in history.epochs if "preference_accuracy" in entry]
+    return Summary(
+        name=settings.name,
+        fingerprint=settings.fingerprint,
+        recipe=read_json(Path(settings.recipe_file)),
+        engine=engine,
+        base_model=config.get("base_model"),
+        adapter=_adapter(config),
+        world_size=settings.world_size,
+        backend=settings.backend if settings.world_size > 1 else None,
+        effective_batch_size=settings.effective_batch_size,
+        base_learning_rate=settings.base_learning_rate,
+        learning_rate=settings.learning_rate,
         **history.parameters,
-        "steps": state["global_step"],
-        "epochs": state["epoch"],
-        "tokens": state["tokens"],
-        "training_seconds": state["seconds"],
+        steps=state["global_step"],
+        epochs=state["epoch"],
+        tokens=state["tokens"],
+        training_seconds=state["seconds"],
         # A note that an earlier part of the run has left says nothing where there is no limit any more.
-        "time_limit": read_json(Path(settings.run_dir) / spent.FILE) if settings.time_limit_seconds else None,
-        "first_validation_loss": losses[0] if losses else None,
-        "best_validation_loss": min(losses) if losses else None,
-        "last_validation_loss": losses[-1] if losses else None,
-        **_preferences(history),
-        "last_training_loss": history.steps[-1]["loss"] if history.steps else None,
-        "best_checkpoint": Path(state["best_checkpoint"]).name if state["best_checkpoint"] else None,
-        "versions": versions(),
-    }
+        time_limit=read_json(Path(settings.run_dir) / run_files.TIME_LIMIT) if settings.time_limit_seconds else None,
+        first_validation_loss=losses[0] if losses else None,
+        best_validation_loss=min(losses) if losses else None,
+        last_validation_loss=losses[-1] if losses else None,
+        first_preference_accuracy=preferred[0] if preferred else None,
+        last_preference_accuracy=preferred[-1] if preferred else None,
+        last_training_loss=history.steps[-1]["loss"] if history.steps else None,
+        best_checkpoint=Path(state["best_checkpoint"]).name if state["best_checkpoint"] else None,
+        versions=versions(),
+    )
 
 
 def _adapter(config: dict[str, Any]) -> dict[str, Any] | None:
@@ -101,12 +106,6 @@ def _adapter(config: dict[str, Any]) -> dict[str, Any] | None:
         "dropout": config["lora_dropout"],
         "layers": list(config["lora_target_modules"]),
     }
-
-
-def _preferences(history: History) -> dict[str, float]:
-    """How often DPO's model prefers the better answer, on held-out pairs, at the first and the last evaluation."""
-    found = [entry["preference_accuracy"] for entry in history.epochs if "preference_accuracy" in entry]
-    return {"first_preference_accuracy": found[0], "last_preference_accuracy": found[-1]} if found else {}
 
 
 def answer_demo(settings: RunSettings) -> None:
@@ -127,9 +126,9 @@ def _alone(module: str, *arguments: str) -> None:
 
 def keep_log_and_configs(run_dir: Path, checkpoints: Path, recipe_file: Path) -> None:
     """On a cluster nobody else collects them: the configs that ran, and Axolotl's own log as `train.log`."""
-    if not (run_dir / "train.log").exists() and (checkpoints / "debug.log").is_file():
-        shutil.copyfile(checkpoints / "debug.log", run_dir / "train.log")
-    configs = run_dir / "config"
+    if not (run_dir / run_files.LOG).exists() and (checkpoints / "debug.log").is_file():
+        shutil.copyfile(checkpoints / "debug.log", run_dir / run_files.LOG)
+    configs = run_dir / run_files.CONFIG
     if recipe_file.parent != configs and recipe_file.is_file():
         configs.mkdir(exist_ok=True)
         for file in recipe_file.parent.iterdir():
@@ -142,10 +141,10 @@ def finish(settings: RunSettings, history: History, state: dict[str, Any], confi
     if config.get("adapter"):
         keep_adapter(run_dir, config)
     else:
-        keep_best(Path(config["output_dir"]), run_dir / "best_model")
+        keep_best(Path(config["output_dir"]), run_dir / run_files.BEST_MODEL)
     keep_log_and_configs(run_dir, Path(config["output_dir"]), Path(settings.recipe_file))
     if settings.demo is not None:
-        write_json(run_dir / "demo.json", settings.demo.model_dump())
+        write_json(run_dir / run_files.DEMO, settings.demo.model_dump())
     answer_demo(settings)
     # Last, because its presence says that everything before it is there.
-    write_json(run_dir / SUMMARY_FILE, summary(settings, history, state, config))
+    summary(settings, history, state, config).write(run_dir)

@@ -4,16 +4,17 @@ the one that the recipe names."""
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from runner.files import read_json, write_json
 from runner.training import checkpoints
-from runner.training.settings import RunSettings
+from runner.training.run_files import RESUMED_FROM
+from runner.training.settings import BlocksSettings, RunSettings
 from runner.training.watchdog import Watchdog
 
 # In the run folder: the checkpoint that the recipe names, written when training first went back to it.
-NAMED_FILE = "resumed-from.json"
 
 
 def choose(cfg: Any, settings: RunSettings) -> None:
@@ -29,8 +30,8 @@ def choose(cfg: Any, settings: RunSettings) -> None:
     own = Path(cfg.output_dir)
     checkpoints.drop_broken(own)
     found = checkpoints.last_good(own)
-    if found is None and settings.blocks and settings.blocks.continue_from:
-        found = _end_of_the_one_before(settings)
+    if found is None and (blocks := settings.blocks) and blocks.continue_from:
+        found = _end_of_the_one_before(blocks, blocks.continue_from, Watchdog(settings).stop)
     if found is not None:
         cfg.resume_from_checkpoint = str(found)
 
@@ -41,7 +42,7 @@ def _named(named: Path, own: Path, settings: RunSettings) -> Path:
 
     All processes decide alike, whether or not the first has written its note: before training nothing is newer than it.
     """
-    note = Path(settings.run_dir) / NAMED_FILE
+    note = Path(settings.run_dir) / RESUMED_FROM
     if read_json(note) == {"checkpoint": str(named)}:
         if (found := checkpoints.last_good(own, since=note.stat().st_mtime_ns)) is not None:
             return found
@@ -52,13 +53,13 @@ def _named(named: Path, own: Path, settings: RunSettings) -> Path:
     return named
 
 
-def _end_of_the_one_before(settings: RunSettings) -> Path:
-    blocks, stop = settings.blocks, Watchdog(settings).stop
-    found = checkpoints.last_good(Path(blocks.continue_from))
+def _end_of_the_one_before(blocks: BlocksSettings, before: str, stop: Callable[[str], NoReturn]) -> Path:
+    """The checkpoint that the context length before, whose checkpoints lie in `before`, has ended with."""
+    found = checkpoints.last_good(Path(before))
     step = checkpoints.step_of(found) if found else None
-    if step != blocks.first_step:
+    if found is None or step != blocks.first_step:
         stop(
-            f"This context length goes on at step {blocks.first_step:,}, and `{blocks.continue_from}` "
+            f"This context length goes on at step {blocks.first_step:,}, and `{before}` "
             f"{f'ends at step {step:,}' if step else 'holds no complete checkpoint'}. Run the context length before it first."
         )
     if not checkpoints.has_optimizer(found):

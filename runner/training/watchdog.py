@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any, NoReturn
 
 import torch
 from accelerate import PartialState
 from accelerate.utils import DistributedType
 from transformers import TrainerCallback
 
+from runner.training.run_files import STOPPED
 from runner.training.settings import RunSettings
-
-STOPPED_FILE = "stopped.json"
 
 # A model that knows nothing starts at ln(vocabulary); half as much again means that its weights are broken.
 CEILING = 1.5
@@ -35,13 +35,15 @@ class Watchdog(TrainerCallback):
         self.vocabulary: int | None = None
         self.first_loss_seen = False
 
-    def on_train_begin(self, args, state, control, model=None, train_dataloader=None, **kwargs):
+    def on_train_begin(
+        self, args: Any, state: Any, control: Any, model: Any = None, train_dataloader: Any = None, **kwargs: Any
+    ) -> None:
         config = getattr(model, "config", None)
         self.vocabulary = getattr(config, "vocab_size", None)
         self._compare_processes()
         self._compare_share(args, train_dataloader)
 
-    def on_log(self, args, state, control, logs=None, **kwargs):
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         for name in ("loss", "eval_loss"):
             if name in (logs or {}):
                 self._judge(name, float(logs[name]), state.global_step)
@@ -60,7 +62,7 @@ class Watchdog(TrainerCallback):
             if self.settings.backend not in backend:
                 self.stop(f"The plan has the processes talk over {self.settings.backend}, and here it is {backend}.")
 
-    def _compare_share(self, args, dataloader) -> None:
+    def _compare_share(self, args: Any, dataloader: Any) -> None:
         """Each process must see its share of the rows and no more."""
         dataset = getattr(dataloader, "dataset", None)
         if dataset is None or not hasattr(dataset, "__len__") or getattr(args, "sample_packing", False):
@@ -77,7 +79,7 @@ class Watchdog(TrainerCallback):
         what = "validation loss" if name == "eval_loss" else "loss"
         if not math.isfinite(loss):
             self.stop(
-                f"The {what} at step {step} is {loss}: training has broken. Lower `learning_rate`, or use `precision: bf16`."
+                f"The {what} at step {step} is {loss}: training has broken. Lower `learning_rate`, or use `precision: bf16` (`fp32` on a GPU without bf16)."
             )
         if loss == 0 and not self.zero_loss_allowed:
             self.stop(
@@ -91,10 +93,10 @@ class Watchdog(TrainerCallback):
             )
         self.first_loss_seen = True
 
-    def stop(self, message: str) -> None:
+    def stop(self, message: str) -> NoReturn:
         """Ends training on every process; the first one leaves the reason for whoever started the run."""
         if PartialState().is_main_process:
             folder = Path(self.settings.run_dir)
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / STOPPED_FILE).write_text(json.dumps({"message": message}) + "\n", encoding="utf-8")
+            (folder / STOPPED).write_text(json.dumps({"message": message}) + "\n", encoding="utf-8")
         raise TrainingStopped(message)

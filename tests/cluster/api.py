@@ -57,6 +57,16 @@ ADDRESS = re.compile(
 )
 
 
+# What servers say of themselves with these statuses.
+BUSY = {
+    429: "Too many requests, please try again later.",
+    500: "etcdserver: request timed out",
+    502: "Bad Gateway",
+    503: "apiserver is shutting down",
+    504: "Timeout: request did not complete within the allotted duration",
+}
+
+
 class No(Exception):
     def __init__(self, status: int, message: str) -> None:
         self.status, self.message = status, message
@@ -66,7 +76,8 @@ class No(Exception):
 class Api:
     """namespaces: those that exist; version: of OpenShift AI; mounts: folders of this machine behind pods' mounts.
 
-    faults: requests that end without an answer before one is answered again; missing: plurals the server does not know;
+    faults: requests that end without an answer before one is answered again; busy: statuses that the next requests are
+    answered with, those of `busy_at` alone where it names a part of their path; missing: plurals the server does not know;
     quota, forbidden: texts with which pods, or everything, are refused; requests: what was asked, `VERB path`.
     """
 
@@ -80,6 +91,8 @@ class Api:
         self.processes: list[subprocess.Popen] = []
         self.uids = itertools.count()
         self.faults = 0
+        self.busy: list[int] = []
+        self.busy_at = ""
         self.cut_after: int | None = None
         self.missing: set[str] = set()
         self.forbidden = ""
@@ -363,6 +376,10 @@ def _handler(api: Api) -> type[BaseHTTPRequestHandler]:
                 self.connection.shutdown(socket.SHUT_RDWR)
                 return
             try:
+                own = self.headers.get("Authorization") == f"Bearer {TESTS}"
+                if api.busy and api.busy_at in parts.path and not own:
+                    status = api.busy.pop(0)
+                    raise No(status, BUSY[status])
                 if not self.headers.get("Authorization", "").startswith("Bearer "):
                     raise No(401, "Unauthorized")
                 match = ADDRESS.match(parts.path)
@@ -370,7 +387,7 @@ def _handler(api: Api) -> type[BaseHTTPRequestHandler]:
                     raise No(404, "404 page not found")
                 if (match["core"] or match["group"]) != KINDS[match["plural"]][0]:
                     raise No(404, "404 page not found")
-                if self.headers["Authorization"] != f"Bearer {TESTS}":
+                if not own:
                     self.permit(match)
                 self.answer(match, query, body)
             except No as no:

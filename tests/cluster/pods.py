@@ -1,8 +1,13 @@
 """A PyTorchJob's pods as processes of this machine: the manifest's own command and environment, the operator's beside
-them, mounts as folders, and the operator's restarts."""
+them, mounts as folders, and the operator's restarts.
+
+The GPUs that a pod has booked are pretended: its processes are shown as many, under names that no driver knows, so that
+all is reckoned on the CPU on every machine. Every Python in a pod notes which of them it sees.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -14,22 +19,27 @@ from typing import Any
 
 import psutil
 
-from runner.execute.launch import WITHOUT_GPU
+from runner.runs.launch import WITHOUT_GPU
 from tests.cluster.api import free_port
 from tests.conftest import ROOT
 
-# Pods are offline: what they need lies on the claim.
-ALONE = WITHOUT_GPU | {"HF_HUB_OFFLINE": "1"}
+SEES = "CUDA_VISIBLE_DEVICES"
+# Training on the CPU, and offline: what pods need lies on the claim. Which GPUs it sees is the pod's own business.
+ALONE = {name: value for name, value in WITHOUT_GPU.items() if name != SEES} | {"HF_HUB_OFFLINE": "1"}
+# First on a pod's search path; its `sitecustomize` notes every Python that starts, in a folder beside the pod's log.
+IN_PODS, PROCESSES = Path(__file__).resolve().parent / "in_pods", "processes"
 
 
 @dataclass
 class Pod:
-    """name: as the operator gives it; env, command: with mounts mapped; restarts: so far; codes: how its lives ended."""
+    """name: as the operator gives it; env, command: with mounts mapped; gpus: that it has booked; restarts: so far; codes:
+    how its lives ended."""
 
     name: str
     command: list[str]
     env: dict[str, str]
     log: Path
+    gpus: int
     process: subprocess.Popen | None = None
     restarts: int = 0
     codes: list[int] = field(default_factory=list)
@@ -64,25 +74,58 @@ def pods(job: dict[str, Any], mounts: dict[str, Path], folder: Path) -> list[Pod
             (folder / name).mkdir(parents=True)
             here = mounts | {"/tmp": folder / name}
             (container,) = replica["template"]["spec"]["containers"]
-            env = {entry["name"]: mapped(entry["value"], here) for entry in container["env"] if "value" in entry}
+            env = environment(container, here, folder / name)
             env["RECIPE_METRICS_PORT"] = str(free_port())  # the pods share one machine here, and so its ports
-            env |= operators(job, rank, nodes, port) | ALONE
-            # What an image has around the process: a search path, and the runner installed.
-            env |= {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+            env |= operators(job, rank, nodes, port)
             command = [mapped(part, here) for part in container["command"]]
-            made.append(Pod(name, command, env, folder / name / "pod.log"))
+            made.append(Pod(name, command, env, folder / name / "pod.log", booked(container)))
     return made
 
 
 def once(job: dict[str, Any], mounts: dict[str, Path], folder: Path) -> subprocess.CompletedProcess:
-    """The pod of a plain Job, run to its end: the manifest's own command and environment, mounts as folders."""
+    """The pod of a plain Job, run to its end: the manifest's own command and environment, mounts as folders. What its
+    processes saw is asked of `folder`."""
     (container,) = job["spec"]["template"]["spec"]["containers"]
     folder.mkdir(parents=True)
     here = mounts | {"/tmp": folder}
-    env = {entry["name"]: mapped(entry["value"], here) for entry in container["env"] if "value" in entry} | ALONE
-    env |= {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
     command = [mapped(part, here) for part in container["command"]]
+    env = environment(container, here, folder)
     return subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=300)
+
+
+def booked(container: dict[str, Any]) -> int:
+    """The GPUs that a container asks for."""
+    return int(container["resources"]["limits"].get("nvidia.com/gpu", 0))
+
+
+def environment(container: dict[str, Any], mounts: dict[str, Path], folder: Path) -> dict[str, str]:
+    """The manifest's environment, and what an image and a machine have around it; folder: the pod's own."""
+    (folder / PROCESSES).mkdir()
+    gpus = ",".join(f"GPU-pretended-{number}" for number in range(booked(container)))
+    own = {entry["name"]: mapped(entry["value"], mounts) for entry in container["env"] if "value" in entry}
+    return (
+        {SEES: gpus}
+        | own
+        | ALONE
+        | {
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PYTHONPATH": f"{IN_PODS}:{ROOT}",
+            "RECIPE_TEST_PROCESSES": str(folder / PROCESSES),
+        }
+    )
+
+
+def processes(folder: Path) -> dict[str, str | None]:
+    """The Pythons that have started in the pod of this folder, in order: their command, and the GPUs that they see."""
+    notes = [json.loads(file.read_text("utf-8")) for file in sorted((folder / PROCESSES).iterdir())]
+    return {f"{number} {' '.join(note['command'])}": note["cuda_visible_devices"] for number, note in enumerate(notes)}
+
+
+def blind(folder: Path) -> list[str]:
+    """The commands of those that see no GPU; of a pod that has booked one there should be none."""
+    seen = processes(folder)
+    assert seen, f"no process of {folder.name} has noted anything"
+    return [command for command, gpus in seen.items() if gpus == ""]
 
 
 def operators(job: dict[str, Any], rank: int, nodes: int, port: int) -> dict[str, str]:
@@ -134,6 +177,7 @@ def operate(job: dict[str, Any], running: list[Pod], each_time, timeout: float) 
                 pod.start()
             each_time()
             time.sleep(0.1)
+        assert [command for pod in running if pod.gpus for command in blind(pod.log.parent)] == []
     finally:
         for pod in running:
             if pod.process.poll() is None:

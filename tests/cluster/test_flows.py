@@ -7,15 +7,15 @@ import json
 import pytest
 import yaml
 
-from runner.execute.cluster.connect import Refused, address
-from runner.recipe import changes as changing
-from runner.recipe.check import load
+from runner.check.validate import load
+from runner.cluster.client import Refused, address
+from runner.recipe import overrides as changing
 from runner.scenarios import translate
 from runner.targets import TARGETS, kubernetes, render
 from tests.cluster.conftest import VERSION, in_process
 from tests.conftest import RECIPES, ROOT
 
-GPU = "NVIDIA-L40S"
+SURVIVAL, SEVEN_B = ROOT / "recipes" / "survival.yaml", ROOT / "recipes" / "seven-b.yaml"
 
 
 def manifests(path, target, *sets):
@@ -117,7 +117,7 @@ def test_status_names_phase_and_machines(site, capsys):
     site.pods()
     capsys.readouterr()
     assert site.recipe("status") == 0
-    assert "survival: waiting for machines, 0 of 4 machines run" in capsys.readouterr().out
+    assert "train: waiting for machines, 0 of 4 machines run" in capsys.readouterr().out
 
 
 def test_status_without_a_recipe_lists_all_jobs(site, capsys):
@@ -129,6 +129,35 @@ def test_status_without_a_recipe_lists_all_jobs(site, capsys):
     capsys.readouterr()
     assert cli._code(["status", "-n", site.namespace]) == 0
     assert "survival: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        (("status", SURVIVAL, "-n", "elsewhere"), "--set openshift.namespace=elsewhere"),
+        (("status", "--stage", "sft"), "Name one."),
+        (("status", "--set", "train.epochs=2"), "Name one."),
+        (("submit", SURVIVAL, "--dry-run", "--follow"), "Leave out one of the two."),
+        (
+            ("promote", SEVEN_B, "sft", "--by", "A", "--reason", "R", "--cluster", "--run", "r"),
+            "Leave out one of the two.",
+        ),
+    ],
+)
+def test_an_option_that_would_say_nothing_is_refused(site, capsys, words, remedy):
+    from runner import cli
+
+    assert cli._code([*map(str, words)]) == 2
+    assert remedy in capsys.readouterr().err
+
+
+@in_process
+def test_submit_asks_for_each_claim_once(site):
+    for options in ((), ("--set", "train.epochs=2", "--yes")):
+        before = len(site.api.requests)
+        assert site.recipe("submit", *options) == 0
+        asked = [line for line in site.api.requests[before:] if line.startswith("GET") and "claims/" in line]
+        assert len(asked) == len(set(asked)) == 2, asked
 
 
 def test_a_job_without_pods_says_why(site, capsys):
@@ -196,7 +225,7 @@ def test_stop_ends_the_job_and_leaves_the_claims(site, capsys):
     assert site.job() is None
     assert len(site.cluster.list("PersistentVolumeClaim", site.namespace)) == 2
     assert site.recipe("stop") == 0
-    assert "No job of `survival` is on the cluster." in capsys.readouterr().out
+    assert "No job of `survival` is under way." in capsys.readouterr().out
 
 
 def test_a_name_in_use_is_not_taken_over(site, capsys):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import sys
 import tempfile
 import urllib.request
 from pathlib import Path
@@ -12,15 +14,16 @@ import pytest
 import yaml
 
 from runner import catalog
-from runner.execute import twin
-from runner.execute.data import prepare, tokenizers
+from runner.check.validate import load
+from runner.cluster.jobs import sent
 from runner.plan import Place
-from runner.recipe.changes import from_options
-from runner.recipe.check import load
-from runner.scenarios import translate
+from runner.recipe.overrides import from_options
+from runner.scenarios import prepare, translate
+from runner.scenarios.shared import twin
 from runner.targets import kubernetes, render
-from tests.cluster.pods import operate, pods
+from tests.cluster.pods import blind, once, operate, pods, processes
 from tests.conftest import ROOT
+from tests.entrypoints.test_stage import BEFORE_SFT, Claim, whole
 
 SURVIVAL = ROOT / "recipes" / "survival.yaml"
 TOKEN = "hf_PlantedHubTokenOfTheTests"
@@ -63,19 +66,16 @@ def started(folder: Path, nodes: int):
     for mount in mounts.values():
         mount.mkdir()
     place = Place(
-        str(folder / "config"), str(folder / "data"), str(models / "survival"), str(folder / "scratch"), False
-    )
+        str(folder / "config"), str(folder / "data"), str(models / "survival"), str(folder / "scratch"),
+        accelerator=False, on_cluster=True,
+    )  # fmt: skip
     small, _, _ = load(SURVIVAL, from_options((*machines, *SMALL)))
     base = folder / "base_model"
-    marks = catalog.chat_template("chatml")
-    prepare(
-        translate(small, place).stages[0].data,
-        folder / "data",
-        tokenizer_for=lambda texts: tokenizers.train(texts, base, small.model_facts, marks, twin.VOCABULARY),
-    )
-    twin.build(small.model_facts, layers=4, seed=1, folder=base)
+    facts = twin.wanted(small.model_facts, catalog.chat_template("chatml"), 4, 1, base, fixed_head=False)
+    prepare(translate(small, place).stage("train").data, folder / "data", tokenizer_for=twin.tokenizer_for(facts))
+    twin.build(facts)
     small, _, _ = load(SURVIVAL, from_options((*machines, *SMALL, f"model.base={base}")))
-    for file in translate(small, place).stages[0].files:
+    for file in translate(small, place).stage("train").files:
         (folder / "config" / file.path).write_text(file.text, encoding="utf-8")
     return job, pods(job, mounts, folder / "pods"), models / "survival"
 
@@ -98,6 +98,8 @@ def test_as_many_pods_as_the_job_asks_for_find_each_other_and_train(tmp_path):
     summary = json.loads((run / "training_summary.json").read_text())
     assert (summary["world_size"], summary["backend"], summary["effective_batch_size"]) == (4, "gloo", 4)
     assert summary["best_validation_loss"] < summary["first_validation_loss"]
+    record = json.loads((run / "stage.json").read_text())
+    assert record["status"] == "finished" and "best_model/model.safetensors" in record["outputs"]
     # A quarter of the rows for each process: were they alone, there would be four times as many steps.
     rows = json.loads((tmp_path / "data" / "report.json").read_text())["train_rows"]
     assert summary["steps"] == 3 * -(-rows // 4)
@@ -119,7 +121,7 @@ def test_a_pod_killed_in_the_middle_comes_back_and_goes_on_from_the_last_checkpo
                 .read()
                 .decode()
             )
-        done = sorted((run / "checkpoints").glob("checkpoint-*/trainer_state.json"))
+        done = sorted((run / "checkpoints").rglob("checkpoint-*/trainer_state.json"))
         if "killed" not in seen and done and steps and steps[-1]["step"] > _step(done[-1]) + 2:
             worker.kill()
             seen["killed"] = _step(done[-1])
@@ -137,6 +139,51 @@ def test_a_pod_killed_in_the_middle_comes_back_and_goes_on_from_the_last_checkpo
     assert "recipe_step " in seen["metrics"] and "recipe_loss " in seen["metrics"]
     told = [path for path in tmp_path.rglob("*") if path.is_file() and TOKEN.encode() in path.read_bytes()]
     assert told == [], "the hub's token was written down"
+
+
+# A pipeline's pods, whose stages are finished on paper.
+
+
+@pytest.fixture
+def claim(tmp_path):
+    made = Claim(tmp_path / "claim")
+    made.finish(*BEFORE_SFT, "sft")
+    made.measure("pretrain-2048")
+    return made
+
+
+def pods_of_sft(claim, of_gate: bool) -> tuple[dict, dict[str, Path]]:
+    """The job of a stage or of the gate after it, as it is rendered, and the folders behind its mounts."""
+    plan = whole(*claim.site)
+    stage = next(stage for stage in plan.stages if stage.name == "sft")
+    config = claim.folder / "config"
+    config.mkdir()
+    for file in stage.files:
+        (config / file.path).write_text(file.text, encoding="utf-8")
+    return sent(plan, stage, of_gate=of_gate).job, {plan.place_of(stage).config_dir: config}
+
+
+def test_a_stage_sees_the_gpus_that_its_pod_has_booked(claim, tmp_path):
+    shutil.rmtree(claim.folder / "seven-b" / "sft")
+    job, mounts = pods_of_sft(claim, of_gate=False)
+    (pod,) = pods(job, mounts, tmp_path / "pods")
+    assert pod.gpus == 8
+    # An engine that only looks around.
+    pod.command[pod.command.index("--") + 1 :] = [sys.executable, "-c", "raise SystemExit(3)"]
+    pod.start()
+    assert pod.process.wait(120) == 3, pod.text
+    seen = processes(pod.log.parent)
+    assert any("SystemExit" in command for command in seen), "the engine has not started"
+    assert {gpus.count("GPU-pretended") for gpus in seen.values()} == {8}
+
+
+def test_a_gate_sees_the_gpu_that_its_pod_has_booked(claim, tmp_path):
+    job, mounts = pods_of_sft(claim, of_gate=True)
+    done = once(job, mounts, tmp_path / "gate")
+    # There is nothing that could be measured; that it is tried is enough.
+    assert done.returncode == 1 and "The gate after `sft` is closed." in done.stdout, done.stdout + done.stderr
+    assert len(processes(tmp_path / "gate")) > 1, "what measures is a process of its own"
+    assert blind(tmp_path / "gate") == []
 
 
 def _step(state: Path) -> int:

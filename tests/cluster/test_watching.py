@@ -12,14 +12,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from runner.check.validate import load
+from runner.cluster import fetch, helper_pod, jobs, logs, port_forward, status
+from runner.cluster.diagnose import reasons
+from runner.cluster.errors import TryAgain, explain, patiently
+from runner.cluster.jobs import sent
+from runner.cluster.status import FAILED, QUEUED, TRAINING, WAITING, State
 from runner.emit import planned
-from runner.execute.cluster import fetch, forward, helper, jobs, logs, state
-from runner.execute.cluster.errors import explain
-from runner.execute.cluster.jobs import sent
-from runner.execute.cluster.state import FAILED, QUEUED, TRAINING, WAITING, State
-from runner.execute.cluster.why import reasons
-from runner.recipe.changes import from_options
-from runner.recipe.check import load
+from runner.recipe.overrides import from_options
 from runner.scenarios import translate
 from runner.targets import code, kubernetes
 from runner.training import merging
@@ -80,7 +80,7 @@ def test_no_pods_made_for_a_trainjob(site):
     name = "survival-node-0"
     trainjob = {"kind": "TrainJob", "metadata": {"name": "survival", "namespace": site.namespace}, "spec": {}}
     site.event("Job", name, "FailedCreate", 'pods "survival-node-0-0" is forbidden: exceeded quota: gpus')
-    found = state.look(site.cluster, trainjob)
+    found = status.look(site.cluster, trainjob)
     assert "No pods are made: " in "\n".join(reasons(found, lambda _pod: ""))
 
 
@@ -220,7 +220,7 @@ def test_the_time_left_follows_the_pace_since_the_start():
         '[recipe] {"event": "begin", "step": 100, "steps": 300}\n'
         'noise\n[recipe] {"event": "step", "step": 150, "steps": 300, "loss": 1.25}\n[recipe] {"event": "st'
     )
-    latest, left = state.progress(log, begun, begun + timedelta(seconds=100))
+    latest, left = status.progress(log, begun, begun + timedelta(seconds=100))
     assert (latest["step"], latest["loss"], left) == (150, 1.25, 300.0)
 
 
@@ -279,6 +279,59 @@ def test_following_shows_every_phase_and_survives_a_lost_connection(site, capsys
     assert -1 not in places and places == sorted(places), said
 
 
+def busy(site, at: str = "") -> None:
+    """The cluster is busy for the next requests, whose path holds `at`; waits until it is not any more."""
+    site.api.busy_at, site.api.busy = at, [429, 500, 502, 503, 504]
+    deadline = time.monotonic() + 60
+    while site.api.busy:
+        assert time.monotonic() < deadline, f"nobody asks again: {site.api.requests[-5:]}"
+        time.sleep(0.01)
+
+
+@in_process
+def test_following_survives_a_busy_cluster(site, capsys):
+    def play() -> None:
+        while site.job() is None:
+            time.sleep(0.05)
+        looked(site)
+        busy(site)
+        finish(site)
+
+    player = threading.Thread(target=play)
+    player.start()
+    assert site.recipe("submit", "--follow") == 0
+    player.join()
+    said = capsys.readouterr().out
+    for code_of_http in (429, 500, 502, 503, 504):
+        assert f"The cluster answered {code_of_http} to " in said
+    assert "The job goes on; trying again." in said and said.rstrip().endswith("survival: finished")
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "passes"),
+    [
+        (429, "too many requests", True),
+        (500, "etcdserver: request timed out", True),
+        (503, "shutting down", True),
+        (500, "failed to create typed patch object: .spec.x: expected string", False),
+        (422, "invalid", False),
+        (403, "forbidden", False),
+        (401, "Unauthorized", False),
+    ],
+)
+def test_what_may_pass_is_tried_again_and_nothing_else(status, message, passes):
+    stop, asked = explain(status, message, "Job", "n", "j", "x"), []
+
+    def ask():
+        asked.append(1)
+        raise stop
+
+    assert isinstance(stop, TryAgain) is passes
+    with pytest.raises(type(stop)):
+        patiently(ask, 3, 0)
+    assert len(asked) == (3 if passes else 1)
+
+
 @in_process
 def test_following_a_job_that_fails_ends_with_its_reason(site, capsys):
     def play() -> None:
@@ -325,6 +378,10 @@ def test_following_a_log_says_every_line_once_over_restart_and_lost_connection(s
             log.append((stamp(), f"line {number}"))
             if number == 10:
                 site.api.faults = 4
+            if number == 15:
+                busy(site)
+            if number == 16:
+                busy(site, "/log")
             if number == 20:
                 # A new container begins a new log, and the server keeps the one before.
                 site.api.logs[("survival-master-0", "previous")] = list(log)
@@ -357,7 +414,7 @@ def test_following_a_log_ends_where_waiting_would_not_help(site, capsys, monkeyp
     assert site.recipe("logs", "-f") == 1
     said = capsys.readouterr().err
     assert f"You may not do this in the namespace `{site.namespace}`: pods/log is forbidden" in said
-    assert state.ended(site.job()) is None, "it has waited for the job's end"
+    assert status.ended(site.job()) is None, "it has waited for the job's end"
     end.cancel()
 
 
@@ -380,7 +437,7 @@ def test_following_a_log_waits_for_a_pod_that_is_not_there_yet_and_for_a_busy_cl
         return site.job()
 
     logs.follow(site.cluster, find, 3, said.append)
-    assert (said, len(asked)) == (["--- the connection is lost; trying again ---", "a line"], 4)
+    assert (said, len(asked)) == (["--- the cluster does not answer; trying again ---", "a line"], 4)
 
 
 def test_machines_are_those_that_a_job_is_for():
@@ -390,8 +447,11 @@ def test_machines_are_those_that_a_job_is_for():
     assert jobs.machines({"kind": "Job", "spec": {"template": {}}}) == 1
 
 
-def fingerprint(site, *options: str) -> str:
-    return load(SURVIVAL, from_options((f"openshift.namespace={site.namespace}", *options)))[0].fingerprint
+def record_of(path, *options: str) -> bytes:
+    """What the last stage's pod has put on record in the end."""
+    recipe, _, _ = load(path, from_options(options))
+    stage = translate(recipe, kubernetes.place(recipe)).stages[-1]
+    return json.dumps({"stage": stage.name, "status": "finished", "keys": dict(stage.keys), "inputs": {}}).encode()
 
 
 @pytest.fixture
@@ -401,7 +461,9 @@ def results(site, tmp_path):
     run = claim / "survival"
     files = {
         "best_model/model.safetensors": bytes(range(256)) * 4096 * 3,
-        "training_summary.json": json.dumps({"name": "survival", "fingerprint": fingerprint(site)}).encode(),
+        "training_summary.json": b"{}",
+        "stage.json": record_of(SURVIVAL),
+        "run.json": b'{"id": "0123", "kind": "run", "status": "running", "recipe": "survival"}',
         "demo_outputs/answers with blanks.json": b"[]",
         "checkpoints/checkpoint-9/optimizer.pt": b"large",
         ".best_model.partial/half": b"half",
@@ -427,8 +489,9 @@ def test_results_come_home_and_the_helper_goes_away(site, results, tmp_path, cap
         assert (home / name).read_bytes() == results[name], name
     assert not (home / "checkpoints").exists() and not (home / ".best_model.partial").exists()
     assert helpers(site) == []
-    assert json.loads((home / "run.json").read_text())["status"] == "finished"
-    assert "3 files fetched" in capsys.readouterr().out
+    state = json.loads((home / "run.json").read_text())
+    assert (state["status"], state["id"], state["origin"]) == ("finished", "0123", "cluster")
+    assert "4 files fetched" in capsys.readouterr().out
     assert site.recipe("fetch") == 0
     assert "0 files fetched" in capsys.readouterr().out
     assert site.recipe("fetch", "--all") == 0
@@ -445,17 +508,12 @@ def test_results_of_the_recipe_as_it_was_are_not_taken_for_those_of_now(site, re
         "yet. `recipe status` says how far its job is; fetch again when that has finished."
     ) in said
     run = tmp_path / "runs" / "survival" / "run.json"
-    state = json.loads(run.read_text())
-    assert (state["status"], state["fingerprint"]) == ("running", fingerprint(site))
+    assert json.loads(run.read_text())["status"] == "running"
     # The new run is over, and has taken their place.
-    now = fingerprint(site, "train.epochs=2")
-    assert now != fingerprint(site)
-    summary = tmp_path / "claim" / "survival" / "training_summary.json"
-    summary.write_text(json.dumps({"name": "survival", "fingerprint": now}))
+    (tmp_path / "claim" / "survival" / "stage.json").write_bytes(record_of(SURVIVAL, "train.epochs=2"))
     assert site.recipe("fetch", *changed) == 0
     assert "as it was before" not in capsys.readouterr().out
-    state = json.loads(run.read_text())
-    assert (state["status"], state["fingerprint"]) == ("finished", now)
+    assert json.loads(run.read_text())["status"] == "finished"
 
 
 @in_process
@@ -469,7 +527,7 @@ def test_a_fetched_adapter_names_its_base_as_it_is_called_away_from_the_cluster(
         "lora_adapter/adapter_model.safetensors": {},
         "best_model/model.safetensors": {},
         "demo.json": {"base_model": place.model_dir, "revision": None},
-        "training_summary.json": {"fingerprint": recipe.fingerprint},
+        "stage.json": json.loads(record_of(recipe.document.file)),
     }
     for name, content in files.items():
         (run / name).parent.mkdir(parents=True, exist_ok=True)
@@ -503,8 +561,54 @@ def test_a_transfer_that_is_cut_goes_on_where_it_was(site, results, tmp_path):
     assert len(asked) == 2
 
 
+@in_process
+@pytest.mark.parametrize("at", ["/pods/survival-fetch", "/list", "/hash/best_model", "/file/best_model"])
+def test_a_fetch_survives_a_busy_cluster(site, results, tmp_path, at):
+    site.api.busy_at, site.api.busy = at, [429, 500, 502, 503, 504]
+    assert site.recipe("fetch", "--to", str(tmp_path / "home")) == 0
+    assert site.api.busy == [], "nobody has asked for it"
+    assert (tmp_path / "home/best_model/model.safetensors").read_bytes() == results["best_model/model.safetensors"]
+    assert helpers(site) == []
+
+
+@in_process
+def test_a_fetch_survives_a_busy_cluster_in_the_middle_of_a_file(site, results, tmp_path, monkeypatch):
+    site.api.cut_after, site.api.busy_at, go_on = 2_000_000, "/file/best_model", fetch._continue
+    sizes = []
+
+    def then_busy(cluster, address_of, partial, size):
+        go_on(cluster, address_of, partial, size)
+        if "best_model" in address_of:
+            if not sizes:
+                site.api.busy = [429, 503]
+            sizes.append(partial.stat().st_size)
+
+    monkeypatch.setattr(fetch, "_continue", then_busy)
+    assert site.recipe("fetch", "--to", str(tmp_path / "home")) == 0
+    whole = results["best_model/model.safetensors"]
+    here = sizes[0]
+    assert 0 < here < len(whole) and sizes == [here, here, here, len(whole)]
+    assert (tmp_path / "home/best_model/model.safetensors").read_bytes() == whole
+
+
+@in_process
+def test_what_has_come_of_a_file_stays_where_the_cluster_stays_busy(site, results, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(fetch, "TRIES", 3)
+    site.api.cut_after, site.api.busy_at, go_on = 2_000_000, "/file/best_model", fetch._continue
+
+    def then_busy(*arguments):
+        go_on(*arguments)
+        site.api.busy = [503] * 5 if site.api.cut_after is None else []
+
+    monkeypatch.setattr(fetch, "_continue", then_busy)
+    assert site.recipe("fetch", "--to", str(tmp_path / "home")) == 1
+    assert "has come in part only." in capsys.readouterr().err
+    (partial,) = (tmp_path / "home/best_model").iterdir()
+    assert partial.stat().st_size > 0
+
+
 def test_hashing_a_large_file_shows_signs_of_life(tmp_path):
-    from runner.execute.cluster.share import CHUNK, digest
+    from runner.entrypoints.file_server import CHUNK, digest
 
     (tmp_path / "large").write_bytes(b"x" * CHUNK * 257)
     signs = []
@@ -526,7 +630,7 @@ def test_a_run_without_results_is_said_so(site, tmp_path, capsys):
 def test_where_the_code_comes_by_git_the_helper_has_it_too():
     recipe, _, _ = load(ROOT / "recipes" / "resnet.yaml", ())
     plan = translate(recipe, kubernetes.place(recipe))
-    pod = helper.pod(plan, plan.stages[0], "word")
+    pod = helper_pod.pod(plan, plan.stages[0], "word")
     assert core_refusals(pod) == []
     (init,), (box,) = pod["spec"]["initContainers"], pod["spec"]["containers"]
     assert (init["name"], init["image"]) == (code.CONTAINER, box["image"])
@@ -585,7 +689,7 @@ def test_tensorboard_is_brought_to_this_machine(site):
     pod = {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": "tensorboard-1", "namespace": site.namespace, "labels": forward.TENSORBOARD},
+        "metadata": {"name": "tensorboard-1", "namespace": site.namespace, "labels": port_forward.TENSORBOARD},
         "spec": {"containers": [{"name": "tensorboard", "image": "x"}]},
     }
     site.cluster.create(pod)
@@ -598,9 +702,9 @@ def test_tensorboard_is_brought_to_this_machine(site):
         found.append(port)
         ready.set()
 
-    name = forward.tensorboard(site.cluster, site.namespace)
+    name = port_forward.tensorboard(site.cluster, site.namespace)
     threading.Thread(
-        target=forward.forward, args=(site.cluster, site.namespace, name, 6006, 0, listens), daemon=True
+        target=port_forward.forward, args=(site.cluster, site.namespace, name, 6006, 0, listens), daemon=True
     ).start()
     assert ready.wait(10)
     with urllib.request.urlopen(f"http://127.0.0.1:{found[0]}/", timeout=20) as page:
@@ -621,101 +725,90 @@ def test_a_local_port_in_use_is_named(site, capsys):
         from runner.problem import Stop
 
         with pytest.raises(Stop, match="is in use"):
-            forward.forward(site.cluster, site.namespace, "p", 6006, taken.getsockname()[1], lambda _port: None)
+            port_forward.forward(site.cluster, site.namespace, "p", 6006, taken.getsockname()[1], lambda _port: None)
 
 
 PREPARED = ("--set", "openshift.data_dir=/shared/models/data/survival")
 
 
-@in_process
-def test_preparing_comes_before_any_gpu_is_asked_for(site, capsys):
+def job_of_data(site, ends: str, condition: dict | None = None) -> threading.Thread:
+    """Ends the data stage's Job so, once it is there; `ends` as Kubernetes says it."""
+
     def play() -> None:
-        while not (found := site.cluster.list("Job", site.namespace)):
+        while site.job("Job", "survival-data") is None:
             time.sleep(0.05)
         time.sleep(0.4)
         assert site.job() is None, "the training job was sent before the data was ready"
-        done = {"conditions": [{"type": "Complete", "status": "True"}]}
-        site.set_status("Job", found[0]["metadata"]["name"], done)
+        conditions = {"conditions": [{"type": ends, "status": "True", **(condition or {})}]}
+        site.set_status("Job", "survival-data", conditions)
+
+    player = threading.Thread(target=play)
+    player.start()
+    return player
+
+
+@in_process
+def test_preparing_comes_before_any_gpu_is_asked_for(site, capsys):
+    player = job_of_data(site, "Complete")
+    assert site.recipe("submit", *PREPARED) == 0
+    player.join()
+    assert site.job() is not None
+    said = capsys.readouterr().out
+    order = ["Job `survival-data`", "waiting for machines, no machine yet", "PyTorchJob `survival`"]
+    assert [said.index(part) for part in order] == sorted(said.index(part) for part in order)
+    before = len(site.api.requests)
+    assert site.recipe("submit", *PREPARED) == 0
+    assert not [line for line in site.api.requests[before:] if line.startswith("PATCH") and "dryRun" not in line]
+    capsys.readouterr()
+    assert site.recipe("status", *PREPARED) == 0
+    assert [line.partition(",")[0] for line in capsys.readouterr().out.splitlines()[-2:]] == [
+        "data: finished",
+        "train: waiting for machines",
+    ]
+
+
+@in_process
+def test_waiting_for_the_data_stage_survives_a_busy_cluster(site, capsys):
+    def play() -> None:
+        while site.job("Job", "survival-data") is None:
+            time.sleep(0.05)
+        looked(site)
+        busy(site)
+        site.set_status("Job", "survival-data", {"conditions": [{"type": "Complete", "status": "True"}]})
 
     player = threading.Thread(target=play)
     player.start()
     assert site.recipe("submit", *PREPARED) == 0
     player.join()
     assert site.job() is not None
-    said = capsys.readouterr().out
-    order = ["Job `survival-prepare-", "waiting for machines, no machine yet", "PyTorchJob `survival`"]
-    assert [said.index(part) for part in order] == sorted(said.index(part) for part in order)
-    before = len(site.api.requests)
-    assert site.recipe("submit", *PREPARED) == 0
-    assert not [line for line in site.api.requests[before:] if line.startswith("PATCH") and "dryRun" not in line]
+    assert "The cluster answered 503 to " in capsys.readouterr().out
 
 
 @in_process
-def test_a_prepare_job_that_no_longer_holds_is_taken_away(site, capsys):
-    """Left there, one at work would write into the same folder, and one that is done would hide what came after it."""
-
-    def submit(*options: str) -> None:
-        """Submits while somebody ends the new prepare Job well, which is then the only one."""
-        before = uids()
-
-        def play() -> None:
-            while not (found := [job for job in prepares(site) if job["metadata"]["uid"] not in before]):
-                time.sleep(0.05)
-            done = {"conditions": [{"type": "Complete", "status": "True"}]}
-            site.set_status("Job", found[0]["metadata"]["name"], done)
-
-        player = threading.Thread(target=play, daemon=True)
-        player.start()
-        assert site.recipe("submit", *PREPARED, *options, "--yes") == 0
-        player.join()
-        assert len(uids()) == 1
-
-    def uids() -> list[str]:
-        return [job["metadata"]["uid"] for job in prepares(site)]
-
-    (changed, other) = (("--set", f"model.sequence_len={length}") for length in (512, 256))
-    submit()
-    (first,) = prepares(site)
-    submit(*changed)
-    assert f"Job `{first['metadata']['name']}` of before: deleted" in capsys.readouterr().out
-    # What it has left goes with the claim.
-    site.cluster.delete("PersistentVolumeClaim", site.namespace, "trained-models-pvc")
-    site.cluster.delete("PyTorchJob", site.namespace, "survival")
-    submit(*changed)
-    # One that is at work is ended only after a yes.
-    site.cluster.delete("PyTorchJob", site.namespace, "survival")
-    (job,) = prepares(site)
-    site.set_status("Job", job["metadata"]["name"], {"conditions": []})
+def test_a_data_stage_that_no_longer_holds_is_sent_again(site, capsys):
+    player = job_of_data(site, "Complete")
+    assert site.recipe("submit", *PREPARED) == 0
+    player.join()
+    uid = site.job("Job", "survival-data")["metadata"]["uid"]
+    finish(site)
+    changed = ("--set", "model.sequence_len=512")
+    assert site.recipe("submit", *PREPARED, *changed, "--stage", "data") == 0
+    assert "Job `survival-data` of before: deleted" in capsys.readouterr().out
+    assert site.job("Job", "survival-data")["metadata"]["uid"] != uid
+    # One that is at work is ended only after a yes, and `stop` ends it.
+    other = ("--set", "model.sequence_len=256")
     assert site.recipe("submit", *PREPARED, *other) == 1
-    assert f"Job `{job['metadata']['name']}` is under way" in capsys.readouterr().err
+    assert "Job `survival-data` is under way" in capsys.readouterr().err
     assert site.recipe("stop", *PREPARED, *other) == 0
-    assert prepares(site) == []
-
-
-def prepares(site) -> list[dict]:
-    return site.cluster.list("Job", site.namespace, {"recipe-runner/part": "prepare"})
+    assert site.job("Job", "survival-data") is None and site.job() is not None
 
 
 @in_process
 def test_preparing_that_fails_sends_no_training(site, capsys):
-    def play() -> None:
-        while not (found := site.cluster.list("Job", site.namespace)):
-            time.sleep(0.05)
-        failed = {
-            "conditions": [
-                {
-                    "type": "Failed",
-                    "status": "True",
-                    "reason": "BackoffLimitExceeded",
-                    "message": "Job has reached the specified backoff limit",
-                }
-            ]
-        }
-        site.set_status("Job", found[0]["metadata"]["name"], failed)
-
-    player = threading.Thread(target=play)
-    player.start()
+    reason = {"reason": "BackoffLimitExceeded", "message": "Job has reached the specified backoff limit"}
+    player = job_of_data(site, "Failed", reason)
     assert site.recipe("submit", *PREPARED) == 1
     player.join()
-    assert "Preparing failed." in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "Job `survival-data` failed." in said and "`recipe logs RECIPE --stage data`" in said
     assert site.job() is None

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
 from rich.table import Table
 
-from runner.estimate import activations
 from runner.estimate.forecast import Forecast
 from runner.recipe import units
+from runner.trace import Traced, left_out
 
 
 def scaling(forecast: Forecast, nodes: list[int]) -> Table:
@@ -42,9 +39,10 @@ def scaling(forecast: Forecast, nodes: list[int]) -> Table:
     return table
 
 
-def exact(forecast: Forecast, traced: Any) -> Table:
+def exact(forecast: Forecast, traced: Traced) -> Table:
     table = Table("exact, on fake tensors", "exact", "quick", title_justify="left")
-    alone = comparable(forecast)
+    fields = left_out(forecast.workload)
+    alone = forecast.formulas.changed(**fields)
     rows = [
         (
             "parameters",
@@ -61,20 +59,6 @@ def exact(forecast: Forecast, traced: Any) -> Table:
     ]
     for row in rows:
         table.add_row(*row)
-    if _left_out(forecast):
+    if fields:
         table.caption = "Nothing split by ZeRO and nothing offloaded; what they save is by formula alone."
     return table
-
-
-def comparable(forecast: Forecast) -> Forecast:
-    """What the exact trace can be held against: DDP and FSDP as they are, ZeRO and offloading left out."""
-    if not _left_out(forecast):
-        return forecast
-    work = forecast.workload
-    # Whole on one GPU, and in the numbers that the split ones have.
-    alone = replace(work, sharding="none", offload=False, fp32_weights=activations.in_full(work))
-    return replace(forecast, workload=alone)
-
-
-def _left_out(forecast: Forecast) -> bool:
-    return forecast.workload.sharding.startswith("zero") or getattr(forecast.workload, "offload", False)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 from rich.console import Console
 from rich.table import Table
 
 from runner.commands.options import say
+from runner.commands.planning.report import Together
 from runner.commands.planning.tables import exact, scaling
-from runner.estimate import activations, state, steps, storage
+from runner.estimate import storage
 from runner.estimate.forecast import MOST_TRIED, Forecast, basis
 from runner.estimate.memory import EVALUATION
-from runner.estimate.resnet import Images
 from runner.plan import Plan
 from runner.recipe import units
+from runner.trace import Traced
 
 _PARTS = {
     "weights": "weights",
@@ -30,7 +30,7 @@ _PARTS = {
 }
 
 
-def show(plan: Plan, forecasts: list[Forecast], nodes: list[int], traced: dict[str, Any]) -> None:
+def show(plan: Plan, forecasts: list[Forecast], nodes: list[int], traced: Mapping[str, Traced]) -> None:
     """Prints the plan of a recipe, a table a stage."""
     terminal = Console()
     console = terminal if terminal.is_terminal else Console(width=120)
@@ -63,19 +63,19 @@ def show(plan: Plan, forecasts: list[Forecast], nodes: list[int], traced: dict[s
 
 def _sum(forecasts: list[Forecast]) -> str:
     """Time and cost of all stages together, as far as they can be told."""
-    told = [forecast for forecast in forecasts if forecast.time]
-    if not told:
+    whole = Together.of(forecasts)
+    if len(whole.without) == len(forecasts):
         return "All stages: how long they take cannot be told."
-    low, high = (sum(forecast.time.range_seconds[end] for forecast in told) for end in (0, 1))
-    whole, hours = sum(forecast.time.total_seconds for forecast in told), sum(forecast.gpu_hours for forecast in told)
-    priced = [forecast.cost for forecast in told]
-    cost = f", {sum(priced):,.2f} at {told[0].price:g} a GPU hour" if None not in priced else ""
-    missing = [forecast.stage.name for forecast in forecasts if not forecast.time]
-    without = f"; without {', '.join(missing)}, whose time cannot be told" if missing else ""
+    cost = f", {whole.cost:,.2f} at {forecasts[0].price:g} a GPU hour" if whole.cost is not None else ""
+    without = f"; without {', '.join(whole.without)}, whose time cannot be told" if whole.without else ""
     return (
-        f"All stages that train: {units.duration(whole)} ({units.duration(low)} to {units.duration(high)}), "
-        f"{hours:,.1f} GPU hours{cost}{without}."
+        f"All stages that train: {units.duration(whole.total_seconds)} ({_range(whole.range_seconds)}), "
+        f"{whole.gpu_hours:,.1f} GPU hours{cost}{without}."
     )
+
+
+def _range(seconds: tuple[float, float]) -> str:
+    return " to ".join(map(units.duration, seconds))
 
 
 def _claims(plan: Plan, forecasts: list[Forecast]) -> str:
@@ -90,7 +90,7 @@ def _claims(plan: Plan, forecasts: list[Forecast]) -> str:
 
 def _model(forecast: Forecast) -> Iterator[tuple[str, str]]:
     total, trained, adapter = forecast.counts.total, forecast.counts.trainable, forecast.counts.adapter
-    yield "model", forecast.formulas.name(forecast.workload)
+    yield "model", forecast.formulas.name
     if adapter:
         yield "parameters", f"{total:,}, none of them trained"
         yield (
@@ -109,30 +109,27 @@ def _memory(forecast: Forecast) -> Iterator[tuple[str, str]]:
     yield "GPU memory, each", f"{units.both(memory.total)}, {_MOMENTS[memory.moment]}"
     if memory.moment == EVALUATION:
         yield "  in training", f"{_column(sum(memory.parts().values()))}, {_MOMENTS[memory.training_moment]}, of which:"
+    notes = forecast.formulas.notes()
     for part, size in memory.parts().items():
-        yield f"  {_PARTS[part]}", f"{_column(size)}{_why(part, forecast)}"
+        note = notes.get(part)
+        yield f"  {_PARTS[part]}", f"{_column(size)}   {note}" if note else _column(size)
     yield (
         "  in evaluation",
         f"{_column(memory.evaluation)} of tensors, micro batch {work.evaluation_batch_size}",
     )
-    if forecast.usable is None:
+    usable, largest = forecast.usable, forecast.largest_micro_batch
+    if usable is None or largest is None:
         yield "fits", f"nobody knows: the GPU `{forecast.stage.machines.gpu}` is not in the catalog"
         return
-    left = forecast.usable - memory.total
+    left = usable - memory.total
     yield (
         "fits",
-        f"{'yes' if forecast.fits else 'no'}, {units.gib(abs(left))} {'left' if left >= 0 else 'too much'} of the {units.both(forecast.usable)} that the card has to use",
+        f"{'yes' if forecast.fits else 'no'}, {units.gib(abs(left))} {'left' if left >= 0 else 'too much'} of the {units.both(usable)} that the card has to use",
     )
-    largest = forecast.largest_micro_batch
+    alone = memory.in_evaluation > usable and not work.evaluation_follows
+    none = "none while evaluation takes so much" if alone else "not even 1 fits"
     more = "more than " if largest > MOST_TRIED else ""
-    yield "largest micro batch", f"{more}{min(largest, MOST_TRIED):,}" if largest else _none(forecast)
-
-
-def _none(forecast: Forecast) -> str:
-    alone = forecast.memory.in_evaluation > forecast.usable and not getattr(
-        forecast.workload, "evaluation_follows", True
-    )
-    return "none while evaluation takes so much" if alone else "not even 1 fits"
+    yield "largest micro batch", f"{more}{min(largest, MOST_TRIED):,}" if largest else none
 
 
 def _column(size: int) -> str:
@@ -144,36 +141,6 @@ _MOMENTS = {
     "backward": "at the backward pass",
     "step": "at the optimizer's step",
     "evaluation": "in evaluation",
-}
-
-
-def _why(part: str, forecast: Forecast) -> str:
-    work = forecast.workload
-    if isinstance(work, Images):
-        pixels = f"micro batch {work.micro_batch_size} images of {work.image_size} × {work.image_size} pixels"
-        notes = {"activations": f"   {pixels}, {work.precision}", "optimizer": f"   {work.optimizer}"}
-        return notes.get(part, "")
-    reference = " and the reference model" if state.reference(work) else ""
-    held = "4-bit base" if work.adapter and work.adapter.four_bit else work.precision
-    held = f"fp32, used in {work.precision}" if activations.in_full(work) else held
-    notes = {
-        "activations": f"   micro batch {work.micro_batch_size} × {'2 answers × ' if work.answers > 1 else ''}{work.sequence_len:,} tokens, "
-        f"{'with' if work.checkpointing else 'without'} checkpointing, {work.attention}",
-        "optimizer": f"   {work.optimizer}{', in main memory' if work.offload else ''}",
-        "weights": f"   {held}{reference}, {_SHARED[work.sharding]}",
-        "gradients": f"   {units.gib(forecast.memory.state.gradients)} once all are there",
-        "logits": "   never whole" if work.fused_loss in ("fused", "cut") else "",
-    }
-    return notes.get(part, "")
-
-
-_SHARED = {
-    "none": "one GPU",
-    "ddp": "whole on each GPU",
-    "zero1": "ZeRO-1: optimizer split",
-    "zero2": "ZeRO-2: optimizer and gradients split",
-    "zero3": "ZeRO-3: everything split",
-    "fsdp": "FSDP: everything split",
 }
 
 
@@ -208,29 +175,20 @@ def _pace(forecast: Forecast) -> Iterator[tuple[str, str]]:
         if work.rows
         else "decided by steps",
     )
-    yield "steps", f"{time.steps:,}{_tokens(forecast)}"
+    reading = forecast.formulas.notes().get("steps")
+    yield "steps", f"{time.steps:,}, {time.tokens:,.0f} tokens ({reading})" if reading else f"{time.steps:,}"
     rising = forecast.warmup_steps / time.steps
     yield "warmup", f"{forecast.warmup_steps:,} steps ({rising:.1%})" + (", more than there are" if rising > 1 else "")
-    low, high = time.range_seconds
-    yield "time", f"{units.duration(time.total_seconds)} ({units.duration(low)} to {units.duration(high)})"
+    yield "time", f"{units.duration(time.total_seconds)} ({_range(time.range_seconds)})"
     yield (
         "  of that",
         f"training {units.duration(time.training_seconds)}, evaluation {units.duration(time.evaluation_seconds)}, start and saving {units.duration(time.overhead_seconds)}",
     )
     yield (
         "speed",
-        f"{units.speed(time.samples_a_second)} images a second"
-        if isinstance(work, Images)
-        else f"{units.speed(time.samples_a_second)} samples and {units.speed(time.tokens_a_second)} tokens a second",
+        f"{units.speed(time.samples_a_second)} samples and {units.speed(time.tokens_a_second)} tokens a second"
+        if time.tokens
+        else f"{units.speed(time.samples_a_second)} images a second",
     )
     price = f", {forecast.cost:,.2f} at {forecast.price:g} a GPU hour" if forecast.cost is not None else ""
     yield "GPU hours", f"{forecast.gpu_hours:.2f}{price}"
-
-
-def _tokens(forecast: Forecast) -> str:
-    work = forecast.workload
-    if isinstance(work, Images):
-        return ""
-    length = "full length" if work.row_tokens is None or work.packing else "padding counted"
-    answers = " an answer" if work.answers > 1 else " a row"
-    return f", {forecast.time.tokens:,.0f} tokens ({steps.row_tokens(work):,.0f}{answers}, {length})"

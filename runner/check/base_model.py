@@ -1,0 +1,105 @@
+"""Rules about the base model: that it is known and can be trained, and that the recipe's other lines fit it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from runner import catalog
+from runner.names import listed, nearest
+from runner.problem import Problem
+from runner.recipe.recipe import Recipe
+
+FULL_COMMIT = re.compile(r"[0-9a-f]{40}\Z")
+
+
+def known(recipe: Recipe) -> Iterator[Problem]:
+    if "base" not in (recipe.settings.get("model") or {}):
+        return
+    base = recipe.model.base
+    if unsuitable := catalog.unsuitable(base, recipe.folder):
+        yield recipe.document.problem(
+            ("model", "base"),
+            f"`{base}` cannot be trained with the packages that the runner uses.",
+            f"{unsuitable.why}. Write one of {listed(unsuitable.instead, 'or')} in its place.",
+        )
+    elif not recipe.model_facts:
+        near = nearest(base, catalog.model_ids())
+        version = "" if recipe.model.revision == "main" else f" --revision {recipe.model.revision}"
+        yield recipe.document.problem(
+            ("model", "base"),
+            f"The model `{base}` is not in the catalog, and no folder of that name holds a readable `config.json`.",
+            (f"Did you mean `{near}`? " if near else "")
+            + f"Known models: {listed(catalog.model_ids())}. Or name a folder that holds a model, or fetch what the hub says "
+            f"of this one: `hf download {base} config.json{version}`.",
+        )
+
+
+def custom_code(recipe: Recipe) -> Iterator[Problem]:
+    """A model's own code runs with the user's rights, so it takes a yes, and a version that cannot change."""
+    if "base" not in (recipe.settings.get("model") or {}):
+        return
+    model, facts = recipe.model, recipe.model_facts
+    if facts and facts.custom_code and not model.trust_remote_code:
+        yield recipe.document.problem(
+            ("model", "base"),
+            f"`{model.base}` brings its own code, which would run with your rights wherever this recipe runs, and which "
+            "nobody has tried with the packages that the runner uses.",
+            "Read that code. Then write `trust_remote_code: true` under `model`, and a full commit as `revision`; or use "
+            f"a model that needs none: {listed(catalog.model_ids(), 'or')}.",
+        )
+    on_hub = facts is None or not facts.source.endswith("/config.json") or facts.remote_code
+    if model.trust_remote_code and on_hub and not FULL_COMMIT.match(model.revision):
+        yield recipe.document.problem(
+            ("model", "revision")
+            if "revision" in (recipe.document.lookup(("model",)) or {})
+            else ("model", "trust_remote_code"),
+            f"The model's own code is trusted, and its revision `{model.revision}` can change under you: whoever owns the "
+            "model could put other code there, and it would run with your rights.",
+            "Write the full commit that you have read, 40 hexadecimal digits, as `revision`.",
+        )
+
+
+def template_fits(recipe: Recipe) -> Iterator[Problem]:
+    """ChatML's special tokens must be tokens of the model; else answers have no end that it could learn."""
+    facts = recipe.model_facts
+    if not facts or recipe.data.get("chat_template") != "chatml" or facts.chat_template in ("", "chatml"):
+        return
+    yield recipe.document.problem(
+        ("data", "chat_template"),
+        f"`{recipe.model.base}` does not know ChatML's special tokens, so it could not learn where an answer ends.",
+        "Write `chat_template: auto`, which takes the special tokens that it was trained to see.",
+    )
+
+
+def advised_precision(recipe: Recipe) -> str:
+    """The precision to write in place of one that does not fit the recipe's GPU or model."""
+    gpu, facts = catalog.gpu(recipe.machines.gpu), recipe.model_facts
+    # Only pipelines say in which format weights are kept, and they know no fp16.
+    fp16 = "master_weights" not in recipe.model and (facts is None or facts.fp16)
+    return gpu.precision(fp16) if gpu else "bf16"
+
+
+def precision_fits(recipe: Recipe) -> Iterator[Problem]:
+    facts = recipe.model_facts
+    if facts and not facts.fp16 and recipe.model.get("precision") == "fp16":
+        yield recipe.document.problem(
+            ("model", "precision"),
+            f"Activations of `{recipe.model.base}` grow beyond what fp16 can hold, and the loss would become infinite.",
+            f"Write `precision: {advised_precision(recipe)}`.",
+            severity="note",
+        )
+
+
+def loss_fits_model(recipe: Recipe) -> Iterator[Problem]:
+    facts = recipe.model_facts if "model" in recipe.settings else None
+    if (
+        facts
+        and recipe.settings.get("train", {}).get("cross_entropy") == "fused"
+        and facts.model_type not in catalog.fused_loss_models()
+    ):
+        yield recipe.document.problem(
+            ("train", "cross_entropy"),
+            f"Axolotl has no fused cross-entropy for models of the type `{facts.model_type}`.",
+            "Write `cross_entropy: auto`, which is chunked for this model.",
+        )

@@ -1,0 +1,125 @@
+"""A document judged by its scenario's schema, and its settings with what the schema refused marked as broken."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from runner import packaged, scenarios
+from runner.check import schema_errors
+from runner.names import listed, nearest
+from runner.problem import Problem
+from runner.recipe.document import Document, Path_
+from runner.recipe.recipe import BROKEN, Settings, with_defaults
+
+if TYPE_CHECKING:
+    from jsonschema import Draft202012Validator, ValidationError
+
+
+@cache
+def schema(scenario: str) -> dict[str, Any]:
+    whole: dict[str, Any] = json.loads(packaged.schema_file(scenario).read_text(encoding="utf-8"))
+    return whole
+
+
+@cache
+def _validator(scenario: str) -> Draft202012Validator:
+    from jsonschema import Draft202012Validator
+
+    return Draft202012Validator(schema(scenario))
+
+
+def has(scenario: Any, setting: str) -> bool:
+    """Whether the scenario's schema has a setting; dotted."""
+    part = schema(scenario) if scenario in scenarios.names() else {}
+    for key in setting.split("."):
+        part = part.get("properties", {}).get(key)
+        if part is None:
+            return False
+    return True
+
+
+@dataclass(frozen=True)
+class Reading:
+    """settings: with defaults, and BROKEN where the schema refused a value; problems: what it refused."""
+
+    settings: Settings
+    problems: list[Problem]
+
+
+def read(document: Document) -> Reading:
+    """The settings of a document whose scenario is known, as far as its schema takes them."""
+    scenario = document.data["scenario"]
+    errors = list(_validator(scenario).iter_errors(document.data))
+    problems = [problem for error in errors for problem in schema_errors.problems(document, schema(scenario), error)]
+    filled = with_defaults(document.data, schema(scenario))
+    refused = [tuple(error.absolute_path) for error in errors]
+    for path in _not_finite(document.data, ()):
+        if path not in refused:
+            problems.append(document.problem(path, "This is not a finite number.", "Write its digits."))
+        _mark(filled, path)
+    for error in errors:
+        _break(filled, error)
+    return Reading(Settings(filled, schema(scenario)), problems)
+
+
+def scenario_problem(document: Document) -> Problem | None:
+    """The Problem with the line that says which schema judges a document; None where there is none."""
+    scenario, known = document.data.get("scenario"), scenarios.names()
+    if scenario is None:
+        return document.problem(
+            ("scenario",),
+            "The recipe lacks `scenario`, which says what kind of training it is.",
+            f"It can be {listed(known, 'or')}.",
+        )
+    if scenario not in known:
+        near = nearest(str(scenario), known)
+        hint = f"It can be {listed(known, 'or')}." + (f" Did you mean `{near}`?" if near else "")
+        return document.problem(("scenario",), f"There is no scenario `{scenario}`.", hint)
+    return None
+
+
+def _break(filled: Any, error: ValidationError) -> None:
+    """Marks what an error is about, so that no rule judges by a value that was never meant."""
+    if error.validator not in ("additionalProperties", "required"):
+        _mark(filled, error.absolute_path)
+        return
+    section = _below(filled, error.absolute_path)
+    if section is BROKEN:
+        return
+    if error.validator == "required":
+        section.update({key: BROKEN for key in error.validator_value if key not in section})
+        return
+    for key in [key for key in section if key not in error.schema["properties"]]:
+        del section[key]
+        if (meant := nearest(key, error.schema["properties"])) and meant not in error.instance:
+            section[meant] = BROKEN
+
+
+def _mark(filled: Any, path: Iterable[str | int]) -> None:
+    *parents, last = path or ("",)
+    section = _below(filled, parents)
+    if section is not BROKEN:
+        section[last] = BROKEN
+
+
+def _below(filled: Any, path: Iterable[str | int]) -> Any:
+    """What stands at the path; BROKEN where it, or something above it, is marked already."""
+    for part in path:
+        if filled is BROKEN:
+            break
+        filled = filled[part]
+    return filled
+
+
+def _not_finite(value: Any, path: Path_) -> Iterator[Path_]:
+    """Where infinity and not-a-number stand; they pass every bound of a schema, and are never meant."""
+    if isinstance(value, float) and not math.isfinite(value):
+        yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        yield from _not_finite(item, (*path, key))

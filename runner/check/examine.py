@@ -1,0 +1,70 @@
+"""Examine: a recipe file, judged as far as anything can be judged before it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runner.check.validate import judge, override
+from runner.plan import Plan
+from runner.problem import Problem, Stop
+from runner.recipe import reading
+from runner.recipe.overrides import Override
+from runner.recipe.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What `recipe check` finds. checked: recipes that were looked at; problems: notes included, file by file."""
+
+    checked: int
+    problems: tuple[Problem, ...]
+
+    @property
+    def errors(self) -> tuple[Problem, ...]:
+        return tuple(problem for problem in self.problems if problem.severity == "error")
+
+    def as_json(self) -> dict[str, Any]:
+        """The form that other programs read; notes are for people."""
+        return {"checked": self.checked, "problems": [problem.as_json() for problem in self.errors]}
+
+
+def judged(files: Sequence[Path | str], changes: Sequence[Override] = ()) -> Verdict:
+    """Every file examined, with the same changes on top of each."""
+    return Verdict(len(files), tuple(problem for file in files for problem in examine(file, changes)))
+
+
+def examine(file: Path | str, changes: Iterable[Override] = ()) -> list[Problem]:
+    """Every Problem with the recipe in a file, notes included; translating it, too, must find nothing wrong."""
+    try:
+        document, _ = override(reading.read(file), changes)
+    except Stop as stop:
+        return stop.problems or [Problem(str(file), 0, 0, stop.text)]
+    recipe, problems = judge(document)
+    if recipe is None or any(problem.severity == "error" for problem in problems):
+        return problems
+    # Only a recipe without errors needs what follows.
+    from runner.scenarios import translate
+    from runner.targets import place
+
+    try:
+        plan = translate(recipe, place(recipe))
+    except Stop as stop:
+        return problems + stop.problems
+    return problems + _foreseen(recipe, plan)
+
+
+def _foreseen(recipe: Recipe, plan: Plan) -> list[Problem]:
+    """Notes, in the figures of `recipe plan`: stages that do not fit their GPU, claims and pods that are too small, a
+    learning rate that never stops rising. No data file is opened for them."""
+    from runner.estimate import forecast, storage
+
+    try:
+        forecasts = forecast.of(recipe, plan, look=False)
+        notes = [forecast.too_large(recipe, stage, severity="note") for stage in forecasts]
+    except KeyError:
+        return []  # an architecture without formulas; `plan` says so
+    notes += storage.problems(recipe.document, plan, forecasts, severity="note")
+    return [note for note in (*notes, *forecast.notes(recipe, forecasts)) if note]

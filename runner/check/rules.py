@@ -1,0 +1,163 @@
+"""Rules that a schema cannot say: contradictions between lines, and lines that do not fit model, GPU or data.
+
+A rule is a function from a Recipe to Problems. Those here look at settings, not at scenarios, and stay silent where their
+settings are not there; what one scenario alone needs stands in its folder, in `rules.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from runner import catalog, scenarios
+from runner.check import advanced, base_model, placing, sources
+from runner.check.following import batch_sizes
+from runner.names import JOB_NAME, listed, nearest
+from runner.problem import Problem
+from runner.recipe.recipe import BrokenSetting, Recipe
+from runner.scenarios.contract import Rule
+
+if TYPE_CHECKING:
+    from runner.recipe.sections import Openshift
+
+
+def judge(recipe: Recipe) -> list[Problem]:
+    """Every Problem that a rule finds, the shared ones and those of the recipe's scenario. A rule whose settings the schema
+    has refused says nothing."""
+    problems: list[Problem] = []
+    for rule in (*RULES, *scenarios.rules(recipe.scenario)):
+        with suppress(BrokenSetting):
+            problems.extend(rule(recipe))
+    return problems
+
+
+def _at(recipe: Recipe, setting: str, message: str, hint: str, severity: str = "error") -> Problem:
+    path = tuple(int(part) if part.isdigit() else part for part in setting.split("."))
+    return recipe.document.problem(path, message, hint, severity=severity)
+
+
+def sequence_length(recipe: Recipe) -> Iterator[Problem]:
+    if not recipe.model_facts or "sequence_len" not in recipe.model:
+        return
+    limit = recipe.model_facts.max_position_embeddings
+    if recipe.model.sequence_len > limit:
+        yield _at(
+            recipe,
+            "model.sequence_len",
+            f"`{recipe.model.base}` reads at most {limit:,} tokens, and `sequence_len` is {recipe.model.sequence_len:,}.",
+            f"Write at most {limit}.",
+        )
+
+
+def known_gpu(recipe: Recipe) -> Iterator[Problem]:
+    name = recipe.machines.gpu
+    gpu = catalog.gpu(name)
+    if gpu is None:
+        # People write `L40S` or `H100`, and the cluster's label says more.
+        alike = [known for known in catalog.gpu_names() if name.lower() in known.lower()]
+        near = alike or filter(None, [nearest(name, catalog.gpu_names())])
+        hint = f"Did you mean {meant}?" if (meant := listed(near, "or")) else f"Known: {listed(catalog.gpu_names())}."
+        yield _at(
+            recipe,
+            "machines.gpu",
+            f"The GPU `{name}` is not in the catalog, so nothing is checked against it.",
+            hint,
+            "note",
+        )
+    elif "model" in recipe.settings and not gpu.bf16:
+        for setting, bad, instead in (
+            ("precision", "bf16", base_model.advised_precision(recipe)),
+            ("attention", "flash_attention_2", "sdpa"),
+        ):
+            if recipe.model.get(setting) == bad:
+                yield _at(
+                    recipe,
+                    f"model.{setting}",
+                    f"{gpu.title} cannot do `{bad}`; it takes compute capability 8.0, and this GPU has {gpu.compute_capability}.",
+                    f"Write `{setting}: {instead}`.",
+                )
+
+
+def effective_batch(recipe: Recipe) -> Iterator[Problem]:
+    stated, computed = batch_sizes(recipe) or (None, None)
+    if stated != computed:
+        train, gpus = recipe.train, sum(recipe.gpu_counts)
+        yield _at(
+            recipe,
+            "train.effective_batch_size",
+            f"`effective_batch_size` says {stated}, and the other lines make {computed}: micro batch {train.micro_batch_size} × accumulation {train.gradient_accumulation_steps} × {gpus} GPUs.",
+            f"Write {computed}, or change the others until they agree, or delete the line.",
+        )
+
+
+def sharding_needs_gpus(recipe: Recipe) -> Iterator[Problem]:
+    gpus = sum(recipe.gpu_counts)
+    if gpus == 1 and recipe.settings.get("distribution", "ddp") not in ("ddp", "auto"):
+        yield _at(
+            recipe,
+            "distribution",
+            f"`{recipe.distribution}` shares the work between GPUs, and this recipe has one.",
+            "Write `distribution: ddp`, or raise `machines.nodes` or `machines.gpus_per_node`.",
+        )
+
+
+def storage(recipe: Recipe) -> Iterator[Problem]:
+    site: Openshift | None = recipe.settings.get("openshift")
+    if site is None:
+        return
+    claims = site.claims or ()
+    for setting in ("name", "mount"):
+        seen: dict[str, int] = {}
+        for index, claim in enumerate(claims):
+            if claim[setting] in seen:
+                yield _at(
+                    recipe,
+                    f"openshift.claims.{index}.{setting}",
+                    f"Two claims have the {setting} `{claim[setting]}`.",
+                    "Give each its own.",
+                )
+            seen[claim[setting]] = index
+    if not claims and not site.output_dir:
+        yield recipe.document.problem(
+            ("openshift",),
+            "`openshift` has no `claims`, so results would be lost with the pods.",
+            "Name a claim under `claims`, with its mount.",
+            key=True,
+        )
+    if claims and site.output_dir and not recipe.on_claim(site.output_dir):
+        yield _at(
+            recipe,
+            "openshift.output_dir",
+            f"`output_dir` `{site.output_dir}` lies on none of the claims, so results would be lost with the pods.",
+            f"Let it start with {listed((claim.mount for claim in claims), 'or')}.",
+        )
+    if not JOB_NAME.match(site.job_name or recipe.name):
+        yield _at(
+            recipe,
+            "name",
+            f"`{recipe.name}` cannot name a job on the cluster.",
+            "Use at most 53 lower-case letters, digits and `-`.",
+        )
+
+
+# Each rule that several scenarios share costs one line here.
+RULES: tuple[Rule, ...] = (
+    base_model.known,
+    base_model.custom_code,
+    base_model.template_fits,
+    base_model.precision_fits,
+    base_model.loss_fits_model,
+    sequence_length,
+    known_gpu,
+    effective_batch,
+    sharding_needs_gpus,
+    *sources.RULES,
+    storage,
+    placing.limits,
+    placing.somewhere,
+    placing.counts_agree,
+    placing.equal_on_the_cluster,
+    placing.deadline,
+    advanced.settings,
+)

@@ -1,0 +1,145 @@
+"""Rules about where rows come from: one source a section, and files that are there with the columns that are named."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from runner.check import columns
+from runner.names import listed, nearest
+from runner.problem import Problem
+from runner.recipe import templates
+from runner.recipe.recipe import Recipe, Settings
+
+
+def _at(recipe: Recipe, setting: str, message: str, hint: str, severity: str = "error") -> Problem:
+    return recipe.document.problem(tuple(setting.split(".")), message, hint, severity=severity)
+
+
+def sections(recipe: Recipe) -> Iterator[tuple[str, Settings]]:
+    """Every section that names data, with its dotted name: `data`, and `data` inside other sections."""
+    if "data" in recipe.settings:
+        yield "data", recipe.data
+    for name, section in recipe.settings.items():
+        if isinstance(section, Settings) and "data" in section:
+            yield f"{name}.data", section["data"]
+
+
+SOURCES = ("path", "hub", "packed")
+
+
+def one_source(recipe: Recipe) -> Iterator[Problem]:
+    for home, data in sections(recipe):
+        given = [source for source in SOURCES if data.get(source)]
+        if len(given) > 1:
+            yield _at(
+                recipe,
+                f"{home}.{given[0]}",
+                f"`{home}` has {'both ' if len(given) == 2 else ''}{listed(given)}, and only one can be read.",
+                f"Delete {'one of the two lines' if len(given) == 2 else 'all but one of the lines'}.",
+            )
+        if not given:
+            yield recipe.document.problem(
+                tuple(home.split(".")),
+                f"`{home}` names no data.",
+                "Give `path` (a local file) or `hub` (a dataset on the hub).",
+                key=True,
+            )
+
+
+TEMPLATES = ("question", "answer", "prompt", "chosen", "rejected")
+
+
+def data_files(recipe: Recipe) -> Iterator[Problem]:
+    """Local data files are there and have the columns that the templates name."""
+    for home, data in sections(recipe):
+        yield from _data_files(recipe, home, data)
+
+
+def _data_files(recipe: Recipe, home: str, data: Settings) -> Iterator[Problem]:
+    names: dict[str, str] = {setting: data[setting] for setting in TEMPLATES if data.get(setting)}
+    for setting, template in names.items():
+        if templates.unclosed(template) is not None:
+            yield _at(
+                recipe,
+                f"{home}.{setting}",
+                f"`{setting}` opens a bracket and does not close it.",
+                "Write `[column]`, or `[[` for a bracket that is text.",
+            )
+    needed = {column: setting for setting, template in names.items() for column in templates.columns(template)}
+    needed |= {data[part]: part for part in ("image_column", "label_column", "column", "text") if data.get(part)}
+    if songs := data.get("songs"):
+        needed |= {songs[setting]: f"songs.{setting}" for setting in ("instruction", "lyrics")}
+    for setting in ("path", "validation_path", "sample"):
+        name = data.get(setting)
+        if not name:
+            continue
+        file = recipe.folder / name
+        if os.path.isdir(file) and data.get("image_column"):
+            continue
+        if setting == "sample" and file.suffix == ".parquet" and os.path.isfile(file):
+            # The rehearsal looks into it; here opening Parquet would slow every check down.
+            continue
+        if recipe.on_claim(name) and not os.path.exists(file):
+            yield _at(
+                recipe,
+                f"{home}.{setting}",
+                f"`{name}` lies on a claim, so its columns are not checked here.",
+                "Nothing to do, if the file is on the claim before the job starts.",
+                severity="note",
+            )
+            continue
+        if not os.path.isfile(file):
+            yield _at(
+                recipe,
+                f"{home}.{setting}",
+                f"There is no file `{file}`.",
+                "Paths start from the recipe's own folder.",
+            )
+            continue
+        if data.get("image_column") and file.suffix != ".parquet":
+            yield _at(
+                recipe,
+                f"{home}.{setting}",
+                f"`{file}` is no file of images.",
+                "Name a Parquet file, or a folder with CIFAR-10's binary files, Parquet files, or a folder of images for each class.",
+            )
+            continue
+        if file.suffix == ".txt":
+            continue
+        try:
+            there = columns.of(file)
+        except columns.Unreadable as reason:
+            yield _at(
+                recipe,
+                f"{home}.{setting}",
+                f"`{file}` cannot be read: {reason}",
+                reason.hint,
+                reason.severity,
+            )
+            continue
+        # A copy of a starter recipe brings a sample that says nothing about one's own file.
+        other = (
+            " Or delete the line `sample`, if it is of other data." if setting == "sample" and data.get("path") else ""
+        )
+        for column, user in needed.items():
+            if there.count(column) > 1:
+                yield _at(
+                    recipe,
+                    f"{home}.{user}",
+                    f"`{file}` has {there.count(column)} columns called `{column}`, and only one can be meant.",
+                    "Give each column a name of its own.",
+                )
+            if column not in there:
+                near = nearest(column, there)
+                meant = f"[{near}]" if user in names else near
+                hint = (f"Did you mean `{meant}`? " if near else "") + f"Its columns are {listed(there)}.{other}"
+                yield _at(
+                    recipe,
+                    f"{home}.{user}",
+                    f"`{user.rpartition('.')[2]}` names the column `{column}`, which `{file}` does not have.",
+                    hint,
+                )
+
+
+RULES = (one_source, data_files)

@@ -1,0 +1,79 @@
+"""Check: a document becomes a Recipe, or every Problem that keeps it from being one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from runner import catalog, scenarios
+from runner.check import by_schema, rules
+from runner.check.following import with_followers
+from runner.problem import Problem, Stop
+from runner.recipe import overrides as changing
+from runner.recipe import reading
+from runner.recipe.document import Document
+from runner.recipe.overrides import Override
+from runner.recipe.recipe import BrokenSetting, Recipe, Settings
+
+
+def load(
+    file: Path | str, changes: Iterable[Override] = (), environment: Mapping[str, str] = MappingProxyType({})
+) -> tuple[Recipe, list[Override], list[Problem]]:
+    """The recipe in a file with the environment's changes and then `changes` on top, the changes that changed
+    something, and notes.
+
+    Raises Stop with every Problem at once where the file is no valid recipe.
+    """
+    document = reading.read(file)
+    scenario = document.data.get("scenario")
+    wished, idle = changing.from_environment(environment, lambda setting: by_schema.has(scenario, setting))
+    document, made = override(document, [*wished, *changes])
+    recipe, notes = valid(document)
+    return recipe, made, [*notes, *(_idle(document.file, name) for name in idle)]
+
+
+def valid(document: Document) -> tuple[Recipe, list[Problem]]:
+    """The Recipe that a document is, and notes. Raises Stop with every Problem at once where it is none."""
+    recipe, problems = judge(document)
+    errors = [problem for problem in problems if problem.severity == "error"]
+    if errors or recipe is None:
+        raise Stop(errors)
+    return recipe, problems
+
+
+def override(document: Document, changes: Iterable[Override]) -> tuple[Document, list[Override]]:
+    """A new Document with the changes applied, lines that only double-check following them, and what changed."""
+    return changing.apply(document, with_followers(document, list(changes)))
+
+
+def changed(recipe: Recipe, changes: Iterable[Override]) -> tuple[Recipe, list[Override]]:
+    """The recipe with changes made, and those that changed something. Raises Stop where it is then not valid."""
+    document, made = override(recipe.document, changes)
+    return valid(document)[0], made
+
+
+def _idle(file: Path | str, name: str) -> Problem:
+    message = f"The environment says {name}, and this recipe has no such setting; it changes nothing."
+    return Problem(str(file), 0, 0, message, severity="note")
+
+
+def judge(document: Document) -> tuple[Recipe | None, list[Problem]]:
+    """The Recipe that a document is, and all Problems with it; None where the schema already says no."""
+    if problem := by_schema.scenario_problem(document):
+        return None, [problem]
+    judged = by_schema.read(document)
+    recipe = Recipe(document, judged.settings, _model_facts(document, judged.settings))
+    problems = [*judged.problems, *rules.judge(recipe)]
+    problems.sort(key=lambda problem: (problem.line, problem.column))
+    return (None if judged.problems else recipe), problems
+
+
+def _model_facts(document: Document, settings: Settings) -> catalog.Model | None:
+    try:
+        if described := scenarios.model_facts(document.data["scenario"], settings):
+            return described
+        name, revision = settings["model"]["base"], settings["model"]["revision"]
+        return catalog.model(name, Path(document.file).parent) or catalog.cached_model(name, revision)
+    except (BrokenSetting, KeyError, AttributeError):
+        return None

@@ -1,0 +1,60 @@
+"""Follow: watches a job until it ends. A cluster that does not answer for a while is said and survived."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from runner.cluster.client import Cluster
+from runner.cluster.diagnose import log_reader, reasons
+from runner.cluster.errors import TryAgain
+from runner.cluster.jobs import Sent
+from runner.cluster.status import FAILED, TRAINING, State, look
+from runner.problem import Stop
+
+POLL_SECONDS = 3.0
+# Gets the state (None while the cluster cannot be reached) and what to say about it.
+Show = Callable[[State | None, list[str]], None]
+
+
+def follow(cluster: Cluster, sent: Sent, show: Show) -> State:
+    """Shows a job's state until it ends; returns the last one.
+
+    Raises Stop where the job is taken away, or fails.
+    """
+    missing = 0
+    while True:
+        try:
+            job = cluster.get(sent.kind, sent.namespace, sent.name)
+            missing = missing + 1 if job is None else 0
+            if missing > 2:
+                raise Stop(f"{sent.kind} `{sent.name}` is not there any more; someone deleted it.")
+            if job is not None:
+                state = look(cluster, job)
+                why = reasons(state, log_reader(cluster, state))
+                show(state, why)
+                if state.phase == FAILED:
+                    raise Stop(f"{sent.kind} `{sent.name}` failed. {' '.join(why)}", "The log: `recipe logs`.")
+                if state.ended:
+                    return state
+        except TryAgain as silence:
+            show(None, [f"{silence.text.splitlines()[0]} The job goes on; trying again."])
+        time.sleep(POLL_SECONDS)
+
+
+def line(state: State) -> str:
+    """A state in one line."""
+    running = sum(pod.get("status", {}).get("phase") == "Running" for pod in state.pods)
+    machines = f"{running} of {len(state.pods)} machines run" if state.pods else "no machine yet"
+    if state.phase != TRAINING or state.progress is None:
+        return state.phase if state.ended else f"{state.phase}, {machines}"
+    step, steps = state.progress["step"], state.progress["steps"]
+    loss = f", loss {state.progress['loss']:.3f}" if "loss" in state.progress else ""
+    return f"step {step} of {steps}{loss}{_left(state.seconds_left)}"
+
+
+def _left(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f", about {f'{hours} h {minutes} min' if hours else f'{max(1, minutes)} min'} left"

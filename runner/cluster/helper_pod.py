@@ -1,0 +1,165 @@
+"""Helpers: short-lived pods that open a claim, for `recipe fetch` and `recipe promote`, and always go away again."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from runner.cluster.client import Cluster, address
+from runner.cluster.diagnose import reasons
+from runner.cluster.errors import patiently
+from runner.cluster.jobs import FETCH
+from runner.cluster.status import WAITING, State
+from runner.entrypoints.file_server import PORT, WORD
+from runner.plan import Plan, Stage
+from runner.problem import Stop
+from runner.targets import batch, code, kubernetes, podspec
+
+SHARE_PORT = 8080
+POLL_SECONDS = 2.0
+# Seconds until the helper must have started.
+PATIENCE_SECONDS = 600
+# How often a cluster that does not answer is asked again.
+TRIES = 8
+
+Tell = Callable[[str], None]
+
+
+@contextmanager
+def helper(cluster: Cluster, plan: Plan, stage: Stage, tell: Tell) -> Iterator[str]:
+    """A pod that shows the run folder; gives the address of its files, and deletes it whatever happens."""
+    word = secrets.token_hex(16)
+    manifest = pod(plan, stage, word)
+    space, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
+    _clear(cluster, manifest)
+    try:
+        cluster.create(manifest)
+        tell(f"Pod `{name}` opens the claim")
+        _ready(cluster, space, name)
+        yield f"{address('Pod', space, name)}:{SHARE_PORT}/proxy/{word}"
+    finally:
+        _delete(cluster, space, name)
+
+
+def finished(cluster: Cluster, manifest: dict[str, Any], container: str, tell: Tell) -> list[str]:
+    """Runs a pod to its end and deletes it whatever happens; gives what it has said.
+
+    Raises Stop with its words where it ends badly, or does not start.
+    """
+    space, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
+    _clear(cluster, manifest)
+    try:
+        cluster.create(manifest)
+        tell(f"Pod `{name}` opens the claim")
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            here = _look(cluster, space, name)
+            if here is None:
+                raise Stop(f"Pod `{name}` was deleted before it was done.", "Try again.")
+            phase = here.get("status", {}).get("phase", "Pending")
+            if phase in ("Failed", "Succeeded"):
+                said = (_log(cluster, space, name, container) or "").strip()
+                if phase == "Succeeded":
+                    return said.splitlines()
+                raise Stop(said or " ".join(_why(here)) or f"Pod `{name}` failed without a word.")
+            if phase == "Pending" and time.monotonic() > deadline:
+                raise _stuck(here)
+            time.sleep(POLL_SECONDS)
+    finally:
+        _delete(cluster, space, name)
+
+
+def _look(cluster: Cluster, space: str, name: str) -> dict[str, Any] | None:
+    return patiently(lambda: cluster.get("Pod", space, name), TRIES, POLL_SECONDS)
+
+
+def _log(cluster: Cluster, space: str, name: str, container: str, tail: int | None = None) -> str | None:
+    return patiently(lambda: cluster.log(space, name, container, tail=tail), TRIES, POLL_SECONDS)
+
+
+def _delete(cluster: Cluster, space: str, name: str) -> None:
+    patiently(lambda: cluster.delete("Pod", space, name, grace_seconds=0), TRIES, POLL_SECONDS)
+
+
+def _clear(cluster: Cluster, manifest: dict[str, Any]) -> None:
+    """Deletes a pod that a killed command has left behind; what it waits for, or knows, is lost.
+
+    Raises Stop where a claim is not there: the pod would wait for it in vain.
+    """
+    space, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
+    for volume in manifest["spec"]["volumes"]:
+        claim = volume.get("persistentVolumeClaim", {}).get("claimName")
+        if claim and cluster.get("PersistentVolumeClaim", space, claim) is None:
+            raise Stop(
+                f"There is no claim `{claim}` in `{space}`, and so nothing lies on it.",
+                "Send the recipe: `recipe submit`. Or correct `openshift.namespace` or `openshift.claims`.",
+            )
+    _delete(cluster, space, name)
+    for _ in range(60):
+        if _look(cluster, space, name) is None:
+            return
+        time.sleep(POLL_SECONDS / 2)
+
+
+def _ready(cluster: Cluster, space: str, name: str) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        here = _look(cluster, space, name)
+        if here is None:
+            raise Stop(f"Pod `{name}` was deleted before it could open the claim.", "Fetch again.")
+        status = here.get("status", {})
+        conditions = status.get("conditions") or []
+        if any(entry["type"] == "Ready" and entry["status"] == "True" for entry in conditions):
+            return
+        if status.get("phase") in ("Failed", "Succeeded"):
+            said = _log(cluster, space, name, FETCH, tail=5) or ""
+            why = said.strip() or " ".join(_why(here)) or "the helper pod ended at once"
+            raise Stop(f"The claim cannot be read: {why}")
+        if time.monotonic() > deadline:
+            raise _stuck(here)
+        time.sleep(POLL_SECONDS)
+
+
+def _why(pod: dict[str, Any]) -> list[str]:
+    """Why a helper does not start, or ended, as far as its pod tells."""
+    meta = pod["metadata"]
+    job = {"kind": "Pod", "metadata": {"name": meta["name"], "namespace": meta["namespace"]}, "spec": {}}
+    return reasons(State(WAITING, job, [pod]), lambda _pod: "")
+
+
+def _stuck(pod: dict[str, Any]) -> Stop:
+    return Stop(
+        f"Pod `{pod['metadata']['name']}` does not start. {' '.join(_why(pod))}",
+        "Try again later; a claim of one machine is free when the job has ended.",
+    )
+
+
+def pod(plan: Plan, stage: Stage, word: str) -> dict[str, Any]:
+    """The helper: the claims read-only, our own file server on the run's folder, and an end of its own after four hours.
+    It is named after the stage that is fetched."""
+    share = {"cpu": "1", "memory": "1Gi"}
+    claims = plan.site.get("claims") or ()
+    container = {
+        "name": FETCH,
+        **kubernetes.pulled(plan),
+        "command": ["python", "-m", "runner.entrypoints.file_server", plan.place.run_dir],
+        "env": podspec.listed(podspec.CACHES | code.environment(plan) | {WORD: word, PORT: str(SHARE_PORT)}),
+        "ports": [{"containerPort": SHARE_PORT}],
+        "readinessProbe": {"tcpSocket": {"port": SHARE_PORT}, "periodSeconds": 2},
+        "resources": {"requests": share, "limits": share},
+        "securityContext": podspec.container_security(),
+        "volumeMounts": [
+            {"name": "tmp", "mountPath": "/tmp"},
+            *code.mounts(plan),
+            *({"name": claim["name"], "mountPath": claim["mount"], "readOnly": True} for claim in claims),
+        ],
+    }
+    volumes = [
+        {"name": "tmp", "emptyDir": {}},
+        *code.volumes(plan),
+        *({"name": claim["name"], "persistentVolumeClaim": {"claimName": claim["name"]}} for claim in claims),
+    ]
+    return batch.alone(plan.only(stage), stage, FETCH, container, volumes, seconds=4 * 3600)

@@ -1,0 +1,57 @@
+"""Import of results: what was fetched becomes a run folder like any other, which `recipe ask` and `recipe compare` read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from runner.files import read_record, write_json
+from runner.plan import Plan, Stage
+from runner.problem import Stop
+from runner.runs.run_folder import RunFolder
+from runner.training.run_files import ADAPTER, DEMO, STAGE
+
+OLDER = (
+    "What lies on the claim is of the recipe as it was before it changed; the recipe as it is now has no results there yet. "
+    "`recipe status` says how far its job is; fetch again when that has finished."
+)
+
+# Files of a stage that name a model, and the setting that does.
+NAMING = ((DEMO, "base_model"), (f"{ADAPTER}/adapter_config.json", "base_model_name_or_path"))
+
+
+def require_imported(folder: RunFolder) -> None:
+    """Raises Stop where the folder holds a run that this machine made itself."""
+    if folder.state and folder.state.get("origin") != "cluster":
+        raise Stop(f"`{folder.path}` holds a run of this machine.", "Name another folder with `--to`.")
+
+
+def record(folder: RunFolder, plan: Plan, stage: Stage, number: str, tell: Callable[[str], None]) -> None:
+    """Marks the run folder, and names what lies on the cluster alone by what it is called away from it.
+
+    number: the run's own on the claim, which its evaluations are about; empty where it has none, and no evaluation counts.
+    """
+    home = folder.path / stage.folder
+    state = read_record(home / STAGE)
+    # A claim keeps the results of the recipe as it was until those of the recipe as it is take their place. A change of
+    # another stage does not concern it.
+    older = bool(state) and (state.get("keys") or {}).get("") != stage.keys[""]
+    status = "running" if older else state.get("status", "running")
+    folder.mark(status, recipe=plan.name, origin="cluster", **({"id": number} if number else {}))
+    if older:
+        tell(OLDER)
+    for file, setting in NAMING:
+        _rename(home / file, setting, folder, plan, stage)
+
+
+def _rename(file: Path, setting: str, folder: RunFolder, plan: Plan, stage: Stage) -> None:
+    """In a file that names a folder of the cluster: what was fetched into that folder before training, or that folder of
+    the run here. Where the file comes again, it is done again."""
+    facts, place = read_record(file), plan.place
+    there = facts.get(setting)
+    if not isinstance(there, str):
+        return
+    if stage.model and there == place.model_dir:
+        write_json(file, facts | {setting: stage.model["base"], "revision": stage.model["revision"]})
+    elif there.startswith(f"{place.run_dir}/"):
+        write_json(file, facts | {setting: str(folder.path / there.removeprefix(f"{place.run_dir}/"))})

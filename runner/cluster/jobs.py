@@ -1,0 +1,132 @@
+"""A recipe's objects on the cluster: what to send, in which order, and how to find them again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from runner.cluster.client import Cluster
+from runner.plan import Plan, Stage
+from runner.targets import TARGETS, default, gate, kubernetes, preparing
+
+# The training jobs that a target makes, and the labels that its operator gives a job's pods, first the first one's.
+KIND = {"pytorchjob": "PyTorchJob", "trainjob": "TrainJob"}
+POD_LABEL = {
+    "PyTorchJob": "training.kubeflow.org/job-name",
+    "TrainJob": "jobset.sigs.k8s.io/jobset-name",
+    # The short one is set by every version; the one with a prefix since Kubernetes 1.27.
+    "Job": "job-name",
+}
+CONTAINER = {"PyTorchJob": "pytorch", "TrainJob": "node"}
+PART = "recipe-runner/part"
+# The pods that only open a claim, and have one container of that name.
+FETCH, PROMOTE = "fetch", "promote"
+# The containers that do a pod's work, whoever else runs in it.
+WORKING = (*CONTAINER.values(), preparing.PART, gate.PART, FETCH, PROMOTE)
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What a stage, or the gate after it, puts on the cluster.
+
+    plan: of this stage alone; support: claims and config maps, in order; job: the stage's own, or the gate's.
+    """
+
+    plan: Plan
+    stage: Stage
+    support: tuple[dict[str, Any], ...]
+    job: dict[str, Any]
+
+    @property
+    def namespace(self) -> str:
+        return str(self.job["metadata"]["namespace"])
+
+    @property
+    def name(self) -> str:
+        return str(self.job["metadata"]["name"])
+
+    @property
+    def kind(self) -> str:
+        return str(self.job["kind"])
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds that the same work could have been sent as."""
+        return ("Job",) if self.kind == "Job" else tuple(KIND.values())
+
+
+def sent(plan: Plan, stage: Stage, target: str | None = None, of_gate: bool = False) -> Sent:
+    """The objects of a stage, or of the gate after it, exactly those that `recipe render` writes."""
+    target = target or default(plan.site)[0]
+    stage_plan = plan.only(stage)
+    files = TARGETS[target](stage_plan) if stage.trains else preparing.render(stage_plan, stage)
+    manifests = {
+        file.path: [document for document in yaml.safe_load_all(file.text) if _is_manifest(document)] for file in files
+    }
+    own = f"{target}.yaml" if stage.trains else preparing.FILE
+    return Sent(
+        plan=stage_plan,
+        stage=stage,
+        support=(*manifests.get("claims.yaml", []), *manifests["configmap.yaml"]),
+        job=manifests[gate.FILE if of_gate else own][0],
+    )
+
+
+def _is_manifest(document: Any) -> bool:
+    return isinstance(document, dict) and "kind" in document and "metadata" in document
+
+
+def names(plan: Plan, stage: Stage, of_gate: bool = False) -> Iterator[tuple[str, str]]:
+    """Kind and name of every object that may run for a stage under any target, or for the gate after it."""
+    stage_plan = plan.only(stage)
+    if of_gate:
+        yield "Job", gate.job_name(stage_plan)
+        return
+    for kind in KIND.values() if stage.trains else ("Job",):
+        yield kind, kubernetes.job_name(stage_plan)
+
+
+def container(job: dict[str, Any]) -> str:
+    """The name of the container that does a job's work."""
+    kind = job["kind"]
+    return CONTAINER[kind] if kind in CONTAINER else (job["metadata"].get("labels") or {}).get(PART, preparing.PART)
+
+
+def annotation(job: dict[str, Any], name: str) -> str:
+    """An annotation of a job; empty where it has none of that name."""
+    return str((job["metadata"].get("annotations") or {}).get(name, ""))
+
+
+def recipe_of(job: dict[str, Any]) -> str:
+    """The recipe, or the stage of one, that a job was made from; empty where recipe-runner has not made it."""
+    return annotation(job, "recipe-runner/recipe")
+
+
+def key(job: dict[str, Any]) -> str:
+    """The key of what a job was made from, where it is of one stage of several; else empty."""
+    return annotation(job, kubernetes.KEY)
+
+
+def pods_of(cluster: Cluster, kind: str, namespace: str, name: str) -> list[dict[str, Any]]:
+    """A job's pods, the first process's first."""
+    return sorted(cluster.list("Pod", namespace, {POD_LABEL[kind]: name}), key=node_number)
+
+
+def machines(job: dict[str, Any]) -> int:
+    """How many machines a job is for, whether they have pods yet or not."""
+    spec = job["spec"]
+    if job["kind"] == "PyTorchJob":
+        return sum(replica.get("replicas", 1) for replica in spec["pytorchReplicaSpecs"].values())
+    return int(spec.get("trainer", {}).get("numNodes", 1))
+
+
+def node_number(pod: dict[str, Any]) -> int:
+    """A pod's place in its job: 0 for the master, as the operators number them."""
+    labels = pod["metadata"].get("labels", {})
+    if labels.get("training.kubeflow.org/replica-type") == "worker":
+        return int(labels.get("training.kubeflow.org/replica-index", 0)) + 1
+    index = labels.get("batch.kubernetes.io/job-completion-index", "0")
+    return int(index) if index.isdigit() else 0

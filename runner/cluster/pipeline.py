@@ -1,0 +1,196 @@
+"""How far a recipe is on the cluster, stage by stage and gate by gate, and what comes next.
+
+What the cluster shows is for people; each stage's own pod looks at the records on the claim before it starts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from runner.cluster.client import Cluster
+from runner.cluster.jobs import annotation, key, names, pods_of
+from runner.cluster.status import FAILED, FINISHED, ended
+from runner.entrypoints.stage import ON_CLUSTER
+from runner.plan import Plan, Stage
+from runner.problem import Stop
+from runner.targets import gate
+
+MISSING, CHANGED, UNDER_WAY, PROMOTED = "not sent yet", "made before the recipe changed", "under way", "promoted"
+LOST = "done once, but the claim that it wrote to is another one now"
+# After every time that a cluster names.
+NEVER = "9999"
+# Why somebody has overruled a gate, beside the gate's own Job; the record itself lies on the claim.
+PROMOTION = "recipe-runner/promotion"
+
+
+@dataclass(frozen=True)
+class Milestone:
+    """What a recipe comes past: a stage (of_gate False), or the gate after it. job: what the cluster has of it, or None;
+    state: one of MISSING, CHANGED, LOST, UNDER_WAY, FINISHED, FAILED and PROMOTED; job is None only of one that is MISSING."""
+
+    stage: Stage
+    of_gate: bool
+    job: dict[str, Any] | None
+    state: str
+
+    @property
+    def done(self) -> bool:
+        return self.state in (FINISHED, PROMOTED)
+
+    @property
+    def at_work(self) -> bool:
+        """Whether something of it is on the cluster that has not ended, made from the recipe as it is or as it was."""
+        return self.job is not None and not ended(self.job)
+
+    @property
+    def title(self) -> str:
+        return f"{self}"[0].upper() + f"{self}"[1:]
+
+    def __str__(self) -> str:
+        return f"the gate after `{self.stage.name}`" if self.of_gate else f"`{self.stage.name}`"
+
+
+def milestones(cluster: Cluster, plan: Plan) -> list[Milestone]:
+    """Every milestone of a recipe, in order."""
+    way = []
+    for stage in plan.stages:
+        job = _first(cluster, plan, stage, of_gate=False)
+        way.append(Milestone(stage, False, job, _state(job, stage.keys[""])))
+        if stage.gates:
+            verdict = _first(cluster, plan, stage, of_gate=True)
+            state = _state(verdict, gate.key(stage))
+            if verdict and job and _made(verdict) < _made(job):
+                # Since then the stage was sent again; what it has left may be something else.
+                state = CHANGED
+            way.append(Milestone(stage, True, verdict, state))
+    if not any(milestone.done for milestone in way):
+        return way
+    since = _claims_since(cluster, plan)
+    lost = [milestone.done and _made(milestone.job) < since for milestone in way]
+    return [replace(one, state=LOST) if gone else one for one, gone in zip(way, lost, strict=True)]
+
+
+def _claims_since(cluster: Cluster, plan: Plan) -> str:
+    """Since when the claims that results lie on are there: what was done before that lies there no more."""
+    folders = (plan.place.run_dir, plan.place.data_dir)
+    claims = [
+        cluster.get("PersistentVolumeClaim", plan.site["namespace"], claim["name"])
+        for claim in plan.site.get("claims") or ()
+        if any(f"{folder}/".startswith(f"{claim['mount'].rstrip('/')}/") for folder in folders)
+    ]
+    return max((_made(claim) for claim in claims), default="")
+
+
+def _first(cluster: Cluster, plan: Plan, stage: Stage, of_gate: bool) -> dict[str, Any] | None:
+    for kind, name in names(plan, stage, of_gate):
+        if job := cluster.get(kind, plan.site["namespace"], name):
+            return job
+    return None
+
+
+def _state(job: dict[str, Any] | None, key_now: str) -> str:
+    if job is None:
+        return MISSING
+    if key(job) != key_now:
+        return CHANGED
+    end = ended(job)
+    return PROMOTED if end == FAILED and promotion(job) else end or UNDER_WAY
+
+
+def _made(manifest: dict[str, Any] | None) -> str:
+    """When an object was made; of one that is not there, never."""
+    return str(manifest["metadata"].get("creationTimestamp", "")) if manifest else NEVER
+
+
+def promotion(job: dict[str, Any]) -> str:
+    """Who has overruled the gate of this Job, when and why; empty where nobody has."""
+    return annotation(job, PROMOTION)
+
+
+def current(way: list[Milestone]) -> Milestone | None:
+    """The first milestone that is not done; None where all are."""
+    return next((milestone for milestone in way if not milestone.done), None)
+
+
+def looked_at(way: list[Milestone]) -> Milestone | None:
+    """What a person means who names no stage: the milestone that is at work, else the first that is not done; None where
+    all are."""
+    return next((milestone for milestone in way if milestone.at_work), None) or current(way)
+
+
+def choose(cluster: Cluster, plan: Plan, way: list[Milestone], name: str | None) -> Milestone | None:
+    """What `recipe submit` sends: the first milestone that is not done, or that of the stage `name`; None where nothing is
+    left.
+
+    Raises Stop where one before it is not done, and where the gate that comes next is closed.
+    """
+    if name is None:
+        milestone = current(way)
+        if milestone is None:
+            return None
+    else:
+        stage = plan.stage(name)
+        own = [milestone for milestone in way if milestone.stage is stage]
+        waiting = current(way[: way.index(own[0])])
+        if waiting is not None:
+            raise _refusal(cluster, stage, waiting)
+        milestone = current(own) or own[0]
+    if milestone.of_gate and milestone.state == FAILED:
+        raise Stop(closed(cluster, milestone))
+    return milestone
+
+
+def outdated(way: list[Milestone], milestone: Milestone) -> list[Milestone]:
+    """The other milestones that are at work on the recipe as it was before it changed.
+
+    Raises Stop where one is at work on the recipe as it is, perhaps with what this one would make anew.
+    """
+    others = [other for other in way if other is not milestone and other.at_work]
+    for other in others:
+        if other.state != CHANGED:
+            raise Stop(
+                f"{milestone.title} comes next ({milestone.state}), and {other} is at work.",
+                f"`recipe stop RECIPE --stage {other.stage.name}` ends it; "
+                f"`recipe submit RECIPE --stage {milestone.stage.name}` sends this one beside it.",
+            )
+    return others
+
+
+def _refusal(cluster: Cluster, stage: Stage, waiting: Milestone) -> Stop:
+    if waiting.of_gate and waiting.state == FAILED:
+        return Stop(f"`{stage.name}` does not start. {closed(cluster, waiting)}")
+    return Stop(
+        f"`{stage.name}` does not start: {waiting} comes first, and is {waiting.state}.",
+        "`recipe submit RECIPE`, without --stage, sends what comes first; `recipe status RECIPE` shows how far all is.",
+    )
+
+
+def closed(cluster: Cluster, milestone: Milestone) -> str:
+    """What a closed gate says: its table, or why it could not be measured, and what a person can do."""
+    name = milestone.stage.name
+    return "\n".join(
+        [
+            f"The gate after `{name}` is closed, and nothing after it starts.",
+            *(f"  {line}" for line in table(cluster, milestone)),
+            f"A person may overrule: recipe promote RECIPE {name}{ON_CLUSTER} --by NAME --reason TEXT",
+            "To measure again: `recipe stop RECIPE`, then `recipe submit RECIPE`.",
+        ]
+    )
+
+
+def table(cluster: Cluster, milestone: Milestone) -> list[str]:
+    """What a gate's pod has said in the end; empty where it is gone."""
+    if milestone.job is None:
+        return []
+    meta = milestone.job["metadata"]
+    for pod in pods_of(cluster, "Job", meta["namespace"], meta["name"]):
+        for entry in pod.get("status", {}).get("containerStatuses") or []:
+            end = entry.get("state", {}).get("terminated") or {}
+            if entry["name"] == gate.PART and end.get("message"):
+                return str(end["message"]).strip().splitlines()
+            if entry["name"] == gate.PART and end.get("reason") == "OOMKilled":
+                return ["Its pod used up its main memory before it had measured anything; raise `machines.memory_gib`."]
+        if text := cluster.log(meta["namespace"], pod["metadata"]["name"], gate.PART, tail=40):
+            return text.strip().splitlines()
+    return []

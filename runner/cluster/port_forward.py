@@ -1,0 +1,72 @@
+"""Forward: a port of a pod as a port of this machine, for TensorBoard."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from runner.cluster.client import Cluster, Connection
+from runner.problem import Stop
+
+TENSORBOARD = {"app.kubernetes.io/name": "tensorboard"}
+TENSORBOARD_PORT = 6006
+
+
+def tensorboard(cluster: Cluster, namespace: str) -> str:
+    """The name of the namespace's TensorBoard pod. Raises Stop where none runs."""
+    for pod in cluster.list("Pod", namespace, TENSORBOARD):
+        if pod.get("status", {}).get("phase") == "Running":
+            return str(pod["metadata"]["name"])
+    raise Stop(f"No TensorBoard runs in `{namespace}`.", "Start it with `oc apply -k openshift/`.")
+
+
+def forward(
+    cluster: Connection, namespace: str, pod: str, port: int, local_port: int, ready: Callable[[int], None]
+) -> None:
+    """Passes connections to `local_port` (0: any free one) on to the pod's port, until it is interrupted.
+
+    ready: called with the local port once it listens. Raises Stop where the local port is taken.
+    """
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(("127.0.0.1", local_port))
+    except OSError:
+        raise Stop(f"Port {local_port} of this machine is in use.", "Name another with `--port`.") from None
+    with listener:
+        listener.listen()
+        ready(listener.getsockname()[1])
+        while True:
+            here, _ = listener.accept()
+            threading.Thread(target=_join, args=(cluster, namespace, pod, port, here), daemon=True).start()
+
+
+def _join(cluster: Connection, namespace: str, pod: str, port: int, here: socket.socket) -> None:
+    """Passes bytes both ways until one side closes."""
+    from kubernetes.client import ApiException, CoreV1Api
+    from kubernetes.stream import portforward
+
+    # A client of its own: the library changes the client while it opens the stream.
+    core = CoreV1Api(type(cluster.client)(cluster.client.configuration))
+    with here:
+        try:
+            channel = portforward(core.connect_get_namespaced_pod_portforward, pod, namespace, ports=str(port))
+        except (ApiException, OSError):
+            return  # the browser shows that nothing came; it may try again
+        there = channel.socket(port)
+        back = threading.Thread(target=_pump, args=(there, here), daemon=True)
+        back.start()
+        _pump(here, there)
+        back.join()
+        channel.close()
+
+
+def _pump(source: Any, sink: Any) -> None:
+    with suppress(OSError):
+        while data := source.recv(65536):
+            sink.sendall(data)
+    with suppress(OSError):
+        sink.shutdown(socket.SHUT_WR)

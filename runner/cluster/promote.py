@@ -1,0 +1,65 @@
+"""Promoting on the cluster: a short-lived pod writes the override on the claim, by the very code of `recipe promote`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from runner.cluster import pipeline
+from runner.cluster.client import Cluster, Refused, address
+from runner.cluster.errors import patiently
+from runner.cluster.helper_pod import POLL_SECONDS, TRIES, finished
+from runner.cluster.jobs import PROMOTE, sent
+from runner.cluster.status import FAILED
+from runner.plan import PLAN_FILE, Plan, Stage
+from runner.problem import Stop
+from runner.targets import batch, code, kubernetes, podspec
+
+Tell = Callable[[str], None]
+
+
+def promote(cluster: Cluster, plan: Plan, stage: Stage, by: str, reason: str, tell: Tell) -> None:
+    """Lets a stage pass in spite of its closed gate. Raises Stop where there is nothing to overrule."""
+    if not stage.gates:
+        raise Stop(f"The stage `{stage.name}` has no gate to overrule.")
+    verdict = next(one for one in pipeline.milestones(cluster, plan) if one.of_gate and one.stage is stage)
+    if verdict.state == pipeline.UNDER_WAY:
+        raise Stop(f"The gate after `{stage.name}` is being measured.", "`recipe status` says when it is done.")
+    what = sent(plan, stage, of_gate=True)
+    for manifest in what.support:
+        if manifest["kind"] == "ConfigMap":
+            cluster.apply(manifest)
+    said = finished(cluster, pod(what.plan, stage, by, reason), PROMOTE, tell)
+    for line in said:
+        tell(line)
+    if verdict.job is not None and verdict.state == FAILED:
+        patiently(partial(_annotate, cluster, verdict.job, "\n".join(said)), TRIES, POLL_SECONDS)
+
+
+def _annotate(cluster: Cluster, job: dict[str, Any], promotion: str) -> None:
+    """The gate's Job shows the override, because `recipe status` and `recipe submit` do not look on the claim."""
+    space, name = job["metadata"]["namespace"], job["metadata"]["name"]
+    body = {"metadata": {"annotations": {pipeline.PROMOTION: promotion}}}
+    try:
+        cluster.request("PATCH", address("Job", space, name), body=body, content="application/merge-patch+json")
+    except Refused as refused:
+        raise refused.stop("Job", space, name) from None
+
+
+def pod(plan: Plan, stage: Stage, by: str, reason: str) -> dict[str, Any]:
+    """The pod: no GPU, the claims, and half an hour, because a large model's weights are hashed first."""
+    share = {"cpu": "1", "memory": "4Gi"}
+    file = f"{plan.place.config_dir}/{PLAN_FILE}"
+    container = {
+        "name": PROMOTE,
+        **kubernetes.pulled(plan),
+        "command": ["python", "-m", "runner.entrypoints.stage", PROMOTE, file, "--by", by, "--reason", reason],
+        "env": podspec.listed(podspec.CACHES | code.environment(plan)),
+        "resources": {"requests": share, "limits": share},
+        "securityContext": podspec.container_security(),
+        "volumeMounts": [mount for mount in podspec.mounts(plan) if mount["name"] != "shm"],
+    }
+    volumes = podspec.volumes(plan, stage, kubernetes.config_map_name(plan, stage))
+    volumes = [volume for volume in volumes if volume["name"] != "shm"]
+    return batch.alone(plan, stage, PROMOTE, container, volumes, seconds=1800)

@@ -1,0 +1,157 @@
+"""State: where a job on the cluster is, read from the job, its pods and its queue entry."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from runner.cluster.client import Cluster
+from runner.cluster.jobs import container, node_number, pods_of
+from runner.targets import gate
+from runner.training import progress_lines
+
+# A job's phases, in the order in which it goes through them.
+QUEUED, WAITING, PULLING, PREPARING, STARTING, TRAINING, MEASURING, FINISHED, FAILED = (
+    "queued",
+    "waiting for machines",
+    "getting the image",
+    "preparing model and data",
+    "starting",
+    "training",
+    "measuring",
+    "finished",
+    "failed",
+)
+ENDED = (FINISHED, FAILED)
+
+_CONDITION_ENDS = {"Succeeded": FINISHED, "Complete": FINISHED, "Failed": FAILED}
+
+
+@dataclass(frozen=True)
+class State:
+    """phase: one of the above; job, pods, events, workload: as the cluster has them; progress: the latest line of
+    training's own (`step`, `steps`, `loss`), seconds_left: until the last step, where that can be told."""
+
+    phase: str
+    job: dict[str, Any]
+    pods: list[dict[str, Any]]
+    events: list[dict[str, Any]] = field(default_factory=list)
+    workload: dict[str, Any] | None = None
+    progress: dict[str, Any] | None = None
+    seconds_left: float | None = None
+
+    @property
+    def name(self) -> str:
+        return str(self.job["metadata"]["name"])
+
+    @property
+    def ended(self) -> bool:
+        return self.phase in ENDED
+
+
+def look(cluster: Cluster, job: dict[str, Any]) -> State:
+    """The state of a job that is on the cluster."""
+    kind, meta = job["kind"], job["metadata"]
+    pods = pods_of(cluster, kind, meta["namespace"], meta["name"])
+    workload = _workload(cluster, job)
+    phase = _phase(job, pods, workload)
+    progress, left = _progress(cluster, job, pods) if phase == TRAINING else (None, None)
+    if phase == TRAINING and progress is None:
+        phase = STARTING
+    events = [] if phase in (TRAINING, FINISHED) else _events(cluster, job, pods)
+    return State(phase, job, pods, events, workload, progress, left)
+
+
+def ended(job: dict[str, Any]) -> str | None:
+    """`finished` or `failed`, or None while a job is under way."""
+    for condition in reversed(job.get("status", {}).get("conditions") or []):
+        if condition["status"] == "True" and condition["type"] in _CONDITION_ENDS:
+            return _CONDITION_ENDS[condition["type"]]
+    return None
+
+
+def _phase(job: dict[str, Any], pods: list[dict[str, Any]], workload: dict[str, Any] | None) -> str:
+    if end := ended(job):
+        return end
+    if _suspended(job) or (workload is not None and not _admitted(workload)):
+        return QUEUED
+    phases = [pod.get("status", {}).get("phase", "Pending") for pod in pods]
+    if not pods or any(phase == "Pending" for phase in phases):
+        return PULLING if any(_waits_in(pod, "ContainerCreating") for pod in pods) else WAITING
+    if job["kind"] != "Job":
+        return TRAINING
+    return MEASURING if container(job) == gate.PART else PREPARING
+
+
+def _suspended(job: dict[str, Any]) -> bool:
+    spec = job["spec"]
+    return bool(spec.get("suspend") or spec.get("runPolicy", {}).get("suspend"))
+
+
+def _admitted(workload: dict[str, Any]) -> bool:
+    conditions = workload.get("status", {}).get("conditions") or []
+    return any(entry["type"] == "Admitted" and entry["status"] == "True" for entry in conditions)
+
+
+def _waits_in(pod: dict[str, Any], reason: str) -> bool:
+    statuses = pod.get("status", {}).get("containerStatuses") or []
+    return any(entry.get("state", {}).get("waiting", {}).get("reason") == reason for entry in statuses)
+
+
+def _workload(cluster: Cluster, job: dict[str, Any]) -> dict[str, Any] | None:
+    """Kueue's entry for the job, where the job waits in a queue."""
+    if "kueue.x-k8s.io/queue-name" not in job["metadata"].get("labels", {}):
+        return None
+    for workload in cluster.list("Workload", job["metadata"]["namespace"], forgiving=True):
+        owners = workload["metadata"].get("ownerReferences") or []
+        if any(owner["kind"] == job["kind"] and owner["name"] == job["metadata"]["name"] for owner in owners):
+            return workload
+    return None
+
+
+def _events(cluster: Cluster, job: dict[str, Any], pods: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Warnings about the job, its pods and their claims, the latest last."""
+    # A TrainJob's pods are made by a job of that name below it.
+    name = job["metadata"]["name"]
+    names = {name, f"{name}-node-0", *(pod["metadata"]["name"] for pod in pods)}
+    names |= {
+        volume["persistentVolumeClaim"]["claimName"]
+        for pod in pods
+        for volume in pod["spec"].get("volumes") or []
+        if "persistentVolumeClaim" in volume
+    }
+    events = cluster.list("Event", job["metadata"]["namespace"])
+    ours = [event for event in events if event["involvedObject"].get("name") in names and event["type"] == "Warning"]
+    return sorted(ours, key=lambda event: event.get("lastTimestamp") or event.get("eventTime") or "")
+
+
+def _progress(cluster: Cluster, job: dict[str, Any], pods: list[dict[str, Any]]) -> tuple[dict[str, Any] | None, Any]:
+    first = next((pod for pod in pods if node_number(pod) == 0), None)
+    if first is None:
+        return None, None
+    meta = job["metadata"]
+    text = cluster.log(meta["namespace"], first["metadata"]["name"], container(job), tail=400)
+    return progress(text or "", _started(first), datetime.now(UTC))
+
+
+def progress(text: str, started: datetime | None, now: datetime) -> tuple[dict[str, Any] | None, float | None]:
+    """The latest step in a log, and the seconds left if the rest goes on at the pace since the container started."""
+    latest: dict[str, Any] | None = None
+    first = 0
+    for event in progress_lines.read(text):
+        if event.get("event") == "begin":
+            first, latest = event["step"], event
+        elif event.get("event") == "step":
+            latest = event
+    if latest is None or started is None or latest["step"] <= first:
+        return latest, None
+    pace = (now - started).total_seconds() / (latest["step"] - first)
+    return latest, pace * (latest["steps"] - latest["step"])
+
+
+def _started(pod: dict[str, Any]) -> datetime | None:
+    for entry in pod.get("status", {}).get("containerStatuses") or []:
+        if at := entry.get("state", {}).get("running", {}).get("startedAt"):
+            return datetime.fromisoformat(at.replace("Z", "+00:00"))
+    return None

@@ -1,0 +1,242 @@
+"""Submit: the cluster judges everything first, then gets what it lacks; what is there already stays untouched."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from runner.cluster import pipeline
+from runner.cluster.client import Cluster
+from runner.cluster.diagnose import log_reader, reasons
+from runner.cluster.errors import TryAgain
+from runner.cluster.follow import line
+from runner.cluster.jobs import Sent, annotation, machines, recipe_of, sent
+from runner.cluster.status import FAILED, FINISHED, ended, look
+from runner.plan import Plan, Stage
+from runner.problem import Stop
+from runner.targets.kubernetes import SHARED
+
+Tell = Callable[[str], None]
+# Asks the person a question; True for yes. Raises Stop where nobody can be asked.
+Confirm = Callable[[str], bool]
+POLL_SECONDS = 5.0
+CLAIM = "PersistentVolumeClaim"
+# The job's claims by name, as the cluster has them; None for one that it has not.
+Claims = dict[str, dict[str, Any] | None]
+
+
+def submit(
+    cluster: Cluster,
+    plan: Plan,
+    stage: str | None,
+    target: str | None,
+    tell: Tell,
+    confirm: Confirm,
+    dry_run: bool = False,
+) -> Sent | None:
+    """Sends what comes next of a plan, or the stage of that name; gives what was sent last, None where all is done. What
+    needs no GPU is waited for, and what comes after it is sent too.
+
+    Raises Stop where the cluster refuses anything; then nothing has been sent.
+    """
+    while True:
+        way = pipeline.milestones(cluster, plan)
+        milestone = pipeline.choose(cluster, plan, way, stage)
+        if milestone is None:
+            tell(f"Every stage of `{plan.name}` is finished; `--stage` names one to look at it or run it again.")
+            return None
+        what = sent(plan, milestone.stage, target, milestone.of_gate)
+        outdated = pipeline.outdated(way, milestone) if stage is None else []
+        later = _followed_by(plan, milestone.stage) if stage is None else []
+        there, claims, holds = _existing(cluster, what), _claims(cluster, what), _holds(milestone, what)
+        judge(cluster, what, claims, there, keeps=holds)
+        following = [sent(plan, other, target) for other in later]
+        for next_one in following:
+            judge(cluster, next_one, claims, _existing(cluster, next_one))
+        if holds:
+            _tell_that_it_stays(milestone, what, tell)
+        elif dry_run:
+            for each in (what, *following):
+                tell(
+                    f"The cluster would accept {each.kind} `{each.name}` and {len(each.support)} objects that it needs."
+                )
+        else:
+            # Those first that somebody is asked about: after a no everything is as it was.
+            at_work = [
+                job for other in outdated for job in _existing(cluster, sent(plan, other.stage, target, other.of_gate))
+            ]
+            for job in (*at_work, *there):
+                _make_room(cluster, job, tell, confirm)
+            _send(cluster, what, claims, tell)
+        if dry_run or stage is not None or milestone.of_gate or milestone.stage.trains:
+            return what
+        wait(cluster, what, tell)
+
+
+def _followed_by(plan: Plan, stage: Stage) -> list[Stage]:
+    """The stages that are sent once this one is done, without anybody asking again: up to the first that trains."""
+    later = plan.stages[plan.stages.index(stage) :]
+    first = next((number for number, other in enumerate(later) if other.trains), 0)
+    return list(later[1 : first + 1])
+
+
+def _tell_that_it_stays(milestone: pipeline.Milestone, sent: Sent, tell: Tell) -> None:
+    tell(f"{sent.kind} `{sent.name}` is there already, made from this very recipe; nothing changes.")
+    if milestone.done:
+        tell("It has finished; its stage runs again when what it is made from changes.")
+    elif milestone.state == FAILED:
+        tell("It has failed. To run it again: `recipe stop`, then `recipe submit`.")
+
+
+def _send(cluster: Cluster, sent: Sent, claims: Claims, tell: Tell) -> None:
+    for manifest in sent.support:
+        if not _is_kept(manifest, claims):
+            cluster.apply(manifest)
+            tell(f"{manifest['kind']} `{manifest['metadata']['name']}`")
+    if sent.stage.data and not sent.plan.place.prepared:
+        tell(
+            f"The data comes with the image, in {sent.plan.place.data_dir}: it must be built with EMBED={sent.plan.name}."
+        )
+    cluster.apply(sent.job)
+    tell(f"{sent.kind} `{sent.name}` in `{sent.namespace}`")
+
+
+def judge(cluster: Cluster, sent: Sent, claims: Claims, there: list[dict[str, Any]], keeps: bool = False) -> None:
+    """Raises Stop where the queue is not there, a claim will not do, or the server's own dry run refuses anything.
+
+    there: the jobs that this one takes the place of; keeps: whether what is there stays, and its claims with it.
+    """
+    _queue_is_there(cluster, sent)
+    if not keeps:
+        _claims_are_for_all(claims, sent)
+    for manifest in sent.support:
+        if not _is_kept(manifest, claims):
+            cluster.apply(manifest, dry_run=True)
+    job = copy.deepcopy(sent.job)
+    if there:
+        # Under another name, because what is there may not be changed, only replaced.
+        job["metadata"]["name"] = f"{sent.name[:44].rstrip('-')}-dry-run"
+    cluster.apply(job, dry_run=True)
+
+
+def _claims(cluster: Cluster, sent: Sent) -> Claims:
+    names = [manifest["metadata"]["name"] for manifest in sent.support if manifest["kind"] == CLAIM]
+    return {name: cluster.get(CLAIM, sent.namespace, name) for name in names}
+
+
+def _is_kept(manifest: dict[str, Any], claims: Claims) -> bool:
+    """A claim that exists keeps its size and mode: nobody may change them, and somebody's results lie on it."""
+    return manifest["kind"] == CLAIM and claims[manifest["metadata"]["name"]] is not None
+
+
+def _claims_are_for_all(claims: Claims, sent: Sent) -> None:
+    """Raises Stop where a claim of a job of several machines is there and was made for one: a cluster would attach it to
+    the first machine, and leave the others' pods waiting for ever."""
+    if (count := machines(sent.job)) < 2:
+        return
+    for name, claim in claims.items():
+        modes = claim["spec"].get("accessModes") or ["no mode"] if claim else [SHARED]
+        if SHARED not in modes:
+            raise Stop(
+                f"The claim `{name}` in `{sent.namespace}` is there already, for one machine at a time ({', '.join(modes)}), "
+                f"and `{sent.name}` has {count}.",
+                f"A claim keeps its mode. Write a new `openshift.claims[].name` for it, which is then made {SHARED}, and "
+                "copy to it what lies on the old one; or stay on one machine with `machines.nodes: 1`.",
+            )
+
+
+def _queue_is_there(cluster: Cluster, sent: Sent) -> None:
+    queue = sent.plan.site.get("queue")
+    if queue and cluster.get("LocalQueue", sent.namespace, queue) is None:
+        known = [entry["metadata"]["name"] for entry in cluster.list("LocalQueue", sent.namespace)]
+        raise Stop(
+            f"There is no queue `{queue}` in the namespace `{sent.namespace}`.",
+            f"Its queues: {', '.join(known)}. Change `openshift.queue`."
+            if known
+            else "Make one with `oc apply -k openshift/`, or delete `openshift.queue`.",
+        )
+
+
+def _existing(cluster: Cluster, sent: Sent) -> list[dict[str, Any]]:
+    """Jobs of this name, under any target. Raises Stop where one is not of this recipe."""
+    jobs = []
+    name = sent.name
+    for kind in sent.kinds:
+        if (job := cluster.get(kind, sent.namespace, name)) is None:
+            continue
+        owner = recipe_of(job)
+        if owner != sent.plan.name:
+            whose = f"the recipe `{owner}`" if owner else "someone who did not use recipe-runner"
+            raise Stop(
+                f"The name `{name}` is in use: {whose} has a {kind} of that name in `{sent.namespace}`.",
+                "Give this one another with `openshift.job_name`.",
+            )
+        jobs.append(job)
+    return jobs
+
+
+def _holds(milestone: pipeline.Milestone, sent: Sent) -> bool:
+    """Whether the job of a milestone that is there already is what would be sent."""
+    if milestone.job is None or milestone.job["kind"] != sent.kind:
+        return False
+    if milestone.state != FAILED:
+        # Only what concerns its result counts.
+        return milestone.done or milestone.state == pipeline.UNDER_WAY
+    # It may need another machine. What fetches and prepares may have failed for want of a network, and is tried again.
+    contents = {annotation(job, "recipe-runner/content") for job in (milestone.job, sent.job)}
+    return milestone.stage.trains and len(contents) == 1
+
+
+def _make_room(cluster: Cluster, job: dict[str, Any], tell: Tell, confirm: Confirm) -> None:
+    """Takes an older job of this recipe away; one that is under way only after a yes."""
+    kind, meta = job["kind"], job["metadata"]
+    if not ended(job) and not confirm(
+        f"{kind} `{meta['name']}` is under way, made from this recipe as it was before it changed. End it and start anew?"
+    ):
+        raise Stop(f"{kind} `{meta['name']}` goes on; nothing was sent.")
+    delete(cluster, kind, meta["namespace"], meta["name"])
+    tell(f"{kind} `{meta['name']}` of before: deleted")
+
+
+def delete(cluster: Cluster, kind: str, namespace: str, name: str) -> None:
+    """Deletes an object and waits until it is gone. Raises Stop where it stays."""
+    cluster.delete(kind, namespace, name)
+    for _ in range(60):
+        with suppress(TryAgain):
+            if cluster.get(kind, namespace, name) is None:
+                return
+        time.sleep(min(1.0, POLL_SECONDS))
+    raise Stop(f"{kind} `{name}` does not go away.", "Look at it with `oc describe`, then submit again.")
+
+
+def wait(cluster: Cluster, sent: Sent, tell: Tell) -> None:
+    """Waits for a stage that needs no GPU, so that what comes after it can be sent; ^C leaves it at work.
+
+    Raises Stop where it fails, or is taken away.
+    """
+    tell("It is waited for; ^C leaves it at work, and submitting again goes on.")
+    said: list[str] = []
+    while True:
+        try:
+            job = cluster.get(sent.kind, sent.namespace, sent.name)
+            if job is None:
+                raise Stop(f"{sent.kind} `{sent.name}` was deleted.", "Submit again.")
+            state = look(cluster, job)
+            why = [line(state), *reasons(state, log_reader(cluster, state))]
+        except TryAgain as silence:
+            why, state = [silence.text.splitlines()[0] + " Trying again."], None
+        if state and state.phase == FINISHED:
+            return
+        if state and state.phase == FAILED:
+            raise Stop(
+                f"{sent.kind} `{sent.name}` failed. {' '.join(why[1:])}",
+                f"The log: `recipe logs RECIPE --stage {sent.stage.name}`. Submitting again tries again.",
+            )
+        for text in why:
+            if text not in said:
+                tell(f"  {text}")
+        said = why
+        time.sleep(POLL_SECONDS)

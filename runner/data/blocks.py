@@ -1,0 +1,180 @@
+"""Blocks: documents become rows of exactly N tokens, streamed to a Parquet file.
+
+Every document is tokenised whole, followed by the end-of-text token, and the long line of tokens is cut every N tokens.
+Each token is in at most one block, in its order; only the tokens after the last whole block are dropped. Memory depends
+on the batch, not on the text: at any time a few batches of documents are in work, and one group of rows is being filled.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
+
+from runner.files import replacing
+
+# Documents are handed over in batches of about this many characters: enough to keep a thread busy, little to hold.
+BATCH_CHARACTERS = 64 * 1024
+# Rows are written in groups of about this many tokens, 2 MB of them.
+GROUP_TOKENS = 512 * 1024
+
+Encode = Callable[[list[str]], list[np.ndarray]]
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What became of the text. tokens counts the end-of-text tokens too; dropped is what no block holds."""
+
+    documents: int = 0
+    tokens: int = 0
+    blocks: int = 0
+    block_len: int = 0
+
+    @property
+    def tokens_in_blocks(self) -> int:
+        return self.blocks * self.block_len
+
+    @property
+    def dropped(self) -> int:
+        return self.tokens - self.tokens_in_blocks
+
+
+def write(
+    documents: Iterable[str], tokenizer: Any, block_len: int, file: Path, *, most_blocks: int | None = None
+) -> Counts:
+    """Writes `file` (Parquet: `input_ids`, `labels`, `attention_mask`, each `block_len` numbers a row).
+
+    documents: texts, read once, in order. tokenizer: a Hugging Face tokenizer with an end-of-text token.
+    block_len: tokens of a block. most_blocks: stop after so many; None for all.
+    Raises ValueError where the tokenizer has no end-of-text token.
+    """
+    if tokenizer.eos_token_id is None:
+        raise ValueError("the tokenizer has no end-of-text token")
+    documents_in = tokens_in = 0
+    room = None if most_blocks is None else most_blocks * block_len
+    with block_file(file, block_len) as out:
+        for tokens in tokenise(documents, encoder(tokenizer), tokenizer.eos_token_id):
+            documents_in += 1
+            tokens_in += len(tokens)
+            out.add(tokens[:room])
+            if room is not None and (room := room - min(room, len(tokens))) == 0:
+                break
+    return Counts(documents_in, tokens_in, out.blocks, block_len)
+
+
+def tokenise(documents: Iterable[str], encode: Encode, end_of_text: int) -> Iterator[np.ndarray]:
+    """Each document's tokens (int32, `end_of_text` last), in order, made by one thread a core.
+
+    The threads work at once because the tokenizer's Rust code lets go of the interpreter; at most two batches a thread
+    are in work, so that a slow reader of this holds nothing up and a fast one fills no memory.
+    """
+    threads = len(os.sched_getaffinity(0))
+    theirs = os.environ.get("TOKENIZERS_PARALLELISM")
+    # The tokenizer would divide every batch over the cores again, and its threads would fight with these (a quarter slower).
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    waiting: deque[Future[list[np.ndarray]]] = deque()
+    pool = ThreadPoolExecutor(threads)
+    try:
+        for batch in batches(documents):
+            waiting.append(pool.submit(_with_end, batch, encode, end_of_text))
+            if len(waiting) >= 2 * threads:
+                yield from waiting.popleft().result()
+        while waiting:
+            yield from waiting.popleft().result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+        if theirs is None:
+            del os.environ["TOKENIZERS_PARALLELISM"]
+        else:
+            os.environ["TOKENIZERS_PARALLELISM"] = theirs
+
+
+def _with_end(batch: list[str], encode: Encode, end_of_text: int) -> list[np.ndarray]:
+    return [np.append(tokens, np.int32(end_of_text)) for tokens in encode(batch)]
+
+
+def batches(documents: Iterable[str]) -> Iterator[list[str]]:
+    """Documents in lists of about BATCH_CHARACTERS characters; a longer document is a list of its own."""
+    batch: list[str] = []
+    size = 0
+    for document in documents:
+        batch.append(document)
+        size += len(document)
+        if size >= BATCH_CHARACTERS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def encoder(tokenizer: Any) -> Encode:
+    """Texts to tokens (int32), without the tokenizer's own special tokens around each text."""
+    rust: Any = getattr(tokenizer, "backend_tokenizer", None)
+    if hasattr(rust, "encode_batch_fast"):
+        # Without offsets and masks, which nobody needs here.
+        return lambda texts: [
+            np.array(encoding.ids, np.int32) for encoding in rust.encode_batch_fast(texts, add_special_tokens=False)
+        ]
+    return lambda texts: [
+        np.array(tokens, np.int32) for tokens in tokenizer(texts, add_special_tokens=False)["input_ids"]
+    ]
+
+
+COLUMNS = pa.schema(
+    {"input_ids": pa.list_(pa.int32()), "labels": pa.list_(pa.int32()), "attention_mask": pa.list_(pa.int8())}
+)
+
+
+@contextmanager
+def block_file(file: Path, block_len: int) -> Iterator[BlockWriter]:
+    """A Parquet file of blocks of `block_len` tokens, which appears when it is complete."""
+    with (
+        replacing(file) as partial,
+        parquet.ParquetWriter(partial, COLUMNS, compression="lz4", use_dictionary=False) as parquet_writer,
+    ):
+        out = BlockWriter(parquet_writer, block_len)
+        yield out
+        out.flush()
+
+
+class BlockWriter:
+    """Takes tokens in any portions and writes whole blocks. blocks: how many are written."""
+
+    def __init__(self, writer: parquet.ParquetWriter, block_len: int) -> None:
+        self._writer, self.block_len, self.blocks = writer, block_len, 0
+        rows = max(1, GROUP_TOKENS // block_len)
+        self._buffer = np.empty(rows * block_len, np.int32)
+        self._filled = 0
+        self._offsets = np.arange(rows + 1, dtype=np.int32) * block_len
+        self._mask = np.ones(rows * block_len, np.int8)
+
+    def add(self, tokens: np.ndarray) -> None:
+        """Takes the next tokens of the line."""
+        while len(tokens):
+            part = tokens[: len(self._buffer) - self._filled]
+            self._buffer[self._filled : self._filled + len(part)] = part
+            self._filled += len(part)
+            tokens = tokens[len(part) :]
+            if self._filled == len(self._buffer):
+                self.flush()
+
+    def flush(self) -> None:
+        """Writes the whole blocks of the buffer; what follows them stays for the next."""
+        rows = self._filled // self.block_len
+        if not rows:
+            return
+        used, offsets = rows * self.block_len, pa.array(self._offsets[: rows + 1])
+        tokens = pa.ListArray.from_arrays(offsets, pa.array(self._buffer[:used]))
+        mask = pa.ListArray.from_arrays(offsets, pa.array(self._mask[:used]))
+        self._writer.write_table(pa.Table.from_arrays([tokens, tokens, mask], schema=COLUMNS))
+        self.blocks += rows
+        self._filled = 0

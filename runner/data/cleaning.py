@@ -1,0 +1,151 @@
+"""Cleaning text: datatrove's filters, then exact and near duplicates out; kept documents stay as they are.
+
+Each step is datatrove's own and leaves its work on disk, so that a stopped run goes on with the parts that are missing.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from runner.data import cleaning_steps as steps
+from runner.data import executors
+from runner.files import read_json, sha256, write_json
+from runner.names import content_hash
+from runner.problem import Stop
+
+REPORT_FILE = "cleaning.json"
+
+# What datatrove calls its reasons, in words; the numbers are those of Gopher (arXiv 2112.11446).
+REASONS = {
+    "bad_line": "not a row, see `dropped/`",
+    "no_text": "the text is empty or its column is missing",
+    "gopher_short_doc": "too few words",
+    "gopher_long_doc": "too many words",
+    "gopher_below_avg_threshold": "words too short on average",
+    "gopher_above_avg_threshold": "words too long on average",
+    "gopher_too_many_hashes": "too many # signs",
+    "gopher_too_many_ellipsis": "too many ellipses",
+    "gopher_too_many_bullets": "almost only bullet points",
+    "gopher_too_many_end_ellipsis": "lines that break off",
+    "gopher_below_alpha_threshold": "too few words with letters",
+    "gopher_enough_stop_words": "no running text: common words are missing",
+    "dup_line_frac": "lines repeat",
+    "dup_para_frac": "paragraphs repeat",
+    "dup_line_char_frac": "lines repeat",
+    "dup_para_char_frac": "paragraphs repeat",
+    "exact": "exact duplicate of a kept document",
+    "near": "near duplicate of a kept document",
+}
+
+
+@dataclass
+class CleaningReport:
+    """Counts of documents. dropped: by reason, in words. key: hash of everything that the result depends on.
+    workers: parts that were worked on by themselves. missed: how many documents fewer than `data.limit` a dataset gave."""
+
+    key: str = ""
+    source: str = ""
+    documents_in: int = 0
+    kept: int = 0
+    dropped: dict[str, int] = field(default_factory=dict)
+    workers: int = 1
+    missed: int = 0
+    seconds: float = 0.0
+
+    def lines(self) -> Iterator[str]:
+        yield f"documents in         {self.documents_in:>11,}   from {self.source}"
+        if self.missed:
+            yield f"  fewer than limit   {self.missed:>11,}   files share `data.limit`, and some hold less; raise it for more"
+        for reason, count in sorted(self.dropped.items(), key=lambda item: -item[1]):
+            yield f"  dropped            {count:>11,}   {reason}"
+        yield f"documents kept       {self.kept:>11,}   byte for byte as they came"
+
+
+def clean(wanted: Mapping[str, Any], folder: Path, where: Mapping[str, Any] | None = None) -> CleaningReport:
+    """Writes the kept documents to `folder/text/*.jsonl` (a `text` each) and the dropped ones to `folder/dropped/`.
+
+    where: the executor and what it needs, all cores of this machine by default; it changes no document.
+    Raises Stop where nothing is left, and where the executor's cluster fails.
+    """
+    key = content_hash([dict(wanted), _content(wanted)], 32)
+    known = read_json(folder / REPORT_FILE)
+    if isinstance(known, dict) and known.get("key") == key and (folder / "text").is_dir():
+        return CleaningReport(**known)
+    on = executors.chosen(where, _size(wanted))
+    # Tasks that are done count only for a run that cuts the documents into as many parts.
+    work = folder / ".work" / f"{on.tasks}-{key[:12]}"
+    for stale in (folder / ".work").glob("*"):
+        if stale != work:
+            shutil.rmtree(stale)
+    import time
+
+    started = time.monotonic()
+    steps.quiet()
+    last = steps.filtered(wanted, work, on)
+    if wanted["deduplicate"] != "off":
+        last = steps.without_exact(last, work, on)
+    if wanted["deduplicate"] == "near":
+        last = steps.without_near(last, work, on, wanted["language"])
+    report = _report(wanted, work, on.tasks)
+    report.key, report.seconds = key, round(time.monotonic() - started, 1)
+    if not report.kept:
+        lines = "\n".join(report.lines())
+        raise Stop(f"Cleaning has left no text at all.\n{lines}", "Look at `data` in the recipe, and at the text.")
+    # What is on record holds no more once its text is touched.
+    (folder / REPORT_FILE).unlink(missing_ok=True)
+    for name, made in (("text", last), ("dropped", work / "dropped")):
+        shutil.rmtree(folder / name, ignore_errors=True)
+        if made.is_dir():
+            shutil.copytree(made, folder / name)
+    write_json(folder / REPORT_FILE, asdict(report))
+    shutil.rmtree(folder / ".work")
+    return report
+
+
+def documents(folder: Path) -> Iterator[str]:
+    """The kept documents' texts, in order."""
+    for file in sorted((folder / "text").glob("*.jsonl")):
+        with file.open(encoding="utf-8") as lines:
+            for line in lines:
+                yield json.loads(line)["text"]
+
+
+def _content(wanted: Mapping[str, Any]) -> str:
+    """The file's content as a hash; a hub dataset is named by its revision."""
+    return sha256(Path(wanted["path"])) if wanted["path"] and Path(wanted["path"]).is_file() else ""
+
+
+def _size(wanted: Mapping[str, Any]) -> int | None:
+    """Bytes of the file, None for a stream from the hub."""
+    if not wanted["path"]:
+        return None
+    return Path(wanted["path"]).stat().st_size if Path(wanted["path"]).is_file() else 0
+
+
+def _report(wanted: Mapping[str, Any], work: Path, tasks: int) -> CleaningReport:
+    counts = steps.counts(work)
+    dropped: Counter[str] = Counter()
+    for reason, count in counts.items():
+        if reason not in ("documents_in", "kept"):
+            dropped[_words(reason)] += count
+    read = counts.get("documents_in", 0)
+    return CleaningReport(
+        source=wanted["path"] or f"{wanted['hub']} on the hub",
+        documents_in=read,
+        kept=counts.get("kept", 0),
+        dropped=dict(dropped),
+        workers=tasks,
+        missed=max(0, (wanted["limit"] or 0) - read) if wanted["hub"] else 0,
+    )
+
+
+def _words(reason: str) -> str:
+    if reason in REASONS:
+        return REASONS[reason]
+    return "phrases repeat" if "gram" in reason else reason.replace("_", " ")

@@ -1,0 +1,209 @@
+"""datatrove's steps as a pipeline uses them: filters, exact duplicates, near duplicates (MinHash)."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from datatrove.data import Document
+from datatrove.pipeline.base import PipelineStep
+from datatrove.pipeline.dedup import (
+    ExactDedupConfig,
+    ExactDedupFilter,
+    ExactDedupSignature,
+    ExactFindDedups,
+    MinhashDedupBuckets,
+    MinhashDedupCluster,
+    MinhashDedupFilter,
+    MinhashDedupSignature,
+)
+from datatrove.pipeline.dedup.minhash import MinhashConfig
+from datatrove.pipeline.filters import GopherQualityFilter, GopherRepetitionFilter
+from datatrove.pipeline.readers import HuggingFaceDatasetReader, JsonlReader
+from datatrove.pipeline.writers.jsonl import JsonlWriter
+from datatrove.utils.hashing import HashConfig
+
+from runner.data import rows
+from runner.data.executors import Executor
+
+# SHA-1, because datatrove 0.10.1's other choice hands text to xxhash, whose version 4 takes bytes alone.
+HASH = HashConfig(precision=64, hash_fc="sha1")
+# 14 buckets of 8 hashes over 5-grams find pairs that share about 72 % of them and more (datatrove's own defaults).
+NEAR = MinhashConfig(hash_config=HASH)
+LOGS = "logs"
+
+
+def quiet() -> None:
+    """datatrove logs to the terminal; what a person needs is in the report, and each task's log is a file."""
+    from loguru import logger
+
+    logger.remove()
+
+
+class Rows(PipelineStep):
+    """Documents of a local file; lines that are no documents are counted and kept aside.
+
+    shares: what each task reads; None where the file cannot be cut. Then each parses all of it and takes every so many.
+    """
+
+    name = "Rows"
+    type = "reader"
+
+    def __init__(self, wanted: Mapping[str, Any], dropped: Path, shares: list[rows.Share] | None) -> None:
+        super().__init__()
+        self.wanted, self.dropped, self.shares = dict(wanted), str(dropped), shares
+
+    def _mine(self, rank: int, world_size: int) -> Iterator[rows.Numbered]:
+        if self.shares:
+            return rows.read(self.wanted, self.shares[rank])
+        return islice(rows.read(self.wanted), rank, self.wanted["limit"], world_size)
+
+    def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> Iterator[Document]:
+        bad = []
+        for number, row in self._mine(rank, world_size):
+            self.stat_update("documents_in")
+            text = None if isinstance(row, rows.Bad) else row.get(self.wanted["column"])
+            if isinstance(row, rows.Bad):
+                self.stat_update("dropped_bad_line")
+                bad.append({"line": number, "reason": row.reason})
+            elif not isinstance(text, str) or not text.strip():
+                self.stat_update("dropped_no_text")
+                bad.append({"line": number, "reason": f"no text in column {self.wanted['column']}"})
+            else:
+                yield Document(text=text, id=str(number))
+        if bad:
+            folder = Path(self.dropped)
+            folder.mkdir(parents=True, exist_ok=True)
+            lines = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in bad)
+            (folder / f"{rank:05d}.jsonl").write_text(lines, encoding="utf-8")
+
+
+def whole_text(document: Document) -> str:
+    """What two exact duplicates have in common."""
+    return str(document.text)
+
+
+EXACT = ExactDedupConfig(content_getter=whole_text, hash_config=HASH)
+
+
+def filtered(wanted: Mapping[str, Any], work: Path, on: Executor) -> Path:
+    """Reads, and drops what is no running text."""
+    dropped = work / "dropped"
+    words = GopherQualityFilter(
+        min_doc_words=wanted["min_words"] or None,
+        max_doc_words=wanted["max_words"],
+        language=wanted["language"],
+        exclusion_writer=_writer(dropped / "filters"),
+        **(_english_only(wanted["language"]) if wanted["drop_low_quality"] else _COUNT_WORDS_ALONE),
+    )
+    repeats = GopherRepetitionFilter(language=wanted["language"], exclusion_writer=_writer(dropped / "repetition"))
+    pipeline = [_reader(wanted, dropped, on.tasks), words, *([repeats] if wanted["drop_repetitive"] else [])]
+    return _run("1-filtered", pipeline, work, on)
+
+
+_COUNT_WORDS_ALONE = {
+    "min_avg_word_length": None,
+    "max_avg_word_length": None,
+    "max_symbol_word_ratio": None,
+    "max_bullet_lines_ratio": None,
+    "max_ellipsis_lines_ratio": None,
+    "max_non_alpha_words_ratio": None,
+    "min_stop_words": None,
+}
+
+
+def _english_only(language: str) -> dict[str, Any]:
+    """The list of common words is English; in other languages their absence says nothing."""
+    return {} if language == "en" else {"min_stop_words": None}
+
+
+def _reader(wanted: Mapping[str, Any], dropped: Path, tasks: int) -> PipelineStep:
+    if wanted["path"]:
+        return Rows(wanted, dropped / "rows", rows.shares(wanted, tasks))
+    options = {"name": wanted["subset"], "split": wanted["split"], "revision": wanted["revision"]}
+    limit = -1 if wanted["limit"] is None else -(-wanted["limit"] // _reading(wanted["hub"], options, tasks))
+    return HuggingFaceDatasetReader(
+        wanted["hub"], dataset_options=options, streaming=True, text_key=wanted["column"], limit=limit
+    )
+
+
+def _reading(hub: str, options: Mapping[str, Any], tasks: int) -> int:
+    """How many of the tasks get something to read: datatrove 0.10.1 gives out whole files where there are several."""
+    from datasets import load_dataset
+
+    files = load_dataset(hub, **options, streaming=True).n_shards if tasks > 1 else 1
+    return min(tasks, files) if files > 1 else tasks
+
+
+def without_exact(source: Path, work: Path, on: Executor) -> Path:
+    """Of documents with the same text, one stays."""
+    marks, found = work / "exact-marks", work / "exact-found"
+    _run("2-exact-marks", [_again(source), ExactDedupSignature(str(marks), EXACT)], work, on, writes=False)
+    _run("3-exact-found", [ExactFindDedups(str(marks), str(found), EXACT)], work, on, writes=False, tasks=1)
+    drop = ExactDedupFilter(str(found), EXACT, exclusion_writer=_writer(work / "dropped" / "exact"))
+    return _run("4-exact", [_again(source), drop], work, on)
+
+
+def without_near(source: Path, work: Path, on: Executor, language: str) -> Path:
+    """Of documents that share most of their phrases, one stays."""
+    marks, pairs, groups = (str(work / f"near-{name}") for name in ("marks", "pairs", "groups"))
+    signature = MinhashDedupSignature(marks, NEAR, language=language)
+    _run("5-near-marks", [_again(source), signature], work, on, writes=False)
+    buckets = MinhashDedupBuckets(marks, pairs, config=NEAR)
+    _run("6-near-pairs", [buckets], work, on, writes=False, tasks=NEAR.num_buckets)
+    _run("7-near-groups", [MinhashDedupCluster(pairs, groups, config=NEAR)], work, on, writes=False, tasks=1)
+    drop = MinhashDedupFilter(groups, exclusion_writer=_writer(work / "dropped" / "near"))
+    return _run("8-near", [_again(source), drop], work, on)
+
+
+def _again(folder: Path) -> JsonlReader:
+    return JsonlReader(str(folder))
+
+
+def _writer(folder: Path) -> JsonlWriter:
+    return JsonlWriter(str(folder), compression=None)
+
+
+def _run(
+    name: str, pipeline: list[PipelineStep], work: Path, on: Executor, writes: bool = True, tasks: int | None = None
+) -> Path:
+    """Runs one step to its end; tasks that are done already are not done again. Gives the folder of its documents."""
+    out = work / name
+    on.run(name, [*pipeline, *([_writer(out)] if writes else [])], tasks or on.tasks, work / LOGS / name)
+    return out
+
+
+def counts(work: Path) -> dict[str, int]:
+    """`documents_in`, `kept`, and what was dropped by datatrove's reason, from what each task has written down."""
+    found: Counter[str] = Counter()
+    last = max(path.name for path in (work / LOGS).iterdir())
+    for folder in sorted((work / LOGS).iterdir()):
+        for file in (folder / "stats").glob("*.json"):
+            for step in json.loads(file.read_text(encoding="utf-8")):
+                found += _of_step(step, folder.name, last)
+    return dict(found)
+
+
+def _of_step(step: Mapping[str, Any], folder: str, last: str) -> Counter[str]:
+    found: Counter[str] = Counter()
+    figures = {name: _total(value) for name, value in step["stats"].items()}
+    if "Hugging" in step["name"]:
+        found["documents_in"] += figures.get("documents", 0)
+    if "Jsonl" in step["name"] and "writer" in step["name"].lower() and folder == last:
+        found["kept"] += figures.get("total", 0)
+    for name, count in figures.items():
+        if name == "documents_in":
+            found[name] += count
+        elif name.startswith("dropped_"):
+            found[name.removeprefix("dropped_")] += count
+    if folder in ("4-exact", "8-near") and "dropped" in figures:
+        found[folder.split("-")[1]] += figures["dropped"]
+    return found
+
+
+def _total(value: Any) -> int:
+    return round(float(value["total"] if isinstance(value, Mapping) else value))

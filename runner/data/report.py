@@ -1,0 +1,104 @@
+"""Report: what became of the rows, in figures and in words."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from runner.files import read_json, write_json
+
+REPORT_FILE = "report.json"
+ROWS_FILE = "rows.json"
+SHOWN_BAD_LINES = 10
+
+
+@dataclass(frozen=True)
+class Rows:
+    """How many rows of whatever kind were prepared, for what follows from that. sampled_from: of how many they are a draw,
+    None where all are there."""
+
+    train_rows: int
+    validation_rows: int = 0
+    sampled_from: int | None = None
+
+    def write(self, folder: Path) -> None:
+        write_json(folder / ROWS_FILE, asdict(self))
+
+    @classmethod
+    def read(cls, folder: Path) -> Self | None:
+        facts = read_json(folder / ROWS_FILE)
+        return cls(**facts) if isinstance(facts, dict) else None
+
+
+@dataclass
+class Report:
+    """Counts of rows; token lengths of whole conversations; sizes in bytes.
+
+    not_drawn: rows that the seeded draw of a part passed by.
+    unit: what must not be on both sides of the split. tasks: rows of each kind of task, empty where there is one kind.
+    key: hash of everything that the result depends on. bad_lines: line number (0 where there is none) and why.
+    token_lengths: `min`, `median`, `p95`, `max` in tokens, empty where no tokenizer is at hand.
+    """
+
+    key: str = ""
+    source: str = ""
+    rows_in: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    bad_lines: list[tuple[int, str]] = field(default_factory=list)
+    duplicates: int = 0
+    not_drawn: int = 0
+    unit: str = "question"
+    distinct: int = 0
+    tasks: dict[str, int] = field(default_factory=dict)
+    sampled_from: int | None = None
+    train_rows: int = 0
+    validation_rows: int = 0
+    token_lengths: dict[str, int] = field(default_factory=dict)
+    tokenizer: str = ""
+    bytes_before: int | None = None
+    bytes_after: int = 0
+
+    def lines(self) -> Iterator[str]:
+        """The report for a person, a line a fact."""
+        yield f"rows in              {self.rows_in:>9,}   from {self.source}"
+        for reason, count in self.dropped.most_common():
+            yield f"  dropped            {count:>9,}   {reason}"
+        for number, reason in self.bad_lines[:SHOWN_BAD_LINES]:
+            yield f"    line {number}: {reason}"
+        if len(self.bad_lines) > SHOWN_BAD_LINES:
+            yield f"    and {len(self.bad_lines) - SHOWN_BAD_LINES:,} more bad lines, all in {REPORT_FILE}"
+        yield f"exact duplicates     {self.duplicates:>9,}   taken out"
+        yield f"{f'distinct {self.unit}s':<21}{self.distinct:>9,}"
+        if self.not_drawn:
+            yield f"not drawn            {self.not_drawn:>9,}   more than the recipe asks for"
+        if self.sampled_from is not None:
+            yield f"sampled              {self.train_rows + self.validation_rows:>9,}   of {self.sampled_from:,}"
+        yield f"training rows        {self.train_rows:>9,}"
+        yield f"validation rows      {self.validation_rows:>9,}   no {self.unit} on both sides"
+        for task, count in self.tasks.items():
+            yield f"  {task.replace('_', ' '):<19}{count:>9,}"
+        if self.token_lengths:
+            shown = ", ".join(f"{name} {value:,}" for name, value in self.token_lengths.items())
+            yield f"tokens a row         {shown}   (tokenizer of {self.tokenizer})"
+        else:
+            yield f"tokens a row         not counted: {self.tokenizer}"
+        before = f"{self.bytes_before:,} → " if self.bytes_before is not None else ""
+        yield f"bytes                {before}{self.bytes_after:,}"
+
+    def write(self, folder: Path) -> None:
+        # asdict() rebuilds a Counter from pairs, which counts the pairs.
+        write_json(folder / REPORT_FILE, asdict(self) | {"dropped": dict(self.dropped)})
+
+    @classmethod
+    def read(cls, folder: Path) -> Self | None:
+        """The report that lies in a folder of prepared data, or None."""
+        facts: dict[str, Any] | None = read_json(folder / REPORT_FILE)
+        if not isinstance(facts, dict):
+            return None
+        try:
+            return cls(**facts | {"dropped": Counter(facts["dropped"])})
+        except (TypeError, KeyError):
+            return None

@@ -1,0 +1,294 @@
+"""Rows of a data file or a hub dataset, each with its line number; a line that is no row is named, never lost."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import accumulate, islice
+from pathlib import Path
+from typing import Any
+
+from runner.problem import Stop
+
+
+@dataclass(frozen=True)
+class Bad:
+    """A line that is no row, and why."""
+
+    reason: str
+
+
+Numbered = tuple[int, dict[str, Any] | Bad]
+
+
+@dataclass(frozen=True)
+class Share:
+    """A part of a file, from start to before end: bytes of a file of lines, rows of a Parquet file. first: the number of its
+    first line or row, from 1."""
+
+    start: int
+    end: int
+    first: int
+
+
+def shares(wanted: Mapping[str, Any], count: int) -> list[Share] | None:
+    """The first `limit` rows of a local file in `count` parts that can be read by themselves, one after the other the same
+    rows as the whole; None where the kind of file has none: a line of a CSV may go on in the next, JSON is one value.
+
+    Lines are counted here, once, so that a part knows its numbers; nothing is parsed. Of a Parquet file each part is whole
+    row groups, so some are empty where there are fewer groups than parts.
+    """
+    file, most = Path(wanted["path"]), wanted["limit"]
+    if not file.is_file():
+        return None
+    if file.suffix == ".jsonl":
+        return _in_parts(*_marks_of_lines(file, count, most), count)
+    return _shares_of_groups(file, count, most) if file.suffix == ".parquet" else None
+
+
+def _in_parts(marks: list[tuple[int, int]], end: int, count: int) -> list[Share]:
+    """Parts of about equal size that begin at marks, (place, number of the line or row there), and end at `end`."""
+    ends = iter([*(place for place, _ in marks if place < end), end])
+    begin, parts = (0, 1), []
+    numbers = dict(marks)
+    place = 0
+    for part in range(1, count + 1):
+        while place * count < end * part:
+            place = next(ends)
+        parts.append(Share(begin[0], place, begin[1]))
+        begin = (place, numbers.get(place, 0))
+    return parts
+
+
+def _marks_of_lines(file: Path, count: int, most: int | None) -> tuple[list[tuple[int, int]], int]:
+    """Where lines begin, (byte, number), close enough together to cut the file there, and where its first `most` rows end."""
+    size = file.stat().st_size
+    if count == 1 and most is None:
+        return [(0, 1)], size
+    marks, place, rows = [(0, 1)], 0, 0
+    apart = size // (100 * count)
+    with file.open("rb") as lines:
+        for number, line in enumerate(lines, 2):
+            if most is not None and (rows := rows + bool(line.strip())) > most:
+                break
+            place += len(line)
+            if place - marks[-1][0] > apart:
+                marks.append((place, number))
+    return marks, place
+
+
+def _shares_of_groups(file: Path, count: int, most: int | None) -> list[Share] | None:
+    """Parts of a Parquet file; None where it is none, which whoever reads it will say."""
+    from pyarrow import ArrowInvalid, parquet
+
+    try:
+        starts = _starts_of_groups(parquet.read_metadata(file))
+    except (ArrowInvalid, OSError):
+        return None
+    whole = starts.pop()
+    return _in_parts([(start, start + 1) for start in starts], whole if most is None else min(whole, most), count)
+
+
+def _starts_of_groups(facts: Any) -> list[int]:
+    """The number of rows before each row group of a Parquet file, and at last of all."""
+    return list(accumulate((facts.row_group(index).num_rows for index in range(facts.num_row_groups)), initial=0))
+
+
+def read(wanted: Mapping[str, Any], share: Share | None = None) -> Iterator[Numbered]:
+    """Rows as (line, row) from `path`, or from `hub` with `subset`, `split` and `revision`. All but .json files come a row
+    at a time, however large they are; from the hub they do where `wanted` has `stream`, and are else kept on disk.
+    share: only that part of the file.
+
+    Raises Stop where the file or the dataset cannot be read at all.
+    """
+    if not wanted["path"]:
+        yield from _hub(wanted)
+        return
+    file = Path(wanted["path"])
+    readers: dict[str, Callable[..., Iterator[Numbered]]] = {
+        ".jsonl": _jsonl,
+        ".json": _json,
+        ".csv": _csv,
+        ".parquet": _parquet,
+    }
+    # Only who asks for a column of text can read a file that has no columns.
+    if column := wanted.get("text"):
+        readers[".txt"] = lambda file: _txt(file, column)
+    reader = readers.get(file.suffix)
+    if reader is None:
+        raise Stop(
+            f"`{file}` is no data file that can be read.",
+            f"Its name must end in {', '.join(list(readers)[:-1])} or {list(readers)[-1]}.",
+        )
+    try:
+        yield from reader(file, share) if share else reader(file)
+    except FileNotFoundError:
+        raise Stop(f"There is no data file `{file}`.") from None
+    except UnicodeDecodeError:
+        raise Stop(f"`{file}` is not text in UTF-8.", "Save it again with the encoding UTF-8.") from None
+    except OSError as error:
+        raise Stop(f"`{file}` cannot be read: {error.strerror}.") from None
+
+
+class _Part(io.RawIOBase):
+    """The next `size` bytes of an open file, and then its end."""
+
+    def __init__(self, whole: Any, size: int) -> None:
+        self.whole, self.left = whole, size
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        read = int(self.whole.readinto(memoryview(buffer)[: self.left]))
+        self.left -= read
+        return read
+
+
+def _jsonl(file: Path, share: Share | None = None) -> Iterator[Numbered]:
+    with file.open("rb", buffering=0) as whole:
+        part = share or Share(0, file.stat().st_size, 1)
+        whole.seek(part.start)
+        bounded = io.BufferedReader(_Part(whole, part.end - part.start), 2**20)
+        lines = io.TextIOWrapper(bounded, encoding="utf-8" if part.start else "utf-8-sig")
+        for number, line in enumerate(lines, part.first):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                yield number, Bad(f"not JSON ({getattr(error, 'msg', 'nested too deep')})")
+                continue
+            yield number, _named(row, escaped="\\u" in line)
+
+
+def _named(row: Any, escaped: bool) -> dict[str, Any] | Bad:
+    """A row of JSON, or why it is none. escaped: whether it may hold half a character (`\\ud83d` alone), which JSON allows
+    and no tokenizer takes."""
+    if not isinstance(row, dict):
+        return Bad("not an object with named columns")
+    try:
+        if escaped:
+            json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return Bad("half a character in it, an escape such as \\ud83d without its other half")
+    return row
+
+
+def _txt(file: Path, column: str) -> Iterator[Numbered]:
+    """Documents, with empty lines between them, each under the number of its first line."""
+    with file.open(encoding="utf-8-sig") as lines:
+        first = 0
+        document: list[str] = []
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                first = first if document else number
+                document.append(line)
+            elif document:
+                yield first, {column: "".join(document).rstrip("\n")}
+                document = []
+        if document:
+            yield first, {column: "".join(document).rstrip("\n")}
+
+
+def _json(file: Path) -> Iterator[Numbered]:
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+        rows = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, UnicodeDecodeError):
+            raise
+        raise Stop(
+            f"`{file}` is not JSON, at line {getattr(error, 'lineno', '?')}.",
+            "A file with one object a line must end in .jsonl.",
+        ) from None
+    if not isinstance(rows, list):
+        raise Stop(f"`{file}` does not hold a list of rows.", "Write [ … ] around the rows.")
+    escaped = "\\u" in text
+    for number, row in enumerate(rows, 1):
+        yield number, _named(row, escaped)
+
+
+def _csv(file: Path) -> Iterator[Numbered]:
+    csv.field_size_limit(2**31 - 1)
+    with file.open(encoding="utf-8-sig", newline="") as lines:
+        reader = csv.reader(lines, strict=True)
+        header: list[str] | None = None
+        while True:
+            number = reader.line_num + 1
+            try:
+                fields = next(reader)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                yield number, Bad(f"not CSV ({error})")
+                continue
+            if header is None:
+                header = fields
+            elif fields and len(fields) != len(header):
+                yield number, Bad(f"{len(fields)} columns, and the first line names {len(header)}")
+            elif fields:
+                yield number, dict(zip(header, fields, strict=True))
+
+
+def _parquet(file: Path, share: Share | None = None) -> Iterator[Numbered]:
+    if share:
+        yield from _groups(file, share)
+        return
+    from datasets import Dataset
+    from datasets.exceptions import DatasetGenerationError
+    from pyarrow import parquet
+
+    if not file.is_file():
+        raise FileNotFoundError(file)
+    try:
+        # The library takes a file of no rows for a broken one.
+        if not parquet.read_metadata(file).num_rows:
+            return
+        yield from enumerate(Dataset.from_parquet(str(file)), 1)
+    except (DatasetGenerationError, ValueError):
+        raise Stop(f"`{file}` is not Parquet.", "Open it with the program that wrote it, and save it as CSV.") from None
+
+
+def _groups(file: Path, share: Share) -> Iterator[Numbered]:
+    """The rows of the row groups that begin in the share, read by themselves and a batch at a time."""
+    from pyarrow import parquet
+
+    with parquet.ParquetFile(file) as whole:
+        starts = _starts_of_groups(whole.metadata)[:-1]
+        groups = [index for index, start in enumerate(starts) if share.start <= start < share.end]
+        rows = (row for batch in whole.iter_batches(1000, row_groups=groups) for row in batch.to_pylist())
+        yield from enumerate(islice(rows, share.end - share.start), share.first)
+
+
+def _hub(wanted: Mapping[str, Any]) -> Iterator[Numbered]:
+    from datasets import load_dataset
+
+    name, stream = wanted["hub"], bool(wanted.get("stream"))
+    try:
+        dataset = load_dataset(
+            name, wanted["subset"], split=wanted["split"], revision=wanted["revision"], streaming=stream
+        )
+        # A stream asks the hub only when its first row is wanted.
+        yield from enumerate(dataset, 1)
+    except Exception as error:
+        raise no_dataset(name, error) from None
+
+
+def no_dataset(name: str, error: Exception) -> Stop:
+    """What to say where the hub does not give a dataset."""
+    return Stop(
+        f"The dataset `{name}` cannot be loaded from the hub: {_reason(error)}",
+        "Check its name, your network and your access; or download it and name it under `data.path`.",
+    )
+
+
+def _reason(error: Exception) -> str:
+    """The library raises some twenty kinds of errors here: offline, no such dataset, gated, no such split."""
+    words = f"{type(error).__name__} {error}".lower()
+    if any(sign in words for sign in ("connect", "client has been closed", "name or service", "timed out", "offline")):
+        return "it cannot be reached from this machine."
+    return str(error).strip().split("\n")[0]

@@ -1,0 +1,90 @@
+"""Tokenizers: loaded with a model, or trained on texts, with the chat template that they carry; for tiny twins, and for pipelines in full size."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from runner.catalog import ChatTemplate, Model
+from runner.problem import Stop
+
+# Longer words are learned from in parts of so many characters.
+LONGEST_WORD = 200
+
+
+def load(base: str, revision: str | None, trust_remote_code: bool, local_only: bool = False) -> Any:
+    """A model's tokenizer, from this machine first and else, unless `local_only`, from the hub; None where it cannot be had.
+
+    base: a folder, or a name on the hub; revision: of that name, None for a folder.
+    Raises Stop where the tokenizer brings code of its own that may not run, or does not run here.
+    """
+    from transformers import AutoTokenizer
+
+    options: dict[str, Any] = {"revision": revision} if revision else {}
+    for local in (True,) if local_only else (True, False):
+        try:
+            return AutoTokenizer.from_pretrained(
+                base, local_files_only=local, trust_remote_code=trust_remote_code, **options
+            )
+        except Exception as error:
+            if "trust_remote_code" in str(error):
+                raise Stop(
+                    f"The tokenizer of `{base}` brings code of its own, and the recipe does not trust it.",
+                    "Read that code. Then write `trust_remote_code: true` under `model`, or take another model.",
+                ) from None
+            if isinstance(error, (OSError, ValueError)):
+                continue
+            if not trust_remote_code:
+                raise
+            # Code of strangers may fail in any way.
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise Stop(
+                f"The code that the tokenizer of `{base}` brings does not run here: {reason}",
+                "Ask its makers which versions of transformers it is for, or take another model.",
+            ) from None
+    return None
+
+
+def train(texts: Iterable[str], folder: Path, model: Model | None, template: ChatTemplate, vocabulary: int) -> Any:
+    """A byte-level BPE tokenizer with the special tokens of `model` (None where there is none yet) and those of
+    `template`, trained on `texts` and kept in `folder`. vocabulary: tokens at most, a count."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    if (folder / "tokenizer.json").is_file():
+        return AutoTokenizer.from_pretrained(str(folder))
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    known = (model.eos_token, model.pad_token) if model else ("", "")
+    special = {"eos_token": known[0] or template.end, "pad_token": known[1] or "<|endoftext|>"}
+    if model and model.bos_token:
+        special["bos_token"] = model.bos_token
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=list(dict.fromkeys([special["pad_token"], *special.values(), *template.tokens])),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    # Learning from a word takes time with the square of its length: hours for one of a million characters.
+    parted = (re.sub(rf"(\S{{{LONGEST_WORD}}})", r"\1 ", text) for text in texts)
+    tokenizer.train_from_iterator(parted, trainer)
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, chat_template=jinja(template), **special)
+    fast.save_pretrained(str(folder))
+    return AutoTokenizer.from_pretrained(str(folder))
+
+
+def jinja(template: ChatTemplate) -> str:
+    """The template as a tokenizer carries it, for conversations of any roles."""
+
+    def quoted(text: str) -> str:
+        return "'" + text.replace("\n", "\\n") + "'"
+
+    role = f"('{template.assistant}' if message['role'] == 'assistant' else message['role'])"
+    turn = quoted(template.turn).replace("{role}", f"' + {role} + '").replace("{content}", "' + message['content'] + '")
+    return (
+        f"{{% for message in messages %}}{{{{ {turn} }}}}{{% endfor %}}"
+        f"{{% if add_generation_prompt %}}{{{{ {quoted(template.reply)} }}}}{{% endif %}}"
+    )

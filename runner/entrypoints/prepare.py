@@ -1,0 +1,184 @@
+"""`python -m runner.entrypoints.prepare FILE`: a stage that trains nothing, in a process without a GPU.
+
+FILE is the stage's config (see `runner.scenarios.shared.common.work`). On a claim, free space is checked before each thing
+that is written, and nothing is done where everything lies there already.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from runner import scenarios
+from runner.data import tokenizers
+from runner.data.report import Report, Rows
+from runner.data.tokenised import forget_older
+from runner.files import read_json, write_json, write_text
+from runner.problem import Stop
+from runner.scenarios.shared import twin as twins
+from runner.training import parent_watch
+from runner.training.run_files import REPORT, STOPPED
+
+MODEL_DONE_FILE = ".fetched.json"
+# What a model folder needs: weights in one format, configs, tokenizer.
+MODEL_FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt", "*.py")
+# Prepared and tokenised rows are small beside a model; so much must stay free in any case, bytes.
+RESERVE = 2**30
+
+Tell = Callable[[str], None]
+
+
+def carry_out(work: Mapping[str, Any], tell: Tell) -> None:
+    """Does what the config of such a stage asks for: `rows`, or a work of its scenario's own.
+
+    Raises Stop where there is too little space, or model or data cannot be had.
+    """
+    if work["work"] == "rows":
+        rows(work, tell)
+    else:
+        scenarios.work(work["work"])(work, tell)
+
+
+def rows(work: Mapping[str, Any], tell: Tell) -> None:
+    """Prepares rows of one kind; before that brings the base model, and after that tokenises, where that is asked for.
+
+    `out`: where to; `data`: as a preparer reads it; `model`: what to fetch, and where to; `tokenise`: the engine's config,
+    whose settings are `tokenised_for`;
+    `twin`: in a rehearsal, what stands in for the base model (see `runner.scenarios.shared.twin`).
+    """
+    out = Path(work["out"])
+    if work["model"]:
+        fetch_model(work["model"], tell)
+    if work["on_claim"]:
+        require_space(out, RESERVE, "the prepared data")
+    report = _rows(work, out)
+    lines = list(report.lines())
+    for line in lines:
+        tell(line)
+    write_text(out / REPORT, "\n".join(lines) + "\n")
+    Rows(report.train_rows, report.validation_rows, report.sampled_from).write(out)
+    if work["tokenise"]:
+        tokenise(work["tokenise"], tell)
+
+
+def _rows(work: Mapping[str, Any], out: Path) -> Report:
+    data, twin = work["data"], work.get("twin")
+    path = data.get("path")
+    # Images lie in a folder, everything else in a file.
+    if path and not Path(path).exists():
+        raise Stop(
+            f"The data file or folder `{path}` is not here.",
+            "In a pod: put it below `recipes/data/` and build the image again (with `image.code_from_git`: push it, and name "
+            "the new commit), or put the data on the hub and name it under `data.hub`.",
+        )
+    tokenizer_for = twins.tokenizer_for(twin) if twin else _tokenizer(data.get("tokenizer"), work["model"])
+    report = scenarios.prepare(data, out, tokenizer_for=tokenizer_for, sample_rows=work.get("sample_rows"))
+    if twin:
+        twins.build(twin)
+    return report
+
+
+def _tokenizer(named: Mapping[str, Any] | None, fetched: Mapping[str, Any] | None) -> Callable[[list[str]], Any]:
+    """The base model's tokenizer, from where the model was fetched to, else from this machine or the hub; None where it
+    cannot be had."""
+
+    def load(_texts: list[str]) -> Any:
+        if named is None:
+            return None
+        trust = named["trust_remote_code"]
+        if fetched:
+            return tokenizers.load(fetched["folder"], None, trust, local_only=True)
+        return tokenizers.load(named["base"], None if Path(named["base"]).is_dir() else named["revision"], trust)
+
+    return load
+
+
+def fetch_model(model: Mapping[str, Any], tell: Tell) -> None:
+    """Downloads a model's files at its revision, unless they lie there; an interrupted download goes on."""
+    folder = Path(model["folder"])
+    done = read_json(folder / MODEL_DONE_FILE)
+    if done and (done["base"], done["revision"]) == (model["base"], model["revision"]):
+        tell(f"The model {model['base']} lies in {folder} already.")
+        return
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        facts = HfApi().model_info(model["base"], revision=model["revision"], files_metadata=True)
+        # The commit behind a branch, so that a branch that moves half-way does not mix two versions.
+        missing = sum(
+            file.size or 0
+            for file in facts.siblings or ()
+            if any(Path(file.rfilename).match(pattern) for pattern in MODEL_FILES)
+            and not _whole(folder / file.rfilename, file.size)
+        )
+        require_space(folder, missing + RESERVE, f"the model {model['base']}")
+        tell(f"Fetching {model['base']} at {facts.sha}, {missing / 2**30:.1f} GiB")
+        snapshot_download(
+            model["base"], revision=facts.sha, local_dir=folder, allow_patterns=list(MODEL_FILES), max_workers=4
+        )
+    except (HfHubHTTPError, OSError) as error:
+        raise Stop(
+            f"The model `{model['base']}` at `{model['revision']}` cannot be fetched: {_first_line(error)}",
+            "Check its name and the network; a model that needs your consent needs `openshift.hub_token_secret` too.",
+        ) from None
+    write_json(folder / MODEL_DONE_FILE, {"base": model["base"], "revision": model["revision"], "commit": facts.sha})
+
+
+def _whole(file: Path, size: int | None) -> bool:
+    return file.is_file() and file.stat().st_size == size
+
+
+def require_space(folder: Path, size: int, what: str) -> None:
+    """Raises Stop where the disk that holds `folder` has less than `size` bytes free."""
+    there = next(parent for parent in (folder, *folder.parents) if parent.is_dir())
+    free = shutil.disk_usage(there).free
+    if free < size:
+        raise Stop(
+            f"{there} has {free / 2**30:.1f} GiB free, and {what} needs {size / 2**30:.1f} GiB.",
+            "Raise `openshift.claims[].size_gib` of that claim, or delete old runs from it. What lies there already is kept.",
+        )
+
+
+def tokenise(config: str, tell: Tell) -> None:
+    """Axolotl's own preprocessing: training then finds the rows tokenised."""
+    tell("Tokenising")
+    forget_older(yaml.safe_load(Path(config).read_text(encoding="utf-8")))
+    code = subprocess.run([sys.executable, "-m", "axolotl.cli.main", "preprocess", config]).returncode
+    if code != 0:
+        raise Stop(
+            "Tokenising failed; the reason stands above.", "The prepared data is kept; the next try starts here."
+        )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def main(file: str) -> int:
+    from runner.quiet import hush
+
+    parent_watch.start()
+    hush()
+    work = read_json(Path(file))
+    if work is None:
+        print(f"{file} is missing or broken.", file=sys.stderr)
+        return 1
+    try:
+        carry_out(work, lambda line: print(line, flush=True))
+    except Stop as stop:
+        print(stop.text, file=sys.stderr, flush=True)
+        # Whoever started this process reads the reason here, as with training.
+        write_json(Path(work["run_dir"]) / STOPPED, {"message": stop.text})
+        return stop.code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

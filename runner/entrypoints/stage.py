@@ -1,0 +1,167 @@
+"""`python -m runner.entrypoints.stage VERB FILE …`: a stage in a pod, by the records on the claim.
+
+    run FILE -- COMMAND…                    a stage: COMMAND, once the stages before it are finished and their gates open
+    gate FILE                               measures the stage and opens or closes the gate after it
+    promote FILE --by NAME --reason TEXT    a person's override of that gate
+
+FILE is the stage's `plan.json` (see `runner.plan.Plan.upto`). Whatever is missing, broken or about something else is a no.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from runner.plan import Plan, read_keys
+from runner.problem import Stop
+from runner.runs import gates, pipeline
+from runner.runs.run_folder import require_of
+from runner.runs.stage_folder import StageFolder
+from runner.training import parent_watch
+
+# What is written here a cluster shows as the reason of a pod's end, up to 4096 bytes; it is there in pods alone.
+TERMINATION_LOG = Path("/dev/termination-log")
+MOST = 4000
+ON_CLUSTER = " --cluster"
+TAKEN = "Name another folder with `openshift.output_dir`, or delete that one from the claim."
+
+Tell = Callable[[str], None]
+
+
+def run(folder: StageFolder, command: list[str], tell: Tell) -> int:
+    """A stage behind the gates before it; the exit code of its command.
+
+    Every machine looks before it starts; the first one alone hashes what is read, and keeps the stage's record.
+    Raises Stop where a stage before is not as this one needs it, a gate is closed, or the results are not whole.
+    """
+    first = os.environ.get("PET_NODE_RANK", "0") == "0"
+    require(folder, hashes=first)
+    pipeline.require_open(folder, tell, ON_CLUSTER)
+    decision = pipeline.decision_on(folder)
+    if decision.action == "keep":
+        if first:
+            # Made from what it would be made from now, whatever that is called; the stages after it look for its keys.
+            folder.mark("finished", keys=dict(folder.stage.keys))
+        tell(f"{folder.stage.name}: done already")
+        return 0
+    if not first:
+        os.execvp(command[0], command)
+    # The results of another recipe would be taken away.
+    require_of(folder.run, folder.plan.name, TAKEN)
+    folder.run.mark("running", recipe=folder.plan.name)
+    pipeline.begin(folder, decision, tell)
+    if code := _child(command):
+        return code
+    for line in pipeline.finish(folder):
+        tell(line)
+    return 0
+
+
+def require(folder: StageFolder, hashes: bool) -> None:
+    """Raises Stop where a stage that this one reads is not finished, was made from other settings than the plan's, or,
+    where `hashes` are looked at, has not left what lies there now."""
+    stage = folder.stage
+    for name, beginnings in stage.reads.items():
+        before = folder.other(name)
+        submit = "`recipe submit RECIPE` takes the first stage that is not finished."
+        if not before.finished:
+            raise Stop(f"The stage `{stage.name}` builds on `{name}`, which is not finished.", submit)
+        wanted, made = (read_keys(keys, beginnings) for keys in (before.stage.keys, before.recorded("keys")))
+        if not all(wanted.values()) or made != wanted:
+            raise Stop(f"`{name}` was made from other settings than this recipe's; it must run again first.", submit)
+        wrong = before.changed_outputs(beginnings) if hashes else []
+        if wrong:
+            raise Stop(f"`{wrong[0]}` of the stage `{name}` is not as it was left; it must run again first.", submit)
+
+
+def gate(folder: StageFolder, tell: Tell) -> int:
+    """0 where the gate after the stage is open, 1 where it is closed. What does not hold is measured anew, because
+    somebody has sent the gate again.
+
+    Raises Stop where the stage has no result that could be measured.
+    """
+    name = folder.stage.name
+    _require_finished(folder)
+    if not (gates.is_current(folder) and gates.opened(folder)[0]):
+        tell(f"{name}: measuring")
+        gates.measure(folder)
+    is_open, override = gates.opened(folder)
+    verdict = f"The gate after `{name}` is {'open' if is_open else 'closed'}."
+    said = [*gates.table(gates.verdicts(folder)), *override, verdict]
+    for line in said:
+        tell(line)
+    leave("\n".join(said))
+    return 0 if is_open else 1
+
+
+def promote(folder: StageFolder, by: str, reason: str, tell: Tell) -> int:
+    """Raises Stop where there is nothing to overrule."""
+    _require_finished(folder)
+    for line in gates.promotion_lines(gates.promote(folder, by, reason)):
+        tell(line)
+    return 0
+
+
+def _require_finished(folder: StageFolder) -> None:
+    if pipeline.decision_on(folder).action != "keep":
+        raise Stop(
+            f"The stage `{folder.stage.name}` is not finished, or was made from other settings than this recipe's."
+        )
+
+
+def _child(command: list[str]) -> int:
+    """Runs the engine, which prints into the pod's log, and passes on the cluster's wish to end it; gives its exit code,
+    that of a signal as a shell has it."""
+    process = subprocess.Popen(command, env=os.environ | {parent_watch.PARENT: str(os.getpid())})
+    # The first process of a pod gets no default reaction to signals.
+    for wanted in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(wanted, lambda number, _: process.send_signal(number))
+    code = process.wait()
+    return 128 - code if code < 0 else code
+
+
+def leave(text: str) -> None:
+    """Leaves the reason of the pod's end where the cluster shows it; the end of a long one."""
+    if TERMINATION_LOG.exists():
+        TERMINATION_LOG.write_bytes(text.encode()[-MOST:])
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m runner.entrypoints.stage")
+    parser.add_argument("verb", choices=("run", "gate", "promote"))
+    parser.add_argument("file")
+    parser.add_argument("--by")
+    parser.add_argument("--reason")
+    split = arguments.index("--") if "--" in arguments else len(arguments)
+    chosen, command = parser.parse_args(arguments[:split]), arguments[split + 1 :]
+    try:
+        plan = read(Path(chosen.file))
+        folder = StageFolder(plan, plan.stages[-1])
+        if chosen.verb == "run":
+            return run(folder, command, _say)
+        return gate(folder, _say) if chosen.verb == "gate" else promote(folder, chosen.by, chosen.reason, _say)
+    except Stop as stop:
+        print(stop.text, file=sys.stderr, flush=True)
+        leave(stop.text)
+        return 1
+
+
+def read(file: Path) -> Plan:
+    """The plan in a file. Raises Stop where there is none."""
+    try:
+        return Plan.read(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise Stop(f"{file} is missing or broken: {error}", "Render and submit the recipe again.") from None
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

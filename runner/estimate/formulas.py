@@ -1,0 +1,92 @@
+"""Formulas: what is reckoned of a stage. Each engine that trains has one class of them, looked up in `forecast`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from runner.catalog import Gpu
+from runner.estimate.memory import Memory
+from runner.estimate.workload import Run
+from runner.plan import Stage
+from runner.recipe.recipe import Recipe
+
+if TYPE_CHECKING:
+    from runner.estimate.duration import Duration
+
+W_co = TypeVar("W_co", bound=Run, covariant=True)
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Parameters: of the model itself, tied ones once; trained ones; and the adapter's, 0 where there is none."""
+
+    total: int
+    trainable: int
+    adapter: int = 0
+
+
+@dataclass(frozen=True)
+class Advice(Generic[W_co]):
+    """A change: the lines to write, what it costs in words, and the workload after it.
+
+    time: seconds of a row after the change over seconds before. loss: what it costs beyond time, in the same measure.
+    """
+
+    lines: tuple[str, ...]
+    cost: str
+    workload: W_co
+    time: float = 1.0
+    loss: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{', '.join(f'`{line}`' for line in self.lines)} ({self.cost})"
+
+
+class Formulas(Protocol):
+    """The formulas of one engine, applied to one workload. Bytes and seconds."""
+
+    @property
+    def work(self) -> Run: ...
+
+    @property
+    def name(self) -> str:
+        """The model, as a person calls it."""
+
+    @property
+    def counts(self) -> Counts:
+        """Raises KeyError where the model's architecture has no formulas."""
+
+    @property
+    def memory(self) -> Memory:
+        """What each GPU takes."""
+
+    @property
+    def steps(self) -> int | None:
+        """Steps of the optimizer; None where nobody knows the rows."""
+
+    @property
+    def warmup_steps(self) -> int:
+        """Steps with a rising learning rate, as the engine counts them."""
+
+    def time(self, gpu: Gpu) -> Duration | None:
+        """None where nobody knows the rows."""
+
+    def rate(self, gpu: Gpu) -> float:
+        """Operations a second that the card's data sheet promises."""
+
+    def offers(self, recipe: Recipe, stage: Stage, gpu: Gpu, budget: float) -> Sequence[Advice[Run]]:
+        """The cheapest changes that bring the memory of a GPU to `budget` bytes."""
+
+    def written(self, stage: Stage) -> dict[str, int]:
+        """What the run leaves on disk and fetches, by kind; one is a `checkpoint`."""
+
+    def beside(self, stage: Stage) -> dict[str, int]:
+        """Main memory of a machine beyond processes and shared memory, by part."""
+
+    def notes(self) -> Mapping[str, str]:
+        """What the parts of `memory` come from, and what `steps` read, for people."""
+
+    def changed(self, **fields: Any) -> Formulas:
+        """The same for a workload with other fields."""

@@ -1,0 +1,202 @@
+"""Overrides on top of a recipe's text: `--set`, the environment, and what a rehearsal puts in place of the real thing."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runner.problem import Problem, Stop
+from runner.recipe.document import Document
+from runner.recipe.reading import parse as parse_yaml
+from runner.recipe.recipe import Recipe
+from runner.recipe.scalars import scalar
+
+# Environment names that run and rehearse read, and the settings each stands for: the first that the recipe's scenario has.
+ENVIRONMENT = {
+    "EPOCHS": ("train.epochs",),
+    "BATCH_SIZE": ("train.micro_batch_size",),
+    "LEARNING_RATE": ("train.learning_rate",),
+    "LORA_RANK": ("train.lora_rank", "lora.rank"),
+    "NCCL_DEBUG": ("communication.nccl_debug",),
+}
+
+
+@dataclass(frozen=True)
+class Override:
+    """One setting that is not what the file says.
+
+    setting: dotted; before, after: values, None for not there; by: what a person can point at; why: one sentence.
+    """
+
+    setting: str
+    before: Any
+    after: Any
+    by: str
+    why: str = ""
+
+    @property
+    def path(self) -> tuple[str | int, ...]:
+        return tuple(int(part) if part.isdigit() else part for part in self.setting.split("."))
+
+    def __str__(self) -> str:
+        reason = f"  ({self.why})" if self.why else f"  ({self.by})"
+        return f"{self.setting}: {_shown(self.before)} → {_shown(self.after)}{reason}"
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "setting": self.setting,
+            "before": self.before,
+            "after": self.after,
+            "by": self.by,
+            "why": self.why,
+        }
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        text = f"{value:g}"
+    elif isinstance(value, bool | list | dict):
+        text = json.dumps(value, ensure_ascii=False)
+    else:
+        text = "nothing" if value is None else str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def from_options(options: Iterable[str]) -> list[Override]:
+    """`--set train.epochs=2` as Overrides; later ones win. Raises Stop (exit 2) for one that has no `=`."""
+    changes = []
+    for option in options:
+        setting, equals, text = option.partition("=")
+        if not equals or not setting.strip(".") or ".." in setting:
+            raise Stop(
+                f"`--set {option}` is not of the form `--set section.setting=value`.",
+                "For example: --set train.epochs=2",
+                code=2,
+            )
+        setting = re.sub(r"\[(\d+)\]", r".\1", setting.strip())
+        changes.append(Override(setting, None, _value(option, text), by=f"--set {option}"))
+    return changes
+
+
+def from_environment(
+    environment: Mapping[str, str], has: Callable[[str], bool] = lambda setting: True
+) -> tuple[list[Override], list[str]]:
+    """Overrides that the environment asks for, and the names that stand for nothing in this recipe; an empty variable
+    asks for nothing.
+
+    has: whether the recipe's scenario has a setting. The environment is there for all recipes of a terminal; one that
+    cannot follow it is no mistake of its own.
+    """
+    changes, idle = [], []
+    for name, settings in ENVIRONMENT.items():
+        if not environment.get(name, "").strip():
+            continue
+        setting = next(filter(has, settings), None)
+        if setting:
+            changes.append(Override(setting, None, scalar(environment[name].strip()), by=f"{name}={environment[name]}"))
+        else:
+            idle.append(f"{name}={environment[name]}")
+    return changes, idle
+
+
+def from_data_option(data: str | None) -> list[Override]:
+    """`--data FILE` as Overrides: the file or folder in place of the dataset. Raises Stop where there is none."""
+    if not data:
+        return []
+    if not Path(data).exists():
+        raise Stop(Problem(data, 0, 0, "There is no such file.", "Name a data file behind `--data`."))
+    by, why = f"--data {data}", "the file you named"
+    # What is taken away goes with the dataset that the file replaces.
+    gone = [Override(f"data.{name}", None, None, by, why) for name in ("hub", "validation_split", "validation_path")]
+    return [*gone, Override("data.path", None, str(Path(data).resolve()), by, why)]
+
+
+def _value(option: str, text: str) -> Any:
+    """A value as YAML 1.2 reads it: a scalar as it stands, `[…]` and `{…}` as a list or a section."""
+    if text.lstrip().startswith(("[", "{", '"', "'")):
+        try:
+            return parse_yaml(f"--set {option}", f"value: {text}").data["value"]
+        except Stop:
+            raise Stop(
+                f"The value of `--set {option}` is not YAML.", "Close its brackets and quotes.", code=2
+            ) from None
+    return scalar(text.strip())
+
+
+def apply(document: Document, changes: Iterable[Override]) -> tuple[Document, list[Override]]:
+    """A new Document with the changes applied in order, and those that changed something, `before` filled in.
+
+    A value of None takes the setting away. Raises Stop where a setting's section is not a section.
+    """
+    changed = Document(
+        document.file,
+        document.text,
+        copy.deepcopy(document.data),
+        document.keys,
+        document.values,
+        dict(document.origins),
+    )
+    made = []
+    for change in changes:
+        parent, path = changed.data, change.path
+        for depth, part in enumerate(path[:-1]):
+            known = isinstance(parent, list) and isinstance(part, int) and part < len(parent)
+            if isinstance(parent, dict):
+                child = parent.get(str(part))
+                if child is None:
+                    child = parent[str(part)] = {}
+            elif known:
+                child = parent[part]
+            else:
+                raise Stop(f"{change.by}: `{'.'.join(map(str, path[:depth]))}` has no settings of its own.")
+            parent = child
+        before = changed.lookup(path)
+        if before == change.after and type(before) is type(change.after):
+            continue
+        _put(parent, path, change)
+        for old in [place for place in changed.origins if place[: len(path)] == path]:
+            del changed.origins[old]
+        changed.origins[path] = change.by
+        made.append(Override(change.setting, before, change.after, change.by, change.why))
+    return changed, made
+
+
+def _put(parent: Any, path: tuple[str | int, ...], change: Override) -> None:
+    # A copy, because a later change may reach into it.
+    last, value = path[-1], copy.deepcopy(change.after)
+    if isinstance(parent, dict):
+        if value is None:
+            parent.pop(str(last), None)
+        else:
+            parent[str(last)] = value
+    elif isinstance(parent, list) and isinstance(last, int) and last < len(parent):
+        parent[last] = value
+    else:
+        owner = ".".join(map(str, path[:-1]))
+        if isinstance(parent, list):
+            raise Stop(f"{change.by}: `{owner}` has {len(parent)} entries, and none is `{last}`.", "They count from 0.")
+        raise Stop(f"{change.by}: `{owner}` is one value, and has no setting `{last}`.")
+
+
+def without_time_limit(by: str) -> Override:
+    """What lets training take as long as it takes where it is not on the machines that the limit was set for."""
+    return Override("limits.time", None, None, by, "the limit is for the machines of the full-size run")
+
+
+def on_one_machine(
+    recipe: Recipe, gpus: int, by: str, why: str, numbers: Sequence[int] | None = None
+) -> list[Override]:
+    """What puts a recipe on this one machine with so many GPUs, or processes in their place. numbers: of the particular GPUs,
+    the first ones where it does not matter."""
+    here = [{"address": "localhost", "gpus": list(numbers or range(gpus))}]
+    plain = [Override("nodes.machines", None, here, by, "this machine")] if "nodes" in recipe.settings else []
+    return [
+        Override("machines.nodes", None, 1, by, "this machine"),
+        Override("machines.gpus_per_node", None, gpus, by, why),
+        *plain,
+    ]

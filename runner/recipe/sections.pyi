@@ -1,0 +1,384 @@
+"""What each setting of a recipe is, over all scenarios. Generated from each `schema.yaml` of the scenarios by `make schemas`."""
+
+from typing import Literal
+
+from runner.recipe.recipe import Settings
+
+class Sections:
+    scenario: Literal["causal-lm", "image-classification", "last-layers", "lora", "pipeline"]
+    name: str
+    description: str | None
+    model: Model
+    train: Train
+    data: Data
+    resume_from: str | None
+    distribution: Literal["ddp", "zero1", "zero2", "zero3", "fsdp", "auto"]
+    communication: Communication
+    machines: Machines
+    limits: Limits
+    nodes: Nodes | None
+    openshift: Openshift | None
+    image: Image
+    demo: Demo
+    advanced: Advanced
+    tokenizer: Tokenizer
+    speed: Speed
+    pretrain: Pretrain
+    sft: Sft
+    dpo: Dpo
+    lora: Lora | None
+    evaluation: Evaluation
+    report_to: Literal["tensorboard", "wandb", "mlflow", "none"]
+
+class Model(Settings):
+    base: str
+    revision: str
+    precision: Literal["bf16", "fp16", "fp32", "auto", "fp8"]
+    attention: Literal["flash_attention_2", "sdpa", "eager"]
+    gradient_checkpointing: bool
+    sequence_len: int
+    trust_remote_code: bool
+    architecture: Literal["resnet18", "llama"]
+    width: int
+    image_size: int
+    classes: int
+    hidden_size: int
+    intermediate_size: int
+    layers: int
+    attention_heads: int
+    key_value_heads: int
+    vocabulary: int
+    context: int
+    tied: bool
+    master_weights: Literal["auto", "fp32", "bf16"]
+    seed: int
+
+class Train(Settings):
+    epochs: float
+    micro_batch_size: int
+    eval_batch_size: int | None
+    gradient_accumulation_steps: int
+    effective_batch_size: int | None
+    learning_rate: float
+    learning_rate_scaling: Literal["linear", "none"]
+    lr_scheduler: Literal["cosine", "linear", "constant"]
+    warmup_steps: int
+    weight_decay: float
+    max_grad_norm: float
+    optimizer: Literal["adamw_torch_fused", "adamw_torch", "adamw_bnb_8bit", "sgd"]
+    cross_entropy: Literal["auto", "fused", "chunked", "plain"]
+    seed: int
+    logging_steps: int
+    eval_steps: int
+    save_steps: int
+    keep_checkpoints: int
+    report_to: Literal["tensorboard", "wandb", "mlflow", "none"]
+    warmup_ratio: float
+    last_layers: int
+    lm_head: bool
+    adapter: Literal["lora", "qlora"]
+    lora_rank: int
+    lora_alpha: int
+    lora_dropout: float
+    lora_layers: tuple[str, ...] | None
+
+class Data(Settings):
+    hub: str | None
+    revision: str
+    subset: str | None
+    split: str
+    validation_split: str | None
+    path: str | None
+    validation_path: str | None
+    validation_share: float | None
+    sample: str | None
+    text: str
+    seed: int
+    test_split: str | None
+    image_column: str
+    label_column: str
+    random_crop_padding: int
+    random_flip: bool
+    mean: tuple[float, ...] | None
+    std: tuple[float, ...] | None
+    question: str | None
+    answer: str | None
+    system_prompt: str | None
+    chat_template: Literal["auto", "chatml", "tokenizer_default"]
+    songs: DataSongs | None
+    packed: str | None
+    column: str
+    limit: int | None
+    language: str
+    min_words: int
+    max_words: int
+    drop_repetitive: bool
+    drop_low_quality: bool
+    deduplicate: Literal["near", "exact", "off"]
+    cleaning: DataCleaning
+
+class Communication(Settings):
+    nccl_debug: Literal["VERSION", "WARN", "INFO", "TRACE"]
+    ddp_bucket_mb: int
+    ddp_find_unused_parameters: bool
+
+class Machines(Settings):
+    nodes: int
+    gpus_per_node: int
+    gpu: str
+    memory_gib: int
+    memory_limit_gib: int | None
+    cpus: int
+    cpus_limit: int | None
+
+class Limits(Settings):
+    time: str | None
+    gpu_memory: str | None
+    gpu_memory_parts: LimitsGpuMemoryParts
+    cost: float | None
+    price_per_gpu_hour: float | None
+    samples_per_second: float | None
+
+class LimitsGpuMemoryParts(Settings):
+    weights: str | None
+    adapter: str | None
+    gradients: str | None
+    optimizer: str | None
+    activations: str | None
+    temporary: str | None
+    reserve: str | None
+
+class Nodes(Settings):
+    output_dir: str
+    port: int
+    wait_minutes: float
+    python: str
+    machines: tuple[NodesMachines, ...]
+
+class NodesMachines(Settings):
+    address: str
+    gpus: tuple[int, ...]
+
+class Openshift(Settings):
+    namespace: str
+    version: str
+    service_account: str | None
+    hub_token_secret: str | None
+    tracking_secret: str | None
+    network: OpenshiftNetwork
+    metrics_port: int
+    job_name: str | None
+    image: str | None
+    data_dir: str | None
+    output_dir: str | None
+    claims: tuple[OpenshiftClaims, ...] | None
+    queue: str | None
+    restart_policy: Literal["OnFailure", "Never", "ExitCode"]
+    clean_pod_policy: Literal["None", "Running", "All"]
+    backoff_limit: int
+    deadline_hours: float
+
+class OpenshiftNetwork(Settings):
+    kind: Literal["ethernet", "rdma"]
+    interface: str
+    rdma_resource: str
+    rdma_devices: str
+
+class OpenshiftClaims(Settings):
+    name: str
+    mount: str
+    size_gib: int | None
+    storage_class: str | None
+
+class Image(Settings):
+    code_from_git: ImageCodeFromGit | None
+
+class ImageCodeFromGit(Settings):
+    url: str
+    commit: str
+
+class Demo(Settings):
+    questions: tuple[str, ...] | None
+    categories: tuple[DemoCategories, ...] | None
+    max_new_tokens: int
+
+class DemoCategories(Settings):
+    name: str
+    questions: tuple[str, ...]
+
+class Advanced(Settings):
+    axolotl: Settings
+    pretrain: Settings
+    sft: Settings
+    dpo: Settings
+    lora: Settings
+
+class DataSongs(Settings):
+    instruction: str
+    lyrics: str
+    instruction_form: str
+    count: int
+    per_artist: int
+    min_words: int
+    max_words: int
+    tasks: DataSongsTasks
+
+class DataSongsTasks(Settings):
+    write_verse: float
+    recognise_style: float
+    classify_genre: float
+
+class Tokenizer(Settings):
+    base: str | None
+    revision: str
+    vocabulary: int
+    chat_template: Literal["chatml"]
+
+class Speed(Settings):
+    compile: Literal["auto", "default", "max-autotune", "off"]
+    fused_kernels: bool
+    fused_cross_entropy: bool
+    tf32: bool
+    data_workers: int
+    persistent_workers: bool
+
+class DataCleaning(Settings):
+    executor: Literal["local", "slurm", "ray"]
+    tasks: int | None
+    workers: int
+    partition: str | None
+    time: str | None
+    cpus_per_task: int
+    mem_per_cpu_gb: int
+    qos: str | None
+    sbatch_args: Settings
+    address: str | None
+
+class Pretrain(Settings):
+    steps: int
+    curriculum: tuple[PretrainCurriculum, ...]
+    learning_rate: float
+    min_learning_rate: float
+    warmup_steps: int
+    micro_batch_size: int
+    gradient_accumulation_steps: int
+    weight_decay: float
+    adam_beta1: float
+    adam_beta2: float
+    max_grad_norm: float
+    optimizer: Literal["adamw_torch_fused", "adamw_torch", "adamw_bnb_8bit"]
+    eval_steps: int
+    save_steps: int
+    keep_checkpoints: int
+    logging_steps: int
+    seed: int
+    gates: tuple[str, ...]
+
+class PretrainCurriculum(Settings):
+    sequence_len: int
+    until: float
+
+class Sft(Settings):
+    data: SftData
+    packing: bool
+    sequence_len: int
+    epochs: float
+    learning_rate: float
+    lr_scheduler: Literal["cosine", "linear", "constant"]
+    warmup_ratio: float
+    micro_batch_size: int
+    gradient_accumulation_steps: int
+    weight_decay: float
+    max_grad_norm: float
+    optimizer: Literal["adamw_torch_fused", "adamw_torch", "adamw_bnb_8bit"]
+    keep_checkpoints: int
+    logging_steps: int
+    seed: int
+    gates: tuple[str, ...]
+
+class SftData(Settings):
+    hub: str | None
+    revision: str
+    subset: str | None
+    split: str
+    path: str | None
+    sample: str | None
+    question: str
+    answer: str
+    system_prompt: str | None
+    validation_share: float
+    seed: int
+
+class Dpo(Settings):
+    data: DpoData
+    loss: Literal["sigmoid", "hinge", "ipo"]
+    beta: float
+    sequence_len: int
+    epochs: float
+    learning_rate: float
+    lr_scheduler: Literal["cosine", "linear", "constant"]
+    warmup_ratio: float
+    micro_batch_size: int
+    gradient_accumulation_steps: int
+    max_grad_norm: float
+    optimizer: Literal["adamw_torch_fused", "adamw_torch", "adamw_bnb_8bit"]
+    eval_steps: int
+    keep_checkpoints: int
+    logging_steps: int
+    seed: int
+    gates: tuple[str, ...]
+
+class DpoData(Settings):
+    hub: str | None
+    revision: str
+    subset: str | None
+    split: str
+    path: str | None
+    sample: str | None
+    prompt: str
+    chosen: str
+    rejected: str
+    system_prompt: str | None
+    validation_share: float
+    seed: int
+
+class Lora(Settings):
+    data: LoraData
+    domain_share: float
+    rank: int
+    alpha: float
+    dropout: float
+    sequence_len: int
+    epochs: float
+    learning_rate: float
+    lr_scheduler: Literal["cosine", "linear", "constant"]
+    warmup_ratio: float
+    micro_batch_size: int
+    gradient_accumulation_steps: int
+    weight_decay: float
+    max_grad_norm: float
+    optimizer: Literal["adamw_torch_fused", "adamw_torch", "adamw_bnb_8bit"]
+    keep_checkpoints: int
+    logging_steps: int
+    seed: int
+    gates: tuple[str, ...] | None
+
+class LoraData(Settings):
+    hub: str | None
+    revision: str
+    subset: str | None
+    split: str
+    path: str | None
+    sample: str | None
+    question: str
+    answer: str
+    system_prompt: str | None
+    validation_share: float
+    seed: int
+
+class Evaluation(Settings):
+    tasks: tuple[str, ...] | None
+    sample_task: str | None
+    limit: int | None
+    batch_size: int
+    prompt: str

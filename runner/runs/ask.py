@@ -1,0 +1,100 @@
+"""Asking the models of a run: the one that a stage began with and the one that it left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from runner.check.validate import changed
+from runner.files import read_json
+from runner.plan import Plan
+from runner.problem import Stop
+from runner.recipe.recipe import Recipe
+from runner.runs.run_folder import RunFolder
+from runner.runs.stage_folder import StageFolder
+from runner.scenarios import translate
+from runner.training.answers import Chat, answers, chats
+from runner.training.run_files import ANSWERS, DEMO
+
+
+def plan_of(recipe: Recipe, run: RunFolder) -> Plan:
+    """The recipe's plan in that folder, with what a rehearsal or this machine has put in its place there."""
+    return translate(changed(recipe, run.overrides)[0], run.place())
+
+
+def newest(plan: Plan) -> StageFolder:
+    """The last stage of the plan that has left a model.
+
+    Raises Stop where there is none yet.
+    """
+    folders = [StageFolder(plan, stage) for stage in reversed(plan.stages) if stage.trains]
+    for folder in folders:
+        if folder.weights_files:
+            return folder
+    run = folders[0].run
+    raise Stop(
+        f"The {run.kind} in `{run.path}` has no trained model yet.",
+        "Run the command that started it again; it resumes.",
+    )
+
+
+def models(recipe: Recipe, folder: StageFolder) -> tuple[Chat, Chat]:
+    """The model that a stage began with and the one that it left, in the words of its training.
+
+    Raises Stop where the stage has left none that could answer.
+    """
+    stage, demo = folder.stage, read_json(folder.path / DEMO)
+    if stage.trains and "demo" not in stage.config["recipe_runner"]:
+        raise Stop(
+            f"`{recipe.name}` trains a model that tells images apart; there is nothing to ask it in words.",
+            f"How well it does is in `{folder.path}/training_summary.json`: best_accuracy, and test_accuracy where there "
+            "are test images.",
+        )
+    if demo is None or not folder.model.is_dir():
+        raise Stop(
+            f"The stage `{stage.name}` has left no model that could answer.",
+            "Leave out `--stage`, or run the command that started it again; it resumes.",
+        )
+    if demo["base_model"].startswith("/") and not Path(demo["base_model"]).is_dir():
+        # The run was moved, or fetched from a claim that its pods had the base model on.
+        told = stage.config["recipe_runner"]["demo"]
+        demo |= {"base_model": told["base_model"], "revision": told.get("revision", demo["revision"])}
+    # A rehearsal's answers are short; the recipe's own length holds where it is asked by hand.
+    stated = recipe.settings.get("demo")
+    length = stated.max_new_tokens if stated and folder.run.kind == "run" else demo["max_new_tokens"]
+    before, after = chats(folder.path, demo)
+    return replace(before, max_new_tokens=length), replace(after, max_new_tokens=length)
+
+
+def answer(chat: Chat, question: str) -> str:
+    """One answer. Raises Stop where the model cannot be loaded."""
+    return next(iter(_asked(chat, [question])))
+
+
+def compare(recipe: Recipe, folder: StageFolder, questions: Iterable[str]) -> list[dict[str, str]]:
+    """`question`, `before` and `after` for each question; what the stage has already answered is not asked again."""
+    known = {row["question"]: row for row in read_json(folder.path / ANSWERS) or []}
+    new = [question for question in questions if question not in known]
+    if new:
+        before, after = models(recipe, folder)
+        both = zip(new, _asked(before, new), _asked(after, new), strict=True)
+        known |= {question: {"question": question, "before": old, "after": tuned} for question, old, tuned in both}
+    return [known[question] for question in questions]
+
+
+def _asked(chat: Chat, questions: list[str]) -> list[str]:
+    """Raises Stop where the model cannot be loaded."""
+    if Path(chat.model).is_absolute() and not Path(chat.model).is_dir():
+        raise Stop(
+            f"The model `{chat.model}` is not here.",
+            "Of a run on the cluster, `recipe fetch RECIPE --stage NAME` brings what another stage has left.",
+        )
+    try:
+        return list(answers(chat, questions))
+    except OSError as error:
+        where = "" if Path(chat.model).is_dir() else "Check the network, or "
+        raise Stop(
+            f"The model `{chat.model}` cannot be loaded: {str(error).splitlines()[0]}",
+            f"{where or 'Check '}the run folder.",
+        ) from None

@@ -1,0 +1,172 @@
+"""Launch: starts a stage's engine on this machine, keeps its log, passes on its progress, and says why it ended."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from runner.files import read_json, write_text
+from runner.hardware import device_names
+from runner.plan import Place, Stage
+from runner.problem import Stop
+from runner.runs.engines import ENGINES
+from runner.training import parent_watch, progress_lines
+from runner.training.run_files import LOG, STOPPED
+
+# What training processes need where they have no GPU.
+WITHOUT_GPU = {
+    # Without it several processes on CPU train everything each, and exit 0.
+    "ACCELERATE_USE_CPU": "true",
+    # Otherwise accelerate 1.13.0 says `cpu:0`, and torch cannot load an optimizer's state onto that.
+    "ACCELERATE_TORCH_DEVICE": "cpu",
+    "CUDA_VISIBLE_DEVICES": "",
+    "OMP_NUM_THREADS": "1",
+}
+
+# What a stage of the runner's own does; all others train.
+DOING = {"data": "Preparing the data", "init": "Drawing the first weights"}
+TRAINING = "Training"
+MOST_OF_LOG = 20_000  # characters that a reason is looked for in
+
+Progress = Callable[[dict[str, Any]], None]
+
+
+def launch(stage: Stage, place: Place, progress: Progress) -> None:
+    """Trains a stage on this machine, with one process a GPU (or, without GPUs, one a planned process).
+
+    Raises Stop with the reason where training did not end well.
+    """
+    _require_packages()
+    for file in stage.files:
+        write_text(Path(place.config_dir) / file.path, file.text)
+    doing = DOING.get(stage.name, TRAINING) if stage.engine == "runner" else TRAINING
+    follow(ENGINES[stage.engine](stage, place), environment(stage, place), Path(place.run_dir), progress, doing)
+
+
+def _require_packages() -> None:
+    """Raises ModuleNotFoundError where the extra `train` is not installed, before a process fails for want of it."""
+    for package in ("torch", "transformers"):
+        if find_spec(package) is None:
+            raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+
+
+def follow(command: list[str], env: dict[str, str], run_dir: Path, progress: Progress, doing: str) -> None:
+    """Runs a command, its output going to the log in `run_dir` and its progress to whoever watches. doing: what the
+    command does, as the beginning of a sentence.
+
+    Raises Stop with the reason where it does not end well.
+    """
+    log = run_dir / LOG
+    log.parent.mkdir(parents=True, exist_ok=True)
+    (run_dir / STOPPED).unlink(missing_ok=True)
+    # Earlier attempts stand in the same log, and what ended them is not what ends this one.
+    start = log.stat().st_size if log.exists() else 0
+    process = subprocess.Popen(
+        command,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        # Its own session, so that ^C reaches it once, from here, and all its processes end with it.
+        start_new_session=True,
+    )
+    try:
+        with log.open("a", encoding="utf-8") as out:
+            for line in process.stdout or ():
+                out.write(line)
+                out.flush()
+                for event in progress_lines.read(line):
+                    progress(event)
+        code = process.wait()
+    except BaseException:
+        _end(process)
+        raise
+    if code != 0:
+        raise Stop(_reason(run_dir, _end_of(log, start), code, doing) + f"\nThe whole log: {log}")
+
+
+def environment(stage: Stage, place: Place) -> dict[str, str]:
+    """This process's environment with the stage's on top. A pod's processes see the GPUs that the cluster has given it."""
+    bin_dir = str(Path(sys.executable).parent)
+    env = (
+        os.environ
+        | dict(stage.env)
+        | {"PATH": f"{bin_dir}{os.pathsep}{os.environ.get('PATH', '')}", "PYTHONUNBUFFERED": "1"}
+        | {parent_watch.PARENT: str(os.getpid())}
+    )
+    if not place.accelerator:
+        env |= WITHOUT_GPU
+    elif stage.machines.nodes == 1 and not place.on_cluster:
+        # Of more GPUs than are planned one process would take all: the Trainer by copying the model, Axolotl by spreading it.
+        names = device_names(env.get("CUDA_VISIBLE_DEVICES"), stage.machines.world_size)
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(names)
+    return env
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Ends the engine and all its processes, kindly first."""
+    for wanted, patience in ((signal.SIGTERM, 20), (signal.SIGKILL, 5)):
+        try:
+            os.killpg(process.pid, wanted)
+            process.wait(patience)
+        except ProcessLookupError:
+            return
+        except subprocess.TimeoutExpired:
+            continue
+        return
+
+
+OUT_OF_MEMORY = re.compile(r"CUDA out of memory|OutOfMemoryError")
+# What logs say, and what it means; the first that matches wins.
+_MEANINGS = (
+    (
+        OUT_OF_MEMORY.pattern,
+        "The GPU's memory is too small for this recipe. Lower `micro_batch_size` and raise `gradient_accumulation_steps` as "
+        "much; shorter rows, or smaller images, take less too.",
+    ),
+    (r"No space left on device", "The disk is full. Free some space, or use another disk."),
+    (
+        r"(is not a local folder and is not a valid model identifier|couldn't connect to|offline mode|gated repo|LocalEntryNotFoundError)",
+        "The base model cannot be loaded from the hub. Check its name, your network and your access.",
+    ),
+    (
+        # transformers' own sentence, and Python's; any error inside the package has its name in the trace.
+        r"FlashAttention\d? has been toggled on, but it cannot be used|No module named 'flash_attn|ImportError: .*flash_attn",
+        "FlashAttention cannot be used here. Install the extra `flash`, or write `attention: sdpa`.",
+    ),
+    (
+        r"ModuleNotFoundError: No module named '([^']+)'",
+        "A package is missing. Install the training extra: pip install 'recipe-runner[train]'.",
+    ),
+)
+_ERROR_LINE = re.compile(r"^(?:\[rank\d+\]: )?\s*(?:[\w.]+\.)?(?:\w*(?:Error|Exception)|TrainingStopped)\b.*$")
+
+
+def meaning(log: str) -> str:
+    """What the end of a log means, in words with a remedy; empty where it says nothing known."""
+    return next((text for pattern, text in _MEANINGS if re.search(pattern, log)), "")
+
+
+def _end_of(log: Path, start: int) -> str:
+    """The last of what has been written into a log since it was `start` bytes long."""
+    with log.open("rb") as content:
+        content.seek(start)
+        return content.read().decode("utf-8", errors="replace")[-MOST_OF_LOG:]
+
+
+def _reason(run_dir: Path, tail: str, code: int, doing: str) -> str:
+    stopped = read_json(run_dir / STOPPED)
+    if isinstance(stopped, dict):
+        return f"{doing} was stopped. {stopped['message']}" if doing == TRAINING else stopped["message"]
+    errors = [line.strip() for line in tail.splitlines() if _ERROR_LINE.match(line) and "ChildFailedError" not in line]
+    said = f"\nIt said: {errors[-1][:300]}" if errors else ""
+    ended = f"It was ended by signal {-code}." if code < 0 else ""
+    return f"{doing} failed. {meaning(tail) or ended}".strip() + said

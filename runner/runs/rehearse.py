@@ -1,0 +1,61 @@
+"""Rehearsal: the whole way of a recipe on any machine, with a tiny twin in place of the model.
+
+A rehearsal is the recipe with substitutions, each an Override like `--set`, and then the same check, the same
+translation, the same engine and the same results as the full run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from runner import scenarios
+from runner.check.validate import changed
+from runner.data.report import Rows
+from runner.problem import Stop
+from runner.recipe.recipe import Recipe
+from runner.runs.pipeline import Selection, Tell, Watch, carry_out
+from runner.runs.report import introduction, report
+from runner.runs.run_folder import RunFolder
+from runner.scenarios import translate
+from runner.scenarios.shared.common import DATA, with_config
+
+
+def rehearse(recipe: Recipe, run: RunFolder, data: str | None, chosen: Selection, tell: Tell, watch: Watch) -> None:
+    """Rehearses the chosen stages of a recipe in a run folder, and tells what was learned.
+
+    data: a file with rows to use instead of the recipe's sample.
+    Raises Stop where anything fails, a gate does not open, or too little is learned (see the scenario's `rehearsal`).
+    """
+    rehearsal, place = scenarios.rehearsal(recipe.scenario), run.place()
+    first, made = changed(recipe, rehearsal.before_data(recipe, data))
+    plan = translate(first, place)
+    chosen.of(plan)  # a name that is no stage is said before the long list
+    # The first stage also makes what stands in for the base model, from the rows that it prepares.
+    prepares = with_config(recipe, plan.stages[0], rehearsal.stands_in(recipe, run.path))
+    plan = replace(plan, stages=(prepares, *plan.stages[1:]))
+    tell("What stands in for the real thing")
+    for override in made:
+        tell(f"  {override}")
+    run.substitute(made)
+    for line in introduction(plan):
+        tell(line)
+    if rehearsal.after_data is not None:
+        # What else must be small follows from the rows, and so they come first.
+        carry_out(plan, [stage for stage in chosen.of(plan) if stage.name == DATA], tell, watch)
+        rows = Rows.read(Path(place.data_dir))
+        if rows is None:
+            raise Stop(
+                "The stage `data` is not finished, and what is trained follows from its rows.", "Leave out `--stage`."
+            )
+        second, more = changed(first, rehearsal.after_data(first, rows, run.path))
+        tell("What stands in for it, now that the rows are known")
+        for line in rehearsal.shown(recipe, more, rows):
+            tell(f"  {line}")
+        run.substitute([*made, *more])
+        # What the rows were prepared for is the model that they train, not the twin.
+        plan = replace(plan, stages=(prepares, *translate(second, place).stages[1:]))
+    summaries = carry_out(plan, chosen.of(plan), tell, watch)
+    for line in report(plan):
+        tell(line)
+    rehearsal.judge(plan, summaries)

@@ -1,0 +1,86 @@
+"""Report: what a run has learned, as a person wants to know it at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from runner.files import read_json
+from runner.plan import Plan
+from runner.runs import gates
+from runner.runs.pipeline import summaries
+from runner.runs.stage_folder import StageFolder
+from runner.training.run_files import ANSWERS
+from runner.training.summary import Summary
+
+
+def introduction(plan: Plan) -> Iterator[str]:
+    """What a person wants to know of a model that is trained from nothing: its size, and what it will read."""
+    if "tokens_in_all" in plan.facts:
+        parts = ", ".join(f"{name} {count:,}" for name, count in plan.facts["tokens"].items())
+        yield f"{plan.facts['parameters']:,} parameters; {plan.facts['tokens_in_all']:,} tokens to train on ({parts})"
+
+
+def report(plan: Plan) -> Iterator[str]:
+    """Of a single stage that has trained all that it says of itself, of several a line each; then the demo questions,
+    before and after, and who has overruled which gate."""
+    run, trained = StageFolder(plan, plan.stages[0]).run, summaries(plan)
+    if len(trained) == 1:
+        yield from _details(trained[0])
+    else:
+        yield ""
+        yield from map(_line, trained)
+    if "tokens_in_all" in plan.facts:
+        yield from _tokens(plan, trained)
+    for stage in plan.stages:
+        rows = read_json(StageFolder(plan, stage).path / ANSWERS) if stage.trains else None
+        yield from _answers(rows or [], run.kind == "rehearsal")
+    yield from gates.promotions(plan)
+    yield ""
+    yield f"Everything is in {run.shown}/"
+
+
+def _details(summary: Summary) -> Iterator[str]:
+    first, best = summary.first_validation_loss, summary.best_validation_loss
+    share = summary.trainable_parameters / summary.total_parameters
+    yield (
+        f"trained {summary.trainable_parameters:,} of {summary.total_parameters:,} parameters ({share:.2%}), "
+        f"{summary.steps} steps in {summary.training_seconds:.0f} s"
+    )
+    yield f"effective batch {summary.effective_batch_size}, learning rate {summary.learning_rate:g}"
+    if first and best is not None:
+        yield f"validation loss {first:.3f} → {best:.3f}, {1 - best / first:.1%} better"
+    if summary.best_accuracy is not None:
+        tested = f", {summary.test_accuracy:.1%} of the test images" if summary.test_accuracy is not None else ""
+        yield (
+            f"accuracy {summary.best_accuracy:.1%} of the validation images, in epoch {summary.best_epoch:g}{tested}"
+        )
+
+
+def _line(summary: Summary) -> str:
+    accuracy = summary.last_preference_accuracy
+    preferred = f", prefers the better answer in {accuracy:.0%}" if accuracy is not None else ""
+    return f"{summary.stage:<16} step {summary.steps:>9,}  {summary.losses}{preferred}"
+
+
+def _tokens(plan: Plan, trained: list[Summary]) -> Iterator[str]:
+    """How many tokens pretraining has truly seen, counted by the trainer over all context lengths."""
+    lengths = [summary for summary in trained if summary.stage in plan.facts["tokens"]]
+    if lengths:
+        seen, last = lengths[-1].tokens, lengths[-1].stage
+        yield f"{seen:,} of {plan.facts['tokens_in_all']:,} tokens trained on, up to {last}"
+
+
+def _answers(rows: list[dict[str, str]], rehearsed: bool) -> Iterator[str]:
+    if rows and rehearsed:
+        yield ""
+        yield "A tiny model's words mean nothing; they show that asking works, before and after:"
+    for row in rows:
+        yield ""
+        yield f"  {row['question']}"
+        yield f"    before: {_short(row['before'])}"
+        yield f"    after:  {_short(row['after'])}"
+
+
+def _short(text: str, width: int = 100) -> str:
+    flat = " ".join(text.split()) or "(nothing)"
+    return flat if len(flat) <= width else f"{flat[: width - 3]}..."

@@ -1,0 +1,176 @@
+"""Run folders: one folder a run, with its stages in it, and what was changed in the recipe to make it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runner.files import read_record, write_json
+from runner.plan import Place
+from runner.problem import Stop
+from runner.recipe.overrides import Override
+from runner.training.run_files import CONFIG, LOCK, RUN, SUMMARY
+
+ROOT = Path("runs")
+FRESH = "`--fresh` deletes that run and begins anew; `--out DIR` keeps it and uses another folder."
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """A run's folder. kind: `run` or `rehearsal`."""
+
+    path: Path
+    kind: str = "run"
+
+    @classmethod
+    def at(cls, path: Path) -> RunFolder:
+        """The run in a folder, of the kind that it says it is."""
+        return cls(path, read_record(path / RUN).get("kind", "run"))
+
+    @property
+    def state(self) -> dict[str, Any]:
+        return read_record(self.path / RUN)
+
+    @property
+    def id(self) -> str:
+        """The run folder's own number, empty before it has one; results of another run never count here."""
+        number: str = self.state.get("id", "")
+        return number
+
+    @property
+    def shown(self) -> Path:
+        """The folder as a person reads it: below the current one where it is."""
+        return self.path.relative_to(Path.cwd()) if self.path.is_relative_to(Path.cwd()) else self.path
+
+    @property
+    def overrides(self) -> list[Override]:
+        """What a rehearsal, or the machine, has put in place of the recipe's own settings."""
+        return [Override(**facts) for facts in self.state.get("substitutions") or ()]
+
+    def mark(self, status: str, **facts: Any) -> None:
+        state = self.state
+        number = {"id": state.get("id") or uuid.uuid4().hex}
+        write_json(self.path / RUN, state | number | {"status": status, "kind": self.kind} | facts)
+
+    def substitute(self, overrides: Iterable[Override]) -> None:
+        self.mark("running", substitutions=[override.as_json() for override in overrides])
+
+    def place(self, data_dir: str | None = None) -> Place:
+        """This folder as a Place; a rehearsal's has no GPU. data_dir: prepared data, elsewhere than in the folder."""
+        return Place(
+            config_dir=str(self.path / CONFIG),
+            data_dir=data_dir or self.state.get("data_dir") or str(self.path / "data"),
+            run_dir=str(self.path),
+            scratch_dir=str(self.path / "scratch"),
+            accelerator=self.kind != "rehearsal",
+        )
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keeps a second command out of the same folder."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / LOCK).open("w") as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise Stop(
+                    f"Another command is at work in `{self.path}`.",
+                    "Wait for it, or name another folder with `--out`.",
+                ) from None
+            yield
+
+
+def folder(name: str, kind: str, out: str | None = None) -> RunFolder:
+    """The folder of a recipe's run or rehearsal: `out`, or `runs/<name>` below the current folder."""
+    path = Path(out) if out else ROOT / (name if kind == "run" else f"{name}-rehearsal")
+    return RunFolder(Path(os.path.abspath(path)), kind)
+
+
+@contextmanager
+def session(
+    run: RunFolder, recipe_name: str, changes: Iterable[Override], fresh: bool, data_dir: str | None = None
+) -> Iterator[None]:
+    """The folder, ours alone, for a recipe of that name. changes: what the person has changed in it.
+
+    Raises Stop where the folder holds a run of another recipe, or things that are no run at all.
+    """
+    made_here = not run.path.exists()
+    with run.lock():
+        try:
+            open_for(run, recipe_name, fresh)
+            run.mark("running", recipe=recipe_name, changes=[change.as_json() for change in changes], data_dir=data_dir)
+            yield
+        except BaseException:
+            _forget(run, made_here)
+            raise
+
+
+def open_for(run: RunFolder, recipe_name: str, fresh: bool, remedy: str = "") -> None:
+    """Looks whether a folder can be that of a recipe, and empties it where it is to be `fresh`. remedy: how a person names
+    another folder who has no `--out` and no `--fresh`.
+
+    Raises Stop where the folder holds a run of another recipe, or things that are no run at all.
+    """
+    state = run.state
+    run.path.mkdir(parents=True, exist_ok=True)
+    entries = [entry for entry in run.path.iterdir() if entry.name != LOCK]
+    if not state and any(entry.name != "data" for entry in entries):
+        raise Stop(
+            f"`{run.path}` holds files that are no run.", remedy or "Name an empty or a new folder with `--out`."
+        )
+    if not fresh:
+        require_of(run, recipe_name, remedy or FRESH)
+    else:
+        for entry in entries:
+            shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+
+
+def require_of(run: RunFolder, recipe_name: str, remedy: str) -> None:
+    """Raises Stop where the folder holds a run of another recipe."""
+    if (owner := run.state.get("recipe", recipe_name)) != recipe_name:
+        raise Stop(f"`{run.path}` holds a run of the recipe `{owner}`.", remedy)
+
+
+def _forget(run: RunFolder, made_here: bool) -> None:
+    """Takes a folder away again in which nothing was done."""
+    entries = {entry.name for entry in run.path.iterdir()}
+    if made_here and entries <= {LOCK, RUN}:
+        shutil.rmtree(run.path, ignore_errors=True)
+
+
+def find(name: str, given: str | None) -> RunFolder:
+    """The run that a reading command means: `--run DIR`, or of the recipe `name` the one that was worked on last, first of
+    all one that has trained something.
+
+    Raises Stop where there is none.
+    """
+    if given:
+        path = Path(os.path.abspath(given))
+        if not (path / RUN).is_file():
+            raise Stop(
+                f"`{given}` is not a run folder.",
+                "A run folder holds `run.json`; `recipe rehearse` and `recipe run` make one.",
+            )
+        return RunFolder.at(path)
+    runs = [run for run in (folder(name, kind) for kind in ("run", "rehearsal")) if (run.path / RUN).is_file()]
+    if not runs:
+        raise Stop(
+            f"There is no run of `{name}` below `{ROOT}/`.",
+            "`recipe rehearse` and `recipe run` make one; name another with `--run DIR`. "
+            "A run on the cluster is shown by `recipe status`, and comes here with `recipe fetch`.",
+        )
+    return max(runs, key=_newest)
+
+
+def _newest(run: RunFolder) -> tuple[float, float]:
+    """When a run has trained something last, 0 for never; and when it was worked on last."""
+    summaries = [*run.path.glob(SUMMARY), *run.path.glob(f"*/{SUMMARY}")]
+    trained = max((file.stat().st_mtime for file in summaries), default=0.0)
+    return trained, (run.path / RUN).stat().st_mtime

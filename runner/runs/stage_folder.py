@@ -1,0 +1,232 @@
+"""A stage in a run folder: what it was made from, what it has left, and whether both still hold."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runner.files import content_of, read_json, read_record, sha256, write_json
+from runner.names import content_hash
+from runner.plan import Place, Plan, Stage, learned_from, without_place
+from runner.problem import Stop
+from runner.runs.run_folder import RunFolder
+from runner.training.run_files import BEST_IMAGES, BEST_MODEL, CHECKPOINTS, LEFT, STAGE
+from runner.training.summary import Summary
+
+# Settings that name a file or a folder of this machine, by the last part of their names.
+_FILES = ("path", "validation_path", "base", "packed")
+
+
+@dataclass(frozen=True)
+class StageFolder:
+    """One stage of a plan in its run folder."""
+
+    plan: Plan
+    stage: Stage
+
+    @property
+    def place(self) -> Place:
+        return self.plan.place_of(self.stage)
+
+    @property
+    def path(self) -> Path:
+        return Path(self.place.run_dir)
+
+    @property
+    def run(self) -> RunFolder:
+        return RunFolder.at(Path(self.plan.place.run_dir))
+
+    @property
+    def results(self) -> Path:
+        """The folder that the names of `outputs` start from."""
+        return Path(self.stage.config.get("out", self.path)) if self.prepares else self.path
+
+    @property
+    def prepares(self) -> bool:
+        """Whether the stage leaves data for others, and no model."""
+        return not self.stage.trains and self.stage.config.get("out") == self.plan.place.data_dir
+
+    @property
+    def model(self) -> Path:
+        return self.path / BEST_MODEL
+
+    @property
+    def weights_files(self) -> list[Path]:
+        """The files that hold the best model: in a folder as transformers writes it, or one of the image trainer."""
+        files = (*self.model.glob("*.safetensors"), *self.model.glob("*.bin"), *self.path.glob(BEST_IMAGES))
+        return sorted(files)
+
+    @property
+    def state(self) -> dict[str, Any]:
+        return read_record(self.path / STAGE)
+
+    @property
+    def finished(self) -> bool:
+        return self.state.get("status") == "finished"
+
+    @property
+    def summary(self) -> Summary | None:
+        """What training has said of itself in the end; None where there is nothing yet."""
+        return Summary.read(self.path)
+
+    def other(self, name: str) -> StageFolder:
+        """Another stage of the same run."""
+        return StageFolder(self.plan, self.plan.stage(name))
+
+    def recorded(self, what: str) -> dict[str, Any]:
+        """The stage's recorded `inputs`, `outputs` or `keys`; empty where there is no such record."""
+        known = self.state.get(what)
+        return known if isinstance(known, dict) else {}
+
+    def mark(self, status: str, **facts: Any) -> None:
+        write_json(self.path / STAGE, self.state | {"stage": self.stage.name, "status": status} | facts)
+
+    def outputs(self) -> dict[str, str]:
+        """SHA-256 of every file that the stage has left for others, by its name below `results`."""
+        if not self.prepares:
+            homes, files = [self.model], [*self.path.glob(BEST_IMAGES)]
+        else:
+            # Of parts that are read apart; the cleaned text itself is large, and nothing reads it again.
+            homes = [self.results / name for name in self.stage.parts]
+            files = [] if homes else sorted(self.results.glob("*.parquet"))
+        files += [file for home in homes if home.is_dir() for file in sorted(home.rglob("*")) if file.is_file()]
+        return {str(file.relative_to(self.results)): sha256(file) for file in files}
+
+    def changed_outputs(self, beginnings: tuple[str, ...] = ()) -> list[str]:
+        """The names of recorded outputs that are missing or not as they were; an empty record counts as changed.
+
+        beginnings: of the names that are looked at; none means all.
+        """
+        recorded = self.recorded("outputs")
+        chosen = {name: digest for name, digest in recorded.items() if not beginnings or name.startswith(beginnings)}
+        if not chosen:
+            return ["(no record)"]
+        files = {name: self.results / name for name in chosen}
+        return [name for name, file in files.items() if not file.is_file() or sha256(file) != chosen[name]]
+
+    @property
+    def weights(self) -> str:
+        """One hash for the weights that the stage has left, as recorded; empty where there are none."""
+        recorded = self.recorded("outputs")
+        chosen = {Path(name).name: digest for name, digest in recorded.items() if name.endswith(".safetensors")}
+        return content_hash(chosen, 32) if chosen else ""
+
+    @property
+    def has_trained(self) -> bool:
+        """Whether something lies here that took training."""
+        if not self.stage.trains:
+            return False
+        return bool(self.weights_files) or any((self.path / CHECKPOINTS).rglob("checkpoint-*"))
+
+    def set_aside(self) -> Path | None:
+        """Moves the folder of a stage that has trained something out of the way, beside itself, and gives where it lies
+        now; None where there is nothing that took training. One that was moved earlier stays."""
+        if not self.has_trained:
+            return None
+        names = (f"{self.path.name}.before{f'-{number}' if number > 1 else ''}" for number in itertools.count(1))
+        kept = next(path for name in names if not (path := self.path.with_name(name)).exists())
+        return self.path.rename(kept)
+
+    def clear(self) -> None:
+        """Takes away what a run from other inputs has left. Prepared data stays: its parts know what they are made from."""
+        if self.prepares:
+            (self.path / STAGE).unlink(missing_ok=True)
+        elif self.stage.folder:
+            shutil.rmtree(self.path, ignore_errors=True)
+        else:
+            # Its folder is the run's own, and on a claim perhaps somebody else's too.
+            for entry in [entry for pattern in LEFT for entry in self.path.glob(pattern)]:
+                shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+
+
+def weights_of(folder: Path) -> str:
+    """The hash that `StageFolder.weights` would give for a folder with a model."""
+    chosen = {file.name: sha256(file) for file in sorted(folder.glob("*.safetensors"))}
+    return content_hash(chosen, 32) if chosen else ""
+
+
+def inputs(plan: Plan, stage: Stage) -> dict[str, Any]:
+    """Everything that a stage's result depends on, flat, by a name that a person understands: settings, files read, and
+    what the stages before it have left. None for a stage before it that has nothing yet."""
+    by_name: dict[str, Any] = {}
+    for name, value in learned_from(stage.config):
+        if isinstance(value, str) and name.split(".")[-1] in _FILES and _is_data(value, stage):
+            # What it holds counts, wherever the command was called from.
+            by_name[f"{name} (its content)"] = content_of(Path(value))
+        else:
+            by_name[name] = without_place(value, plan.place)
+    for before, beginnings in stage.reads.items():
+        by_name[f"results of {before}"] = results_of(plan, before, beginnings)
+    # As they will be read back from the record: JSON knows lists and no tuples.
+    read_back: dict[str, Any] = json.loads(json.dumps(by_name))
+    return read_back
+
+
+def _is_data(value: str, stage: Stage) -> bool:
+    """Whether a setting of a stage names something of this machine that it learns from."""
+    return Path(value).is_file() or (not stage.trains and Path(value).is_dir())
+
+
+def results_of(plan: Plan, name: str, beginnings: tuple[str, ...]) -> str | None:
+    """One hash for what a stage has left, of the files whose names begin so; None where it is not finished."""
+    folder = StageFolder(plan, plan.stage(name))
+    outputs = folder.state.get("outputs")
+    if not folder.finished or not isinstance(outputs, dict):
+        return None
+    return content_hash(
+        {name: digest for name, digest in outputs.items() if not beginnings or name.startswith(beginnings)}, 32
+    )
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """What differs between two sets of inputs, a line each, in the words of the settings."""
+    lines = []
+    for name in sorted(old.keys() | new.keys()):
+        before, after = old.get(name), new.get(name)
+        if before == after:
+            continue
+        if name.startswith("results of "):
+            lines.append(f"{name.removeprefix('results of ')} has left other results")
+        elif name.endswith("(its content)"):
+            lines.append(f"{name.removesuffix(' (its content)')}: the file's content has changed")
+        else:
+            lines.append(f"{name}: {_shown(before)} → {_shown(after)}")
+    return lines
+
+
+def _shown(value: Any) -> str:
+    text = "nothing" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def check_weights(folder: Path) -> int:
+    """Opens every weight file and reads every tensor's shape; gives the number of parameters.
+
+    Raises Stop where a file is missing, cut short or no weights at all.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise Stop(f"`{folder}` holds no weights.")
+    index = read_json(folder / "model.safetensors.index.json")
+    named = set(index["weight_map"].values()) if isinstance(index, dict) else set()
+    if missing := sorted(named - {file.name for file in files}):
+        raise Stop(f"`{folder}` lacks the weight file `{missing[0]}`.")
+    total = 0
+    for file in files:
+        try:
+            with safe_open(file, framework="numpy") as tensors:
+                for name in tensors.keys():  # noqa: SIM118 - it is no mapping
+                    size = 1
+                    for length in tensors.get_slice(name).get_shape():
+                        size *= length
+                    total += size
+        except (SafetensorError, OSError) as error:
+            raise Stop(f"`{file}` cannot be loaded: {error}") from None
+    return total

@@ -1,0 +1,27 @@
+"""The rehearsal of causal-lm: short blocks, on documents that the sample has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from runner.recipe.overrides import Override
+from runner.recipe.recipe import Recipe
+from runner.scenarios.shared import rehearsal
+from runner.scenarios.shared.rehearsal import BY, after_data, judge, shown, stands_in
+
+__all__ = ["after_data", "before_data", "judge", "shown", "stands_in"]
+
+
+def before_data(recipe: Recipe, file: str | None) -> list[Override]:
+    return [*rehearsal.data(recipe, file), *_own(recipe), *rehearsal.split(recipe)]
+
+
+def _own(recipe: Recipe) -> Iterator[Override]:
+    yield Override("resume_from", None, None, BY, "a rehearsal begins anew")
+    yield Override("model.sequence_len", None, min(64, recipe.model.sequence_len), BY, "short blocks make quick steps")
+    yield Override("train.cross_entropy", None, "plain", BY, "the fused and chunked ones are compiled for a GPU")
+    if not recipe.data.validation_share:
+        why = "the sample is one file, and learning is judged on documents that it did not see"
+        yield Override("data.validation_split", None, None, BY, why)
+        yield Override("data.validation_path", None, None, BY, why)
+        yield Override("data.validation_share", None, 0.1, BY, why)

@@ -1,0 +1,45 @@
+"""Rules for plain text: where validation data comes from, and that the best checkpoint can be found with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from runner.names import listed
+from runner.problem import Problem
+from runner.recipe.recipe import Recipe
+
+# Lines of `data` that give validation data, and the line that each of the first two belongs to.
+VALIDATION = {"validation_split": "hub", "validation_path": "path"}
+GIVES_VALIDATION = (*VALIDATION, "validation_share")
+
+
+def one_validation(recipe: Recipe) -> Iterator[Problem]:
+    data = recipe.data
+    given = [setting for setting in GIVES_VALIDATION if data.get(setting)]
+    if len(given) > 1:
+        yield recipe.document.problem(
+            ("data", given[1]),
+            f"`data` has {listed(given)}, and validation data comes from one place.",
+            "Keep one of these lines.",
+        )
+    for setting, source in VALIDATION.items():
+        if data.get(setting) and not data.get(source):
+            yield recipe.document.problem(
+                ("data", setting),
+                f"`{setting}` goes with `{source}`, and `data` has no `{source}`.",
+                "Use `validation_share` to take a share of the documents instead.",
+            )
+
+
+def checkpoints_are_evaluated(recipe: Recipe) -> Iterator[Problem]:
+    """The best checkpoint can only be found among those that were evaluated."""
+    train = recipe.train
+    if train.save_steps % train.eval_steps and any(recipe.data.get(setting) for setting in GIVES_VALIDATION):
+        yield recipe.document.problem(
+            ("train", "save_steps"),
+            f"A checkpoint every {train.save_steps} steps and an evaluation every {train.eval_steps}: some checkpoints would never be evaluated.",
+            f"Let `save_steps` be a multiple of `eval_steps`, for example {train.eval_steps}.",
+        )
+
+
+RULES = (one_validation, checkpoints_are_evaluated)

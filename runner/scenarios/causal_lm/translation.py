@@ -1,0 +1,83 @@
+"""Scenario causal-lm: a language model goes on learning from plain text, in blocks of equal length."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from runner.plan import Place, Plan
+from runner.recipe.recipe import Recipe
+from runner.scenarios.shared import axolotl, common
+
+
+def translate(recipe: Recipe, place: Place) -> Plan:
+    def config(place: Place) -> dict[str, Any]:
+        return {
+            **axolotl.model(recipe),
+            **axolotl.cross_entropy(recipe),
+            **blocks(recipe, place),
+            **training(recipe, place),
+        }
+
+    return axolotl.plan(recipe, place, config, lambda place: plain_text(recipe, place))
+
+
+def validates(recipe: Recipe) -> bool:
+    """Whether the recipe gives validation data; without, nothing is evaluated and the last weights are kept."""
+    data = recipe.data
+    return bool(data.validation_split or data.validation_path or data.validation_share)
+
+
+def blocks(recipe: Recipe, place: Place) -> dict[str, Any]:
+    """Prepared blocks: rows of `input_ids`, `labels` and `attention_mask`, which Axolotl takes as they are where
+    `type` is empty."""
+
+    def dataset(name: str) -> dict[str, Any]:
+        return {"path": f"{place.data_dir}/{name}.parquet", "ds_type": "parquet", "split": "train", "type": ""}
+
+    return {
+        "datasets": [dataset("train")],
+        **({"test_datasets": [dataset("validation")]} if validates(recipe) else {}),
+        "val_set_size": 0,
+        "dataset_prepared_path": place.tokenised_dir,
+    }
+
+
+def training(recipe: Recipe, place: Place) -> dict[str, Any]:
+    """Optimisation by steps; evaluated, and the best kept, only where there is validation data."""
+    train = recipe.train
+    config = axolotl.training(recipe, place) | {
+        "eval_batch_size": train.eval_batch_size or train.micro_batch_size,
+        "save_strategy": "steps",
+        "save_steps": train.save_steps,
+    }
+    if validates(recipe):
+        config |= {"eval_strategy": "steps", "eval_steps": train.eval_steps}
+    else:
+        for setting in ("eval_batch_size", "metric_for_best_model", "greater_is_better"):
+            del config[setting]
+        config |= {"eval_strategy": "no", "load_best_model_at_end": False}
+    if named := recipe.settings.get("resume_from"):
+        path = named if named.startswith("/") else f"{place.checkpoints_dir}/{named}"
+        config |= {"resume_from_checkpoint": path, "auto_resume_from_checkpoints": False}
+    return config
+
+
+def plain_text(recipe: Recipe, place: Place) -> dict[str, Any]:
+    """What `runner.data.plain_text` must prepare."""
+    data = recipe.data
+    return {
+        "kind": "plain-text",
+        **common.source(recipe, place, data),
+        "validation_split": data.validation_split,
+        "validation_path": common.data_file(recipe, place, data.validation_path),
+        "validation_share": data.validation_share,
+        "text": data.text,
+        "seed": data.seed,
+        "tokenizer": common.tokenizer(recipe),
+        "sequence_len": recipe.model.sequence_len,
+        # So that preparing can say how many steps the blocks make.
+        "effective_batch_size": common.effective_batch_size(recipe),
+        "epochs": recipe.train.epochs,
+        "warmup_steps": recipe.train.warmup_steps,
+        "eval_steps": recipe.train.eval_steps if validates(recipe) else None,
+    }

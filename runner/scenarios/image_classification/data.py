@@ -1,0 +1,193 @@
+"""Images become Parquet files of plain pixels: opened once, without duplicates, every class in training and validation."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from runner.data.report import REPORT_FILE, SHOWN_BAD_LINES, Report
+from runner.data.rows import Bad
+from runner.files import content_of, replacing
+from runner.names import content_hash
+from runner.problem import Stop
+from runner.scenarios.image_classification.pictures import Picture, Source
+
+SPLITS = ("train", "validation", "test")
+
+
+@dataclass
+class ImageReport(Report):
+    """Counts of images, and what training must know of them.
+
+    classes: names in the order of their labels. mean, std: of red, green and blue over the training images, 0 to 1.
+    """
+
+    test_rows: int = 0
+    resized: int = 0
+    classes: list[str] = field(default_factory=list)
+    mean: list[float] = field(default_factory=list)
+    std: list[float] = field(default_factory=list)
+
+    def lines(self) -> Iterator[str]:
+        yield f"images in            {self.rows_in:>9,}   from {self.source}"
+        for reason, count in self.dropped.most_common():
+            yield f"  dropped            {count:>9,}   {reason}"
+        for number, reason in self.bad_lines[:SHOWN_BAD_LINES]:
+            yield f"    image {number}: {reason}"
+        if len(self.bad_lines) > SHOWN_BAD_LINES:
+            yield f"    and {len(self.bad_lines) - SHOWN_BAD_LINES:,} more, all in {REPORT_FILE}"
+        if self.resized:
+            yield f"scaled               {self.resized:>9,}   to the size that the network reads"
+        yield f"exact duplicates     {self.duplicates:>9,}   taken out"
+        if self.sampled_from is not None:
+            yield f"sampled              {self.train_rows + self.validation_rows:>9,}   of {self.sampled_from:,}"
+        yield f"classes              {len(self.classes):>9,}   {', '.join(self.classes[:10])}"
+        yield f"training images      {self.train_rows:>9,}"
+        yield f"validation images    {self.validation_rows:>9,}   the same share of each class, drawn from all that is not test"
+        yield f"test images          {self.test_rows:>9,}   measured once, at the end"
+
+
+def prepare(
+    wanted: Mapping[str, Any],
+    out: Path,
+    *,
+    sample_rows: int | None = None,
+    **_unused: Any,
+) -> ImageReport:
+    """Writes `train.parquet`, `validation.parquet` and `test.parquet` (columns `image`, pixels as bytes, height × width ×
+    3, and `label`) and `report.json`. A no-op where they lie there already.
+
+    sample_rows: keep at most so many images, drawn by the seed, the same number of each class.
+    Raises Stop where a class has too few images to train and to validate on.
+    """
+    key = _key(wanted, sample_rows)
+    known = ImageReport.read(out)
+    if known and all((out / f"{split}.parquet").is_file() for split in SPLITS):
+        # On a cluster the images may have been brought there prepared; their source then is elsewhere.
+        elsewhere = wanted["path"] and not Path(wanted["path"]).exists()
+        if known.key == key or elsewhere:
+            return known
+    report = ImageReport(key=key, source=wanted["path"] or f"{wanted['hub']} on the hub")
+    splits = _read(wanted, report)
+    pictures = splits["train"]
+    if sample_rows is not None and len(pictures) > sample_rows:
+        report.sampled_from = len(pictures)
+        pictures = sample(pictures, sample_rows, wanted["seed"])
+    train, validation = train_and_validation(pictures, wanted["validation_share"], wanted["seed"])
+    _judge(train, validation, report)
+    report.train_rows, report.validation_rows = len(train), len(validation)
+    report.test_rows = len(splits["test"])
+    _write(out, dict(zip(SPLITS, (train, validation, splits["test"]), strict=True)), wanted, report)
+    return report
+
+
+def _key(wanted: Mapping[str, Any], sample_rows: int | None) -> str:
+    """Changes with everything that the result depends on, of a folder of images the folder of each too: it is its class."""
+    path = Path(wanted["path"]) if wanted["path"] else None
+    content = content_of(path) if path and path.exists() else ""
+    return content_hash([dict(wanted), content, sample_rows], 32)
+
+
+def _read(wanted: Mapping[str, Any], report: ImageReport) -> dict[str, list[Picture]]:
+    """Every picture once, by split. The same picture with two classes would teach nothing, so the first one counts."""
+    source = Source(wanted)
+    splits: dict[str, list[Picture]] = {"train": [], "test": []}
+    seen: set[bytes] = set()
+    for split, number, picture in source.read():
+        report.rows_in += 1
+        if isinstance(picture, Bad):
+            report.bad_lines.append((number, picture.reason))
+            report.dropped["not an image with a class, named by number below"] += 1
+            continue
+        digest = hashlib.sha256(picture.pixels).digest()
+        if digest in seen:
+            report.duplicates += 1
+            continue
+        seen.add(digest)
+        report.resized += picture.resized
+        splits[split].append(picture)
+    classes = wanted["classes"]
+    if source.classes and len(source.classes) != classes:
+        raise Stop(
+            f"The images are of {len(source.classes)} classes, and the recipe says {classes}.",
+            f"Write `model.classes: {len(source.classes)}`.",
+        )
+    report.classes = source.classes or [str(label) for label in range(classes)]
+    return splits
+
+
+def sample(pictures: list[Picture], count: int, seed: int) -> list[Picture]:
+    """About `count` pictures, as many of each class as the smallest gives, drawn in an order that the seed fixes."""
+    by_class = _by_class(pictures, seed)
+    each = max(1, count // len(by_class))
+    return [picture for group in by_class.values() for picture in group[:each]]
+
+
+def train_and_validation(pictures: list[Picture], share: float, seed: int) -> tuple[list[Picture], list[Picture]]:
+    """Training and validation pictures; from each class about `share` of its pictures, at least one, go to validation."""
+    train: list[Picture] = []
+    validation: list[Picture] = []
+    for group in _by_class(pictures, seed).values():
+        kept = max(1, round(share * len(group)))
+        validation += group[:kept]
+        train += group[kept:]
+    return train, validation
+
+
+def _by_class(pictures: list[Picture], seed: int) -> dict[int, list[Picture]]:
+    # A hash, so that one more picture does not redraw all the others.
+    drawn = sorted(pictures, key=lambda picture: hashlib.sha256(f"{seed}\n".encode() + picture.pixels).digest())
+    groups: dict[int, list[Picture]] = {}
+    for picture in drawn:
+        groups.setdefault(picture.label, []).append(picture)
+    return dict(sorted(groups.items()))
+
+
+def _judge(train: list[Picture], validation: list[Picture], report: ImageReport) -> None:
+    there = {picture.label for picture in train} & {picture.label for picture in validation}
+    if lacking := [name for label, name in enumerate(report.classes) if label not in there]:
+        lines = "\n".join(report.lines())
+        raise Stop(
+            f"These classes have too few images to train and to validate on: {', '.join(lacking[:10])}.\n{lines}",
+            "Each class needs at least two different images.",
+        )
+
+
+def _write(out: Path, splits: dict[str, list[Picture]], wanted: Mapping[str, Any], report: ImageReport) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    out.mkdir(parents=True, exist_ok=True)
+    size = wanted["image_size"]
+    kind = pa.binary(3 * size * size)
+    for name, pictures in splits.items():
+        table = pa.table(
+            {
+                "image": pa.array([picture.pixels for picture in pictures], kind),
+                "label": pa.array([picture.label for picture in pictures], pa.int64()),
+            }
+        )
+        with replacing(out / f"{name}.parquet") as partial:
+            pq.write_table(table, partial, compression="zstd")
+        report.bytes_after += (out / f"{name}.parquet").stat().st_size
+    report.mean, report.std = _colours(splits["train"])
+    report.write(out)
+
+
+def _colours(pictures: list[Picture]) -> tuple[list[float], list[float]]:
+    """Mean and standard deviation of red, green and blue, 0 to 1, from counts of the 256 values each may have."""
+    counts = np.zeros((3, 256))
+    for picture in pictures:
+        pixels = np.frombuffer(picture.pixels, np.uint8).reshape(-1, 3)
+        for colour in range(3):
+            counts[colour] += np.bincount(pixels[:, colour], minlength=256)
+    share = counts / counts.sum(axis=1, keepdims=True)
+    values = np.arange(256) / 255
+    mean = share @ values
+    std = np.sqrt((share @ values**2) - mean**2)
+    return [round(float(value), 6) for value in mean], [round(max(float(value), 1e-6), 6) for value in std]

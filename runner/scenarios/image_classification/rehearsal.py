@@ -1,0 +1,81 @@
+"""What a rehearsal puts in place of a network for images, and when it has learned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from runner.data.report import Rows
+from runner.plan import Plan
+from runner.problem import Stop
+from runner.recipe import overrides
+from runner.recipe.overrides import Override
+from runner.recipe.recipe import Recipe
+from runner.scenarios.shared.rehearsal import BY, data
+from runner.training.summary import Summary
+
+MAX_IMAGES = 1000
+MAX_PROCESSES = 2
+WIDTH = 16
+# So many looks at images are enough for the narrow twin, and take half a minute on two cores.
+MIN_LOOKS = 8000
+MIN_ACCURACY = 0.60
+
+
+def before_data(recipe: Recipe, file: str | None) -> list[Override]:
+    return data(recipe, file)
+
+
+def stands_in(recipe: Recipe, folder: Path) -> dict[str, Any]:
+    """What the data stage of a rehearsal does besides: a seeded draw of the images."""
+    return {"sample_rows": MAX_IMAGES}
+
+
+def after_data(recipe: Recipe, rows: Rows, folder: Path) -> list[Override]:
+    """The narrow twin, processes in place of machines, and as many epochs as it takes."""
+    train, machines = recipe.train, recipe.machines
+    processes = min(MAX_PROCESSES, machines.nodes * machines.gpus_per_node, rows.train_rows)
+    micro = min(train.micro_batch_size, 32)
+    epochs = max(train.epochs, -(-MIN_LOOKS // rows.train_rows))
+    enough = f"at least {MIN_LOOKS:,} looks at {rows.train_rows} images"
+    narrow = min(recipe.model.width, WIDTH)
+    return [
+        Override("model.width", None, narrow, BY, "a narrow twin, the same layers; it runs on two cores"),
+        Override("model.precision", None, "fp32", BY, "runs on any processor"),
+        Override("data.mean", None, None, BY, "measured on these images"),
+        Override("data.std", None, None, BY, "measured on these images"),
+        Override("machines.nodes", None, 1, BY, "this machine"),
+        Override(
+            "machines.gpus_per_node",
+            None,
+            processes,
+            BY,
+            f"{processes} process{'es' if processes > 1 else ''} on the CPU{', talking over gloo' if processes > 1 else ''}",
+        ),
+        Override("train.micro_batch_size", None, micro, BY, "small steps"),
+        Override("train.gradient_accumulation_steps", None, 1, BY, "small steps"),
+        Override("train.epochs", None, epochs, BY, enough),
+        Override("train.effective_batch_size", None, None, BY, "computed from the lines above"),
+        Override("train.learning_rate", None, 0.003, BY, "a narrow network takes larger steps"),
+        Override("train.optimizer", None, "adamw_torch", BY, "runs on any processor"),
+        Override("train.logging_steps", None, 5, BY, "few steps"),
+        Override("train.report_to", None, "tensorboard", BY, "needs no account"),
+        overrides.without_time_limit(BY),
+    ]
+
+
+def shown(original: Recipe, made: list[Override], rows: Rows) -> Iterator[str]:
+    yield from map(str, made)
+
+
+def judge(plan: Plan, summaries: list[Summary]) -> None:
+    """Raises Stop where fewer than 60 % of the validation images are told right."""
+    for summary in summaries:
+        accuracy = summary.best_accuracy or 0.0
+        if accuracy < MIN_ACCURACY:
+            raise Stop(
+                f"The rehearsal of `{plan.name}` did not learn: it tells {accuracy:.1%} of the validation images right, and "
+                f"{MIN_ACCURACY:.0%} are needed.",
+                "Look at the images and their classes, and at what is done to them under `data`.",
+            )

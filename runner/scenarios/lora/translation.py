@@ -1,0 +1,53 @@
+"""Scenario lora: a low-rank adapter beside a frozen model (Hu et al. 2021, arXiv 2106.09685), on songs or on
+questions and answers. qlora keeps the frozen model in 4 bits (Dettmers et al. 2023, arXiv 2305.14314)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from runner.plan import Place, Plan
+from runner.recipe.recipe import Recipe
+from runner.scenarios.shared import axolotl, conversations
+
+if TYPE_CHECKING:
+    from runner.recipe.sections import DataSongs
+
+
+def translate(recipe: Recipe, place: Place) -> Plan:
+    def config(place: Place) -> dict[str, Any]:
+        return {
+            **axolotl.model(recipe),
+            **adapter(recipe, place),
+            **axolotl.cross_entropy(recipe),
+            **conversations.settings(recipe, place),
+            **axolotl.training(recipe, place),
+        }
+
+    def data(place: Place) -> dict[str, Any]:
+        songs = recipe.data.songs
+        return lyrics(recipe, place, songs) if songs else conversations.questions_and_answers(recipe, place)
+
+    return axolotl.plan(recipe, place, config, data)
+
+
+def adapter(recipe: Recipe, place: Place) -> dict[str, Any]:
+    """The adapter: its size, and the linear layers that get one, by the names that this model has for them."""
+    train, facts = recipe.train, recipe.facts
+    return {
+        "adapter": train.adapter,
+        **({"load_in_4bit": True} if train.adapter == "qlora" else {}),
+        "lora_r": train.lora_rank,
+        "lora_alpha": train.lora_alpha,
+        "lora_dropout": train.lora_dropout,
+        "lora_target_modules": list(train.lora_layers or facts.linear),
+        **axolotl.lora_kernels(recipe, place),
+    }
+
+
+def lyrics(recipe: Recipe, place: Place, songs: DataSongs) -> dict[str, Any]:
+    """What `runner.data.lyrics` must prepare."""
+    return conversations.data_source(recipe, place) | {
+        "kind": "lyrics",
+        "stream": True,
+        "songs": songs.plain(),
+    }

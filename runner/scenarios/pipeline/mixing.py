@@ -1,0 +1,43 @@
+"""Mixing: a domain's conversations with general ones, so that learning the one does not forget the other."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from runner.data import chat
+from runner.data.report import Report
+from runner.data.split import TokenizerFor
+from runner.files import replacing
+
+
+def prepare(wanted: Mapping[str, Any], out: Path, general: Path, tokenizer_for: TokenizerFor) -> list[str]:
+    """Writes `out/train.parquet` (mixed) and `out/validation.parquet` (the domain alone); gives the report's lines.
+
+    wanted: as `chat.prepare` reads it, and `domain_share`, the domain's part of the training rows.
+    general: Parquet with the general conversations, of which the rest is drawn, each at most once.
+    """
+    from datasets import Dataset, concatenate_datasets
+
+    share = wanted["domain_share"]
+    rows = {key: value for key, value in wanted.items() if key != "domain_share"}
+    report: Report = chat.prepare(rows, out / "domain", tokenizer_for=tokenizer_for)
+    domain, others = (Dataset.from_parquet(str(file)) for file in (out / "domain" / "train.parquet", general))
+    count = min(len(others), round(len(domain) * (1 - share) / share))
+    drawn = sorted(random.Random(wanted["seed"]).sample(range(len(others)), count))
+    mixed = concatenate_datasets([domain.select_columns("messages"), others.select_columns("messages").select(drawn)])
+    _write(mixed.shuffle(seed=wanted["seed"]), out / "train.parquet")
+    _write(Dataset.from_parquet(str(out / "domain" / "validation.parquet")), out / "validation.parquet")
+    short = round(len(domain) * (1 - share) / share) - count
+    return [
+        *report.lines(),
+        f"mixed                {len(domain):>9,} of the domain, {count:,} general: {len(domain) / len(mixed):.0%} domain",
+        *([f"  note: {short:,} general rows are missing for a share of {share:.0%}"] if short else []),
+    ]
+
+
+def _write(table: Any, file: Path) -> None:
+    with replacing(file) as partial:
+        table.to_parquet(str(partial))

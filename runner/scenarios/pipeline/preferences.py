@@ -1,0 +1,51 @@
+"""Preferences: questions with a better and a worse answer, as DPO reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runner.data import split
+from runner.data.report import Report
+from runner.training.answers import messages
+
+
+@dataclass(frozen=True)
+class Preference:
+    prompt: str
+    chosen: str
+    rejected: str
+
+    @property
+    def group(self) -> str:
+        """Rows with the same group stay in one part of the split: the prompt, however it is spaced or cased."""
+        return split.same(self.prompt)
+
+
+def prepare(wanted: Mapping[str, Any], out: Path, **_: Any) -> Report:
+    """Writes `train.parquet` and `validation.parquet` (columns `messages`, `chosen`, `rejected`) and `report.json`.
+
+    Raises Stop where too few rows are left to train and validate on.
+    """
+    report = split.begin(wanted)
+    if known := split.already(out, report):
+        return known
+    kept = split.collect(wanted, ("prompt", "chosen", "rejected"), _preference, report)
+    report.tokenizer = "longer rows are cut in training"
+    return split.finish(kept, lambda rows: _columns(rows, wanted["system_prompt"]), wanted, out, report)
+
+
+def _preference(prompt: str, chosen: str, rejected: str) -> Preference | str:
+    if not prompt or not chosen or not rejected:
+        return "a part is empty"
+    return Preference(prompt, chosen, rejected) if chosen != rejected else "both answers are the same"
+
+
+def _columns(rows: list[Preference], system_prompt: str | None) -> dict[str, list[Any]]:
+    return {
+        "messages": [messages(system_prompt, row.prompt) for row in rows],
+        "chosen": [row.chosen for row in rows],
+        "rejected": [row.rejected for row in rows],
+    }

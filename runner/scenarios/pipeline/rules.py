@@ -1,0 +1,265 @@
+"""What the lines of a pipeline recipe must have in common: its architecture, its curriculum, its stages and their gates, and
+the files and the cleaning that it names."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runner import catalog
+from runner.names import JOB_NAME, listed, nearest
+from runner.problem import Problem
+from runner.recipe.recipe import Recipe
+from runner.scenarios.pipeline.curriculum import AFTER, TRAINED, stage_names
+from runner.scenarios.shared import gates
+
+if TYPE_CHECKING:
+    from runner.recipe.sections import Openshift
+
+# What each executor of datatrove needs, and what it knows besides.
+NEEDS = {"local": (), "slurm": ("tasks", "partition", "time"), "ray": ("tasks",)}
+KNOWS = {
+    "local": ("tasks", "workers"),
+    "slurm": ("workers", "cpus_per_task", "mem_per_cpu_gb", "qos", "sbatch_args"),
+    "ray": ("workers", "time", "cpus_per_task", "mem_per_cpu_gb", "address"),
+}
+
+
+def shape(recipe: Recipe) -> Iterator[Problem]:
+    """Heads that divide each other, and a tokenizer that fits the embedding."""
+    model, tokenizer = recipe.model, recipe.tokenizer
+    if model.hidden_size % model.attention_heads:
+        yield recipe.document.problem(
+            ("model", "attention_heads"),
+            f"`hidden_size` {model.hidden_size:,} cannot be shared by {model.attention_heads} heads.",
+            "Choose a count that divides it.",
+        )
+    if model.attention_heads % model.key_value_heads:
+        yield recipe.document.problem(
+            ("model", "key_value_heads"),
+            f"{model.attention_heads} attention heads cannot share {model.key_value_heads} key and value heads.",
+            "Choose a count that divides `attention_heads`.",
+        )
+    if not tokenizer.base and tokenizer.vocabulary > model.vocabulary:
+        yield recipe.document.problem(
+            ("tokenizer", "vocabulary"),
+            f"The tokenizer has {tokenizer.vocabulary:,} entries, and the embedding has rows for {model.vocabulary:,}.",
+            "Lower `tokenizer.vocabulary`, or raise `model.vocabulary`.",
+        )
+
+
+def fp8_gpu(recipe: Recipe) -> Iterator[Problem]:
+    """FP8 is asked for only where the GPU has it."""
+    gpu = catalog.gpu(recipe.machines.gpu)
+    if recipe.model.precision == "fp8" and gpu and not gpu.fp8:
+        yield recipe.document.problem(
+            ("model", "precision"),
+            f"{gpu.title} cannot do `fp8`; it takes compute capability 9.0, and this GPU has {gpu.compute_capability}.",
+            f"Write `precision: {gpu.precision(fp16=False)}`, or `auto`.",
+        )
+
+
+def order(recipe: Recipe) -> Iterator[Problem]:
+    """Lengths rise, shares rise, the last one is the whole, and every length gets a step."""
+    pretrain, parts = recipe.pretrain, recipe.pretrain.curriculum
+    for index, (before, part) in enumerate(pairwise(parts), 1):
+        for setting in ("sequence_len", "until"):
+            if part[setting] <= before[setting]:
+                yield recipe.document.problem(
+                    ("pretrain", "curriculum", index, setting),
+                    f"`{setting}` is {part[setting]:g} here and {before[setting]:g} in the line before; both must rise.",
+                    "Put the lines in rising order.",
+                )
+    if parts[-1].until != 1:
+        yield recipe.document.problem(
+            ("pretrain", "curriculum", len(parts) - 1, "until"),
+            f"The last context length ends at {parts[-1].until:g} of the steps, so the rest would not be trained.",
+            "Let the last one end at 1.0.",
+        )
+    ends = [round(part.until * pretrain.steps) for part in parts]
+    if any(end <= start for start, end in pairwise([0, *ends])):
+        yield recipe.document.problem(
+            ("pretrain", "steps"),
+            f"{pretrain.steps:,} steps are too few for {len(parts)} context lengths.",
+            "Raise `steps`.",
+        )
+
+
+def schedule(recipe: Recipe) -> Iterator[Problem]:
+    """The learning rate rises, and falls to a lower end."""
+    pretrain = recipe.pretrain
+    if pretrain.min_learning_rate > pretrain.learning_rate:
+        yield recipe.document.problem(
+            ("pretrain", "min_learning_rate"),
+            f"`min_learning_rate` {pretrain.min_learning_rate:g} is above `learning_rate` {pretrain.learning_rate:g}.",
+            "Lower it.",
+        )
+    if pretrain.warmup_steps >= pretrain.steps:
+        yield recipe.document.problem(
+            ("pretrain", "warmup_steps"),
+            f"The warmup of {pretrain.warmup_steps:,} steps leaves nothing of {pretrain.steps:,} steps.",
+            "Lower it.",
+        )
+
+
+def context(recipe: Recipe) -> Iterator[Problem]:
+    """No stage reads more at once than the model can."""
+    most = recipe.model.context
+    for index, part in enumerate(recipe.pretrain.curriculum):
+        if part.sequence_len > most:
+            yield recipe.document.problem(
+                ("pretrain", "curriculum", index, "sequence_len"),
+                f"Blocks of {part.sequence_len:,} tokens are longer than the model's context of {most:,}.",
+                "Raise `model.context`, or shorten the blocks.",
+            )
+    for stage in AFTER:
+        section = recipe.settings.get(stage)
+        if section and section.sequence_len > most:
+            yield recipe.document.problem(
+                (stage, "sequence_len"),
+                f"The model reads at most {most:,} tokens, and `sequence_len` is {section.sequence_len:,}.",
+                f"Write at most {most}.",
+            )
+
+
+def gate_metrics(recipe: Recipe) -> Iterator[Problem]:
+    """Every gate names a metric that its stage can produce."""
+    tasks = recipe.evaluation.tasks or ()
+    before: list[str] = []
+    for stage in TRAINED:
+        section = recipe.settings.get(stage)
+        if not section:
+            continue
+        known = gates.producible(stage, tasks, before)
+        for index, text in enumerate(section.get("gates") or ()):
+            if not isinstance(text, str):
+                continue  # refused by the schema already
+            try:
+                metric = gates.parse(text).metric
+            except ValueError:
+                yield recipe.document.problem(
+                    (stage, "gates", index),
+                    f"`{text}` compares with a number beyond all bounds, so this gate would say nothing.",
+                    "Write a finite number.",
+                )
+                continue
+            if not gates.is_producible(metric, known):
+                near = nearest(metric, known)
+                yield recipe.document.problem(
+                    (stage, "gates", index),
+                    f"`{stage}` cannot produce the metric `{metric}`, so this gate would never open.",
+                    (f"Did you mean `{near}`? " if near else "") + f"It can produce {listed(known)}.",
+                )
+        before = known
+
+
+def packed_files(recipe: Recipe) -> Iterator[Problem]:
+    """Packed files are there for every length, and the tokenizer that they were made with is named."""
+    if not recipe.data.packed:
+        return
+    if not recipe.tokenizer.base:
+        yield recipe.document.problem(
+            ("data", "packed"),
+            "Packed files hold token numbers, and the recipe does not say whose.",
+            "Name the tokenizer they were made with under `tokenizer.base`.",
+        )
+    folder = recipe.folder / recipe.data.packed
+    expected = {
+        folder / f"{split}-{part.sequence_len}.npy": part.sequence_len
+        for part in recipe.pretrain.curriculum
+        for split in ("train", "validation")
+    }
+    missing = [file.name for file in expected if not file.is_file()]
+    if missing:
+        yield recipe.document.problem(
+            ("data", "packed"),
+            f"`{folder}` lacks {listed(missing)}.",
+            "Paths start from the recipe's own folder; every context length needs both files.",
+        )
+    for file, length in expected.items():
+        if file.is_file() and (wrong := _no_blocks(file, length)):
+            yield recipe.document.problem(
+                ("data", "packed"), f"`{file}` {wrong}", "Write it with numpy.save, a block a row."
+            )
+
+
+def _no_blocks(file: Path, length: int) -> str:
+    """What keeps a file from being blocks of this length, by its header alone; empty where nothing does. NumPy itself
+    would take longer to load than everything else that a check does."""
+    try:
+        with file.open("rb") as content:
+            start = content.read(8)
+            size = int.from_bytes(content.read(2 if start[6] == 1 else 4), "little")
+            header = ast.literal_eval(content.read(size).decode("latin1"))
+        kind, shape = header["descr"], tuple(header["shape"])
+    except (OSError, ValueError, SyntaxError, KeyError, TypeError, IndexError):
+        return "is no array of NumPy."
+    if not isinstance(kind, str) or kind[1:2] not in ("i", "u"):
+        return f"holds `{kind}`, and token numbers are whole numbers."
+    if len(shape) != 2 or shape[1] != length or not shape[0]:
+        return f"is an array {shape}, and must be (blocks, {length})."
+    return ""
+
+
+def sample_task(recipe: Recipe) -> Iterator[Problem]:
+    """The stand-in for lm-eval's tasks is there."""
+    if not recipe.evaluation.sample_task:
+        return
+    if not (recipe.folder / recipe.evaluation.sample_task).is_file():
+        yield recipe.document.problem(
+            ("evaluation", "sample_task"),
+            f"There is no file `{recipe.folder / recipe.evaluation.sample_task}`.",
+            "Paths start from the recipe's own folder.",
+        )
+
+
+def cleaning(recipe: Recipe) -> Iterator[Problem]:
+    """The executor that cleans has what it needs, and nothing that it would pass over in silence."""
+    section = recipe.data.cleaning
+    if not section:
+        return
+    name = section.executor
+    if missing := [setting for setting in NEEDS[name] if section.get(setting) is None]:
+        yield recipe.document.problem(
+            ("data", "cleaning", "executor"),
+            f"`executor: {name}` also needs {listed(missing)}.",
+            "Write them below it, or `executor: local`.",
+        )
+    for setting in recipe.document.lookup(("data", "cleaning")) or ():  # what is written, without defaults
+        if setting not in ("executor", *NEEDS[name], *KNOWS[name]):
+            yield recipe.document.problem(
+                ("data", "cleaning", setting),
+                f"`{setting}` means nothing to `executor: {name}`.",
+                "Delete the line, or name the executor that it is for.",
+                key=True,
+            )
+
+
+def stage_job_names(recipe: Recipe) -> Iterator[Problem]:
+    """Each stage is a job called after recipe and stage."""
+    site: Openshift = recipe.settings["openshift"]
+    name = site.job_name or recipe.name
+    longest = max((f"{name}-{stage}" for stage in stage_names(recipe)), key=len)
+    if not JOB_NAME.match(longest):
+        yield recipe.document.problem(
+            ("openshift", "job_name") if site.job_name else ("name",),
+            f"The job `{longest}` of a stage would have a name of {len(longest)} characters, and the cluster allows 53.",
+            f"Shorten `{name}`.",
+        )
+
+
+RULES = (
+    shape,
+    fp8_gpu,
+    order,
+    schedule,
+    context,
+    gate_metrics,
+    packed_files,
+    sample_task,
+    cleaning,
+    stage_job_names,
+)

@@ -1,0 +1,123 @@
+"""Scenario pipeline: a model from nothing to a domain adapter, in stages with gates between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from runner.plan import Evaluation, Gate, Place, Plan, Stage
+from runner.recipe.recipe import Recipe
+from runner.scenarios.pipeline import data, training
+from runner.scenarios.pipeline.architecture import parameters
+from runner.scenarios.pipeline.curriculum import AFTER, TRAINED, curriculum
+from runner.scenarios.pipeline.precision import FP8_STAGES, precision_of
+from runner.scenarios.shared import axolotl, common, gates, sharding
+
+
+def translate(recipe: Recipe, place: Place) -> Plan:
+    batch = common.machines(recipe).world_size * recipe.pretrain.micro_batch_size
+    batch *= recipe.pretrain.gradient_accumulation_steps
+    tokens = {length.name: length.tokens(batch) for length in curriculum(recipe)}
+    facts = {
+        "world_size": common.machines(recipe).world_size,
+        "parameters": parameters(recipe.model),
+        "tokens": tokens,
+        "tokens_in_all": sum(tokens.values()),
+        "precision": {kind: precision_of(recipe, kind) for kind in TRAINED},
+        "fp8_stages": list(FP8_STAGES),
+    }
+    return common.plan(recipe, place, lambda place: _Builder(recipe, place).stages(), facts)
+
+
+class _Builder:
+    """Stages one after the other, each reading what the ones before leave."""
+
+    def __init__(self, recipe: Recipe, place: Place) -> None:
+        self.recipe, self.place = recipe, place
+        self.gated: Stage | None = None
+
+    def stages(self) -> Iterator[Stage]:
+        recipe = self.recipe
+        lengths = curriculum(recipe)
+        # Only the proportions count, so the data does not change with the number of GPUs.
+        tokens = [(length.sequence_len, length.tokens(1)) for length in lengths]
+        everything = data.everything(recipe, self.place, tokens)
+        share = common.machines(recipe)
+        weights = data.first_weights(recipe, self.place)
+        yield common.work(self.place, common.DATA, everything, share, parts=data.PARTS)
+        yield common.work(self.place, "init", weights, share, reads={common.DATA: ("tokenizer/",)})
+        before = "init"
+        for length in lengths:
+            last = length is lengths[-1]
+            config = training.pretraining(recipe, self.place, length, before)
+            yield self._trained("pretrain", length.name, before, config, recipe.pretrain, gated=last)
+            before = length.name
+        for kind in AFTER:
+            section = recipe.settings.get(kind)
+            if section:
+                config = training.CONFIGS[kind](recipe, self.place, before)
+                yield self._trained(kind, kind, before, config, section, gated=True)
+                before = kind
+
+    def _trained(
+        self, kind: str, name: str, before: str, config: dict[str, Any], section: Mapping[str, Any], gated: bool
+    ) -> Stage:
+        """A stage that Axolotl trains, with the settings that every such stage has."""
+        recipe, here, machines = self.recipe, self.place.below(name), common.machines(self.recipe)
+        precision = precision_of(recipe, kind)
+        split, split_files = sharding.settings(recipe, here, machines, precision, section["max_grad_norm"])
+        whole = config | split
+        whole = axolotl.with_advanced(recipe, whole, kind, ("model", "speed", kind))
+        wanted = tuple(gates.parse(text) for text in section.get("gates") or ()) if gated else ()
+        stage = Stage(
+            name=name,
+            engine="axolotl",
+            config=whole,
+            config_file=axolotl.CONFIG_FILE,
+            data={},
+            files=split_files,
+            command=("axolotl", "train", f"{here.config_dir}/{axolotl.CONFIG_FILE}", "--launcher", "torchrun"),
+            env=axolotl.environment(recipe, here),
+            machines=machines,
+            shm_gib=common.shared_memory_gib(machines, most=64),
+            folder=name,
+            reads={common.DATA: _files_of(kind, config), before: ()},
+            gates=wanted,
+            evaluation=self._evaluation(kind, before, wanted) if wanted else None,
+        )
+        if wanted:
+            self.gated = stage
+        return stage
+
+    def _evaluation(self, kind: str, before: str, wanted: tuple[Gate, ...]) -> Evaluation:
+        """How a gated stage is measured. before: the stage whose model this one starts from."""
+        chosen = self.recipe.evaluation
+        task = chosen.sample_task
+        blocks = f"validation-{curriculum(self.recipe)[-1].sequence_len}.npy"
+        return Evaluation(
+            kind=kind,
+            metrics=tuple(gate.metric for gate in wanted),
+            tasks=tuple(chosen.tasks or ()),
+            sample_task=str(self.recipe.folder / task) if task and _is_local(self.recipe) else None,
+            limit=chosen.limit,
+            batch_size=chosen.batch_size,
+            prompt=chosen.prompt,
+            text_blocks=f"{self.place.data_dir}/blocks/{blocks}",
+            before=self.gated.name if self.gated else None,
+            base=self.place.below(before).best_model_dir if kind == "lora" else None,
+        )
+
+
+def _files_of(kind: str, config: Mapping[str, Any]) -> tuple[str, ...]:
+    """What of the data stage's results a stage reads, so that others may change without it."""
+    if kind == "pretrain":
+        return tuple(f"blocks/{split}-{config['sequence_len']}.npy" for split in ("train", "validation"))
+    return (f"{kind}/",)
+
+
+def _is_local(recipe: Recipe) -> bool:
+    """Whether the task that is measured is the sample itself, as in a rehearsal."""
+    return list(recipe.evaluation.tasks or ()) == [SAMPLE_TASK]
+
+
+SAMPLE_TASK = "sample"

@@ -1,0 +1,226 @@
+"""What every scenario that Axolotl trains says to it: a recipe's sections in Axolotl's settings.
+
+Axolotl's own names are used, as its config reference gives them (0.19.0). What has no name there goes to the runner's
+plugin, under `recipe_runner`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from runner import catalog
+from runner.names import listed
+from runner.plan import Place, Plan, Stage
+from runner.problem import Problem, Stop
+from runner.recipe.recipe import Recipe
+from runner.scenarios.shared import common, conversations, sharding
+from runner.scenarios.shared.common import (
+    batch_facts,
+    common_environment,
+    learning_rate,
+    machines,
+    run_facts,
+    shared_memory_gib,
+)
+
+LIGER = "axolotl.integrations.liger.LigerPlugin"
+PLUGIN = "runner.training.plugin.RecipePlugin"
+CONFIG_FILE = "axolotl.yaml"
+
+
+def model(recipe: Recipe) -> dict[str, Any]:
+    """The base model and how it is held in memory."""
+    chosen = recipe.model
+    settings: dict[str, Any] = {
+        "base_model": recipe.base_model,
+        "attn_implementation": chosen.attention,
+        "bf16": chosen.precision == "bf16",
+        "fp16": chosen.precision == "fp16",
+        "gradient_checkpointing": chosen.gradient_checkpointing,
+        "sequence_len": chosen.sequence_len,
+    }
+    if chosen.revision != "main":
+        settings["revision_of_model"] = chosen.revision
+    if chosen.gradient_checkpointing:
+        settings["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
+    if chosen.trust_remote_code:
+        settings["trust_remote_code"] = True
+    return settings
+
+
+def lora_kernels(recipe: Recipe, place: Place) -> dict[str, bool]:
+    """Axolotl's fused LoRA kernels, which it switches on by itself. They run on a GPU alone, and stop the run where query,
+    key and value are one layer, or where the model runs its own code."""
+    fused = place.accelerator and recipe.facts.fused_lora and not recipe.model.get("trust_remote_code")
+    return dict.fromkeys(("lora_qkv_kernel", "lora_o_kernel", "lora_mlp_kernel", "lora_embedding_kernel"), fused)
+
+
+def cross_entropy(recipe: Recipe) -> dict[str, Any]:
+    """How the loss is computed. The logits of a micro batch hold micro batch × sequence length × vocabulary numbers:
+    for a vocabulary of 200,000 words that can be more than all weights."""
+    chosen = recipe.train.cross_entropy
+    if chosen == "auto":
+        known = recipe.model_facts and recipe.model_facts.model_type in catalog.fused_loss_models()
+        chosen = "fused" if known else "chunked"
+    settings: dict[str, dict[str, Any]] = {
+        "fused": {
+            "plugins": [LIGER],
+            "liger_fused_linear_cross_entropy": True,
+            # Only the loss: the plugin's other kernels each change the arithmetic a little, and stay as Axolotl has them.
+            "liger_rope": False,
+            "liger_rms_norm": False,
+            "liger_glu_activation": False,
+        },
+        "chunked": {"chunked_cross_entropy": True},
+        "plain": {},
+    }
+    return settings[chosen]
+
+
+def training(recipe: Recipe, place: Place) -> dict[str, Any]:
+    """Optimisation, evaluation and checkpoints; evaluated and saved after each epoch, the best one kept."""
+    train = recipe.train
+    return {
+        "num_epochs": train.epochs,
+        "micro_batch_size": train.micro_batch_size,
+        "eval_batch_size": train.get("eval_batch_size") or train.micro_batch_size,
+        "gradient_accumulation_steps": train.gradient_accumulation_steps,
+        "learning_rate": learning_rate(recipe),
+        "lr_scheduler": train.lr_scheduler,
+        **{name: train[name] for name in ("warmup_ratio", "warmup_steps") if name in train},
+        "weight_decay": train.weight_decay,
+        "max_grad_norm": train.max_grad_norm,
+        "optimizer": sharding.optimizer(recipe, train.optimizer),
+        "seed": train.seed,
+        "logging_steps": train.logging_steps,
+        "eval_strategy": "epoch",
+        "save_strategy": "epoch",
+        "save_total_limit": train.keep_checkpoints,
+        "load_best_model_at_end": True,
+        "metric_for_best_model": "eval_loss",
+        "greater_is_better": False,
+        "auto_resume_from_checkpoints": True,
+        "output_dir": place.checkpoints_dir,
+        **reporting(train.report_to, recipe.name),
+    }
+
+
+def reporting(tool: str, name: str) -> dict[str, Any]:
+    """Where curves go. W&B and MLflow need a project name, the recipe's own."""
+    project = {"wandb": "wandb_project", "mlflow": "mlflow_experiment_name"}.get(tool)
+    return {f"use_{tool}": True, **({project: name} if project else {})} if tool != "none" else {}
+
+
+def plan(
+    recipe: Recipe, place: Place, config: Callable[[Place], dict[str, Any]], data: Callable[[Place], Mapping[str, Any]]
+) -> Plan:
+    """The Plan of a recipe whose data Axolotl trains on. config: the settings that the scenario has chosen; data: what must
+    be prepared, as a preparer reads it; each at a place."""
+
+    def stages(place: Place) -> Iterator[Stage]:
+        training = train(recipe, place, config(place), data(place))
+        yield from common.rows_and_training(recipe, place, training, tokenise=CONFIG_FILE)
+
+    return common.plan(recipe, place, stages, batch_facts(recipe))
+
+
+def train(recipe: Recipe, place: Place, config: dict[str, Any], data: Mapping[str, Any]) -> Stage:
+    """The stage that Axolotl trains, in the plan's own folders."""
+    runs_on = machines(recipe)
+    shared, shared_files = sharding.settings(recipe, place, runs_on)
+    plugin = {
+        "plugins": [*config.get("plugins", ()), PLUGIN],
+        "recipe_runner": {
+            **run_facts(recipe, place),
+            **_master_weights(recipe),
+            "demo": _demo(recipe, place),
+        },
+    }
+    return Stage(
+        name="train",
+        engine="axolotl",
+        config=with_advanced(recipe, _local_model(config, place) | shared | plugin),
+        config_file=CONFIG_FILE,
+        data=data,
+        files=shared_files,
+        command=("axolotl", "train", f"{place.config_dir}/{CONFIG_FILE}", "--launcher", "torchrun"),
+        env=environment(recipe, place),
+        machines=runs_on,
+        shm_gib=shared_memory_gib(runs_on),
+        model=common.fetched_model(recipe) if place.model_dir else None,
+    )
+
+
+def _master_weights(recipe: Recipe) -> dict[str, str]:
+    """Where trained weights are held in fp32 however they are multiplied: under FSDP, whose shares have room for what small
+    steps need, and with fp16, whose gradients torch unscales in fp32 alone. DeepSpeed does it by itself, and adapters are
+    fp32 always."""
+    chosen = recipe.model.precision
+    if "adapter" in recipe.train or chosen == "fp32" or sharding.by_zero(recipe):
+        return {}
+    return {"master_weights": "fp32"} if chosen == "fp16" or sharding.by_fsdp(recipe) else {}
+
+
+def environment(recipe: Recipe, place: Place) -> dict[str, str]:
+    """Environment of every process that Axolotl trains in."""
+    return common_environment(recipe, place) | {
+        "AXOLOTL_DO_NOT_TRACK": "1",
+        # Axolotl would start one for each core of the whole machine, the pod's share or not. 0 is none beside itself: the
+        # few rows of a rehearsal are done before another process has started.
+        "AXOLOTL_DATASET_NUM_PROC": str(machines(recipe).cpus) if place.accelerator else "0",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+
+
+def _local_model(config: dict[str, Any], place: Place) -> dict[str, Any]:
+    """The config with the base model that was fetched ahead in place of its name on the hub."""
+    if place.model_dir is None:
+        return config
+    return {key: value for key, value in config.items() if key != "revision_of_model"} | {"base_model": place.model_dir}
+
+
+def _demo(recipe: Recipe, place: Place) -> dict[str, Any]:
+    return {
+        "base_model": place.model_dir or recipe.base_model,
+        "revision": "main" if place.model_dir else recipe.model.revision,
+        "system_prompt": recipe.data.get("system_prompt"),
+        "chat": "chat_template" in recipe.data,
+        "questions": [question for _, question in recipe.demo_questions],
+        "categories": {question: category for category, question in recipe.demo_questions if category},
+        "max_new_tokens": recipe.demo.max_new_tokens,
+        "turn_end": tokens.end if (tokens := conversations.special_tokens(recipe)) else None,
+        "trust_remote_code": recipe.model.trust_remote_code,
+    }
+
+
+def with_advanced(
+    recipe: Recipe,
+    config: dict[str, Any],
+    home: str = "axolotl",
+    sections: tuple[str, ...] = ("model", "train", "data"),
+) -> dict[str, Any]:
+    """The recipe's own Axolotl settings (`advanced.<home>`) on top. One that says otherwise than the recipe is a
+    contradiction. sections: where the recipe's own lines for this config stand."""
+    extra = recipe.advanced.plain().get(home) or {}
+    problems: list[Problem] = [
+        recipe.document.problem(
+            ("advanced", home, key),
+            f"`advanced.{home}.{key}` contradicts the recipe, whose other lines make it `{json.dumps(config[key])}`.",
+            f"Delete it, and change {_owner(recipe, key, sections)} instead.",
+            key=True,
+        )
+        for key, value in extra.items()
+        if key in config and config[key] != value
+    ]
+    if problems:
+        raise Stop(problems)
+    return config | extra
+
+
+def _owner(recipe: Recipe, key: str, sections: tuple[str, ...]) -> str:
+    """The section of the recipe whose setting becomes this one of Axolotl's."""
+    name = {"num_epochs": "epochs"}.get(key, key)
+    homes = [f"{section}.{name}" for section in sections if name in recipe.settings[section]]
+    return listed(homes, "or") if homes else "the setting of the recipe that it comes from"

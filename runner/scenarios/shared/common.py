@@ -1,0 +1,277 @@
+"""What every scenario says, whatever trains it: batch and learning rate, machines, limits, where data comes from, and how
+stages become a Plan."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import PurePosixPath
+from typing import Any
+
+from runner import catalog
+from runner.files import Artifact
+from runner.names import content_hash
+from runner.plan import (
+    PLAN_FILE,
+    RECIPE_FILE,
+    RUNNER,
+    Machines,
+    Place,
+    Plan,
+    Stage,
+    keys,
+    learned_from,
+    without_place,
+)
+from runner.recipe import units
+from runner.recipe.recipe import Recipe, Settings
+from runner.text import yaml_text
+
+# The stage that prepares what the others learn from.
+DATA = "data"
+
+
+def learning_rate(recipe: Recipe) -> float:
+    """The learning rate that the optimizer gets: linear scaling multiplies by the world size (Goyal et al. 2017,
+    arXiv 1706.02677, section 2.1)."""
+    scale = machines(recipe).world_size if recipe.train.learning_rate_scaling == "linear" else 1
+    # Twelve digits, so that 4 × 5e-5 is written as 2e-4 and not as the next binary number.
+    return float(f"{recipe.train.learning_rate * scale:.12g}")
+
+
+def effective_batch_size(recipe: Recipe) -> int:
+    """Rows behind one optimizer step: micro batch × accumulation × world size."""
+    return recipe.train.micro_batch_size * recipe.train.gradient_accumulation_steps * machines(recipe).world_size
+
+
+def machines(recipe: Recipe) -> Machines:
+    stated, counts = recipe.machines, recipe.gpu_counts
+    return Machines(
+        stated.nodes,
+        stated.gpus_per_node,
+        stated.gpu,
+        stated.memory_gib,
+        stated.cpus,
+        memory_limit_gib=stated.memory_limit_gib,
+        cpus_limit=stated.cpus_limit,
+        uneven=counts if len(set(counts)) > 1 else (),
+    )
+
+
+def shared_memory_gib(runs_on: Machines, most: int = 8) -> int:
+    """`/dev/shm` of a machine, GiB: a quarter of its memory, which NCCL and data loaders share, and `most` at most."""
+    return min(most, max(1, runs_on.memory_gib // 4))
+
+
+def batch_facts(recipe: Recipe) -> dict[str, Any]:
+    """World size, rows behind a step, and the learning rate as stated and as scaled."""
+    return {
+        "world_size": machines(recipe).world_size,
+        "effective_batch_size": effective_batch_size(recipe),
+        "base_learning_rate": recipe.train.learning_rate,
+        "learning_rate": learning_rate(recipe),
+    }
+
+
+def run_facts(recipe: Recipe, place: Place) -> dict[str, Any]:
+    """What the training process must know of its run, under `recipe_runner` in its config."""
+    return {
+        "name": recipe.name,
+        "fingerprint": recipe.fingerprint,
+        "run_dir": place.run_dir,
+        "recipe_file": f"{place.config_dir}/{RECIPE_FILE}",
+        "backend": "nccl" if place.accelerator else "gloo",
+        **batch_facts(recipe),
+        **time_limit(recipe),
+    }
+
+
+def time_limit(recipe: Recipe) -> dict[str, float]:
+    """The recipe's time limit as the training process reads it, in seconds; nothing where there is none."""
+    stated = (recipe.settings.get("limits") or {}).get("time")
+    return {"time_limit_seconds": units.seconds(stated)} if stated else {}
+
+
+def common_environment(recipe: Recipe, place: Place) -> dict[str, str]:
+    """Environment of every training process."""
+    return {
+        "NCCL_DEBUG": recipe.communication.nccl_debug,
+        "TENSORBOARD_LOGGING_DIR": f"{place.run_dir}/tensorboard",
+        "TQDM_DISABLE": "1",
+    }
+
+
+def source(recipe: Recipe, place: Place, data: Settings) -> dict[str, Any]:
+    """Where rows come from: the hub, or a file beside the recipe."""
+    return {
+        **{name: data.get(name) for name in ("hub", "revision", "subset", "split")},
+        "path": data_file(recipe, place, data.get("path")),
+    }
+
+
+def tokenizer(recipe: Recipe) -> dict[str, Any]:
+    """The base model's tokenizer, whose tokens are counted and trained on, for `runner.data.tokenizers.load`."""
+    chosen = recipe.model
+    return {
+        "base": recipe.base_model,
+        "revision": chosen.revision,
+        "trust_remote_code": bool(chosen.get("trust_remote_code")),
+    }
+
+
+def data_file(recipe: Recipe, place: Place, name: str | None) -> str | None:
+    """A file that the recipe names, as whoever prepares the data finds it. Pods have those of `recipes/data/` through the
+    image or the clone, and what lies on a claim."""
+    if name is None:
+        return None
+    if place.files_dir is None or recipe.on_claim(name):
+        return str(recipe.folder / name)
+    return f"{place.files_dir}/{PurePosixPath(name).name}"
+
+
+def recipe_file(recipe: Recipe) -> Artifact:
+    """The recipe with every default, for whoever asks later what has run."""
+    return Artifact(RECIPE_FILE, json.dumps(recipe.settings.plain(), indent=2, ensure_ascii=False) + "\n")
+
+
+def made_by(recipe: Recipe, reader: str) -> str:
+    """The first lines of an emitted config; reader: who reads it."""
+    return (
+        f"# Made by recipe-runner from the recipe `{recipe.name}` ({recipe.fingerprint}), for {reader}.\n"
+        "# Change the recipe and render again; changes made here are lost.\n"
+    )
+
+
+# What a stage of the runner's own work reads; see `runner.entrypoints.prepare`.
+WORK_FILE = "work.json"
+WORK = "runner.entrypoints.prepare"
+# What looks at the records on a claim before a stage starts in a pod.
+GUARD = "runner.entrypoints.stage"
+
+
+def work(
+    place: Place,
+    name: str,
+    config: Mapping[str, Any],
+    machines: Machines,
+    reads: Mapping[str, tuple[str, ...]] | None = None,
+    parts: Mapping[str, tuple[str, ...]] | None = None,
+) -> Stage:
+    """A stage of the runner's own work, which trains nothing and needs no GPU. config: `work` says which."""
+    here = place.below(name)
+    return Stage(
+        name=name,
+        engine=RUNNER,
+        config={**config, "run_dir": here.run_dir},
+        config_file=WORK_FILE,
+        data={},
+        files=(),
+        command=("python", "-m", WORK, f"{here.config_dir}/{WORK_FILE}"),
+        env={"TOKENIZERS_PARALLELISM": "true"},
+        machines=replace(machines, nodes=1, gpus_per_node=0, gpu="GPUs", uneven=()),
+        shm_gib=1,
+        folder=name,
+        reads=reads or {},
+        parts=parts or {},
+    )
+
+
+# Tokenising takes cores and memory; it is over in minutes, so a modest share of a CPU machine will do.
+PREPARING = Machines(nodes=1, gpus_per_node=0, gpu="GPUs", memory_gib=16, cpus=4)
+
+
+def rows_and_training(recipe: Recipe, place: Place, training: Stage, tokenise: str = "") -> Iterator[Stage]:
+    """The stages `data` and `train` of a recipe whose rows are of one kind. Where everything is prepared ahead, the first one
+    brings the base model too, and tokenises with the engine's config of the name `tokenise`. Pods whose data lies in their
+    image have no stage for it."""
+    if place.on_cluster and not place.prepared:
+        yield training
+        return
+    ahead = place.prepared
+    config = {
+        "work": "rows",
+        "out": place.data_dir,
+        "data": dict(training.data),
+        "on_claim": ahead,
+        "model": {**fetched_model(recipe), "folder": place.model_dir} if ahead and place.model_dir else None,
+        "tokenise": None,
+    }
+    files: tuple[Artifact, ...] = ()
+    if ahead and tokenise:
+        config["tokenise"] = f"{place.below(DATA).config_dir}/{tokenise}"
+        # Which of them decide how rows are tokenised is the engine's business; where none of those has changed, it finds
+        # its rows there, and is done at once.
+        settings = {name: without_place(value, place) for name, value in learned_from(training.config)}
+        config["tokenised_for"] = content_hash(settings)
+        files = (Artifact(tokenise, _text(recipe, training)), *training.files)
+    yield replace(work(place, DATA, config, PREPARING), files=files)
+    yield replace(training, reads={DATA: ()})
+
+
+def fetched_model(recipe: Recipe) -> dict[str, Any]:
+    """The base model on the hub that is fetched ahead, and whether code that it brings may run."""
+    return {name: recipe.model[name] for name in ("base", "revision", "trust_remote_code")}
+
+
+def plan(
+    recipe: Recipe, place: Place, stages: Callable[[Place], Iterable[Stage]], facts: Mapping[str, Any] | None = None
+) -> Plan:
+    """The Plan of the stages that `stages` makes at a place, with their keys and the texts of their configs.
+
+    On a cluster each stage has its checkpoints under its own key, and its pods look for themselves whether the stages before
+    it are finished and their gates open, because nobody else is sure to. Data that lies in the image is no stage there.
+    """
+    bare = list(stages(place))
+    by_stage = keys(bare, place)
+    if place.on_cluster:
+        place = replace(place, checkpoint_keys={stage.folder: by_stage[stage.name][""] for stage in bare})
+        bare = list(stages(place))
+    whole = Plan(
+        name=recipe.name,
+        scenario=recipe.scenario,
+        fingerprint=recipe.fingerprint,
+        place=place,
+        code_from_git=recipe.code_from_git.plain() if recipe.code_from_git else None,
+        site=_plain(recipe, "openshift"),
+        nodes=_plain(recipe, "nodes"),
+        facts=dict(facts or {}),
+        stages=tuple(_written(recipe, replace(stage, keys=by_stage[stage.name])) for stage in bare),
+    )
+    return _guarded(whole) if place.on_cluster else whole
+
+
+def _guarded(plan: Plan) -> Plan:
+    """The plan with every stage's command behind the check of the stages before it."""
+    stages = []
+    for stage in plan.stages:
+        file = f"{plan.place_of(stage).config_dir}/{PLAN_FILE}"
+        command = ("python", "-m", GUARD, "run", file, "--", *stage.command)
+        files = (*stage.files, Artifact(PLAN_FILE, plan.upto(stage).as_json()))
+        stages.append(replace(stage, command=command, files=files))
+    return replace(plan, stages=tuple(stages))
+
+
+def _plain(recipe: Recipe, section: str) -> dict[str, Any]:
+    settings = recipe.settings.get(section)
+    return settings.plain() if settings else {}
+
+
+def _written(recipe: Recipe, stage: Stage) -> Stage:
+    """The stage with the text of its config among its files; training has the whole recipe beside it."""
+    own = Artifact(stage.config_file, _text(recipe, stage))
+    whole = (recipe_file(recipe),) if stage.trains else ()
+    return replace(stage, files=(own, *whole, *stage.files))
+
+
+def with_config(recipe: Recipe, stage: Stage, more: Mapping[str, Any]) -> Stage:
+    """A stage of the runner's own work with more in its config."""
+    return _written(recipe, replace(stage, config={**stage.config, **more}, files=()))
+
+
+def _text(recipe: Recipe, stage: Stage) -> str:
+    if not stage.trains:
+        return json.dumps(stage.config, indent=2, ensure_ascii=False) + "\n"
+    own = stage.engine != "axolotl"
+    reader = f"its own engine `{stage.engine}`" if own else f"Axolotl {catalog.AXOLOTL_VERSION}"
+    return made_by(recipe, reader) + yaml_text(stage.config)

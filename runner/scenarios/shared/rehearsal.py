@@ -1,0 +1,211 @@
+"""The rehearsal of a language model on rows: what it puts in place of the real thing, each an Override that is printed and written down.
+
+Beside that, when it has learned. A substitution looks at settings, not at scenarios, and is not made where its setting is not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from runner import catalog
+from runner.data.report import Rows
+from runner.plan import Plan
+from runner.problem import Stop
+from runner.recipe import overrides
+from runner.recipe.overrides import Override
+from runner.recipe.recipe import Recipe
+from runner.scenarios.shared import conversations, twin
+from runner.training.summary import Summary
+
+BY = "rehearsal"
+TWIN = "base_model"
+MAX_ROWS = 240
+MIN_GAIN = 0.10
+MIN_STEPS = 30
+MAX_PROCESSES = 2
+MAX_RANK = 16
+MIN_VALIDATION_SHARE = 0.1
+
+
+def before_data(recipe: Recipe, file: str | None) -> list[Override]:
+    """What stands in for the recipe's data. file: rows to use instead of the recipe's sample.
+
+    Raises Stop where there is nothing on this machine to rehearse with.
+    """
+    return [*data(recipe, file), *split(recipe)]
+
+
+def after_data(recipe: Recipe, rows: Rows, folder: Path) -> list[Override]:
+    """What stands in for the model and for how it is trained, once the rows are known. folder: of the run."""
+    base = Override("model.base", None, str(folder / TWIN), BY, "a tiny twin")
+    return [*model(recipe), *training(recipe, rows), *adapter(recipe), base]
+
+
+def stands_in(recipe: Recipe, folder: Path) -> dict[str, Any]:
+    """What the data stage of a rehearsal does besides: a seeded draw of the rows, and the tiny twin with its tokenizer.
+    folder: of the run."""
+    tokens = conversations.special_tokens(recipe) or catalog.chat_template("chatml")
+    fixed_head = "adapter" in recipe.train
+    facts = twin.wanted(recipe.facts, tokens, layers(recipe), recipe.train.seed, folder / TWIN, fixed_head)
+    return {"twin": facts, "sample_rows": MAX_ROWS}
+
+
+def judge(plan: Plan, summaries: list[Summary]) -> None:
+    """Raises Stop where there were fewer than 30 steps, or the validation loss became less than 10 % better."""
+    for summary in summaries:
+        first, best, steps = summary.first_validation_loss, summary.best_validation_loss, summary.steps
+        if steps < MIN_STEPS:
+            raise Stop(
+                f"The rehearsal made {steps} steps, and {MIN_STEPS} are needed to judge it.",
+                "Give it more rows with `--data`.",
+            )
+        gain = 1 - best / first if first and best is not None else 0.0
+        if gain < MIN_GAIN:
+            raise Stop(
+                f"The rehearsal of `{plan.name}` did not learn: the validation loss went from {first:.3f} to {best:.3f}, "
+                f"{gain:.1%} better, and {MIN_GAIN:.0%} are needed.",
+                "Look at the prepared rows, and at what is trained.",
+            )
+
+
+def data(recipe: Recipe, file: str | None) -> list[Override]:
+    """Rows from `--data`, else from the recipe's sample, else from the recipe's own file."""
+    if file:
+        return overrides.from_data_option(file)
+    if sample := recipe.data.get("sample"):
+        why = "the recipe's own sample, so nothing is downloaded"
+        return [Override("data.hub", None, None, BY, why), Override("data.path", None, sample, BY, why)]
+    if recipe.data.get("path"):
+        return []
+    raise Stop(
+        recipe.document.problem(
+            ("data",),
+            "A rehearsal downloads nothing, and `data` names no local file.",
+            "Name one: `recipe rehearse … --data FILE`, or `data.sample` in the recipe.",
+            key=True,
+        )
+    )
+
+
+def split(recipe: Recipe) -> list[Override]:
+    share = recipe.data.get("validation_share")
+    if share is None or share >= MIN_VALIDATION_SHARE:
+        return []
+    return [Override("data.validation_share", None, MIN_VALIDATION_SHARE, BY, "of few rows, enough to judge by")]
+
+
+def model(recipe: Recipe) -> list[Override]:
+    wanted = [
+        Override("model.revision", None, None, BY, "the twin is local"),
+        Override("model.trust_remote_code", None, None, BY, "the twin brings no code"),
+        Override("model.precision", None, "fp32", BY, "runs on any processor"),
+        Override("model.attention", None, "sdpa", BY, "FlashAttention needs a GPU"),
+        Override(
+            "distribution",
+            None,
+            "ddp",
+            BY,
+            "DeepSpeed and FSDP need GPUs; DDP over gloo divides the rows the same way",
+        ),
+        Override(
+            "demo.max_new_tokens",
+            None,
+            min(40, recipe.demo.max_new_tokens),
+            BY,
+            "a tiny model has little to say",
+        ),
+    ]
+    return [change for change in wanted if _has(recipe, change.path)]
+
+
+def _has(recipe: Recipe, path: tuple[str | int, ...]) -> bool:
+    """Whether the recipe has a setting, be it written or left to its default."""
+    section: Any = recipe.settings
+    for part in path[:-1]:
+        section = section.get(part) or {}
+    return section.get(path[-1]) is not None
+
+
+def training(recipe: Recipe, rows: Rows) -> list[Override]:
+    """Processes for machines, and batches small enough for at least 30 steps."""
+    chosen = recipe.train
+    # A process without a row would never make a step.
+    processes = min(MAX_PROCESSES, sum(recipe.gpu_counts), rows.train_rows)
+    micro, accumulation, epochs = (
+        min(chosen.micro_batch_size, 8),
+        min(chosen.gradient_accumulation_steps, 2),
+        chosen.epochs,
+    )
+
+    def steps() -> int:
+        return int(rows.train_rows // (micro * accumulation * processes) * epochs)
+
+    while steps() < MIN_STEPS and micro > 2:
+        micro //= 2
+    while steps() < MIN_STEPS and accumulation > 1:
+        accumulation -= 1
+    while steps() < MIN_STEPS and micro > 1:
+        micro //= 2
+    while steps() < MIN_STEPS:
+        epochs += 1
+    few = f"at least {MIN_STEPS} steps from {rows.train_rows} rows"
+    on_cpu = f"{processes} process{'es' if processes > 1 else ''} on the CPU, talking over gloo"
+    third = max(1, steps() // 3)
+    # Settings that some scenarios have and others do not.
+    others = [
+        Override("train.eval_batch_size", None, micro, BY, few),
+        Override("train.warmup_steps", None, max(1, steps() // 10), BY, "few steps"),
+        Override("train.eval_steps", None, third, BY, "few steps"),
+        Override("train.save_steps", None, third, BY, "few steps"),
+    ]
+    return [
+        *overrides.on_one_machine(recipe, processes, BY, on_cpu),
+        Override("train.micro_batch_size", None, micro, BY, few),
+        Override("train.gradient_accumulation_steps", None, accumulation, BY, few),
+        Override("train.epochs", None, epochs, BY, few),
+        Override("train.eval_batch_size", None, None, BY, "the micro batch size"),
+        Override("train.effective_batch_size", None, None, BY, "computed from the lines above"),
+        Override("train.learning_rate", None, 0.005, BY, "random weights need larger steps"),
+        Override("train.optimizer", None, "adamw_torch", BY, "runs on any processor"),
+        Override("train.logging_steps", None, 1, BY, "few steps"),
+        Override("train.report_to", None, "tensorboard", BY, "needs no account"),
+        *(change for change in others if change.path[-1] in chosen),
+        overrides.without_time_limit(BY),
+    ]
+
+
+def adapter(recipe: Recipe) -> list[Override]:
+    """An adapter that is small beside the twin too, with the recipe's own ratio of alpha to rank."""
+    rank = recipe.train.get("lora_rank")
+    if rank is None:
+        return []
+    plain = Override("train.cross_entropy", None, "plain", BY, "the fused and chunked ones are compiled for a GPU")
+    if rank <= MAX_RANK:
+        return [plain]
+    alpha = max(1, round(recipe.train.lora_alpha * MAX_RANK / rank))
+    narrow = f"the twin is {twin.WIDTH} wide"
+    return [
+        plain,
+        Override("train.lora_rank", None, MAX_RANK, BY, narrow),
+        Override("train.lora_alpha", None, alpha, BY, "in the ratio of the recipe"),
+    ]
+
+
+def layers(recipe: Recipe) -> int:
+    """Enough layers that some stay frozen."""
+    return min(recipe.facts.num_hidden_layers, (recipe.train.get("last_layers") or 0) + 2)
+
+
+def shown(original: Recipe, made: list[Override], rows: Rows) -> Iterator[str]:
+    """The substitutions as a person reads them, the twin first."""
+    facts = original.facts
+    shape = twin.geometry(facts, layers(original), twin.VOCABULARY)
+    yield (
+        f"model.base: {original.model.base} → a tiny twin  ({shape['num_hidden_layers']} of {facts.num_hidden_layers} layers, "
+        f"width {shape['hidden_size']} of {facts.hidden_size:,}, random weights, a tokenizer trained on these rows)"
+    )
+    if rows.sampled_from is not None:
+        yield f"rows: {rows.sampled_from:,} → {rows.train_rows + rows.validation_rows}  (a seeded draw)"
+    yield from (str(override) for override in made if override.setting != "model.base")

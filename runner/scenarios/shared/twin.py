@@ -1,0 +1,105 @@
+"""Tiny twin: a model of the same architecture as the base model, small enough for any machine."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from runner.catalog import TWIN_OF, ChatTemplate, Model
+from runner.data import tokenizers
+from runner.files import read_json, write_json
+
+MADE_FROM = "twin.json"
+
+VOCABULARY = 1024
+WIDTH = 64
+# An adapter leaves the LM head as it is, and a random one can say little: behind the last norm a state has length
+# sqrt(WIDTH) = 8, so that with weights of 0.02, as models start from, logits stay within ±1.3. At five times that they
+# reach ±6, and of a few hundred words an adapter can make some likely.
+FIXED_HEAD_SCALE = 5.0
+FIXED_HEAD_VOCABULARY = 320
+
+
+def geometry(model: Model, layers: int, vocabulary: int) -> dict[str, Any]:
+    """The twin's sizes: the original's shape (grouped heads, tied or not) at a width of 64 (`WIDTH`). Every layer's are
+    multiples of 32, which bitsandbytes 0.50.2 asks of a layer in 4 bits on a processor."""
+    heads = min(4, model.num_attention_heads)
+    groups = max(1, model.num_attention_heads // model.num_key_value_heads)
+    return {
+        "hidden_size": WIDTH,
+        "intermediate_size": 192,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": max(1, heads // groups),
+        "head_dim": 32,
+        "vocab_size": vocabulary,
+        "max_position_embeddings": model.max_position_embeddings,
+        "tie_word_embeddings": model.tied,
+    }
+
+
+def wanted(
+    model: Model, special_tokens: ChatTemplate, layers: int, seed: int, folder: Path, fixed_head: bool
+) -> dict[str, Any]:
+    """What a rehearsal's data stage must make, as plain settings for `tokenizer_for` and `build`.
+
+    layers: transformer layers, a count. seed: of the random weights. fixed_head: the LM head is not trained, as beside an
+    adapter; a random one must then be wide enough that something can be said through it.
+    """
+    return {
+        "folder": str(folder),
+        "model": asdict(model),
+        "special_tokens": asdict(special_tokens),
+        "vocabulary": FIXED_HEAD_VOCABULARY if fixed_head else VOCABULARY,
+        "layers": layers,
+        "seed": seed,
+        "fixed_head": fixed_head,
+    }
+
+
+def tokenizer_for(twin: Mapping[str, Any]) -> Callable[[list[str]], Any]:
+    """Given the texts of the rows, the twin's tokenizer, trained on them. What another twin has left is taken away."""
+    folder = Path(twin["folder"])
+    if read_json(folder / MADE_FROM) != dict(twin):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        write_json(folder / MADE_FROM, dict(twin))
+    template = ChatTemplate(**twin["special_tokens"] | {"tokens": tuple(twin["special_tokens"]["tokens"])})
+    return lambda texts: tokenizers.train(texts, folder, _model(twin), template, twin["vocabulary"])
+
+
+def _model(twin: Mapping[str, Any]) -> Model:
+    return Model(**twin["model"] | {"linear": tuple(twin["model"]["linear"])})
+
+
+def build(twin: Mapping[str, Any]) -> None:
+    """Writes the twin's weights beside its tokenizer; a no-op where they lie there."""
+    folder, model = Path(twin["folder"]), _model(twin)
+    if (folder / "config.json").is_file():
+        return
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+    words = AutoTokenizer.from_pretrained(str(folder))
+    config = AutoConfig.for_model(
+        model.model_type,
+        **geometry(model, twin["layers"], len(words)),
+        bos_token_id=words.bos_token_id,
+        eos_token_id=words.eos_token_id,
+        pad_token_id=words.pad_token_id,
+        # Read back by the catalog: what a config.json does not say is then that of this very model.
+        **{TWIN_OF: model.id},
+    )
+    torch.manual_seed(twin["seed"])
+    built = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    if twin["fixed_head"]:
+        with torch.no_grad():
+            built.get_output_embeddings().weight.mul_(FIXED_HEAD_SCALE)
+    built.save_pretrained(str(folder / ".weights"))
+    # config.json goes last: it says that the twin is whole.
+    for file in sorted((folder / ".weights").iterdir(), key=lambda file: file.name == "config.json"):
+        file.replace(folder / file.name)
+    (folder / ".weights").rmdir()

@@ -1,0 +1,158 @@
+"""Building: the model and the optimizer as Axolotl has them when training begins, without a weight being loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from runner.estimate import activations
+from runner.estimate.workload import Adapter, Workload
+from runner.trace import stand_ins
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+
+
+def hf_config(workload: Workload) -> Any:
+    """The model's config: a folder's or the hub cache's own where there is one, else built from the catalog."""
+    from transformers import AutoConfig
+
+    model = workload.model
+    try:
+        config = AutoConfig.from_pretrained(model.id, local_files_only=True)
+        if config.model_type == model.model_type:
+            return config
+    except (OSError, ValueError):
+        pass
+    return AutoConfig.for_model(
+        model.model_type,
+        hidden_size=model.hidden_size,
+        intermediate_size=model.intermediate_size,
+        num_hidden_layers=model.num_hidden_layers,
+        num_attention_heads=model.num_attention_heads,
+        num_key_value_heads=model.num_key_value_heads,
+        head_dim=model.head_dim,
+        vocab_size=model.vocab_size,
+        max_position_embeddings=max(model.max_position_embeddings, workload.sequence_len),
+        tie_word_embeddings=model.tied,
+        pad_token_id=None,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+
+
+def build(workload: Workload, real: bool = False) -> torch.nn.Module:
+    """The model as Axolotl 0.19.0 has it when training begins: dtypes, adapter, frozen parts, checkpointing.
+
+    real: for a GPU, with its own attention code in place of the stand-in (4-bit layers are stand-ins even so).
+    """
+    from transformers import AutoModelForCausalLM
+
+    stand_ins.register()
+    dtype = torch.float32 if activations.in_full(workload) else DTYPES[workload.precision]
+    # On a GPU SDPA runs the same kernels; on a CPU it would repeat keys and values for every head.
+    attention = workload.attention if real or workload.attention == "eager" else stand_ins.ATTENTION
+    model = AutoModelForCausalLM.from_config(hf_config(workload), dtype=dtype, attn_implementation=attention)
+    model.config.use_cache = False
+    if workload.fused_loss in ("fused", "cut") and not real:
+        stand_ins.fuse_loss(model, in_evaluation=workload.fused_loss == "cut")
+    if workload.adapter and workload.adapter.four_bit:
+        stand_ins.four_bit(model, dtype)
+    if workload.checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    if workload.adapter:
+        model = _with_adapter(model, workload.adapter, real)
+    else:
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad = workload.trains(name)
+        if activations.raised(workload):
+            _raise(model, lambda name: "norm" in name or "embed_tokens" in name or "lm_head" in name)
+    return model.train()
+
+
+def _raise(model: Any, wanted: Callable[[str], bool]) -> None:
+    """Puts the parameters of the wanted modules into fp32, tied ones together. (`module.to` swaps tensors, which those
+    that are watched do not allow.)"""
+    made: dict[int, torch.nn.Parameter] = {}
+    for name, module in model.named_modules():
+        for key, old in list(module._parameters.items()):
+            if old is not None and wanted(name):
+                made.setdefault(id(old), torch.nn.Parameter(old.detach().float(), old.requires_grad))
+                module._parameters[key] = made[id(old)]
+
+
+def _with_adapter(model: Any, adapter: Adapter, real: bool) -> Any:
+    from peft import LoraConfig, get_peft_model
+
+    config = LoraConfig(
+        r=adapter.rank,
+        lora_dropout=adapter.dropout,
+        target_modules=list(adapter.targets),
+        task_type="CAUSAL_LM",
+    )
+    if real:
+        return get_peft_model(model, config)
+    with stand_ins.moving_by_replacing():
+        wrapped = get_peft_model(model, config)
+    stand_ins.gpu_dropout(wrapped)
+    return wrapped
+
+
+def optimizer_of(workload: Workload, model: torch.nn.Module) -> torch.optim.Optimizer:
+    """The optimizer over the trained parameters; the 8-bit one is a stand-in."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if "8bit" in workload.optimizer:
+        embeddings = {
+            parameter
+            for module in model.modules()
+            if isinstance(module, torch.nn.Embedding)
+            for parameter in module.parameters()
+        }
+        return stand_ins.EightBitAdam(trained, embeddings)
+    # On a GPU the plain AdamW works on lists of tensors, and its temporaries are as large as what it updates.
+    fused = workload.optimizer.endswith("fused")
+    return torch.optim.AdamW(trained, fused=fused, foreach=not fused)
+
+
+def spread(workload: Workload, model: Any, mesh: Any) -> list[torch.Tensor]:
+    """What several GPUs add, and what the first of them holds: DDP's buckets, or FSDP2 over a process group that only
+    pretends (ZeRO is not traced). Returns the buckets."""
+    if workload.sharding == "ddp":
+        return [torch.empty_like(parameter) for parameter in model.parameters() if parameter.requires_grad]
+    if workload.sharding == "fsdp":
+        _shard(workload, model, mesh)
+    return []
+
+
+def pretended_mesh(workload: Workload) -> Any:
+    """A process group that only pretends, of as many GPUs as the workload has; None where nothing is sharded."""
+    if workload.sharding != "fsdp":
+        return None
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    count = workload.machines.world_size
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=count)
+    return init_device_mesh("cpu", (count,))
+
+
+def _shard(workload: Workload, model: Any, mesh: Any) -> None:
+    """FSDP2 as accelerate 1.13.0 prepares it, one unit a layer and the rest one unit; trained weights in fp32, as the runner
+    holds them."""
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    half = DTYPES[workload.precision]
+    policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=half, output_dtype=half)
+    for module in model.modules():
+        for name, old in list(module._parameters.items()):
+            if old is not None and old.requires_grad and old.dtype != torch.float32:
+                module._parameters[name] = torch.nn.Parameter(old.detach().float())
+    base = model.get_base_model() if workload.adapter else model
+    base.tie_weights()
+    for layer in base.get_submodule(workload.model.layers_path):
+        fully_shard(layer, mesh=mesh, mp_policy=policy)
+    fully_shard(model, mesh=mesh, mp_policy=policy)

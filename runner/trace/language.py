@@ -1,0 +1,166 @@
+"""Exact: the real model, built as Axolotl builds it, takes training steps on fake tensors; every byte is counted.
+
+No weights, no GPU, no data: PyTorch's FakeTensorMode carries shapes and dtypes alone. What needs a GPU's own code
+(FlashAttention, 4-bit layers, 8-bit Adam) is replaced by stand-ins that ask for the same memory.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.flop_counter import FlopCounterMode
+
+from runner.estimate.workload import Workload
+from runner.trace import Traced, preference_loss, stand_ins
+from runner.trace.building import DTYPES, build, optimizer_of, pretended_mesh, spread
+from runner.trace.live import Live
+
+
+def trace(workload: Workload, operations: bool = True) -> Traced:
+    """A training step and an evaluation of a workload on one of its GPUs; ZeRO and offloading are left out.
+
+    operations: whether to count them too, which takes half as long again.
+
+    Raises ValueError where transformers or peft cannot build the model.
+    """
+    started = time.monotonic()
+    live, mesh = Live(), pretended_mesh(workload)
+    with FakeTensorMode(allow_non_fake_inputs=True), live, live.resizing():
+        model = build(workload)
+        counts = _counts(model)
+        buckets = spread(workload, model, mesh)
+        reference = _reference(workload, mesh)
+        gc.collect()
+        optimizer = optimizer_of(workload, model)
+        weights = live.bytes - sum(bucket.untyped_storage().nbytes() for bucket in buckets)
+        _prime(model, optimizer)
+        held = live.bytes
+        live.reset()
+        step = _step(workload, model, optimizer, live, reference)
+        peak, at = live.peak, live.at
+        evaluation = _evaluate(workload, model, live, reference)
+        flops = _operations(workload, model, reference) if operations else 0
+    return Traced(
+        *counts,
+        weights=weights,
+        gradients=step["gradients"],
+        optimizer=held - weights - sum(bucket.untyped_storage().nbytes() for bucket in buckets),
+        activations=step["activations"],
+        peak=peak,
+        peak_at=at,
+        evaluation_peak=evaluation,
+        flops=flops,
+        seconds=round(time.monotonic() - started, 1),
+    )
+
+
+def _counts(model: torch.nn.Module) -> tuple[int, int]:
+    def size(parameter: torch.nn.Parameter) -> int:
+        count: int = parameter.numel() * (2 if parameter.dtype == torch.uint8 else 1)
+        return count
+
+    everything = list(model.parameters())
+    return sum(map(size, everything)), sum(size(part) for part in everything if part.requires_grad)
+
+
+def forward(
+    workload: Workload,
+    model: torch.nn.Module,
+    rows: int,
+    device: str = "cpu",
+    reference: torch.nn.Module | None = None,
+) -> torch.Tensor:
+    """The loss, through the path that Trainer and accelerate take: autocast, and outputs raised to fp32.
+
+    reference: the frozen model beside it in preference training; None where the adapter is switched off instead.
+    """
+    tokens = torch.zeros((rows * workload.answers, workload.sequence_len), dtype=torch.long, device=device)
+
+    def output(of: torch.nn.Module, **more: Any) -> Any:
+        from accelerate.utils import convert_to_fp32
+
+        mixed = workload.precision != "fp32"
+        half = DTYPES[workload.precision] if mixed else torch.bfloat16
+        with stand_ins.autocast_seen(mixed), torch.autocast(device, dtype=half, enabled=mixed):
+            found = of(input_ids=tokens, use_cache=False, **more)
+        return convert_to_fp32(found) if mixed else found
+
+    if workload.objective == "dpo":
+        return preference_loss.loss(model, reference, output, tokens)
+    return output(model, labels=tokens)["loss"]
+
+
+def _reference(workload: Workload, mesh: Any) -> torch.nn.Module | None:
+    """The frozen model that preference training compares with, spread like the trained one."""
+    if workload.objective != "dpo" or workload.adapter:
+        return None
+    model = build(workload)
+    model.requires_grad_(False)
+    spread(workload, model, mesh)
+    return model.eval()
+
+
+def _operations(workload: Workload, model: torch.nn.Module, reference: torch.nn.Module | None) -> int:
+    with FlopCounterMode(display=False) as counter:
+        forward(workload, model, workload.micro_batch_size, reference=reference).backward()
+    model.zero_grad()
+    counted: int = counter.get_total_flops()
+    return counted + _attention_flops(workload)
+
+
+def _prime(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """An empty step, after which the optimizer has its state, as it has in every step but the first."""
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.grad = torch.empty_like(parameter)
+    optimizer.step()
+    optimizer.zero_grad()
+    gc.collect()
+
+
+def _step(workload: Workload, model: Any, optimizer: Any, live: Live, reference: Any) -> dict[str, int]:
+    found = {}
+    for _ in range(min(2, workload.accumulation)):
+        before = live.bytes
+        loss = forward(workload, model, workload.micro_batch_size, reference=reference)
+        found["activations"] = live.bytes - before
+        loss.backward()
+        del loss
+    gc.collect()
+    gradients = [_local(parameter.grad) for parameter in model.parameters() if parameter.grad is not None]
+    found["gradients"] = sum(gradient.numel() * gradient.itemsize for gradient in gradients)
+    del gradients
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    torch.nn.utils.clip_grad_norm_(trained, 1.0, foreach=True)
+    optimizer.step()
+    optimizer.zero_grad()
+    gc.collect()
+    return found
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    return getattr(tensor, "_local_tensor", tensor)
+
+
+def _evaluate(workload: Workload, model: Any, live: Live, reference: Any) -> int:
+    model.eval()
+    live.reset()
+    with torch.no_grad():
+        forward(workload, model, workload.evaluation_batch_size, reference=reference)
+    model.train()
+    return live.peak
+
+
+def _attention_flops(workload: Workload) -> int:
+    """What the stand-in for FlashAttention does not do: half of the square, forward 4 and backward 10 operations a
+    pair and channel (Dao 2023, arXiv 2307.08691, section 4.1), forward twice with checkpointing."""
+    if workload.attention == "eager":
+        return 0
+    model = workload.model
+    pairs = workload.micro_batch_size * workload.answers * workload.sequence_len**2 // 2
+    passes = 4 * (2 if workload.checkpointing else 1) + 10 + (4 if workload.objective == "dpo" else 0)
+    return passes * pairs * model.num_attention_heads * model.head_dim * model.num_hidden_layers

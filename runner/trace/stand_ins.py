@@ -1,0 +1,210 @@
+"""Stand-ins: what needs a GPU's own code, replaced by code that asks for the same memory and does no arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import bitsandbytes as bnb
+import torch
+from torch import nn
+from transformers import AttentionInterface
+
+ATTENTION = "recipe_stand_in"
+
+
+class _Flash(torch.autograd.Function):
+    """FlashAttention 2's memory: forward keeps q, k, v, the output and the log-sum-exp; backward has an fp32
+    accumulator for dq, and dk, dv for all heads before they are summed into groups (`mha_bwd`, csrc/flash_api.cpp)."""
+
+    @staticmethod
+    def forward(ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> Any:
+        output = torch.empty_like(query)
+        lse = query.new_empty(query.shape[:-1], dtype=torch.float32)
+        ctx.save_for_backward(query, key, value, output, lse)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        query, key, value, _, lse = ctx.saved_tensors
+        accumulator, delta = torch.empty_like(query, dtype=torch.float32), torch.empty_like(lse)
+        wide = [torch.empty_like(query) for _ in range(2)] if query.shape[2] != key.shape[2] else []
+        gradients = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
+        del accumulator, delta, wide
+        return gradients
+
+
+def flash(
+    module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: Any, **kwargs: Any
+) -> tuple[Any, None]:
+    """Attention in transformers' interface: query (batch, heads, tokens, head size); output (batch, tokens, heads, …)."""
+    swapped = (tensor.transpose(1, 2) for tensor in (query, key, value))
+    return _Flash.apply(*swapped), None
+
+
+def register() -> None:
+    AttentionInterface.register(ATTENTION, flash)
+
+
+class _MatMul4Bit(torch.autograd.Function):
+    """bitsandbytes' MatMul4Bit: keeps no input, and unpacks the weight for a moment in both directions."""
+
+    @staticmethod
+    def forward(ctx: Any, given: torch.Tensor, packed: torch.Tensor, shape: Any) -> Any:
+        ctx.save_for_backward(packed)
+        ctx.shape, ctx.like = shape, given.shape
+        unpacked = given.new_empty(shape)
+        output = given.new_empty((*given.shape[:-1], shape[0]))
+        del unpacked
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        unpacked = gradient.new_empty(ctx.shape)
+        result = gradient.new_empty(ctx.like)
+        del unpacked
+        return result, None, None
+
+
+class FourBit(bnb.nn.Linear4bit):
+    """A linear layer whose weight lies in 4 bits with double quantisation: half a byte a number, and for each 64
+    numbers a byte, for each 16,384 numbers 4 bytes (arXiv 2305.14314, section 3)."""
+
+    def __init__(self, old: nn.Linear, dtype: torch.dtype) -> None:
+        nn.Module.__init__(self)
+        self.in_features, self.out_features = old.in_features, old.out_features
+        self.shape, self.compute_dtype = tuple(old.weight.shape), dtype
+        count = old.weight.numel()
+        self.weight = nn.Parameter(torch.empty((count // 2, 1), dtype=torch.uint8), requires_grad=False)
+        self.weight.compress_statistics, self.weight.quant_type = True, "nf4"
+        self.scales = nn.Buffer(torch.empty(count // 64, dtype=torch.uint8))
+        self.scales_of_scales = nn.Buffer(torch.empty(count // 16384, dtype=torch.float32))
+        self.bias = old.bias
+
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        # bitsandbytes gives back what it is given; under autocast that is the half precision of the run.
+        output = _MatMul4Bit.apply(given.to(self.compute_dtype), self.weight, self.shape)
+        return output if self.bias is None else output + self.bias.to(output.dtype)
+
+
+def four_bit(model: nn.Module, dtype: torch.dtype) -> None:
+    """Replaces every linear layer but the LM head, as bitsandbytes' loading in transformers does."""
+    model.is_loaded_in_4bit = True
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, nn.Linear) and name != "lm_head":
+                setattr(parent, name, FourBit(child, dtype))
+
+
+class _Dropped(torch.autograd.Function):
+    """Dropout on a GPU keeps a mask of one byte a number (`native_dropout`); on a CPU it keeps the noise itself."""
+
+    @staticmethod
+    def forward(ctx: Any, given: torch.Tensor) -> Any:
+        ctx.save_for_backward(torch.empty_like(given, dtype=torch.bool))
+        return torch.empty_like(given)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        return torch.empty_like(gradient)
+
+
+class GpuDropout(nn.Dropout):
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        return _Dropped.apply(given) if self.training and self.p > 0 else given
+
+
+def gpu_dropout(model: nn.Module) -> None:
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if type(child) is nn.Dropout:
+                setattr(parent, name, GpuDropout(child.p))
+
+
+def _apply(self: nn.Module, convert: Callable[[Any], Any], recurse: bool = True) -> nn.Module:
+    for child in self.children():
+        child._apply(convert)
+    for name, old in self._parameters.items():
+        if old is not None:
+            self._parameters[name] = nn.Parameter(convert(old.detach()), old.requires_grad)
+    for name, old in self._buffers.items():
+        self._buffers[name] = None if old is None else convert(old)
+    return self
+
+
+@contextmanager
+def moving_by_replacing() -> Iterator[None]:
+    """`module.to` puts new parameters in place of old ones: PyTorch 2.13 would swap the tensors of fake ones instead,
+    and cannot while anything watches them."""
+    kept = nn.Module._apply
+    nn.Module._apply = _apply
+    try:
+        yield
+    finally:
+        nn.Module._apply = kept
+
+
+class _FusedLoss(torch.autograd.Function):
+    """Liger's fused linear cross-entropy: logits of a chunk at a time, and both gradients made in the forward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor) -> Any:
+        rows, width = hidden.numel() // hidden.shape[-1], hidden.shape[-1]
+        chunks = max(1, -(-weight.shape[0] // width))
+        gradients = [torch.empty_like(hidden)]
+        gradients += [torch.empty_like(weight)] if ctx.needs_input_grad[1] else []
+        chunk = hidden.new_empty((-(-rows // chunks), weight.shape[0]))
+        loss = hidden.new_empty((), dtype=torch.float32)
+        del chunk
+        ctx.save_for_backward(*gradients)
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        hidden, *weight = ctx.saved_tensors
+        return hidden, weight[0] if weight else None
+
+
+def fuse_loss(model: nn.Module, in_evaluation: bool) -> None:
+    """Puts the fused loss in the place of LM head and loss, in training and, where asked, in evaluation."""
+    head, plain_head, plain_loss = model.lm_head, model.lm_head.forward, model.loss_function
+
+    def fused() -> bool:
+        return model.training or in_evaluation
+
+    head.forward = lambda hidden: _FusedLoss.apply(hidden, head.weight) if fused() else plain_head(hidden)
+    model.loss_function = lambda logits, *given, **named: logits if fused() else plain_loss(logits, *given, **named)
+
+
+@contextmanager
+def autocast_seen(enabled: bool) -> Iterator[None]:
+    """peft asks whether autocast is on without naming a device, which means the GPU's."""
+    kept = torch.is_autocast_enabled
+    torch.is_autocast_enabled = lambda device_type=None: kept(device_type) if device_type else enabled
+    try:
+        yield
+    finally:
+        torch.is_autocast_enabled = kept
+
+
+class EightBitAdam(torch.optim.Optimizer):
+    """bitsandbytes' blockwise 8-bit Adam: two bytes a number and 8 bytes for each 256; in fp32 for small tensors
+    (under 4,096 numbers) and, as transformers' Trainer asks, for embeddings."""
+
+    def __init__(self, parameters: Any, embeddings: set[nn.Parameter]) -> None:
+        super().__init__(parameters, {})
+        self.embeddings = embeddings
+
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None and not self.state[parameter]:
+                    self.state[parameter] = dict(enumerate(self._state(parameter)))
+
+    def _state(self, parameter: torch.Tensor) -> list[Any]:
+        if parameter.numel() < 4096 or parameter in self.embeddings:
+            return [torch.empty_like(parameter, dtype=torch.float32) for _ in range(2)]
+        packed = [torch.empty_like(parameter, dtype=torch.uint8) for _ in range(2)]
+        blocks = -(-parameter.numel() // 256)
+        return packed + [parameter.new_empty(blocks, dtype=torch.float32) for _ in range(2)]

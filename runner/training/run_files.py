@@ -1,0 +1,42 @@
+"""The files of a run folder by name, and of each stage's folder in it. Whoever writes, reads or clears one takes its name from
+here; this module imports nothing."""
+
+from __future__ import annotations
+
+# Of the run: what it is of, and what was changed in the recipe to make it.
+RUN = "run.json"
+LOCK = ".lock"
+CONFIG = "config"
+# Of every stage: what it was made from and what it has left; its log; why it was stopped, where it says so itself.
+STAGE = "stage.json"
+LOG = "train.log"
+STOPPED = "stopped.json"
+# Of a stage that prepares data: what became of the rows, as text.
+REPORT = "report.txt"
+# Of a stage that trains: the model, the adapter alone, and of images the files of weights.
+BEST_MODEL = "best_model"
+ADAPTER = "lora_adapter"
+BEST_IMAGES, FINAL_IMAGES, LATEST_IMAGES = "best_model.pth", "final_model.pth", "checkpoint_latest.pth"
+CHECKPOINTS = "checkpoints"
+# What it says of itself in the end, every step of it, and the time it has taken so far.
+SUMMARY = "training_summary.json"
+HISTORY = "training_history.json"
+TIME_LIMIT = "time_limit.json"
+RESUMED_FROM = "resumed-from.json"
+# How its model is asked, and what it and the one before have answered.
+DEMO = "demo.json"
+DEMO_OUTPUTS = "demo_outputs"
+ANSWERS = f"{DEMO_OUTPUTS}/answers.json"
+TENSORBOARD = "tensorboard"
+# Of a stage with a gate: what was measured, how, and a person's override.
+EVALUATION = "evaluation.json"
+EVALUATION_TASK = "evaluation-task.json"
+PROMOTION = "promotion.json"
+
+# Everything that training, and measuring after it, leave in the folder of a stage beside its configs, as patterns of names.
+LEFT = (
+    *(pattern for home in (BEST_MODEL, ADAPTER) for pattern in (home, f".{home}.partial")),
+    *(BEST_IMAGES, FINAL_IMAGES, LATEST_IMAGES),
+    *(CHECKPOINTS, SUMMARY, HISTORY, TIME_LIMIT, RESUMED_FROM, STOPPED, STAGE),
+    *(DEMO, DEMO_OUTPUTS, TENSORBOARD, "train*.log", EVALUATION, EVALUATION_TASK, PROMOTION),
+)

@@ -1,0 +1,82 @@
+"""Summary: what a stage that trains says of itself in the end, as `training_summary.json`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Self
+
+from runner.files import read_json, write_json
+from runner.training.run_files import SUMMARY
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Losses are cross-entropy in nats a token or an image, accuracies shares of 1, times in seconds; None where a stage has
+    none of a kind.
+
+    name, fingerprint, recipe: what was trained, the recipe with every default; stage: of which stage, once that is finished.
+    kind: `run` or `rehearsal`; changes, substitutions: what the person and the runner have changed in the recipe.
+    adapter: kind, rank, alpha, dropout and layers. backend: how processes talked, None for one.
+    effective_batch_size: rows a step; learning_rate: after scaling. best_checkpoint: the name of its folder.
+    time_limit: `limit_seconds`, `used_seconds` and whether it was `reached`.
+    model: of images, the shape of the network. preference accuracy: how often DPO's model prefers the better answer, on held-out pairs.
+    """
+
+    name: str = ""
+    fingerprint: str = ""
+    recipe: Mapping[str, Any] | None = None
+    stage: str = ""
+    kind: str = ""
+    changes: tuple[Mapping[str, Any], ...] = ()
+    substitutions: tuple[Mapping[str, Any], ...] = ()
+    engine: str = ""
+    base_model: str | None = None
+    adapter: Mapping[str, Any] | None = None
+    world_size: int = 1
+    backend: str | None = None
+    effective_batch_size: int = 0
+    base_learning_rate: float = 0.0
+    learning_rate: float = 0.0
+    trainable_parameters: int = 0
+    total_parameters: int = 0
+    steps: int = 0
+    epochs: float = 0.0
+    tokens: int = 0
+    training_seconds: float = 0.0
+    time_limit: Mapping[str, Any] | None = None
+    first_validation_loss: float | None = None
+    best_validation_loss: float | None = None
+    last_validation_loss: float | None = None
+    last_training_loss: float | None = None
+    first_preference_accuracy: float | None = None
+    last_preference_accuracy: float | None = None
+    best_accuracy: float | None = None
+    best_epoch: float | None = None
+    test_accuracy: float | None = None
+    test_loss: float | None = None
+    model: Mapping[str, Any] | None = None
+    best_checkpoint: str | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def out_of_time(self) -> bool:
+        return bool(self.time_limit and self.time_limit.get("reached"))
+
+    @property
+    def losses(self) -> str:
+        """The first and the last validation loss in words; empty where there was none."""
+        first, last = self.first_validation_loss, self.last_validation_loss
+        return f"validation loss {first:.3f} → {last:.3f}" if first is not None and last is not None else ""
+
+    def write(self, folder: Path) -> None:
+        write_json(folder / SUMMARY, asdict(self))
+
+    @classmethod
+    def read(cls, folder: Path) -> Self | None:
+        """The summary in a stage's folder; None where there is none, or it cannot be read."""
+        facts = read_json(folder / SUMMARY)
+        if not isinstance(facts, dict):
+            return None
+        return cls(**{known.name: facts[known.name] for known in fields(cls) if known.name in facts})

@@ -1,0 +1,323 @@
+"""The catalog against the real model classes, and what the checker makes of models that it knows or does not."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from runner import catalog
+from runner.check.validate import judge, load
+from runner.plan import Place
+from runner.problem import Problem, Stop
+from runner.recipe.overrides import apply, from_options
+from runner.recipe.reading import parse, read
+from runner.scenarios import translate
+from tests.conftest import ROOT
+
+LYRICS = ROOT / "recipes" / "lyrics.yaml"
+MODELS = catalog.model_ids()
+# What the issue asks to be known; the catalog may know more.
+EXPECTED = {
+    "HuggingFaceTB/SmolLM3-3B": 3_075_098_624,
+    "microsoft/Phi-4-mini-instruct": 3_836_021_760,
+    "microsoft/Phi-3-mini-4k-instruct": 3_821_079_552,
+    "Qwen/Qwen2.5-7B-Instruct": 7_615_616_512,
+    "Qwen/Qwen2.5-Coder-7B-Instruct": 7_615_616_512,
+    "meta-llama/Llama-3.2-3B-Instruct": 3_212_749_824,
+    "google/gemma-3-270m": 268_098_176,
+    "google/gemma-3-1b-it": 999_885_952,
+}
+
+
+def on_meta(facts: catalog.Model):
+    """The real model class with the catalog's geometry, without weights."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.for_model(
+        facts.model_type,
+        hidden_size=facts.hidden_size,
+        intermediate_size=facts.intermediate_size,
+        num_hidden_layers=facts.num_hidden_layers,
+        num_attention_heads=facts.num_attention_heads,
+        num_key_value_heads=facts.num_key_value_heads,
+        head_dim=facts.head_dim,
+        vocab_size=facts.vocab_size,
+        max_position_embeddings=facts.max_position_embeddings,
+        tie_word_embeddings=facts.tied,
+        pad_token_id=None,
+    )
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(config)
+
+
+def problem_of(*options: str) -> Problem:
+    with pytest.raises(Stop) as stop:
+        load(LYRICS, from_options(options))
+    (problem,) = stop.value.problems
+    return problem
+
+
+def test_the_catalog_has_the_models_that_the_recipes_are_meant_for():
+    assert {name: catalog.model(name).parameters for name in EXPECTED} == EXPECTED
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_models_facts_are_those_of_its_real_class(name):
+    import torch
+
+    facts = catalog.model(name)
+    model = on_meta(facts)
+    names = {key for key, _ in model.named_parameters()}
+    assert sum(parameter.numel() for parameter in model.parameters()) == facts.parameters
+    assert facts.embedding in names
+    assert (facts.lm_head in names) is not facts.tied
+    layers = model.get_submodule(facts.layers_path)
+    assert len(layers) == facts.num_hidden_layers
+    assert {type(layer).__name__ for layer in layers} == {facts.layer_class}
+    linear = {key.rpartition(".")[2] for key, part in layers[0].named_modules() if isinstance(part, torch.nn.Linear)}
+    assert set(facts.linear) == linear
+    assert facts.source and facts.chat_template and facts.eos_token and facts.pad_token
+
+
+@pytest.mark.parametrize(
+    ("name", "adapter"),
+    [
+        ("microsoft/Phi-4-mini-instruct", 184_549_376),
+        ("microsoft/Phi-3-mini-4k-instruct", 201_326_592),
+    ],
+)
+def test_rank_128_on_every_linear_layer_adds_the_known_number_of_parameters(name, adapter):
+    from peft import LoraConfig, get_peft_model
+
+    facts = catalog.model(name)
+    model = get_peft_model(on_meta(facts), LoraConfig(r=128, target_modules=list(facts.linear), task_type="CAUSAL_LM"))
+    assert sum(part.numel() for part in model.parameters() if part.requires_grad) == adapter
+
+
+@pytest.mark.parametrize("kind", sorted({catalog.model(name).model_type for name in MODELS}))
+def test_fused_lora_kernels_are_known_to_work_exactly_where_axolotl_can_patch_them(kind, tmp_path):
+    """Axolotl rewrites the attention's source; where it does not find what it looks for, it stops the run."""
+    import torch
+    from axolotl.monkeypatch.lora_kernels import get_attention_cls_from_config, patch_self_attn_lora
+    from axolotl.utils.dict import DictDefault
+    from transformers import AutoConfig
+
+    facts = next(catalog.model(name) for name in MODELS if catalog.model(name).model_type == kind)
+    assert torch
+    AutoConfig.for_model(kind).save_pretrained(str(tmp_path))
+    cfg = DictDefault({"base_model": str(tmp_path)})
+    attention = get_attention_cls_from_config(cfg)
+    forward = attention.forward
+    try:
+        if facts.fused_lora:
+            patch_self_attn_lora(cfg)
+        else:
+            with pytest.raises(AssertionError, match="Original QKV code not found"):
+                patch_self_attn_lora(cfg)
+    finally:
+        attention.forward = forward
+        for left in ("_original_forward", "axolotl_attn_forward"):
+            if left in vars(attention):
+                delattr(attention, left)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_models_chat_template_is_one_that_axolotl_has_and_ends_its_turns(name):
+    from axolotl.utils.chat_templates import get_chat_template
+
+    marks = catalog.chat_template(catalog.model(name).chat_template)
+    assert marks.end in marks.tokens
+    assert marks.message("user", "hello").count("hello") == 1
+    if marks.axolotl != "tokenizer_default":
+        import jinja2
+
+        text = (
+            jinja2.Environment()
+            .from_string(get_chat_template(marks.axolotl))
+            .render(
+                messages=[{"role": "user", "content": "one"}, {"role": "assistant", "content": "two"}], bos_token=""
+            )
+        )
+        expected = marks.message("user", "one") + marks.message("assistant", "two")
+        assert text.strip() == expected.strip()
+
+
+def test_a_model_that_cannot_work_is_refused_at_its_line_with_why_and_what_can(golden_message):
+    text = (ROOT / "recipes" / "lyrics.yaml").read_text("utf-8")
+    line = next(n for n, row in enumerate(text.splitlines(), 1) if row.startswith("  base:"))
+    document = parse(
+        str(ROOT / "recipes" / "my.yaml"),
+        text.replace("microsoft/Phi-4-mini-instruct #", "microsoft/Phi-3-small-8k-instruct #"),
+    )
+    (problem,) = judge(document)[1]
+    assert (problem.line, problem.severity) == (line, "error")
+    golden_message(problem)
+    for other in set(EXPECTED) - {"google/gemma-3-270m"}:
+        assert f"`{other}`" in problem.hint
+
+
+def test_a_folder_with_such_a_model_is_refused_too(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "phi3small"}), encoding="utf-8")
+    assert "cannot be trained" in problem_of(f"model.base={tmp_path}").message
+
+
+def test_everything_put_in_place_of_an_unsuitable_model_is_in_the_catalog():
+    for name in catalog.table("unsuitable"):
+        assert set(catalog.unsuitable(name).instead) <= set(MODELS)
+        assert name not in MODELS
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("google/gemma-270m", "google/gemma-3-270m"),
+        ("microsoft/Phi-4-mini", "microsoft/Phi-4-mini-instruct"),
+        ("HuggingFaceTB/SmolLM-3B", "HuggingFaceTB/SmolLM3-3B"),
+        ("meta-llama/Llama-3.2-3B", "meta-llama/Llama-3.2-3B-Instruct"),
+    ],
+)
+def test_a_name_that_does_not_exist_is_answered_with_the_right_one(wrong, right):
+    assert f"Did you mean `{right}`?" in problem_of(f"model.base={wrong}").hint
+
+
+def test_a_model_in_a_folder_starts_from_the_recipe_and_stays_on_this_machine(recipe_command, tmp_path, golden_message):
+    facts = catalog.model("microsoft/Phi-4-mini-instruct")
+    config = {key: value for key, value in facts.__dict__.items() if isinstance(value, int | str)}
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    text = (ROOT / "recipes" / "lyrics.yaml").read_text("utf-8")
+    text = text.replace("base: microsoft/Phi-4-mini-instruct #", "base: mine #").replace(
+        "sample: data", "# sample: data"
+    )
+    text = text.replace("hub: rajtripathi/5M-Songs-Lyrics", "path: songs.jsonl")
+    (tmp_path / "my.yaml").write_text(text, encoding="utf-8")
+    (tmp_path / "songs.jsonl").write_text('{"instruction": "", "lyrics": ""}\n', encoding="utf-8")
+    recipe, _, _ = load(tmp_path / "my.yaml")
+    assert recipe.base_model == str(tmp_path / "mine")
+    here = translate(recipe, Place(*map(str, [tmp_path] * 4)))
+    assert here.stages[-1].config["base_model"] == str(tmp_path / "mine")
+    done = recipe_command("render", tmp_path / "my.yaml", "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert "`mine`" in done.stderr and "`recipes/data/songs.jsonl`" in done.stderr
+    golden_message(done.stderr)
+    assert "note" not in recipe_command("render", LYRICS, "--out", tmp_path / "starter").stderr
+
+
+@pytest.fixture
+def own_code(tmp_path):
+    """A folder with a model that brings its own code, here or in another repository."""
+
+    def make(place: str = "modeling_mine.Mine"):
+        facts = catalog.model("microsoft/Phi-4-mini-instruct")
+        sizes = [
+            "hidden_size",
+            "intermediate_size",
+            "num_hidden_layers",
+            "num_attention_heads",
+            "num_key_value_heads",
+            "vocab_size",
+            "max_position_embeddings",
+        ]
+        config = {"model_type": "mine", "auto_map": {"AutoModelForCausalLM": place}}
+        config |= {key: getattr(facts, key) for key in sizes}
+        (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+        return tmp_path
+
+    return make
+
+
+def test_a_model_with_its_own_code_is_refused_with_why(own_code, golden_message):
+    problem = problem_of(f"model.base={own_code()}")
+    assert "its own code" in problem.message and "`trust_remote_code: true`" in problem.hint
+    golden_message(problem)
+
+
+def test_a_model_with_its_own_code_is_taken_once_it_is_trusted(own_code):
+    recipe, _, _ = load(LYRICS, from_options([f"model.base={own_code()}", "model.trust_remote_code=true"]))
+    assert recipe.model_facts.custom_code
+
+
+def test_code_beside_a_model_that_transformers_has_itself_is_no_reason_to_refuse(own_code):
+    folder = own_code()
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": "phi3"}), encoding="utf-8")
+    recipe, _, _ = load(LYRICS, from_options([f"model.base={folder}"]))
+    assert not recipe.model_facts.custom_code
+
+
+def test_code_from_the_hub_needs_a_full_commit(own_code, golden_message):
+    folder = own_code("someone/code--modeling_mine.Mine")
+    trusted = (f"model.base={folder}", "model.trust_remote_code=true")
+    problem = problem_of(*trusted)
+    assert "revision `main`" in problem.message
+    golden_message(problem)
+    load(LYRICS, from_options([*trusted, f"model.revision={'a1' * 20}"]))
+    assert "revision `v1.0`" in problem_of(*trusted, "model.revision=v1.0").message
+
+
+def test_trusting_a_hub_models_code_needs_a_full_commit():
+    assert "revision `main`" in problem_of("model.trust_remote_code=true").message
+
+
+def test_lora_names_that_a_model_does_not_have_are_answered_with_those_it_has(golden_message):
+    problem = problem_of("train.lora_layers=[q_proj, o_proj]")
+    assert "`q_proj`" in problem.message and "`qkv_proj`" in problem.hint
+    golden_message(problem)
+
+
+def test_chatml_is_refused_where_its_special_tokens_are_not_known(golden_message):
+    problem = problem_of("data.chat_template=chatml")
+    assert "ChatML" in problem.message
+    golden_message(problem)
+
+
+def test_fp16_is_noted_where_it_overflows(golden_message):
+    _, _, notes = load(LYRICS, from_options(["model.base=google/gemma-3-270m"]))
+    (note,) = [note for note in notes if "fp16" in note.message]
+    assert note.severity == "note"
+    golden_message(note)
+
+
+RECIPE_OF = {"lora": LYRICS, "causal-lm": ROOT / "recipes" / "gemma.yaml", "images": ROOT / "recipes" / "resnet.yaml"}
+
+
+def advised(path, settings: dict[str, str]) -> dict[str, str]:
+    """The settings of `model` that the checker asks for in place of some, from its hints."""
+    document, _ = apply(read(path), from_options([f"{name}={value}" for name, value in settings.items()]))
+    found = [re.fullmatch(r"Write `(precision|attention): (\w+)`\.", problem.hint) for problem in judge(document)[1]]
+    return {f"model.{hint[1]}": hint[2] for hint in found if hint}
+
+
+@pytest.mark.parametrize("gpu", catalog.gpu_names())
+def test_what_is_advised_for_a_gpu_and_a_model_leads_to_no_other_complaint(gpu):
+    followed = 0
+    cases = [("lora", name) for name in MODELS] + [("causal-lm", name) for name in MODELS] + [("images", "")]
+    for kind, base in cases:
+        for precision in ("bf16", "fp16", "fp32"):
+            asked = {"machines.gpu": gpu, "model.precision": precision} | ({"model.base": base} if base else {})
+            if advice := advised(RECIPE_OF[kind], asked):
+                followed += 1
+                assert advised(RECIPE_OF[kind], asked | advice) == {}, (kind, base, precision, advice)
+    assert followed >= sum(not catalog.model(name).fp16 for name in MODELS)
+
+
+@pytest.mark.parametrize("gpu", [name for name in catalog.gpu_names() if not catalog.gpu(name).bf16])
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_gemma_is_told_fp32_where_the_gpu_has_no_bf16(gpu, precision):
+    asked = {"machines.gpu": gpu, "model.base": "google/gemma-3-1b-it", "model.precision": precision}
+    assert advised(LYRICS, asked)["model.precision"] == "fp32"
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp8"])
+def test_a_pipeline_is_told_what_it_knows_where_the_gpu_has_no_bf16(precision):
+    path = ROOT / "recipes" / "seven-b.yaml"
+    with pytest.raises(Stop) as stop:
+        load(path, from_options(["machines.gpu=Tesla-T4", f"model.precision={precision}"]))
+    assert any(problem.hint.startswith("Write `precision: fp32`") for problem in stop.value.problems)
+    recipe, _, _ = load(path, from_options(["machines.gpu=Tesla-T4", "model.attention=sdpa"]))
+    here = translate(recipe, Place(*["/x"] * 4))
+    assert set(here.facts["precision"].values()) == {"fp32"}
+    assert not any(stage.config.get("bf16") for stage in here.stages)

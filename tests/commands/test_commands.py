@@ -1,0 +1,332 @@
+"""The commands as a person meets them: list, new, render, exit codes, wrong use."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from runner.check.validate import load
+from runner.commands.list import list_recipes
+from runner.files import Artifact, write_all
+from runner.problem import Stop
+from runner.recipe import copying, reading
+from runner.recipe.overrides import from_options
+from runner.runs.pipeline import Selection
+from runner.scenarios import translate
+from runner.targets import place
+from tests.conftest import RECIPES, ROOT
+
+
+def test_list_shows_every_starter_recipe(recipe_command):
+    done = recipe_command("list")
+    lines = done.stdout.splitlines()
+    assert lines[0].split() == ["NAME", "SCENARIO", "MODEL", "MACHINES", "DESCRIPTION"]
+    assert [line.split()[0] for line in lines[1:]] == [path.stem for path in RECIPES]
+    survival = next(line for line in lines if line.startswith("survival "))
+    assert "last-layers" in survival and "HuggingFaceTB/SmolLM3-3B" in survival and "4 × 1 L40S" in survival
+
+
+def test_list_puts_descriptions_below_on_a_narrow_terminal(monkeypatch, capsys):
+    def shown(columns: int) -> list[str]:
+        monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((columns, 24)))
+        list_recipes.callback()
+        return capsys.readouterr().out.splitlines()
+
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert len(shown(200)) == 1 + len(RECIPES)
+    below = shown(90)
+    assert below[1] == "    DESCRIPTION" and below[2].startswith("gemma") and below[3].startswith("    Gemma 3 270M")
+    assert max(map(len, below)) <= 90
+
+
+@pytest.mark.parametrize("source", [path.stem for path in RECIPES])
+def test_a_new_recipe_checks_clean_and_keeps_its_comments(recipe_command, tmp_path, source):
+    done = recipe_command("new", "my-demo", "--from", source, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "my-demo.yaml").read_text("utf-8")
+    original = (ROOT / "recipes" / f"{source}.yaml").read_text("utf-8")
+    assert text.count("#") == original.count("#")
+    assert len(text.splitlines()) == len(original.splitlines())
+    schema = text.splitlines()[0].removeprefix("# yaml-language-server: $schema=")
+    assert json.loads((tmp_path / schema).read_text("utf-8"))["properties"]["scenario"]
+    assert yaml.safe_load(text)["name"] == "my-demo"
+    done = recipe_command("check", ".", cwd=tmp_path)
+    assert done.returncode == 0
+    assert done.stdout.endswith("1 recipe checked, no problems.\n")
+
+
+def test_what_derives_from_the_name_follows_it(recipe_command, tmp_path):
+    recipe_command("new", "my-demo", "--from", "survival", cwd=tmp_path)
+    data = yaml.safe_load((tmp_path / "my-demo.yaml").read_text("utf-8"))
+    assert data["openshift"]["output_dir"] == "/shared/models/my-demo"
+    assert data["openshift"]["namespace"] == "lyric-professor"
+    assert data["data"]["hub"] == "cahlen/offline-practical-skills-qa-synthetic"
+    assert "recipes/survival.yaml" not in (tmp_path / "my-demo.yaml").read_text("utf-8")
+
+
+def test_set_edits_the_copy_in_place(recipe_command, tmp_path):
+    done = recipe_command(
+        "new", "my-demo", "--from", "survival",
+        "--set", "train.epochs=2", "--set", "data.hub=", "--set", "data.path=data/survival-sample.jsonl",
+        "--set", 'demo.questions=["What is tinder?"]', "--set", "openshift.queue=default",
+        cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "my-demo.yaml").read_text("utf-8")
+    data = yaml.safe_load(text)
+    assert data["train"]["epochs"] == 2
+    assert "hub" not in data["data"] and data["data"]["path"] == "data/survival-sample.jsonl"
+    assert data["demo"]["questions"] == ["What is tinder?"]
+    assert data["openshift"]["queue"] == "default"
+    assert "# times through all rows" in text
+
+
+def test_a_copy_that_would_not_check_clean_leaves_nothing(recipe_command, tmp_path):
+    wrong = "--set", "machines.nodes=2", "--set", "train.effective_batch_size=48"
+    done = recipe_command("new", "my-demo", "--from", "survival", *wrong, cwd=tmp_path)
+    assert (done.returncode, done.stderr.partition(" ")[0]) == (1, "my-demo.yaml:31:25:")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_copy_that_would_not_check_clean_leaves_what_was_there(recipe_command, tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "survival-sample.jsonl").write_text("mine")
+    done = recipe_command("new", "my-demo", "--from", "survival", "--set", "train.epochs=x", cwd=tmp_path)
+    assert done.returncode == 1
+    assert [file.read_text() for file in tmp_path.rglob("*") if file.is_file()] == ["mine"]
+
+
+@pytest.mark.parametrize(
+    ("source", "option", "batch"),
+    [("survival", "machines.nodes=2", 32), ("resnet", "machines.nodes=2", 64), ("gemma", "machines.nodes=1", 64)],
+)
+def test_what_only_double_checks_is_written_anew_in_the_copy(recipe_command, tmp_path, source, option, batch):
+    done = recipe_command("new", "my-demo", "--from", source, "--set", option, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert f"→ {batch}  (follows --set {option})" in done.stdout
+    text = (tmp_path / "my-demo.yaml").read_text("utf-8")
+    data = yaml.safe_load(text)
+    assert data["train"]["effective_batch_size"] == batch
+    assert len(data.get("nodes", {}).get("machines", [0])) == 1
+    assert "{" not in text  # a list that got shorter keeps its lines and their comments
+    assert recipe_command("check", "my-demo.yaml", cwd=tmp_path).returncode == 0
+
+
+def test_new_never_writes_over_a_file(recipe_command, tmp_path, golden_message):
+    (tmp_path / "my-demo.yaml").write_text("precious")
+    done = recipe_command("new", "my-demo", "--from", "survival", cwd=tmp_path)
+    assert done.returncode == 1
+    golden_message(done.stderr)
+    assert (tmp_path / "my-demo.yaml").read_text() == "precious"
+
+
+def test_new_judges_the_name_before_all_else(recipe_command, tmp_path, golden_message):
+    done = recipe_command("new", "../My_demo.yaml", "--from", "survival", cwd=tmp_path)
+    assert (done.returncode, "`../My_demo`" in done.stderr) == (1, True)
+    golden_message(done.stderr)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_unknown_starter_is_answered_with_the_nearest(recipe_command, tmp_path, golden_message):
+    done = recipe_command("new", "x", "--from", "survivel", cwd=tmp_path)
+    assert (done.returncode, "`survival`" in done.stderr) == (1, True)
+    golden_message(done.stderr)
+
+
+def test_editing_keeps_every_other_byte(survival_text):
+    edited = copying.edit(survival_text, from_options(["train.epochs=12"]))
+    changed = [pair for pair in zip(survival_text.splitlines(), edited.splitlines(), strict=True) if pair[0] != pair[1]]
+    assert len(changed) == 1 and changed[0][1].startswith("  epochs: 12 ")
+    assert changed[0][0].index("#") == changed[0][1].index("#")
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_every_scalar_of_a_recipe_can_be_replaced_in_its_text(path):
+    document = reading.read(path)
+    done = 0
+    for key in document.values:
+        value = document.lookup(key)
+        if isinstance(value, dict | list) or value is None or not all(isinstance(part, str) for part in key):
+            continue
+        new = "other words: and more" if isinstance(value, str) else 7 if not isinstance(value, bool) else not value
+        from runner.recipe.overrides import Override
+
+        again = reading.parse("copy", copying.edit(document.text, [Override(".".join(key), None, new, "test")]))
+        assert again.lookup(key) == new
+        again_plain, plain = dict(again.data), dict(document.data)
+        assert set(again_plain) == set(plain)
+        done += 1
+    assert done > 20
+
+
+def test_render_writes_into_build_or_straight_into_a_folder(recipe_command, tmp_path):
+    survival = str(ROOT / "recipes" / "survival.yaml")
+    done = recipe_command("render", survival, cwd=tmp_path)
+    assert done.returncode == 0
+    names = ["axolotl.yaml", "claims.yaml", "configmap.yaml", "kustomization.yaml", "plan.json", "pytorchjob.yaml"]
+    names.append("recipe.json")
+    assert sorted(file.name for file in (tmp_path / "build" / "survival").iterdir()) == names
+    recipe_command("render", survival, "--out", "here", cwd=tmp_path)
+    assert sorted(file.name for file in (tmp_path / "here").iterdir()) == names
+
+
+def test_render_writes_all_files_or_none(tmp_path):
+    (tmp_path / "b.yaml").mkdir()
+    with pytest.raises(OSError, match="a folder stands"):
+        write_all(tmp_path, [Artifact("a.yaml", "a"), Artifact("b.yaml", "b")])
+    assert [entry.name for entry in tmp_path.iterdir()] == ["b.yaml"]
+
+
+def test_render_of_a_broken_recipe_writes_nothing(edited, recipe_command):
+    path = edited(("epochs: 4", "epocs: 4"))
+    done = recipe_command("render", path, cwd=path.parent)
+    assert done.returncode == 1
+    assert "Did you mean `epochs`?" in done.stderr
+    assert not (path.parent / "build").exists()
+
+
+def test_rendering_depends_on_the_recipe_alone(recipe_command, tmp_path):
+    survival = str(ROOT / "recipes" / "survival.yaml")
+    recipe_command(
+        "render", survival, "--out", tmp_path / "a", env={"EPOCHS": "9", "HF_TOKEN": "hf_secret", "USER": "mallory"}
+    )
+    recipe_command(
+        "render", survival, "--out", tmp_path / "b", env={"TZ": "Asia/Tokyo", "LANG": "C", "PYTHONHASHSEED": "1"}
+    )
+    for file in (tmp_path / "a").iterdir():
+        text = file.read_bytes()
+        assert text == (tmp_path / "b" / file.name).read_bytes()
+        assert b"hf_secret" not in text and b"mallory" not in text
+
+
+def test_wrong_use_is_2_and_unknown_commands_name_the_nearest(recipe_command, golden_message):
+    done = recipe_command("rehears", "x")
+    assert (done.returncode, "`rehearse`" in done.stderr) == (2, True)
+    golden_message(done.stderr)
+    assert recipe_command("check").returncode == 2
+    assert recipe_command("check", "recipes", "--form", "json").returncode == 2
+
+
+def test_run_without_a_gpu_names_rehearse(recipe_command, tmp_path, golden_message):
+    done = recipe_command("run", ROOT / "recipes" / "survival.yaml", cwd=tmp_path, env={"CUDA_VISIBLE_DEVICES": ""})
+    assert (done.returncode, "`recipe rehearse " in done.stderr) == (1, True)
+    golden_message(done.stderr)
+
+
+@pytest.mark.parametrize("command", [["ask", "Why?"], ["compare"]], ids=lambda command: command[0])
+def test_ask_and_compare_without_a_run_say_how_to_get_one(recipe_command, tmp_path, command, golden_message):
+    done = recipe_command(command[0], ROOT / "recipes" / "survival.yaml", *command[1:], cwd=tmp_path)
+    assert (done.returncode, "`survival`" in done.stderr) == (1, True)
+    golden_message(done.stderr)
+
+
+def test_our_own_bug_is_3_with_a_sentence_and_a_file(tmp_path):
+    code = (
+        "import runner.commands.list as module\n"
+        "def broken(): raise KeyError('x')\n"
+        "module.facts = broken\n"
+        "from runner.cli import main\nmain(['list'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={"TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 3
+    assert "Traceback" not in done.stderr
+    assert "This is a bug in recipe-runner" in done.stderr
+    (report,) = tmp_path.glob("recipe-bug-*.txt")
+    assert "KeyError: 'x'" in report.read_text()
+
+
+def test_interrupting_is_130():
+    code = (
+        "import runner.commands.list as module\n"
+        "def pressed(): raise KeyboardInterrupt\n"
+        "module.facts = pressed\n"
+        "from runner.cli import main\nmain(['list'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)}
+    )
+    assert (done.returncode, done.stderr.strip()) == (130, "Interrupted.")
+
+
+def test_a_reader_that_stops_early_is_no_error():
+    done = subprocess.run(
+        f"{sys.executable} -m runner list | head -c 1; exit ${{PIPESTATUS[0]}}",
+        shell=True, executable="/bin/bash", cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr
+
+
+def test_every_command_has_help(recipe_command):
+    from runner.cli import COMMANDS
+
+    for command in COMMANDS:
+        done = recipe_command(command, "--help")
+        assert done.returncode == 0, command
+        assert "Usage: recipe" in done.stdout and len(done.stdout) > 100
+
+
+def test_the_commands_folder_and_the_command_list_agree():
+    from runner.cli import COMMANDS
+
+    files = {path.stem for path in (ROOT / "runner" / "commands").glob("*.py")} - {
+        "__init__",
+        "options",
+        "cluster_options",
+        "training_options",
+    }
+    assert files == set(COMMANDS), "a command is one module in runner/commands and one line in runner/cli.py"
+    assert Path(ROOT / "runner" / "cli.py").is_file()
+
+
+def test_a_file_in_the_way_is_said_without_an_option_that_the_command_lacks(recipe_command, tmp_path, golden_message):
+    (tmp_path / "data").write_text("")
+    done = recipe_command("new", "mine", "--from", "survival", cwd=tmp_path)
+    assert (done.returncode, "--out" in done.stderr) == (1, False)
+    golden_message(done.stderr)
+
+
+@pytest.mark.parametrize(
+    "ask", [lambda plan: plan.stage("sftt"), lambda plan: Selection(last="sftt").of(plan)], ids=["one", "up to one"]
+)
+def test_a_name_that_is_no_stage_is_answered_with_the_nearest(ask, golden_message):
+    recipe, _, _ = load(ROOT / "recipes" / "seven-b.yaml")
+    with pytest.raises(Stop) as stop:
+        ask(translate(recipe, place(recipe)))
+    assert (stop.value.code, "`sft`" in stop.value.text) == (2, True)
+    golden_message(stop.value)
+
+
+def test_render_says_which_files_of_a_pipeline_pods_will_look_for(recipe_command, tmp_path, golden_message):
+    none = [word for name in ("hub", "revision", "subset") for word in ("--set", f"data.{name}=")]
+    changes = [*none, "--set", "data.path=data/seven-b-text.jsonl", "--set", "openshift.data_dir=/shared/data/seven-b"]
+    done = recipe_command("render", "recipes/seven-b.yaml", "--out", tmp_path / "out", *changes)
+    assert done.returncode == 0, done.stderr
+    golden_message(done.stderr)
+    assert '"path": "/opt/recipe-runner/recipes/data/seven-b-text.jsonl"' in (
+        tmp_path / "out" / "data" / "work.json"
+    ).read_text("utf-8")
+
+
+@pytest.mark.parametrize("named", ["in the recipe", "behind --data"])
+def test_prepare_reads_a_file_that_lies_beside_a_recipe_for_the_cluster(recipe_command, tmp_path, edited, named):
+    rows = ROOT / "recipes" / "data" / "survival-sample.jsonl"
+    source = "hub: cahlen/offline-practical-skills-qa-synthetic"
+    recipe = edited((f"  {source}", "  path: data/survival-sample.jsonl"), ("  revision:", "  # revision:"))
+    more = ("--data", rows) if named == "behind --data" else ()
+    # Lengths are counted with the base model's tokenizer, where it can be had.
+    offline = {"HF_HUB_OFFLINE": "1"}
+    done = recipe_command("prepare", recipe, "--out", tmp_path / "out", *more, env=offline)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "out" / "train.parquet").is_file()

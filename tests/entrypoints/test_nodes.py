@@ -1,0 +1,553 @@
+"""Target nodes: start scripts for plain machines, and what they do before and while they train."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from runner import catalog
+from runner.check.validate import load
+from runner.data.tokenised import forget_older
+from runner.emit import emit
+from runner.entrypoints import node, rendezvous
+from runner.entrypoints.rendezvous import Hello
+from runner.files import write_all
+from runner.plan import PLAN_FILE
+from runner.problem import Stop
+from runner.recipe.overrides import from_options
+from runner.runs import pipeline
+from runner.scenarios.shared import twin
+from tests.conftest import ROOT
+
+GEMMA = ROOT / "recipes" / "gemma.yaml"
+SAMPLE = ROOT / "recipes" / "data" / "gemma-sample.txt"
+
+
+def scripts(folder: Path, *options: str) -> list[Path]:
+    """The emitted folder of the Gemma recipe with settings changed."""
+    recipe, _, _ = load(GEMMA, from_options(options))
+    write_all(folder, emit(recipe, ("nodes",)))
+    return sorted((folder / "nodes").glob("run_node*.sh"))
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return probe.getsockname()[1]
+
+
+def start(script: Path, **env: str) -> subprocess.Popen:
+    known = {name: value for name, value in os.environ.items() if name not in ("GPUS", "TOTAL_GPUS", "MAIN_NODE_IP")}
+    return subprocess.Popen(
+        ["bash", str(script)],
+        env=known | {"PYTHONPATH": str(ROOT)} | env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def finish(process: subprocess.Popen, timeout: float) -> str:
+    """What a script printed; it and all its processes are ended where it takes too long."""
+    try:
+        return process.communicate(timeout=timeout)[0]
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+# What is written
+
+
+@pytest.mark.parametrize(
+    ("counts", "batch"), [([2, 2], 128), ([4, 4], 256), ([2, 2, 2], 192), ([1], 32), ([2, 4, 1], 224)]
+)
+def test_each_machine_gets_a_script_with_its_own_rank_and_gpus(counts, batch, tmp_path):
+    machines = [{"address": f"10.0.0.{rank}", "gpus": list(range(count))} for rank, count in enumerate(counts)]
+    found = scripts(
+        tmp_path,
+        f"nodes.machines={json.dumps(machines)}",
+        f"machines.nodes={len(counts)}",
+        f"machines.gpus_per_node={max(counts)}",
+        f"train.effective_batch_size={batch}",
+    )
+    assert [file.name for file in found] == [f"run_node{rank}.sh" for rank in range(len(counts))]
+    for rank, file in enumerate(found):
+        text = file.read_text()
+        assert f"\nNODE_RANK={rank}\n" in text
+        assert f'\nGPUS="${{GPUS:-{",".join(map(str, range(counts[rank])))}}}"\n' in text
+        assert f'\nTOTAL_GPUS="${{TOTAL_GPUS:-{sum(counts)}}}"\n' in text
+        assert '\nMAIN_NODE_IP="${MAIN_NODE_IP:-10.0.0.0}"\n' in text
+        assert f"\nexport PET_NNODES={len(counts)}\n" in text
+    config = (tmp_path / "nodes" / "axolotl.yaml").read_text()
+    assert f"world_size: {sum(counts)}\n" in config
+    assert f"effective_batch_size: {batch}\n" in config
+
+
+def test_every_line_of_a_script_has_a_comment_before_it(tmp_path):
+    looked_at = 0
+    for file in scripts(tmp_path):
+        lines = file.read_text().splitlines()
+        for number, line in enumerate(lines):
+            if line and not line.startswith("#"):
+                looked_at += 1
+                assert lines[number - 1].startswith("# "), f"{file.name}:{number + 1}: {line}"
+    assert looked_at > 40
+
+
+def test_bash_can_read_the_scripts(tmp_path):
+    for file in scripts(tmp_path):
+        assert subprocess.run(["bash", "-n", str(file)], capture_output=True, text=True).stderr == ""
+
+
+def test_shellcheck_finds_nothing_wrong(tmp_path):
+    checker = shutil.which("shellcheck", path=str(Path(sys.executable).parent)) or shutil.which("shellcheck")
+    if checker is None:
+        pytest.skip("shellcheck is not installed; `make install` brings it")
+    done = subprocess.run([checker, *map(str, scripts(tmp_path))], capture_output=True, text=True)
+    assert done.stdout + done.stderr == ""
+
+
+def test_the_scripts_can_be_run_as_they_are(recipe_command, tmp_path):
+    done = recipe_command("render", GEMMA, "--out", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert os.access(tmp_path / "nodes" / "run_node0.sh", os.X_OK)
+    assert not (tmp_path / "pytorchjob.yaml").exists()
+
+
+def test_a_recipe_without_plain_machines_gets_no_scripts(recipe_command, tmp_path):
+    done = recipe_command("render", ROOT / "recipes" / "survival.yaml", "--target", "nodes", "--out", tmp_path)
+    assert (done.returncode, done.stderr) == (
+        1,
+        "The recipe `survival` has no section `nodes`, so there are no scripts for plain machines.\n"
+        "Add the section; `recipes/gemma.yaml` has one to copy.\n",
+    )
+
+
+def test_a_recipe_without_a_cluster_gets_no_job(recipe_command, tmp_path):
+    done = recipe_command("render", GEMMA, "--target", "pytorchjob", "--out", tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith("The recipe `gemma` has no section `openshift`, so it cannot go to a cluster.\n")
+
+
+def test_a_recipe_may_name_a_cluster_and_plain_machines(tmp_path):
+    site = {"namespace": "text", "claims": [{"name": "models", "mount": "/shared/models"}]}
+    recipe, _, _ = load(GEMMA, from_options([f"openshift={json.dumps(site)}"]))
+    files = {artifact.path: artifact.text for artifact in emit(recipe)}
+    assert {"pytorchjob.yaml", "axolotl.yaml", "nodes/axolotl.yaml", "nodes/run_node1.sh"} <= set(files)
+    assert "output_dir: /shared/models/gemma/checkpoints" in files["axolotl.yaml"]
+    assert 'nprocPerNode: "2"' in files["pytorchjob.yaml"].replace("'", '"')
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("env", "said"),
+    [
+        ({}, "the main machine's address is still <MAIN_NODE_IP>; fill it in in the recipe (nodes.machines), or set MAIN_NODE_IP."),
+        ({"MAIN_NODE_IP": "10.0.0.1", "GPUS": "2 3"}, "GPUS is 2 3; write GPU numbers with commas between them, like 2,3."),
+        ({"MAIN_NODE_IP": "10.0.0.1", "TOTAL_GPUS": "four"}, "TOTAL_GPUS is four; write how many GPUs all machines use together."),
+    ],
+)  # fmt: skip
+def test_a_script_refuses_what_is_not_filled_in(env, said, tmp_path):
+    script = scripts(tmp_path, f"nodes.output_dir={tmp_path}/out")[1]
+    process = start(script, **env)
+    assert finish(process, 30) == f"run_node1.sh: {said}\n"
+    assert process.returncode == 2
+
+
+def test_a_script_names_the_missing_python(tmp_path):
+    script = scripts(tmp_path, f"nodes.output_dir={tmp_path}/out", "nodes.python=/nowhere/python")[0]
+    process = start(script, MAIN_NODE_IP="127.0.0.1")
+    assert "there is no /nowhere/python on this machine" in finish(process, 30)
+    assert process.returncode == 2
+
+
+def test_a_script_refuses_a_python_without_the_packages(tmp_path):
+    """Another Python of the machine's own, without what is installed here."""
+    (tmp_path / "python").write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n', encoding="utf-8")
+    (tmp_path / "python").chmod(0o755)
+    for script in scripts(tmp_path, f"nodes.output_dir={tmp_path}/out", f"nodes.python={tmp_path}/python"):
+        process = start(script, MAIN_NODE_IP="127.0.0.1")
+        assert finish(process, 30) == (
+            f"{script.name}: {tmp_path}/python on this machine does not have recipe-runner with its extra 'train'; install "
+            "it there, or change nodes.python in the recipe.\n"
+        )
+        assert process.returncode == 2
+
+
+def hello(rank=0, **facts) -> Hello:
+    return Hello(**{"rank": rank, "gpus": 2, "total": 4, "fingerprint": "aa", "versions": {"torch": "2.13.0"}} | facts)
+
+
+def meet(*others: Hello, nodes: int, patience_s: float = 20):
+    """A main machine and others in threads; returns what each side raised or was told."""
+    port, ends = free_port(), {}
+
+    def other(key, who):
+        try:
+            rendezvous.join(who, "127.0.0.1", port, patience_s, lambda text: None)
+            ends[key] = "ready"
+        except Stop as stop:
+            ends[key] = stop.text
+
+    threads = [threading.Thread(target=other, args=(key, who)) for key, who in enumerate(others)]
+    for thread in threads:
+        thread.start()
+    try:
+        # Late, so that the others wait for the port.
+        time.sleep(1.5)
+        with rendezvous.Main(hello(), nodes, port, patience_s, lambda text: None) as main:
+            ends["counts"] = main.gather()
+            main.ready()
+    except Stop as stop:
+        ends["main"] = stop.text
+    for thread in threads:
+        thread.join(30)
+    return ends
+
+
+def test_equal_machines_meet_in_any_order_and_with_any_number_of_gpus():
+    ends = meet(hello(2, gpus=1), hello(1, gpus=4), nodes=3)
+    assert ends == {"counts": [2, 4, 1], 0: "ready", 1: "ready"}
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({"fingerprint": "bb"}, "machine 1 has another recipe (bb) than machine 0 (aa); copy the folder of scripts anew to both"),
+        ({"versions": {"torch": "2.12.0"}}, "machine 1 has torch 2.12.0, and machine 0 has 2.13.0; install the same"),
+        ({"versions": {}}, "machine 1 has torch none, and machine 0 has 2.13.0; install the same"),
+        ({"total": 6}, "machine 1 has TOTAL_GPUS 6, and machine 0 has 4; give every machine the same"),
+        ({"rank": 0}, "a second machine says that it is machine 0; start each script once"),
+    ],
+)  # fmt: skip
+def test_a_machine_that_differs_is_refused_on_both_sides(facts, said):
+    ends = meet(hello(**{"rank": 1} | facts), nodes=2)
+    assert ends["main"] == ends[0] == f"The machines cannot train together:\n  {said}"
+
+
+def test_a_machine_that_does_not_come_is_named():
+    assert meet(nodes=2, patience_s=1) == {
+        "main": "Not all machines came: run_node1.sh did not start in time.\nStart them, and this one again."
+    }
+
+
+def test_a_main_machine_that_does_not_come_is_named():
+    port = free_port()
+    with pytest.raises(Stop, match=rf"The main machine does not answer at 127.0.0.1:{port}: "):
+        rendezvous.join(hello(1), "127.0.0.1", port, 0.5, lambda text: None)
+
+
+def test_a_main_machine_that_prepares_longer_than_anybody_waits_is_waited_for():
+    port, patience_s, ends = free_port(), 1.0, []
+
+    def join() -> None:
+        try:
+            rendezvous.join(hello(1), "127.0.0.1", port, patience_s, lambda text: None)
+            ends.append("ready")
+        except Stop as stop:
+            ends.append(stop.text)
+
+    with rendezvous.Main(hello(), 2, port, patience_s, lambda text: None) as main:
+        thread = threading.Thread(target=join, daemon=True)
+        thread.start()
+        main.gather()
+        time.sleep(2.5 * patience_s)
+        main.ready()
+        thread.join(20)
+    assert ends == ["ready"]
+
+
+def test_a_main_machine_that_falls_silent_has_stopped(monkeypatch):
+    """Its port takes connections, and nobody speaks there any more."""
+    monkeypatch.setattr(rendezvous, "SILENT_S", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(Stop, match="The main machine has stopped"):
+        rendezvous.join(hello(1), "127.0.0.1", silent.getsockname()[1], 0.5, lambda text: None)
+
+
+@pytest.mark.parametrize("killed", [True, False])
+def test_a_main_machine_that_ends_while_it_prepares_has_stopped(killed):
+    code = (
+        "import os, sys, time; from tests.entrypoints.test_nodes import hello, rendezvous\n"
+        f"with rendezvous.Main(hello(), 2, int(sys.argv[1]), 20, print) as main:\n"
+        f"    main.gather(); time.sleep(1.5); {'os._exit(9)' if killed else 'raise SystemExit(1)'}"
+    )
+    port, said = free_port(), []
+    process = subprocess.Popen([sys.executable, "-c", code, str(port)], cwd=ROOT)
+    with pytest.raises(Stop, match="The main machine has stopped"):
+        rendezvous.join(hello(1), "127.0.0.1", port, 60, said.append)
+    assert any("Same recipe and packages" in line for line in said)
+    assert process.wait(30) != 0
+
+
+def test_a_port_of_another_program_is_no_main_machine():
+    port = free_port()
+    talks = "import socket, sys; s = socket.create_server(('', int(sys.argv[1])))\nwhile 1: s.accept()[0].sendall(b'SSH-2.0-x' * 9)"
+    with subprocess.Popen([sys.executable, "-c", talks, str(port)]) as other:
+        with pytest.raises(Stop, match="Something else than the main machine answers"):
+            rendezvous.join(hello(1), "127.0.0.1", port, 30, lambda text: None)
+        other.kill()
+
+
+def test_a_port_that_is_taken_is_named():
+    with (
+        socket.create_server(("", 0)) as other,
+        pytest.raises(Stop, match=r"Port \d+ of this machine cannot be opened"),
+    ):
+        rendezvous.Main(hello(), 2, other.getsockname()[1], 1, lambda text: None)
+
+
+def test_the_port_is_free_when_all_have_met():
+    port = free_port()
+    with rendezvous.Main(hello(), 2, port, 20, lambda text: None) as main:
+        joined = threading.Thread(target=rendezvous.join, args=(hello(1), "127.0.0.1", port, 20, lambda text: None))
+        joined.start()
+        main.gather()
+        main.ready()
+    socket.create_server(("", port)).close()
+    joined.join(20)
+
+
+def test_whoever_only_knocks_is_no_machine():
+    port, found = free_port(), []
+    with rendezvous.Main(hello(), 2, port, 20, lambda text: None) as main:
+        thread = threading.Thread(target=lambda: found.extend(main.gather()))
+        thread.start()
+        socket.create_connection(("127.0.0.1", port)).close()
+        other = threading.Thread(
+            target=lambda: rendezvous.join(hello(1), "127.0.0.1", port, 20, lambda text: None), daemon=True
+        )
+        other.start()
+        thread.join(20)
+        main.ready()
+        other.join(20)
+    assert found == [2, 2]
+
+
+@contextmanager
+def waiting(port: int, rank: int):
+    """A machine that has said hello and waits; at the end its script is killed."""
+    store, ended = rendezvous._store("127.0.0.1", port), threading.Event()
+    number = store.add("arrivals", 1)
+    store.set(f"hello/{number}", json.dumps(hello(rank).__dict__))
+
+    def beat() -> None:
+        while not ended.wait(0.05):
+            store.add(f"beat/{number}", 1)
+
+    thread = threading.Thread(target=beat)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("order", [(1, 2), (2, 1)], ids=["it comes first", "it comes last"])
+def test_a_script_that_was_ended_may_be_started_again(order):
+    port, found, ends = free_port(), [], []
+
+    def join(rank: int) -> None:
+        rendezvous.join(hello(rank, gpus=rank + 2), "127.0.0.1", port, 20, lambda text: None)
+        ends.append(rank)
+
+    with rendezvous.Main(hello(), 3, port, 20, lambda text: None) as main:
+        gathering = threading.Thread(target=lambda: found.extend(main.gather()), daemon=True)
+        gathering.start()
+        with waiting(port, 1):
+            time.sleep(1)
+        others = [threading.Thread(target=join, args=(rank,), daemon=True) for rank in order]
+        for other in others:
+            other.start()
+            time.sleep(0.3)
+        gathering.join(10)
+        main.ready()
+        for other in others:
+            other.join(10)
+    assert (found, sorted(ends)) == ([2, 3, 4], [1, 2])
+
+
+def test_a_second_machine_with_the_number_of_one_that_waits_is_refused():
+    port, ends = free_port(), []
+
+    def gather() -> None:
+        with pytest.raises(Stop) as stop:
+            main.gather()
+        ends.append(stop.value.text)
+
+    with rendezvous.Main(hello(), 3, port, 20, lambda text: None) as main:
+        gathering = threading.Thread(target=gather, daemon=True)
+        gathering.start()
+        with waiting(port, 1):
+            said = "The machines cannot train together:\n  a second machine says that it is machine 1; start each script once"
+            with pytest.raises(Stop) as stop:
+                rendezvous.join(hello(1), "127.0.0.1", port, 20, lambda text: None)
+            gathering.join(10)
+    assert [stop.value.text, *ends] == [said, said]
+
+
+def test_rows_tokenised_from_other_data_are_forgotten(tmp_path):
+    """Axolotl 0.19.0 would find them again by the path of the data, which has not changed."""
+    data, tokenised = tmp_path / "train.parquet", tmp_path / "scratch" / "tokenised"
+    config = {"datasets": [{"path": str(data)}], "dataset_prepared_path": str(tokenised)}
+    data.write_bytes(b"one")
+    forget_older(config)
+    tokenised.mkdir()
+    forget_older(config)
+    assert tokenised.is_dir()
+    data.write_bytes(b"two, of another length")
+    forget_older(config)
+    assert not tokenised.exists()
+
+
+def test_a_results_folder_that_is_not_shared_is_named(tmp_path, monkeypatch):
+    recipe, _, _ = load(GEMMA, from_options([f"nodes.output_dir={tmp_path}/out"]))
+    monkeypatch.setattr(node, "PATIENCE_WITH_STORAGE_S", 0.0)
+    with pytest.raises(Stop) as stop:
+        node._shared(recipe, 1)
+    assert stop.value.text.startswith(f"Machine 1 does not see what machine 0 wrote into `{tmp_path}/out`.\n")
+
+
+def begun(folder: Path, checkpoint: bool):
+    """The recipe of a run that was begun in this folder with another learning rate."""
+    recipe, _, _ = load(GEMMA, from_options([f"nodes.output_dir={folder}"]))
+    (folder / "run.json").write_text('{"id": "1", "kind": "run"}')
+    (folder / "stage.json").write_text('{"stage": "train", "status": "running", "inputs": {"learning_rate": 7}}')
+    if checkpoint:
+        (folder / "checkpoints" / "checkpoint-9").mkdir(parents=True)
+    return recipe
+
+
+def test_a_results_folder_of_another_run_is_left_alone(tmp_path):
+    recipe = begun(tmp_path, checkpoint=True)
+    with pytest.raises(Stop, match="holds a run of this recipe as it was before it changed") as stop:
+        node.lead(recipe, [2, 2], 4, accelerator=False, tell=lambda text: None)
+    assert stop.value.text.splitlines()[-1] == node.ELSEWHERE
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["checkpoints", "run.json", "stage.json"]
+
+
+def test_a_results_folder_where_nothing_was_trained_is_used(tmp_path, monkeypatch):
+    recipe, said = begun(tmp_path, checkpoint=False), []
+    monkeypatch.setattr(pipeline, "launch", lambda stage, place, progress: said.append(f"{stage.name} is launched"))
+    node.lead(recipe, [2, 2], 4, accelerator=False, tell=said.append)
+    assert "data is launched" in said and "train is launched" not in said, "each machine trains by itself"
+    assert [file.name for file in (tmp_path / "config").iterdir() if file.name == PLAN_FILE]
+    assert json.loads((tmp_path / "stage.json").read_text())["inputs"]["learning_rate"] != 7
+
+
+# What is trained
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory) -> dict[str, Path]:
+    """A twin, and texts of a number of blocks that any 1 to 3 processes share without a rest, because what is left over
+    is shared differently."""
+    folder = tmp_path_factory.mktemp("small")
+    recipe, _, _ = load(GEMMA)
+    documents = SAMPLE.read_text("utf-8").strip().split("\n\n")
+    marks = catalog.chat_template("chatml")
+    facts = twin.wanted(recipe.model_facts, marks, 2, 1, folder / "model", fixed_head=False)
+    words = twin.tokenizer_for(facts)(documents)
+    twin.build(facts)
+    files = {"model": folder / "model"}
+    for name, ordered, most in (("train", documents, 40), ("validation", documents[::-1], 12)):
+        for count in range(most, 0, -1):
+            blocks = sum(len(ids) + 1 for ids in words(ordered[:count])["input_ids"]) // 64
+            if blocks and blocks % 6 == 0:
+                break
+        assert blocks >= 6
+        files[name] = folder / f"{name}.txt"
+        files[name].write_text("\n\n".join(ordered[:count]))
+    return files
+
+
+def trained(folder: Path, small: dict[str, Path], machines: list[int], accumulation: int, **env: str) -> dict:
+    """The scripts of a run on this machine's processors, all started; the run's summary and steps.
+
+    machines: GPUs of each in the recipe; env `GPUS_1` is GPUS of machine 1.
+    """
+    port = free_port()
+    found = scripts(
+        folder,
+        f"model.base={small['model']}",
+        "model.precision=fp32",
+        "model.attention=sdpa",
+        "model.gradient_checkpointing=false",
+        "model.sequence_len=64",
+        "train.cross_entropy=plain",
+        "train.micro_batch_size=2",
+        "train.eval_batch_size=2",
+        f"train.gradient_accumulation_steps={accumulation}",
+        "train.effective_batch_size=",
+        "train.epochs=1",
+        "train.warmup_steps=1",
+        "train.learning_rate=0.005",
+        "train.optimizer=adamw_torch",
+        "train.logging_steps=1",
+        "data.hub=",
+        "data.validation_split=",
+        f"data.path={small['train']}",
+        f"data.validation_path={small['validation']}",
+        "demo.questions=",
+        f"machines.nodes={len(machines)}",
+        f"machines.gpus_per_node={max(machines)}",
+        f"nodes.machines={json.dumps([{'address': '127.0.0.1', 'gpus': list(range(gpus))} for gpus in machines])}",
+        f"nodes.port={port}",
+        f"nodes.output_dir={folder}/out",
+        f"nodes.python={sys.executable}",
+    )
+    shared = {
+        "ACCELERATE_USE_CPU": "true",
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        **{name: value for name, value in env.items() if not name.startswith("GPUS_")},
+    }
+    own = [{"GPUS": env[f"GPUS_{rank}"]} if f"GPUS_{rank}" in env else {} for rank in range(len(machines))]
+    # The main one last: the others wait for its port.
+    processes = [start(found[rank], **shared, **own[rank]) for rank in reversed(range(len(machines)))]
+    said = [finish(process, 400) for process in processes]
+    assert [process.returncode for process in processes] == [0] * len(machines), "\n\n".join(said)[-6000:]
+    out = folder / "out"
+    assert json.loads((out / "run.json").read_text())["status"] == "finished"
+    assert "Everything is in" in said[-1], said[-1]
+    return json.loads((out / "training_summary.json").read_text()) | {
+        "said": said,
+        "losses": [entry["loss"] for entry in json.loads((out / "training_history.json").read_text())["steps"]],
+    }
+
+
+@pytest.mark.long
+def test_two_machines_make_the_losses_of_one_process_on_the_same_batches(small, tmp_path):
+    """Machine 1 is given two GPUs where the recipe says one, so the machines are uneven and the figures follow."""
+    two = trained(tmp_path / "two", small, [1, 1], 1, GPUS_1="0,1", TOTAL_GPUS="3")
+    one = trained(tmp_path / "one", small, [1], 3)
+    assert (two["world_size"], two["backend"], two["effective_batch_size"]) == (3, "gloo", 6)
+    assert (one["world_size"], one["backend"], one["effective_batch_size"]) == (1, None, 6)
+    assert len(one["losses"]) == one["steps"] == two["steps"] > 5
+    assert two["losses"] == pytest.approx(one["losses"], abs=1e-4)
+    assert two["best_validation_loss"] == pytest.approx(one["best_validation_loss"], abs=1e-4)
+    assert one["losses"][-1] < one["losses"][0] - 0.3
+    assert (tmp_path / "two" / "out" / "train-node1.log").stat().st_size > 0
+    assert re.search(r"nodes.machines.1.gpus: \[0\] → \[0, 1\]", "".join(two["said"]))
+
+
+def test_gpus_that_do_not_add_up_are_refused_on_every_machine(small, tmp_path):
+    with pytest.raises(AssertionError) as failed:
+        trained(tmp_path, small, [1, 1], 1, GPUS_1="0,1")
+    assert str(failed.value).count("The machines use 1 + 2 = 3 GPUs together, and TOTAL_GPUS is 2.") == 2
+    assert str(failed.value).count("Set TOTAL_GPUS=3 on every machine, or change GPUS.") == 2

@@ -1,0 +1,274 @@
+"""The data stage on a claim: model and data come first, from a hub played on this machine, and then nothing needs it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from runner import catalog
+from runner.check.validate import load
+from runner.entrypoints import prepare
+from runner.files import write_text
+from runner.plan import Place
+from runner.problem import Stop
+from runner.recipe.overrides import from_options
+from runner.scenarios import translate
+from runner.scenarios.shared import twin
+from tests.conftest import ROOT
+
+SURVIVAL = ROOT / "recipes" / "survival.yaml"
+COMMIT = "c0ffee" * 6 + "c0ff"
+
+
+class Hub:
+    """The Hugging Face hub, as far as a download of one model needs it. asked: what was asked, `VERB path`."""
+
+    def __init__(self, files: dict[str, bytes], token: str = "") -> None:
+        self.files, self.token, self.asked = files, token, []
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server.server_address[1]}"
+
+    def _handler(hub) -> type[BaseHTTPRequestHandler]:
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self):
+                hub.asked.append(f"{self.command} {self.path}")
+                path = self.path.partition("?")[0]
+                if hub.token and self.headers.get("Authorization") != f"Bearer {hub.token}":
+                    return self.answer(401, b'{"error": "gated"}', {"X-Error-Code": "GatedRepo"})
+                if path.startswith("/api/models/"):
+                    files = [{"rfilename": name, "size": len(body)} for name, body in hub.files.items()]
+                    return self.answer(200, json.dumps({"id": "a/b", "sha": COMMIT, "siblings": files}).encode())
+                name = path.partition(f"/resolve/{COMMIT}/")[2]
+                if name not in hub.files:
+                    return self.answer(404, b"{}", {"X-Error-Code": "EntryNotFound"})
+                body = hub.files[name]
+                facts = {
+                    "ETag": f'"{hashlib.sha256(body).hexdigest()}"',
+                    "X-Repo-Commit": COMMIT,
+                    "Accept-Ranges": "bytes",
+                }
+                return self.answer(200, body, facts)
+
+            do_HEAD = do_GET
+
+            def answer(self, status, body, headers=()):
+                self.send_response(status)
+                for name, value in dict(headers).items():
+                    self.send_header(name, value)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                if self.command == "GET":
+                    self.wfile.write(body)
+
+            def log_message(self, *arguments):
+                pass
+
+        return Handler
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """The tiny twin's files, as a hub has them, and one that nobody needs."""
+    folder = tmp_path_factory.mktemp("twin")
+    recipe, _, _ = load(SURVIVAL)
+    texts = [
+        json.loads(line)["answer"]
+        for line in (ROOT / "recipes/data/survival-sample.jsonl").read_text("utf-8").splitlines()
+    ]
+    facts = twin.wanted(recipe.model_facts, catalog.chat_template("chatml"), 3, 1, folder, fixed_head=False)
+    twin.tokenizer_for(facts)(texts)
+    twin.build(facts)
+    files = {file.name: file.read_bytes() for file in folder.iterdir() if file.name != twin.MADE_FROM}
+    return files | {"weights.h5": b"unused" * 100}
+
+
+FROM_FILE = tuple(f"data.{name}=" for name in ("hub", "revision", "subset", "split"))
+
+
+def job(folder: Path, path: Path, file: str, *options: str, model_dir: str | None = None) -> tuple[str, ...]:
+    """What the pod of a recipe's data stage runs, with config, claim and the image's data files below `folder`."""
+    files = folder / "files"
+    if not files.is_dir():
+        shutil.copytree(ROOT / "recipes" / "data", files)
+    recipe, _, _ = load(path, from_options((*FROM_FILE, f"data.path={files / file}", *options)))
+    at = Place(
+        str(folder / "config"), str(folder / "claim/data"), str(folder / "claim/run"), str(folder / "scratch"),
+        prepared=True, on_cluster=True, files_dir=str(files), model_dir=model_dir,
+    )  # fmt: skip
+    stage = translate(recipe, at).stage("data")
+    for config in stage.files:
+        write_text(folder / "config" / stage.folder / config.path, config.text)
+    return stage.command
+
+
+def survival(folder: Path, file: str = "survival-sample.jsonl", *options: str) -> tuple[str, ...]:
+    return job(folder, SURVIVAL, file, *options, model_dir=str(folder / "claim/models/twin"))
+
+
+def carried_out(folder: Path, command: tuple[str, ...], hub: Hub | None, **env: str):
+    return subprocess.run(
+        command,
+        env={
+            **os.environ,
+            # What an image has around the process.
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+            "HF_HOME": str(folder / "hf"),
+            "CUDA_VISIBLE_DEVICES": "",
+            "AXOLOTL_DO_NOT_TRACK": "1",
+            **({"HF_ENDPOINT": hub.url} if hub else {"HF_HUB_OFFLINE": "1"}),
+            **env,
+        },
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def test_model_and_data_come_onto_the_claim_and_a_second_time_does_nothing(tmp_path, model):
+    hub = Hub(model)
+    done = carried_out(tmp_path, survival(tmp_path), hub)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+    assert f"Fetching HuggingFaceTB/SmolLM3-3B at {COMMIT}" in done.stdout
+    there = {file.name for file in (tmp_path / "claim/models/twin").iterdir() if file.is_file()}
+    assert {"model.safetensors", "config.json", "tokenizer.json"} <= there and "weights.h5" not in there
+    data = tmp_path / "claim/data"
+    assert (data / "train.parquet").is_file() and list((data / "tokenised").rglob("*.arrow"))
+    record = json.loads((tmp_path / "claim/run/data/stage.json").read_text("utf-8"))
+    assert record["status"] == "finished" and {"train.parquet", "validation.parquet"} <= set(record["outputs"])
+    hub.asked.clear()
+    again = carried_out(tmp_path, survival(tmp_path), hub)
+    assert (again.returncode, again.stdout.strip()) == (0, "data: done already")
+    assert hub.asked == []
+    # Other data under the same name is prepared and tokenised anew; the model lies there and stays.
+    file = tmp_path / "files" / "mine.jsonl"
+    lines = (tmp_path / "files" / "survival-sample.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    rows = []
+    for kept in (lines, lines[: len(lines) // 2], lines[: len(lines) // 2]):
+        file.write_text("".join(kept), encoding="utf-8")
+        done = carried_out(tmp_path, survival(tmp_path, "mine.jsonl"), None)
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+        rows.append(tokenised(data))
+    assert done.stdout.strip() == "data: done already"
+    assert rows[0] > rows[1] == rows[2] > 0
+
+
+def tokenised(data: Path) -> int:
+    """How many rows the only tokenised dataset for training has."""
+    from datasets import load_from_disk
+
+    return sum(len(load_from_disk(str(file.parent))) for file in (data / "tokenised").rglob("dataset_info.json"))
+
+
+def test_a_claim_without_room_is_said_before_anything_is_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**12, 10**12, 5 * 2**30))
+    with pytest.raises(Stop, match=r"has 5\.0 GiB free, and the model a/b needs 7\.0 GiB\."):
+        prepare.require_space(tmp_path / "not" / "there", 7 * 2**30, "the model a/b")
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(Stop, match=r"or delete old runs from it\. What lies there already is kept\.$"):
+        # Said after the model has been fetched, too.
+        prepare.require_space(tmp_path, 7 * 2**30, "the prepared data")
+    prepare.require_space(tmp_path, 4 * 2**30, "the model a/b")
+
+
+def test_a_model_that_needs_consent_names_the_secret(tmp_path, model):
+    hub = Hub(model, token="hf_right")
+    done = carried_out(tmp_path, survival(tmp_path), hub, HF_TOKEN="hf_wrong_one")
+    assert done.returncode == 1
+    assert "The model `HuggingFaceTB/SmolLM3-3B` at `main` cannot be fetched" in done.stderr
+    assert "`openshift.hub_token_secret`" in done.stderr
+    assert "hf_wrong_one" not in done.stdout + done.stderr and "Traceback" not in done.stderr
+    assert not (tmp_path / "claim" / "models").exists() and not (tmp_path / "claim" / "data").exists()
+
+
+def test_a_data_file_that_is_not_in_the_image_is_named(tmp_path):
+    command = survival(tmp_path)
+    (tmp_path / "files" / "survival-sample.jsonl").unlink()
+    (tmp_path / "claim/models/twin").mkdir(parents=True)
+    fetched = {"base": "HuggingFaceTB/SmolLM3-3B", "revision": "main", "commit": COMMIT}
+    (tmp_path / "claim/models/twin" / prepare.MODEL_DONE_FILE).write_text(json.dumps(fetched), encoding="utf-8")
+    done = carried_out(tmp_path, command, None)
+    assert done.returncode == 1
+    assert f"The data file or folder `{tmp_path}/files/survival-sample.jsonl` is not here." in done.stderr
+    assert "In a pod: put it below `recipes/data/`" in done.stderr and "Traceback" not in done.stderr
+
+
+def with_code_of_its_own(folder: Path, model: dict[str, bytes]) -> None:
+    """The twin as it is when it has been fetched, with a tokenizer of a class that nobody but its makers has."""
+    folder.mkdir(parents=True)
+    for name, body in model.items():
+        (folder / name).write_bytes(body)
+    facts = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
+    facts |= {"tokenizer_class": "OwnTokenizer", "auto_map": {"AutoTokenizer": [None, "own.OwnTokenizer"]}}
+    (folder / "tokenizer_config.json").write_text(json.dumps(facts), "utf-8")
+    (folder / "own.py").write_text(
+        "from transformers import PreTrainedTokenizerFast\n\n\nclass OwnTokenizer(PreTrainedTokenizerFast):\n    pass\n"
+    )
+    done = {"base": "HuggingFaceTB/SmolLM3-3B", "revision": COMMIT, "commit": COMMIT}
+    (folder / prepare.MODEL_DONE_FILE).write_text(json.dumps(done), "utf-8")
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_a_tokenizer_with_code_of_its_own_counts_where_the_recipe_trusts_it(trusted, tmp_path, model):
+    options = (f"model.revision={COMMIT}", f"model.trust_remote_code={str(trusted).lower()}")
+    command = survival(tmp_path, "survival-sample.jsonl", *options)
+    with_code_of_its_own(tmp_path / "claim/models/twin", model)
+    # Tokenising is Axolotl's, which has the setting in its config.
+    file = tmp_path / "config/data/work.json"
+    file.write_text(json.dumps(json.loads(file.read_text("utf-8")) | {"tokenise": None}), "utf-8")
+    done = carried_out(tmp_path, command, None)
+    assert done.returncode == (0 if trusted else 1), done.stdout + done.stderr
+    assert ("tokens a row         min" in done.stdout) == trusted, done.stdout
+    assert "Traceback" not in done.stderr
+    assert trusted or "`trust_remote_code: true`" in done.stderr
+
+
+# What the image of `recipe-runner` has, and a stock image has not.
+MISSING = ("axolotl", "datatrove", "jsonschema", "kubernetes", "click", "rich")
+WITHOUT = f"""
+import importlib.abc, sys
+
+
+class Missing(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {MISSING!r}:
+            by = sys._getframe(1)
+            while by and by.f_globals.get("__name__", "").startswith("importlib"):
+                by = by.f_back
+            if by and by.f_globals.get("__name__", "").startswith(("runner", "__main__")):
+                raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+
+sys.meta_path.insert(0, Missing())
+"""
+
+
+def test_images_are_prepared_on_the_claim_by_a_stock_image(tmp_path):
+    for number in range(40):
+        folder = tmp_path / "files" / "pictures" / ("cats", "dogs")[number % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (32, 32), (number * 6, 0, 0)).save(folder / f"{number}.png")
+    (tmp_path / "stock").mkdir()
+    (tmp_path / "stock" / "sitecustomize.py").write_text(WITHOUT, encoding="utf-8")
+    command = job(tmp_path, ROOT / "recipes" / "resnet.yaml", "pictures", "model.classes=2")
+    done = carried_out(tmp_path, command, None, PYTHONPATH=f"{tmp_path / 'stock'}:{ROOT}")
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+    assert "training images" in done.stdout
+    assert (tmp_path / "claim" / "data" / "train.parquet").is_file()

@@ -1,0 +1,293 @@
+"""Gates fail closed: whatever is not plainly good promotes nothing."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from runner.check.validate import load
+from runner.plan import Gate
+from runner.problem import Stop
+from runner.recipe.overrides import from_options
+from runner.runs import evaluate, gates, pipeline
+from runner.runs.gates import Subject, judge, passed
+from runner.runs.run_folder import RunFolder
+from runner.runs.stage_folder import StageFolder
+from runner.scenarios.shared import gates as written
+from tests.conftest import ROOT
+from tests.stages import finish, plan_in
+
+SEVEN_B = ROOT / "recipes" / "seven-b.yaml"
+HERE = Subject(run="r1", stage="sft", inputs="i1", weights="w1", settings="s1")
+BELOW_15 = Gate("perplexity", "<", 15.0)
+
+
+def record(**metrics) -> dict:
+    return {"run": "r1", "stage": "sft", "inputs": "i1", "weights": "w1", "settings": "s1", "metrics": metrics}
+
+
+def test_a_metric_that_holds_promotes():
+    verdicts = judge([BELOW_15], record(perplexity=14.9), HERE)
+    assert passed(verdicts)
+    assert gates.table(verdicts) == [
+        "metric      wanted  got   verdict",
+        "perplexity  < 15    14.9  holds",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("gate", "value", "holds"),
+    [
+        (Gate("x", "<", 1.0), 1.0, False),
+        (Gate("x", "<", 1.0), 0.999, True),
+        (Gate("x", "<=", 1.0), 1.0, True),
+        (Gate("x", "<=", 1.0), 1.001, False),
+        (Gate("x", ">", 1.0), 1.0, False),
+        (Gate("x", ">", 1.0), 1.001, True),
+        (Gate("x", ">=", 1.0), 1.0, True),
+        (Gate("x", ">=", 1.0), 0.999, False),
+        (Gate("x", ">=", 1.0), 1, True),
+    ],
+)
+def test_each_comparison_means_what_it_says(gate, value, holds):
+    assert passed(judge([gate], record(x=value), HERE)) is holds
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, math.nan, math.inf, -math.inf, "3", "", True, False, [3], {"value": 3}, 10**400],
+    ids=lambda value: str(value)[:12],
+)
+def test_what_is_no_finite_number_never_promotes(value):
+    for comparison in ("<", "<=", ">", ">="):
+        for threshold in (-1e9, 0.0, 1e9):
+            verdicts = judge([Gate("perplexity", comparison, threshold)], record(perplexity=value), HERE)
+            assert not passed(verdicts), (comparison, threshold)
+
+
+def test_a_missing_metric_never_promotes():
+    verdicts = judge([BELOW_15], record(validation_loss=1.0), HERE)
+    assert not passed(verdicts)
+    assert "MISSED: it was not measured" in gates.table(verdicts)[1]
+
+
+def test_one_missed_gate_keeps_all_closed():
+    assert not passed(judge([BELOW_15, Gate("missing", ">", 0.0)], record(perplexity=1.0), HERE))
+
+
+def test_no_gate_at_all_never_promotes():
+    verdicts = judge([], record(perplexity=1.0), HERE)
+    assert verdicts and not passed(verdicts)
+    assert not passed([])
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [None, "perplexity: 1", 3, [], {}, {"metrics": None}, {"metrics": [1]}, {"metrics": {"perplexity": 1.0}}],
+    ids=str,
+)
+def test_a_record_that_cannot_be_read_never_promotes(broken):
+    assert not passed(judge([BELOW_15], broken, HERE))
+
+
+@pytest.mark.parametrize("part", ["run", "stage", "inputs", "weights", "settings"])
+def test_a_stale_record_never_promotes(part):
+    for other in ("another", None, ""):
+        verdicts = judge([BELOW_15], record(perplexity=1.0) | {part: other}, HERE)
+        assert not passed(verdicts)
+    without = record(perplexity=1.0)
+    del without[part]
+    assert not passed(judge([BELOW_15], without, HERE))
+
+
+def test_a_stage_without_a_result_never_promotes():
+    assert not passed(judge([BELOW_15], record(perplexity=1.0), None))
+
+
+def test_a_subject_without_weights_never_matches_a_record_without_weights():
+    empty = Subject(run="r1", stage="sft", inputs="i1", weights="", settings="s1")
+    assert not passed(judge([BELOW_15], record(perplexity=1.0) | {"weights": ""}, empty))
+
+
+@pytest.mark.parametrize("threshold", [math.nan, math.inf, -math.inf])
+def test_a_threshold_that_is_no_number_never_promotes(threshold):
+    for comparison in ("<", "<=", ">", ">="):
+        assert not passed(judge([Gate("perplexity", comparison, threshold)], record(perplexity=1.0), HERE))
+
+
+def test_a_gate_reads_as_it_is_written():
+    assert written.parse("perplexity < 15") == BELOW_15
+    assert written.parse("loss_rise.3 <= -2e-2") == Gate("loss_rise.3", "<=", -0.02)
+    assert str(written.parse("lm_eval.hellaswag.acc_norm >= 0.35")) == "lm_eval.hellaswag.acc_norm >= 0.35"
+
+
+def problems(*options: str) -> list:
+    with pytest.raises(Stop) as stop:
+        load(SEVEN_B, from_options(options))
+    return stop.value.problems
+
+
+def gate_line(old: str, new: str, tmp_path) -> str:
+    text = SEVEN_B.read_text("utf-8")
+    assert text.count(old) >= 1
+    file = tmp_path / "recipe.yaml"
+    file.write_text(text.replace(old, new, 1), encoding="utf-8")
+    (tmp_path / "data").symlink_to(ROOT / "recipes" / "data")
+    with pytest.raises(Stop) as stop:
+        load(file)
+    (problem,) = stop.value.problems
+    assert problem.source.strip().startswith(f"- {new}")
+    return f"{problem.message} {problem.hint}"
+
+
+def test_check_finds_a_metric_that_the_stage_cannot_produce_at_its_line(tmp_path, golden_message):
+    said = gate_line("preference_accuracy >= 0.6", "perplexity < 15", tmp_path)
+    assert "`dpo` cannot produce" in said and "preference_accuracy" in said
+    golden_message(said)
+
+
+def test_check_says_which_metric_was_meant(tmp_path):
+    said = gate_line("preference_accuracy >= 0.6", "preference_acuracy >= 0.6", tmp_path)
+    assert "Did you mean `preference_accuracy`?" in said
+
+
+def test_check_knows_that_a_task_must_be_listed(golden_message):
+    (problem,) = problems(
+        "evaluation.tasks=[arc_easy]", "sft.gates=[perplexity < 15]", "dpo.gates=[preference_accuracy >= 0.6]"
+    )
+    assert "`lm_eval.hellaswag.acc_norm`" in problem.message
+    golden_message(problem)
+
+
+def test_check_knows_that_the_first_gate_has_nothing_to_compare_with(golden_message):
+    (problem,) = problems("pretrain.gates=[regression.text_loss <= 0.05]")
+    assert "`regression.text_loss`" in problem.message
+    golden_message(problem)
+
+
+def test_check_knows_that_losses_on_other_rows_cannot_be_compared():
+    (problem,) = problems("sft.gates=[regression.validation_loss <= 0.05]")
+    assert "`sft` cannot produce" in problem.message
+
+
+@pytest.mark.parametrize("stage", ["pretrain", "sft", "dpo"])
+def test_gates_are_obligatory_after_pretraining_sft_and_dpo(stage):
+    assert any(f"`{stage}` lacks `gates`" in problem.message for problem in problems(f"{stage}.gates="))
+    assert any("`gates` is empty" in problem.message for problem in problems(f"{stage}.gates=[]"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "perplexity",
+        "perplexity <",
+        "perplexity < fifteen",
+        "perplexity<15",
+        "perplexity == 15",
+        "< 15",
+        "x < 5%",
+        "x < nan",
+    ],
+)
+def test_a_gate_that_cannot_be_read_is_an_error(text):
+    assert problems(f"sft.gates={json.dumps([text])}")
+
+
+def test_a_threshold_beyond_all_bounds_is_an_error():
+    (problem,) = problems('sft.gates=["perplexity < 1e999"]')
+    assert "beyond all bounds" in problem.message
+
+
+@pytest.mark.parametrize("window", ["loss_rise.1", "loss_rise.0", "loss_rise.x", "loss_rise."])
+def test_a_rise_needs_at_least_two_evaluations(window):
+    assert problems(f'sft.gates=["{window} <= 0"]')
+
+
+def measured(**metrics):
+    """What an evaluation has found, with lm-eval's scores of two tasks."""
+    found = evaluate.Measures()
+    found.metrics |= evaluate.scores(
+        {
+            "results": {
+                "wikitext": {"alias": "wikitext", "word_perplexity,none": 12.0, "word_perplexity_stderr,none": 0.1},
+                "gsm8k": {"exact_match,strict-match": 0.1, "exact_match,flexible-extract": 0.4, "odd,none": 1.0},
+            },
+            "higher_is_better": {"wikitext": {"word_perplexity": False}, "gsm8k": {"exact_match": True}},
+        },
+        found,
+    )
+    return found
+
+
+def test_a_score_counted_in_several_ways_must_name_one():
+    found = measured()
+    assert "lm_eval.gsm8k.exact_match" not in found.metrics, "the lenient way would stand for the strict one"
+    assert "`exact_match,strict-match`" in found.missing["lm_eval.gsm8k.exact_match"]
+    assert found.metrics["lm_eval.gsm8k.exact_match,strict-match"] == 0.1
+    assert found.metrics["lm_eval.wikitext.word_perplexity"] == 12.0
+
+
+def test_a_regression_knows_whether_more_is_better():
+    def worse(name, before):
+        return evaluate.regression({"before": {name: before}}, measured(), name)
+
+    assert worse("lm_eval.wikitext.word_perplexity", 10.0) == pytest.approx(0.2)
+    assert worse("lm_eval.gsm8k.exact_match,strict-match", 0.2) == pytest.approx(0.5)
+    with pytest.raises(evaluate.Cannot, match="does not say whether more"):
+        worse("lm_eval.gsm8k.odd", 2.0)
+
+
+def test_a_gate_and_a_promotion_are_about_the_weights_that_lie_there(tmp_path):
+    RunFolder(tmp_path).mark("running")
+    plan = plan_in(tmp_path, "seven-b")
+    finish(plan)
+    folder = StageFolder(plan, plan.stage("sft"))
+    about = gates.subject(folder)
+    metrics = {"perplexity": 20.0, "generated_tokens": 16, "regression.lm_eval.hellaswag.acc_norm": 0.0}
+    (folder.path / "evaluation.json").write_text(json.dumps(vars(about) | {"metrics": metrics}))
+    promotion = gates.promote(folder, "Ada Lovelace", "the demo is tomorrow")
+    assert gates.promotion(folder, look=True) == promotion
+    for missed in (None, [], "x", [1], [{}]):
+        (folder.path / "promotion.json").write_text(json.dumps(promotion | {"missed": missed}))
+        assert gates.promotion(folder) is None, "without the failing numbers it is no promotion"
+    (folder.path / "promotion.json").write_text(json.dumps(promotion))
+    (folder.model / "model.safetensors").write_text("something else")
+    assert gates.promotion(folder, look=True) is None
+    assert {verdict.why for verdict in gates.verdicts(folder, look=True)} == {"measured on another checkpoint"}
+    with pytest.raises(Stop, match="no finished result"):
+        gates.promote(folder, "Ada Lovelace", "the demo is tomorrow")
+    for broken in ("[]", '"x"', '{"outputs": [1], "inputs": 3, "status": "finished"}', "[" * 100_000):
+        (folder.path / "stage.json").write_text(broken)
+        assert gates.subject(folder) is None and pipeline.decision_on(folder).action != "keep"
+
+
+def test_how_a_stage_is_measured_decides_whether_a_record_still_holds(tmp_path):
+    """Where the files of a measurement lie changes nothing; what is asked for does."""
+    RunFolder(tmp_path).mark("running")
+    finish(plan_in(tmp_path, "seven-b"))
+
+    def settings(*options: str, **place) -> str:
+        plan = plan_in(tmp_path, "seven-b", *options, **place)
+        return gates.subject(StageFolder(plan, plan.stage("sft"))).settings
+
+    first = settings()
+    assert settings("sft.gates.0=perplexity < 14") == first, "a threshold is judged, and not measured"
+    assert settings(data_dir=f"{tmp_path}/data/../data") == first
+    assert settings("evaluation.prompt=The recipe") != first
+    assert settings("evaluation.limit=7") != first
+    assert settings("sft.gates.0=text_loss < 14") != first
+
+
+def test_a_stage_without_weights_or_without_a_run_has_nothing_to_measure(tmp_path):
+    plan = plan_in(tmp_path, "seven-b")
+    finish(plan)
+    sft, data = (StageFolder(plan, plan.stage(name)) for name in ("sft", "data"))
+    assert gates.subject(sft) is None, "the folder is no run yet"
+    RunFolder(tmp_path).mark("running")
+    assert gates.subject(sft) is not None and gates.subject(data) is None
+    with pytest.raises(Stop, match="no finished result"):
+        gates.measure(data)
+    with pytest.raises(Stop, match="has no gates"):
+        gates.measure(StageFolder(plan, plan.stage("pretrain-512")))

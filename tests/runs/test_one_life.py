@@ -1,0 +1,160 @@
+"""The life of a stage in a run folder: begun, gone on with, kept, run again, or refused where training would be lost."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+from runner.check.validate import load
+from runner.plan import Plan
+from runner.problem import Stop
+from runner.recipe.overrides import from_options
+from runner.runs import ask, pipeline
+from runner.runs.pipeline import Selection, carry_out
+from runner.runs.run_folder import RunFolder, find, folder, session
+from runner.runs.stage_folder import StageFolder
+from tests.conftest import ROOT
+from tests.stages import leave
+
+ROWS = ROOT / "recipes" / "data" / "survival-sample.jsonl"
+LOCAL = ("data.hub=", "data.revision=")
+
+
+class Life:
+    """A recipe in its run folder, whose engines only leave what engines leave."""
+
+    def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch, kind: str = "run") -> None:
+        self.rows, self.run, self.told, self.fails = path / "rows.jsonl", RunFolder(path / "run", kind), [], set()
+        self.rows.write_bytes(ROWS.read_bytes())
+        monkeypatch.setattr(pipeline, "launch", self.launch)
+
+    def plan(self, *sets: str) -> Plan:
+        changes = from_options([*LOCAL, f"data.path={self.rows}", *sets])
+        return ask.plan_of(load(ROOT / "recipes" / "survival.yaml", changes)[0], self.run)
+
+    def launch(self, stage, place, progress) -> None:
+        self.told.append(f"launched {stage.name}")
+        if stage.name in self.fails:
+            checkpoint = Path(place.checkpoints_dir) / "checkpoint-1"
+            if stage.trains:
+                checkpoint.mkdir(parents=True, exist_ok=True)
+            raise Stop("out of luck")
+        leave(self.planned, stage)
+
+    def go(self, *sets: str, stage: str | None = None) -> list[str]:
+        self.told = []
+        plan = self.planned = self.plan(*sets)
+        with session(self.run, plan.name, [], fresh=False):
+            carry_out(plan, Selection(stage).of(plan), self.told.append, lambda: nullcontext(lambda event: None))
+        return [line.removeprefix("launched ") for line in self.told if line.startswith("launched ")]
+
+
+@pytest.fixture
+def life(tmp_path, monkeypatch) -> Life:
+    return Life(tmp_path, monkeypatch)
+
+
+def test_a_finished_run_is_not_repeated_and_its_stages_are_on_record(life):
+    assert life.go() == ["data", "train"]
+    assert life.go() == []
+    assert any("done already" in line for line in life.told)
+    records = {name: StageFolder(life.plan(), life.plan().stage(name)) for name in ("data", "train")}
+    assert all(record.finished for record in records.values())
+    assert records["train"].recorded("inputs")["results of data"]
+    assert list(records["data"].recorded("outputs")) == ["train.parquet"]
+    assert life.run.state["status"] == "finished" and life.run.id
+
+
+@pytest.mark.parametrize("kind", ["run", "rehearsal"])
+@pytest.mark.parametrize("how", ["the data", "a setting"])
+def test_what_took_training_is_left_alone_when_the_recipe_changes(tmp_path, monkeypatch, how, kind):
+    life = Life(tmp_path, monkeypatch, kind)
+    life.go()
+    before = {
+        file: file.read_bytes() for file in life.run.path.rglob("*") if file.is_file() and file.name != "run.json"
+    }
+    changed = ()
+    if how == "the data":
+        life.rows.write_text(life.rows.read_text() + life.rows.read_text().splitlines()[0] + "\n")
+        why = "data.path: the file's content has changed"
+    else:
+        changed, why = ("train.seed=7",), "seed: 42 → 7"
+    if how == "the data":
+        with pytest.raises(Stop, match="as it was before it changed"):
+            life.go(stage="data")
+    with pytest.raises(Stop) as stop:
+        life.go(*changed)
+    assert "as it was before it changed" in stop.value.text and why in stop.value.text
+    assert "`--fresh` deletes that run" in stop.value.text
+    assert {file: file.read_bytes() for file in before} == before, "nothing was touched, the prepared data neither"
+
+
+def test_an_interrupted_run_goes_on_and_only_with_the_data_that_it_began_with(life):
+    life.fails.add("train")
+    with pytest.raises(Stop, match=r"The stage `train` has failed\. out of luck"):
+        life.go()
+    assert life.run.state["status"] == "stopped"
+    rows = life.rows.read_bytes()
+    life.rows.write_bytes(rows + b"{}\n")
+    life.fails.clear()
+    with pytest.raises(Stop, match="as it was before it changed"):
+        life.go()
+    life.rows.write_bytes(rows)
+    assert life.go() == ["train"]
+    assert "train: going on; log in" in "\n".join(life.told)
+
+
+def test_a_mistake_before_anything_was_trained_keeps_no_later_run_out(life):
+    life.fails.add("data")
+    with pytest.raises(Stop, match=r"^out of luck$"):
+        life.go()
+    life.fails.clear()
+    assert life.go("train.seed=7") == ["data", "train"]
+
+
+def test_a_model_of_which_nothing_is_on_record_is_not_trained_over(life):
+    life.go()
+    (life.run.path / "stage.json").unlink()
+    with pytest.raises(Stop, match="what it was made from is not on record"):
+        life.go()
+
+
+def test_a_stage_by_its_name(life):
+    assert life.go(stage="data") == ["data"]
+    assert life.go(stage="train") == ["train"]
+    with pytest.raises(Stop, match="has no stage `trian`"):
+        life.go(stage="trian")
+
+
+def test_a_folder_of_another_recipe_or_of_other_things_is_refused(life, tmp_path):
+    life.go()
+    with pytest.raises(Stop, match="holds a run of the recipe `survival`"), session(life.run, "other", [], False):
+        raise AssertionError("not reached")
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "to-mum.txt").write_text("Dear")
+    letters = RunFolder(tmp_path / "letters")
+    with pytest.raises(Stop, match="holds files that are no run"), session(letters, "x", [], True):
+        raise AssertionError("not reached")
+    assert (tmp_path / "letters" / "to-mum.txt").is_file()
+
+
+def test_a_refused_command_leaves_no_folder(tmp_path):
+    run = RunFolder(tmp_path / "new")
+    with pytest.raises(Stop, match="no GPU"), session(run, "x", [], False):
+        raise Stop("no GPU")
+    assert not run.path.exists()
+
+
+def test_the_run_that_has_trained_something_is_meant_before_one_that_has_not(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rehearsal, run = folder("x", "rehearsal"), folder("x", "run")
+    for one in (rehearsal, run):
+        one.mark("running")
+    assert find("x", None) == run, "the one that was worked on last"
+    (rehearsal.path / "training_summary.json").write_text("{}")
+    assert find("x", None) == rehearsal
+    assert find("x", str(run.path)) == run
+    with pytest.raises(Stop, match="is not a run folder"):
+        find("x", str(tmp_path))

@@ -1,0 +1,296 @@
+"""The whole way on real parts: `recipe rehearse` through Axolotl on this machine, and everything it leaves behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runner.training import progress_lines
+from tests.conftest import ROOT
+
+SURVIVAL = ROOT / "recipes" / "survival.yaml"
+
+
+@pytest.fixture(scope="module")
+def rehearsed(tmp_path_factory):
+    """One rehearsal that all tests here look at: its folder and what it printed."""
+    folder = tmp_path_factory.mktemp("rehearsal")
+    done = subprocess.run(
+        [sys.executable, "-m", "runner", "rehearse", str(SURVIVAL)],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "NCCL_DEBUG": "WARN"},
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder / "runs" / "survival-rehearsal", done.stdout, done.stderr
+
+
+def load(run: Path, name: str):
+    return json.loads((run / name).read_text("utf-8"))
+
+
+def test_a_rehearsal_learns_in_at_least_30_steps(rehearsed):
+    run, printed, _ = rehearsed
+    summary = load(run, "training_summary.json")
+    assert summary["steps"] >= 30
+    assert summary["best_validation_loss"] < 0.9 * summary["first_validation_loss"]
+    assert f"validation loss {summary['first_validation_loss']:.3f} → {summary['best_validation_loss']:.3f}" in printed
+
+
+def test_nothing_but_the_runner_writes_to_the_terminal(rehearsed):
+    _, printed, errors = rehearsed
+    assert errors == ""
+    assert "\r" not in printed and "\x1b" not in printed
+
+
+def test_every_substitution_is_printed_and_written_down(rehearsed):
+    run, printed, _ = rehearsed
+    written = load(run, "training_summary.json")["substitutions"]
+    assert {change["setting"] for change in written} >= {
+        "data.hub", "data.path", "model.precision", "model.attention", "machines.nodes", "train.micro_batch_size",
+        "train.learning_rate",
+    }  # fmt: skip
+    for change in written:
+        assert f"  {change['setting']}: " in printed, f"{change['setting']} was substituted in silence"
+    assert "model.base: HuggingFaceTB/SmolLM3-3B → a tiny twin" in printed
+    assert load(run, "training_summary.json")["changes"] == [
+        {"setting": "communication.nccl_debug", "before": "INFO", "after": "WARN", "by": "NCCL_DEBUG=WARN", "why": ""}
+    ]
+
+
+def test_two_processes_shared_the_work(rehearsed):
+    run, _, _ = rehearsed
+    summary = load(run, "training_summary.json")
+    assert (summary["world_size"], summary["backend"]) == (2, "gloo")
+    rows = load(run, "data/report.json")["train_rows"]
+    assert summary["steps"] == pytest.approx(rows * 4 / summary["effective_batch_size"], abs=4)
+
+
+def test_the_twin_is_the_original_made_small(rehearsed):
+    run, _, _ = rehearsed
+    config = load(run, "base_model/config.json")
+    assert config["architectures"] == ["SmolLM3ForCausalLM"]
+    assert config["tie_word_embeddings"] is True
+    assert config["num_hidden_layers"] == 4
+    trained = load(run, "training_summary.json")
+    assert 0 < trained["trainable_parameters"] < trained["total_parameters"]
+
+
+def test_only_the_last_layers_and_the_head_have_moved(rehearsed):
+    import torch
+    from safetensors.torch import load_file
+
+    run, _, _ = rehearsed
+    before, after = (load_file(run / name / "model.safetensors") for name in ("base_model", "best_model"))
+    moved = {name for name in after if not torch.equal(before[name].float(), after[name].float())}
+    assert moved
+    assert all(name.startswith(("model.layers.2.", "model.layers.3.", "model.embed_tokens.")) for name in moved)
+    assert "model.embed_tokens.weight" in moved
+
+
+def test_the_results_are_all_there(rehearsed):
+    run, _, _ = rehearsed
+    for name in (
+        "best_model/config.json", "best_model/tokenizer.json", "training_history.json", "training_summary.json",
+        "demo_outputs/answers.json", "demo_outputs/answers.md", "train.log", "config/axolotl.yaml", "config/recipe.json",
+    ):  # fmt: skip
+        assert (run / name).is_file(), name
+    assert list((run / "tensorboard").rglob("events.out.tfevents.*"))
+    assert [entry.name for entry in (run / "checkpoints").iterdir() if entry.name.startswith("checkpoint-")]
+    assert not list((run / "checkpoints").glob("*.safetensors"))
+
+
+def test_the_best_model_loads_with_plain_transformers_and_is_the_best_one(rehearsed):
+    import torch
+    from datasets import Dataset
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    run, _, _ = rehearsed
+    model = AutoModelForCausalLM.from_pretrained(run / "best_model")
+    words = AutoTokenizer.from_pretrained(run / "best_model")
+    losses, tokens = 0.0, 0
+    for row in Dataset.from_parquet(str(run / "data" / "validation.parquet"), cache_dir=str(run / "cache")):
+        text = words.apply_chat_template(row["messages"], tokenize=False)
+        prompt = words.apply_chat_template(row["messages"][:-1], tokenize=False, add_generation_prompt=True)
+        ids = words(text, add_special_tokens=False, return_tensors="pt")["input_ids"]
+        start = len(words(prompt, add_special_tokens=False)["input_ids"])
+        with torch.no_grad():
+            logits = model(ids).logits[0, start - 1 : -1]
+        # The answer and its end-of-turn mark, without the line break behind it.
+        losses += torch.nn.functional.cross_entropy(logits[:-1], ids[0, start:-1], reduction="sum").item()
+        tokens += ids.shape[1] - start - 1
+    best = load(run, "training_summary.json")["best_validation_loss"]
+    assert losses / tokens == pytest.approx(best, rel=0.02)
+
+
+def test_the_history_holds_every_step_and_every_epoch(rehearsed):
+    run, _, _ = rehearsed
+    history = load(run, "training_history.json")
+    steps = load(run, "training_summary.json")["steps"]
+    assert [entry["step"] for entry in history["steps"]] == list(range(1, steps + 1))
+    assert set(history["steps"][0]) == {
+        "step", "epoch", "loss", "learning_rate", "grad_norm", "samples_per_second", "tokens_per_second", "gpu_memory_gib",
+    }  # fmt: skip
+    assert all(entry["tokens_per_second"] > 0 for entry in history["steps"])
+    assert history["epochs"][0]["epoch"] == 0 and history["epochs"][0]["train_loss"] is None
+    assert len(history["epochs"]) == 5
+    losses = [entry["validation_loss"] for entry in history["epochs"]]
+    assert min(losses) == load(run, "training_summary.json")["best_validation_loss"]
+
+
+def test_the_summary_says_what_ran(rehearsed):
+    run, _, _ = rehearsed
+    summary = load(run, "training_summary.json")
+    assert summary["recipe"]["name"] == "survival"
+    assert summary["learning_rate"] == pytest.approx(summary["base_learning_rate"] * 2)
+    assert set(summary["versions"]) >= {"recipe-runner", "python", "axolotl", "torch", "transformers"}
+    assert summary["training_seconds"] > 0
+
+
+def test_demo_questions_are_answered_before_and_after(rehearsed):
+    run, _, _ = rehearsed
+    answers = load(run, "demo_outputs/answers.json")
+    from runner.recipe.reading import read
+
+    assert [row["question"] for row in answers] == read(SURVIVAL).data["demo"]["questions"]
+    assert any(row["before"] != row["after"] for row in answers)
+
+
+def test_a_finished_rehearsal_is_not_repeated(rehearsed, recipe_command):
+    run, _, _ = rehearsed
+    before = (run / "train.log").stat().st_mtime_ns
+    done = recipe_command("rehearse", SURVIVAL, cwd=run.parent.parent, env={"NCCL_DEBUG": "WARN"})
+    assert done.returncode == 0
+    assert "This rehearsal is done already; `--fresh` repeats it." in done.stdout
+    assert (run / "train.log").stat().st_mtime_ns == before
+
+
+def test_a_changed_recipe_does_not_touch_an_older_run(rehearsed, recipe_command):
+    run, _, _ = rehearsed
+    done = recipe_command("rehearse", SURVIVAL, "--set", "train.epochs=5", cwd=run.parent.parent)
+    assert done.returncode == 1
+    assert "of this recipe as it was before it changed" in done.stderr
+    assert "`--fresh` deletes that run and begins anew" in done.stderr
+    assert (run / "best_model").is_dir()
+
+
+def test_ask_and_compare_say_which_model_answers(rehearsed, recipe_command):
+    run, _, _ = rehearsed
+    answers = load(run, "demo_outputs/answers.json")
+    question = answers[0]["question"]
+    done = recipe_command("ask", SURVIVAL, question, cwd=run.parent.parent)
+    assert done.returncode == 0, done.stderr
+    assert (
+        done.stdout
+        == f"the model that `train` left, {run}/best_model, of the rehearsal in {run}\n\n{answers[0]['after']}\n"
+    )
+    done = recipe_command("ask", SURVIVAL, question, "--base", "--run", run, cwd="/")
+    assert (
+        done.stdout
+        == f"the model that `train` began with, {run}/base_model, of the rehearsal in {run}\n\n{answers[0]['before']}\n"
+    )
+    done = recipe_command("compare", SURVIVAL, "--run", run)
+    assert done.returncode == 0
+    assert f"before: {run}/base_model\nafter:  {run}/best_model\n" in done.stdout
+    assert done.stdout.count("│") > 10 and "bowline" in done.stdout
+
+
+def test_a_killed_rehearsal_goes_on_from_its_last_checkpoint(rehearsed, tmp_path, recipe_command):
+    source, _, _ = rehearsed
+    command = [sys.executable, "-u", "-m", "runner", "rehearse", str(SURVIVAL), "--out", str(tmp_path / "run")]
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        said = []
+        for line in process.stdout:
+            said.append(line)
+            if line.startswith("  epoch 2:"):
+                break
+        assert said[-1].startswith("  epoch 2:"), "".join(said)
+        for child in _children(process.pid):
+            os.kill(child, signal.SIGKILL)
+        os.kill(process.pid, signal.SIGKILL)
+    reached = max(entry["step"] for entry in load(tmp_path / "run", "training_history.json")["steps"])
+    done = recipe_command("rehearse", SURVIVAL, "--out", tmp_path / "run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "train: going on; log in" in done.stdout
+    log = (tmp_path / "run" / "train.log").read_text("utf-8")
+    begins = [event for event in progress_lines.read(log) if event["event"] == "begin"]
+    assert begins[0]["step"] == 0 and 0 < begins[1]["step"] <= reached
+    undisturbed, resumed = (load(run, "training_history.json") for run in (source, tmp_path / "run"))
+    assert [entry["step"] for entry in resumed["steps"]] == [entry["step"] for entry in undisturbed["steps"]]
+    assert resumed["epochs"][-1]["validation_loss"] == pytest.approx(
+        undisturbed["epochs"][-1]["validation_loss"], abs=1e-3
+    )
+
+
+def _children(pid: int) -> list[int]:
+    """All processes below `pid`, deepest first."""
+    listed = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True).stdout.split("\n")
+    parents = [tuple(map(int, line.split())) for line in listed if line.strip()]
+    direct = [child for child, parent in parents if parent == pid]
+    return [below for child in direct for below in _children(child)] + direct
+
+
+def engine(run: Path, config: Path, *launcher: str, env: dict[str, str]) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "axolotl.cli.main", "train", str(config), *launcher]
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    whole = (
+        os.environ
+        | {
+            "PYTHONPATH": str(ROOT),
+            "PATH": path,
+            "CUDA_VISIBLE_DEVICES": "",
+            "OMP_NUM_THREADS": "1",
+            "AXOLOTL_DO_NOT_TRACK": "1",
+        }
+        | env
+    )
+    return subprocess.run(command, cwd=run, env=whole, capture_output=True, text=True, timeout=300)
+
+
+def copy_of(rehearsed, tmp_path) -> tuple[Path, Path]:
+    """The rehearsal's config in another folder, nothing trained yet."""
+    run, _, _ = rehearsed
+    other = tmp_path / "run"
+    other.mkdir()
+    for name in ("data", "config", "base_model"):
+        shutil.copytree(run / name, other / name)
+    config = other / "config" / "axolotl.yaml"
+    config.write_text(config.read_text("utf-8").replace(str(run), str(other)), "utf-8")
+    return other, config
+
+
+def test_processes_that_each_train_everything_alone_are_stopped(rehearsed, tmp_path):
+    """Without ACCELERATE_USE_CPU both processes would train all the rows, and exit 0."""
+    run, config = copy_of(rehearsed, tmp_path)
+    done = engine(run, config, "--launcher", "torchrun", "--", "--standalone", "--nproc_per_node=2", env={})
+    assert done.returncode != 0
+    assert "2 processes" in load(run, "stopped.json")["message"]
+    assert not (run / "best_model").exists()
+
+
+def test_broken_weights_never_look_like_success(rehearsed, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    run, config = copy_of(rehearsed, tmp_path)
+    weights = run / "base_model" / "model.safetensors"
+    tensors = load_file(weights)
+    tensors["model.norm.weight"] *= 100
+    save_file(tensors, weights, metadata={"format": "pt"})
+    text = config.read_text("utf-8").replace("world_size: 2", "world_size: 1").replace("ddp: true\n", "")
+    config.write_text(text, "utf-8")
+    done = engine(run, config, "--launcher", "python", env={"ACCELERATE_USE_CPU": "true"})
+    assert done.returncode != 0
+    message = load(run, "stopped.json")["message"]
+    assert message.startswith("The first validation loss is ") and "weights" in message

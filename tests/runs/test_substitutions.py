@@ -1,0 +1,69 @@
+"""What a rehearsal puts in place of the real thing, before anything is trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from runner.check.validate import changed, load
+from runner.data.report import Rows
+from runner.problem import Stop
+from runner.recipe.overrides import Override
+from runner.recipe.recipe import Recipe
+from runner.scenarios import rehearsal
+from runner.scenarios.shared.rehearsal import MIN_STEPS
+from tests.conftest import ROOT
+
+LANGUAGE = ("survival", "lyrics", "gemma")
+
+
+def recipe_of(name: str, *changes: Override) -> Recipe:
+    return load(ROOT / "recipes" / f"{name}.yaml", changes)[0]
+
+
+def rehearsed(recipe: Recipe, rows: int = 200) -> tuple[Recipe, list[Override]]:
+    own = rehearsal(recipe.scenario)
+    recipe, made = changed(recipe, own.before_data(recipe, None))
+    # All but the twin itself, which is no folder here.
+    then = own.after_data(recipe, Rows(rows), Path("nowhere"))
+    recipe, more = changed(recipe, [override for override in then if override.setting != "model.base"])
+    return recipe, made + more
+
+
+@pytest.mark.parametrize("name", LANGUAGE)
+def test_a_setting_left_to_its_default_is_replaced_like_one_that_is_written(name):
+    replaced = {change.setting for change in rehearsed(recipe_of(name))[1]}
+    looked_at = []
+    for setting in sorted(replaced | {"model.precision", "model.attention", "distribution", "demo.max_new_tokens"}):
+        try:
+            left_out = recipe_of(name, Override(setting, None, None, "a test"))
+        except Stop:
+            continue  # it may not be left out
+        default = left_out.settings
+        for part in setting.split("."):
+            default = default and default.get(part)
+        written = recipe_of(name, Override(setting, None, default, "a test"))
+        assert rehearsed(left_out)[0].settings.plain() == rehearsed(written)[0].settings.plain(), setting
+        looked_at.append(setting)
+    assert {"model.precision", "model.attention", "demo.max_new_tokens"} <= set(looked_at)
+
+
+@pytest.mark.parametrize("name", LANGUAGE)
+def test_nothing_that_needs_a_gpu_is_left_where_the_recipe_does_not_say(name):
+    unsaid = [Override(f"model.{setting}", None, None, "a test") for setting in ("precision", "attention")]
+    recipe, made = rehearsed(recipe_of(name, *unsaid))
+    assert (recipe.model.precision, recipe.model.attention) == ("fp32", "sdpa")
+    assert "model.precision: nothing → fp32  (runs on any processor)" in map(str, made)
+
+
+@pytest.mark.parametrize(("rows", "processes"), [(1, 1), (2, 2), (3, 2)])
+def test_few_rows_make_30_steps_too(rows, processes):
+    recipe, _ = rehearsed(recipe_of("survival"), rows)
+    train = recipe.train
+    assert (recipe.machines.gpus_per_node, train.micro_batch_size, train.gradient_accumulation_steps) == (
+        processes,
+        1,
+        1,
+    )
+    assert rows // processes * train.epochs >= MIN_STEPS

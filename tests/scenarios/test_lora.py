@@ -1,0 +1,335 @@
+"""Scenario lora: what reaches Axolotl, what a rehearsal leaves behind, and merging, on real parts."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runner import catalog
+from runner.check.validate import load
+from runner.plan import Place
+from runner.problem import Stop
+from runner.recipe.overrides import from_options
+from runner.runs import merge
+from runner.scenarios import translate
+from runner.targets import kubernetes, render
+from tests.catalog.test_axolotl_settings import axolotl, emitted, stages, unknown_keys
+from tests.conftest import ROOT
+
+LYRICS = ROOT / "recipes" / "lyrics.yaml"
+MODELS = catalog.model_ids()
+OTHER = "meta-llama/Llama-3.2-3B-Instruct"
+
+assert axolotl  # the fixture that validates as Axolotl's own command does
+
+
+def config_of(*options: str) -> dict:
+    ((_, stage),) = stages(LYRICS, *options)
+    return emitted(stage)
+
+
+def test_the_facts_of_the_lyrics_recipe_reach_axolotl():
+    ((_, stage),) = stages(LYRICS)
+    config = emitted(stage)
+    facts = {
+        "fp16": True,
+        "bf16": False,
+        "adapter": "lora",
+        "lora_r": 128,
+        "lora_alpha": 256,
+        "lora_dropout": 0.05,
+        "lora_target_modules": ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"],
+        "num_epochs": 2,
+        "micro_batch_size": 24,
+        "gradient_accumulation_steps": 1,
+        "learning_rate": 2e-4,
+        "lr_scheduler": "cosine",
+        "load_best_model_at_end": True,
+        "metric_for_best_model": "eval_loss",
+        "use_tensorboard": True,
+        "eot_tokens": ["<|end|>"],
+        "special_tokens": {"pad_token": "<|endoftext|>"},
+    }
+    assert {key: config[key] for key in facts} == facts
+    # The claim's own copy of the model, which the prepare Job fetches.
+    assert config["base_model"].startswith("/shared/data/base-models/microsoft-Phi-4-mini-instruct-")
+    assert not {"load_in_4bit", "load_in_8bit", "ddp"} & set(config)
+    assert config["recipe_runner"]["effective_batch_size"] == 24
+    machines = stage.machines
+    assert (machines.nodes, machines.gpus_per_node, machines.gpu) == (1, 1, "NVIDIA-L40S")
+    assert (machines.memory_gib, machines.cpus) == (32, 8)
+    data = stage.data
+    assert (data["kind"], data["hub"], data["stream"]) == ("lyrics", "rajtripathi/5M-Songs-Lyrics", True)
+    assert data["songs"]["count"] == 90_000
+    demo = config["recipe_runner"]["demo"]
+    assert list(dict.fromkeys(demo["categories"].values())) == ["artist style", "genre", "themes", "cultural context"]
+
+
+def test_the_facts_of_the_lyrics_recipe_reach_the_cluster():
+    import yaml
+
+    recipe, _, _ = load(LYRICS)
+    files = {file.path: file.text for file in render(translate(recipe, kubernetes.place(recipe)))}
+    job = yaml.safe_load(files["pytorchjob.yaml"])
+    assert job["metadata"]["name"] == "llm-music-finetuning"
+    assert job["metadata"]["namespace"] == "lyrical-professor"
+    assert list(job["spec"]["pytorchReplicaSpecs"]) == ["Master"]
+    spec = job["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]
+    mounts = {mount["name"]: mount["mountPath"] for mount in spec["containers"][0]["volumeMounts"]}
+    assert {name: path for name, path in mounts.items() if name.endswith("-pvc")} == {
+        "training-data-pvc": "/shared/data",
+        "trained-models-pvc": "/shared/models",
+        "workspace-pvc": "/shared/workspace",
+    }
+
+
+def test_three_machines_are_one_line():
+    assert config_of("machines.nodes=3")["recipe_runner"]["effective_batch_size"] == 72
+
+
+def test_four_bits_are_one_line(axolotl):
+    from axolotl.integrations.config import merge_input_args
+
+    config = config_of("train.adapter=qlora")
+    assert (config["adapter"], config["load_in_4bit"]) == ("qlora", True)
+    axolotl(config, catalog.gpu("NVIDIA-L40S"), 1)
+    assert unknown_keys(config, [merge_input_args()[1]]) == []
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_layers_marks_and_padding_follow_the_model(name, axolotl):
+    facts = catalog.model(name)
+    marks = catalog.chat_template(facts.chat_template)
+    config = config_of(f"model.base={name}")
+    assert config["liger_fused_linear_cross_entropy"] is True
+    assert config["lora_target_modules"] == list(facts.linear)
+    assert config["chat_template"] == marks.axolotl
+    assert config.get("eot_tokens", [facts.eos_token]) == [marks.end]
+    assert config["special_tokens"] == {"pad_token": facts.pad_token}
+    assert {config[f"lora_{part}_kernel"] for part in ("qkv", "o", "mlp", "embedding")} == {facts.fused_lora}
+    axolotl(config, catalog.gpu("NVIDIA-L40S"), 1)
+
+
+def test_without_a_gpu_no_fused_kernels_are_asked_for():
+    recipe, _, _ = load(LYRICS, from_options([f"model.base={OTHER}"]))
+    config = translate(recipe, Place("/c", "/d", "/r", "/s", accelerator=False)).stages[-1].config
+    assert {config[f"lora_{part}_kernel"] for part in ("qkv", "o", "mlp", "embedding")} == {False}
+
+
+def test_single_layers_can_be_chosen():
+    assert config_of("train.lora_layers=[qkv_proj]")["lora_target_modules"] == ["qkv_proj"]
+
+
+def test_the_environment_sets_the_rank_and_a_note_tells_what_that_does(golden_message):
+    recipe, made, notes = load(LYRICS, environment={"LORA_RANK": "16"})
+    assert recipe.train.lora_rank == 16
+    assert [str(change) for change in made] == ["train.lora_rank: 128 → 16  (LORA_RANK=16)"]
+    (note,) = [note for note in notes if "alpha / rank = 16" in note.message]
+    golden_message(note.message)
+
+
+def test_a_rank_in_the_environment_is_said_to_change_nothing_where_there_is_no_adapter(golden_message):
+    recipe, made, notes = load(LYRICS.with_name("survival.yaml"), environment={"LORA_RANK": "16", "EPOCHS": "2"})
+    assert (recipe.train.epochs, [change.setting for change in made]) == (2, ["train.epochs"])
+    (note,) = [note for note in notes if "LORA_RANK=16" in note.message]
+    golden_message(note.message)
+    assert load(LYRICS.with_name("seven-b.yaml"), environment={"LORA_RANK": "16"})[0].lora.rank == 16
+
+
+def test_questions_and_answers_are_data_too():
+    options = ["data.songs=", 'data.question="[instruction]"', 'data.answer="[lyrics]"']
+    recipe, _, _ = load(LYRICS, from_options(options))
+    data = translate(recipe, kubernetes.place(recipe)).stages[-1].data
+    assert (data["kind"], data["question"], data["answer"]) == ("chat", "[instruction]", "[lyrics]")
+
+
+def test_songs_and_questions_together_are_refused(golden_message):
+    with pytest.raises(Stop, match="not both") as both:
+        load(LYRICS, from_options(['data.question="[instruction]"', 'data.answer="[lyrics]"']))
+    with pytest.raises(Stop, match="`data`") as neither:
+        load(LYRICS, from_options(["data.songs="]))
+    golden_message(f"{both.value}\n\n{neither.value}")
+
+
+def test_weights_in_four_bits_count_for_what_they_stand_for():
+    import torch
+
+    from runner.training.history import count_parameters
+
+    class Params4bit(torch.nn.Parameter):
+        """As bitsandbytes has it: two numbers a byte."""
+
+    model = torch.nn.Module()
+    model.frozen = Params4bit(torch.zeros(50, dtype=torch.uint8), requires_grad=False)
+    model.trained = torch.nn.Parameter(torch.zeros(7))
+    assert count_parameters(model) == {"trainable_parameters": 7, "total_parameters": 107}
+
+
+def rehearse(folder: Path, *options: str) -> tuple[Path, str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "runner", "rehearse", str(LYRICS), *options],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder / "runs" / "lyrics-rehearsal", done.stdout
+
+
+@pytest.fixture(scope="module")
+def rehearsed(tmp_path_factory):
+    """One rehearsal that all tests here look at: its folder and what it printed."""
+    return rehearse(tmp_path_factory.mktemp("lyrics"))
+
+
+def read(run: Path, name: str):
+    return json.loads((run / name).read_text("utf-8"))
+
+
+def test_a_rehearsal_learns_and_leaves_adapter_model_history_summary_and_answers(rehearsed):
+    run, printed = rehearsed
+    summary = read(run, "training_summary.json")
+    assert summary["steps"] >= 30
+    assert summary["best_validation_loss"] < 0.9 * summary["first_validation_loss"]
+    assert summary["adapter"] == {
+        "kind": "lora", "rank": 16, "alpha": 32, "dropout": 0.05,
+        "layers": ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"],
+    }  # fmt: skip
+    assert summary["trainable_parameters"] == 16 * 2 * ((64 + 192) + (128 + 64) + (64 + 384) + (192 + 64))
+    assert read(run, "training_history.json")["epochs"]
+    assert list((run / "tensorboard").rglob("events.*"))
+    assert (run / "lora_adapter" / "adapter_model.safetensors").is_file()
+    assert (run / "best_model" / "model.safetensors").is_file()
+    assert "train.lora_rank: 128 → 16" in printed
+    answers = read(run, "demo_outputs/answers.json")
+    assert {row["category"] for row in answers} == {"artist style", "genre", "themes", "cultural context"}
+    text = (run / "demo_outputs" / "answers.md").read_text("utf-8")
+    assert "## cultural context" in text and "### Generate a song verse in the genre of reggae." in text
+
+
+def test_the_best_model_is_the_base_with_the_best_adapter(rehearsed):
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    run, _ = rehearsed
+    tokens = torch.arange(40).reshape(2, 20)
+    base = AutoModelForCausalLM.from_pretrained(str(run / "base_model"), dtype=torch.float32).eval()
+    whole = AutoModelForCausalLM.from_pretrained(str(run / "best_model"), dtype=torch.float32).eval()
+    with torch.no_grad():
+        before = base(tokens).logits
+        merged = whole(tokens).logits
+        adapted = PeftModel.from_pretrained(base, str(run / "lora_adapter")).eval()(tokens).logits
+    # The mean: the first norm enlarges the rounding of a token whose embedding is nearly zero, as a random one can be. Such
+    # a token was 3.6e-4 apart where all others were 1e-6, and the merged weights were peft's own to the bit.
+    assert (merged - adapted).abs().mean() < 1e-5
+    assert (merged - before).abs().mean() > 1e-2
+
+
+def test_only_answers_and_the_ends_of_their_turns_are_learned(rehearsed):
+    from datasets import load_from_disk
+    from transformers import AutoTokenizer
+
+    run, _ = rehearsed
+    words = AutoTokenizer.from_pretrained(str(run / "lora_adapter"))
+    prepared = sorted(path.parent for path in (run / "scratch" / "tokenised").rglob("dataset_info.json"))
+    assert prepared
+    rows = [row for folder in prepared for row in load_from_disk(str(folder))]
+    assert len(rows) == 120
+    for row in rows:
+        learned = words.decode([token for token in row["labels"] if token != -100])
+        assert learned.endswith("<|end|>") and learned.count("<|end|>") == 1
+        assert "Generate a song verse" not in learned and "<|user|>" not in learned
+
+
+def test_merging_again_gives_the_same_model(rehearsed, recipe_command, tmp_path):
+    from safetensors.torch import load_file
+
+    run, _ = rehearsed
+    for arguments in ((LYRICS, "--run", run), (run / "lora_adapter",)):
+        out = tmp_path / f"merged{len(arguments)}"
+        done = recipe_command("merge", *arguments, "--out", out)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert f"the whole model is in {out}" in done.stdout
+        one, two = (load_file(folder / "model.safetensors") for folder in (run / "best_model", out))
+        assert one.keys() == two.keys() and all(one[key].equal(two[key]) for key in one)
+        assert (out / "tokenizer.json").is_file()
+
+
+def test_merging_what_is_no_adapter_is_refused_in_plain_words(recipe_command, tmp_path, golden_message):
+    (tmp_path / "run.json").write_text('{"kind": "run"}', encoding="utf-8")
+    told = {
+        "lyrics": "no adapter",
+        "survival": "best_model/",
+        "resnet": "best_model.pth",
+        "seven-b": "lora/lora_adapter`",
+    }
+    for name, said in told.items():
+        done = recipe_command("merge", ROOT / "recipes" / f"{name}.yaml", "--run", tmp_path)
+        assert (done.returncode, said in done.stderr) == (1, True)
+        golden_message(done.stderr, name)
+
+
+def test_merging_writes_over_neither_the_adapter_nor_its_base(tmp_path, golden_message):
+    base, adapter = tmp_path / "base", tmp_path / "adapter"
+    for folder in (base, adapter):
+        folder.mkdir()
+        (folder / "config.json").write_text("{}", encoding="utf-8")
+    (adapter / "adapter_model.safetensors").write_bytes(b"weights")
+    facts = json.dumps({"base_model_name_or_path": str(base)})
+    (adapter / "adapter_config.json").write_text(facts, encoding="utf-8")
+    for out in (adapter, base):
+        with pytest.raises(Stop, match="`--out`") as stop:
+            merge.folder(adapter, out)
+        golden_message(stop.value, out.name)
+    assert (adapter / "adapter_model.safetensors").read_bytes() == b"weights"
+
+
+def test_a_broken_adapter_is_no_bug_of_ours(rehearsed, recipe_command, tmp_path):
+    run, _ = rehearsed
+    shutil.copytree(run / "lora_adapter", tmp_path / "broken")
+    (tmp_path / "broken" / "adapter_model.safetensors").write_bytes(b"half a file")
+    done = recipe_command("merge", tmp_path / "broken")
+    assert done.returncode == 1
+    assert f"`{tmp_path}/broken` cannot be merged" in done.stderr and "adapter_config.json" in done.stderr
+
+
+def test_an_adapter_goes_without_the_options_of_a_recipe(recipe_command, tmp_path, golden_message):
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        (tmp_path / name).write_text("{}", encoding="utf-8")
+    done = recipe_command("merge", tmp_path, "--run", tmp_path)
+    assert done.returncode == 2
+    golden_message(done.stderr)
+
+
+def test_another_model_and_four_bits_are_one_line_each(tmp_path):
+    """The real engine, with bitsandbytes on the processor."""
+    run, printed = rehearse(tmp_path, "--set", f"model.base={OTHER}", "--set", "train.adapter=qlora")
+    summary = read(run, "training_summary.json")
+    assert summary["adapter"]["kind"] == "qlora"
+    assert summary["adapter"]["layers"] == list(catalog.model(OTHER).linear)
+    assert read(run, "lora_adapter/adapter_config.json")["peft_type"] == "LORA"
+    assert f"model.base: {OTHER} → a tiny twin" in printed
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_of_the_catalog_is_one_line(name, tmp_path):
+    run, _ = rehearse(tmp_path, "--set", f"model.base={name}")
+    summary = read(run, "training_summary.json")
+    assert summary["adapter"]["layers"] == list(catalog.model(name).linear)
+    assert summary["best_validation_loss"] < 0.9 * summary["first_validation_loss"]
+
+
+@pytest.mark.long
+def test_four_bits_learn_beside_the_recipes_own_model(tmp_path):
+    run, _ = rehearse(tmp_path, "--set", "train.adapter=qlora")
+    assert read(run, "training_summary.json")["adapter"]["kind"] == "qlora"

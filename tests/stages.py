@@ -1,0 +1,68 @@
+"""Runs whose stages look finished, without any training: what reads records needs no more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from runner.check.validate import load
+from runner.plan import Plan, Stage
+from runner.recipe.overrides import from_options
+from runner.runs.run_folder import RunFolder
+from runner.runs.stage_folder import StageFolder, inputs
+from runner.scenarios import translate
+from runner.training.run_files import DEMO
+from runner.training.settings import Demo
+from runner.training.summary import Summary
+from tests.conftest import ROOT
+
+
+def plan_in(folder: Path, recipe: str, *options: str, **place: Any) -> Plan:
+    """The plan of a recipe of this project in a run folder. place: what its place has besides."""
+    known, _, _ = load(ROOT / "recipes" / f"{recipe}.yaml", from_options(options))
+    return translate(known, replace(RunFolder(folder).place(), **place))
+
+
+def finish(plan: Plan, *names: str) -> None:
+    """Leaves what a stage leaves and its record, for the stages named, else for all."""
+    for stage in plan.stages:
+        if stage.name in names or not names:
+            folder = StageFolder(plan, stage)
+            leave(plan, stage)
+            facts = {"inputs": inputs(plan, stage), "keys": dict(stage.keys), "outputs": folder.outputs()}
+            folder.mark("finished", **facts)
+
+
+def leave(plan: Plan, stage: Stage, losses: tuple[float, float] = (3.0, 1.0), **summary: Any) -> None:
+    """The files of a stage: rows for each one that reads them, or weights of its own name, with a summary where it trains."""
+    folder = StageFolder(plan, stage)
+    if folder.prepares:
+        for other in plan.stages:
+            for name in other.reads.get(stage.name, ("",)) or ("",):
+                file = folder.results / (name if name.endswith(".npy") else f"{name}train.parquet")
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(f"{name} of {stage.name}")
+        return
+    folder.model.mkdir(parents=True, exist_ok=True)
+    save_file({stage.name: np.ones(3, np.float32)}, folder.model / "model.safetensors")
+    if not stage.trains:
+        return
+    told = stage.config["recipe_runner"]
+    if "demo" in told:
+        (folder.path / DEMO).write_text(Demo(**told["demo"]).model_dump_json())
+    facts = {
+        "fingerprint": told["fingerprint"],
+        "steps": 7,
+        "tokens": 7,
+        "training_seconds": 50.0,
+        "first_validation_loss": losses[0],
+        "best_validation_loss": losses[1],
+        "last_validation_loss": losses[1],
+        "trainable_parameters": 3,
+        "total_parameters": 3,
+    }
+    Summary(**facts | summary).write(folder.path)
