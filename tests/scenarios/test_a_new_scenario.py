@@ -29,7 +29,8 @@ def project(tmp_path_factory) -> Path:
     (home / "rules.py").write_text(rules.replace("Nothing is trained", "Nothing of mine is trained"), encoding="utf-8")
     done = run(copy, "schemas/build.py")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert all(file.read_bytes() == content for file, content in before.items())
+    changed = {str(file.relative_to(copy)) for file, content in before.items() if file.read_bytes() != content}
+    assert changed == {"runner/recipe/sections.pyi"}  # built: its list of scenarios has one more
     text = (ROOT / "recipes" / "survival.yaml").read_text("utf-8")
     for old, new in (("scenario: last-layers", "scenario: my-layers"), ("name: survival", "name: mine")):
         assert text.count(f"\n{old} ") == 1

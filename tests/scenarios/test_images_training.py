@@ -45,7 +45,7 @@ def tiny(tmp_path: Path, name: str, *sets: str):
     recipe, _, _ = load(RECIPE, from_options(changes))
     run = tmp_path / name
     place = Place(f"{run}/config", f"{run}/data", str(run), f"{run}/scratch", accelerator=False)
-    (stage,) = translate(recipe, place).stages
+    _, stage = translate(recipe, place).stages
     prepare(stage.data, Path(place.data_dir))
     for file in stage.files:
         write_text(Path(place.config_dir) / file.path, file.text)
