@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.check import sources
+from runner.names import listed
 from runner.problem import Problem
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
+from runner.scenarios.shared import common
+from runner.targets import kubernetes
 
 if TYPE_CHECKING:
     from runner.recipe.sections import Nodes, Openshift
@@ -92,28 +93,48 @@ def deadline(recipe: Recipe) -> Iterator[Problem]:
         )
 
 
+def data_place(recipe: Recipe) -> Iterator[Problem]:
+    """What the cluster prepares needs a claim to lie on, and what is not sent must come from somewhere."""
+    site: Openshift | None = recipe.settings.get("openshift")
+    if site is None:
+        return
+    if site.data_from == "git" and recipe.code_from_git is None:
+        yield recipe.document.problem(
+            ("openshift", "data_from"),
+            "The data is to come with a clone, and `image.code_from_git` names no commit to clone.",
+            "Add `image.code_from_git`; or write `claim`, and `recipe submit` sends the files.",
+        )
+    mounts = [claim.mount.rstrip("/") for claim in site.claims or ()]
+    if site.data_from == "image" and "pretrain" not in recipe.settings:
+        return  # prepared when the image was built, or, where `data_dir` lies on a claim, there
+    named = "data_dir" if site.data_dir else "output_dir" if site.output_dir else "data_from"
+    folder = site.data_dir or (None if site.data_from == "image" else site.output_dir or next(iter(mounts), None))
+    if mounts and not (folder and recipe.on_claim(folder)):
+        yield recipe.document.problem(
+            ("openshift", named),
+            "The cluster prepares the data, and the folder for it lies on no claim.",
+            f"Let `data_dir` start with {listed(mounts, 'or')}.",
+        )
+
+
 def only_here(recipe: Recipe) -> Iterator[Problem]:
     """No rule: a recipe may run here alone. What is rendered from it is for pods, which do not see this machine's files."""
-    if "openshift" not in recipe.settings:
+    site: Openshift | None = recipe.settings.get("openshift")
+    if site is None:
         return
-    if "base" in recipe.settings.get("model", ()) and recipe.base_folder and not recipe.model.base.startswith("/"):
-        yield recipe.document.problem(
-            ("model", "base"),
-            f"`{recipe.model.base}` is a folder on this machine, and the cluster's pods would look for that name on the hub.",
-            "Put the model on the hub, and write its name there.",
-            severity="note",
-        )
-    where, when = ("that commit", "it is pushed") if recipe.code_from_git else ("their image", "it is built")
-    for home, data in sources.sections(recipe):
-        for setting in ("path", "validation_path", "packed"):
-            path = data.get(setting)
-            if path and not recipe.on_claim(path):
-                yield recipe.document.problem(
-                    (*home.split("."), setting),
-                    f"Pods do not see this machine's files; they read `recipes/data/{Path(path).name}` of {where}.",
-                    f"It must lie there when {when}. Or put the data on a claim, or on the hub.",
-                    severity="note",
-                )
+    place, comes = kubernetes.place(recipe), _COMES[site.data_from]
+    for setting, name in recipe.local_files():
+        message = f"Pods read `{common.data_file(recipe, place, name)}`, which is `{name}` {comes[0]}."
+        yield recipe.document.problem(tuple(setting.split(".")), message, comes[1], severity="note")
+
+
+# How pods come by this machine's files, and what to do about it.
+_OTHERWISE = "Write `openshift.data_from: claim`, and `recipe submit` sends it."
+_COMES = {
+    "claim": ("as it is when `recipe submit` sends it", "By hand: `oc cp` it there, through a pod with that claim."),
+    "image": ("as it was when their image was built", _OTHERWISE),
+    "git": ("as it is in the commit that they clone", _OTHERWISE),
+}
 
 
 def placeholder_commit(recipe: Recipe) -> Iterator[Problem]:

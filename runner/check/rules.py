@@ -158,6 +158,7 @@ RULES: tuple[Rule, ...] = (
     placing.somewhere,
     placing.counts_agree,
     placing.equal_on_the_cluster,
+    placing.data_place,
     placing.deadline,
     advanced.settings,
 )

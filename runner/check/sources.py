@@ -16,20 +16,11 @@ def _at(recipe: Recipe, setting: str, message: str, hint: str, severity: str = "
     return recipe.document.problem(tuple(setting.split(".")), message, hint, severity=severity)
 
 
-def sections(recipe: Recipe) -> Iterator[tuple[str, Settings]]:
-    """Every section that names data, with its dotted name: `data`, and `data` inside other sections."""
-    if "data" in recipe.settings:
-        yield "data", recipe.data
-    for name, section in recipe.settings.items():
-        if isinstance(section, Settings) and "data" in section:
-            yield f"{name}.data", section["data"]
-
-
 SOURCES = ("path", "hub", "packed")
 
 
 def one_source(recipe: Recipe) -> Iterator[Problem]:
-    for home, data in sections(recipe):
+    for home, data in recipe.data_sections():
         given = [source for source in SOURCES if data.get(source)]
         if len(given) > 1:
             yield _at(
@@ -52,7 +43,7 @@ TEMPLATES = ("question", "answer", "prompt", "chosen", "rejected")
 
 def data_files(recipe: Recipe) -> Iterator[Problem]:
     """Local data files are there and have the columns that the templates name."""
-    for home, data in sections(recipe):
+    for home, data in recipe.data_sections():
         yield from _data_files(recipe, home, data)
 
 

@@ -15,13 +15,14 @@ from runner.cluster.helper_pod import helper
 from runner.entrypoints.file_server import CHUNK, digest
 from runner.plan import Plan, Stage
 from runner.problem import Stop
+from runner.targets.kubernetes import SENT_FILES
 from runner.training.run_files import RUN
 
 POLL_SECONDS = 2.0
 # How often a broken transfer is taken up again.
 TRIES = 8
 # Large, and of no use away from the cluster.
-LEFT_THERE = ("checkpoints/", "scratch/", "data/")
+LEFT_THERE = ("checkpoints/", "scratch/", "data/", f"{SENT_FILES}/")
 
 Tell = Callable[[str], None]
 

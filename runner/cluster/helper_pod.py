@@ -13,7 +13,7 @@ from runner.cluster.diagnose import reasons
 from runner.cluster.errors import patiently
 from runner.cluster.jobs import FETCH
 from runner.cluster.status import WAITING, State
-from runner.entrypoints.file_server import PORT, WORD
+from runner.entrypoints.file_server import PORT, WORD, WRITES
 from runner.plan import Plan, Stage
 from runner.problem import Stop
 from runner.targets import batch, code, kubernetes, podspec
@@ -29,10 +29,15 @@ Tell = Callable[[str], None]
 
 
 @contextmanager
-def helper(cluster: Cluster, plan: Plan, stage: Stage, tell: Tell) -> Iterator[str]:
-    """A pod that shows the run folder; gives the address of its files, and deletes it whatever happens."""
+def helper(
+    cluster: Cluster, plan: Plan, stage: Stage, tell: Tell, folder: str | None = None, writes: bool = False
+) -> Iterator[str]:
+    """A pod that shows a folder of a claim, else the run's; gives the address of its files, and deletes it whatever happens.
+
+    writes: whether files may be sent to it.
+    """
     word = secrets.token_hex(16)
-    manifest = pod(plan, stage, word)
+    manifest = pod(plan, stage, word, folder or plan.place.run_dir, writes)
     space, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
     _clear(cluster, manifest)
     try:
@@ -137,15 +142,15 @@ def _stuck(pod: dict[str, Any]) -> Stop:
     )
 
 
-def pod(plan: Plan, stage: Stage, word: str) -> dict[str, Any]:
-    """The helper: the claims read-only, our own file server on the run's folder, and an end of its own after four hours.
-    It is named after the stage that is fetched."""
+def pod(plan: Plan, stage: Stage, word: str, folder: str, writes: bool = False) -> dict[str, Any]:
+    """The helper: the claims, read-only unless it writes, our own file server on a folder, and an end of its own after four
+    hours. It is named after the stage that is meant."""
     share = {"cpu": "1", "memory": "1Gi"}
     claims = plan.site.get("claims") or ()
     container = {
         "name": FETCH,
         **kubernetes.pulled(plan),
-        "command": ["python", "-m", "runner.entrypoints.file_server", plan.place.run_dir],
+        "command": ["python", "-m", "runner.entrypoints.file_server", folder, *([WRITES] if writes else [])],
         "env": podspec.listed(podspec.CACHES | code.environment(plan) | {WORD: word, PORT: str(SHARE_PORT)}),
         "ports": [{"containerPort": SHARE_PORT}],
         "readinessProbe": {"tcpSocket": {"port": SHARE_PORT}, "periodSeconds": 2},
@@ -154,7 +159,10 @@ def pod(plan: Plan, stage: Stage, word: str) -> dict[str, Any]:
         "volumeMounts": [
             {"name": "tmp", "mountPath": "/tmp"},
             *code.mounts(plan),
-            *({"name": claim["name"], "mountPath": claim["mount"], "readOnly": True} for claim in claims),
+            *(
+                {"name": claim["name"], "mountPath": claim["mount"]} | ({} if writes else {"readOnly": True})
+                for claim in claims
+            ),
         ],
     }
     volumes = [

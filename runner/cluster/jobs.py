@@ -22,6 +22,8 @@ POD_LABEL = {
 }
 CONTAINER = {"PyTorchJob": "pytorch", "TrainJob": "node"}
 PART = "recipe-runner/part"
+# The data files that were sent before a job: one hash for all.
+FILES = "recipe-runner/files"
 # The pods that only open a claim, and have one container of that name.
 FETCH, PROMOTE = "fetch", "promote"
 # The containers that do a pod's work, whoever else runs in it.
@@ -58,20 +60,23 @@ class Sent:
         return ("Job",) if self.kind == "Job" else tuple(KIND.values())
 
 
-def sent(plan: Plan, stage: Stage, target: str | None = None, of_gate: bool = False) -> Sent:
-    """The objects of a stage, or of the gate after it, exactly those that `recipe render` writes."""
+def sent(plan: Plan, stage: Stage, target: str | None = None, of_gate: bool = False, files_key: str = "") -> Sent:
+    """The objects of a stage, or of the gate after it, exactly those that `recipe render` writes; where data files were sent,
+    the job says which."""
     target = target or default(plan.site)[0]
     stage_plan = plan.only(stage)
     files = TARGETS[target](stage_plan) if stage.trains else preparing.render(stage_plan, stage)
     manifests = {
         file.path: [document for document in yaml.safe_load_all(file.text) if _is_manifest(document)] for file in files
     }
-    own = f"{target}.yaml" if stage.trains else preparing.FILE
+    job = manifests[gate.FILE if of_gate else f"{target}.yaml" if stage.trains else preparing.FILE][0]
+    if files_key:
+        job["metadata"]["annotations"][FILES] = files_key
     return Sent(
         plan=stage_plan,
         stage=stage,
         support=(*manifests.get("claims.yaml", []), *manifests["configmap.yaml"]),
-        job=manifests[gate.FILE if of_gate else own][0],
+        job=job,
     )
 
 

@@ -9,14 +9,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from runner.cluster.client import Cluster
-from runner.cluster.jobs import annotation, key, names, pods_of
+from runner.cluster.jobs import FILES, annotation, key, names, pods_of
 from runner.cluster.status import FAILED, FINISHED, ended
 from runner.entrypoints.stage import ON_CLUSTER
 from runner.plan import Plan, Stage
 from runner.problem import Stop
 from runner.targets import gate
 
-MISSING, CHANGED, UNDER_WAY, PROMOTED = "not sent yet", "made before the recipe changed", "under way", "promoted"
+MISSING, CHANGED, UNDER_WAY, PROMOTED = (
+    "not sent yet",
+    "made before the recipe or its data changed",
+    "under way",
+    "promoted",
+)
 LOST = "done once, but the claim that it wrote to is another one now"
 # After every time that a cluster names.
 NEVER = "9999"
@@ -51,15 +56,15 @@ class Milestone:
         return f"the gate after `{self.stage.name}`" if self.of_gate else f"`{self.stage.name}`"
 
 
-def milestones(cluster: Cluster, plan: Plan) -> list[Milestone]:
-    """Every milestone of a recipe, in order."""
+def milestones(cluster: Cluster, plan: Plan, files_key: str = "") -> list[Milestone]:
+    """Every milestone of a recipe, in order. files_key: of the data files as they are on this machine, where that counts."""
     way = []
     for stage in plan.stages:
         job = _first(cluster, plan, stage, of_gate=False)
-        way.append(Milestone(stage, False, job, _state(job, stage.keys[""])))
+        way.append(Milestone(stage, False, job, _state(job, stage.keys[""], files_key)))
         if stage.gates:
             verdict = _first(cluster, plan, stage, of_gate=True)
-            state = _state(verdict, gate.key(stage))
+            state = _state(verdict, gate.key(stage), files_key)
             if verdict and job and _made(verdict) < _made(job):
                 # Since then the stage was sent again; what it has left may be something else.
                 state = CHANGED
@@ -89,10 +94,10 @@ def _first(cluster: Cluster, plan: Plan, stage: Stage, of_gate: bool) -> dict[st
     return None
 
 
-def _state(job: dict[str, Any] | None, key_now: str) -> str:
+def _state(job: dict[str, Any] | None, key_now: str, files_key: str) -> str:
     if job is None:
         return MISSING
-    if key(job) != key_now:
+    if key(job) != key_now or (files_key and annotation(job, FILES) != files_key):
         return CHANGED
     end = ended(job)
     return PROMOTED if end == FAILED and promotion(job) else end or UNDER_WAY

@@ -15,6 +15,7 @@ from runner.cluster.errors import TryAgain
 from runner.cluster.follow import line
 from runner.cluster.jobs import Sent, annotation, machines, recipe_of, sent
 from runner.cluster.status import FAILED, FINISHED, ended, look
+from runner.cluster.upload import Files, upload
 from runner.plan import Plan, Stage
 from runner.problem import Stop
 from runner.targets.kubernetes import SHARED
@@ -36,19 +37,23 @@ def submit(
     tell: Tell,
     confirm: Confirm,
     dry_run: bool = False,
+    files: Files | None = None,
 ) -> Sent | None:
     """Sends what comes next of a plan, or the stage of that name; gives what was sent last, None where all is done. What
     needs no GPU is waited for, and what comes after it is sent too.
 
+    files: what the first stage finds on the claim, which is sent before it.
+
     Raises Stop where the cluster refuses anything; then nothing has been sent.
     """
+    files_key = files.key if files else ""
     while True:
-        way = pipeline.milestones(cluster, plan)
+        way = pipeline.milestones(cluster, plan, files_key)
         milestone = pipeline.choose(cluster, plan, way, stage)
         if milestone is None:
             tell(f"Every stage of `{plan.name}` is finished; `--stage` names one to look at it or run it again.")
             return None
-        what = sent(plan, milestone.stage, target, milestone.of_gate)
+        what = sent(plan, milestone.stage, target, milestone.of_gate, files_key)
         outdated = pipeline.outdated(way, milestone) if stage is None else []
         later = _followed_by(plan, milestone.stage) if stage is None else []
         there, claims, holds = _existing(cluster, what), _claims(cluster, what), _holds(milestone, what)
@@ -70,7 +75,8 @@ def submit(
             ]
             for job in (*at_work, *there):
                 _make_room(cluster, job, tell, confirm)
-            _send(cluster, what, claims, tell)
+            first = milestone.stage == plan.stages[0] and not milestone.of_gate
+            _send(cluster, what, claims, files if first and files_key else None, tell)
         if dry_run or stage is not None or milestone.of_gate or milestone.stage.trains:
             return what
         wait(cluster, what, tell)
@@ -91,11 +97,13 @@ def _tell_that_it_stays(milestone: pipeline.Milestone, sent: Sent, tell: Tell) -
         tell("It has failed. To run it again: `recipe stop`, then `recipe submit`.")
 
 
-def _send(cluster: Cluster, sent: Sent, claims: Claims, tell: Tell) -> None:
+def _send(cluster: Cluster, sent: Sent, claims: Claims, files: Files | None, tell: Tell) -> None:
     for manifest in sent.support:
         if not _is_kept(manifest, claims):
             cluster.apply(manifest)
             tell(f"{manifest['kind']} `{manifest['metadata']['name']}`")
+    if files:
+        upload(cluster, sent.plan, sent.stage, files, tell)
     if sent.stage.data and not sent.plan.place.prepared:
         tell(
             f"The data comes with the image, in {sent.plan.place.data_dir}: it must be built with EMBED={sent.plan.name}."

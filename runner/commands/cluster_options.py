@@ -15,12 +15,18 @@ from runner.problem import Stop
 
 if TYPE_CHECKING:
     from runner.cluster.client import Cluster
+    from runner.recipe.recipe import Recipe
 
 stage_option = click.option("--stage", metavar="NAME", help="The stage that is meant.")
 
 
 def open_plan(path: str, sets: tuple[str, ...]) -> Plan:
     """The plan of a recipe, as the cluster gets it."""
+    return open_both(path, sets)[1]
+
+
+def open_both(path: str, sets: tuple[str, ...]) -> tuple[Recipe, Plan]:
+    """A recipe, and its plan as the cluster gets it."""
     from runner.emit import planned
 
     recipe, _ = open_recipe(path, sets)
@@ -29,7 +35,7 @@ def open_plan(path: str, sets: tuple[str, ...]) -> Plan:
             f"`{path}` has no section `openshift`, and so no place on a cluster.",
             "Write `openshift:` with a `namespace`.",
         )
-    return planned(recipe, "pytorchjob")
+    return recipe, planned(recipe, "pytorchjob")
 
 
 def find_job(cluster: Cluster, plan: Plan, stage: Stage) -> dict[str, Any]:

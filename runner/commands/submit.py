@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import click
 
 from runner.commands import cluster_options as shared
-from runner.commands.options import recipe_path, say, set_option
+from runner.commands.options import print_notes, recipe_path, say, set_option
 from runner.problem import Stop
 
 
@@ -28,15 +30,21 @@ def submit(
 
     That is what comes first that is not done: a stage, or the gate after it. What needs no GPU is waited for.
     """
+    from runner.check import placing
+    from runner.cluster import upload
     from runner.cluster.client import connect
     from runner.cluster.follow import follow as watch
     from runner.cluster.submit import submit as send
 
     if dry_run and follow:
         raise Stop("With `--dry-run` nothing is sent that `--follow` could watch.", "Leave out one of the two.", code=2)
-    plan = shared.open_plan(path, sets)
+    recipe, plan = shared.open_both(path, sets)
+    if problems := list(placing.placeholder_commit(recipe)):
+        raise Stop([replace(problem, severity="error") for problem in problems])
+    print_notes(placing.only_here(recipe))
+    files = upload.files(recipe, plan.place)
     cluster = connect()
-    what = send(cluster, plan, stage, target, say, shared.confirm(yes), dry_run)
+    what = send(cluster, plan, stage, target, say, shared.confirm(yes), dry_run, files)
     if what is None or dry_run:
         return
     if follow:

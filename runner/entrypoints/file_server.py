@@ -1,6 +1,6 @@
-"""Share: shows one folder's files over HTTP to whoever knows the word (`python -m runner.entrypoints.file_server DIR`).
+"""Share: one folder's files over HTTP for whoever knows the word (`python -m runner.entrypoints.file_server DIR [--write]`).
 
-It runs in the short-lived pod that `recipe fetch` starts, and is reached through the cluster's own API alone.
+It runs in the short-lived pods of `recipe fetch` and `recipe submit`, and is reached through the cluster's own API alone.
 """
 
 from __future__ import annotations
@@ -8,15 +8,22 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BytesIO
 from pathlib import Path
+from typing import IO
 from urllib.parse import unquote, urlsplit
 
 WORD = "RECIPE_SHARE_WORD"
 PORT = "RECIPE_SHARE_PORT"
+WRITES = "--write"
 CHUNK = 2**20
+# What a piece is answered that does not continue what is there, and one that cannot be written: HTTP's words for them.
+MISPLACED, FULL = 409, 507
 
 
 def listing(root: Path) -> list[dict[str, object]]:
@@ -40,8 +47,73 @@ def digest(file: Path, sign: Callable[[], None] = lambda: None) -> str:
     return total.hexdigest()
 
 
-def handler(root: Path, word: str) -> type[BaseHTTPRequestHandler]:
-    """Answers /WORD/list, /WORD/hash/PATH and /WORD/file/PATH (with `Range: bytes=N-`)."""
+@dataclass(frozen=True)
+class Piece:
+    """A part of a file: `length` bytes from `offset` on of one that has `size` and the SHA-256 `digest` in the end."""
+
+    path: str
+    digest: str
+    size: int
+    offset: int
+    length: int
+
+
+def inside(root: Path, name: str) -> Path:
+    """The file of that name below `root`. Raises PermissionError where it would lie elsewhere."""
+    file = (root / name).resolve()
+    if not file.is_relative_to(root.resolve()) or file == root.resolve():
+        raise PermissionError(name)
+    return file
+
+
+def partial(file: Path, expected: str) -> Path:
+    """Where a file lies until it is whole, by the hash that it is to have; another content begins anew."""
+    return file.with_name(f".{file.name[:200]}.{expected[:16]}.partial")
+
+
+def state(root: Path, wanted: Mapping[str, str], sign: Callable[[], None]) -> dict[str, object]:
+    """How much of each wanted file (its SHA-256, by path) is there, in bytes, -1 for all; and how many bytes are free."""
+    there = {}
+    for name, expected in wanted.items():
+        file = inside(root, name)
+        half = partial(file, expected)
+        whole = file.is_file() and digest(file, sign) == expected
+        there[name] = -1 if whole else half.stat().st_size if half.is_file() else 0
+    return {"there": there, "free": shutil.disk_usage(root).free}
+
+
+def take(root: Path, pieces: Iterable[Piece], body: IO[bytes]) -> None:
+    """Writes pieces as they come in a body, one behind the other. A file that is whole takes its name.
+
+    Raises ValueError where a piece does not continue what is there, or a whole file has another hash.
+    """
+    for piece in pieces:
+        file = inside(root, piece.path)
+        half = partial(file, piece.digest)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        data = body.read(piece.length)
+        with half.open("ab") as out:
+            if out.tell() != piece.offset or len(data) != piece.length:
+                raise ValueError(f"{piece.path} has {out.tell()} bytes, and what came begins at {piece.offset}")
+            out.write(data)
+        if piece.offset + piece.length == piece.size:
+            if digest(half) != piece.digest:
+                half.unlink()
+                raise ValueError(f"{piece.path} did not come over whole")
+            half.replace(file)
+
+
+def keep_only(root: Path, names: Iterable[str]) -> None:
+    """Deletes every file but these: what somebody has taken out of a folder must not be trained on."""
+    kept = {inside(root, name) for name in names}
+    for file in root.rglob("*"):
+        if file.is_file() and file.resolve() not in kept:
+            file.unlink()
+
+
+def handler(root: Path, word: str, writes: bool = False) -> type[BaseHTTPRequestHandler]:
+    """Answers /WORD/list, /WORD/hash/PATH and /WORD/file/PATH (with `Range: bytes=N-`); and where it `writes`, to POST:
+    /WORD/state and /WORD/only with a JSON body, and /WORD/pieces, whose first line is JSON and the rest bytes."""
     root = root.resolve()
 
     class Handler(BaseHTTPRequestHandler):
@@ -55,22 +127,43 @@ def handler(root: Path, word: str) -> type[BaseHTTPRequestHandler]:
             elif verb == "list":
                 self._answer(json.dumps(listing(root)).encode())
             elif (file := (root / name).resolve()).is_file() and file.is_relative_to(root):
-                self._hash(file) if verb == "hash" else self._file(file)
+                self._signing(lambda sign: digest(file, sign)) if verb == "hash" else self._file(file)
             else:
                 self.send_error(404)
 
-        def _answer(self, body: bytes) -> None:
-            self.send_response(200)
+        def do_POST(self) -> None:
+            given, _, verb = unquote(urlsplit(self.path).path).lstrip("/").partition("/")
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            if given != word or not writes:
+                self.send_error(403)
+                return
+            try:
+                if verb == "state":
+                    self._signing(lambda sign: json.dumps(state(root, json.loads(body), sign)))
+                    return
+                if verb == "pieces":
+                    head, _, data = body.partition(b"\n")
+                    take(root, [Piece(**piece) for piece in json.loads(head)], BytesIO(data))
+                elif verb == "only":
+                    keep_only(root, json.loads(body))
+                self._answer(b"")
+            except ValueError as error:
+                self._answer(str(error).encode(), MISPLACED)
+            except OSError as error:
+                self._answer(str(error).encode(), FULL)
+
+        def _answer(self, body: bytes, status: int = 200) -> None:
+            self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
 
-        def _hash(self, file: Path) -> None:
-            """The hash behind blanks: a large file takes longer than the gateways between are willing to wait."""
+        def _signing(self, answer: Callable[[Callable[[], None]], str]) -> None:
+            """An answer behind blanks: hashing a large file takes longer than the gateways between are willing to wait."""
             self.send_response(200)
             self.send_header("Transfer-Encoding", "chunked")
             self.end_headers()
-            self._chunk(digest(file, sign=lambda: self._chunk(b" ")).encode())
+            self._chunk(answer(lambda: self._chunk(b" ")).encode())
             self._chunk(b"")
 
         def _chunk(self, data: bytes) -> None:
@@ -95,10 +188,13 @@ def handler(root: Path, word: str) -> type[BaseHTTPRequestHandler]:
 
 def main() -> int:
     root, word, port = Path(sys.argv[1]), os.environ[WORD], int(os.environ.get(PORT, "8080"))
+    writes = WRITES in sys.argv
+    if writes:
+        root.mkdir(parents=True, exist_ok=True)
     if not root.is_dir():
         print(f"There is no folder {root}.", flush=True)
         return 1
-    ThreadingHTTPServer(("", port), handler(root, word)).serve_forever()
+    ThreadingHTTPServer(("", port), handler(root, word, writes)).serve_forever()
     return 0
 
 

@@ -166,15 +166,33 @@ class Recipe(Sections):
         return self.folder / name if facts and facts.source == f"{name}/config.json" else None
 
     @property
-    def base_model(self) -> str:
-        """What the base model is opened by on this machine: its folder, or its name on the hub."""
-        return str(self.base_folder or self.model.base)
-
-    @property
     def code_from_git(self) -> ImageCodeFromGit | None:
         """`url` and `commit` of the code that pods clone; None where the recipe names none."""
         code: ImageCodeFromGit | None = (self.settings.get("image") or {}).get("code_from_git")
         return code
+
+    def data_sections(self) -> Iterator[tuple[str, Settings]]:
+        """Every section that names data, with its dotted name: `data`, and `data` inside other sections."""
+        if "data" in self.settings:
+            yield "data", self.data
+        for name, section in self.settings.items():
+            if isinstance(section, Settings) and "data" in section:
+                yield f"{name}.data", section["data"]
+
+    def local_files(self) -> Iterator[tuple[str, str]]:
+        """What training needs of this machine: the dotted name of each setting that names a file or folder, and that name.
+        What pods have on a claim is not among them."""
+        named = [
+            (f"{home}.{setting}", data.get(setting))
+            for home, data in self.data_sections()
+            for setting in ("path", "validation_path", "packed")
+        ]
+        if "base" in self.settings.get("model", ()) and self.base_folder:
+            named.append(("model.base", self.model.base))
+        tokenizer: Settings | None = self.settings.get("tokenizer")
+        if tokenizer and tokenizer.get("base") and (self.folder / tokenizer["base"]).is_dir():
+            named.append(("tokenizer.base", tokenizer["base"]))
+        return ((setting, name) for setting, name in named if name and not self.on_claim(name))
 
     def on_claim(self, path: str) -> bool:
         """Whether pods have a path on one of the claims, where it outlives them."""

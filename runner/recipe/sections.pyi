@@ -169,6 +169,7 @@ class Openshift(Settings):
     metrics_port: int
     job_name: str | None
     image: str | None
+    data_from: Literal["claim", "image", "git"]
     data_dir: str | None
     output_dir: str | None
     claims: tuple[OpenshiftClaims, ...] | None

@@ -14,8 +14,10 @@ from runner.targets import code
 from runner.text import yaml_text
 
 CONFIG_DIR = "/etc/recipe-runner"
-# Data files of recipes: where the image has them (container/Containerfile), and where a clone of this project has.
-IMAGE_FILES, CLONED_FILES = "/opt/recipe-runner/recipes/data", f"{code.FOLDER}/recipes/data"
+# What recipes' relative paths start from: in the image (container/Containerfile), and in a clone of this project.
+IMAGE_FILES, CLONED_FILES = "/opt/recipe-runner/recipes", f"{code.FOLDER}/recipes"
+# What `recipe submit` sends, below the results folder on the claim.
+SENT_FILES = "files"
 # What the result of a stage depends on, however the rest of the recipe changes.
 KEY = "recipe-runner/key"
 # The image that pods start from: a label in short, an annotation in full.
@@ -27,8 +29,8 @@ IMAGE_REGISTRY = "image-registry.openshift-image-registry.svc:5000"
 
 
 def place(recipe: Any) -> Place:
-    """The folders of a recipe's pods: configs from the config map, data from the image or a claim, results on the
-    first claim, scratch on the pod's own disk.
+    """The folders of a recipe's pods: configs from the config map, data from a claim or the image, results on the first
+    claim, scratch on the pod's own disk.
 
     Raises Stop where the recipe names no cluster.
     """
@@ -39,16 +41,19 @@ def place(recipe: Any) -> Place:
         )
     site = recipe.openshift
     first_mount = site.claims[0].mount.rstrip("/") if site.claims else ""
-    data_dir = site.data_dir or f"/opt/recipe-runner/data/{recipe.name}"
+    run_dir = site.output_dir or f"{first_mount}/{recipe.name}"
+    embedded = f"/opt/recipe-runner/data/{recipe.name}"
+    data_dir = site.data_dir or (embedded if site.data_from == "image" else f"{run_dir}/data")
+    files_dirs = {"image": IMAGE_FILES, "git": CLONED_FILES, "claim": f"{run_dir}/{SENT_FILES}"}
     prepared = recipe.on_claim(data_dir)
     return Place(
         config_dir=CONFIG_DIR,
         data_dir=data_dir,
-        run_dir=site.output_dir or f"{first_mount}/{recipe.name}",
+        run_dir=run_dir,
         scratch_dir="/tmp/recipe-runner",
         prepared=prepared,
         model_dir=_model_dir(recipe, first_mount) if prepared else None,
-        files_dir=CLONED_FILES if recipe.code_from_git else IMAGE_FILES,
+        files_dir=files_dirs[site.data_from],
         on_cluster=True,
     )
 
@@ -56,7 +61,7 @@ def place(recipe: Any) -> Place:
 def _model_dir(recipe: Any, mount: str) -> str | None:
     """The folder of a base model that is fetched ahead, one a model and revision, shared by recipes; None where the
     recipe has no model, or one that lies in a folder already."""
-    if "base" not in recipe.settings.get("model", ()) or recipe.model.base.startswith("/"):
+    if "base" not in recipe.settings.get("model", ()) or recipe.base_folder or recipe.model.base.startswith("/"):
         return None
     model = recipe.model
     return f"{mount}/base-models/{label(model.base)}-{content_hash([model.base, model.revision], 8)}"

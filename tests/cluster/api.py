@@ -76,7 +76,8 @@ class No(Exception):
 class Api:
     """namespaces: those that exist; version: of OpenShift AI; mounts: folders of this machine behind pods' mounts.
 
-    faults: requests that end without an answer before one is answered again; busy: statuses that the next requests are
+    faults: requests that end without an answer before one is answered again; lost_answers: pieces of files that arrive in a
+    pod without an answer; busy: statuses that the next requests are
     answered with, those of `busy_at` alone where it names a part of their path; missing: plurals the server does not know;
     quota, forbidden: texts with which pods, or everything, are refused; requests: what was asked, `VERB path`.
     """
@@ -90,7 +91,7 @@ class Api:
         self.ports: dict[tuple[str, int], int] = {}
         self.processes: list[subprocess.Popen] = []
         self.uids = itertools.count()
-        self.faults = 0
+        self.faults = self.lost_answers = 0
         self.busy: list[int] = []
         self.busy_at = ""
         self.cut_after: int | None = None
@@ -425,7 +426,7 @@ def _handler(api: Api) -> type[BaseHTTPRequestHandler]:
         def answer(self, match: re.Match, query: dict[str, str], body: bytes) -> None:
             space, plural, name, sub = match["space"], match["plural"], match["name"], match["sub"]
             if sub == "proxy":
-                self.proxy(name, int(match["port"]), match["rest"] or "/")
+                self.proxy(name, int(match["port"]), match["rest"] or "/", body)
             elif sub == "portforward":
                 self.port_forward(name, int(query["ports"]))
             elif sub == "log":
@@ -484,16 +485,25 @@ def _handler(api: Api) -> type[BaseHTTPRequestHandler]:
             text = "".join(f"{at} {line}\n" if stamped else f"{line}\n" for at, line in kept)
             self.send(200, text.encode(), "text/plain")
 
-        def proxy(self, name: str, port: int, rest: str) -> None:
+        def proxy(self, name: str, port: int, rest: str, sent: bytes) -> None:
             if (name, port) not in api.ports:
                 raise No(503, "no endpoints available")
             headers = {key: value for key, value in self.headers.items() if key == "Range"}
-            request = urllib.request.Request(f"http://127.0.0.1:{api.ports[(name, port)]}{rest}", headers=headers)
+            where = f"http://127.0.0.1:{api.ports[(name, port)]}{rest}"
+            request = urllib.request.Request(
+                where, headers=headers, data=sent if self.command == "POST" else None, method=self.command
+            )
             try:
                 with urllib.request.urlopen(request) as found:
                     status, body = found.status, found.read()
             except urllib.error.HTTPError as error:
-                raise No(error.code, "the pod refused") from None
+                raise No(error.code, error.read().decode() or "the pod refused") from None
+            if self.command == "POST" and rest.endswith("/pieces") and api.lost_answers > 0:
+                # It has arrived, and nobody is told.
+                api.lost_answers -= 1
+                self.close_connection = True
+                self.connection.shutdown(socket.SHUT_RDWR)
+                return
             if api.cut_after is not None and "/file/" in rest and len(body) > api.cut_after:
                 body, announced, api.cut_after = body[: api.cut_after], len(body), None
                 self.send_response(status)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from runner import cli
-from runner.cluster import fetch, follow, helper_pod, logs, submit
+from runner.cluster import fetch, follow, helper_pod, logs, submit, upload
 from runner.cluster.client import Cluster, address, connect
 from tests.cluster.api import TESTS, Api
 from tests.conftest import ROOT
@@ -78,7 +78,7 @@ class Site:
 
 @pytest.fixture
 def site(tmp_path, monkeypatch):
-    for module in (fetch, follow, helper_pod, logs, submit):
+    for module in (fetch, follow, helper_pod, logs, submit, upload):
         monkeypatch.setattr(module, "POLL_SECONDS", 0.1)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)

@@ -12,7 +12,7 @@ from runner.scenarios.shared import axolotl, common
 def translate(recipe: Recipe, place: Place) -> Plan:
     def config(place: Place) -> dict[str, Any]:
         return {
-            **axolotl.model(recipe),
+            **axolotl.model(recipe, place),
             **axolotl.cross_entropy(recipe),
             **blocks(recipe, place),
             **training(recipe, place),
@@ -73,7 +73,7 @@ def plain_text(recipe: Recipe, place: Place) -> dict[str, Any]:
         "validation_share": data.validation_share,
         "text": data.text,
         "seed": data.seed,
-        "tokenizer": common.tokenizer(recipe),
+        "tokenizer": common.tokenizer(recipe, place),
         "sequence_len": recipe.model.sequence_len,
         # So that preparing can say how many steps the blocks make.
         "effective_batch_size": common.effective_batch_size(recipe),

@@ -1,16 +1,11 @@
-"""Rules for images: how they are normalised and cropped, and where prepared ones are kept."""
+"""Rules for images: how they are normalised and cropped."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-from runner.names import listed
 from runner.problem import Problem
 from runner.recipe.recipe import Recipe
-
-if TYPE_CHECKING:
-    from runner.recipe.sections import Openshift
 
 
 def normalising(recipe: Recipe) -> Iterator[Problem]:
@@ -34,18 +29,4 @@ def crop(recipe: Recipe) -> Iterator[Problem]:
         )
 
 
-def kept_images(recipe: Recipe) -> Iterator[Problem]:
-    """The pods prepare the images themselves, and need a place for them that outlives the pods."""
-    site: Openshift | None = recipe.settings.get("openshift")
-    if site is None:
-        return
-    mounts = [claim.mount.rstrip("/") for claim in site.claims or ()]
-    if mounts and not recipe.on_claim(site.data_dir or ""):
-        yield recipe.document.problem(
-            ("openshift", "data_dir"),
-            "The pods prepare the images themselves, and `openshift.data_dir` names no folder on a claim to keep them in.",
-            f"Let `data_dir` start with {listed(mounts, 'or')}.",
-        )
-
-
-RULES = (normalising, crop, kept_images)
+RULES = (normalising, crop)

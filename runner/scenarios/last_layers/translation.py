@@ -14,7 +14,7 @@ def translate(recipe: Recipe, place: Place) -> Plan:
     def config(place: Place) -> dict[str, Any]:
         patterns = unfrozen_parameters(recipe.facts, recipe.train.last_layers, recipe.train.lm_head)
         return {
-            **axolotl.model(recipe),
+            **axolotl.model(recipe, place),
             "unfrozen_parameters": patterns,
             **conversations.settings(recipe, place),
             **axolotl.training(recipe, place),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def translate(recipe: Recipe, place: Place) -> Plan:
     def config(place: Place) -> dict[str, Any]:
         return {
-            **axolotl.model(recipe),
+            **axolotl.model(recipe, place),
             **adapter(recipe, place),
             **axolotl.cross_entropy(recipe),
             **conversations.settings(recipe, place),

@@ -30,18 +30,18 @@ PLUGIN = "runner.training.plugin.RecipePlugin"
 CONFIG_FILE = "axolotl.yaml"
 
 
-def model(recipe: Recipe) -> dict[str, Any]:
+def model(recipe: Recipe, place: Place) -> dict[str, Any]:
     """The base model and how it is held in memory."""
     chosen = recipe.model
     settings: dict[str, Any] = {
-        "base_model": recipe.base_model,
+        "base_model": common.base_model(recipe, place),
         "attn_implementation": chosen.attention,
         "bf16": chosen.precision == "bf16",
         "fp16": chosen.precision == "fp16",
         "gradient_checkpointing": chosen.gradient_checkpointing,
         "sequence_len": chosen.sequence_len,
     }
-    if chosen.revision != "main":
+    if chosen.revision != "main" and place.model_dir is None:
         settings["revision_of_model"] = chosen.revision
     if chosen.gradient_checkpointing:
         settings["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
@@ -141,7 +141,7 @@ def train(recipe: Recipe, place: Place, config: dict[str, Any], data: Mapping[st
     return Stage(
         name="train",
         engine="axolotl",
-        config=with_advanced(recipe, _local_model(config, place) | shared | plugin),
+        config=with_advanced(recipe, config | shared | plugin),
         config_file=CONFIG_FILE,
         data=data,
         files=shared_files,
@@ -174,16 +174,9 @@ def environment(recipe: Recipe, place: Place) -> dict[str, str]:
     }
 
 
-def _local_model(config: dict[str, Any], place: Place) -> dict[str, Any]:
-    """The config with the base model that was fetched ahead in place of its name on the hub."""
-    if place.model_dir is None:
-        return config
-    return {key: value for key, value in config.items() if key != "revision_of_model"} | {"base_model": place.model_dir}
-
-
 def _demo(recipe: Recipe, place: Place) -> dict[str, Any]:
     return {
-        "base_model": place.model_dir or recipe.base_model,
+        "base_model": common.base_model(recipe, place),
         "revision": "main" if place.model_dir else recipe.model.revision,
         "system_prompt": recipe.data.get("system_prompt"),
         "chat": "chat_template" in recipe.data,

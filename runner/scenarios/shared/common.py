@@ -4,9 +4,10 @@ stages become a Plan."""
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from pathlib import PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from runner import catalog
@@ -110,24 +111,37 @@ def source(recipe: Recipe, place: Place, data: Settings) -> dict[str, Any]:
     }
 
 
-def tokenizer(recipe: Recipe) -> dict[str, Any]:
+def base_model(recipe: Recipe, place: Place) -> str:
+    """What the base model is opened by at a place: the folder that it was fetched into, else as `named_model` says."""
+    return place.model_dir or named_model(recipe, place)
+
+
+def named_model(recipe: Recipe, place: Place) -> str:
+    """The base model's own folder, as a place has it, or its name on the hub."""
+    folder = data_file(recipe, place, recipe.model.base) if recipe.base_folder else None
+    return folder or str(recipe.model.base)
+
+
+def tokenizer(recipe: Recipe, place: Place) -> dict[str, Any]:
     """The base model's tokenizer, whose tokens are counted and trained on, for `runner.data.tokenizers.load`."""
     chosen = recipe.model
     return {
-        "base": recipe.base_model,
+        "base": named_model(recipe, place),
         "revision": chosen.revision,
         "trust_remote_code": bool(chosen.get("trust_remote_code")),
     }
 
 
 def data_file(recipe: Recipe, place: Place, name: str | None) -> str | None:
-    """A file that the recipe names, as whoever prepares the data finds it. Pods have those of `recipes/data/` through the
-    image or the clone, and what lies on a claim."""
+    """A file or folder that the recipe names, as whoever prepares the data finds it: beside the recipe, at the same place
+    below the folder that pods have such files in, or where it lies on a claim."""
     if name is None:
         return None
     if place.files_dir is None or recipe.on_claim(name):
         return str(recipe.folder / name)
-    return f"{place.files_dir}/{PurePosixPath(name).name}"
+    # What starts from elsewhere stays below that folder, too.
+    parts = ("up" if part == ".." else part for part in Path(os.path.normpath(name)).parts if part != "/")
+    return "/".join((place.files_dir, *parts))
 
 
 def recipe_file(recipe: Recipe) -> Artifact:

@@ -84,5 +84,5 @@ def data_source(recipe: Recipe, place: Place) -> dict[str, Any]:
         "validation_share": data.validation_share,
         "seed": data.seed,
         "sequence_len": recipe.model.sequence_len,
-        "tokenizer": common.tokenizer(recipe),
+        "tokenizer": common.tokenizer(recipe, place),
     }

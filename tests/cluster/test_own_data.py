@@ -1,0 +1,270 @@
+"""A copy of a recipe with data of its own: its files travel with `submit`, and its pods train on them."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import re
+import shutil
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from runner import catalog, cli
+from runner.cluster import upload
+from runner.cluster.client import connect
+from runner.commands import cluster_options
+from runner.entrypoints import file_server
+from runner.problem import Stop
+from runner.scenarios.shared import twin
+from tests.cluster import api
+from tests.cluster.api import mapped
+from tests.cluster.conftest import in_process
+from tests.cluster.pods import once, operate, pods
+from tests.conftest import ROOT
+
+# What a machine without a GPU can train; a GPU takes the recipe as it is.
+ON_CPU = (
+    "model.precision=fp32",
+    "model.attention=sdpa",
+    "train.optimizer=adamw_torch",
+    "train.epochs=2",
+    "machines.nodes=1",
+    "train.gradient_accumulation_steps=1",
+    "train.micro_batch_size=2",
+    "demo.questions=",
+)
+
+
+@pytest.fixture
+def desk(site, monkeypatch):
+    """A folder of somebody's own, and the claims behind the pods' mounts. A short path: see test_pods."""
+    with tempfile.TemporaryDirectory(prefix="own-") as folder:
+        desk = Path(folder)
+        (desk / "claim").mkdir()
+        site.api.mounts["/shared/models"] = desk / "claim"
+        site.api.mounts["/shared/workspace"] = desk / "workspace"
+        monkeypatch.chdir(desk)
+        yield desk
+
+
+def own_copy(site, desk: Path) -> Path:
+    """`recipe new mine --from survival`, three lines changed, a table of questions and a small model beside it."""
+    assert cli._code(["new", "mine", "--from", "survival"]) == 0
+    rows = [json.loads(line) for line in (ROOT / "recipes/data/survival-sample.jsonl").read_text("utf-8").splitlines()]
+    with (desk / "questions.csv").open("w", newline="", encoding="utf-8") as file:
+        table = csv.DictWriter(file, ["topic", "question", "answer"], extrasaction="ignore")
+        table.writeheader()
+        table.writerows(rows)
+    recipe = desk / "mine.yaml"
+    text = recipe.read_text("utf-8")
+    changes = {
+        "  hub: cahlen": "  path: questions.csv #",
+        "  base: HuggingFaceTB/SmolLM3-3B": "  base: my-model",
+        "  data_from: image": "  data_from: claim",
+        "  namespace: lyric-professor": f"  namespace: {site.namespace}",
+        "  revision: main                      # version on the hub\n": "",
+        "  split: train ": "  # ",
+    }
+    for old, new in changes.items():
+        assert old in text, old
+        text = text.replace(old, new, 1)
+    recipe.write_text(text, encoding="utf-8")
+    facts = twin.wanted(
+        catalog.model("HuggingFaceTB/SmolLM3-3B"), catalog.chat_template("chatml"), 4, 1, desk / "my-model", False
+    )
+    twin.tokenizer_for(facts)([row["answer"] for row in rows])
+    twin.build(facts)
+    return recipe
+
+
+def submit(recipe: Path, *more: str) -> int:
+    return cli._code(["submit", str(recipe), "--yes", *(f"--set={change}" for change in ON_CPU), *more])
+
+
+def config(site, job: dict, folder: Path) -> dict[str, Path]:
+    """The folder behind a job's config map, as a kubelet makes it."""
+    template = job["spec"].get("template") or job["spec"]["pytorchReplicaSpecs"]["Master"]["template"]
+    (volume,) = [volume for volume in template["spec"]["volumes"] if "configMap" in volume]
+    (mount,) = [
+        mount["mountPath"]
+        for mount in template["spec"]["containers"][0]["volumeMounts"]
+        if mount["name"] == volume["name"]
+    ]
+    folder.mkdir()
+    for file, text in site.api.objects[("configmaps", site.namespace, volume["configMap"]["name"])]["data"].items():
+        (folder / file).write_text(mapped(site.api, text).replace(mount, str(folder)), encoding="utf-8")
+    return {mount: folder}
+
+
+def kubelet(site, desk: Path, jobs: int) -> threading.Thread:
+    """Runs the pods of so many plain Jobs that get onto the cluster, each to its end, and says how they ended."""
+    ended: set[str] = set()
+
+    def work() -> None:
+        while len(ended) < jobs:
+            time.sleep(0.1)
+            for (plural, space, name), job in list(site.api.objects.items()):
+                if plural == "jobs" and job["metadata"]["uid"] not in ended:
+                    place = desk / f"job-{len(list(desk.glob('job-*')))}"
+                    done = once(job, mounts(site) | config(site, job, desk / f"{place.name}-config"), place)
+                    (desk / f"{place.name}.log").write_text(done.stdout + done.stderr, encoding="utf-8")
+                    kind = "Failed" if done.returncode else "Complete"
+                    site.set_status("Job", name, {"conditions": [{"type": kind, "status": "True"}]})
+                    ended.add(job["metadata"]["uid"])
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
+def mounts(site) -> dict[str, Path]:
+    return dict(site.api.mounts)
+
+
+def said(desk: Path) -> str:
+    return "\n".join(file.read_text("utf-8") for file in sorted(desk.glob("job-*.log")))
+
+
+@in_process
+def test_a_copy_trains_on_the_files_that_lie_beside_it(site, desk, capsys):
+    recipe = own_copy(site, desk)
+    kubelet(site, desk, jobs=1)
+    assert submit(recipe) == 0, capsys.readouterr().out + said(desk)
+    sent = desk / "claim" / "mine" / "files"
+    assert {file.relative_to(sent).as_posix() for file in sent.rglob("*") if file.is_file()} == {
+        "questions.csv",
+        *(f"my-model/{file.name}" for file in (desk / "my-model").iterdir()),
+    }
+    assert (sent / "questions.csv").read_bytes() == (desk / "questions.csv").read_bytes()
+    job = site.job(name="mine")
+    mine = pods(job, mounts(site) | config(site, job, desk / "train"), desk / "pods")
+    operate(job, mine, lambda: None, timeout=300)
+    run = desk / "claim" / "mine"
+    assert (run / "best_model" / "model.safetensors").is_file()
+    summary = json.loads((run / "training_summary.json").read_text())
+    assert summary["best_validation_loss"] < summary["first_validation_loss"]
+    rows = json.loads((run / "data" / "report.json").read_text())
+    assert rows["source"].endswith("/mine/files/questions.csv")
+
+
+@pytest.fixture
+def sending(site, desk, monkeypatch):
+    """Sends a folder of files to the claim as `submit` does before the first stage; gives what it told."""
+    recipe = own_copy_of_texts(site, desk)
+    for name in ("trained-models-pvc", "workspace-pvc"):
+        site.claim(name)
+    # Small pieces: each file here takes some, and the small ones share one.
+    monkeypatch.setattr(upload, "MOST", 2**16)
+
+    def send() -> list[str]:
+        told: list[str] = []
+        opened, plan = cluster_options.open_both(str(recipe), ())
+        upload.upload(connect(), plan, plan.stages[0], upload.files(opened, plan.place), told.append)
+        return told
+
+    return send
+
+
+def own_copy_of_texts(site, desk: Path) -> Path:
+    recipe = own_copy(site, desk)
+    shutil.rmtree(desk / "my-model" / ".cache", ignore_errors=True)
+    (desk / "my-model" / "empty.txt").touch()
+    return recipe
+
+
+def there(desk: Path) -> dict[str, bytes]:
+    sent = desk / "claim" / "mine" / "files"
+    return {file.relative_to(sent).as_posix(): file.read_bytes() for file in sent.rglob("*") if file.is_file()}
+
+
+def here(desk: Path) -> dict[str, bytes]:
+    files = [desk / "questions.csv", *(desk / "my-model").iterdir()]
+    return {file.relative_to(desk).as_posix(): file.read_bytes() for file in files}
+
+
+def posts(site) -> int:
+    return sum(asked.startswith("POST") and asked.endswith("/pieces") for asked in site.api.requests)
+
+
+@in_process
+def test_what_lies_there_is_not_sent_again_and_what_is_gone_here_goes_there(site, desk, sending):
+    assert "MiB sent" in sending()[-1] and there(desk) == here(desk)
+    pieces = posts(site)
+    assert sending()[-1].endswith("all there already") and posts(site) == pieces
+    (desk / "my-model" / "empty.txt").unlink()
+    with (desk / "questions.csv").open("a") as file:
+        file.write("Knots,Which one?,The bowline.\n")
+    assert "MiB sent" in sending()[-1]
+    assert there(desk) == here(desk) and posts(site) == pieces + 1
+
+
+@in_process
+def test_a_broken_transfer_goes_on_behind_what_has_arrived(site, desk, sending):
+    site.api.lost_answers = 3
+    sending()
+    assert there(desk) == here(desk)
+    whole = sum(map(len, here(desk).values()))
+    # Each piece has arrived, with an answer or without: nothing travels twice.
+    assert posts(site) <= whole // 2**16 + 1 + 3
+
+
+@in_process
+def test_sending_that_was_given_up_goes_on_later(site, desk, sending):
+    site.api.busy, site.api.busy_at = [503] * 40, "/pieces"
+    with pytest.raises(Stop) as stop:
+        sending()
+    assert "it goes on where it stopped" in stop.value.text and helpers(site) == []
+    site.api.busy = []
+    sending()
+    assert there(desk) == here(desk)
+
+
+@in_process
+def test_a_claim_without_room_is_named_before_anything_is_sent(site, desk, sending, monkeypatch, golden_message):
+    monkeypatch.setattr(upload, "_patiently", lambda *_: json.dumps({"there": dict.fromkeys(here(desk), 0), "free": 5}))
+    with pytest.raises(Stop) as stop:
+        sending()
+    golden_message(re.sub(r"need [\d.,]+ MiB", "need N MiB", stop.value.text))
+    assert there(desk) == {}
+
+
+@in_process
+def test_the_right_that_sending_needs_is_named(site, desk, sending, monkeypatch, golden_message):
+    rule = next(rule for rule in api.ROLE if "pods/proxy" in rule["resources"])
+    monkeypatch.setitem(rule, "verbs", ["get"])
+    with pytest.raises(Stop) as stop:
+        sending()
+    golden_message(stop.value.text)
+    assert helpers(site) == []
+
+
+def helpers(site) -> list:
+    return [pod for pod in site.cluster.list("Pod", site.namespace) if pod["metadata"]["name"].endswith("-fetch")]
+
+
+def test_nothing_is_written_or_deleted_outside_of_the_folder(tmp_path):
+    root = tmp_path / "root"
+    root.mkdir()
+    (tmp_path / "kept").write_text("kept")
+    for name in ("../kept", "/etc/hostname", "", "."):
+        with pytest.raises(OSError):
+            file_server.take(root, [file_server.Piece(name, "0" * 64, 1, 0, 1)], io.BytesIO(b"x"))
+        with pytest.raises(OSError):
+            file_server.state(root, {name: "0" * 64}, lambda: None)
+    file_server.keep_only(root, [])
+    assert (tmp_path / "kept").read_text() == "kept"
+
+
+def test_a_file_that_did_not_come_over_whole_never_takes_its_name(tmp_path):
+    piece = file_server.Piece("a/b.csv", hashlib.sha256(b"right").hexdigest(), 5, 0, 5)
+    with pytest.raises(ValueError):
+        file_server.take(tmp_path, [piece], io.BytesIO(b"wrong"))
+    assert [file for file in tmp_path.rglob("*") if file.is_file()] == []
+    file_server.take(tmp_path, [piece], io.BytesIO(b"right"))
+    assert (tmp_path / "a" / "b.csv").read_bytes() == b"right"
