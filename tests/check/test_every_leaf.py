@@ -13,7 +13,8 @@ import pytest
 from runner import scenarios
 from runner.check.by_schema import schema
 from runner.check.validate import changed, judge, load, override
-from runner.commands.planning import report, text
+from runner.commands.planning import text
+from runner.commands.planning.report import PlanReport
 from runner.emit import emit
 from runner.estimate import forecast, limits, storage
 from runner.problem import Stop
@@ -101,8 +102,11 @@ def planned_in_full(recipe) -> None:
     problems = [problem for problem in (*problems, *storage.problems(recipe.document, plan, forecasts)) if problem]
     notes = [*forecast.notes(recipe, forecasts), *forecast.late(recipe, forecasts)]
     text.show(plan, forecasts, [1, 2], {})
-    whole = report.whole(plan, forecasts, [1, 2], {}, problems, notes)
-    assert json.loads(json.dumps(whole, allow_nan=False))
+    assert json.loads(PlanReport.of(plan, forecasts, [1, 2], {}, problems, notes).as_json(), parse_constant=no_number)
+
+
+def no_number(name: str) -> None:
+    raise AssertionError(f"{name} is no JSON")
 
 
 def together(recipe, changes: list[Override]) -> Iterator[tuple[Any, list[Override]]]:
