@@ -310,11 +310,11 @@ def test_a_name_that_is_no_stage_is_answered_with_the_nearest(ask, golden_messag
 
 def test_render_says_which_files_of_a_pipeline_pods_will_look_for(recipe_command, tmp_path, golden_message):
     none = [word for name in ("hub", "revision", "subset") for word in ("--set", f"data.{name}=")]
-    changes = [*none, "--set", "data.path=data/seven-b-text.jsonl", "--set", "openshift.data_dir=/shared/data/seven-b"]
+    changes = [*none, "--set", "data.path=data/seven-b-text.jsonl", "--set", "openshift.data_dir=/shared/models/data"]
     done = recipe_command("render", "recipes/seven-b.yaml", "--out", tmp_path / "out", *changes)
     assert done.returncode == 0, done.stderr
     golden_message(done.stderr)
-    assert '"path": "/opt/recipe-runner/recipes/data/seven-b-text.jsonl"' in (
+    assert '"path": "/shared/models/seven-b/files/data/seven-b-text.jsonl"' in (
         tmp_path / "out" / "data" / "work.json"
     ).read_text("utf-8")
 

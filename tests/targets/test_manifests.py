@@ -139,7 +139,7 @@ def test_every_container_starts_from_the_image_that_its_name_means_now(path, opt
     cloned = ("image.code_from_git.url=https://github.com/a/b.git", f'image.code_from_git.commit="{"0" * 40}"')
     for more in ((), cloned):
         plan = plan_of(path, *options, *more)
-        pods = [helper_pod.pod(plan.only(stage), stage, "word") for stage in plan.stages]
+        pods = [helper_pod.pod(plan.only(stage), stage, "word", "/folder") for stage in plan.stages]
         pods += [promote.pod(plan.only(stage), stage, "ann", "why") for stage in plan.stages]
         there = [one for one in manifests(render(plan, ("pytorchjob",))) if "spec" in one and containers(one)] + pods
         assert len(there) > len(pods)
@@ -160,18 +160,19 @@ def test_a_trainjob_says_that_its_runtime_decides_when_an_image_is_fetched():
             assert ("by its digest" in file.text.partition("apiVersion")[0]) is said
 
 
-IMAGE_FILES = "/opt/recipe-runner/recipes/data"
-
-
-def test_pods_look_for_data_files_where_pods_have_them(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("data_from", "folder"),
+    [("claim", "/shared/models/seven-b/files/data"), ("image", "/opt/recipe-runner/recipes/data")],
+)
+def test_pods_look_for_data_files_where_pods_have_them(tmp_path, monkeypatch, data_from, folder):
     shutil.copytree(ROOT / "recipes", tmp_path / "recipes")
     none = [f"{home}.{name}=" for home in ("data", "sft.data") for name in ("hub", "revision", "subset")]
-    files = ("data.path=data/seven-b-text.jsonl", "sft.data.path=data/seven-b-questions.jsonl")
+    files = (f"openshift.data_from={data_from}", "data.path=data/seven-b-text.jsonl", "sft.data.path=data/seven-b-questions.jsonl")
     monkeypatch.chdir(tmp_path)
     here = plan_of(Path("recipes/seven-b.yaml"), *none, *files)
     work = here.stages[0].config
-    assert work["text"]["path"] == f"{IMAGE_FILES}/seven-b-text.jsonl"
-    assert work["sft"]["path"] == f"{IMAGE_FILES}/seven-b-questions.jsonl"
+    assert work["text"]["path"] == f"{folder}/seven-b-text.jsonl"
+    assert work["sft"]["path"] == f"{folder}/seven-b-questions.jsonl"
     monkeypatch.chdir(tmp_path / "recipes")
     assert [file.text for file in render(plan_of(Path("seven-b.yaml"), *none, *files))] == [
         file.text for file in render(here)
@@ -181,7 +182,7 @@ def test_pods_look_for_data_files_where_pods_have_them(tmp_path, monkeypatch):
 def test_files_of_other_sections_come_from_the_clone_or_a_claim():
     commit = "1" * 40
     code = f'image={{"code_from_git": {{"url": "https://example.org/code.git", "commit": "{commit}"}}}}'
-    site = 'openshift={"namespace": "a", "data_dir": "/m/data", "claims": [{"name": "c", "mount": "/m"}]}'
+    site = 'openshift={"namespace": "a", "data_from": "git", "data_dir": "/m/data", "claims": [{"name": "c", "mount": "/m"}]}'
     plain = (
         "nodes.machines.1.gpus=[2,3]",
         "data.validation_split=",
