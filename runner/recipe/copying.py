@@ -26,6 +26,9 @@ def rename(document: Document, name: str) -> str:
         if path == ("openshift", "job_name"):
             # Two jobs of one name would end each other.
             values[path] = name
+        elif path == ("openshift", "data_from"):
+            # No image and no commit has the files of a recipe that was just made.
+            values[path] = "claim"
         elif (
             path[0] in ("openshift", "nodes")
             and path[-1] in ("output_dir", "data_dir")
