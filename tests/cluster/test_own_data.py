@@ -64,12 +64,9 @@ def own_copy(site, desk: Path) -> Path:
     recipe = desk / "mine.yaml"
     text = recipe.read_text("utf-8")
     changes = {
-        "  hub: cahlen": "  path: questions.csv #",
+        "  hub: cahlen/offline-practical-skills-qa-synthetic": "  path: questions.csv",
         "  base: HuggingFaceTB/SmolLM3-3B": "  base: my-model",
-        "  data_from: image": "  data_from: claim",
         "  namespace: lyric-professor": f"  namespace: {site.namespace}",
-        "  revision: main                      # version on the hub\n": "",
-        "  split: train ": "  # ",
     }
     for old, new in changes.items():
         assert old in text, old
