@@ -54,7 +54,8 @@ def test_nothing_that_needs_a_gpu_is_left_where_the_recipe_does_not_say(name):
     unsaid = [Override(f"model.{setting}", None, None, "a test") for setting in ("precision", "attention")]
     recipe, made = rehearsed(recipe_of(name, *unsaid))
     assert (recipe.model.precision, recipe.model.attention) == ("fp32", "sdpa")
-    assert "model.precision: nothing → fp32  (runs on any processor)" in map(str, made)
+    (precision,) = [change for change in made if change.setting == "model.precision"]
+    assert (precision.before, precision.after) == (None, "fp32") and ": nothing → fp32 " in str(precision)
 
 
 @pytest.mark.parametrize(("rows", "processes"), [(1, 1), (2, 2), (3, 2)])
