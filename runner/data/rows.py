@@ -61,8 +61,9 @@ class Share:
 
 
 def shares(file: Path, most: int | None, count: int) -> list[Share] | None:
-    """The first `most` rows of a local file, all of them where None, in `count` parts that can be read by themselves, one after the other the same
-    rows as the whole; None where the kind of file has none: a line of a CSV may go on in the next, JSON is one value.
+    """The first `most` rows of a local file, all of them where None, in `count` parts that can be read by themselves, one
+    after the other the same rows as the whole; None where the kind of file has none: a line of a CSV may go on in the next,
+    JSON is one value.
 
     Lines are counted here, once, so that a part knows its numbers; nothing is parsed. Of a Parquet file each part is whole
     row groups, so some are empty where there are fewer groups than parts.
