@@ -14,9 +14,9 @@ from runner.check.validate import load
 from runner.plan import Place
 from runner.problem import Stop
 from runner.recipe.overrides import from_options
-from runner.scenarios import translate
+from runner.scenarios import translate, work
 from runner.scenarios.pipeline import packing, rehearsal
-from runner.scenarios.pipeline.work import data
+from runner.scenarios.pipeline.data import Tokenizer
 from tests.conftest import ROOT
 
 SEVEN_B = ROOT / "recipes" / "seven-b.yaml"
@@ -36,7 +36,7 @@ def prepared(tmp_path_factory):
     recipe, _ = with_overrides(recipe, rehearsal.before_data(recipe, None))
     place = Place(f"{folder}/config", f"{folder}/data", str(folder), f"{folder}/scratch", accelerator=False)
     stage = translate(recipe, place).stages[0]
-    data(stage.config, print)
+    work("pipeline.data")(stage.config, print)
     return folder / "data", stage.config
 
 
@@ -94,9 +94,9 @@ def test_lora_mixes_seventy_to_thirty(prepared):
 
 def test_a_tokenizer_that_is_larger_than_the_embedding_is_an_error(prepared):
     folder, config = prepared
-    wanted = config["tokenizer"] | {"base": str(folder / "tokenizer"), "most": 1000}
+    asked = Tokenizer(**config["tokenizer"] | {"base": str(folder / "tokenizer"), "most": 1000})
     with pytest.raises(Stop, match=r"1,024 entries\b.* 1,000\b"):
-        packing.tokenizer_for(wanted, lambda: (), folder / "other")
+        packing.tokenizer_for(asked, lambda: (), folder / "other")
 
 
 def test_packed_files_are_taken_as_they_are(prepared, tmp_path):
