@@ -318,7 +318,7 @@ def _told(folder: StageFolder) -> Iterable[str]:
 def _gate(folder: StageFolder, tell: Tell) -> None:
     """Measures the stage where that is not done for what lies there now, and opens or closes its gate."""
     stage = folder.stage
-    if not gates.is_current(folder):
+    if not gates.current(folder):
         tell(f"{stage.name}: measuring")
         gates.measure(folder)
     tell(f"{stage.name}: gate")

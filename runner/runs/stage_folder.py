@@ -72,7 +72,7 @@ class StageFolder:
     @property
     def summary(self) -> Summary | None:
         """What training has said of itself in the end; None where there is nothing yet."""
-        return Summary.read(self.path)
+        return Summary.read(self.path) or None
 
     def other(self, name: str) -> StageFolder:
         """Another stage of the same run."""
