@@ -71,7 +71,7 @@ def require(folder: StageFolder, hashes: bool) -> None:
         submit = "`recipe submit RECIPE` takes the first stage that is not finished."
         if not before.finished:
             raise Stop(f"The stage `{stage.name}` builds on `{name}`, which is not finished.", submit)
-        wanted, made = (read_keys(keys, beginnings) for keys in (before.stage.keys, before.recorded("keys")))
+        wanted, made = (read_keys(keys, beginnings) for keys in (before.stage.keys, before.state.keys))
         if not all(wanted.values()) or made != wanted:
             raise Stop(f"`{name}` was made from other settings than this recipe's; it must run again first.", submit)
         wrong = before.changed_outputs(beginnings) if hashes else []

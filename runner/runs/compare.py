@@ -43,7 +43,7 @@ def _column(recipe: Recipe, plan: Plan, questions: Sequence[str]) -> Iterator[tu
         if not stage.trains:
             continue
         folder = StageFolder(plan, stage)
-        yield (stage.name, "state"), folder.state.get("status", "not begun")
+        yield (stage.name, "state"), folder.state.status
         if folder.summary is not None:
             yield from (((stage.name, what), text) for what, text in _trained(folder.summary))
         yield from (((stage.name, what), text) for what, text in _measured(folder))

@@ -210,13 +210,13 @@ def subject(folder: StageFolder, look: bool = False) -> Subject | None:
     look: whether the weights themselves are hashed, which takes minutes where nobody has just done so; else what is on
     record of them counts.
     """
-    run = folder.run.id
+    run = folder.run.state.id
     if not folder.finished or not folder.weights or not run:
         return None
     return Subject(
         run=run,
         stage=folder.stage.name,
-        inputs=content_hash(folder.state.get("inputs"), 32),
+        inputs=content_hash(folder.state.inputs, 32),
         weights=weights_of(folder.model) if look else folder.weights,
         settings=_settings(folder.stage.evaluation),
     )
@@ -284,7 +284,7 @@ def measure(folder: StageFolder, checkpoint: Path | None = None) -> Measurement:
     if not isinstance(measured, dict):
         raise Stop(f"Measuring `{stage.name}` ended without a result.", f"The whole log: {folder.path}/train.log")
     result = Measurement(
-        run=folder.run.id,
+        run=folder.run.state.id,
         stage=stage.name,
         inputs=about.inputs if about else "",
         weights=weights_of(model),
