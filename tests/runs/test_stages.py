@@ -193,7 +193,7 @@ def test_a_stage_chosen_by_name_starts_only_on_what_the_recipe_would_make(
         start(finished(*options), Selection(stage=stage), [])
     assert words in stop.value.text
     golden_message(stop.value)
-    assert RunFolder(tmp_path).state["status"] == "stopped"
+    assert RunFolder(tmp_path).state.status == "stopped"
 
 
 def test_a_stage_that_leaves_no_results_of_this_recipe_is_not_finished(tmp_path, monkeypatch):
@@ -209,7 +209,7 @@ def test_a_stage_that_leaves_no_results_of_this_recipe_is_not_finished(tmp_path,
     assert not StageFolder(plan, plan.stage("train")).finished
     monkeypatch.setattr(pipeline, "launch", lambda stage, place, progress: leave(plan, stage))
     start(plan, Selection(), said)
-    assert StageFolder(plan, plan.stage("train")).finished and RunFolder(tmp_path).state["status"] == "finished"
+    assert StageFolder(plan, plan.stage("train")).finished and RunFolder(tmp_path).state.status == "finished"
     said.clear()
     start(plan, Selection(), said)
     assert said[0].startswith("This run is done already")
