@@ -6,12 +6,12 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from runner.names import content_hash
 
@@ -76,6 +76,35 @@ def read_record(path: Path) -> dict[str, Any]:
     """The object in a JSON file; empty where the file is missing, broken or holds something else."""
     record = read_json(path)
     return record if isinstance(record, dict) else {}
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a JSON file holds, as a dataclass that names the file and gives every field a default; false where it says nothing."""
+
+    FILE: ClassVar[str]
+
+    def __bool__(self) -> bool:
+        return self != type(self)()
+
+    def write(self, folder: Path) -> None:
+        write_json(folder / self.FILE, asdict(self))
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        return cls.of(read_record(folder / cls.FILE))
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> Self:
+        """What JSON says. Other versions and other hands write too: what is missing, or no list or object where one
+        belongs, is the default."""
+        known: dict[str, Any] = {}
+        for name, default in vars(cls()).items():
+            value = facts.get(name, default)
+            if isinstance(default, tuple):
+                value = tuple(value) if isinstance(value, list) else default
+            known[name] = default if isinstance(default, dict) and not isinstance(value, dict) else value
+        return cls(**known)
 
 
 def write_all(folder: Path, artifacts: Iterable[Artifact]) -> list[Path]:

@@ -150,7 +150,7 @@ class Stage:
 
     engine: who does it, a key of `runner.runs.launch.ENGINES`.
     config: the engine's settings; config_file: the name they are written under.
-    data: what a training stage learns from, as a preparer reads it: `kind` picks the preparer.
+    data: what a training stage learns from, the JSON form of the dataclass that a preparer takes; `kind` picks it.
     files: what lies in `config_dir` when the stage starts, `config_file` among them.
     command: for a machine of a cluster; the launcher fills in rank and address from the environment.
     env: environment of every process. shm_gib: shared memory that the data loader and NCCL may use, GiB.

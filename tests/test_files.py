@@ -1,12 +1,16 @@
-"""Files appear whole or not at all, whatever ends the writing."""
+"""Files appear whole or not at all, whatever ends the writing, and records are read whoever wrote them."""
 
 from __future__ import annotations
 
+import json
+import math
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import pytest
 
-from runner.files import Artifact, replacing, replacing_folder, write_all
+from runner.files import Artifact, Record, replacing, replacing_folder, write_all
 
 
 class Ended(BaseException):
@@ -72,3 +76,34 @@ def test_of_several_files_all_are_written_or_none(tmp_path):
     assert (tmp_path / "a").read_text() == "old"
     assert write_all(tmp_path, [Artifact("a", "new"), Artifact("b/d", "new")]) == [tmp_path / "a", tmp_path / "b" / "d"]
     assert names(tmp_path) == ["a", "b", "b/d", "c"]
+
+
+@dataclass(frozen=True)
+class Note(Record):
+    FILE = "note.json"
+    name: str = ""
+    steps: int = 0
+    loss: float | None = None
+    kinds: tuple[str, ...] = ()
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+
+def test_a_record_comes_back_as_it_was_written(tmp_path):
+    note = Note("a", 3, math.inf, ("x", "y"), {"z": 1})
+    note.write(tmp_path)
+    assert Note.read(tmp_path) == note
+    assert list(json.loads((tmp_path / "note.json").read_text())) == ["name", "steps", "loss", "kinds", "counts"]
+
+
+@pytest.mark.parametrize("text", [None, "", "{", "[" * 100_000, "null", "[]", "3", "{}", '{"of": "tomorrow"}'])
+def test_a_record_that_is_not_there_or_broken_says_nothing(tmp_path, text):
+    if text is not None:
+        (tmp_path / "note.json").write_text(text)
+    assert not Note.read(tmp_path) and Note.read(tmp_path) == Note()
+
+
+def test_of_a_record_by_another_version_or_another_hand_the_rest_counts():
+    assert Note.of({"name": "a", "of": "tomorrow"}) == Note("a")
+    for odd in (None, 3, "x", True):
+        assert Note.of({"name": "a", "kinds": odd, "counts": odd}) == Note("a")
+    assert Note.of({"name": "a", "kinds": {"x": 1}, "counts": ["x"]}) == Note("a")

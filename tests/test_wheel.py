@@ -64,4 +64,5 @@ def test_training_without_the_extra_says_what_to_install(installed):
     for command in ("rehearse", "run", "prepare"):
         done = installed(command, "my-demo.yaml")
         assert done.returncode == 1, done.stdout + done.stderr
-        assert done.stderr.endswith("is not installed.\npip install 'recipe-runner[train]'\n"), done.stderr
+        assert "is not installed." in done.stderr, done.stderr
+        assert done.stderr.splitlines()[-1] == "pip install 'recipe-runner[train]'"

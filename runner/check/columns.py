@@ -76,7 +76,9 @@ def _parquet(file: Path) -> list[str]:
         from pyarrow import parquet
     except ImportError:
         raise Unreadable(
-            "reading Parquet needs pyarrow, which is not installed, so its columns are not checked.", "note"
+            "reading Parquet needs pyarrow, which is not installed, so its columns are not checked.",
+            "note",
+            "pip install 'recipe-runner[train]'",
         ) from None
     try:
         return list(parquet.read_schema(file).names)

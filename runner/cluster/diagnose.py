@@ -134,7 +134,7 @@ def _unscheduled(state: State, pod: dict[str, Any], said: str, where: str) -> It
         busy = " Those that have one are all in use." if short else ""
         yield f"{where}: no machine with the GPU `{gpu}` is free for it.{busy} The cluster says: {said}"
     elif scarce := re.findall(r"Insufficient ([\w./-]+)", said):
-        names = ", ".join(dict.fromkeys(scarce))
+        names = ", ".join(dict.fromkeys(name.rstrip(".") for name in scarce))
         yield f"{where}: no machine has enough left of {names}. It starts when others finish, or ask for less in `machines`."
     elif "taint" in said:
         yield f"{where}: the machines with this GPU are closed to other work: {said}"
@@ -148,7 +148,7 @@ def _claims(state: State) -> str:
         for event in state.events
         if event["involvedObject"].get("kind") == "PersistentVolumeClaim"
     ]
-    return f"{said[-1]} {SEVERAL}" if said else f"They are not bound to storage yet. {SEVERAL}"
+    return f"{said[-1].rstrip('.')}. {SEVERAL}" if said else f"They are not bound to storage yet. {SEVERAL}"
 
 
 def _container(state: State, pod: dict[str, Any], entry: dict[str, Any], where: str, log_of: LogOf) -> Iterator[str]:

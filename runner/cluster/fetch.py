@@ -15,6 +15,7 @@ from runner.cluster.helper_pod import helper
 from runner.entrypoints.file_server import CHUNK, digest
 from runner.plan import Plan, Stage
 from runner.problem import Stop
+from runner.runs.run_folder import RunRecord
 from runner.targets.kubernetes import SENT_FILES
 from runner.training.run_files import RUN
 
@@ -40,7 +41,7 @@ def fetch(
         files = json.loads(_get(cluster, f"{base}/list").data)
         number = ""
         if any(file["path"] == RUN for file in files):
-            number = json.loads(_get(cluster, f"{base}/file/{RUN}").data).get("id", "")
+            number = RunRecord.of(json.loads(_get(cluster, f"{base}/file/{RUN}").data)).id
         files = [file for file in files if _comes(file["path"], stage, everything)]
         if not files:
             raise Stop(

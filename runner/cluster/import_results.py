@@ -9,7 +9,8 @@ from runner.files import read_record, write_json
 from runner.plan import Plan, Stage
 from runner.problem import Stop
 from runner.runs.run_folder import RunFolder
-from runner.training.run_files import ADAPTER, DEMO, STAGE
+from runner.runs.stage_folder import StageRecord
+from runner.training.run_files import ADAPTER, DEMO
 
 OLDER = (
     "What lies on the claim is of the recipe as it was before it changed; the recipe as it is now has no results there yet. "
@@ -22,7 +23,7 @@ NAMING = ((DEMO, "base_model"), (f"{ADAPTER}/adapter_config.json", "base_model_n
 
 def require_imported(folder: RunFolder) -> None:
     """Raises Stop where the folder holds a run that this machine made itself."""
-    if folder.state and folder.state.get("origin") != "cluster":
+    if folder.state and folder.state.origin != "cluster":
         raise Stop(f"`{folder.path}` holds a run of this machine.", "Name another folder with `--to`.")
 
 
@@ -32,11 +33,11 @@ def record(folder: RunFolder, plan: Plan, stage: Stage, number: str, tell: Calla
     number: the run's own on the claim, which its evaluations are about; empty where it has none, and no evaluation counts.
     """
     home = folder.path / stage.folder
-    state = read_record(home / STAGE)
+    state = StageRecord.read(home)
     # A claim keeps the results of the recipe as it was until those of the recipe as it is take their place. A change of
     # another stage does not concern it.
-    older = bool(state) and (state.get("keys") or {}).get("") != stage.keys[""]
-    status = "running" if older else state.get("status", "running")
+    older = bool(state) and state.keys.get("") != stage.keys[""]
+    status = "running" if older or not state else state.status
     folder.mark(status, recipe=plan.name, origin="cluster", **({"id": number} if number else {}))
     if older:
         tell(OLDER)

@@ -33,8 +33,8 @@ def evaluate(path: str, stage: str, sets: tuple[str, ...], run_dir: str | None, 
         raise Stop(f"There is no folder `{checkpoint}`.", "A stage's checkpoints lie in its folder `checkpoints/`.")
     with run.lock():
         measured = gates.measure(folder, Path(checkpoint).resolve() if checkpoint else None)
-    say(f"{stage}: {measured['checkpoint']}")
-    for name, value in sorted(measured["metrics"].items()):
+    say(f"{stage}: {measured.checkpoint}")
+    for name, value in sorted(measured.metrics.items()):
         say(f"  {name:<40} {value:.6g}")
-    for name, reason in sorted(measured["missing"].items()):
+    for name, reason in sorted(measured.missing.items()):
         say(f"  {name:<40} not measured: {reason}")

@@ -45,5 +45,5 @@ def promote(
     plan = ask.plan_of(recipe, run)
     with run.lock():
         override = gates.promote(StageFolder(plan, plan.stage(stage)), by.strip(), reason.strip())
-    for line in gates.promotion_lines(override):
+    for line in override.lines:
         say(line)

@@ -1,4 +1,4 @@
-"""Rows to Parquet: a kind of data is one module with `prepare`."""
+"""Rows to Parquet: a kind of data is one module, with a frozen dataclass of its settings and `prepare`, which takes it."""
 
 # Who prepares the kinds of data that several scenarios may name; a scenario's own stand in its folder.
 PREPARERS = {

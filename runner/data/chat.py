@@ -4,16 +4,40 @@ from __future__ import annotations
 
 import random
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from runner.catalog import ChatTemplate
 from runner.data import split
 from runner.data.report import Report
-from runner.data.split import TokenizerFor
+from runner.data.split import TokenizerFor, TwoSides
+from runner.data.tokenizers import Pretrained
 from runner.training.answers import messages
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conversations(TwoSides):
+    """What becomes of conversations, whatever is in them.
+
+    special_tokens: those around each message. sequence_len: tokens that a conversation may have; tokenizer: whose tokens
+    those are.
+    """
+
+    system_prompt: str | None
+    special_tokens: ChatTemplate
+    sequence_len: int
+    tokenizer: Pretrained | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chat(Conversations):
+    """Questions and answers, each a template with the rows' columns in brackets."""
+
+    kind: Literal["chat"] = "chat"
+    question: str
+    answer: str
 
 
 @dataclass(frozen=True)
@@ -28,7 +52,7 @@ class Pair:
 
 
 def prepare(
-    wanted: Mapping[str, Any],
+    chat: Chat,
     out: Path,
     *,
     tokenizer_for: TokenizerFor | None = None,
@@ -40,15 +64,15 @@ def prepare(
     sample_rows: keep at most so many pairs, drawn by the seed.
     Raises Stop where too few rows are left to train and validate on.
     """
-    report = split.begin(wanted, sample_rows)
+    report = split.begin(chat, chat.tokenizer, sample_rows)
     if known := split.already(out, report, tokenizer_for):
         return known
-    pairs = split.collect(wanted, ("question", "answer"), _pair, report)
+    pairs = split.collect(chat, (chat.question, chat.answer), _pair, report)
     if sample_rows is not None and len(pairs) > sample_rows:
         report.sampled_from = len(pairs)
-        kept = sorted(random.Random(wanted["seed"]).sample(range(len(pairs)), sample_rows))
+        kept = sorted(random.Random(chat.seed).sample(range(len(pairs)), sample_rows))
         pairs = [pairs[index] for index in kept]
-    return finish(pairs, wanted, out, tokenizer_for, report)
+    return finish(pairs, chat, out, tokenizer_for, report)
 
 
 def _pair(question: str, answer: str) -> Pair | str:
@@ -56,11 +80,11 @@ def _pair(question: str, answer: str) -> Pair | str:
 
 
 def finish(
-    pairs: Sequence[Pair], wanted: Mapping[str, Any], out: Path, tokenizer_for: TokenizerFor | None, report: Report
+    pairs: Sequence[Pair], conversations: Conversations, out: Path, tokenizer_for: TokenizerFor | None, report: Report
 ) -> Report:
     """Leaves out what is too long, splits, and writes. Raises Stop where too few rows are left."""
-    kept = _within_length(pairs, wanted, tokenizer_for, report)
-    return split.finish(kept, lambda side: _columns(side, wanted["system_prompt"]), wanted, out, report)
+    kept = _within_length(pairs, conversations, tokenizer_for, report)
+    return split.finish(kept, lambda side: _columns(side, conversations.system_prompt), conversations, out, report)
 
 
 def _columns(side: list[Pair], system_prompt: str | None) -> dict[str, list[Any]]:
@@ -72,11 +96,11 @@ def _columns(side: list[Pair], system_prompt: str | None) -> dict[str, list[Any]
 
 
 def _within_length(
-    pairs: Sequence[Pair], wanted: Mapping[str, Any], tokenizer_for: TokenizerFor | None, report: Report
+    pairs: Sequence[Pair], conversations: Conversations, tokenizer_for: TokenizerFor | None, report: Report
 ) -> list[Pair]:
     """Counts tokens; leaves out what the model would not see whole."""
-    template = ChatTemplate(**wanted["special_tokens"])
-    texts = [rendered(template, messages(wanted["system_prompt"], pair.question, pair.answer)) for pair in pairs]
+    turns = (messages(conversations.system_prompt, pair.question, pair.answer) for pair in pairs)
+    texts = [rendered(conversations.special_tokens, conversation) for conversation in turns]
     tokenizer = tokenizer_for(texts) if tokenizer_for and texts else None
     if tokenizer is None:
         report.tokenizer = "the base model's tokenizer is not on this machine"
@@ -94,7 +118,7 @@ def _within_length(
         "p95": ordered[min(len(ordered) - 1, round(0.95 * len(ordered)))],
         "max": ordered[-1],
     }
-    limit = wanted["sequence_len"]
+    limit = conversations.sequence_len
     kept = [pair for pair, length in zip(pairs, lengths, strict=True) if length <= limit]
     if len(kept) < len(pairs):
         report.dropped[f"longer than {limit} tokens"] = len(pairs) - len(kept)

@@ -8,14 +8,14 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from runner.data import cleaning_steps as steps
 from runner.data import executors
-from runner.files import read_json, sha256, write_json
+from runner.data.corpus import Cleaning, Corpus
+from runner.files import read_json, write_json
 from runner.names import content_hash
 from runner.problem import Stop
 
@@ -67,17 +67,16 @@ class CleaningReport:
         yield f"documents kept       {self.kept:>11,}   byte for byte as they came"
 
 
-def clean(wanted: Mapping[str, Any], folder: Path, where: Mapping[str, Any] | None = None) -> CleaningReport:
+def clean(corpus: Corpus, folder: Path, where: Cleaning) -> CleaningReport:
     """Writes the kept documents to `folder/text/*.jsonl` (a `text` each) and the dropped ones to `folder/dropped/`.
 
-    where: the executor and what it needs, all cores of this machine by default; it changes no document.
     Raises Stop where nothing is left, and where the executor's cluster fails.
     """
-    key = content_hash([dict(wanted), _content(wanted)], 32)
+    key = content_hash([asdict(corpus), corpus.content], 32)
     known = read_json(folder / REPORT_FILE)
     if isinstance(known, dict) and known.get("key") == key and (folder / "text").is_dir():
         return CleaningReport(**known)
-    on = executors.chosen(where, _size(wanted))
+    on = executors.chosen(where, _size(corpus))
     # Tasks that are done count only for a run that cuts the documents into as many parts.
     work = folder / ".work" / f"{on.tasks}-{key[:12]}"
     for stale in (folder / ".work").glob("*"):
@@ -87,12 +86,12 @@ def clean(wanted: Mapping[str, Any], folder: Path, where: Mapping[str, Any] | No
 
     started = time.monotonic()
     steps.quiet()
-    last = steps.filtered(wanted, work, on)
-    if wanted["deduplicate"] != "off":
+    last = steps.filtered(corpus, work, on)
+    if corpus.deduplicate != "off":
         last = steps.without_exact(last, work, on)
-    if wanted["deduplicate"] == "near":
-        last = steps.without_near(last, work, on, wanted["language"])
-    report = _report(wanted, work, on.tasks)
+    if corpus.deduplicate == "near":
+        last = steps.without_near(last, work, on, corpus.language)
+    report = _report(corpus, work, on.tasks)
     report.key, report.seconds = key, round(time.monotonic() - started, 1)
     if not report.kept:
         lines = "\n".join(report.lines())
@@ -116,19 +115,14 @@ def documents(folder: Path) -> Iterator[str]:
                 yield json.loads(line)["text"]
 
 
-def _content(wanted: Mapping[str, Any]) -> str:
-    """The file's content as a hash; a hub dataset is named by its revision."""
-    return sha256(Path(wanted["path"])) if wanted["path"] and Path(wanted["path"]).is_file() else ""
-
-
-def _size(wanted: Mapping[str, Any]) -> int | None:
+def _size(corpus: Corpus) -> int | None:
     """Bytes of the file, None for a stream from the hub."""
-    if not wanted["path"]:
+    if not corpus.file:
         return None
-    return Path(wanted["path"]).stat().st_size if Path(wanted["path"]).is_file() else 0
+    return corpus.file.stat().st_size if corpus.file.is_file() else 0
 
 
-def _report(wanted: Mapping[str, Any], work: Path, tasks: int) -> CleaningReport:
+def _report(corpus: Corpus, work: Path, tasks: int) -> CleaningReport:
     counts = steps.counts(work)
     dropped: Counter[str] = Counter()
     for reason, count in counts.items():
@@ -136,12 +130,12 @@ def _report(wanted: Mapping[str, Any], work: Path, tasks: int) -> CleaningReport
             dropped[_words(reason)] += count
     read = counts.get("documents_in", 0)
     return CleaningReport(
-        source=wanted["path"] or f"{wanted['hub']} on the hub",
+        source=corpus.name,
         documents_in=read,
         kept=counts.get("kept", 0),
         dropped=dict(dropped),
         workers=tasks,
-        missed=max(0, (wanted["limit"] or 0) - read) if wanted["hub"] else 0,
+        missed=max(0, (corpus.limit or 0) - read) if corpus.hub else 0,
     )
 
 

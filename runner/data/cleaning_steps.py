@@ -28,6 +28,7 @@ from datatrove.pipeline.writers.jsonl import JsonlWriter
 from datatrove.utils.hashing import HashConfig
 
 from runner.data import rows
+from runner.data.corpus import Corpus
 from runner.data.executors import Executor
 
 # SHA-1, because datatrove 0.10.1's other choice hands text to xxhash, whose version 4 takes bytes alone.
@@ -53,26 +54,26 @@ class Rows(PipelineStep):
     name = "Rows"
     type = "reader"
 
-    def __init__(self, wanted: Mapping[str, Any], dropped: Path, shares: list[rows.Share] | None) -> None:
+    def __init__(self, corpus: Corpus, dropped: Path, shares: list[rows.Share] | None) -> None:
         super().__init__()
-        self.wanted, self.dropped, self.shares = dict(wanted), str(dropped), shares
+        self.corpus, self.dropped, self.shares = corpus, str(dropped), shares
 
     def _mine(self, rank: int, world_size: int) -> Iterator[rows.Numbered]:
         if self.shares:
-            return rows.read(self.wanted, self.shares[rank])
-        return islice(rows.read(self.wanted), rank, self.wanted["limit"], world_size)
+            return rows.read(self.corpus, self.shares[rank])
+        return islice(rows.read(self.corpus), rank, self.corpus.limit, world_size)
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> Iterator[Document]:
         bad = []
         for number, row in self._mine(rank, world_size):
             self.stat_update("documents_in")
-            text = None if isinstance(row, rows.Bad) else row.get(self.wanted["column"])
+            text = None if isinstance(row, rows.Bad) else row.get(self.corpus.column)
             if isinstance(row, rows.Bad):
                 self.stat_update("dropped_bad_line")
                 bad.append({"line": number, "reason": row.reason})
             elif not isinstance(text, str) or not text.strip():
                 self.stat_update("dropped_no_text")
-                bad.append({"line": number, "reason": f"no text in column {self.wanted['column']}"})
+                bad.append({"line": number, "reason": f"no text in column {self.corpus.column}"})
             else:
                 yield Document(text=text, id=str(number))
         if bad:
@@ -90,18 +91,18 @@ def whole_text(document: Document) -> str:
 EXACT = ExactDedupConfig(content_getter=whole_text, hash_config=HASH)
 
 
-def filtered(wanted: Mapping[str, Any], work: Path, on: Executor) -> Path:
+def filtered(corpus: Corpus, work: Path, on: Executor) -> Path:
     """Reads, and drops what is no running text."""
     dropped = work / "dropped"
     words = GopherQualityFilter(
-        min_doc_words=wanted["min_words"] or None,
-        max_doc_words=wanted["max_words"],
-        language=wanted["language"],
+        min_doc_words=corpus.min_words or None,
+        max_doc_words=corpus.max_words,
+        language=corpus.language,
         exclusion_writer=_writer(dropped / "filters"),
-        **(_english_only(wanted["language"]) if wanted["drop_low_quality"] else _COUNT_WORDS_ALONE),
+        **(_english_only(corpus.language) if corpus.drop_low_quality else _COUNT_WORDS_ALONE),
     )
-    repeats = GopherRepetitionFilter(language=wanted["language"], exclusion_writer=_writer(dropped / "repetition"))
-    pipeline = [_reader(wanted, dropped, on.tasks), words, *([repeats] if wanted["drop_repetitive"] else [])]
+    repeats = GopherRepetitionFilter(language=corpus.language, exclusion_writer=_writer(dropped / "repetition"))
+    pipeline = [_reader(corpus, dropped, on.tasks), words, *([repeats] if corpus.drop_repetitive else [])]
     return _run("1-filtered", pipeline, work, on)
 
 
@@ -121,17 +122,17 @@ def _english_only(language: str) -> dict[str, Any]:
     return {} if language == "en" else {"min_stop_words": None}
 
 
-def _reader(wanted: Mapping[str, Any], dropped: Path, tasks: int) -> PipelineStep:
-    if wanted["path"]:
-        return Rows(wanted, dropped / "rows", rows.shares(wanted, tasks))
-    options = {"name": wanted["subset"], "split": wanted["split"], "revision": wanted["revision"]}
-    limit = -1 if wanted["limit"] is None else -(-wanted["limit"] // _reading(wanted["hub"], options, tasks))
+def _reader(corpus: Corpus, dropped: Path, tasks: int) -> PipelineStep:
+    if corpus.file:
+        return Rows(corpus, dropped / "rows", rows.shares(corpus.file, corpus.limit, tasks))
+    options = {"name": corpus.subset, "split": corpus.split, "revision": corpus.revision}
+    limit = -1 if corpus.limit is None else -(-corpus.limit // _reading(corpus.hub, options, tasks))
     return HuggingFaceDatasetReader(
-        wanted["hub"], dataset_options=options, streaming=True, text_key=wanted["column"], limit=limit
+        corpus.hub, dataset_options=options, streaming=True, text_key=corpus.column, limit=limit
     )
 
 
-def _reading(hub: str, options: Mapping[str, Any], tasks: int) -> int:
+def _reading(hub: str | None, options: Mapping[str, Any], tasks: int) -> int:
     """How many of the tasks get something to read: datatrove 0.10.1 gives out whole files where there are several."""
     from datasets import load_dataset
 

@@ -13,13 +13,13 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 from datatrove.executor import LocalPipelineExecutor
 from datatrove.pipeline.base import PipelineStep
 
+from runner.data.corpus import Cleaning
 from runner.files import read_json, write_json
 from runner.problem import Stop
 
@@ -51,8 +51,8 @@ class Local:
 class Slurm:
     """Each step is an array job. A job that still runs when the command is started again is waited for, not repeated."""
 
-    def __init__(self, wanted: Mapping[str, Any]) -> None:
-        self.wanted, self.tasks = wanted, wanted["tasks"]
+    def __init__(self, cleaning: Cleaning, tasks: int) -> None:
+        self.cleaning, self.tasks = cleaning, tasks
         if not shutil.which("sbatch") or not shutil.which("squeue"):
             raise Stop(
                 "Cleaning is to run on Slurm, and this machine has no `sbatch` and `squeue`.",
@@ -66,17 +66,17 @@ class Slurm:
     def run(self, name: str, pipeline: list[PipelineStep], tasks: int, logs: Path) -> None:
         from datatrove.executor.slurm import SlurmPipelineExecutor
 
-        wanted, note = self.wanted, logs / "job.json"
+        cleaning, note = self.cleaning, logs / "job.json"
         executor = SlurmPipelineExecutor(
             pipeline,
             tasks=tasks,
-            workers=wanted["workers"],
-            time=wanted["time"],
-            partition=wanted["partition"],
-            cpus_per_task=wanted["cpus_per_task"],
-            mem_per_cpu_gb=wanted["mem_per_cpu_gb"],
-            qos=wanted.get("qos", ""),
-            sbatch_args=dict(wanted.get("sbatch_args", {})),
+            workers=cleaning.workers,
+            time=cleaning.time,
+            partition=cleaning.partition,
+            cpus_per_task=cleaning.cpus_per_task,
+            mem_per_cpu_gb=cleaning.mem_per_cpu_gb,
+            qos=cleaning.qos or "",
+            sbatch_args=dict(cleaning.sbatch_args),
             job_name=f"clean-{name}",
             env_command=_same_environment(),
             logging_dir=str(logs),
@@ -112,8 +112,8 @@ class Slurm:
 class Ray:
     """A cluster of Ray; without an address, that of RAY_ADDRESS, or one of this machine's own."""
 
-    def __init__(self, wanted: Mapping[str, Any]) -> None:
-        self.wanted, self.tasks = wanted, wanted["tasks"]
+    def __init__(self, cleaning: Cleaning, tasks: int) -> None:
+        self.cleaning, self.tasks = cleaning, tasks
         try:
             import ray
         except ImportError:
@@ -122,7 +122,7 @@ class Ray:
                 'Install the one that your cluster has: pip install "ray[default]", or write `data.cleaning.executor: local`.',
             ) from None
         try:
-            ray.init(address=wanted.get("address"), ignore_reinit_error=True, log_to_driver=False)
+            ray.init(address=cleaning.address, ignore_reinit_error=True, log_to_driver=False)
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise Stop(
                 f"No cluster of Ray answers: {str(error).splitlines()[0]}", "Look at `data.cleaning.address`."
@@ -131,14 +131,14 @@ class Ray:
     def run(self, name: str, pipeline: list[PipelineStep], tasks: int, logs: Path) -> None:
         from datatrove.executor.ray import RayPipelineExecutor
 
-        wanted = self.wanted
+        cleaning = self.cleaning
         executor = RayPipelineExecutor(
             pipeline,
             tasks=tasks,
-            workers=wanted["workers"],
-            cpus_per_task=wanted["cpus_per_task"],
-            mem_per_cpu_gb=wanted["mem_per_cpu_gb"],
-            time=_seconds(wanted.get("time")),
+            workers=cleaning.workers,
+            cpus_per_task=cleaning.cpus_per_task,
+            mem_per_cpu_gb=cleaning.mem_per_cpu_gb,
+            time=_seconds(cleaning.time),
             logging_dir=str(logs),
         )
         executor.run()
@@ -147,21 +147,20 @@ class Ray:
             raise _undone(name, undone, executor, f"{logs}/logs")
 
 
-def chosen(wanted: Mapping[str, Any] | None, size: int | None) -> Executor:
+def chosen(cleaning: Cleaning, size: int | None) -> Executor:
     """The executor that the recipe names. size: bytes of a local file, None for a stream.
 
     Raises Stop where its cluster cannot be reached from here.
     """
-    if wanted and wanted["executor"] == "slurm":
-        return Slurm(wanted)
-    if wanted and wanted["executor"] == "ray":
-        return Ray(wanted)
     cores = len(os.sched_getaffinity(0))
     # For a small file no more than it keeps busy: a worker takes seconds to start.
     sensible = cores if size is None else max(1, min(cores, size // 8_000_000))
-    tasks = (wanted or {}).get("tasks", sensible)
-    workers = (wanted or {}).get("workers", -1)
-    return Local(tasks, min(tasks, workers if workers > 0 else cores))
+    tasks = cleaning.tasks or sensible
+    if cleaning.executor == "slurm":
+        return Slurm(cleaning, tasks)
+    if cleaning.executor == "ray":
+        return Ray(cleaning, tasks)
+    return Local(tasks, min(tasks, cleaning.workers if cleaning.workers > 0 else cores))
 
 
 def _same_environment() -> str:

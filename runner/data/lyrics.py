@@ -9,15 +9,42 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from runner.data.chat import Pair, finish
+from runner.data.chat import Conversations, Pair, finish
 from runner.data.draw import Draw
 from runner.data.report import Report
 from runner.data.split import TokenizerFor, already, begin, whole_rows
 
 # What stands in a row whose artist or genre nobody knows.
 UNKNOWN = {"", "unknown", "none", "null", "nan", "n/a", "na", "-", "?", "various", "various artists", "misc", "other"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Songs:
+    """Which songs are drawn, and what is asked about them.
+
+    instruction, lyrics: columns. instruction_form: what an instruction says, with `[artist]` and `[genre]` in it.
+    count: of songs; per_artist: of one artist at most. min_words, max_words: of the lyrics. tasks: the share of each kind.
+    """
+
+    instruction: str
+    lyrics: str
+    instruction_form: str
+    count: int
+    per_artist: int
+    min_words: int
+    max_words: int
+    tasks: Mapping[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lyrics(Conversations):
+    """Conversations about songs. stream: whether a dataset's rows come one at a time, and are not kept on disk."""
+
+    kind: Literal["lyrics"] = "lyrics"
+    stream: bool = True
+    songs: Songs
 
 
 @dataclass(frozen=True)
@@ -48,7 +75,7 @@ class Task(Pair):
 
 
 def prepare(
-    wanted: Mapping[str, Any],
+    lyrics: Lyrics,
     out: Path,
     *,
     tokenizer_for: TokenizerFor | None = None,
@@ -58,27 +85,27 @@ def prepare(
 
     sample_rows: draw at most so many songs. Raises Stop where too few rows are left to train and validate on.
     """
-    report = begin(wanted, sample_rows)
+    report = begin(lyrics, lyrics.tokenizer, sample_rows)
     if known := already(out, report, tokenizer_for):
         return known
     report.unit = "song"
-    asked = wanted["songs"]["count"]
-    drawn = _draw(wanted, min(asked, sample_rows or asked), report)
-    if sample_rows is not None and sample_rows < asked and report.not_drawn:
+    count = lyrics.songs.count
+    drawn = _draw(lyrics, min(count, sample_rows or count), report)
+    if sample_rows is not None and sample_rows < count and report.not_drawn:
         report.sampled_from = len(drawn) + report.not_drawn
-    tasks = [_task(song, wanted) for song in drawn]
+    tasks = [_task(song, lyrics) for song in drawn]
     report.tasks = dict(Counter(task.kind for task in tasks))
-    return finish(tasks, wanted, out, tokenizer_for, report)
+    return finish(tasks, lyrics, out, tokenizer_for, report)
 
 
-def _draw(wanted: Mapping[str, Any], count: int, report: Report) -> list[Song]:
+def _draw(lyrics: Lyrics, count: int, report: Report) -> list[Song]:
     """About `count` songs, of all that may be asked about; every row that is left out is counted, with the reason."""
-    limits = wanted["songs"]
-    read = re.compile(_pattern(limits["instruction_form"]), re.IGNORECASE)
-    draw: Draw[Song] = Draw(count, limits["per_artist"], wanted["seed"])
-    for _, row in whole_rows(wanted, report):
-        song = _song(row, limits, read)
-        reason = song if isinstance(song, str) else _unfit(song, limits)
+    songs = lyrics.songs
+    read = re.compile(_pattern(songs.instruction_form), re.IGNORECASE)
+    draw: Draw[Song] = Draw(count, songs.per_artist, lyrics.seed)
+    for _, row in whole_rows(lyrics, report, lyrics.stream):
+        song = _song(row, songs, read)
+        reason = song if isinstance(song, str) else _unfit(song, songs)
         if isinstance(song, str) or reason:
             report.dropped[str(reason)] += 1
         else:
@@ -87,7 +114,7 @@ def _draw(wanted: Mapping[str, Any], count: int, report: Report) -> list[Song]:
     report.distinct = len(draw)
     report.not_drawn = draw.not_drawn
     if draw.over_cap:
-        report.dropped[f"more than {limits['per_artist']:,} songs of one artist"] = draw.over_cap
+        report.dropped[f"more than {songs.per_artist:,} songs of one artist"] = draw.over_cap
     return draw.items()
 
 
@@ -101,15 +128,14 @@ def _pattern(form: str) -> str:
     return rf"\s*{''.join(parts)}\s*\.?\s*\Z"
 
 
-def _song(row: Mapping[str, Any], limits: Mapping[str, Any], read: re.Pattern[str]) -> Song | str:
+def _song(row: Mapping[str, Any], songs: Songs, read: re.Pattern[str]) -> Song | str:
     """The row's song, or why it is none."""
-    columns = [row.get(limits[name]) for name in ("instruction", "lyrics")]
-    for name, value in zip(("instruction", "lyrics"), columns, strict=True):
-        if limits[name] not in row:
-            return f"no column {limits[name]}"
-        if not isinstance(value, str) or not value.strip():
-            return f"the {'instruction' if name == 'instruction' else 'words of the song'} missing"
-    instruction, lyrics = (str(value).strip() for value in columns)
+    for column, said in ((songs.instruction, "instruction"), (songs.lyrics, "words of the song")):
+        if column not in row:
+            return f"no column {column}"
+        if not isinstance(row[column], str) or not row[column].strip():
+            return f"the {said} missing"
+    instruction, lyrics = row[songs.instruction].strip(), row[songs.lyrics].strip()
     match = read.match(instruction)
     if not match:
         return "the instruction does not have the recipe's form"
@@ -122,14 +148,14 @@ def _named(text: str) -> str | None:
     return None if name.casefold() in UNKNOWN else name
 
 
-def _unfit(song: Song, limits: Mapping[str, Any]) -> str | None:
+def _unfit(song: Song, songs: Songs) -> str | None:
     """Why a song cannot be used, or None."""
     words = len(song.lyrics.split())
-    if words < limits["min_words"]:
-        return f"fewer than {limits['min_words']:,} words"
-    if words > limits["max_words"]:
-        return f"more than {limits['max_words']:,} words"
-    if not any(share and kind in _answerable(song) for kind, share in limits["tasks"].items()):
+    if words < songs.min_words:
+        return f"fewer than {songs.min_words:,} words"
+    if words > songs.max_words:
+        return f"more than {songs.max_words:,} words"
+    if not any(share and kind in _answerable(song) for kind, share in songs.tasks.items()):
         return "the row answers none of the recipe's tasks"
     return None
 
@@ -150,12 +176,12 @@ def _answerable(song: Song) -> dict[str, tuple[str, str]]:
     return asked
 
 
-def _task(song: Song, wanted: Mapping[str, Any]) -> Task:
+def _task(song: Song, lyrics: Lyrics) -> Task:
     """One of the tasks that the song answers, drawn by the recipe's shares; the song itself decides, with the seed, so
     that other rows in the file do not change it."""
     asked = _answerable(song)
-    shares = {kind: share for kind, share in wanted["songs"]["tasks"].items() if share and kind in asked}
-    digest = hashlib.sha256(f"task\n{wanted['seed']}\n{song.key}".encode()).digest()
+    shares = {kind: share for kind, share in lyrics.songs.tasks.items() if share and kind in asked}
+    digest = hashlib.sha256(f"task\n{lyrics.seed}\n{song.key}".encode()).digest()
     ends = list(accumulate(shares.values()))
     point = int.from_bytes(digest[:4], "big") / 2**32 * ends[-1]
     kind = next(kind for kind, end in zip(shares, ends, strict=True) if point < end)

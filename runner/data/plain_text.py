@@ -3,19 +3,49 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from runner.data import rows
 from runner.data.report import REPORT_FILE, SHOWN_BAD_LINES
 from runner.data.split import TokenizerFor
+from runner.data.tokenizers import Pretrained
 from runner.files import read_json, sha256, write_json
 from runner.names import content_hash, listed
 from runner.problem import Stop
 
 SIDES = ("train", "validation")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlainText(rows.Source):
+    """Documents for blocks of `sequence_len` tokens.
+
+    validation_split, validation_path, validation_share: what is kept for validation, one of them at most; the share is of
+    the documents, 0 to 1, drawn by `seed`. text: their column. tokenizer: cuts them.
+    effective_batch_size (blocks), epochs, warmup_steps, eval_steps: of training, for saying how many steps the blocks make.
+    """
+
+    kind: Literal["plain-text"] = "plain-text"
+    validation_split: str | None
+    validation_path: str | None
+    validation_share: float | None
+    text: str
+    seed: int
+    tokenizer: Pretrained
+    sequence_len: int
+    effective_batch_size: int
+    epochs: float
+    warmup_steps: int
+    eval_steps: int | None
+
+    def of(self, side: str) -> PlainText:
+        """Where the documents of `train` or of `validation` are read, before a share of them is drawn."""
+        if side == "train":
+            return self
+        return replace(self, split=self.validation_split or self.split, path=self.validation_path or self.path)
 
 
 @dataclass
@@ -74,7 +104,7 @@ class TextReport:
 
 
 def prepare(
-    wanted: Mapping[str, Any],
+    plain_text: PlainText,
     out: Path,
     *,
     tokenizer_for: TokenizerFor | None = None,
@@ -88,30 +118,30 @@ def prepare(
     """
     from runner.data import blocks
 
-    sides = [side for side in SIDES if side == "train" or _validates(wanted)]
-    tokenizer = tokenizer_for(_Texts(wanted)) if tokenizer_for else None
+    sides = [side for side in SIDES if side == "train" or _validates(plain_text)]
+    tokenizer = tokenizer_for(_Texts(plain_text)) if tokenizer_for else None
     if tokenizer is None or tokenizer.eos_token_id is None:
         raise Stop(
             "Text can only be cut into blocks with the base model's tokenizer, and it cannot be loaded here.",
             "Check the model's name, your network and your access to it on the hub.",
         )
-    key = _key(wanted, tokenizer, sample_rows)
+    key = _key(plain_text, tokenizer, sample_rows)
     known = _read(out)
     if known and known.key == key and all((out / f"{side}.parquet").is_file() for side in sides):
-        known.notes = list(_notes(wanted, known))
+        known.notes = list(_notes(plain_text, known))
         return known
     report = TextReport(
         key=key,
-        source=wanted["path"] or f"{wanted['hub']} on the hub",
+        source=plain_text.name,
         tokenizer=getattr(tokenizer, "said_as", str(tokenizer.name_or_path)),
-        block_len=wanted["sequence_len"],
+        block_len=plain_text.sequence_len,
     )
     (out / "validation.parquet").unlink(missing_ok=True)
     for side in sides:
         counts = blocks.write(
-            documents(wanted, side, report),
+            documents(plain_text, side, report),
             tokenizer,
-            wanted["sequence_len"],
+            plain_text.sequence_len,
             out / f"{side}.parquet",
             most_blocks=sample_rows,
         )
@@ -127,40 +157,35 @@ def prepare(
         )
         report.cut_short |= counts.blocks == sample_rows
         if not counts.blocks:
-            raise _too_little(wanted, side, counts.tokens, report)
-    report.notes = list(_notes(wanted, report))
+            raise _too_little(plain_text, side, counts.tokens, report)
+    report.notes = list(_notes(plain_text, report))
     write_json(out / REPORT_FILE, asdict(report))
     return report
 
 
-def _too_little(wanted: Mapping[str, Any], side: str, tokens: int, report: TextReport) -> Stop:
+def _too_little(plain_text: PlainText, side: str, tokens: int, report: TextReport) -> Stop:
     name = "validation" if side == "validation" else "training"
     lines = [
-        f"The {name} text has {tokens:,} tokens, too few for one block of {wanted['sequence_len']:,}.",
+        f"The {name} text has {tokens:,} tokens, too few for one block of {plain_text.sequence_len:,}.",
         *report.left_out(),
     ]
-    share = side == "validation" and wanted["validation_share"]
+    share = side == "validation" and plain_text.validation_share
     return Stop(
         "\n".join(lines),
         f"Give more text, {'raise `data.validation_share`, ' if share else ''}or lower `model.sequence_len`.",
     )
 
 
-def _validates(wanted: Mapping[str, Any]) -> bool:
-    return any(wanted[setting] for setting in ("validation_split", "validation_path", "validation_share"))
+def _validates(plain_text: PlainText) -> bool:
+    return bool(plain_text.validation_split or plain_text.validation_path or plain_text.validation_share)
 
 
-def documents(wanted: Mapping[str, Any], side: str, report: TextReport) -> Iterator[str]:
+def documents(plain_text: PlainText, side: str, report: TextReport) -> Iterator[str]:
     """The texts of one side, in order. A share for validation is drawn by a hash of seed and text, so that equal
     documents stay on one side, and one more document in the file does not redraw all the others."""
-    source = dict(wanted)
-    if side == "validation" and wanted["validation_split"]:
-        source["split"] = wanted["validation_split"]
-    if side == "validation" and wanted["validation_path"]:
-        source["path"] = wanted["validation_path"]
-    share = wanted["validation_share"]
-    for number, row in rows.read(source):
-        reason = _wrong(row, wanted["text"])
+    share = plain_text.validation_share
+    for number, row in rows.read(plain_text.of(side), column=plain_text.text):
+        reason = _wrong(row, plain_text.text)
         if isinstance(row, rows.Bad) or reason:
             # Both sides of a share read the same rows; they are counted once.
             if side == "train" or not share:
@@ -168,8 +193,8 @@ def documents(wanted: Mapping[str, Any], side: str, report: TextReport) -> Itera
                 if isinstance(row, rows.Bad):
                     report.bad_lines.append((number, row.reason))
             continue
-        text = row[wanted["text"]]
-        if not share or _drawn(text, wanted["seed"], share) == (side == "validation"):
+        text = row[plain_text.text]
+        if not share or _drawn(text, plain_text.seed, share) == (side == "validation"):
             yield text
 
 
@@ -192,33 +217,32 @@ def _drawn(text: str, seed: int, share: float) -> bool:
 class _Texts:
     """The training documents, read anew each time they are asked for; a twin's tokenizer learns from them."""
 
-    def __init__(self, wanted: Mapping[str, Any]) -> None:
-        self.wanted = wanted
+    def __init__(self, plain_text: PlainText) -> None:
+        self.plain_text = plain_text
 
     def __iter__(self) -> Iterator[str]:
-        return documents(self.wanted, "train", TextReport())
+        return documents(self.plain_text, "train", TextReport())
 
 
-def _key(wanted: Mapping[str, Any], tokenizer: Any, sample_rows: int | None) -> str:
+def _key(plain_text: PlainText, tokenizer: Any, sample_rows: int | None) -> str:
     """Everything that the blocks depend on: the settings, the files' content, and the tokenizer."""
-    files = {
-        setting: sha256(Path(wanted[setting]))
-        for setting in ("path", "validation_path")
-        if wanted[setting] and Path(wanted[setting]).is_file()
-    }
+    named = {"path": plain_text.path, "validation_path": plain_text.validation_path}
+    contents = {setting: sha256(Path(file)) for setting, file in named.items() if file and Path(file).is_file()}
     tokens = [tokenizer.name_or_path, len(tokenizer), tokenizer.eos_token_id]
     figures = ("effective_batch_size", "epochs", "warmup_steps", "eval_steps")
-    return content_hash([{k: v for k, v in wanted.items() if k not in figures}, files, tokens, sample_rows], 32)
+    settings = {name: value for name, value in asdict(plain_text).items() if name not in figures}
+    return content_hash([settings, contents, tokens, sample_rows], 32)
 
 
-def _notes(wanted: Mapping[str, Any], report: TextReport) -> Iterator[str]:
+def _notes(plain_text: PlainText, report: TextReport) -> Iterator[str]:
     """What the number of steps means for the intervals of the recipe."""
-    steps = int(-(-report.train["blocks"] // wanted["effective_batch_size"]) * wanted["epochs"])
-    yield f"steps                {steps:>11,}   of {wanted['effective_batch_size']} blocks each, in {wanted['epochs']:g} epochs"
-    if steps <= wanted["warmup_steps"]:
-        yield f"  note: the learning rate still rises at the end, because `train.warmup_steps` is {wanted['warmup_steps']:,}"
-    if wanted["eval_steps"] and steps < wanted["eval_steps"]:
-        yield f"  note: the only evaluations are at the start and at the end, because `train.eval_steps` is {wanted['eval_steps']:,}"
+    batch, epochs, every = plain_text.effective_batch_size, plain_text.epochs, plain_text.eval_steps
+    steps = int(-(-report.train["blocks"] // batch) * epochs)
+    yield f"steps                {steps:>11,}   of {batch} blocks each, in {epochs:g} epochs"
+    if steps <= plain_text.warmup_steps:
+        yield f"  note: the learning rate still rises at the end, because `train.warmup_steps` is {plain_text.warmup_steps:,}"
+    if every and steps < every:
+        yield f"  note: the only evaluations are at the start and at the end, because `train.eval_steps` is {every:,}"
 
 
 def _read(folder: Path) -> TextReport | None:

@@ -5,13 +5,39 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any
 
+from runner.files import sha256
 from runner.problem import Stop
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Where rows come from: the file `path`, else the dataset `hub`, with its `subset`, `split` and `revision`."""
+
+    hub: str | None
+    revision: str | None
+    subset: str | None
+    split: str | None
+    path: str | None
+
+    @property
+    def name(self) -> str:
+        """The file or the dataset, as a person names it."""
+        return self.path or f"{self.hub} on the hub"
+
+    @property
+    def file(self) -> Path | None:
+        return Path(self.path) if self.path else None
+
+    @property
+    def content(self) -> str:
+        """The hash of the file's content; empty where there is no file: a dataset is told by its revision."""
+        return sha256(self.file) if self.file and self.file.is_file() else ""
 
 
 @dataclass(frozen=True)
@@ -34,14 +60,14 @@ class Share:
     first: int
 
 
-def shares(wanted: Mapping[str, Any], count: int) -> list[Share] | None:
-    """The first `limit` rows of a local file in `count` parts that can be read by themselves, one after the other the same
-    rows as the whole; None where the kind of file has none: a line of a CSV may go on in the next, JSON is one value.
+def shares(file: Path, most: int | None, count: int) -> list[Share] | None:
+    """The first `most` rows of a local file, all of them where None, in `count` parts that can be read by themselves, one
+    after the other the same rows as the whole; None where the kind of file has none: a line of a CSV may go on in the next,
+    JSON is one value.
 
     Lines are counted here, once, so that a part knows its numbers; nothing is parsed. Of a Parquet file each part is whole
     row groups, so some are empty where there are fewer groups than parts.
     """
-    file, most = Path(wanted["path"]), wanted["limit"]
     if not file.is_file():
         return None
     if file.suffix == ".jsonl":
@@ -97,25 +123,26 @@ def _starts_of_groups(facts: Any) -> list[int]:
     return list(accumulate((facts.row_group(index).num_rows for index in range(facts.num_row_groups)), initial=0))
 
 
-def read(wanted: Mapping[str, Any], share: Share | None = None) -> Iterator[Numbered]:
-    """Rows as (line, row) from `path`, or from `hub` with `subset`, `split` and `revision`. All but .json files come a row
-    at a time, however large they are; from the hub they do where `wanted` has `stream`, and are else kept on disk.
-    share: only that part of the file.
+def read(
+    source: Source, share: Share | None = None, *, column: str | None = None, stream: bool = False
+) -> Iterator[Numbered]:
+    """Rows as (line, row). All but .json files come a row at a time, however large they are; from the hub they do where
+    `stream` is set, and are else kept on disk.
+    share: only that part of the file. column: what the documents of a .txt file are called, which else cannot be read.
 
     Raises Stop where the file or the dataset cannot be read at all.
     """
-    if not wanted["path"]:
-        yield from _hub(wanted)
+    file = source.file
+    if not file:
+        yield from _hub(source, stream)
         return
-    file = Path(wanted["path"])
     readers: dict[str, Callable[..., Iterator[Numbered]]] = {
         ".jsonl": _jsonl,
         ".json": _json,
         ".csv": _csv,
         ".parquet": _parquet,
     }
-    # Only who asks for a column of text can read a file that has no columns.
-    if column := wanted.get("text"):
+    if column:
         readers[".txt"] = lambda file: _txt(file, column)
     reader = readers.get(file.suffix)
     if reader is None:
@@ -264,24 +291,23 @@ def _groups(file: Path, share: Share) -> Iterator[Numbered]:
         yield from enumerate(islice(rows, share.end - share.start), share.first)
 
 
-def _hub(wanted: Mapping[str, Any]) -> Iterator[Numbered]:
+def _hub(source: Source, stream: bool) -> Iterator[Numbered]:
     from datasets import load_dataset
 
-    name, stream = wanted["hub"], bool(wanted.get("stream"))
     try:
         dataset = load_dataset(
-            name, wanted["subset"], split=wanted["split"], revision=wanted["revision"], streaming=stream
+            source.hub, source.subset, split=source.split, revision=source.revision, streaming=stream
         )
         # A stream asks the hub only when its first row is wanted.
         yield from enumerate(dataset, 1)
     except Exception as error:
-        raise no_dataset(name, error) from None
+        raise no_dataset(source, error) from None
 
 
-def no_dataset(name: str, error: Exception) -> Stop:
+def no_dataset(source: Source, error: Exception) -> Stop:
     """What to say where the hub does not give a dataset."""
     return Stop(
-        f"The dataset `{name}` cannot be loaded from the hub: {_reason(error)}",
+        f"The dataset `{source.hub}` cannot be loaded from the hub: {_reason(error)}",
         "Check its name, your network and your access; or download it and name it under `data.path`.",
     )
 

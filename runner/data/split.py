@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from runner.data import rows
 from runner.data.report import Report
+from runner.data.tokenizers import Pretrained
 from runner.files import replacing, sha256
 from runner.names import content_hash
 from runner.problem import Stop
@@ -18,6 +20,14 @@ SIDES = ("train", "validation")
 
 # Given texts, the tokenizer to count them with; None where there is none on this machine.
 TokenizerFor = Callable[[Iterable[str]], Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwoSides(rows.Source):
+    """Rows, and the `validation_share` of them, 0 to 1, that a draw by `seed` keeps for validation."""
+
+    validation_share: float
+    seed: int
 
 
 class Grouped(Protocol):
@@ -35,17 +45,16 @@ def same(text: str) -> str:
     return " ".join(text.split()).casefold()
 
 
-def begin(wanted: Mapping[str, Any], sample_rows: int | None = None) -> Report:
-    """An empty report, whose key says what the result depends on: settings (with `tokenizer`, whose tokens are counted, as
-    `base` and `revision`), the rows' file, and the tokenizer's where it lies in a folder."""
-    file = Path(wanted["path"]) if wanted["path"] else None
-    content = sha256(file) if file and file.is_file() else ""
-    tokenizer = Path(wanted.get("tokenizer", {}).get("base", "")) / "tokenizer.json"
-    tokens = [sha256(tokenizer)] if tokenizer.is_file() else []
+def begin(source: TwoSides, tokenizer: Pretrained | None = None, sample_rows: int | None = None) -> Report:
+    """An empty report, whose key says what the result depends on: settings, the rows' file, and the file of the tokenizer
+    whose tokens are counted, where it lies in a folder."""
+    content = source.content
+    words = Path(tokenizer.base) / "tokenizer.json" if tokenizer else None
+    tokens = [sha256(words)] if words and words.is_file() else []
     return Report(
-        key=content_hash([dict(wanted), content, tokens, sample_rows], 32),
-        source=wanted["path"] or f"{wanted['hub']} on the hub",
-        bytes_before=file.stat().st_size if file and content else None,
+        key=content_hash([asdict(source), content, tokens, sample_rows], 32),
+        source=source.name,
+        bytes_before=source.file.stat().st_size if source.file and content else None,
     )
 
 
@@ -65,9 +74,9 @@ def already(out: Path, report: Report, tokenizer_for: TokenizerFor | None = None
     return known if known and known.key == report.key and there and counted else None
 
 
-def whole_rows(wanted: Mapping[str, Any], report: Report) -> Iterator[tuple[int, dict[str, Any]]]:
+def whole_rows(source: rows.Source, report: Report, stream: bool = False) -> Iterator[tuple[int, dict[str, Any]]]:
     """Every row with its line number, counted; a line that is no row goes into the report and is left out."""
-    for number, row in rows.read(wanted):
+    for number, row in rows.read(source, stream=stream):
         report.rows_in += 1
         if isinstance(row, rows.Bad):
             report.bad_lines.append((number, row.reason))
@@ -76,17 +85,15 @@ def whole_rows(wanted: Mapping[str, Any], report: Report) -> Iterator[tuple[int,
             yield number, row
 
 
-def collect(
-    wanted: Mapping[str, Any], parts: Sequence[str], make: Callable[..., Item | str], report: Report
-) -> list[Item]:
+def collect(source: rows.Source, parts: Sequence[str], make: Callable[..., Item | str], report: Report) -> list[Item]:
     """What `make` gives for every row's filled templates, once each, in the order of the file.
 
-    parts: the names of the templates in `wanted`, filled in this order. make: gives a reason instead to drop a row.
+    parts: the templates, filled in this order. make: gives a reason instead to drop a row.
     """
     distinct: dict[Item, None] = {}
-    for number, row in whole_rows(wanted, report):
+    for number, row in whole_rows(source, report):
         try:
-            item = make(*(templates.fill(wanted[part], row).strip() for part in parts))
+            item = make(*(templates.fill(part, row).strip() for part in parts))
         except KeyError as column:
             report.bad_lines.append((number, f"no column {column}"))
             report.dropped["a column is missing, named by line below"] += 1
@@ -124,7 +131,7 @@ def split(items: Sequence[Item], share: float, seed: int) -> tuple[list[Item], l
 def finish(
     items: Sequence[Item],
     columns: Callable[[list[Item]], Mapping[str, list[Any]]],
-    wanted: Mapping[str, Any],
+    source: TwoSides,
     out: Path,
     report: Report,
 ) -> Report:
@@ -132,7 +139,7 @@ def finish(
 
     Raises Stop where too few rows are left.
     """
-    train, validation = split(items, wanted["validation_share"], wanted["seed"])
+    train, validation = split(items, source.validation_share, source.seed)
     report.train_rows, report.validation_rows = len(train), len(validation)
     if not train or not validation:
         lines = "\n".join(report.lines())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,16 @@ from runner.problem import Stop
 
 # Longer words are learned from in parts of so many characters.
 LONGEST_WORD = 200
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A model's tokenizer. base: a folder, or a name on the hub; revision: of that name, None for a folder;
+    trust_remote_code: whether code that it brings may run."""
+
+    base: str
+    revision: str | None = None
+    trust_remote_code: bool = False
 
 
 def load(base: str, revision: str | None, trust_remote_code: bool, local_only: bool = False) -> Any:

@@ -19,6 +19,7 @@ from runner import scenarios
 from runner.data import tokenizers
 from runner.data.report import Report, Rows
 from runner.data.tokenised import forget_older
+from runner.data.tokenizers import Pretrained
 from runner.files import read_json, write_json, write_text
 from runner.problem import Stop
 from runner.scenarios.shared import twin as twins
@@ -77,24 +78,27 @@ def _rows(work: Mapping[str, Any], out: Path) -> Report:
             "In a pod: put it below `recipes/data/` and build the image again (with `image.code_from_git`: push it, and name "
             "the new commit), or put the data on the hub and name it under `data.hub`.",
         )
-    tokenizer_for = twins.tokenizer_for(twin) if twin else _tokenizer(data.get("tokenizer"), work["model"])
+    named = data.get("tokenizer")
+    tokenizer_for = (
+        twins.tokenizer_for(twin) if twin else _tokenizer(Pretrained(**named) if named else None, work["model"])
+    )
     report = scenarios.prepare(data, out, tokenizer_for=tokenizer_for, sample_rows=work.get("sample_rows"))
     if twin:
         twins.build(twin)
     return report
 
 
-def _tokenizer(named: Mapping[str, Any] | None, fetched: Mapping[str, Any] | None) -> Callable[[list[str]], Any]:
+def _tokenizer(named: Pretrained | None, fetched: Mapping[str, Any] | None) -> Callable[[list[str]], Any]:
     """The base model's tokenizer, from where the model was fetched to, else from this machine or the hub; None where it
     cannot be had."""
 
     def load(_texts: list[str]) -> Any:
         if named is None:
             return None
-        trust = named["trust_remote_code"]
+        trust = named.trust_remote_code
         if fetched:
             return tokenizers.load(fetched["folder"], None, trust, local_only=True)
-        return tokenizers.load(named["base"], None if Path(named["base"]).is_dir() else named["revision"], trust)
+        return tokenizers.load(named.base, None if Path(named.base).is_dir() else named.revision, trust)
 
     return load
 

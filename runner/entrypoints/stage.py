@@ -71,7 +71,7 @@ def require(folder: StageFolder, hashes: bool) -> None:
         submit = "`recipe submit RECIPE` takes the first stage that is not finished."
         if not before.finished:
             raise Stop(f"The stage `{stage.name}` builds on `{name}`, which is not finished.", submit)
-        wanted, made = (read_keys(keys, beginnings) for keys in (before.stage.keys, before.recorded("keys")))
+        wanted, made = (read_keys(keys, beginnings) for keys in (before.stage.keys, before.state.keys))
         if not all(wanted.values()) or made != wanted:
             raise Stop(f"`{name}` was made from other settings than this recipe's; it must run again first.", submit)
         wrong = before.changed_outputs(beginnings) if hashes else []
@@ -87,7 +87,7 @@ def gate(folder: StageFolder, tell: Tell) -> int:
     """
     name = folder.stage.name
     _require_finished(folder)
-    if not (gates.is_current(folder) and gates.opened(folder)[0]):
+    if not (gates.current(folder) and gates.opened(folder)[0]):
         tell(f"{name}: measuring")
         gates.measure(folder)
     is_open, override = gates.opened(folder)
@@ -102,7 +102,7 @@ def gate(folder: StageFolder, tell: Tell) -> int:
 def promote(folder: StageFolder, by: str, reason: str, tell: Tell) -> int:
     """Raises Stop where there is nothing to overrule."""
     _require_finished(folder)
-    for line in gates.promotion_lines(gates.promote(folder, by, reason)):
+    for line in gates.promote(folder, by, reason).lines:
         tell(line)
     return 0
 

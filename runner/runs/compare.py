@@ -43,7 +43,7 @@ def _column(recipe: Recipe, plan: Plan, questions: Sequence[str]) -> Iterator[tu
         if not stage.trains:
             continue
         folder = StageFolder(plan, stage)
-        yield (stage.name, "state"), folder.state.get("status", "not begun")
+        yield (stage.name, "state"), folder.state.status
         if folder.summary is not None:
             yield from (((stage.name, what), text) for what, text in _trained(folder.summary))
         yield from (((stage.name, what), text) for what, text in _measured(folder))
@@ -72,13 +72,12 @@ def _measured(folder: StageFolder) -> Iterator[tuple[str, str]]:
     """Recorded metrics, the verdict of each gate, and a person's override of them."""
     if not folder.stage.gates:
         return
-    record = gates.record(folder)
-    metrics = record.get("metrics") if isinstance(record, dict) else None
-    old = "" if gates.is_current(folder) else "  (of something else than lies there now)"
-    for name, value in sorted((metrics if isinstance(metrics, dict) else {}).items()):
-        yield name, f"{value:.6g}{old}" if isinstance(value, int | float) else f"{value}{old}"
+    known = gates.record(folder)
+    old = "" if gates.current(folder) else "  (of something else than lies there now)"
+    for name, value in sorted(known.metrics.items()) if isinstance(known, gates.Measurement) else ():
+        yield name, f"{gates.shown(value)}{old}"
     for verdict in gates.verdicts(folder):
         said = "holds" if verdict.holds else f"MISSED: got {verdict.got}, {verdict.why}"
         yield f"gate {verdict.metric} {verdict.wanted}", said
     if override := gates.promotion(folder):
-        yield "promotion", "\n".join(line.strip() for line in gates.promotion_lines(override))
+        yield "promotion", "\n".join(line.strip() for line in override.lines)

@@ -6,17 +6,17 @@ A metric that cannot be measured is left out, with the reason under `missing`; n
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from runner.files import read_json, write_json
 from runner.names import listed
 from runner.quiet import hush
+from runner.runs.gates import Task
 from runner.scenarios.shared.gates import GENERATED, SCORE, rise_window
 from runner.text import yaml_text
 from runner.training import parent_watch
@@ -40,7 +40,7 @@ class Measures:
         # Of lm-eval's scores, whether more is better, as lm-eval says.
         self.higher: dict[str, Any] = {}
 
-    def take(self, names: list[str], measure: Callable[[], Mapping[str, Any]]) -> None:
+    def take(self, names: Iterable[str], measure: Callable[[], Mapping[str, Any]]) -> None:
         """Adds what `measure` gives; where it fails, every one of `names` is missing for that reason."""
         try:
             self.metrics |= measure()
@@ -53,8 +53,10 @@ class Measures:
 def main(file: str) -> int:
     parent_watch.start()
     hush()
-    task = json.loads(Path(file).read_text(encoding="utf-8"))
-    wanted, found = task["metrics"], Measures()
+    from pydantic import TypeAdapter
+
+    task: Task = TypeAdapter(Task).validate_json(Path(file).read_bytes())
+    wanted, found = task.metrics, Measures()
     found.take(wanted, lambda: by_training(task))
     for name in wanted:
         if window := rise_window(name):
@@ -68,17 +70,17 @@ def main(file: str) -> int:
     found.take([*wanted, GENERATED], opened)
     if loaded:
         model, words = loaded
-        found.take([GENERATED], _named(GENERATED, generated, model, words, task["prompt"]))
-        found.take(["text_loss", "text_perplexity"], lambda: text_loss(model, task["text_blocks"]))
+        found.take([GENERATED], _named(GENERATED, generated, model, words, task.prompt))
+        found.take(["text_loss", "text_perplexity"], lambda: text_loss(model, task.text_blocks))
         scores = [name for name in wanted if "lm_eval." in name]
-        if task["tasks"]:
+        if task.tasks:
             found.take(scores, lambda: lm_eval_scores(model, words, task, found))
     for name in wanted:
         if name.startswith("regression."):
             measured = name.removeprefix("regression.")
-            found.take([name], _named(name, regression, task, found, measured))
+            found.take([name], _named(name, regression, task.metrics_before, found, measured))
     missing = {name: found.missing.get(name, "it was not measured") for name in wanted if name not in found.metrics}
-    write_json(Path(task["out"]), {"metrics": found.metrics, "missing": missing})
+    write_json(Path(task.out), {"metrics": found.metrics, "missing": missing})
     return 0
 
 
@@ -87,15 +89,15 @@ def _named(name: str, measure: Callable[..., float], *given: Any) -> Callable[[]
     return lambda: {name: measure(*given)}
 
 
-def _evaluations(task: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _evaluations(task: Task) -> list[dict[str, Any]]:
     """The evaluations in training up to the step of the weights that are measured, the last one at that step."""
-    folder = Path(task["stage_dir"])
+    folder = Path(task.stage_dir)
     history, summary = read_json(folder / HISTORY), Summary.read(folder)
     if not isinstance(history, dict):
         raise Cannot("the stage has left no history of its training")
-    step = task["checkpoint_step"]
+    step = task.checkpoint_step
     if step is None:
-        if summary is None:
+        if not summary:
             raise Cannot("the stage has left no summary of its training")
         best = summary.best_checkpoint
         step = int(best.rsplit("-", 1)[1]) if best else summary.steps
@@ -105,18 +107,18 @@ def _evaluations(task: Mapping[str, Any]) -> list[dict[str, Any]]:
     return upto
 
 
-def by_training(task: Mapping[str, Any]) -> dict[str, float]:
+def by_training(task: Task) -> dict[str, float]:
     """What the stage has measured itself on its held-out rows, at the step of these weights."""
     last = _evaluations(task)[-1]
     found = {"validation_loss": last["validation_loss"]}
-    if task["kind"] == "dpo":
+    if task.kind == "dpo":
         found |= {name: last.get(name) for name in ("preference_accuracy", "preference_margin")}
     elif isinstance(last["validation_loss"], float):
         found["perplexity"] = _exp(last["validation_loss"])
     return {name: value for name, value in found.items() if value is not None}
 
 
-def loss_rise(task: Mapping[str, Any], window: int) -> float:
+def loss_rise(task: Task, window: int) -> float:
     """The largest rise of the validation loss from one of the last `window` evaluations to the next, in nats a token;
     below 0 where it fell every time."""
     losses: list[Any] = [entry["validation_loss"] for entry in _evaluations(task)][-window:]
@@ -128,22 +130,22 @@ def loss_rise(task: Mapping[str, Any], window: int) -> float:
     return rise
 
 
-def load(task: Mapping[str, Any]) -> tuple[Any, Any]:
+def load(task: Task) -> tuple[Any, Any]:
     """Model and tokenizer, freshly loaded from disk as any user would; an adapter on its base."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     # A checkpoint beside an adapter is the adapter alone; `best_model` is the two merged.
-    adapter = bool(task["base"]) and (Path(task["model"]) / "adapter_config.json").is_file()
+    adapter = bool(task.base) and (Path(task.model) / "adapter_config.json").is_file()
     cuda = torch.cuda.is_available()
-    words = AutoTokenizer.from_pretrained(task["model"])
+    words = AutoTokenizer.from_pretrained(task.model)
     model = AutoModelForCausalLM.from_pretrained(
-        task["base"] if adapter else task["model"], dtype=torch.bfloat16 if cuda else torch.float32
+        task.base if adapter else task.model, dtype=torch.bfloat16 if cuda else torch.float32
     )
     if adapter:
         from peft import PeftModel
 
-        model = PeftModel.from_pretrained(model, task["model"])
+        model = PeftModel.from_pretrained(model, task.model)
     return model.to("cuda" if cuda else "cpu").eval(), words
 
 
@@ -173,21 +175,21 @@ def text_loss(model: Any, file: str) -> dict[str, float]:
     return {"text_loss": loss, "text_perplexity": _exp(loss)}
 
 
-def lm_eval_scores(model: Any, words: Any, task: Mapping[str, Any], found: Measures) -> dict[str, float]:
+def lm_eval_scores(model: Any, words: Any, task: Task, found: Measures) -> dict[str, float]:
     """lm-eval's scores as `lm_eval.TASK.METRIC`; a sample file stands in for the hub where the task names one."""
     from lm_eval import simple_evaluate
     from lm_eval.models.huggingface import HFLM
     from lm_eval.tasks import TaskManager
 
     with tempfile.TemporaryDirectory() as folder:
-        if task["sample_task"]:
+        if task.sample_task:
             (Path(folder) / "sample.yaml").write_text(_sample_task(task), encoding="utf-8")
         results = simple_evaluate(
-            model=HFLM(pretrained=model, tokenizer=words, batch_size=task["batch_size"]),
-            tasks=list(task["tasks"]),
+            model=HFLM(pretrained=model, tokenizer=words, batch_size=task.batch_size),
+            tasks=list(task.tasks),
             # Reading the thousands of tasks that lm-eval brings takes seconds, and the sample is none of them.
-            task_manager=TaskManager(include_path=folder, include_defaults=False) if task["sample_task"] else None,
-            limit=task["limit"],
+            task_manager=TaskManager(include_path=folder, include_defaults=False) if task.sample_task else None,
+            limit=task.limit,
             bootstrap_iters=0,
             log_samples=False,
         )
@@ -216,13 +218,13 @@ def scores(results: Mapping[str, Any], found: Measures) -> dict[str, float]:
     return values
 
 
-def _sample_task(task: Mapping[str, Any]) -> str:
+def _sample_task(task: Task) -> str:
     """A task of lm-eval on a local file: which of the choices goes best with the question."""
     return yaml_text(
         {
-            "task": task["tasks"][0],
+            "task": task.tasks[0],
             "dataset_path": "json",
-            "dataset_kwargs": {"data_files": {"test": task["sample_task"]}},
+            "dataset_kwargs": {"data_files": {"test": task.sample_task}},
             "test_split": "test",
             "output_type": "multiple_choice",
             "doc_to_text": "{{question}}",
@@ -235,12 +237,11 @@ def _sample_task(task: Mapping[str, Any]) -> str:
     )
 
 
-def regression(task: Mapping[str, Any], found: Measures, name: str) -> float:
+def regression(before: Mapping[str, Any] | None, found: Measures, name: str) -> float:
     """How much worse a metric is than after the stage before, as a share of what it was; below 0 where it is better."""
-    before, now = task["before"], found.metrics
-    if not isinstance(before, Mapping):
+    if before is None:
         raise Cannot("nothing that still holds is recorded for the stage before")
-    old, new = before.get(name), now.get(name)
+    old, new = before.get(name), found.metrics.get(name)
     if not all(isinstance(value, int | float) and math.isfinite(value) for value in (old, new)):
         raise Cannot(f"`{name}` is not a number before and after")
     if not old:

@@ -9,12 +9,12 @@ import datetime
 import math
 import operator
 import sys
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from runner.files import read_json, sha256, write_json
+from runner.files import Record, read_json, sha256, write_json
 from runner.names import content_hash
 from runner.plan import Evaluation, Gate, Plan
 from runner.problem import Stop
@@ -30,14 +30,42 @@ class Subject:
     """What an evaluation must be about to count.
 
     run: the run folder's own number; stage: its name; inputs: hash of what the stage was made from;
-    weights: hash of the weights that it has left; settings: hash of how it is to be evaluated.
+    weights: hash of the weights that it has left; settings: hash of how it is to be evaluated. An empty part never counts.
     """
 
-    run: str
-    stage: str
-    inputs: str
-    weights: str
-    settings: str
+    run: str = ""
+    stage: str = ""
+    inputs: str = ""
+    weights: str = ""
+    settings: str = ""
+
+
+@dataclass(frozen=True)
+class Measurement(Record, Subject):
+    """What was measured, and of what.
+
+    checkpoint: the folder of the weights. metrics: numbers, unless a hand wrote them. missing: why others were not measured.
+    """
+
+    FILE = EVALUATION
+    checkpoint: str = ""
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task(Evaluation):
+    """How and what one process measures.
+
+    model: the folder of the weights; checkpoint_step: their step, None for the stage's result; stage_dir: the stage's folder.
+    out: the file for `metrics` and what is `missing`. metrics_before: of the stage `before`, None where none still holds.
+    """
+
+    model: str
+    stage_dir: str
+    checkpoint_step: int | None
+    out: str
+    metrics_before: Mapping[str, Any] | None
 
 
 @dataclass(frozen=True)
@@ -51,6 +79,43 @@ class Verdict:
     why: str = ""
 
 
+@dataclass(frozen=True)
+class Promotion(Record):
+    """A person's override of a stage's gate.
+
+    by, reason, at: who, why, and when (ISO 8601, UTC); missed: the verdicts that it overruled; gates: all that were asked for.
+    run, stage, inputs, weights: what it is about, as of a Subject.
+    """
+
+    FILE = PROMOTION
+    by: str = ""
+    reason: str = ""
+    at: str = ""
+    missed: tuple[Verdict, ...] = ()
+    run: str = ""
+    stage: str = ""
+    inputs: str = ""
+    weights: str = ""
+    gates: tuple[str, ...] = ()
+
+    @property
+    def lines(self) -> list[str]:
+        """Who overruled the gate, when, why, and what it had missed."""
+        missed = [f"{verdict.metric} {verdict.got} (wanted {verdict.wanted})" for verdict in self.missed]
+        return [
+            f"PROMOTED against its gate by {self.by} at {self.at}: {self.reason}",
+            f"  it had missed: {'; '.join(missed)}",
+        ]
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> Self:
+        known = super().of(facts)
+        told: tuple[Any, ...] = known.missed
+        whole = all(isinstance(one, dict) and {"metric", "wanted", "got"} <= one.keys() for one in told)
+        missed = (Verdict(one["metric"], one["wanted"], one["got"], False, one.get("why", "")) for one in told if whole)
+        return replace(known, missed=tuple(missed))
+
+
 _STALE = {
     "run": "measured in another run",
     "stage": "measured for another stage",
@@ -60,17 +125,18 @@ _STALE = {
 }
 
 
-def judge(gates: Iterable[Gate], record: Any, subject: Subject | None) -> list[Verdict]:
+def judge(gates: Iterable[Gate], record: Measurement | str, subject: Subject | None) -> list[Verdict]:
     """A Verdict a gate; never empty, because no gate at all is a no.
 
-    record: what `evaluation.json` holds, in any state. subject: what lies in the run folder now, None for nothing.
+    record: what was measured, or why that is nothing. subject: what lies in the run folder now, None for nothing.
     """
     gates = list(gates)
     if not gates:
         return [Verdict("(no gate)", "at least one gate", "none", False, "a stage without a gate proves nothing")]
-    if reason := _unusable(record, subject):
-        return [Verdict(gate.metric, _wanted(gate), "nothing", False, reason) for gate in gates]
-    return [_one(gate, record["metrics"], record.get("missing")) for gate in gates]
+    usable = _about(subject, record)
+    if isinstance(usable, str):
+        return [Verdict(gate.metric, _wanted(gate), "nothing", False, usable) for gate in gates]
+    return [_one(gate, usable.metrics, usable.missing) for gate in gates]
 
 
 def passed(verdicts: Iterable[Verdict]) -> bool:
@@ -79,33 +145,31 @@ def passed(verdicts: Iterable[Verdict]) -> bool:
     return bool(verdicts) and all(verdict.holds for verdict in verdicts)
 
 
-def _unusable(record: Any, subject: Subject | None) -> str:
+def _about(subject: Subject | None, record: Measurement | str) -> Measurement | str:
+    """What was measured, where it is about the subject; else why it counts for nothing."""
     if subject is None:
         return "the stage has no finished result"
-    if record is None:
-        return "nothing was measured, or the record is unreadable"
-    if not isinstance(record, Mapping) or not isinstance(record.get("metrics"), Mapping):
-        return "the record is not one of an evaluation"
+    if isinstance(record, str):
+        return record
     for part, reason in _STALE.items():
-        if record.get(part) != getattr(subject, part) or not getattr(subject, part):
+        if getattr(record, part) != getattr(subject, part) or not getattr(subject, part):
             return reason
-    return ""
+    return record
 
 
-def _one(gate: Gate, metrics: Mapping[str, Any], missing: Any) -> Verdict:
+def _one(gate: Gate, metrics: Mapping[str, Any], missing: Mapping[str, str]) -> Verdict:
     wanted = _wanted(gate)
     if gate.metric not in metrics or metrics[gate.metric] is None:
-        reasons = missing if isinstance(missing, Mapping) else {}
-        return Verdict(gate.metric, wanted, "nothing", False, str(reasons.get(gate.metric, "it was not measured")))
+        return Verdict(gate.metric, wanted, "nothing", False, str(missing.get(gate.metric, "it was not measured")))
     value = metrics[gate.metric]
     if isinstance(value, bool) or not isinstance(value, int | float):
-        return Verdict(gate.metric, wanted, _shown(value), False, "it is not a number")
+        return Verdict(gate.metric, wanted, shown(value), False, "it is not a number")
     if not _finite(value):
-        return Verdict(gate.metric, wanted, _shown(value), False, "it is not a finite number")
+        return Verdict(gate.metric, wanted, shown(value), False, "it is not a finite number")
     if not math.isfinite(gate.threshold) or gate.comparison not in _HOLDS:
-        return Verdict(gate.metric, wanted, _shown(value), False, "the gate itself cannot be read")
+        return Verdict(gate.metric, wanted, shown(value), False, "the gate itself cannot be read")
     holds = bool(_HOLDS[gate.comparison](value, gate.threshold))
-    return Verdict(gate.metric, wanted, _shown(value), holds, "" if holds else "it misses the threshold")
+    return Verdict(gate.metric, wanted, shown(value), holds, "" if holds else "it misses the threshold")
 
 
 def _finite(value: int | float) -> bool:
@@ -119,7 +183,7 @@ def _wanted(gate: Gate) -> str:
     return f"{gate.comparison} {gate.threshold:g}"
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     if isinstance(value, float) or (isinstance(value, int) and not isinstance(value, bool) and _finite(value)):
         return f"{value:.6g}"
     text = str(value)
@@ -146,13 +210,13 @@ def subject(folder: StageFolder, look: bool = False) -> Subject | None:
     look: whether the weights themselves are hashed, which takes minutes where nobody has just done so; else what is on
     record of them counts.
     """
-    run = folder.run.id
+    run = folder.run.state.id
     if not folder.finished or not folder.weights or not run:
         return None
     return Subject(
         run=run,
         stage=folder.stage.name,
-        inputs=content_hash(folder.state.get("inputs"), 32),
+        inputs=content_hash(folder.state.inputs, 32),
         weights=weights_of(folder.model) if look else folder.weights,
         settings=_settings(folder.stage.evaluation),
     )
@@ -167,8 +231,14 @@ def _settings(evaluation: Evaluation | None) -> str:
     return content_hash(asdict(evaluation) | {"text_blocks": "", "base": None, "sample_task": content}, 32)
 
 
-def record(folder: StageFolder) -> Any:
-    return read_json(folder.path / EVALUATION)
+def record(folder: StageFolder) -> Measurement | str:
+    """What was measured, of whatever, or why that is nothing."""
+    facts = read_json(folder.path / EVALUATION)
+    if facts is None:
+        return "nothing was measured, or the record is unreadable"
+    if not isinstance(facts, dict) or not isinstance(facts.get("metrics"), dict):
+        return "the record is not one of an evaluation"
+    return Measurement.of(facts)
 
 
 def verdicts(folder: StageFolder, look: bool = False) -> list[Verdict]:
@@ -176,18 +246,13 @@ def verdicts(folder: StageFolder, look: bool = False) -> list[Verdict]:
     return judge(folder.stage.gates, record(folder), subject(folder, look))
 
 
-def is_current(folder: StageFolder) -> bool:
-    """Whether what is recorded is about what lies in the run folder."""
-    known, about = record(folder), subject(folder)
-    return (
-        about is not None
-        and isinstance(known, Mapping)
-        and isinstance(known.get("metrics"), Mapping)
-        and all(known.get(part) == value for part, value in asdict(about).items())
-    )
+def current(folder: StageFolder) -> Measurement | None:
+    """What is recorded, where it is about what lies in the run folder."""
+    known = _about(subject(folder), record(folder))
+    return None if isinstance(known, str) else known
 
 
-def measure(folder: StageFolder, checkpoint: Path | None = None) -> dict[str, Any]:
+def measure(folder: StageFolder, checkpoint: Path | None = None) -> Measurement:
     """Evaluates a stage in a process of its own and records the result; another checkpoint than the stage's result is
     recorded as what it is, and opens no gate.
 
@@ -200,15 +265,16 @@ def measure(folder: StageFolder, checkpoint: Path | None = None) -> dict[str, An
         raise Stop(f"The stage `{stage.name}` has no gates, so nothing is measured after it.")
     model = checkpoint or folder.model
     out = folder.path / ".measured.json"
-    task = asdict(stage.evaluation) | {
-        "model": str(model),
-        "stage_dir": str(folder.path),
-        "checkpoint_step": _checkpoint_step(checkpoint),
-        "out": str(out),
-        "before": _metrics_before(folder, stage.evaluation),
-    }
+    task = Task(
+        **asdict(stage.evaluation),
+        model=str(model),
+        stage_dir=str(folder.path),
+        checkpoint_step=_checkpoint_step(checkpoint),
+        out=str(out),
+        metrics_before=_metrics_before(folder, stage.evaluation),
+    )
     file = folder.path / EVALUATION_TASK
-    write_json(file, task)
+    write_json(file, asdict(task))
     out.unlink(missing_ok=True)
     command = [sys.executable, "-m", "runner.runs.evaluate", str(file)]
     # One process measures, on one GPU.
@@ -217,16 +283,17 @@ def measure(folder: StageFolder, checkpoint: Path | None = None) -> dict[str, An
     measured = read_json(out)
     if not isinstance(measured, dict):
         raise Stop(f"Measuring `{stage.name}` ended without a result.", f"The whole log: {folder.path}/train.log")
-    result = {
-        "run": folder.run.id,
-        "stage": stage.name,
-        "inputs": about.inputs if about else "",
-        "weights": weights_of(model),
-        "settings": _settings(stage.evaluation),
-        "checkpoint": str(model),
-        **measured,
-    }
-    write_json(folder.path / EVALUATION, result)
+    result = Measurement(
+        run=folder.run.state.id,
+        stage=stage.name,
+        inputs=about.inputs if about else "",
+        weights=weights_of(model),
+        settings=_settings(stage.evaluation),
+        checkpoint=str(model),
+        metrics=measured["metrics"],
+        missing=measured["missing"],
+    )
+    result.write(folder.path)
     out.unlink(missing_ok=True)
     return result
 
@@ -236,14 +303,13 @@ def _checkpoint_step(checkpoint: Path | None) -> int | None:
     return int(number) if number.isdigit() else None
 
 
-def _metrics_before(folder: StageFolder, evaluation: Evaluation) -> dict[str, Any] | None:
+def _metrics_before(folder: StageFolder, evaluation: Evaluation) -> Mapping[str, Any] | None:
     """What the gated stage before this one has measured, where that still holds."""
-    if evaluation.before is None or not is_current(before := folder.other(evaluation.before)):
-        return None
-    return dict(record(before)["metrics"])
+    known = current(folder.other(evaluation.before)) if evaluation.before is not None else None
+    return known.metrics if known else None
 
 
-def promote(folder: StageFolder, by: str, reason: str) -> dict[str, Any]:
+def promote(folder: StageFolder, by: str, reason: str) -> Promotion:
     """Records a person's override: the stage goes on in spite of its gate.
 
     Raises Stop where there is nothing to overrule: no finished result, or a gate that is open.
@@ -255,59 +321,38 @@ def promote(folder: StageFolder, by: str, reason: str) -> dict[str, Any]:
         raise Stop(f"The stage `{stage.name}` has no finished result that could be promoted.", "Run it first.")
     if passed(judged):
         raise Stop(f"The gate after `{stage.name}` is open; there is nothing to overrule.")
-    override = {
-        "by": by,
-        "reason": reason,
-        "at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "missed": [asdict(verdict) for verdict in judged if not verdict.holds],
-        "run": about.run,
-        "stage": about.stage,
-        "inputs": about.inputs,
-        "weights": about.weights,
-        "gates": [str(gate) for gate in stage.gates],
-    }
-    write_json(folder.path / PROMOTION, override)
+    override = Promotion(
+        by=by,
+        reason=reason,
+        at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        missed=tuple(verdict for verdict in judged if not verdict.holds),
+        run=about.run,
+        stage=about.stage,
+        inputs=about.inputs,
+        weights=about.weights,
+        gates=tuple(map(str, stage.gates)),
+    )
+    override.write(folder.path)
     return override
 
 
-def promotion(folder: StageFolder, look: bool = False) -> dict[str, Any] | None:
+def promotion(folder: StageFolder, look: bool = False) -> Promotion | None:
     """The override on record, where it is about what lies there now, the gates are those that it overruled, and it says
     who, when, why and against which figures. look: as for `subject`."""
-    known, about = read_json(folder.path / PROMOTION), subject(folder, look)
-    if not isinstance(known, dict) or about is None:
+    known, about = Promotion.read(folder.path), subject(folder, look)
+    if about is None or not about.weights:
         return None
-    same = all(known.get(part) == getattr(about, part) for part in ("run", "stage", "inputs", "weights"))
-    named = all(isinstance(known.get(part), str) and known[part].strip() for part in ("by", "reason", "at"))
-    whole = same and named and _tells_what_was_missed(known.get("missed"))
-    return known if whole and known.get("gates") == [str(gate) for gate in folder.stage.gates] else None
+    same = all(getattr(known, part) == getattr(about, part) for part in ("run", "stage", "inputs", "weights"))
+    named = all(isinstance(word, str) and word.strip() for word in (known.by, known.reason, known.at))
+    whole = same and named and known.missed and known.gates
+    return known if whole and known.gates == tuple(map(str, folder.stage.gates)) else None
 
 
-def _tells_what_was_missed(missed: Any) -> bool:
-    return (
-        isinstance(missed, list)
-        and bool(missed)
-        and all(isinstance(entry, dict) and {"metric", "wanted", "got"} <= entry.keys() for entry in missed)
-    )
-
-
-def promotion_lines(override: Mapping[str, Any]) -> list[str]:
-    """Who overruled the gate, when, why, and what it had missed."""
-    missed = [f"{entry['metric']} {entry['got']} (wanted {entry['wanted']})" for entry in override["missed"]]
-    return [
-        f"PROMOTED against its gate by {override['by']} at {override['at']}: {override['reason']}",
-        f"  it had missed: {'; '.join(missed)}",
-    ]
-
-
-def promotions(plan: Plan) -> list[str]:
+def promotions(plan: Plan) -> Iterator[str]:
     """Lines about every override in force; they belong in every report."""
-    lines = []
     for stage in plan.stages:
         if stage.gates and (override := promotion(StageFolder(plan, stage))):
-            lines += [
-                f"{stage.name}: {line}" if not line.startswith(" ") else line for line in promotion_lines(override)
-            ]
-    return lines
+            yield from (f"{stage.name}: {line}" if not line.startswith(" ") else line for line in override.lines)
 
 
 def opened(folder: StageFolder, look: bool = False) -> tuple[bool, list[str]]:
@@ -316,7 +361,7 @@ def opened(folder: StageFolder, look: bool = False) -> tuple[bool, list[str]]:
     if passed(verdicts(folder, look)):
         return True, []
     override = promotion(folder, look)
-    return override is not None, promotion_lines(override) if override else []
+    return override is not None, override.lines if override else []
 
 
 def closed(folder: StageFolder, consequence: str, where: str = "") -> str:

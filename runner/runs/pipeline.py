@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any
 
 from runner.data.tokenised import forget_older
 from runner.names import listed
@@ -84,7 +83,7 @@ def decision_on(folder: StageFolder) -> Decision:
     stage = folder.stage
     if not folder.state:
         return Decision(stage, "begin")
-    changed = differences(folder.recorded("inputs"), inputs(folder.plan, stage))
+    changed = differences(folder.state.inputs, inputs(folder.plan, stage))
     if changed:
         shown = (*changed[:4], *([f"and {len(changed) - 4} more"] if len(changed) > 4 else []))
         return Decision(stage, "again", shown)
@@ -110,7 +109,7 @@ def stale(folder: StageFolder) -> tuple[Stage, list[str]] | None:
             return known
         parts = before.stage.parts
         settings = {setting for text in beginnings for setting in parts.get(text.split("/")[0], ())}
-        made, now = before.recorded("inputs"), inputs(folder.plan, before.stage)
+        made, now = before.state.inputs, inputs(folder.plan, before.stage)
         if settings:
             made, now = ({name: of[name] for name in of if name.split(".")[0] in settings} for of in (made, now))
         if changed := differences(made, now):
@@ -266,8 +265,9 @@ def _complete(folder: StageFolder) -> None:
     """Adds to the summary what the training process does not know: the stage, and what was changed in the recipe."""
     summary, run = folder.summary, folder.run
     if summary is not None:
-        changed: dict[str, Any] = {name: tuple(run.state.get(name) or ()) for name in ("changes", "substitutions")}
-        replace(summary, stage=folder.stage.name, kind=run.kind, **changed).write(folder.path)
+        changes, substitutions = run.state.changes, run.state.substitutions
+        told = replace(summary, stage=folder.stage.name, kind=run.kind, changes=changes, substitutions=substitutions)
+        told.write(folder.path)
 
 
 def _is_of_this_recipe(folder: StageFolder) -> bool:
@@ -318,7 +318,7 @@ def _told(folder: StageFolder) -> Iterable[str]:
 def _gate(folder: StageFolder, tell: Tell) -> None:
     """Measures the stage where that is not done for what lies there now, and opens or closes its gate."""
     stage = folder.stage
-    if not gates.is_current(folder):
+    if not gates.current(folder):
         tell(f"{stage.name}: measuring")
         gates.measure(folder)
     tell(f"{stage.name}: gate")
@@ -344,5 +344,5 @@ def require_open(folder: StageFolder, tell: Tell, where: str = "") -> None:
 def summaries(plan: Plan) -> list[Summary]:
     """The summary of every stage that has trained to its end, or to the end of its time."""
     folders = [StageFolder(plan, stage) for stage in plan.stages if stage.trains]
-    done = [folder for folder in folders if folder.state.get("status") in ("finished", OUT_OF_TIME)]
+    done = [folder for folder in folders if folder.state.status in ("finished", OUT_OF_TIME)]
     return [replace(folder.summary, stage=folder.stage.name) for folder in done if folder.summary is not None]

@@ -6,13 +6,13 @@ import fcntl
 import os
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.files import read_record, write_json
+from runner.files import Record, read_record, write_json
 from runner.plan import Place
 from runner.problem import Stop
 from runner.recipe.overrides import Override
@@ -20,6 +20,26 @@ from runner.training.run_files import CONFIG, LOCK, RUN, SUMMARY
 
 ROOT = Path("runs")
 FRESH = "`--fresh` deletes that run and begins anew; `--out DIR` keeps it and uses another folder."
+
+
+@dataclass(frozen=True)
+class RunRecord(Record):
+    """What a run says of itself. kind: as of a RunFolder.
+
+    id: the folder's own number, empty before it has one; results of another run never count here. recipe: its name.
+    status: `running`, `stopped` or `finished`. changes, substitutions: what the person and the runner have changed in the
+    recipe. data_dir: prepared data elsewhere than in the folder. origin: `cluster` where the run was fetched.
+    """
+
+    FILE = RUN
+    id: str = ""
+    status: str = ""
+    kind: str = ""
+    recipe: str = ""
+    changes: tuple[Mapping[str, Any], ...] = ()
+    data_dir: str | None = None
+    substitutions: tuple[Mapping[str, Any], ...] = ()
+    origin: str = ""
 
 
 @dataclass(frozen=True)
@@ -32,17 +52,11 @@ class RunFolder:
     @classmethod
     def at(cls, path: Path) -> RunFolder:
         """The run in a folder, of the kind that it says it is."""
-        return cls(path, read_record(path / RUN).get("kind", "run"))
+        return cls(path, RunRecord.read(path).kind or "run")
 
     @property
-    def state(self) -> dict[str, Any]:
-        return read_record(self.path / RUN)
-
-    @property
-    def id(self) -> str:
-        """The run folder's own number, empty before it has one; results of another run never count here."""
-        number: str = self.state.get("id", "")
-        return number
+    def state(self) -> RunRecord:
+        return RunRecord.read(self.path)
 
     @property
     def shown(self) -> Path:
@@ -52,12 +66,11 @@ class RunFolder:
     @property
     def overrides(self) -> list[Override]:
         """What a rehearsal, or the machine, has put in place of the recipe's own settings."""
-        return [Override(**facts) for facts in self.state.get("substitutions") or ()]
+        return [Override(**facts) for facts in self.state.substitutions]
 
     def mark(self, status: str, **facts: Any) -> None:
-        state = self.state
-        number = {"id": state.get("id") or uuid.uuid4().hex}
-        write_json(self.path / RUN, state | number | {"status": status, "kind": self.kind} | facts)
+        now = {"id": self.state.id or uuid.uuid4().hex, "status": status, "kind": self.kind}
+        write_json(self.path / RUN, read_record(self.path / RUN) | now | facts)
 
     def substitute(self, overrides: Iterable[Override]) -> None:
         self.mark("running", substitutions=[override.as_json() for override in overrides])
@@ -66,7 +79,7 @@ class RunFolder:
         """This folder as a Place; a rehearsal's has no GPU. data_dir: prepared data, elsewhere than in the folder."""
         return Place(
             config_dir=str(self.path / CONFIG),
-            data_dir=data_dir or self.state.get("data_dir") or str(self.path / "data"),
+            data_dir=data_dir or self.state.data_dir or str(self.path / "data"),
             run_dir=str(self.path),
             scratch_dir=str(self.path / "scratch"),
             accelerator=self.kind != "rehearsal",
@@ -118,10 +131,9 @@ def open_for(run: RunFolder, recipe_name: str, fresh: bool, remedy: str = "") ->
 
     Raises Stop where the folder holds a run of another recipe, or things that are no run at all.
     """
-    state = run.state
     run.path.mkdir(parents=True, exist_ok=True)
     entries = [entry for entry in run.path.iterdir() if entry.name != LOCK]
-    if not state and any(entry.name != "data" for entry in entries):
+    if not run.state and any(entry.name != "data" for entry in entries):
         raise Stop(
             f"`{run.path}` holds files that are no run.", remedy or "Name an empty or a new folder with `--out`."
         )
@@ -134,7 +146,7 @@ def open_for(run: RunFolder, recipe_name: str, fresh: bool, remedy: str = "") ->
 
 def require_of(run: RunFolder, recipe_name: str, remedy: str) -> None:
     """Raises Stop where the folder holds a run of another recipe."""
-    if (owner := run.state.get("recipe", recipe_name)) != recipe_name:
+    if (owner := run.state.recipe) not in ("", recipe_name):
         raise Stop(f"`{run.path}` holds a run of the recipe `{owner}`.", remedy)
 
 

@@ -6,11 +6,11 @@ import itertools
 import json
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from runner.files import content_of, read_json, read_record, sha256, write_json
+from runner.files import Record, content_of, read_json, read_record, sha256, write_json
 from runner.names import content_hash
 from runner.plan import Place, Plan, Stage, learned_from, without_place
 from runner.problem import Stop
@@ -20,6 +20,21 @@ from runner.training.summary import Summary
 
 # Settings that name a file or a folder of this machine, by the last part of their names.
 _FILES = ("path", "validation_path", "base", "packed")
+
+
+@dataclass(frozen=True)
+class StageRecord(Record):
+    """What a stage was made from, and what it has left.
+
+    status: `not begun`, `running`, `finished` or `out of time`; inputs: see the function; keys: of the Stage; outputs: hashes by file.
+    """
+
+    FILE = STAGE
+    stage: str = ""
+    status: str = "not begun"
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    keys: Mapping[str, str] = field(default_factory=dict)
+    outputs: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -62,29 +77,25 @@ class StageFolder:
         return sorted(files)
 
     @property
-    def state(self) -> dict[str, Any]:
-        return read_record(self.path / STAGE)
+    def state(self) -> StageRecord:
+        return StageRecord.read(self.path)
 
     @property
     def finished(self) -> bool:
-        return self.state.get("status") == "finished"
+        return self.state.status == "finished"
 
     @property
     def summary(self) -> Summary | None:
         """What training has said of itself in the end; None where there is nothing yet."""
-        return Summary.read(self.path)
+        return Summary.read(self.path) or None
 
     def other(self, name: str) -> StageFolder:
         """Another stage of the same run."""
         return StageFolder(self.plan, self.plan.stage(name))
 
-    def recorded(self, what: str) -> dict[str, Any]:
-        """The stage's recorded `inputs`, `outputs` or `keys`; empty where there is no such record."""
-        known = self.state.get(what)
-        return known if isinstance(known, dict) else {}
-
     def mark(self, status: str, **facts: Any) -> None:
-        write_json(self.path / STAGE, self.state | {"stage": self.stage.name, "status": status} | facts)
+        now = {"stage": self.stage.name, "status": status}
+        write_json(self.path / STAGE, read_record(self.path / STAGE) | now | facts)
 
     def outputs(self) -> dict[str, str]:
         """SHA-256 of every file that the stage has left for others, by its name below `results`."""
@@ -102,7 +113,7 @@ class StageFolder:
 
         beginnings: of the names that are looked at; none means all.
         """
-        recorded = self.recorded("outputs")
+        recorded = self.state.outputs
         chosen = {name: digest for name, digest in recorded.items() if not beginnings or name.startswith(beginnings)}
         if not chosen:
             return ["(no record)"]
@@ -112,7 +123,7 @@ class StageFolder:
     @property
     def weights(self) -> str:
         """One hash for the weights that the stage has left, as recorded; empty where there are none."""
-        recorded = self.recorded("outputs")
+        recorded = self.state.outputs
         chosen = {Path(name).name: digest for name, digest in recorded.items() if name.endswith(".safetensors")}
         return content_hash(chosen, 32) if chosen else ""
 
@@ -175,12 +186,9 @@ def _is_data(value: str, stage: Stage) -> bool:
 def results_of(plan: Plan, name: str, beginnings: tuple[str, ...]) -> str | None:
     """One hash for what a stage has left, of the files whose names begin so; None where it is not finished."""
     folder = StageFolder(plan, plan.stage(name))
-    outputs = folder.state.get("outputs")
-    if not folder.finished or not isinstance(outputs, dict):
-        return None
-    return content_hash(
-        {name: digest for name, digest in outputs.items() if not beginnings or name.startswith(beginnings)}, 32
-    )
+    outputs = folder.state.outputs if folder.finished else {}
+    chosen = {name: digest for name, digest in outputs.items() if not beginnings or name.startswith(beginnings)}
+    return content_hash(chosen, 32) if outputs else None
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

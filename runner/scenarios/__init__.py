@@ -8,16 +8,18 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from runner import data
 from runner.catalog import Model
+from runner.data import PREPARERS
 from runner.plan import Place, Plan
 from runner.recipe.recipe import Recipe, Settings
 from runner.scenarios.contract import Architecture, Preparer, Rehearsal, Rule, Rules, Translation
 
 if TYPE_CHECKING:
     from runner.data.report import Report
+
+Made = TypeVar("Made")
 
 
 @cache
@@ -61,18 +63,27 @@ def rehearsal(scenario: str) -> Rehearsal:
     return cast(Rehearsal, part(scenario, "rehearsal") or importlib.import_module(f"{__name__}.shared.rehearsal"))
 
 
-def prepare(wanted: Mapping[str, Any], out: Path, **options: Any) -> Report:
+def prepare(data: Mapping[str, Any], out: Path, **options: Any) -> Report:
     """Writes what a stage's `data` asks for into `out`; a no-op where it already lies there."""
-    preparers = data.PREPARERS | _brought("PREPARERS")
-    return cast(Preparer, importlib.import_module(preparers[wanted["kind"]])).prepare(wanted, out, **options)
+    preparers = PREPARERS | _brought("PREPARERS")
+    preparer = cast(Preparer, importlib.import_module(preparers[data["kind"]]))
+    return _reading(preparer.prepare)(data, out, **options)
 
 
 def work(name: str) -> Callable[[Mapping[str, Any], Callable[[str], None]], None]:
     """The work of a stage that trains nothing, by `SCENARIO.NAME`: a function of the scenario's module `work`, which gets
     the stage's config and a function to tell what it does."""
     scenario, _, function = name.partition(".")
-    found: Callable[[Mapping[str, Any], Callable[[str], None]], None] = getattr(part(scenario, "work"), function)
-    return found
+    found: Callable[..., None] = getattr(part(scenario, "work"), function)
+    return _reading(found)
+
+
+def _reading(function: Callable[..., Made]) -> Callable[..., Made]:
+    """A function of a dataclass as one of its JSON form, which is what plans carry."""
+    from pydantic import validate_call
+
+    reads: Callable[..., Made] = validate_call(function)
+    return reads
 
 
 def engines() -> dict[str, str]:

@@ -10,7 +10,8 @@ and, where it needs some,
 
     rules.py         Rules: what the schema cannot say
     rehearsal.py     Rehearsal: what stands in for the real thing; without it, as for language models on rows
-    work.py          functions for its stages that train nothing, where its rows are of several kinds
+    work.py          functions for its stages that train nothing, where its rows are of several kinds; each takes a frozen
+                     dataclass, whose JSON form is the stage's config, and a function to tell what it does
     architecture.py  Architecture: where the recipe describes its model and names none
     __init__.py      PREPARERS and ENGINES: its own kinds of data and its own trainers, by name, each a dotted module that is
                      imported when it is needed. A module of PREPARERS is a Preparer; one of ENGINES is run as
@@ -19,7 +20,7 @@ and, where it needs some,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -77,6 +78,7 @@ class Rehearsal(Protocol):
 
 
 class Preparer(Protocol):
-    def prepare(self, wanted: Mapping[str, Any], out: Path, **options: Any) -> Report:
-        """Writes what a stage's data asks for into `out`; a no-op where it already lies there."""
+    def prepare(self, settings: Any, out: Path, **options: Any) -> Report:
+        """Writes what `settings` ask for into `out`; a no-op where it already lies there. They are a frozen dataclass of its
+        own, whose JSON form is a stage's `data`, with its name in PREPARERS as `kind`."""
         ...

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
-from typing import Any, Self
+from dataclasses import dataclass, field
+from typing import Any
 
-from runner.files import read_json, write_json
+from runner.files import Record
 from runner.training.run_files import SUMMARY
 
 
 @dataclass(frozen=True)
-class Summary:
+class Summary(Record):
     """Losses are cross-entropy in nats a token or an image, accuracies shares of 1, times in seconds; None where a stage has
     none of a kind.
 
@@ -24,6 +23,7 @@ class Summary:
     model: of images, the shape of the network. preference accuracy: how often DPO's model prefers the better answer, on held-out pairs.
     """
 
+    FILE = SUMMARY
     name: str = ""
     fingerprint: str = ""
     recipe: Mapping[str, Any] | None = None
@@ -69,14 +69,3 @@ class Summary:
         """The first and the last validation loss in words; empty where there was none."""
         first, last = self.first_validation_loss, self.last_validation_loss
         return f"validation loss {first:.3f} → {last:.3f}" if first is not None and last is not None else ""
-
-    def write(self, folder: Path) -> None:
-        write_json(folder / SUMMARY, asdict(self))
-
-    @classmethod
-    def read(cls, folder: Path) -> Self | None:
-        """The summary in a stage's folder; None where there is none, or it cannot be read."""
-        facts = read_json(folder / SUMMARY)
-        if not isinstance(facts, dict):
-            return None
-        return cls(**{known.name: facts[known.name] for known in fields(cls) if known.name in facts})

@@ -8,6 +8,7 @@ import pytest
 
 from runner.check.examine import examine
 from runner.check.validate import load
+from runner.cli import EXTRAS
 from runner.recipe.overrides import from_options
 from tests.conftest import RECIPES, ROOT, setting_of
 
@@ -269,6 +270,8 @@ def test_without_pyarrow_a_parquet_file_is_a_visible_note(edited, tmp_path, monk
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     (note,) = examine(path)
     assert note.severity == "note" and "pyarrow" in note.message
+    (extra,) = [extra for extra, packages in EXTRAS.items() if "pyarrow" in packages]
+    assert note.hint == f"pip install 'recipe-runner[{extra}]'", "the file is no worse for it"
     golden_message(note)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 import uuid
 from pathlib import Path
@@ -15,7 +16,7 @@ from runner import cli
 from runner.cluster import fetch, follow, helper_pod, logs, submit, upload
 from runner.cluster.client import Cluster, address, connect
 from tests.cluster.api import TESTS, Api
-from tests.conftest import ROOT
+from tests.conftest import ROOT, words
 
 REAL = os.environ.get("RECIPE_TEST_KUBECONFIG")
 # The version of OpenShift AI whose TrainJob that cluster has.
@@ -74,6 +75,17 @@ class Site:
 
     def job(self, kind: str = "PyTorchJob", name: str = "survival") -> dict[str, Any] | None:
         return self.cluster.get(kind, self.namespace, name)
+
+
+@pytest.fixture
+def golden_message(golden_message):
+    """Without the namespace and the address, which are each test's own."""
+
+    def compare(text: object, case: str = "") -> None:
+        said = re.sub(r"\brecipe-test-[0-9a-f]{8}\b", "<namespace>", words(text))
+        golden_message(re.sub(r"http://127\.0\.0\.1:\d+", "<address>", said), case)
+
+    return compare
 
 
 @pytest.fixture

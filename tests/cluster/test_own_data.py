@@ -106,7 +106,7 @@ def kubelet(site, desk: Path, jobs: int) -> threading.Thread:
     def work() -> None:
         while len(ended) < jobs:
             time.sleep(0.1)
-            for (plural, space, name), job in list(site.api.objects.items()):
+            for (plural, _, name), job in list(site.api.objects.items()):
                 if plural == "jobs" and job["metadata"]["uid"] not in ended:
                     place = desk / f"job-{len(list(desk.glob('job-*')))}"
                     done = once(job, mounts(site) | config(site, job, desk / f"{place.name}-config"), place)

@@ -118,45 +118,44 @@ def test_submit_goes_from_stage_to_gate_to_the_next_stage(site, capsys):
     assert site.job(name="seven-b-sft") is not None
     capsys.readouterr()
     assert recipe(site, "submit") == 0
-    assert "PyTorchJob `seven-b-sft` is there already, made from this very recipe; nothing changes." in (
-        capsys.readouterr().out
-    )
+    said = capsys.readouterr().out
+    assert "PyTorchJob `seven-b-sft`" in said and "nothing changes" in said
     assert site.job(name="seven-b-dpo") is None
 
 
 def test_when_all_is_done_nothing_is_sent(site, capsys):
     finish(site, *ALL)
     assert recipe(site, "submit", "--stage", "sft") == 0
-    assert "It has finished; its stage runs again when what it is made from changes." in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "`seven-b-sft`" in said and "It has finished; its stage runs again when" in said
     assert recipe(site, "submit") == 0
     assert "Every stage of `seven-b` is finished;" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    ("done", "stage", "words"),
-    [
-        ((), "sft", "`sft` does not start: `data` comes first, and is not sent yet."),
-        (ALL[:2], "dpo", "`dpo` does not start: `pretrain-512` comes first, and is not sent yet."),
-    ],
+    ("done", "stage", "first"),
+    [((), "sft", "data"), (ALL[:2], "dpo", "pretrain-512")],
     ids=["nothing yet", "two stages before"],
 )
-def test_no_stage_is_sent_before_its_time(site, capsys, done, stage, words):
+def test_no_stage_is_sent_before_its_time(site, capsys, done, stage, first, golden_message):
     finish(site, *done)
     assert recipe(site, "submit", "--stage", stage) == 1
     error = capsys.readouterr().err
-    assert words in error and "`recipe submit RECIPE`, without --stage, sends what comes first" in error
+    assert f"`{stage}` does not start" in error and f"`{first}` comes first" in error
+    golden_message(error)
     assert site.job(name=f"seven-b-{stage}") is None
 
 
 def test_no_stage_is_sent_while_the_gate_before_it_has_not_been_measured(site, capsys):
+    def refused_because_it_is(state: str) -> None:
+        assert recipe(site, "submit", "--stage", "sft") == 1
+        error = capsys.readouterr().err
+        assert "the gate after `pretrain-2048` comes first" in error and f"is {state}." in error
+
     finish(site, *ALL[:5], gated=False)
-    assert recipe(site, "submit", "--stage", "sft") == 1
-    assert "`sft` does not start: the gate after `pretrain-2048` comes first, and is not sent yet." in (
-        capsys.readouterr().err
-    )
+    refused_because_it_is("not sent yet")
     assert recipe(site, "submit") == 0
-    assert recipe(site, "submit", "--stage", "sft") == 1
-    assert "the gate after `pretrain-2048` comes first, and is under way." in capsys.readouterr().err
+    refused_because_it_is("under way")
     assert site.job(name="seven-b-sft") is None
 
 
@@ -169,13 +168,13 @@ def closed_sft(site) -> None:
 
 
 @pytest.mark.parametrize("options", [(), ("--stage", "sft"), ("--stage", "dpo")], ids=str)
-def test_a_closed_gate_lets_nothing_through_and_shows_its_table(site, capsys, options):
+def test_a_closed_gate_lets_nothing_through_and_shows_its_table(site, capsys, options, golden_message):
     closed_sft(site)
     assert recipe(site, "submit", *options) == 1
     error = capsys.readouterr().err
-    assert "The gate after `sft` is closed, and nothing after it starts." in error
-    assert "  perplexity  < 15    99.2  MISSED: it misses the threshold" in error
-    assert "A person may overrule: recipe promote RECIPE sft --cluster --by NAME --reason TEXT" in error
+    assert "gate after `sft` is closed" in error and f"  {TABLE.splitlines()[1]}\n" in error
+    assert "recipe promote RECIPE sft" in error
+    golden_message(error)
     assert site.job(name="seven-b-dpo") is None
 
 
@@ -189,20 +188,18 @@ def test_a_closed_gate_that_is_stopped_is_measured_again(site, capsys):
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "first"),
     [
-        ("pretrain.learning_rate=1e-4", "`pretrain-512` comes first, and is made before the recipe changed"),
-        (
-            "pretrain.gates.0=perplexity < 14",
-            "the gate after `pretrain-2048` comes first, and is made before the recipe",
-        ),
-        ("evaluation.limit=50", "the gate after `pretrain-2048` comes first, and is made before the recipe changed"),
+        ("pretrain.learning_rate=1e-4", "`pretrain-512`"),
+        ("pretrain.gates.0=perplexity < 14", "the gate after `pretrain-2048`"),
+        ("evaluation.limit=50", "the gate after `pretrain-2048`"),
     ],
 )
-def test_a_verdict_on_the_recipe_as_it_was_opens_nothing(site, capsys, change, words):
+def test_a_verdict_on_the_recipe_as_it_was_opens_nothing(site, capsys, change, first):
     finish(site, *ALL[:5])
     assert recipe(site, "submit", "--stage", "sft", "--set", change) == 1
-    assert words in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert f"{first} comes first" in error and "made before the recipe changed" in error
     assert site.job(name="seven-b-sft") is None
 
 
@@ -218,7 +215,7 @@ def test_a_changed_sft_begins_sft_anew_and_leaves_pretraining_alone(site, capsys
     assert "Job `seven-b-sft-gate` of before: deleted" in capsys.readouterr().out
 
 
-def test_a_changed_later_stage_lets_the_running_one_go_on(site, capsys):
+def test_a_changed_later_stage_lets_the_running_one_go_on(site, capsys, golden_message):
     finish(site, *ALL[:2])
     assert recipe(site, "submit") == 0
     before = uid(site, "pretrain-512")
@@ -228,7 +225,8 @@ def test_a_changed_later_stage_lets_the_running_one_go_on(site, capsys):
     # New rows for LoRA are made by the data stage, which must not work below the feet of a running one unasked.
     assert recipe(site, "submit", "--set", "lora.data.seed=7") == 1
     error = capsys.readouterr().err
-    assert "`data` comes next (made before the recipe changed), and `pretrain-512` is at work." in error
+    assert "`data`" in error and "`pretrain-512` is at work" in error
+    golden_message(error)
     assert recipe(site, "submit", "--set", "lora.data.seed=7", "--stage", "data") == 0
 
 
@@ -294,7 +292,7 @@ def test_a_running_stage_of_the_recipe_as_it_was_is_ended_after_a_yes(site, caps
     shown = capsys.readouterr().out
     assert "pretrain-512: waiting for machines" in shown and "  Made before the recipe changed." in shown
     assert recipe(site, "submit", *changed) == 1
-    assert "PyTorchJob `seven-b-pretrain-512` is under way, made from this recipe as it was" in capsys.readouterr().err
+    assert "`seven-b-pretrain-512` is under way" in capsys.readouterr().err
     assert site.job(name="seven-b-pretrain-512") is not None
     old = site.job("Job", "seven-b-data")["metadata"]["uid"]
 
@@ -325,7 +323,8 @@ def test_what_lay_on_a_claim_that_is_gone_is_made_again(site, capsys):
     assert recipe(site, "submit", "--stage", "data") == 0
     assert uid(site, "data") != before
     assert recipe(site, "status", "--stage", "init") == 0
-    assert "init: done once, but the claim that it wrote to is another one now" in capsys.readouterr().out
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("init: ")]
+    assert "done once" in line and "claim" in line and "another one now" in line
 
 
 def test_status_shows_each_stage_and_its_gate(site, capsys):
@@ -366,7 +365,7 @@ def test_a_gate_is_judged_before_it_is_sent(site, capsys):
     assert recipe(site, "submit") == 0
     end(site, "seven-b-pretrain-2048")
     assert recipe(site, "submit", "--dry-run") == 0
-    assert "The cluster would accept Job `seven-b-pretrain-2048-gate`" in capsys.readouterr().out
+    assert "would accept Job `seven-b-pretrain-2048-gate`" in capsys.readouterr().out
     assert site.job("Job", "seven-b-pretrain-2048-gate") is None
 
 
@@ -402,7 +401,8 @@ def test_trainjobs_are_sent_one_after_the_other_too(site, capsys):
     assert recipe(site, "submit", *version) == 0
     assert site.job("TrainJob", "seven-b-pretrain-1024") is not None
     assert recipe(site, "submit", *version, "--stage", "sft") == 1
-    assert "`sft` does not start: `pretrain-1024` comes first, and is under way." in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "`pretrain-1024` comes first" in error and "under way" in error
 
 
 def test_a_gate_asks_for_one_gpu_and_its_share_of_the_machine(site):
@@ -449,8 +449,8 @@ def test_a_person_may_overrule_a_gate_on_the_cluster_and_is_on_record(site, caps
     closed_sft(site)
     assert recipe(site, "promote", "sft", *WHO) == 0
     said = capsys.readouterr().out
-    assert "PROMOTED against its gate by Ada Lovelace at 20" in said and ": the demo is tomorrow" in said
-    assert "  it had missed: perplexity 99.2 (wanted < 15)" in said
+    assert "PROMOTED against its gate by Ada Lovelace" in said and ": the demo is tomorrow" in said
+    assert "perplexity 99.2 (wanted < 15)" in said
     assert site.cluster.get("Pod", site.namespace, "seven-b-sft-promote") is None, "the pod is gone again"
     assert (claim.folder / "seven-b" / "sft" / "promotion.json").is_file()
     capsys.readouterr()
@@ -485,7 +485,8 @@ def test_a_promotion_holds_for_the_recipe_that_it_was_given_for(site, capsys, cl
     assert recipe(site, "promote", "sft", *WHO) == 0
     capsys.readouterr()
     assert recipe(site, "submit", "--stage", "dpo", "--set", "sft.gates.0=perplexity < 14") == 1
-    assert "the gate after `sft` comes first, and is made before the recipe changed" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "the gate after `sft` comes first" in error and "before the recipe changed" in error
 
 
 def test_each_stages_file_is_in_its_config_map(site):
@@ -569,7 +570,7 @@ def test_a_fetched_stage_that_was_made_before_the_recipe_changed_is_said_so(site
 
     status, said = fetched("sft.epochs=7")
     assert status == "running"
-    assert "What lies on the claim is of the recipe as it was before it changed; " in said
+    assert "as it was before it changed" in said
     # What comes after a stage is no concern of it.
     status, said = fetched("lora.epochs=7")
     assert status == "finished" and "as it was" not in said

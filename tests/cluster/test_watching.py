@@ -68,11 +68,10 @@ def why(pods=(), events=(), workload=None, log="", phase=WAITING, **status) -> s
     return "\n".join(reasons(State(phase, job(**status), list(pods), list(events), workload), lambda _pod: log))
 
 
-def test_no_pods_made():
+def test_no_pods_made(golden_message):
     said = why(events=[warning("PyTorchJob", "survival", "FailedCreatePod", "pods is forbidden: exceeded quota: q")])
-    assert said == (
-        "No pods are made: pods is forbidden: exceeded quota: q. Ask for a larger quota, or ask for less in `machines`."
-    )
+    assert "exceeded quota: q." in said and "`machines`" in said
+    golden_message(said)
 
 
 def test_no_pods_made_for_a_trainjob(site):
@@ -84,87 +83,95 @@ def test_no_pods_made_for_a_trainjob(site):
     assert "No pods are made: " in "\n".join(reasons(found, lambda _pod: ""))
 
 
-def test_waiting_for_quota_in_the_queue():
+def test_waiting_for_quota_in_the_queue(golden_message):
     refused = {
         "type": "QuotaReserved",
         "status": "False",
         "message": "couldn't assign flavors: insufficient quota for nvidia.com/gpu",
     }
     said = why(workload={"status": {"conditions": [refused]}}, phase=QUEUED)
-    assert said.startswith("It waits in the queue `default` until enough is free there: couldn't assign flavors")
+    assert "queue `default`" in said and refused["message"] in said
+    golden_message(said)
 
 
-def test_a_closed_queue():
+def test_a_closed_queue(golden_message):
     closed = {"type": "QuotaReserved", "status": "False", "message": "LocalQueue default doesn't exist"}
-    assert why(workload={"status": {"conditions": [closed]}}, phase=QUEUED).startswith(
-        "The queue `default` does not take jobs"
-    )
+    said = why(workload={"status": {"conditions": [closed]}}, phase=QUEUED)
+    assert "queue `default` does not take jobs" in said
+    golden_message(said)
 
 
-def test_no_machine_with_that_gpu():
+def test_no_machine_with_that_gpu(golden_message):
     said = why([unscheduled("0/6 nodes are available: 6 node(s) didn't match Pod's node affinity/selector.")])
-    assert "Machine 0 (`survival-master-0`): no machine with the GPU `NVIDIA-L40S` is free for it." in said
+    assert "(`survival-master-0`)" in said and "GPU `NVIDIA-L40S`" in said
+    golden_message(said)
 
 
-def test_machines_that_are_full():
+def test_machines_that_are_full(golden_message):
     said = why([unscheduled("0/6 nodes are available: 2 Insufficient nvidia.com/gpu, 4 Insufficient memory.")])
-    assert "no machine has enough left of nvidia.com/gpu, memory." in said
+    assert "nvidia.com/gpu, memory." in said
+    golden_message(said)
 
 
-def test_a_claim_that_is_pending_with_the_storages_own_reason():
+def test_a_claim_that_is_pending_with_the_storages_own_reason(golden_message):
     event = warning("PersistentVolumeClaim", "trained-models-pvc", "ProvisioningFailed", "access mode not supported")
     said = why([unscheduled("0/6 nodes are available: pod has unbound immediate PersistentVolumeClaims.")], [event])
-    assert "waits for its claims. Claim `trained-models-pvc`: access mode not supported" in said
+    assert "`trained-models-pvc`: access mode not supported" in said
     assert "`openshift.claims[].storage_class`" in said
+    golden_message(said)
 
 
-def test_an_image_that_cannot_be_fetched():
+def test_an_image_that_cannot_be_fetched(golden_message):
     said = why([waiting("ImagePullBackOff", "manifest unknown")])
-    assert "the image `registry/image:1` cannot be fetched: manifest unknown." in said
+    assert "`registry/image:1` cannot be fetched" in said and "manifest unknown" in said
     assert "oc start-build recipe-runner" in said
+    golden_message(said)
 
 
-def test_a_secret_that_is_not_there():
+def test_a_secret_that_is_not_there(golden_message):
     said = why([waiting("CreateContainerConfigError", 'secret "hub-token" not found')])
-    assert 'secret "hub-token" not found. Make the Secret with `oc create secret generic' in said
+    assert 'secret "hub-token" not found' in said and "`oc create secret generic" in said
+    golden_message(said)
 
 
-def test_a_volume_that_cannot_be_attached():
+def test_a_volume_that_cannot_be_attached(golden_message):
     event = warning("Pod", "survival-master-0", "FailedAttachVolume", "Multi-Attach error for volume pvc-1")
-    assert why([waiting("ContainerCreating")], [event]) == (
-        "Machine 0 (`survival-master-0`): a volume cannot be attached: Multi-Attach error for volume pvc-1. Several machines "
-        "need storage that all can write (ReadWriteMany): name one under `openshift.claims[].storage_class`, with a new "
-        "`name`, because a claim that is there stays as it was made."
-    )
+    said = why([waiting("ContainerCreating")], [event])
+    assert event["message"] in said and "`openshift.claims[].storage_class`" in said
+    golden_message(said, "already attached elsewhere")
     event = warning("Pod", "survival-master-0", "FailedMount", "the server does not answer")
-    assert why([waiting("ContainerCreating")], [event]) == (
-        "Machine 0 (`survival-master-0`): a volume cannot be attached: the server does not answer"
-    )
+    said = why([waiting("ContainerCreating")], [event])
+    assert said.endswith(f": {event['message']}"), "storage for several machines would not mend this"
+    golden_message(said, "another reason")
 
 
-def test_main_memory_used_up_with_what_the_plan_had_said():
+def test_main_memory_used_up_with_what_the_plan_had_said(golden_message):
     said = why([container(state={"terminated": {"exitCode": 137, "reason": "OOMKilled"}})])
-    assert "used up its main memory. Its limit was 20Gi, 5Gi of it as shared memory." in said
-    assert " `recipe plan` had estimated 9.5 GiB. Raise `machines.memory_gib`." in said
+    assert "20Gi, 5Gi" in said and " 9.5 GiB" in said and "`machines.memory_gib`" in said
+    golden_message(said)
 
 
-def test_main_memory_used_up_before_the_last_restart():
+def test_main_memory_used_up_before_the_last_restart(golden_message):
     entry = container(
         state={"running": {}}, lastState={"terminated": {"exitCode": 137, "reason": "OOMKilled"}}, restartCount=2
     )
-    assert "used up its main memory, and was started again (2 times so far)." in why([entry], phase=TRAINING)
+    said = why([entry], phase=TRAINING)
+    assert "started again (2 times" in said
+    golden_message(said)
 
 
-def test_machines_that_wait_for_each_other_in_vain():
+def test_machines_that_wait_for_each_other_in_vain(golden_message):
     log = "[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)"
     said = why([container(state={"terminated": {"exitCode": 1}})], log=log)
-    assert "waited in vain for the other machines (NCCL)." in said and "`openshift.network`" in said
+    assert "(NCCL)" in said and "`openshift.network`" in said
+    golden_message(said)
 
 
-def test_gpu_memory_used_up_reads_as_on_this_machine():
+def test_gpu_memory_used_up_reads_as_on_this_machine(golden_message):
     said = why([container(state={"terminated": {"exitCode": 1}})], log="torch.OutOfMemoryError: CUDA out of memory.")
-    assert "ended with exit code 1. The GPU's memory is too small for this recipe." in said
-    assert said.endswith(" `recipe plan` had estimated 23.7 GiB on each GPU.")
+    assert "exit code 1" in said and "GPU's memory is too small" in said
+    assert said.endswith(" 23.7 GiB on each GPU.")
+    golden_message(said)
 
 
 def test_another_error_says_nothing_of_the_plan():
@@ -172,30 +179,41 @@ def test_another_error_says_nothing_of_the_plan():
     assert "It said: RuntimeError: something else" in said and "recipe plan" not in said
 
 
-def test_a_worker_that_waits_for_the_master():
+def test_a_worker_that_waits_for_the_master(golden_message):
     pod = a_pod("worker", 1, initContainerStatuses=[{"name": "init-pytorch", "state": {"running": {}}}])
-    assert "Machine 2 (`survival-worker-1`) waits for the master" in why([pod])
+    said = why([pod])
+    assert "(`survival-worker-1`) waits for the master" in said
+    golden_message(said, "it waits")
     missing = {"name": "init-pytorch", "image": "alpine:3.10", "state": {"waiting": {"reason": "ErrImagePull"}}}
     said = why([a_pod("worker", 1, initContainerStatuses=[missing])])
-    assert "the image `alpine:3.10`, with which it would wait for the master, cannot be fetched" in said
+    assert "`alpine:3.10`" in said and "cannot be fetched" in said
+    golden_message(said, "it cannot wait")
+
+
+def cloning(state: dict) -> str:
+    return why([a_pod(initContainerStatuses=[{"name": code.CONTAINER, "image": "stock", "state": state}])])
+
+
+@pytest.mark.parametrize("state", [{"running": {}}, {"terminated": {"exitCode": 0}}], ids=["at work", "done"])
+def test_nothing_is_said_of_a_pod_that_clones_its_code(state):
+    assert cloning(state) == ""
 
 
 @pytest.mark.parametrize(
-    "state, words",
+    ("state", "words"),
     [
-        ({"running": {}}, ""),
-        ({"terminated": {"exitCode": 0}}, ""),
-        ({"waiting": {"reason": "ImagePullBackOff"}}, "the image `stock` cannot be fetched: ImagePullBackOff"),
+        ({"waiting": {"reason": "ImagePullBackOff"}}, "`stock` cannot be fetched: ImagePullBackOff"),
         (
             {"terminated": {"exitCode": 128, "message": "Cloning\nfatal: unable to access\n"}},
-            "could not fetch its code. It said: fatal: unable to access. Look at `image.code_from_git`",
+            "fatal: unable to access. Look at",
         ),
     ],
-    ids=["at work", "done", "no image", "no code"],
+    ids=["no image", "no code"],
 )
-def test_a_pod_that_clones_its_code(state, words):
-    said = why([a_pod(initContainerStatuses=[{"name": code.CONTAINER, "image": "stock", "state": state}])])
-    assert words in said and "master;" not in said and (words or said == "")
+def test_a_pod_that_cannot_clone_its_code(state, words, golden_message):
+    said = cloning(state)
+    assert words in said and "master;" not in said
+    golden_message(said)
 
 
 def test_the_deadline():
@@ -349,11 +367,11 @@ def test_following_a_job_that_fails_ends_with_its_reason(site, capsys):
     player.join()
     said = capsys.readouterr().err
     assert "PyTorchJob `survival` failed." in said
-    assert "Machine 1 (`survival-worker-0`) ended with exit code 1. The GPU's memory is too small" in said
+    assert "(`survival-worker-0`) ended with exit code 1" in said and "GPU's memory is too small" in said
 
 
 @in_process
-def test_logs_show_the_life_before_a_restart_too(site, capsys):
+def test_logs_show_the_life_before_a_restart_too(site, capsys, golden_message):
     assert site.recipe("submit") == 0
     train_to(site, 5)
     again = {"name": "pytorch", "restartCount": 1, "state": {"running": {}}}
@@ -362,7 +380,8 @@ def test_logs_show_the_life_before_a_restart_too(site, capsys):
     capsys.readouterr()
     assert site.recipe("logs") == 0
     lines = capsys.readouterr().out.splitlines()[1:]  # the first one says what --set changed
-    assert lines[:2] == ["the first life", "--- `survival-master-0` was started again (1 times so far) ---"]
+    assert lines[0] == "the first life" and "`survival-master-0`" in lines[1]
+    golden_message(lines[1])
     assert '"step": 5' in lines[-1]
 
 
@@ -419,7 +438,7 @@ def test_following_a_log_ends_where_waiting_would_not_help(site, capsys, monkeyp
 
 
 @in_process
-def test_following_a_log_waits_for_a_pod_that_is_not_there_yet_and_for_a_busy_cluster(site):
+def test_following_a_log_waits_for_a_pod_that_is_not_there_yet_and_for_a_busy_cluster(site, golden_message):
     assert site.recipe("submit") == 0
     train_to(site, 5)
     site.api.logs[("survival-worker-2", "now")] = [(stamp(), "a line")]
@@ -437,7 +456,8 @@ def test_following_a_log_waits_for_a_pod_that_is_not_there_yet_and_for_a_busy_cl
         return site.job()
 
     logs.follow(site.cluster, find, 3, said.append)
-    assert (said, len(asked)) == (["--- the cluster does not answer; trying again ---", "a line"], 4)
+    assert (said[1:], len(asked)) == (["a line"], 4)
+    golden_message(said[0])
 
 
 def test_machines_are_those_that_a_job_is_for():
@@ -499,14 +519,13 @@ def test_results_come_home_and_the_helper_goes_away(site, results, tmp_path, cap
 
 
 @in_process
-def test_results_of_the_recipe_as_it_was_are_not_taken_for_those_of_now(site, results, tmp_path, capsys):
+def test_results_of_the_recipe_as_it_was_are_not_taken_for_those_of_now(
+    site, results, tmp_path, capsys, golden_message
+):
     changed = ("--set", "train.epochs=2")
     assert site.recipe("fetch", *changed) == 0
-    said = capsys.readouterr().out.splitlines()
-    assert (
-        "What lies on the claim is of the recipe as it was before it changed; the recipe as it is now has no results there "
-        "yet. `recipe status` says how far its job is; fetch again when that has finished."
-    ) in said
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "as it was before it changed" in line]
+    golden_message(line)
     run = tmp_path / "runs" / "survival" / "run.json"
     assert json.loads(run.read_text())["status"] == "running"
     # The new run is over, and has taken their place.

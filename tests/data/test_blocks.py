@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +15,7 @@ from pyarrow import parquet
 
 from runner import catalog
 from runner.data import blocks, plain_text, tokenizers
+from runner.data.tokenizers import Pretrained
 from runner.problem import Stop
 from tests.conftest import ROOT
 
@@ -35,24 +37,11 @@ def tokenizer(tmp_path_factory):
     )
 
 
-def wanted(**settings):
-    return {
-        "hub": None,
-        "revision": "main",
-        "subset": None,
-        "split": "train",
-        "validation_split": None,
-        "path": str(SAMPLE),
-        "validation_path": None,
-        "validation_share": None,
-        "text": "text",
-        "seed": 42,
-        "sequence_len": 64,
-        "effective_batch_size": 4,
-        "epochs": 1,
-        "warmup_steps": 0,
-        "eval_steps": None,
-    } | settings
+SETTINGS = plain_text.PlainText(
+    hub=None, revision="main", subset=None, split="train", path=str(SAMPLE), validation_split=None, validation_path=None,
+    validation_share=None, text="text", seed=42, tokenizer=Pretrained("google/gemma-3-270m"), sequence_len=64,
+    effective_batch_size=4, epochs=1, warmup_steps=0, eval_steps=None,
+)  # fmt: skip
 
 
 def column(file, name="input_ids") -> list[list[int]]:
@@ -186,7 +175,9 @@ def test_every_kind_of_file_gives_the_same_blocks(ending, tokenizer, tmp_path):
         file.write_text(json.dumps(rows.to_list()))
     else:
         {"jsonl": rows.to_json, "csv": rows.to_csv, "parquet": rows.to_parquet}[ending](str(file))
-    report = plain_text.prepare(wanted(path=str(file)), tmp_path / "out", tokenizer_for=lambda texts: tokenizer)
+    report = plain_text.prepare(
+        replace(SETTINGS, path=str(file)), tmp_path / "out", tokenizer_for=lambda texts: tokenizer
+    )
     assert report.train["documents"] == len(DOCUMENTS)
     line = straight(DOCUMENTS, tokenizer)
     assert column(tmp_path / "out" / "train.parquet") == [
@@ -196,7 +187,7 @@ def test_every_kind_of_file_gives_the_same_blocks(ending, tokenizer, tmp_path):
 
 def test_a_share_of_the_documents_is_kept_for_validation(tokenizer, tmp_path):
     report = plain_text.prepare(
-        wanted(validation_share=0.3, sequence_len=8), tmp_path, tokenizer_for=lambda texts: tokenizer
+        replace(SETTINGS, validation_share=0.3, sequence_len=8), tmp_path, tokenizer_for=lambda texts: tokenizer
     )
     sides = [report.train["documents"], report.validation["documents"]]
     assert sum(sides) == len(DOCUMENTS)
@@ -209,16 +200,16 @@ def test_a_share_of_the_documents_is_kept_for_validation(tokenizer, tmp_path):
 
 def test_one_more_document_does_not_redraw_the_others(tokenizer, tmp_path):
     report = plain_text.TextReport()
-    before = list(plain_text.documents(wanted(validation_share=0.3), "validation", report))
+    before = list(plain_text.documents(replace(SETTINGS, validation_share=0.3), "validation", report))
     more = tmp_path / "more.txt"
     more.write_text("Something new.\n\n" + SAMPLE.read_text("utf-8"))
-    after = list(plain_text.documents(wanted(validation_share=0.3, path=str(more)), "validation", report))
+    after = list(plain_text.documents(replace(SETTINGS, validation_share=0.3, path=str(more)), "validation", report))
     assert set(before) <= set(after)
 
 
 def test_without_validation_data_there_is_no_validation_file(tokenizer, tmp_path, golden_message):
     (tmp_path / "validation.parquet").write_bytes(b"of an earlier run")
-    report = plain_text.prepare(wanted(), tmp_path, tokenizer_for=lambda texts: tokenizer)
+    report = plain_text.prepare(SETTINGS, tmp_path, tokenizer_for=lambda texts: tokenizer)
     assert not (tmp_path / "validation.parquet").exists()
     assert report.validation == {}
     golden_message("\n".join(line for line in report.lines() if "validation" in line))
@@ -228,7 +219,9 @@ def test_rows_without_text_are_counted_and_bad_lines_are_named(tokenizer, tmp_pa
     file = tmp_path / "d.jsonl"
     good = [json.dumps({"text": text}) for text in DOCUMENTS]
     file.write_text("\n".join([*good, '{"text": ""}', '{"other": 1}', '{"text": [1]}', "{broken"]))
-    report = plain_text.prepare(wanted(path=str(file)), tmp_path / "out", tokenizer_for=lambda texts: tokenizer)
+    report = plain_text.prepare(
+        replace(SETTINGS, path=str(file)), tmp_path / "out", tokenizer_for=lambda texts: tokenizer
+    )
     assert list(report.skipped.values()) == [1, 1, 1, 1]
     golden_message("\n".join(report.skipped))
     assert report.bad_lines[0][0] == len(DOCUMENTS) + 4
@@ -236,7 +229,7 @@ def test_rows_without_text_are_counted_and_bad_lines_are_named(tokenizer, tmp_pa
 
 def test_preparing_again_changes_nothing_and_another_length_changes_all(tokenizer, tmp_path):
     def prepare(**settings):
-        plain_text.prepare(wanted(**settings), tmp_path, tokenizer_for=lambda texts: tokenizer)
+        plain_text.prepare(replace(SETTINGS, **settings), tmp_path, tokenizer_for=lambda texts: tokenizer)
         return (tmp_path / "train.parquet").stat().st_mtime_ns
 
     first = prepare()
@@ -249,7 +242,7 @@ def test_too_little_text_says_how_much_there_is(tokenizer, tmp_path, golden_mess
     file = tmp_path / "d.txt"
     file.write_text("Only a word or two.")
     with pytest.raises(Stop) as stop:
-        plain_text.prepare(wanted(path=str(file)), tmp_path / "out", tokenizer_for=lambda texts: tokenizer)
+        plain_text.prepare(replace(SETTINGS, path=str(file)), tmp_path / "out", tokenizer_for=lambda texts: tokenizer)
     assert f" {len(straight(['Only a word or two.'], tokenizer))} tokens" in stop.value.text
     golden_message(stop.value)
 
@@ -258,7 +251,7 @@ def test_where_no_text_is_left_the_reasons_are_shown(tokenizer, tmp_path, golden
     file = tmp_path / "d.jsonl"
     file.write_text('{"text": ["a list"]}\n' + '{"text": "broken \\ud83d"}\n')
     with pytest.raises(Stop) as stop:
-        plain_text.prepare(wanted(path=str(file)), tmp_path / "out", tokenizer_for=lambda texts: tokenizer)
+        plain_text.prepare(replace(SETTINGS, path=str(file)), tmp_path / "out", tokenizer_for=lambda texts: tokenizer)
     assert "column `text`" in stop.value.text and "line 2: " in stop.value.text
     golden_message(stop.value)
 
@@ -267,7 +260,7 @@ def test_a_parquet_file_of_no_rows_has_too_little_text(tokenizer, tmp_path):
     file = tmp_path / "d.parquet"
     parquet.write_table(pa.table({"text": pa.array([], pa.string())}), file)
     with pytest.raises(Stop, match=" 0 tokens"):
-        plain_text.prepare(wanted(path=str(file)), tmp_path / "out", tokenizer_for=lambda texts: tokenizer)
+        plain_text.prepare(replace(SETTINGS, path=str(file)), tmp_path / "out", tokenizer_for=lambda texts: tokenizer)
 
 
 def test_too_little_text_for_validation_says_how_to_give_more(tokenizer, tmp_path, golden_message):
@@ -275,7 +268,9 @@ def test_too_little_text_for_validation_says_how_to_give_more(tokenizer, tmp_pat
     file.write_text("\n\n".join(["The same words each time. " * 20] * 5))
     with pytest.raises(Stop) as stop:
         plain_text.prepare(
-            wanted(path=str(file), validation_share=0.001), tmp_path / "out", tokenizer_for=lambda texts: tokenizer
+            replace(SETTINGS, path=str(file), validation_share=0.001),
+            tmp_path / "out",
+            tokenizer_for=lambda texts: tokenizer,
         )
     assert "validation text" in stop.value.text and "`data.validation_share`" in stop.value.text
     golden_message(stop.value)
@@ -291,7 +286,9 @@ def test_a_tokenizer_learns_from_a_long_word_in_parts(tmp_path):
 
 def test_the_report_says_when_the_intervals_do_not_fit_the_text(tokenizer, tmp_path, golden_message):
     report = plain_text.prepare(
-        wanted(warmup_steps=500, eval_steps=500, validation_share=0.3), tmp_path, tokenizer_for=lambda texts: tokenizer
+        replace(SETTINGS, warmup_steps=500, eval_steps=500, validation_share=0.3),
+        tmp_path,
+        tokenizer_for=lambda texts: tokenizer,
     )
     notes = "\n".join(report.notes)
     assert "`train.warmup_steps` is 500" in notes and "`train.eval_steps` is 500" in notes

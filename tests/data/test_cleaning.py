@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,10 +16,12 @@ import pytest
 
 from runner.check.validate import load
 from runner.data import cleaning, executors, rows
+from runner.data.corpus import Cleaning, Corpus
 from runner.problem import Stop
 from runner.recipe.overrides import from_options
 from runner.runs import run_folder
 from runner.scenarios import translate
+from runner.scenarios.pipeline import data
 from tests.conftest import ROOT
 
 SEVEN_B = ROOT / "recipes" / "seven-b.yaml"
@@ -48,16 +51,7 @@ COMMANDS = {
     "scontrol": "echo here",
     "scancel": """echo "$@" >> "$FAKE_SLURM/cancelled" """,
 }
-SLURM = {
-    "executor": "slurm",
-    "tasks": 2,
-    "workers": -1,
-    "partition": "cpu",
-    "time": "1:00:00",
-    "cpus_per_task": 1,
-    "mem_per_cpu_gb": 2,
-    "sbatch_args": {"account": "lab"},
-}
+SLURM = Cleaning(executor="slurm", tasks=2, partition="cpu", time="1:00:00", sbatch_args={"account": "lab"})
 
 
 @pytest.fixture
@@ -76,11 +70,11 @@ def slurm(tmp_path, monkeypatch) -> Path:
     return folder
 
 
-def wanted(*options: str) -> dict:
-    """What the data stage of seven-b wants of its text, on the sample."""
+def corpus(*options: str) -> Corpus:
+    """The text of seven-b's data stage, on the sample."""
     changes = ["data.hub=", "data.path=data/seven-b-text.jsonl", "data.limit=", *options]
     recipe, _, _ = load(SEVEN_B, from_options(changes))
-    return translate(recipe, run_folder.folder("cleaning", "rehearsal").place()).stages[0].config["text"]
+    return data.text(recipe, run_folder.folder("cleaning", "rehearsal").place())
 
 
 def texts(folder: Path) -> dict[str, bytes]:
@@ -89,16 +83,16 @@ def texts(folder: Path) -> dict[str, bytes]:
     return {str(file.relative_to(folder)): file.read_bytes().replace(bytes(folder), b"") for file in files}
 
 
-def assert_same(folder: Path, text: dict, where: dict) -> None:
-    here = cleaning.clean(text, folder / "here", {"executor": "local", "tasks": where["tasks"], "workers": 1})
+def assert_same(folder: Path, text: Corpus, where: Cleaning) -> None:
+    here = cleaning.clean(text, folder / "here", Cleaning(tasks=where.tasks, workers=1))
     there = cleaning.clean(text, folder / "there", where)
-    assert len(texts(folder / "here")) >= where["tasks"] + 2
+    assert len(texts(folder / "here")) >= where.tasks + 2
     assert texts(folder / "there") == texts(folder / "here")
     assert (there.documents_in, there.kept, there.dropped) == (here.documents_in, here.kept, here.dropped)
 
 
 def test_slurm_leaves_the_same_files_as_this_machine(slurm, tmp_path):
-    assert_same(tmp_path, wanted("data.deduplicate=exact"), SLURM)
+    assert_same(tmp_path, corpus("data.deduplicate=exact"), SLURM)
     scripts = [file.read_text() for file in slurm.glob("*.sh") if "merge_stats" not in file.read_text()]
     assert len(scripts) == 4
     for script in scripts:
@@ -108,19 +102,19 @@ def test_slurm_leaves_the_same_files_as_this_machine(slurm, tmp_path):
 
 @pytest.mark.long
 def test_slurm_finds_the_same_near_duplicates_as_this_machine(slurm, tmp_path):
-    assert_same(tmp_path, wanted("data.deduplicate=near"), SLURM)
+    assert_same(tmp_path, corpus("data.deduplicate=near"), SLURM)
 
 
 @pytest.mark.long
 def test_ray_finds_the_same_near_duplicates_as_this_machine(tmp_path, monkeypatch):
     pytest.importorskip("ray")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), *sys.path[1:]]))
-    where = {"executor": "ray", "tasks": 2, "workers": 2, "cpus_per_task": 1, "mem_per_cpu_gb": 1}
-    assert_same(tmp_path, wanted("data.deduplicate=near"), where)
+    where = Cleaning(executor="ray", tasks=2, workers=2, mem_per_cpu_gb=1)
+    assert_same(tmp_path, corpus("data.deduplicate=near"), where)
 
 
 def test_tasks_that_fail_are_named_and_tried_again_by_the_same_command(slurm, tmp_path):
-    text = wanted("data.deduplicate=off")
+    text = corpus("data.deduplicate=off")
     (slurm / "broken").touch()
     with pytest.raises(Stop) as stop:
         cleaning.clean(text, tmp_path / "data", SLURM)
@@ -143,7 +137,7 @@ def test_a_job_that_is_still_queued_is_waited_for_and_not_submitted_again(slurm,
 
     thread = threading.Thread(target=end)
     thread.start()
-    executors.Slurm(SLURM).run("step", [], 2, logs)
+    executors.Slurm(SLURM, 2).run("step", [], 2, logs)
     thread.join()
     assert not (slurm / "submitted").exists()
 
@@ -155,7 +149,7 @@ def test_a_stopped_command_takes_its_job_out_of_the_queue(slurm, tmp_path, monke
     monkeypatch.setattr(executors.time, "sleep", interrupted)
     (slurm / "broken").touch()
     with pytest.raises(KeyboardInterrupt):
-        executors.Slurm(SLURM).run("step", [], 2, tmp_path / "logs")
+        executors.Slurm(SLURM, 2).run("step", [], 2, tmp_path / "logs")
     assert (slurm / "cancelled").read_text().strip() == json.loads((tmp_path / "logs" / "job.json").read_text())["job"]
 
 
@@ -165,7 +159,7 @@ def test_without_slurm_or_ray_it_is_said_what_to_do(tmp_path, monkeypatch):
         executors.chosen(SLURM, None)
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(Stop) as stop:
-        executors.chosen({"executor": "ray", "tasks": 2}, None)
+        executors.chosen(Cleaning(executor="ray", tasks=2), None)
     assert 'pip install "ray[default]"' in stop.value.text
 
 
@@ -205,15 +199,15 @@ def test_slurm_is_a_change_of_few_lines_and_cleans_nothing_anew(tmp_path):
     assert inputs(*one) == inputs(*other)
 
 
-def dataset(folder: Path, *rows: int) -> dict:
-    """Wants a dataset of the hub that lies here, in a file for each number of rows."""
+def dataset(folder: Path, *rows: int) -> Corpus:
+    """A dataset of the hub that lies here, in a file for each number of rows."""
     folder.mkdir()
     for number, count in enumerate(rows):
         lines = (json.dumps({"text": f"file {number} row {row} and some more words"}) + "\n" for row in range(count))
         (folder / f"train-{number}.jsonl").write_text("".join(lines))
     loose = {"min_words": 0, "drop_low_quality": False, "drop_repetitive": False, "deduplicate": "off"}
     source = {"path": None, "hub": str(folder), "subset": None, "split": "train", "revision": None, "column": "text"}
-    return wanted() | loose | source
+    return replace(corpus(), **loose, **source)
 
 
 @pytest.mark.parametrize(
@@ -227,8 +221,8 @@ def dataset(folder: Path, *rows: int) -> dict:
     ids=["files", "one file", "more files than tasks", "a short file"],
 )  # fmt: skip
 def test_a_limit_is_reached_however_many_files_a_dataset_has(rows, limit, read, said, tmp_path):
-    text = dataset(tmp_path / "hub", *rows) | {"limit": limit}
-    report = cleaning.clean(text, tmp_path / "out", {"executor": "local", "tasks": 8, "workers": 1})
+    text = replace(dataset(tmp_path / "hub", *rows), limit=limit)
+    report = cleaning.clean(text, tmp_path / "out", Cleaning(tasks=8, workers=1))
     assert (report.documents_in, report.kept) == (read, read)
     assert [line for line in report.lines() if "fewer" in line] == ([said] if said else [])
 
@@ -238,14 +232,14 @@ def read_bytes() -> int:
     return int(Path("/proc/self/io").read_text().split("rchar: ")[1].split()[0])
 
 
-def by_tasks(wanted: dict, tasks: int) -> tuple[list[list], int]:
+def by_tasks(text: Corpus, dropped: Path, tasks: int) -> tuple[list[list], int]:
     """What each task yields or keeps aside, as (id, text) and lines, and the bytes that all of them have read."""
     from runner.data.cleaning_steps import Rows
 
-    parts = rows.shares(wanted, tasks)
+    parts = rows.shares(text.file, text.limit, tasks)
     began, given = read_bytes(), []
     for rank in range(tasks):
-        reader = Rows(wanted, Path(wanted["dropped"]) / str(tasks), parts)
+        reader = Rows(text, dropped / str(tasks), parts)
         given.append([(document.id, document.text) for document in reader.run(rank=rank, world_size=tasks)])
     return given, read_bytes() - began
 
@@ -270,19 +264,14 @@ def written(folder: Path, kind: str, count: int) -> Path:
 @pytest.mark.parametrize("limit", [None, 1, 500, 10**6])
 @pytest.mark.parametrize("kind", ["jsonl", "parquet", "csv", "json"])
 def test_any_number_of_tasks_reads_the_same_documents(kind, limit, tmp_path):
-    text = {
-        "path": str(written(tmp_path, kind, 1200)),
-        "limit": limit,
-        "column": "text",
-        "dropped": str(tmp_path / "d"),
-    }
-    one = sorted(by_tasks(text, 1)[0][0])
+    text, aside = replace(corpus(), path=str(written(tmp_path, kind, 1200)), limit=limit), tmp_path / "d"
+    one = sorted(by_tasks(text, aside, 1)[0][0])
     assert len(one) == min(1200, limit or 1200) - (0 if kind != "jsonl" else {None: 3, 10**6: 3, 500: 1, 1: 0}[limit])
-    kept_aside = [json.loads(line) for line in dropped_lines(tmp_path / "d" / "1")]
+    kept_aside = [json.loads(line) for line in dropped_lines(aside / "1")]
     for tasks in (2, 3, 7, 50):
-        parts = by_tasks(text, tasks)[0]
+        parts = by_tasks(text, aside, tasks)[0]
         assert sorted(document for part in parts for document in part) == one
-        assert [json.loads(line) for line in dropped_lines(tmp_path / "d" / str(tasks))] == kept_aside
+        assert [json.loads(line) for line in dropped_lines(aside / str(tasks))] == kept_aside
         if kind == "jsonl" and limit is None:
             sizes = [sum(len(text) for _, text in part) for part in parts]
             assert max(sizes) < 1.3 * min(sizes)
@@ -295,7 +284,7 @@ def dropped_lines(folder: Path) -> list[str]:
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_all_tasks_together_read_a_file_once(kind, tmp_path):
     file = written(tmp_path, kind, 20_000 if kind == "jsonl" else 100_000)
-    text = {"path": str(file), "limit": None, "column": "text", "dropped": str(tmp_path / "d")}
-    by_tasks(text, 1)  # imports
+    text, aside = replace(corpus(), path=str(file)), tmp_path / "d"
+    by_tasks(text, aside, 1)  # imports
     for tasks in (1, 8):
-        assert by_tasks(text, tasks)[1] < 1.5 * file.stat().st_size
+        assert by_tasks(text, aside, tasks)[1] < 1.5 * file.stat().st_size

@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import asdict
 
 import pytest
+from pydantic import TypeAdapter
 
 from runner import catalog
 from runner.check.validate import load
@@ -152,10 +153,11 @@ def test_a_stream_of_any_length_takes_the_memory_of_the_draw(tmp_path, monkeypat
         )
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    settings: lyrics.Lyrics = TypeAdapter(lyrics.Lyrics).validate_python(asked_for(count=200))
     report = lyrics.Report(unit="song")
     tracemalloc.start()
     try:
-        drawn = lyrics._draw(asked_for(count=200), 200, report)
+        drawn = lyrics._draw(settings, 200, report)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -127,19 +127,17 @@ def test_the_scripts_can_be_run_as_they_are(recipe_command, tmp_path):
     assert not (tmp_path / "pytorchjob.yaml").exists()
 
 
-def test_a_recipe_without_plain_machines_gets_no_scripts(recipe_command, tmp_path):
-    done = recipe_command("render", ROOT / "recipes" / "survival.yaml", "--target", "nodes", "--out", tmp_path)
-    assert (done.returncode, done.stderr) == (
-        1,
-        "The recipe `survival` has no section `nodes`, so there are no scripts for plain machines.\n"
-        "Add the section; `recipes/gemma.yaml` has one to copy.\n",
-    )
-
-
-def test_a_recipe_without_a_cluster_gets_no_job(recipe_command, tmp_path):
-    done = recipe_command("render", GEMMA, "--target", "pytorchjob", "--out", tmp_path)
+@pytest.mark.parametrize(
+    ("name", "target", "section"), [("survival", "nodes", "nodes"), ("gemma", "pytorchjob", "openshift")]
+)
+def test_a_recipe_without_the_section_of_a_target_gets_nothing_for_it(
+    name, target, section, recipe_command, tmp_path, golden_message
+):
+    done = recipe_command("render", ROOT / "recipes" / f"{name}.yaml", "--target", target, "--out", tmp_path)
     assert done.returncode == 1
-    assert done.stderr.startswith("The recipe `gemma` has no section `openshift`, so it cannot go to a cluster.\n")
+    assert f"`{name}` has no section `{section}`" in done.stderr
+    golden_message(done.stderr)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_recipe_may_name_a_cluster_and_plain_machines(tmp_path):
@@ -155,17 +153,20 @@ def test_a_recipe_may_name_a_cluster_and_plain_machines(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("env", "said"),
+    ("env", "words"),
     [
-        ({}, "the main machine's address is still <MAIN_NODE_IP>; fill it in in the recipe (nodes.machines), or set MAIN_NODE_IP."),
-        ({"MAIN_NODE_IP": "10.0.0.1", "GPUS": "2 3"}, "GPUS is 2 3; write GPU numbers with commas between them, like 2,3."),
-        ({"MAIN_NODE_IP": "10.0.0.1", "TOTAL_GPUS": "four"}, "TOTAL_GPUS is four; write how many GPUs all machines use together."),
+        ({}, "still <MAIN_NODE_IP>"),
+        ({"MAIN_NODE_IP": "10.0.0.1", "GPUS": "2 3"}, "GPUS is 2 3"),
+        ({"MAIN_NODE_IP": "10.0.0.1", "TOTAL_GPUS": "four"}, "TOTAL_GPUS is four"),
     ],
-)  # fmt: skip
-def test_a_script_refuses_what_is_not_filled_in(env, said, tmp_path):
+    ids=["the main machine's address", "GPUS", "TOTAL_GPUS"],
+)
+def test_a_script_refuses_what_is_not_filled_in(env, words, tmp_path, golden_message):
     script = scripts(tmp_path, f"nodes.output_dir={tmp_path}/out")[1]
     process = start(script, **env)
-    assert finish(process, 30) == f"run_node1.sh: {said}\n"
+    said = finish(process, 30)
+    assert said.startswith("run_node1.sh: ") and words in said
+    golden_message(said)
     assert process.returncode == 2
 
 
@@ -176,16 +177,15 @@ def test_a_script_names_the_missing_python(tmp_path):
     assert process.returncode == 2
 
 
-def test_a_script_refuses_a_python_without_the_packages(tmp_path):
+def test_a_script_refuses_a_python_without_the_packages(tmp_path, golden_message):
     """Another Python of the machine's own, without what is installed here."""
     (tmp_path / "python").write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n', encoding="utf-8")
     (tmp_path / "python").chmod(0o755)
     for script in scripts(tmp_path, f"nodes.output_dir={tmp_path}/out", f"nodes.python={tmp_path}/python"):
         process = start(script, MAIN_NODE_IP="127.0.0.1")
-        assert finish(process, 30) == (
-            f"{script.name}: {tmp_path}/python on this machine does not have recipe-runner with its extra 'train'; install "
-            "it there, or change nodes.python in the recipe.\n"
-        )
+        said = finish(process, 30)
+        assert said.startswith(f"{script.name}: {tmp_path}/python ") and "nodes.python" in said
+        golden_message(said, script.name)
         assert process.returncode == 2
 
 
@@ -226,29 +226,30 @@ def test_equal_machines_meet_in_any_order_and_with_any_number_of_gpus():
 
 
 @pytest.mark.parametrize(
-    ("facts", "said"),
+    ("facts", "words"),
     [
-        ({"fingerprint": "bb"}, "machine 1 has another recipe (bb) than machine 0 (aa); copy the folder of scripts anew to both"),
-        ({"versions": {"torch": "2.12.0"}}, "machine 1 has torch 2.12.0, and machine 0 has 2.13.0; install the same"),
-        ({"versions": {}}, "machine 1 has torch none, and machine 0 has 2.13.0; install the same"),
-        ({"total": 6}, "machine 1 has TOTAL_GPUS 6, and machine 0 has 4; give every machine the same"),
-        ({"rank": 0}, "a second machine says that it is machine 0; start each script once"),
+        ({"fingerprint": "bb"}, "another recipe (bb)"),
+        ({"versions": {"torch": "2.12.0"}}, "torch 2.12.0"),
+        ({"versions": {}}, "torch none"),
+        ({"total": 6}, "TOTAL_GPUS 6"),
+        ({"rank": 0}, "a second machine"),
     ],
-)  # fmt: skip
-def test_a_machine_that_differs_is_refused_on_both_sides(facts, said):
+)
+def test_a_machine_that_differs_is_refused_on_both_sides(facts, words, golden_message):
     ends = meet(hello(**{"rank": 1} | facts), nodes=2)
-    assert ends["main"] == ends[0] == f"The machines cannot train together:\n  {said}"
+    assert ends["main"] == ends[0] and words in ends[0]
+    golden_message(ends[0])
 
 
-def test_a_machine_that_does_not_come_is_named():
-    assert meet(nodes=2, patience_s=1) == {
-        "main": "Not all machines came: run_node1.sh did not start in time.\nStart them, and this one again."
-    }
+def test_a_machine_that_does_not_come_is_named(golden_message):
+    ends = meet(nodes=2, patience_s=1)
+    assert list(ends) == ["main"] and "run_node1.sh" in ends["main"]
+    golden_message(ends["main"])
 
 
 def test_a_main_machine_that_does_not_come_is_named():
     port = free_port()
-    with pytest.raises(Stop, match=rf"The main machine does not answer at 127.0.0.1:{port}: "):
+    with pytest.raises(Stop, match=rf"does not answer at 127\.0\.0\.1:{port}: "):
         rendezvous.join(hello(1), "127.0.0.1", port, 0.5, lambda text: None)
 
 
@@ -382,7 +383,7 @@ def test_a_script_that_was_ended_may_be_started_again(order):
     assert (found, sorted(ends)) == ([2, 3, 4], [1, 2])
 
 
-def test_a_second_machine_with_the_number_of_one_that_waits_is_refused():
+def test_a_second_machine_with_the_number_of_one_that_waits_is_refused(golden_message):
     port, ends = free_port(), []
 
     def gather() -> None:
@@ -394,11 +395,11 @@ def test_a_second_machine_with_the_number_of_one_that_waits_is_refused():
         gathering = threading.Thread(target=gather, daemon=True)
         gathering.start()
         with waiting(port, 1):
-            said = "The machines cannot train together:\n  a second machine says that it is machine 1; start each script once"
             with pytest.raises(Stop) as stop:
                 rendezvous.join(hello(1), "127.0.0.1", port, 20, lambda text: None)
             gathering.join(10)
-    assert [stop.value.text, *ends] == [said, said]
+    assert ends == [stop.value.text] and "machine 1" in ends[0]
+    golden_message(ends[0])
 
 
 def test_rows_tokenised_from_other_data_are_forgotten(tmp_path):
@@ -415,12 +416,13 @@ def test_rows_tokenised_from_other_data_are_forgotten(tmp_path):
     assert not tokenised.exists()
 
 
-def test_a_results_folder_that_is_not_shared_is_named(tmp_path, monkeypatch):
+def test_a_results_folder_that_is_not_shared_is_named(tmp_path, monkeypatch, golden_message):
     recipe, _, _ = load(GEMMA, from_options([f"nodes.output_dir={tmp_path}/out"]))
     monkeypatch.setattr(node, "PATIENCE_WITH_STORAGE_S", 0.0)
     with pytest.raises(Stop) as stop:
         node._shared(recipe, 1)
-    assert stop.value.text.startswith(f"Machine 1 does not see what machine 0 wrote into `{tmp_path}/out`.\n")
+    assert stop.value.text.startswith("Machine 1 ") and f"`{tmp_path}/out`" in stop.value.text
+    golden_message(stop.value)
 
 
 def begun(folder: Path, checkpoint: bool):
@@ -435,7 +437,7 @@ def begun(folder: Path, checkpoint: bool):
 
 def test_a_results_folder_of_another_run_is_left_alone(tmp_path):
     recipe = begun(tmp_path, checkpoint=True)
-    with pytest.raises(Stop, match="holds a run of this recipe as it was before it changed") as stop:
+    with pytest.raises(Stop, match="as it was before it changed") as stop:
         node.lead(recipe, [2, 2], 4, accelerator=False, tell=lambda text: None)
     assert stop.value.text.splitlines()[-1] == node.ELSEWHERE
     assert sorted(file.name for file in tmp_path.iterdir()) == ["checkpoints", "run.json", "stage.json"]
@@ -549,5 +551,5 @@ def test_two_machines_make_the_losses_of_one_process_on_the_same_batches(small, 
 def test_gpus_that_do_not_add_up_are_refused_on_every_machine(small, tmp_path):
     with pytest.raises(AssertionError) as failed:
         trained(tmp_path, small, [1, 1], 1, GPUS_1="0,1")
-    assert str(failed.value).count("The machines use 1 + 2 = 3 GPUs together, and TOTAL_GPUS is 2.") == 2
-    assert str(failed.value).count("Set TOTAL_GPUS=3 on every machine, or change GPUS.") == 2
+    for words in ("1 + 2 = 3 GPUs", "TOTAL_GPUS is 2.", "TOTAL_GPUS=3"):
+        assert str(failed.value).count(words) == 2

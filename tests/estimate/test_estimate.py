@@ -335,12 +335,13 @@ def test_no_change_is_offered_that_the_checker_would_complain_of(gpu, precision)
     ],
 )
 def test_rows_are_counted_as_they_are_read(tmp_path, name, text, count):
-    from runner.data.rows import read
+    from runner.data.rows import Source, read
 
     file = tmp_path / name
     file.write_bytes(text.encode())
     assert rows.known({"path": str(file)}, tmp_path / "data").training == count
-    assert len(list(read({"path": str(file), "text": "text"}))) == count
+    source = Source(path=str(file), hub=None, revision=None, subset=None, split=None)
+    assert len(list(read(source, column="text"))) == count
 
 
 def test_a_claim_that_is_too_small_is_named_with_what_fills_it(golden_message):

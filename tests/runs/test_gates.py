@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
+from pydantic import TypeAdapter
 
 from runner.check.validate import load
 from runner.plan import Gate
 from runner.problem import Stop
 from runner.recipe.overrides import from_options
 from runner.runs import evaluate, gates, pipeline
-from runner.runs.gates import Subject, judge, passed
+from runner.runs.gates import Measurement, Subject, judge, passed
 from runner.runs.run_folder import RunFolder
 from runner.runs.stage_folder import StageFolder
 from runner.scenarios.shared import gates as written
@@ -24,8 +27,8 @@ HERE = Subject(run="r1", stage="sft", inputs="i1", weights="w1", settings="s1")
 BELOW_15 = Gate("perplexity", "<", 15.0)
 
 
-def record(**metrics) -> dict:
-    return {"run": "r1", "stage": "sft", "inputs": "i1", "weights": "w1", "settings": "s1", "metrics": metrics}
+def record(**metrics) -> Measurement:
+    return Measurement(**vars(HERE), metrics=metrics)
 
 
 def test_a_metric_that_holds_promotes():
@@ -83,23 +86,54 @@ def test_no_gate_at_all_never_promotes():
     assert not passed([])
 
 
+NOTHING, ODD = "nothing was measured, or the record is unreadable", "the record is not one of an evaluation"
+
+
 @pytest.mark.parametrize(
-    "broken",
-    [None, "perplexity: 1", 3, [], {}, {"metrics": None}, {"metrics": [1]}, {"metrics": {"perplexity": 1.0}}],
-    ids=str,
+    ("broken", "why"),
+    [
+        (None, NOTHING),
+        ("", NOTHING),
+        ("perplexity: 1", NOTHING),
+        ('{"metrics": {"perplex', NOTHING),
+        ("[" * 100_000, NOTHING),
+        ("null", NOTHING),
+        ("3", ODD),
+        ('"x"', ODD),
+        ("[]", ODD),
+        ("{}", ODD),
+        ('{"metrics": null}', ODD),
+        ('{"metrics": [1]}', ODD),
+        ('{"metrics": {"perplexity": 1.0}}', "measured in another run"),
+        ('{"metrics": {"perplexity": 1.0}, "missing": 3, "run": ["r1"], "of": "tomorrow"}', "measured in another run"),
+    ],
+    ids=lambda text: str(text)[:20],
 )
-def test_a_record_that_cannot_be_read_never_promotes(broken):
-    assert not passed(judge([BELOW_15], broken, HERE))
+def test_a_record_that_cannot_be_read_never_promotes(broken, why, tmp_path):
+    plan = plan_in(tmp_path, "seven-b")
+    folder = StageFolder(plan, plan.stage("sft"))
+    folder.path.mkdir()
+    if broken is not None:
+        (folder.path / "evaluation.json").write_text(broken)
+    (verdict,) = judge([BELOW_15], gates.record(folder), HERE)
+    assert (verdict.holds, verdict.got, verdict.why) == (False, "nothing", why)
+    assert gates.current(folder) is None
+
+
+@pytest.mark.parametrize("missing", [None, 3, [], {"perplexity": "the model did not load"}], ids=str)
+def test_why_a_metric_is_missing_is_told_where_the_record_says_it(missing):
+    (verdict,) = judge([BELOW_15], Measurement.of(vars(HERE) | {"metrics": {}, "missing": missing}), HERE)
+    assert verdict.why == ("the model did not load" if isinstance(missing, dict) else "it was not measured")
 
 
 @pytest.mark.parametrize("part", ["run", "stage", "inputs", "weights", "settings"])
 def test_a_stale_record_never_promotes(part):
     for other in ("another", None, ""):
-        verdicts = judge([BELOW_15], record(perplexity=1.0) | {part: other}, HERE)
-        assert not passed(verdicts)
-    without = record(perplexity=1.0)
+        stale = Measurement.of(vars(record(perplexity=1.0)) | {part: other})
+        assert not passed(judge([BELOW_15], stale, HERE))
+    without = vars(record(perplexity=1.0)).copy()
     del without[part]
-    assert not passed(judge([BELOW_15], without, HERE))
+    assert not passed(judge([BELOW_15], Measurement.of(without), HERE))
 
 
 def test_a_stage_without_a_result_never_promotes():
@@ -108,7 +142,7 @@ def test_a_stage_without_a_result_never_promotes():
 
 def test_a_subject_without_weights_never_matches_a_record_without_weights():
     empty = Subject(run="r1", stage="sft", inputs="i1", weights="", settings="s1")
-    assert not passed(judge([BELOW_15], record(perplexity=1.0) | {"weights": ""}, empty))
+    assert not passed(judge([BELOW_15], replace(record(perplexity=1.0), weights=""), empty))
 
 
 @pytest.mark.parametrize("threshold", [math.nan, math.inf, -math.inf])
@@ -231,7 +265,7 @@ def test_a_score_counted_in_several_ways_must_name_one():
 
 def test_a_regression_knows_whether_more_is_better():
     def worse(name, before):
-        return evaluate.regression({"before": {name: before}}, measured(), name)
+        return evaluate.regression({name: before}, measured(), name)
 
     assert worse("lm_eval.wikitext.word_perplexity", 10.0) == pytest.approx(0.2)
     assert worse("lm_eval.gsm8k.exact_match,strict-match", 0.2) == pytest.approx(0.5)
@@ -249,10 +283,19 @@ def test_a_gate_and_a_promotion_are_about_the_weights_that_lie_there(tmp_path):
     (folder.path / "evaluation.json").write_text(json.dumps(vars(about) | {"metrics": metrics}))
     promotion = gates.promote(folder, "Ada Lovelace", "the demo is tomorrow")
     assert gates.promotion(folder, look=True) == promotion
-    for missed in (None, [], "x", [1], [{}]):
-        (folder.path / "promotion.json").write_text(json.dumps(promotion | {"missed": missed}))
-        assert gates.promotion(folder) is None, "without the failing numbers it is no promotion"
-    (folder.path / "promotion.json").write_text(json.dumps(promotion))
+    whole = json.loads((folder.path / "promotion.json").read_text())
+    assert list(whole) == ["by", "reason", "at", "missed", "run", "stage", "inputs", "weights", "gates"]
+    for part in whole:
+        for broken in (None, 3, "", [], "x", [1], [{}], {}, [*whole["missed"], {}]):
+            (folder.path / "promotion.json").write_text(json.dumps(whole | {part: broken}))
+            lenient = part in ("by", "reason", "at") and broken == "x"
+            assert (gates.promotion(folder) is not None) == lenient, f"{part}: {broken} makes it no promotion"
+        (folder.path / "promotion.json").write_text(json.dumps({name: whole[name] for name in whole if name != part}))
+        assert gates.promotion(folder) is None
+    figures = [{name: verdict[name] for name in ("metric", "wanted", "got")} for verdict in whole["missed"]]
+    (folder.path / "promotion.json").write_text(json.dumps(whole | {"missed": figures, "of": "tomorrow"}))
+    assert gates.promotion(folder).lines == promotion.lines
+    promotion.write(folder.path)
     (folder.model / "model.safetensors").write_text("something else")
     assert gates.promotion(folder, look=True) is None
     assert {verdict.why for verdict in gates.verdicts(folder, look=True)} == {"measured on another checkpoint"}
@@ -291,3 +334,25 @@ def test_a_stage_without_weights_or_without_a_run_has_nothing_to_measure(tmp_pat
         gates.measure(data)
     with pytest.raises(Stop, match="has no gates"):
         gates.measure(StageFolder(plan, plan.stage("pretrain-512")))
+
+
+def test_what_a_process_is_told_to_measure_comes_over_whole(tmp_path, monkeypatch):
+    RunFolder(tmp_path).mark("running")
+    plan = plan_in(tmp_path, "seven-b")
+    finish(plan)
+    told = []
+
+    def follow(command, *_) -> None:
+        told.append(TypeAdapter(gates.Task).validate_json(Path(command[-1]).read_bytes()))
+        (tmp_path / told[-1].stage_dir / ".measured.json").write_text(
+            '{"metrics": {"x": Infinity}, "missing": {"y": "z"}}'
+        )
+
+    monkeypatch.setattr(gates, "follow", follow)
+    for stage in (plan.stage("pretrain-2048"), plan.stage("sft")):
+        known = gates.measure(StageFolder(plan, stage))
+        assert asdict(stage.evaluation).items() <= asdict(told[-1]).items()
+        assert known == gates.record(StageFolder(plan, stage)) == gates.current(StageFolder(plan, stage))
+    assert [task.metrics_before for task in told] == [None, {"x": math.inf}]
+    written = json.loads((tmp_path / "sft" / "evaluation.json").read_text())
+    assert list(written) == [*vars(HERE), "checkpoint", "metrics", "missing"]

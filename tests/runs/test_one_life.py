@@ -62,9 +62,9 @@ def test_a_finished_run_is_not_repeated_and_its_stages_are_on_record(life):
     assert any("done already" in line for line in life.told)
     records = {name: StageFolder(life.plan(), life.plan().stage(name)) for name in ("data", "train")}
     assert all(record.finished for record in records.values())
-    assert records["train"].recorded("inputs")["results of data"]
-    assert list(records["data"].recorded("outputs")) == ["train.parquet"]
-    assert life.run.state["status"] == "finished" and life.run.id
+    assert records["train"].state.inputs["results of data"]
+    assert list(records["data"].state.outputs) == ["train.parquet"]
+    assert life.run.state.status == "finished" and life.run.state.id
 
 
 @pytest.mark.parametrize("kind", ["run", "rehearsal"])
@@ -95,7 +95,7 @@ def test_an_interrupted_run_goes_on_and_only_with_the_data_that_it_began_with(li
     life.fails.add("train")
     with pytest.raises(Stop, match=r"The stage `train` has failed\. out of luck"):
         life.go()
-    assert life.run.state["status"] == "stopped"
+    assert life.run.state.status == "stopped"
     rows = life.rows.read_bytes()
     life.rows.write_bytes(rows + b"{}\n")
     life.fails.clear()

@@ -61,7 +61,7 @@ def test_every_substitution_is_printed_and_written_down(rehearsed):
     }  # fmt: skip
     for change in written:
         assert f"  {change['setting']}: " in printed, f"{change['setting']} was substituted in silence"
-    assert "model.base: HuggingFaceTB/SmolLM3-3B → a tiny twin" in printed
+    assert "HuggingFaceTB/SmolLM3-3B → a tiny twin" in printed
     assert load(run, "training_summary.json")["changes"] == [
         {"setting": "communication.nccl_debug", "before": "INFO", "after": "WARN", "by": "NCCL_DEBUG=WARN", "why": ""}
     ]
@@ -170,7 +170,7 @@ def test_a_finished_rehearsal_is_not_repeated(rehearsed, recipe_command):
     before = (run / "train.log").stat().st_mtime_ns
     done = recipe_command("rehearse", SURVIVAL, cwd=run.parent.parent, env={"NCCL_DEBUG": "WARN"})
     assert done.returncode == 0
-    assert "This rehearsal is done already; `--fresh` repeats it." in done.stdout
+    assert "done already" in done.stdout and "`--fresh`" in done.stdout
     assert (run / "train.log").stat().st_mtime_ns == before
 
 

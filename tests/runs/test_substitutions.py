@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,9 @@ from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
 from runner.scenarios import rehearsal
 from runner.scenarios.shared.rehearsal import MIN_STEPS
+from runner.training.summary import Summary
 from tests.conftest import ROOT
+from tests.stages import plan_in
 
 LANGUAGE = ("survival", "lyrics", "gemma")
 
@@ -54,7 +57,8 @@ def test_nothing_that_needs_a_gpu_is_left_where_the_recipe_does_not_say(name):
     unsaid = [Override(f"model.{setting}", None, None, "a test") for setting in ("precision", "attention")]
     recipe, made = rehearsed(recipe_of(name, *unsaid))
     assert (recipe.model.precision, recipe.model.attention) == ("fp32", "sdpa")
-    assert "model.precision: nothing → fp32  (runs on any processor)" in map(str, made)
+    (precision,) = [change for change in made if change.setting == "model.precision"]
+    assert (precision.before, precision.after) == (None, "fp32") and ": nothing → fp32 " in str(precision)
 
 
 @pytest.mark.parametrize(("rows", "processes"), [(1, 1), (2, 2), (3, 2)])
@@ -67,3 +71,25 @@ def test_few_rows_make_30_steps_too(rows, processes):
         1,
     )
     assert rows // processes * train.epochs >= MIN_STEPS
+
+
+def summary(first: float | None, best: float | None, steps: int = MIN_STEPS) -> Summary:
+    return Summary(steps=steps, first_validation_loss=first, best_validation_loss=best)
+
+
+@pytest.mark.parametrize(
+    ("left", "words"),
+    [
+        (summary(2.0, 1.0, steps=MIN_STEPS - 1), "29 steps, and 30 are needed"),
+        (summary(2.0, 1.9), "did not learn: the validation loss went from 2.000 to 1.900, 5.0% better"),
+        (summary(0.0, 0.0), "did not learn: the validation loss went from 0.000 to 0.000, 0.0% better"),
+        (summary(None, 1.0), "cannot be judged: it left no validation loss"),
+        (summary(2.0, None), "cannot be judged: it left no validation loss"),
+    ],
+    ids=["too few steps", "too little", "nothing to learn", "no first loss", "no best loss"],
+)
+def test_what_is_not_plainly_learned_fails_a_rehearsal(left, words, tmp_path):
+    own, plan = rehearsal(recipe_of("survival").scenario), plan_in(tmp_path, "survival")
+    own.judge(plan, [summary(2.0, 1.7)])
+    with pytest.raises(Stop, match=re.escape(words)):
+        own.judge(plan, [left])

@@ -167,7 +167,11 @@ def test_a_trainjob_says_that_its_runtime_decides_when_an_image_is_fetched():
 def test_pods_look_for_data_files_where_pods_have_them(tmp_path, monkeypatch, data_from, folder):
     shutil.copytree(ROOT / "recipes", tmp_path / "recipes")
     none = [f"{home}.{name}=" for home in ("data", "sft.data") for name in ("hub", "revision", "subset")]
-    files = (f"openshift.data_from={data_from}", "data.path=data/seven-b-text.jsonl", "sft.data.path=data/seven-b-questions.jsonl")
+    files = (
+        f"openshift.data_from={data_from}",
+        "data.path=data/seven-b-text.jsonl",
+        "sft.data.path=data/seven-b-questions.jsonl",
+    )
     monkeypatch.chdir(tmp_path)
     here = plan_of(Path("recipes/seven-b.yaml"), *none, *files)
     work = here.stages[0].config
@@ -179,7 +183,7 @@ def test_pods_look_for_data_files_where_pods_have_them(tmp_path, monkeypatch, da
     ]
 
 
-def test_files_of_other_sections_come_from_the_clone_or_a_claim():
+def test_files_of_other_sections_come_from_the_clone_or_a_claim(golden_message):
     commit = "1" * 40
     code = f'image={{"code_from_git": {{"url": "https://example.org/code.git", "commit": "{commit}"}}}}'
     site = 'openshift={"namespace": "a", "data_from": "git", "data_dir": "/m/data", "claims": [{"name": "c", "mount": "/m"}]}'
@@ -191,7 +195,8 @@ def test_files_of_other_sections_come_from_the_clone_or_a_claim():
     files = ("data.path=/m/corpus.txt", "data.validation_path=data/gemma-sample.txt")
     recipe, _, notes = load(ROOT / "recipes" / "gemma.yaml", from_options((site, code, *plain, *files)))
     stage = translate(recipe, kubernetes.place(recipe)).stage("data")
-    assert "`/m/corpus.txt` lies on a claim, so its columns are not checked here." in str(notes[0])
+    assert (notes[0].severity, notes[0].file) == ("note", "--set data.path=/m/corpus.txt")
+    golden_message(notes[0])
     assert stage.config["data"]["path"] == "/m/corpus.txt"
     assert stage.config["data"]["validation_path"] == "/opt/recipe-code/repository/recipes/data/gemma-sample.txt"
 
@@ -232,35 +237,34 @@ def test_one_machine_needs_no_network():
     assert not [name for name in env if name.startswith("NCCL_") and name != "NCCL_DEBUG"]
 
 
-def test_the_hubs_token_comes_by_reference_and_the_command_for_it_is_shown():
+def commands_for_secrets(text: str) -> str:
+    """What the comments of a manifest tell people to type first."""
+    return "\n".join(line for line in text.splitlines() if line.startswith("#") and "create secret" in line)
+
+
+def test_the_hubs_token_comes_by_reference_and_the_command_for_it_is_shown(golden_message):
     options = ("openshift.hub_token_secret=hub-token", PREPARED)
     files = {file.path: file.text for file in render(plan_of(SURVIVAL, *options))}
     for path, kind in (("pytorchjob.yaml", "pytorchReplicaSpecs"), ("data/job.yaml", "backoffLimit")):
         assert kind in files[path]
-        assert (
-            "#   oc create secret generic hub-token --namespace lyric-professor --from-file=token=FILE" in files[path]
-        )
+        assert "generic hub-token" in files[path] and "--from-file=token=FILE" in files[path]
+        golden_message(commands_for_secrets(files[path]), path)
     env = environment(pod(*options)["containers"][0])
     assert env["HF_TOKEN"] == {"secretKeyRef": {"name": "hub-token", "key": "token"}}
     assert "HF_TOKEN" not in environment(pod()["containers"][0])
 
 
-def test_a_tracking_servers_key_comes_by_reference_too():
+def test_a_tracking_servers_key_comes_by_reference_too(golden_message):
     options = ("openshift.tracking_secret=tracking",)
     env = environment(pod(*options)["containers"][0])
     for name in ("WANDB_API_KEY", "MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN"):
         assert env[name] == {"secretKeyRef": {"name": "tracking", "key": name, "optional": True}}
-    job = next(file.text for file in render(plan_of(SURVIVAL, *options)) if file.path == "pytorchjob.yaml")
-    assert "#   oc create secret generic tracking --namespace lyric-professor --from-file=WANDB_API_KEY=FILE\n" in job
-    job = next(
-        file.text
-        for file in render(plan_of(SURVIVAL, *options, "train.report_to=mlflow"))
-        if file.path == "pytorchjob.yaml"
-    )
-    assert (
-        "tracking --namespace lyric-professor --from-file=MLFLOW_TRACKING_URI=FILE --from-file=MLFLOW_TRACKING_TOKEN=FILE\n"
-        in job
-    )
+    mlflow = ("train.report_to=mlflow",), ["MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN"]
+    for more, names in (((), ["WANDB_API_KEY"]), mlflow):
+        files = {file.path: file.text for file in render(plan_of(SURVIVAL, *options, *more))}
+        command = commands_for_secrets(files["pytorchjob.yaml"])
+        assert re.findall("--from-file=(.*?)=FILE", command) == names
+        golden_message(command, names[0])
 
 
 def test_nothing_of_this_machines_user_and_no_token_gets_into_a_file_or_onto_the_screen(recipe_command, tmp_path):

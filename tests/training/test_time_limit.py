@@ -277,9 +277,9 @@ def test_the_last_stage_that_the_limit_ends_is_no_error_and_a_higher_limit_goes_
     assert f"has ended `{last}` after step 7" in said and "Raise `limits.time`" in said
     assert "othing after it" not in said, "nothing comes after it"
     folder = StageFolder(plan, plan.stage(last))
-    assert folder.state["status"] == "out of time" and folder.weights_files
+    assert folder.state.status == "out of time" and folder.weights_files
     assert [summary.stage for summary in pipeline.summaries(plan)][-1] == last
-    assert RunFolder(tmp_path).state["status"] == "stopped", "more is to be trained"
+    assert RunFolder(tmp_path).state.status == "stopped", "more is to be trained"
     # Nothing is lost where the same command comes again, with the same limit or with a higher one.
     (folder.path / "time_limit.json").write_text(json.dumps({"used_seconds": 60.0}))
     _, told = run_with(recipe, "60 s", Selection(stage=last), *before)
@@ -317,4 +317,4 @@ def test_axolotl_stops_at_the_limit_and_leaves_its_results(tmp_path):
     assert summary["time_limit"]["used_seconds"] <= 8 + 12
     assert summary["epochs"] < 500
     assert list((again / "best_model").glob("*.safetensors"))
-    assert "The time limit of 8 s ends training after step " in done.stdout
+    assert "limit of 8 s ends training after step " in done.stdout

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from runner.data.plain_text import PlainText
 from runner.plan import Place, Plan
 from runner.recipe.recipe import Recipe
 from runner.scenarios.shared import axolotl, common
@@ -62,22 +63,19 @@ def training(recipe: Recipe, place: Place) -> dict[str, Any]:
     return config
 
 
-def plain_text(recipe: Recipe, place: Place) -> dict[str, Any]:
-    """What `runner.data.plain_text` must prepare."""
+def plain_text(recipe: Recipe, place: Place) -> PlainText:
     data = recipe.data
-    return {
-        "kind": "plain-text",
+    return PlainText(
         **common.source(recipe, place, data),
-        "validation_split": data.validation_split,
-        "validation_path": common.data_file(recipe, place, data.validation_path),
-        "validation_share": data.validation_share,
-        "text": data.text,
-        "seed": data.seed,
-        "tokenizer": common.tokenizer(recipe, place),
-        "sequence_len": recipe.model.sequence_len,
-        # So that preparing can say how many steps the blocks make.
-        "effective_batch_size": common.effective_batch_size(recipe),
-        "epochs": recipe.train.epochs,
-        "warmup_steps": recipe.train.warmup_steps,
-        "eval_steps": recipe.train.eval_steps if validates(recipe) else None,
-    }
+        validation_split=data.validation_split,
+        validation_path=common.data_file(recipe, place, data.validation_path),
+        validation_share=data.validation_share,
+        text=data.text,
+        seed=data.seed,
+        tokenizer=common.tokenizer(recipe, place),
+        sequence_len=recipe.model.sequence_len,
+        effective_batch_size=common.effective_batch_size(recipe),
+        epochs=recipe.train.epochs,
+        warmup_steps=recipe.train.warmup_steps,
+        eval_steps=recipe.train.eval_steps if validates(recipe) else None,
+    )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from runner.data.rows import Bad
 from runner.files import content_of, replacing
 from runner.names import content_hash
 from runner.problem import Stop
+from runner.scenarios.image_classification.images import Images
 from runner.scenarios.image_classification.pictures import Picture, Source
 
 SPLITS = ("train", "validation", "test")
@@ -53,7 +54,7 @@ class ImageReport(Report):
 
 
 def prepare(
-    wanted: Mapping[str, Any],
+    images: Images,
     out: Path,
     *,
     sample_rows: int | None = None,
@@ -65,37 +66,36 @@ def prepare(
     sample_rows: keep at most so many images, drawn by the seed, the same number of each class.
     Raises Stop where a class has too few images to train and to validate on.
     """
-    key = _key(wanted, sample_rows)
+    key = _key(images, sample_rows)
     known = ImageReport.read(out)
     if known and all((out / f"{split}.parquet").is_file() for split in SPLITS):
         # On a cluster the images may have been brought there prepared; their source then is elsewhere.
-        elsewhere = wanted["path"] and not Path(wanted["path"]).exists()
+        elsewhere = images.file and not images.file.exists()
         if known.key == key or elsewhere:
             return known
-    report = ImageReport(key=key, source=wanted["path"] or f"{wanted['hub']} on the hub")
-    splits = _read(wanted, report)
+    report = ImageReport(key=key, source=images.name)
+    splits = _read(images, report)
     pictures = splits["train"]
     if sample_rows is not None and len(pictures) > sample_rows:
         report.sampled_from = len(pictures)
-        pictures = sample(pictures, sample_rows, wanted["seed"])
-    train, validation = train_and_validation(pictures, wanted["validation_share"], wanted["seed"])
+        pictures = sample(pictures, sample_rows, images.seed)
+    train, validation = train_and_validation(pictures, images.validation_share, images.seed)
     _judge(train, validation, report)
     report.train_rows, report.validation_rows = len(train), len(validation)
     report.test_rows = len(splits["test"])
-    _write(out, dict(zip(SPLITS, (train, validation, splits["test"]), strict=True)), wanted, report)
+    _write(out, dict(zip(SPLITS, (train, validation, splits["test"]), strict=True)), images.image_size, report)
     return report
 
 
-def _key(wanted: Mapping[str, Any], sample_rows: int | None) -> str:
+def _key(images: Images, sample_rows: int | None) -> str:
     """Changes with everything that the result depends on, of a folder of images the folder of each too: it is its class."""
-    path = Path(wanted["path"]) if wanted["path"] else None
-    content = content_of(path) if path and path.exists() else ""
-    return content_hash([dict(wanted), content, sample_rows], 32)
+    content = content_of(images.file) if images.file and images.file.exists() else ""
+    return content_hash([asdict(images), content, sample_rows], 32)
 
 
-def _read(wanted: Mapping[str, Any], report: ImageReport) -> dict[str, list[Picture]]:
+def _read(images: Images, report: ImageReport) -> dict[str, list[Picture]]:
     """Every picture once, by split. The same picture with two classes would teach nothing, so the first one counts."""
-    source = Source(wanted)
+    source = Source(images)
     splits: dict[str, list[Picture]] = {"train": [], "test": []}
     seen: set[bytes] = set()
     for split, number, picture in source.read():
@@ -111,13 +111,12 @@ def _read(wanted: Mapping[str, Any], report: ImageReport) -> dict[str, list[Pict
         seen.add(digest)
         report.resized += picture.resized
         splits[split].append(picture)
-    classes = wanted["classes"]
-    if source.classes and len(source.classes) != classes:
+    if source.classes and len(source.classes) != images.classes:
         raise Stop(
-            f"The images are of {len(source.classes)} classes, and the recipe says {classes}.",
+            f"The images are of {len(source.classes)} classes, and the recipe says {images.classes}.",
             f"Write `model.classes: {len(source.classes)}`.",
         )
-    report.classes = source.classes or [str(label) for label in range(classes)]
+    report.classes = source.classes or [str(label) for label in range(images.classes)]
     return splits
 
 
@@ -158,12 +157,11 @@ def _judge(train: list[Picture], validation: list[Picture], report: ImageReport)
         )
 
 
-def _write(out: Path, splits: dict[str, list[Picture]], wanted: Mapping[str, Any], report: ImageReport) -> None:
+def _write(out: Path, splits: dict[str, list[Picture]], size: int, report: ImageReport) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     out.mkdir(parents=True, exist_ok=True)
-    size = wanted["image_size"]
     kind = pa.binary(3 * size * size)
     for name, pictures in splits.items():
         table = pa.table(

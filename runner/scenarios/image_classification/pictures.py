@@ -16,6 +16,7 @@ import numpy as np
 
 from runner.data.rows import Bad, no_dataset
 from runner.problem import Stop
+from runner.scenarios.image_classification.images import Images
 
 # The names and the formats of images that are opened.
 ENDINGS = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif"}
@@ -48,7 +49,7 @@ class Source:
     classes: the names of the classes, in the order of their labels; empty where the source names none.
     """
 
-    wanted: Mapping[str, Any]
+    images: Images
     classes: list[str] = field(default_factory=list)
 
     def read(self) -> Iterator[tuple[str, int, Picture | Bad]]:
@@ -56,10 +57,10 @@ class Source:
 
         Raises Stop where the source cannot be read at all.
         """
-        if not self.wanted["path"]:
+        path = self.images.file
+        if not path:
             yield from self._hub()
             return
-        path = Path(self.wanted["path"])
         if not path.exists():
             raise Stop(f"There is no file or folder `{path}`.")
         try:
@@ -102,7 +103,7 @@ class Source:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        columns = [self.wanted["image_column"], self.wanted["label_column"]]
+        columns = [self.images.image_column, self.images.label_column]
         try:
             table = pq.ParquetFile(file)
         except pa.ArrowInvalid:
@@ -124,18 +125,18 @@ class Source:
     def _hub(self) -> Iterator[tuple[str, int, Picture | Bad]]:
         from datasets import Image, load_dataset
 
-        wanted = self.wanted
-        image, label = wanted["image_column"], wanted["label_column"]
-        for split, name in (("train", wanted["split"]), ("test", wanted["test_split"])):
+        images = self.images
+        image, label = images.image_column, images.label_column
+        for split, name in (("train", images.split), ("test", images.test_split)):
             if not name:
                 continue
             try:
-                dataset = load_dataset(wanted["hub"], wanted["subset"], split=name, revision=wanted["revision"])
+                dataset = load_dataset(images.hub, images.subset, split=name, revision=images.revision)
             except Exception as error:
-                raise no_dataset(wanted["hub"], error) from None
+                raise no_dataset(images, error) from None
             if lacking := [column for column in (image, label) if column not in dataset.column_names]:
                 raise Stop(
-                    f"The dataset `{wanted['hub']}` has no column `{lacking[0]}`.",
+                    f"The dataset `{images.hub}` has no column `{lacking[0]}`.",
                     f"Its columns are {', '.join(dataset.column_names)}; name them under `data`.",
                 )
             self.classes = getattr(dataset.features[label], "names", None) or self.classes
@@ -171,7 +172,7 @@ class Source:
             return Bad("not an image that can be opened")
 
     def _sized(self, pixels: np.ndarray, label: Any) -> Picture | Bad:
-        size, classes = self.wanted["image_size"], self.wanted["classes"]
+        size, classes = self.images.image_size, self.images.classes
         if label is None:
             return Bad("it has no class")
         if isinstance(label, bool) or not isinstance(label, int) or not 0 <= label < classes:

@@ -15,9 +15,10 @@ import torch
 from torch.utils.data import Dataset
 from transformers import Trainer, TrainingArguments, set_seed
 
+from runner import scenarios
 from runner.problem import Stop
 from runner.scenarios.image_classification import network
-from runner.scenarios.image_classification.data import SPLITS, ImageReport, prepare
+from runner.scenarios.image_classification.data import SPLITS, ImageReport
 from runner.scenarios.image_classification.network import Weights, last_checkpoint
 from runner.training import metrics, results
 from runner.training.history import History
@@ -40,7 +41,7 @@ def train(config: dict[str, Any], prepare_first: bool = False) -> None:
     if prepare_first:
         with args.main_process_first(local=False):
             if args.process_index == 0:
-                for line in prepare(config["prepare"], folder).lines():
+                for line in scenarios.prepare(config["prepare"], folder).lines():
                     print(line)
     report = ImageReport.read(folder)
     if report is None:
@@ -75,21 +76,21 @@ def train(config: dict[str, Any], prepare_first: bool = False) -> None:
     trainer.accelerator.end_training()
 
 
-def arguments(wanted: dict[str, Any], settings: RunSettings) -> TrainingArguments:
+def arguments(trainer: dict[str, Any], settings: RunSettings) -> TrainingArguments:
     """The Trainer's arguments: the recipe's, and those that follow from how the runner works.
 
     Stock images have transformers 4.57 to 5.13, which differ in two names.
     """
     known = {field.name for field in dataclasses.fields(TrainingArguments)}
-    wanted = dict(wanted)
+    trainer = dict(trainer)
     if "warmup_ratio" not in known:
         # A number below 1 is a share of the steps there.
-        wanted["warmup_steps"] = min(wanted.pop("warmup_ratio"), 0.9999)
+        trainer["warmup_steps"] = min(trainer.pop("warmup_ratio"), 0.9999)
     if "logging_dir" in known:
-        wanted["logging_dir"] = os.environ.get("TENSORBOARD_LOGGING_DIR", f"{settings.run_dir}/tensorboard")
+        trainer["logging_dir"] = os.environ.get("TENSORBOARD_LOGGING_DIR", f"{settings.run_dir}/tensorboard")
     cuda = torch.cuda.is_available()
     return TrainingArguments(
-        **wanted,
+        **trainer,
         use_cpu=not cuda,
         ddp_backend=settings.backend if settings.world_size > 1 else None,
         dataloader_pin_memory=cuda,

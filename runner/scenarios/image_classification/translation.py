@@ -7,11 +7,13 @@ Axolotl trains no images, so the engine is the runner's own `images`: transforme
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 from runner.plan import Place, Plan, Stage
 from runner.recipe.recipe import Recipe
 from runner.scenarios.image_classification import ENGINES
+from runner.scenarios.image_classification.images import Images
 from runner.scenarios.shared import common
 
 CONFIG_FILE = "images.yaml"
@@ -26,7 +28,7 @@ def translate(recipe: Recipe, place: Place) -> Plan:
 
 def train(recipe: Recipe, place: Place) -> Stage:
     """The stage that trains, in the plan's own folders."""
-    runs_on, data = common.machines(recipe), preparation(recipe, place)
+    runs_on, data = common.machines(recipe), asdict(preparation(recipe, place))
     return Stage(
         name="train",
         engine="images",
@@ -60,20 +62,18 @@ def images(recipe: Recipe, place: Place) -> dict[str, Any]:
     }
 
 
-def preparation(recipe: Recipe, place: Place) -> dict[str, Any]:
-    """What `runner.scenarios.image_classification.data` must prepare."""
+def preparation(recipe: Recipe, place: Place) -> Images:
     data = recipe.data
-    return {
-        "kind": "images",
+    return Images(
         **common.source(recipe, place, data),
-        "test_split": data.test_split,
-        "image_column": data.image_column,
-        "label_column": data.label_column,
-        "image_size": recipe.model.image_size,
-        "classes": recipe.model.classes,
-        "validation_share": data.validation_share,
-        "seed": data.seed,
-    }
+        test_split=data.test_split,
+        image_column=data.image_column,
+        label_column=data.label_column,
+        image_size=recipe.model.image_size,
+        classes=recipe.model.classes,
+        validation_share=common.given(data.validation_share),
+        seed=data.seed,
+    )
 
 
 def trainer(recipe: Recipe, place: Place) -> dict[str, Any]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from runner.data.lyrics import Lyrics, Songs
+from runner.data.rows import Source
 from runner.plan import Place, Plan
 from runner.recipe.recipe import Recipe
-from runner.scenarios.shared import axolotl, conversations
+from runner.scenarios.shared import axolotl, common, conversations
 
 if TYPE_CHECKING:
     from runner.recipe.sections import DataSongs
@@ -23,7 +25,7 @@ def translate(recipe: Recipe, place: Place) -> Plan:
             **axolotl.training(recipe, place),
         }
 
-    def data(place: Place) -> dict[str, Any]:
+    def data(place: Place) -> Source:
         songs = recipe.data.songs
         return lyrics(recipe, place, songs) if songs else conversations.questions_and_answers(recipe, place)
 
@@ -44,10 +46,15 @@ def adapter(recipe: Recipe, place: Place) -> dict[str, Any]:
     }
 
 
-def lyrics(recipe: Recipe, place: Place, songs: DataSongs) -> dict[str, Any]:
-    """What `runner.data.lyrics` must prepare."""
-    return conversations.data_source(recipe, place) | {
-        "kind": "lyrics",
-        "stream": True,
-        "songs": songs.plain(),
-    }
+def lyrics(recipe: Recipe, place: Place, songs: DataSongs) -> Lyrics:
+    data = recipe.data
+    return Lyrics(
+        **common.source(recipe, place, data),
+        songs=Songs(**songs.plain()),
+        system_prompt=data.system_prompt,
+        special_tokens=conversations.counted_tokens(recipe),
+        validation_share=common.given(data.validation_share),
+        seed=data.seed,
+        sequence_len=recipe.model.sequence_len,
+        tokenizer=common.tokenizer(recipe, place),
+    )

@@ -1,17 +1,22 @@
-"""What the stages `data` and `init` of a pipeline must do, as plain settings for `runner.scenarios.pipeline.work`."""
+"""What the stages `data` and `init` of a pipeline must do, for `runner.scenarios.pipeline.work`."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
-from runner import catalog
+from runner.data.chat import Chat
+from runner.data.corpus import Cleaning, Corpus
 from runner.plan import Place
 from runner.recipe.recipe import Recipe
-from runner.scenarios.shared import common
+from runner.scenarios.pipeline.architecture import parameters
+from runner.scenarios.pipeline.mixing import Mixture
+from runner.scenarios.pipeline.preferences import Preferences
+from runner.scenarios.shared import common, conversations
 
 if TYPE_CHECKING:
-    from runner.recipe.sections import LoraData, SftData
+    from runner.recipe.sections import Lora
 
 # What the data stage leaves for others, by folder, and which of its settings each part is made from.
 PARTS = {
@@ -24,97 +29,121 @@ PARTS = {
 }
 
 
-def everything(recipe: Recipe, place: Place, lengths: list[tuple[int, int]]) -> dict[str, Any]:
-    """Clean text, tokenizer, blocks for each context length, and the rows of every later stage.
+@dataclass(frozen=True, kw_only=True)
+class Tokenizer:
+    """The pipeline's tokenizer: that of `base` at its `revision`, or one trained on the text, with `vocabulary` entries.
+    most: rows of the embedding, which no tokenizer may exceed."""
 
-    lengths: tokens of a block, and tokens that training reads of that length.
+    base: str | None
+    revision: str
+    vocabulary: int
+    most: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    """Clean text, tokenizer, blocks for each context length, and the rows of every later stage, in the folder `out`.
+
+    lengths: tokens of a block, and tokens that training reads of that length. cleaning: where the text is cleaned.
     """
-    parts: dict[str, Any] = {
-        "work": "pipeline.data",
-        "out": place.data_dir,
-        "text": text(recipe, place),
-        "tokenizer": tokenizer(recipe, place),
-        "lengths": [list(length) for length in lengths],
-        "sft": conversations(recipe, place, recipe.sft.data, recipe.sft.sequence_len),
-        "dpo": preferences(recipe, place),
-    }
-    if recipe.data.get("cleaning"):
-        parts["cleaning"] = recipe.data.cleaning.plain()
-    if lora := recipe.lora:
-        parts["lora"] = conversations(recipe, place, lora.data, lora.sequence_len) | {"domain_share": lora.domain_share}
-    return parts
+
+    work: Literal["pipeline.data"] = "pipeline.data"
+    out: str
+    text: Corpus
+    tokenizer: Tokenizer
+    lengths: tuple[tuple[int, int], ...]
+    sft: Chat
+    dpo: Preferences
+    cleaning: Cleaning
+    lora: Mixture | None
 
 
-def text(recipe: Recipe, place: Place) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class FirstWeights:
+    """A model whose first weights are drawn by `seed`, with so many `parameters`.
+
+    out: where to; tokenizer: the folder of the one that is put beside it. architecture: a LLaMA config of transformers.
+    """
+
+    work: Literal["pipeline.init"] = "pipeline.init"
+    out: str
+    tokenizer: str
+    seed: int
+    architecture: Mapping[str, Any]
+    parameters: int
+    dtype: Literal["float32", "bfloat16"]
+
+
+def everything(recipe: Recipe, place: Place, lengths: tuple[tuple[int, int], ...]) -> Data:
+    """lengths: tokens of a block, and tokens that training reads of that length."""
+    lora, sft = recipe.lora, recipe.sft
+    return Data(
+        out=place.data_dir,
+        text=text(recipe, place),
+        tokenizer=tokenizer(recipe, place),
+        lengths=lengths,
+        sft=conversations.chat(recipe, place, sft.data, sft.sequence_len),
+        dpo=preferences(recipe, place),
+        cleaning=Cleaning(**recipe.data.cleaning.plain()),
+        lora=mixture(recipe, place, lora) if lora else None,
+    )
+
+
+def text(recipe: Recipe, place: Place) -> Corpus:
     data = recipe.data
-    return {
+    return Corpus(
         **common.source(recipe, place, data),
-        "packed": common.data_file(recipe, place, data.packed),
-        "column": data.column,
-        "limit": data.limit,
-        "language": data.language,
-        "min_words": data.min_words,
-        "max_words": data.max_words,
-        "drop_repetitive": data.drop_repetitive,
-        "drop_low_quality": data.drop_low_quality,
-        "deduplicate": data.deduplicate,
-        "validation_share": data.validation_share,
-        "seed": data.seed,
-    }
+        packed=common.data_file(recipe, place, data.packed),
+        column=data.column,
+        limit=data.limit,
+        language=data.language,
+        min_words=data.min_words,
+        max_words=data.max_words,
+        drop_repetitive=data.drop_repetitive,
+        drop_low_quality=data.drop_low_quality,
+        deduplicate=data.deduplicate,
+        validation_share=common.given(data.validation_share),
+        seed=data.seed,
+    )
 
 
-def tokenizer(recipe: Recipe, place: Place) -> dict[str, Any]:
-    """vocabulary: entries to train; most: rows of the embedding, which no tokenizer may exceed."""
+def tokenizer(recipe: Recipe, place: Place) -> Tokenizer:
     chosen = recipe.tokenizer
     local = chosen.base and (recipe.folder / chosen.base).is_dir()
-    return {
-        "base": common.data_file(recipe, place, chosen.base) if local else chosen.base,
-        "revision": chosen.revision,
-        "vocabulary": chosen.vocabulary,
-        "most": recipe.model.vocabulary,
-    }
+    return Tokenizer(
+        base=common.data_file(recipe, place, chosen.base) if local else chosen.base,
+        revision=chosen.revision,
+        vocabulary=chosen.vocabulary,
+        most=recipe.model.vocabulary,
+    )
 
 
-def conversations(recipe: Recipe, place: Place, data: SftData | LoraData, sequence_len: int) -> dict[str, Any]:
-    """What `runner.data.chat` must prepare."""
-    return {
-        "kind": "chat",
-        **common.source(recipe, place, data),
-        "question": data.question,
-        "answer": data.answer,
-        "system_prompt": data.system_prompt,
-        "validation_share": data.validation_share,
-        "seed": data.seed,
-        "sequence_len": sequence_len,
-        "special_tokens": asdict(catalog.chat_template("chatml")),
-    }
+def mixture(recipe: Recipe, place: Place, lora: Lora) -> Mixture:
+    domain = conversations.chat(recipe, place, lora.data, lora.sequence_len)
+    return Mixture(**vars(domain), domain_share=lora.domain_share)
 
 
-def preferences(recipe: Recipe, place: Place) -> dict[str, Any]:
-    """What `runner.scenarios.pipeline.preferences` must prepare."""
+def preferences(recipe: Recipe, place: Place) -> Preferences:
     data = recipe.dpo.data
-    return {
-        "kind": "preferences",
+    return Preferences(
         **common.source(recipe, place, data),
-        "prompt": data.prompt,
-        "chosen": data.chosen,
-        "rejected": data.rejected,
-        "system_prompt": data.system_prompt,
-        "validation_share": data.validation_share,
-        "seed": data.seed,
-        "sequence_len": recipe.dpo.sequence_len,
-    }
+        prompt=data.prompt,
+        chosen=data.chosen,
+        rejected=data.rejected,
+        system_prompt=data.system_prompt,
+        validation_share=data.validation_share,
+        seed=data.seed,
+        sequence_len=recipe.dpo.sequence_len,
+    )
 
 
-def first_weights(recipe: Recipe, place: Place) -> dict[str, Any]:
-    """The architecture whose first weights are drawn, as a LLaMA config of transformers has it."""
+def first_weights(recipe: Recipe, place: Place) -> FirstWeights:
     model = recipe.model
-    return {
-        "work": "pipeline.init",
-        "out": place.below("init").best_model_dir,
-        "tokenizer": f"{place.data_dir}/tokenizer",
-        "seed": model.seed,
-        "architecture": {
+    return FirstWeights(
+        out=place.below("init").best_model_dir,
+        tokenizer=f"{place.data_dir}/tokenizer",
+        seed=model.seed,
+        architecture={
             "model_type": model.architecture,
             "hidden_size": model.hidden_size,
             "intermediate_size": model.intermediate_size,
@@ -125,6 +154,6 @@ def first_weights(recipe: Recipe, place: Place) -> dict[str, Any]:
             "max_position_embeddings": model.context,
             "tie_word_embeddings": model.tied,
         },
-        "parameters": recipe.facts.parameters,
-        "dtype": "float32" if model.precision == "fp32" or model.master_weights != "bf16" else "bfloat16",
-    }
+        parameters=parameters(model),
+        dtype="float32" if model.precision == "fp32" or model.master_weights != "bf16" else "bfloat16",
+    )

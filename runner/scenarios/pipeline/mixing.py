@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +13,27 @@ from runner.data.split import TokenizerFor
 from runner.files import replacing
 
 
-def prepare(wanted: Mapping[str, Any], out: Path, general: Path, tokenizer_for: TokenizerFor) -> list[str]:
+@dataclass(frozen=True, kw_only=True)
+class Mixture(chat.Chat):
+    """A domain's conversations. domain_share: their part of the training rows, above 0 and up to 1."""
+
+    domain_share: float
+
+
+def prepare(mixture: Mixture, out: Path, general: Path, tokenizer_for: TokenizerFor) -> list[str]:
     """Writes `out/train.parquet` (mixed) and `out/validation.parquet` (the domain alone); gives the report's lines.
 
-    wanted: as `chat.prepare` reads it, and `domain_share`, the domain's part of the training rows.
     general: Parquet with the general conversations, of which the rest is drawn, each at most once.
     """
     from datasets import Dataset, concatenate_datasets
 
-    share = wanted["domain_share"]
-    rows = {key: value for key, value in wanted.items() if key != "domain_share"}
-    report: Report = chat.prepare(rows, out / "domain", tokenizer_for=tokenizer_for)
+    share = mixture.domain_share
+    report: Report = chat.prepare(mixture, out / "domain", tokenizer_for=tokenizer_for)
     domain, others = (Dataset.from_parquet(str(file)) for file in (out / "domain" / "train.parquet", general))
     count = min(len(others), round(len(domain) * (1 - share) / share))
-    drawn = sorted(random.Random(wanted["seed"]).sample(range(len(others)), count))
+    drawn = sorted(random.Random(mixture.seed).sample(range(len(others)), count))
     mixed = concatenate_datasets([domain.select_columns("messages"), others.select_columns("messages").select(drawn)])
-    _write(mixed.shuffle(seed=wanted["seed"]), out / "train.parquet")
+    _write(mixed.shuffle(seed=mixture.seed), out / "train.parquet")
     _write(Dataset.from_parquet(str(out / "domain" / "validation.parquet")), out / "validation.parquet")
     short = round(len(domain) * (1 - share) / share) - count
     return [

@@ -17,38 +17,39 @@ from runner.catalog.trainers import VALIDATION_BLOCKS
 from runner.data import blocks, tokenizers
 from runner.files import replacing
 from runner.problem import Stop
+from runner.scenarios.pipeline.data import Tokenizer
 
 END_OF_TEXT = "<|endoftext|>"
 
 
-def tokenizer_for(wanted: Mapping[str, Any], texts: Callable[[], Iterable[str]], folder: Path) -> Any:
-    """The tokenizer in `folder`, trained on the texts or taken from `wanted["base"]`, with the special tokens of chats set.
+def tokenizer_for(chosen: Tokenizer, texts: Callable[[], Iterable[str]], folder: Path) -> Any:
+    """The tokenizer in `folder`, trained on the texts or taken from `chosen.base`, with the special tokens of chats set.
 
     Raises Stop where it has more entries than the embedding has rows, or cannot be loaded.
     """
-    if wanted["base"]:
-        tokenizer = _taken(wanted, catalog.chat_template("chatml"))
+    if chosen.base:
+        tokenizer = _taken(chosen.base, chosen.revision, catalog.chat_template("chatml"))
         tokenizer.save_pretrained(str(folder))
     else:
         shutil.rmtree(folder, ignore_errors=True)
-        tokenizer = tokenizers.train(texts(), folder, None, catalog.chat_template("chatml"), wanted["vocabulary"])
-    if len(tokenizer) > wanted["most"]:
+        tokenizer = tokenizers.train(texts(), folder, None, catalog.chat_template("chatml"), chosen.vocabulary)
+    if len(tokenizer) > chosen.most:
         raise Stop(
-            f"The tokenizer has {len(tokenizer):,} entries, and the embedding has rows for {wanted['most']:,}.",
+            f"The tokenizer has {len(tokenizer):,} entries, and the embedding has rows for {chosen.most:,}.",
             "Take a smaller tokenizer, or raise `model.vocabulary`.",
         )
     return tokenizer
 
 
-def _taken(wanted: Mapping[str, Any], template: catalog.ChatTemplate) -> Any:
+def _taken(base: str, revision: str, template: catalog.ChatTemplate) -> Any:
     from transformers import AutoTokenizer
 
-    options = {} if Path(wanted["base"]).is_dir() else {"revision": wanted["revision"]}
+    options = {} if Path(base).is_dir() else {"revision": revision}
     try:
-        tokenizer = AutoTokenizer.from_pretrained(wanted["base"], **options)
+        tokenizer = AutoTokenizer.from_pretrained(base, **options)
     except (OSError, ValueError) as error:
         raise Stop(
-            f"The tokenizer `{wanted['base']}` cannot be loaded: {str(error).splitlines()[0]}",
+            f"The tokenizer `{base}` cannot be loaded: {str(error).splitlines()[0]}",
             "Check its name, your network and your access.",
         ) from None
     missing = [token for token in (END_OF_TEXT, *template.tokens) if token not in tokenizer.get_vocab()]

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from runner.data import split
 from runner.data.report import Report
 from runner.training.answers import messages
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preferences(split.TwoSides):
+    """A prompt and two answers, each a template with the rows' columns in brackets. sequence_len: tokens of a row, beyond
+    which training cuts it."""
+
+    kind: Literal["preferences"] = "preferences"
+    prompt: str
+    chosen: str
+    rejected: str
+    system_prompt: str | None
+    sequence_len: int
 
 
 @dataclass(frozen=True)
@@ -24,17 +36,18 @@ class Preference:
         return split.same(self.prompt)
 
 
-def prepare(wanted: Mapping[str, Any], out: Path, **_: Any) -> Report:
+def prepare(preferences: Preferences, out: Path) -> Report:
     """Writes `train.parquet` and `validation.parquet` (columns `messages`, `chosen`, `rejected`) and `report.json`.
 
     Raises Stop where too few rows are left to train and validate on.
     """
-    report = split.begin(wanted)
+    report = split.begin(preferences)
     if known := split.already(out, report):
         return known
-    kept = split.collect(wanted, ("prompt", "chosen", "rejected"), _preference, report)
+    parts = (preferences.prompt, preferences.chosen, preferences.rejected)
+    kept = split.collect(preferences, parts, _preference, report)
     report.tokenizer = "longer rows are cut in training"
-    return split.finish(kept, lambda rows: _columns(rows, wanted["system_prompt"]), wanted, out, report)
+    return split.finish(kept, lambda rows: _columns(rows, preferences.system_prompt), preferences, out, report)
 
 
 def _preference(prompt: str, chosen: str, rejected: str) -> Preference | str:

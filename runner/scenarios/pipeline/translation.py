@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from runner.plan import Evaluation, Gate, Place, Plan, Stage
@@ -40,10 +41,10 @@ class _Builder:
         recipe = self.recipe
         lengths = curriculum(recipe)
         # Only the proportions count, so the data does not change with the number of GPUs.
-        tokens = [(length.sequence_len, length.tokens(1)) for length in lengths]
-        everything = data.everything(recipe, self.place, tokens)
+        tokens = tuple((length.sequence_len, length.tokens(1)) for length in lengths)
+        everything = asdict(data.everything(recipe, self.place, tokens))
         share = common.machines(recipe)
-        weights = data.first_weights(recipe, self.place)
+        weights = asdict(data.first_weights(recipe, self.place))
         yield common.work(self.place, common.DATA, everything, share, parts=data.PARTS)
         yield common.work(self.place, "init", weights, share, reads={common.DATA: ("tokenizer/",)})
         before = "init"

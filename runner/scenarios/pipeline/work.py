@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runner.data.tokenizers import Pretrained
 from runner.problem import Stop
+from runner.scenarios.pipeline.data import Data, FirstWeights
 from runner.training.run_files import REPORT
 
 if TYPE_CHECKING:
@@ -18,43 +21,56 @@ Tell = Callable[[str], None]
 TOKENIZER_DOCUMENTS = 1_000_000
 
 
-def data(wanted: Mapping[str, Any], tell: Tell) -> None:
+def data(everything: Data, tell: Tell) -> None:
     """Clean text, a tokenizer, blocks for each context length, and the rows of SFT, DPO and LoRA, below `out`."""
-    out = Path(wanted["out"])
     lines: list[str] = []
-    for title, part in (("text", _text), ("sft", _sft), ("dpo", _dpo), ("lora", _lora)):
-        if title in wanted:
-            lines += [f"{title}:", *(f"  {line}" for line in part(wanted, out))]
-            # Each part is told as soon as it is there, and all of them are kept for people.
-            tell("\n".join(lines[lines.index(f"{title}:") :]))
-    (out / REPORT).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    for title, part in _parts(everything, Path(everything.out)):
+        lines += [f"{title}:", *(f"  {line}" for line in part)]
+        # Each part is told as soon as it is there, and all of them are kept for people.
+        tell("\n".join(lines[lines.index(f"{title}:") :]))
+    Path(everything.out, REPORT).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _text(wanted: Mapping[str, Any], out: Path) -> Iterator[str]:
+def _parts(everything: Data, out: Path) -> Iterator[tuple[str, Iterable[str]]]:
+    """Each part with its report, made when it is its turn."""
+    from runner.data import chat
+    from runner.scenarios.pipeline import mixing, preferences
+
+    # What lies in the folder counts too: with another tokenizer the rows are others.
+    tokenizer, words = Pretrained(str(out / "tokenizer")), _words(out)
+    yield "text", _text(everything, out)
+    yield "sft", chat.prepare(replace(everything.sft, tokenizer=tokenizer), out / "sft", tokenizer_for=words).lines()
+    yield "dpo", preferences.prepare(everything.dpo, out / "dpo").lines()
+    if everything.lora:
+        general = out / "sft" / "train.parquet"
+        yield "lora", mixing.prepare(replace(everything.lora, tokenizer=tokenizer), out / "lora", general, words)
+
+
+def _text(everything: Data, out: Path) -> Iterator[str]:
     from itertools import islice
 
     from runner.scenarios.pipeline import packing
 
-    text, weights = wanted["text"], dict(wanted["lengths"])
-    if text["packed"]:
-        words = packing.tokenizer_for(wanted["tokenizer"], lambda: (), out / "tokenizer")
-        counts = packing.take_packed(Path(text["packed"]), weights, words, out / "blocks")
+    text, weights = everything.text, dict(everything.lengths)
+    if text.packed:
+        words = packing.tokenizer_for(everything.tokenizer, lambda: (), out / "tokenizer")
+        counts = packing.take_packed(Path(text.packed), weights, words, out / "blocks")
     else:
         from runner.data import cleaning
 
-        yield from cleaning.clean(text, out, wanted.get("cleaning")).lines()
+        yield from cleaning.clean(text, out, everything.cleaning).lines()
 
         def first() -> Iterator[str]:
             return islice(cleaning.documents(out), TOKENIZER_DOCUMENTS)
 
-        words = packing.tokenizer_for(wanted["tokenizer"], first, out / "tokenizer")
-        share, seed = text["validation_share"], text["seed"]
+        words = packing.tokenizer_for(everything.tokenizer, first, out / "tokenizer")
+        share, seed = text.validation_share, text.seed
         counts = packing.pack(lambda: cleaning.documents(out), words, weights, share, seed, out / "blocks")
-    yield f"tokenizer            {len(words):>11,}   entries, of {wanted['tokenizer']['most']:,} rows of the embedding"
+    yield f"tokenizer            {len(words):>11,}   entries, of {everything.tokenizer.most:,} rows of the embedding"
     for name, side in counts.items():
         told = (
             f"blocks of {side['tokens']:,} tokens, taken as they are"
-            if text["packed"]
+            if text.packed
             else f"blocks from {side['tokens']:,} tokens of {side['documents']:,} documents; {side['dropped']:,} tokens "
             "after the last whole block"
         )
@@ -70,55 +86,30 @@ def _words(out: Path) -> TokenizerFor:
     return load
 
 
-def _with_tokenizer(rows: Mapping[str, Any], out: Path) -> dict[str, Any]:
-    """What rows are wanted, counted with the tokenizer that lies in `out`: with another one they are others."""
-    return {**rows, "tokenizer": {"base": str(out / "tokenizer")}}
-
-
-def _sft(wanted: Mapping[str, Any], out: Path) -> Iterator[str]:
-    from runner.data import chat
-
-    return chat.prepare(_with_tokenizer(wanted["sft"], out), out / "sft", tokenizer_for=_words(out)).lines()
-
-
-def _dpo(wanted: Mapping[str, Any], out: Path) -> Iterator[str]:
-    from runner.scenarios.pipeline import preferences
-
-    return preferences.prepare(wanted["dpo"], out / "dpo").lines()
-
-
-def _lora(wanted: Mapping[str, Any], out: Path) -> list[str]:
-    from runner.scenarios.pipeline import mixing
-
-    return mixing.prepare(
-        _with_tokenizer(wanted["lora"], out), out / "lora", out / "sft" / "train.parquet", _words(out)
-    )
-
-
-def init(wanted: Mapping[str, Any], tell: Tell) -> None:
+def init(weights: FirstWeights, tell: Tell) -> None:
     """Draws the first weights of the recipe's architecture and puts the tokenizer beside them."""
     import shutil
 
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-    out = Path(wanted["out"])
-    words = AutoTokenizer.from_pretrained(wanted["tokenizer"])
+    out = Path(weights.out)
+    words = AutoTokenizer.from_pretrained(weights.tokenizer)
     config = AutoConfig.for_model(
-        **wanted["architecture"],
+        **weights.architecture,
         bos_token_id=None,
         eos_token_id=words.eos_token_id,
         pad_token_id=words.pad_token_id,
     )
-    torch.manual_seed(wanted["seed"])
-    model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, wanted["dtype"]))
+    torch.manual_seed(weights.seed)
+    model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, weights.dtype))
     count = sum(parameter.numel() for parameter in model.parameters())
-    if count != wanted["parameters"]:
-        raise Stop(f"The model has {count:,} parameters, and the recipe makes {wanted['parameters']:,}.")
+    if count != weights.parameters:
+        raise Stop(f"The model has {count:,} parameters, and the recipe makes {weights.parameters:,}.")
     fresh = out.with_name(f".{out.name}.partial")
     shutil.rmtree(fresh, ignore_errors=True)
     model.save_pretrained(str(fresh))
     words.save_pretrained(str(fresh))
     shutil.rmtree(out, ignore_errors=True)
     fresh.rename(out)
-    tell(f"drew {count:,} parameters in {wanted['dtype']}, seed {wanted['seed']}")
+    tell(f"drew {count:,} parameters in {weights.dtype}, seed {weights.seed}")

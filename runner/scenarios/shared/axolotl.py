@@ -7,10 +7,12 @@ plugin, under `recipe_runner`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from typing import Any
 
 from runner import catalog
+from runner.data.rows import Source
 from runner.names import listed
 from runner.plan import Place, Plan, Stage
 from runner.problem import Problem, Stop
@@ -114,10 +116,10 @@ def reporting(tool: str, name: str) -> dict[str, Any]:
 
 
 def plan(
-    recipe: Recipe, place: Place, config: Callable[[Place], dict[str, Any]], data: Callable[[Place], Mapping[str, Any]]
+    recipe: Recipe, place: Place, config: Callable[[Place], dict[str, Any]], data: Callable[[Place], Source]
 ) -> Plan:
     """The Plan of a recipe whose data Axolotl trains on. config: the settings that the scenario has chosen; data: what must
-    be prepared, as a preparer reads it; each at a place."""
+    be prepared; each at a place."""
 
     def stages(place: Place) -> Iterator[Stage]:
         training = train(recipe, place, config(place), data(place))
@@ -126,7 +128,7 @@ def plan(
     return common.plan(recipe, place, stages, batch_facts(recipe))
 
 
-def train(recipe: Recipe, place: Place, config: dict[str, Any], data: Mapping[str, Any]) -> Stage:
+def train(recipe: Recipe, place: Place, config: dict[str, Any], data: Source) -> Stage:
     """The stage that Axolotl trains, in the plan's own folders."""
     runs_on = machines(recipe)
     shared, shared_files = sharding.settings(recipe, place, runs_on)
@@ -143,7 +145,7 @@ def train(recipe: Recipe, place: Place, config: dict[str, Any], data: Mapping[st
         engine="axolotl",
         config=with_advanced(recipe, config | shared | plugin),
         config_file=CONFIG_FILE,
-        data=data,
+        data=asdict(data),
         files=shared_files,
         command=("axolotl", "train", f"{place.config_dir}/{CONFIG_FILE}", "--launcher", "torchrun"),
         env=environment(recipe, place),

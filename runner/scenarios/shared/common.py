@@ -8,9 +8,10 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, TypeVar
 
 from runner import catalog
+from runner.data.tokenizers import Pretrained
 from runner.files import Artifact
 from runner.names import content_hash
 from runner.plan import (
@@ -28,6 +29,8 @@ from runner.plan import (
 from runner.recipe import units
 from runner.recipe.recipe import Recipe, Settings
 from runner.text import yaml_text
+
+Given = TypeVar("Given")
 
 # The stage that prepares what the others learn from.
 DATA = "data"
@@ -103,10 +106,29 @@ def common_environment(recipe: Recipe, place: Place) -> dict[str, str]:
     }
 
 
-def source(recipe: Recipe, place: Place, data: Settings) -> dict[str, Any]:
+def given(setting: Given | None) -> Given:
+    """A setting that only recipes of other scenarios may lack."""
+    assert setting is not None
+    return setting
+
+
+class SourceFields(TypedDict):
+    """The fields of `runner.data.rows.Source`, which all that is prepared has."""
+
+    hub: str | None
+    revision: str | None
+    subset: str | None
+    split: str | None
+    path: str | None
+
+
+def source(recipe: Recipe, place: Place, data: Settings) -> SourceFields:
     """Where rows come from: the hub, or a file beside the recipe."""
     return {
-        **{name: data.get(name) for name in ("hub", "revision", "subset", "split")},
+        "hub": data.get("hub"),
+        "revision": data.get("revision"),
+        "subset": data.get("subset"),
+        "split": data.get("split"),
         "path": data_file(recipe, place, data.get("path")),
     }
 
@@ -122,14 +144,9 @@ def named_model(recipe: Recipe, place: Place) -> str:
     return folder or str(recipe.model.base)
 
 
-def tokenizer(recipe: Recipe, place: Place) -> dict[str, Any]:
-    """The base model's tokenizer, whose tokens are counted and trained on, for `runner.data.tokenizers.load`."""
-    chosen = recipe.model
-    return {
-        "base": named_model(recipe, place),
-        "revision": chosen.revision,
-        "trust_remote_code": bool(chosen.get("trust_remote_code")),
-    }
+def tokenizer(recipe: Recipe, place: Place) -> Pretrained:
+    """The base model's tokenizer, whose tokens are counted and trained on."""
+    return Pretrained(named_model(recipe, place), recipe.model.revision, bool(recipe.model.get("trust_remote_code")))
 
 
 def data_file(recipe: Recipe, place: Place, name: str | None) -> str | None:

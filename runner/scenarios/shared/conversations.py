@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from runner import catalog
 from runner.catalog import ChatTemplate
+from runner.data.chat import Chat
 from runner.plan import Place
 from runner.recipe.recipe import Recipe
 from runner.scenarios.shared import common
+
+if TYPE_CHECKING:
+    from runner.recipe.sections import Data, LoraData, SftData
 
 
 def special_tokens(recipe: Recipe) -> ChatTemplate | None:
@@ -68,21 +72,25 @@ def settings(recipe: Recipe, place: Place) -> dict[str, Any]:
     }
 
 
-def questions_and_answers(recipe: Recipe, place: Place) -> dict[str, Any]:
-    """What `runner.data.chat` must prepare."""
-    return data_source(recipe, place) | {"kind": "chat", "question": recipe.data.question, "answer": recipe.data.answer}
+def counted_tokens(recipe: Recipe) -> ChatTemplate:
+    """The special tokens of each message for counting; ChatML's stand in where only the model's tokenizer knows its own."""
+    return special_tokens(recipe) or catalog.chat_template("chatml")
 
 
-def data_source(recipe: Recipe, place: Place) -> dict[str, Any]:
-    """Where rows come from, how they are split, and what becomes of conversations, whatever is in them."""
-    data = recipe.data
-    return {
+def questions_and_answers(recipe: Recipe, place: Place) -> Chat:
+    plain = chat(recipe, place, recipe.data, recipe.model.sequence_len)
+    return replace(plain, special_tokens=counted_tokens(recipe), tokenizer=common.tokenizer(recipe, place))
+
+
+def chat(recipe: Recipe, place: Place, data: Data | SftData | LoraData, sequence_len: int) -> Chat:
+    """Questions and answers in ChatML, of which a section of the recipe says where they come from."""
+    return Chat(
         **common.source(recipe, place, data),
-        "system_prompt": data.system_prompt,
-        # Those of each message, for counting tokens; ChatML's stand in where only the model's tokenizer knows its own.
-        "special_tokens": asdict(special_tokens(recipe) or catalog.chat_template("chatml")),
-        "validation_share": data.validation_share,
-        "seed": data.seed,
-        "sequence_len": recipe.model.sequence_len,
-        "tokenizer": common.tokenizer(recipe, place),
-    }
+        question=common.given(data.question),
+        answer=common.given(data.answer),
+        system_prompt=data.system_prompt,
+        special_tokens=catalog.chat_template("chatml"),
+        validation_share=common.given(data.validation_share),
+        seed=data.seed,
+        sequence_len=sequence_len,
+    )

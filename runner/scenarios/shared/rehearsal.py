@@ -53,7 +53,7 @@ def stands_in(recipe: Recipe, folder: Path) -> dict[str, Any]:
 
 
 def judge(plan: Plan, summaries: list[Summary]) -> None:
-    """Raises Stop where there were fewer than 30 steps, or the validation loss became less than 10 % better."""
+    """Raises Stop where there were fewer than 30 steps, or the validation loss is unknown or became less than 10 % better."""
     for summary in summaries:
         first, best, steps = summary.first_validation_loss, summary.best_validation_loss, summary.steps
         if steps < MIN_STEPS:
@@ -61,7 +61,12 @@ def judge(plan: Plan, summaries: list[Summary]) -> None:
                 f"The rehearsal made {steps} steps, and {MIN_STEPS} are needed to judge it.",
                 "Give it more rows with `--data`.",
             )
-        gain = 1 - best / first if first and best is not None else 0.0
+        if first is None or best is None:
+            raise Stop(
+                f"The rehearsal of `{plan.name}` cannot be judged: it left no validation loss.",
+                "Look at the held-out rows, and at the log.",
+            )
+        gain = 1 - best / first if first else 0.0
         if gain < MIN_GAIN:
             raise Stop(
                 f"The rehearsal of `{plan.name}` did not learn: the validation loss went from {first:.3f} to {best:.3f}, "

@@ -1,0 +1,42 @@
+"""What a plan carries for those who prepare data: each reads back what the translation has made."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+from dataclasses import asdict
+from typing import get_type_hints
+
+import pytest
+from pydantic import TypeAdapter
+
+from runner import data
+from runner.check.validate import load
+from runner.scenarios import image_classification, translate
+from runner.scenarios.pipeline import work
+from runner.targets import place
+from tests.conftest import RECIPES
+
+MODULES = data.PREPARERS | image_classification.PREPARERS
+
+
+def readers(stage):
+    """The functions that read a stage's settings, each with the JSON that it is given."""
+    if stage.data:
+        yield importlib.import_module(MODULES[stage.data["kind"]]).prepare, stage.data
+    if str(stage.config.get("work")).startswith("pipeline."):
+        config = {name: value for name, value in stage.config.items() if name != "run_dir"}
+        yield getattr(work, config["work"].removeprefix("pipeline.")), config
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_settings_are_read_back_as_they_were_made(path):
+    recipe, _, _ = load(path)
+    found = [reader for stage in translate(recipe, place(recipe)).stages for reader in readers(stage)]
+    assert found
+    for function, settings in found:
+        kind = get_type_hints(function)[next(iter(inspect.signature(function).parameters))]
+        read = TypeAdapter(kind).validate_json(json.dumps(settings))
+        assert isinstance(read, kind) and kind.__dataclass_params__.frozen
+        assert asdict(read) == settings
