@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from runner.cluster import pipeline
+from runner.cluster import embedded, pipeline
 from runner.cluster.client import Cluster
 from runner.cluster.diagnose import log_reader, reasons
 from runner.cluster.errors import TryAgain
@@ -105,9 +105,7 @@ def _send(cluster: Cluster, sent: Sent, claims: Claims, files: Files | None, tel
     if files:
         upload(cluster, sent.plan, sent.stage, files, tell)
     if sent.stage.data and not sent.plan.place.prepared:
-        tell(
-            f"The data comes with the image, in {sent.plan.place.data_dir}: it must be built with EMBED={sent.plan.name}."
-        )
+        embedded.require(cluster, sent.plan, sent.stage, tell)
     cluster.apply(sent.job)
     tell(f"{sent.kind} `{sent.name}` in `{sent.namespace}`")
 

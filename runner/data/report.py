@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 from runner.files import read_json, write_json
+from runner.names import content_hash
 
 REPORT_FILE = "report.json"
 ROWS_FILE = "rows.json"
@@ -18,11 +19,12 @@ SHOWN_BAD_LINES = 10
 @dataclass(frozen=True)
 class Rows:
     """How many rows of whatever kind were prepared, for what follows from that. sampled_from: of how many they are a draw,
-    None where all are there."""
+    None where all are there. asked: what they were made for, as `asked` has it."""
 
     train_rows: int
     validation_rows: int = 0
     sampled_from: int | None = None
+    asked: str = ""
 
     def write(self, folder: Path) -> None:
         write_json(folder / ROWS_FILE, asdict(self))
@@ -31,6 +33,12 @@ class Rows:
     def read(cls, folder: Path) -> Self | None:
         facts = read_json(folder / ROWS_FILE)
         return cls(**facts) if isinstance(facts, dict) else None
+
+
+def asked(data: Mapping[str, Any]) -> str:
+    """A hash of what a stage's `data` asks for, wherever its files lie."""
+    named = {name: Path(data[name]).name for name in ("path", "validation_path") if data.get(name)}
+    return content_hash({**data, **named}, 32)
 
 
 @dataclass

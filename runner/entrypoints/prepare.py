@@ -17,7 +17,7 @@ import yaml
 
 from runner import scenarios
 from runner.data import tokenizers
-from runner.data.report import Report, Rows
+from runner.data.report import Report, Rows, asked
 from runner.data.tokenised import forget_older
 from runner.data.tokenizers import Pretrained
 from runner.files import read_json, write_json, write_text
@@ -63,7 +63,7 @@ def rows(work: Mapping[str, Any], tell: Tell) -> None:
     for line in lines:
         tell(line)
     write_text(out / REPORT, "\n".join(lines) + "\n")
-    Rows(report.train_rows, report.validation_rows, report.sampled_from).write(out)
+    Rows(report.train_rows, report.validation_rows, report.sampled_from, asked(work["data"])).write(out)
     if work["tokenise"]:
         tokenise(work["tokenise"], tell)
 
@@ -75,8 +75,8 @@ def _rows(work: Mapping[str, Any], out: Path) -> Report:
     if path and not Path(path).exists():
         raise Stop(
             f"The data file or folder `{path}` is not here.",
-            "In a pod: put it below `recipes/data/` and build the image again (with `image.code_from_git`: push it, and name "
-            "the new commit), or put the data on the hub and name it under `data.hub`.",
+            "In a pod: with `openshift.data_from: claim` `recipe submit` sends it; with `image` or `git` it must lie there in the "
+            "image, or in the commit.",
         )
     named = data.get("tokenizer")
     tokenizer_for = (

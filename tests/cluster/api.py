@@ -187,7 +187,7 @@ class Api:
         part = manifest["metadata"].get("labels", {}).get("recipe-runner/part")
         if plural == "pods" and part == "fetch":
             start_share(self, space, manifest)
-        if plural == "pods" and part == "promote":
+        if plural == "pods" and part in ("promote", "look"):
             threading.Thread(target=run_to_its_end, args=(self, space, manifest), daemon=True).start()
 
     def delete(self, plural: str, space: str, name: str) -> None:

@@ -16,12 +16,19 @@ from pathlib import Path
 import pytest
 
 from runner import catalog, cli
+from runner.check.validate import load
 from runner.cluster import upload
 from runner.cluster.client import connect
 from runner.commands import cluster_options
+from runner.data.report import Rows, asked
+from runner.emit import planned
 from runner.entrypoints import file_server
+from runner.plan import Place
 from runner.problem import Stop
+from runner.recipe.overrides import from_options
+from runner.scenarios import translate
 from runner.scenarios.shared import twin
+from runner.targets import kubernetes
 from tests.cluster import api
 from tests.cluster.api import mapped
 from tests.cluster.conftest import in_process
@@ -265,3 +272,38 @@ def test_a_file_that_did_not_come_over_whole_never_takes_its_name(tmp_path):
     assert [file for file in tmp_path.rglob("*") if file.is_file()] == []
     file_server.take(tmp_path, [piece], io.BytesIO(b"right"))
     assert (tmp_path / "a" / "b.csv").read_bytes() == b"right"
+
+
+@pytest.fixture
+def looks_into_the_image():
+    """Nothing stands in for the pod that looks."""
+
+
+@in_process
+def test_a_job_whose_image_lacks_its_rows_is_not_sent(looks_into_the_image, site, tmp_path, capfd, golden_message):
+    site.api.mounts["/opt/recipe-runner/data"] = tmp_path / "embedded"
+    assert site.recipe("submit") == 1 and site.job() is None
+    golden_message(capfd.readouterr().err, "nothing there")
+    plan = planned(load(ROOT / "recipes" / "survival.yaml")[0], "pytorchjob")
+    there = tmp_path / "embedded" / "survival"
+    there.mkdir(parents=True)
+    Rows(90, 10, asked="of another recipe").write(there)
+    assert site.recipe("submit") == 1 and site.job() is None
+    golden_message(capfd.readouterr().err, "of another recipe")
+    Rows(90, 10, asked=asked(plan.stage("train").data)).write(there)
+    assert site.recipe("submit") == 0 and site.job() is not None
+    assert "The image holds 90 rows for training and 10 for validation." in capfd.readouterr().out
+    assert site.cluster.list("Pod", site.namespace, {"recipe-runner/part": "look"}) == []
+
+
+def test_what_was_prepared_for_the_image_is_what_its_pods_ask_for(tmp_path):
+    """`recipe prepare`, which fills the image, and a pod name the same file by two paths."""
+    rows = (f"data.path={ROOT}/recipes/data/survival-sample.jsonl", "data.hub=")
+    recipe, _, _ = load(ROOT / "recipes" / "survival.yaml", from_options(rows))
+    here = Place(*(str(tmp_path / name) for name in ("config", "data", "run", "scratch")))
+    prepared = translate(recipe, here).stages[0].config["data"]
+    in_pods = translate(recipe, kubernetes.place(recipe)).stage("train").data
+    assert prepared["path"] != in_pods["path"]
+    assert asked(prepared) == asked(in_pods)
+    other, _, _ = load(ROOT / "recipes" / "survival.yaml", from_options((*rows, "data.seed=7")))
+    assert asked(translate(other, here).stages[0].config["data"]) != asked(in_pods)

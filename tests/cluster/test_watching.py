@@ -649,7 +649,7 @@ def test_a_run_without_results_is_said_so(site, tmp_path, capsys):
 def test_where_the_code_comes_by_git_the_helper_has_it_too():
     recipe, _, _ = load(ROOT / "recipes" / "resnet.yaml", ())
     plan = translate(recipe, kubernetes.place(recipe))
-    pod = helper_pod.pod(plan, plan.stages[0], "word")
+    pod = helper_pod.pod(plan, plan.stages[0], "word", "/folder")
     assert core_refusals(pod) == []
     (init,), (box,) = pod["spec"]["initContainers"], pod["spec"]["containers"]
     assert (init["name"], init["image"]) == (code.CONTAINER, box["image"])

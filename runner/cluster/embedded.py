@@ -1,0 +1,37 @@
+"""Embedded data: a short-lived pod looks whether an image holds a recipe's rows, before a GPU is held for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from runner.cluster.client import Cluster, Manifest
+from runner.cluster.helper_pod import finished
+from runner.cluster.jobs import LOOK
+from runner.data.report import asked
+from runner.plan import Plan, Stage
+from runner.targets import batch, code, kubernetes, podspec
+
+Tell = Callable[[str], None]
+
+
+def require(cluster: Cluster, plan: Plan, stage: Stage, tell: Tell) -> None:
+    """Raises Stop where the stage's image has no rows for it, or others than the recipe asks for now."""
+    for line in finished(cluster, pod(plan, stage), LOOK, tell):
+        tell(line)
+
+
+def pod(plan: Plan, stage: Stage) -> Manifest:
+    """The pod: the image of training, no GPU, no claim, and an hour, because the image may have to be fetched."""
+    share = {"cpu": "1", "memory": "1Gi"}
+    container = {
+        "name": LOOK,
+        **kubernetes.pulled(plan),
+        "command": ["python", "-m", "runner.entrypoints.embedded", plan.place.data_dir, asked(stage.data), plan.name],
+        "env": podspec.listed(podspec.CACHES | code.environment(plan)),
+        "resources": {"requests": share, "limits": share},
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "securityContext": podspec.container_security(),
+        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}, *code.mounts(plan)],
+    }
+    volumes = [{"name": "tmp", "emptyDir": {}}, *code.volumes(plan)]
+    return batch.alone(plan, stage, LOOK, container, volumes, seconds=3600)
