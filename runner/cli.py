@@ -21,6 +21,7 @@ COMMANDS = {
     "check": "Say what is wrong in recipes, with line and remedy.",
     "plan": "Say what a recipe will need: memory, time, disk, cost.",
     "render": "Write what the cluster needs.",
+    "site": "Write what its namespace needs, once.",
     "prepare": "Prepare a recipe's data.",
     "rehearse": "Run all of it here with a tiny model.",
     "run": "Train on the GPUs of this machine.",

@@ -217,6 +217,15 @@ class Plan:
         stated = next(claim for claim in self.site["claims"] if claim["name"] == name).get("size_gib")
         return stated or self.claims_gib.get(name, USUAL_CLAIM_GIB)
 
+    def claim_of(self, folder: str) -> Mapping[str, Any] | None:
+        """The claim that a folder lies on; None for the pod's own disk or the image."""
+        claims: list[Mapping[str, Any]] = [
+            claim
+            for claim in self.site.get("claims") or ()
+            if f"{folder}/".startswith(claim["mount"].rstrip("/") + "/")
+        ]
+        return max(claims, key=lambda claim: len(claim["mount"]), default=None)
+
     def place_of(self, stage: Stage) -> Place:
         return self.place.below(stage.folder)
 

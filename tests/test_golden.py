@@ -8,8 +8,19 @@ import shutil
 import pytest
 
 from runner.check.validate import load
-from runner.emit import emit
-from tests.conftest import ASKING, COLLECTED, MESSAGES, RECIPES, ROOT, WRITE_GOLDEN, read_messages, write_messages
+from runner.emit import emit, planned
+from runner.targets import site
+from tests.conftest import (
+    ASKING,
+    COLLECTED,
+    MESSAGES,
+    ON_CLUSTER,
+    RECIPES,
+    ROOT,
+    WRITE_GOLDEN,
+    read_messages,
+    write_messages,
+)
 
 pytestmark = pytest.mark.golden
 
@@ -28,8 +39,25 @@ def test_there_are_recipes():
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_every_recipe_renders_its_golden_files(path, monkeypatch):
     monkeypatch.chdir(ROOT)
-    folder = GOLDEN / path.stem
-    files = emitted(path.relative_to(ROOT))
+    assert_golden(GOLDEN / path.stem, emitted(path.relative_to(ROOT)))
+
+
+def test_openshift_is_the_site_of_the_starter_recipes():
+    """What `recipe site` writes for them; `openshift/admin` is no site, and kept by hand."""
+    plans = [planned(load(path)[0], "pytorchjob") for path in ON_CLUSTER]
+    files = {file.path: file.text for file in site.render(plans)}
+    folder = ROOT / "openshift"
+    for home in {name.partition("/")[0] for name in files if "/" in name}:
+        below = {name.removeprefix(f"{home}/"): text for name, text in files.items() if name.startswith(f"{home}/")}
+        assert_golden(folder / home, below)
+    if WRITE_GOLDEN:
+        (folder / "kustomization.yaml").write_text(files["kustomization.yaml"], encoding="utf-8")
+    assert (folder / "kustomization.yaml").read_text("utf-8") == files["kustomization.yaml"]
+    assert {path.name for path in folder.iterdir()} == {"admin", *(name.partition("/")[0] for name in files)}
+
+
+def assert_golden(folder, files: dict[str, str]) -> None:
+    """Compares files with those in a golden folder, all of them, or writes them there."""
     if WRITE_GOLDEN:
         shutil.rmtree(folder, ignore_errors=True)
         for name, text in files.items():
@@ -38,7 +66,7 @@ def test_every_recipe_renders_its_golden_files(path, monkeypatch):
     known = {str(file.relative_to(folder)): file.read_text("utf-8") for file in folder.rglob("*") if file.is_file()}
     assert sorted(files) == sorted(known)
     for name, text in files.items():
-        assert text == known[name], f"{path.stem}/{name} differs from its golden file; `make golden` rewrites it"
+        assert text == known[name], f"{folder / name} is not what is written now; `make golden` rewrites it"
 
 
 def test_no_golden_folder_is_left_without_a_recipe():

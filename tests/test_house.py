@@ -141,7 +141,8 @@ def test_a_cluster_target_lacks_no_line_elsewhere():
         assert kind in jobs.POD_LABEL and kind in jobs.CONTAINER, f"{target}: POD_LABEL and CONTAINER in jobs.py"
         assert kind in client.KINDS, f"{target}: KINDS in runner/cluster/client.py"
         plural = client.KINDS[kind][1]
-        assert plural in (ROOT / "openshift" / "access.yaml").read_text("utf-8"), f"{target}: openshift/access.yaml"
+        access = "runner/targets/site/access.yaml"
+        assert plural in (ROOT / access).read_text("utf-8"), f"{target}: {access}"
 
 
 def test_every_engine_that_trains_has_its_formulas():

@@ -47,6 +47,7 @@ def test_list_new_check_and_render_work_in_an_empty_folder(installed):
             done = installed(*command)
             assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
         assert any((installed.folder / "build" / name).iterdir())
+    assert installed("site", "my-survival.yaml").returncode == 0, "its templates are not in the wheel"
     assert list(installed.folder.glob("*.schema.json"))
 
 

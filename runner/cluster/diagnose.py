@@ -60,7 +60,7 @@ def _no_pods(state: State) -> Iterator[str]:
         elif "security context constraint" in said or "PodSecurity" in said:
             remedy = "The namespace's rules for pods refuse it; the service account needs restricted-v2."
         elif "serviceaccount" in said and "not found" in said:
-            remedy = "Make it with `oc apply -k openshift/`, or delete `openshift.service_account`."
+            remedy = "`recipe site RECIPE` writes it, for `oc apply -k`; or delete `openshift.service_account`."
         else:
             remedy = "Render the recipe again with this version, and submit it again."
         yield f"No pods are made: {said}. {remedy}"
@@ -171,7 +171,8 @@ def _pull(pod: dict[str, Any], entry: dict[str, Any], where: str) -> Iterator[st
     image = entry.get("image") or pod["spec"]["containers"][0]["image"]
     yield (
         f"{where}: the image `{image}` cannot be fetched: {waiting.get('message') or waiting['reason']}. "
-        "Build it with `oc start-build recipe-runner --from-dir=. --follow`, or correct `openshift.image`."
+        "Build it with `oc start-build recipe-runner --from-dir=. --follow`, or correct `openshift.image`. Where another "
+        "namespace has built it, `recipe site RECIPE` writes the right to fetch it."
     )
 
 

@@ -74,7 +74,8 @@ def explain(status: int, message: str, kind: str, namespace: str, name: str, ser
     if status == 404 and "namespaces" in message and "not found" in message:
         return Stop(
             f"There is no namespace `{namespace}` on {server}.",
-            f"Make it: `oc apply -k openshift/`, or `oc new-project {namespace}`. Or change `openshift.namespace`.",
+            f"`recipe site RECIPE` writes it with all that it needs, for `oc apply -k`; `oc new-project {namespace}` makes it "
+            "bare. Or change `openshift.namespace`.",
         )
     if status == 404 and kind in _OPERATORS:
         return Stop(_OPERATORS[kind], _REMEDIES[kind])

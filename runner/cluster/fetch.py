@@ -112,5 +112,5 @@ def _ask(cluster: Cluster, path: str, **how: Any) -> Response:
         said = f"The claim's files cannot be read: {refused.message}"
         if passes(refused.status):
             raise Busy(said, "Fetch again in a moment.") from None
-        rights = "You need the right to `get` `pods/proxy`; the role in openshift/access.yaml has it."
+        rights = "You need the right to `get` `pods/proxy`; the role `recipe-user` of `recipe site` has it."
         raise Stop(said, rights if refused.status == 403 else "Fetch again.") from None

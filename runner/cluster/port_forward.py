@@ -12,15 +12,20 @@ from runner.cluster.client import Cluster, Connection
 from runner.problem import Stop
 
 TENSORBOARD = {"app.kubernetes.io/name": "tensorboard"}
+# The claim that it is over: a label in runner/targets/site/tensorboard.yaml.
+INSTANCE = "app.kubernetes.io/instance"
 TENSORBOARD_PORT = 6006
 
 
-def tensorboard(cluster: Cluster, namespace: str) -> str:
-    """The name of the namespace's TensorBoard pod. Raises Stop where none runs."""
+def tensorboard(cluster: Cluster, namespace: str, claim: str | None) -> str:
+    """The name of the pod of the TensorBoard over a claim, or of one that does not say over which. Raises Stop where
+    none runs."""
     for pod in cluster.list("Pod", namespace, TENSORBOARD):
-        if pod.get("status", {}).get("phase") == "Running":
-            return str(pod["metadata"]["name"])
-    raise Stop(f"No TensorBoard runs in `{namespace}`.", "Start it with `oc apply -k openshift/`.")
+        meta = pod["metadata"]
+        if pod.get("status", {}).get("phase") == "Running" and meta["labels"].get(INSTANCE, claim) == claim:
+            return str(meta["name"])
+    over = f" over the claim `{claim}`" if claim else ""
+    raise Stop(f"No TensorBoard{over} runs in `{namespace}`.", "`recipe site RECIPE` writes one, for `oc apply -k`.")
 
 
 def forward(

@@ -162,7 +162,7 @@ def _queue_is_there(cluster: Cluster, sent: Sent) -> None:
             f"There is no queue `{queue}` in the namespace `{sent.namespace}`.",
             f"Its queues: {', '.join(known)}. Change `openshift.queue`."
             if known
-            else "Make one with `oc apply -k openshift/`, or delete `openshift.queue`.",
+            else "`recipe site RECIPE` writes one, for `oc apply -k`; or delete `openshift.queue`.",
         )
 
 

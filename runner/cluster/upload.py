@@ -153,5 +153,5 @@ def _ask(cluster: Cluster, path: str, body: Any, content: str = "application/jso
         said = f"The data files cannot be sent: {refused.message}"
         if refused.status != FULL and (passes(refused.status) or refused.status == MISPLACED):
             raise Busy(said, "Submit again in a moment.") from None
-        rights = "You need the right to `create` `pods/proxy`; the role in openshift/access.yaml has it."
+        rights = "You need the right to `create` `pods/proxy`; the role `recipe-user` of `recipe site` has it."
         raise Stop(said, rights if refused.status == 403 else "Submit again.") from None

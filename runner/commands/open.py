@@ -20,14 +20,15 @@ from runner.commands.options import recipe_path, say, set_option
 )
 @click.option("--no-browser", is_flag=True, help="Only say the address.")
 def open_tensorboard(path: str, sets: tuple[str, ...], port: int, no_browser: bool) -> None:
-    """Show the curves of a recipe's namespace, until ^C."""
+    """Show the curves of all runs on a recipe's claim, until ^C."""
     from runner.cluster import port_forward
     from runner.cluster.client import connect
 
     plan = shared.open_plan(path, sets)
     cluster = connect()
     space = plan.site["namespace"]
-    pod = port_forward.tensorboard(cluster, space)
+    claim = plan.claim_of(plan.place.run_dir)
+    pod = port_forward.tensorboard(cluster, space, claim["name"] if claim else None)
 
     def ready(local: int) -> None:
         address = f"http://127.0.0.1:{local}/"

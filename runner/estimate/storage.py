@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from runner.estimate.rows import CHARACTERS_A_TOKEN
 from runner.plan import Plan, Stage
@@ -77,19 +77,11 @@ def everything(plan: Plan, forecasts: list[Forecast]) -> list[Disk]:
     )
 
 
-def claim_of(folder: str, plan: Plan) -> Mapping[str, Any] | None:
-    """The claim that a folder lies on; None for the pod's own disk or the image."""
-    claims: list[Mapping[str, Any]] = [
-        claim for claim in plan.site.get("claims") or () if (folder + "/").startswith(claim["mount"].rstrip("/") + "/")
-    ]
-    return max(claims, key=lambda claim: len(claim["mount"]), default=None)
-
-
 def needs(plan: Plan, forecasts: list[Forecast]) -> dict[str, int]:
     """Bytes that each claim must hold, by its name."""
     sizes = {claim["name"]: 0 for claim in plan.site.get("claims") or ()}
     for entry in everything(plan, forecasts):
-        if claim := claim_of(entry.folder, plan):
+        if claim := plan.claim_of(entry.folder):
             sizes[claim["name"]] += entry.size
     return sizes
 
@@ -134,7 +126,7 @@ def machine(plan: Plan) -> str:
 def _claims(document: Document, plan: Plan, forecasts: list[Forecast], severity: str) -> Iterator[Problem]:
     written = everything(plan, forecasts)
     for index, claim in enumerate(plan.site.get("claims") or ()):
-        stated, on_it = claim.get("size_gib"), [entry for entry in written if claim_of(entry.folder, plan) == claim]
+        stated, on_it = claim.get("size_gib"), [entry for entry in written if plan.claim_of(entry.folder) == claim]
         need = sum(entry.size for entry in on_it)
         if stated and need > stated * GIB:
             largest = sorted(on_it, key=lambda entry: -entry.size)[:5]

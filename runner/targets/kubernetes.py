@@ -119,7 +119,7 @@ def scraped(plan: Plan) -> dict[str, str]:
 
 
 def image(plan: Plan) -> str:
-    """The recipe's own, else what openshift/build.yaml builds in the namespace, under the tag that it gives."""
+    """The recipe's own, else what the site builds in the namespace, under the tag that it gives."""
     return plan.site.get("image") or f"{IMAGE_REGISTRY}/{plan.site['namespace']}/recipe-runner:{__version__}"
 
 

@@ -48,7 +48,7 @@ KINDS = {
 TESTS = "sha256~the-tests-own"
 ROLE = next(
     one["rules"]
-    for one in yaml.safe_load_all((ROOT / "openshift/access.yaml").read_text("utf-8"))
+    for one in yaml.safe_load_all((ROOT / "openshift/lyric-professor/access.yaml").read_text("utf-8"))
     if one["kind"] == "Role"
 )
 ADDRESS = re.compile(
@@ -402,7 +402,7 @@ def _handler(api: Api) -> type[BaseHTTPRequestHandler]:
         do_GET = do_POST = do_PATCH = do_DELETE = handle_any
 
         def permit(self, match: re.Match) -> None:
-            """What the role in openshift/access.yaml says; server-side apply of something new is `create` too."""
+            """What the role in the site's access.yaml says; server-side apply of something new is `create` too."""
             plural, name = match["plural"], match["name"]
             verbs = {
                 "GET": {"get"} if name else {"list"},

@@ -721,7 +721,7 @@ def test_tensorboard_is_brought_to_this_machine(site):
         found.append(port)
         ready.set()
 
-    name = port_forward.tensorboard(site.cluster, site.namespace)
+    name = port_forward.tensorboard(site.cluster, site.namespace, "trained-models-pvc")
     threading.Thread(
         target=port_forward.forward, args=(site.cluster, site.namespace, name, 6006, 0, listens), daemon=True
     ).start()
@@ -734,7 +734,26 @@ def test_tensorboard_is_brought_to_this_machine(site):
 @in_process
 def test_without_tensorboard_the_remedy_is_named(site, capsys):
     assert site.recipe("open", "--no-browser") == 1
-    assert "No TensorBoard runs in" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "No TensorBoard over the claim `trained-models-pvc` runs in" in said and "recipe site" in said
+
+
+@in_process
+def test_of_several_tensorboards_the_one_over_the_recipes_claim_is_taken(site):
+    for name, labels in (
+        ("other", {port_forward.INSTANCE: "other-pvc"}),
+        ("ours", {port_forward.INSTANCE: "trained-models-pvc"}),
+    ):
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "namespace": site.namespace, "labels": port_forward.TENSORBOARD | labels},
+            "spec": {"containers": [{"name": "tensorboard", "image": "x"}]},
+        }
+        site.cluster.create(pod)
+        site.set_status("Pod", name, {"phase": "Running"})
+    assert port_forward.tensorboard(site.cluster, site.namespace, "trained-models-pvc") == "ours"
+    assert port_forward.tensorboard(site.cluster, site.namespace, "other-pvc") == "other"
 
 
 @in_process

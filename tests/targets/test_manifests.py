@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -15,15 +16,17 @@ import yaml
 from runner import __version__
 from runner.check.validate import load
 from runner.cluster import helper_pod, promote
+from runner.emit import planned
+from runner.files import Artifact, write_all
+from runner.problem import Stop
 from runner.recipe.overrides import from_options
 from runner.scenarios import translate
-from runner.targets import kubernetes, render
+from runner.targets import kubernetes, render, site
 from runner.text import yaml_text
 from tests.cluster.judging import core_refusals, full_schemas, reduced, refusals
 from tests.conftest import ON_CLUSTER, RECIPES, ROOT
 from tests.targets.test_trainjob import EVERYTHING, SURVIVAL, jobs, plan_of
 
-SITE = ROOT / "openshift"
 PREPARED = "openshift.data_dir=/shared/models/data/survival"
 
 
@@ -356,8 +359,6 @@ def test_a_changed_recipe_does_not_go_on_from_the_checkpoints_of_before():
 
 
 def test_several_stages_are_rendered_apart(monkeypatch):
-    from dataclasses import replace
-
     recipe, _, _ = load(SURVIVAL, from_options((PREPARED,)))
     plan = translate(recipe, kubernetes.place(recipe))
     stage = plan.stage("train")
@@ -379,22 +380,64 @@ def test_several_stages_are_rendered_apart(monkeypatch):
 # The site.
 
 
-def site_files() -> list:
-    files = sorted(path for path in SITE.rglob("*.yaml") if path.name != "kustomization.yaml")
-    assert files
-    return files
+OWN = f"{kubernetes.IMAGE_REGISTRY}/lyric-professor/recipe-runner:{__version__}"
+ELSEWHERE = "openshift.namespace=team-a"
+# Each a way to write a site: the recipes, and what is set in them.
+SITES = {
+    "starters": (ON_CLUSTER, ()),
+    "another namespace with an image of its own": ([SURVIVAL], (ELSEWHERE, "openshift.image=")),
+    "another namespace with the image of ours": ([SURVIVAL], (ELSEWHERE, f"openshift.image={OWN}")),
+    "another namespace with a stock image": ([SURVIVAL], (ELSEWHERE, "openshift.image=quay.io/modh/training:1")),
+    "a queue, an account and a kind of storage": (
+        [SURVIVAL],
+        (
+            ELSEWHERE,
+            "openshift.queue=gpu-queue",
+            "openshift.service_account=trainer",
+            "openshift.claims.0.storage_class=cephfs",
+        ),
+    ),
+    "a namespace that reads as a number": ([SURVIVAL], ('openshift.namespace="123"',)),
+}
 
 
-@pytest.mark.parametrize("file", site_files(), ids=lambda file: str(file.relative_to(SITE)))
-def test_a_cluster_would_take_the_sites_files(file):
+@cache
+def site_of(case: str) -> tuple[Artifact, ...]:
+    paths, options = SITES[case]
+    return tuple(site.render([planned(load(path, from_options(options))[0], "pytorchjob") for path in paths]))
+
+
+def documents(files) -> list[dict]:
+    """Every object in the files of a site, its claims too."""
+    return [
+        one for file in files if not file.path.endswith("kustomization.yaml") for one in yaml.safe_load_all(file.text)
+    ]
+
+
+def called(files, kind: str) -> dict[tuple[str, str], dict]:
+    """The objects of a kind, by namespace and name."""
+    found = [one for one in documents(files) if one["kind"] == kind]
+    return {(one["metadata"]["namespace"], one["metadata"]["name"]): one for one in found}
+
+
+def admin_files() -> list[Artifact]:
+    return [
+        Artifact(path.name, path.read_text("utf-8")) for path in sorted((ROOT / "openshift" / "admin").glob("*.yaml"))
+    ]
+
+
+ALL_SITES = pytest.mark.parametrize("case", SITES)
+
+
+@ALL_SITES
+def test_a_cluster_would_take_every_file_of_a_site(case):
     known = 0
-    for manifest in yaml.safe_load_all(file.read_text("utf-8")):
-        group = manifest["apiVersion"].partition("/")[0]
-        if group.endswith("openshift.io") or manifest["kind"] in ("ClusterQueue", "ResourceFlavor"):
+    for manifest in documents(site_of(case)):
+        if manifest["apiVersion"].partition("/")[0].endswith("openshift.io"):
             continue  # no schema of these kinds is to be had here
         known += 1
         assert (refusals(manifest) if manifest["kind"] == "LocalQueue" else core_refusals(manifest)) == []
-    assert known or file.name in ("build.yaml", "cluster-queue.yaml")
+    assert known > 4
 
 
 def built(listing: dict, texts: dict[str, str]) -> list[dict]:
@@ -436,30 +479,33 @@ def test_a_kustomization_takes_one_job_and_what_it_reads_and_no_claims(path, tar
         assert f"name: {config['metadata']['name']}\n" in yaml_text(job["spec"]), "its pods read another config map"
 
 
-@pytest.mark.parametrize("folder", [SITE, SITE / "admin"], ids=["site", "admin"])
-def test_the_sites_kustomizations_name_every_file_beside_them(folder):
-    listing = yaml.safe_load((folder / "kustomization.yaml").read_text("utf-8"))
-    texts = {path.name: path.read_text("utf-8") for path in folder.glob("*.yaml") if path.name != "kustomization.yaml"}
-    documents = built(listing, texts)
-    assert set(listing["resources"]) == set(texts) and documents
-    for rule in listing.get("replacements", ()):
-        (source,) = [one for one in documents if is_meant(one, rule["source"])]
-        assert rule["source"]["fieldPath"] == "metadata.namespace" and source["kind"] == "ImageStream"
-        (target,) = rule["targets"]
-        (deployment,) = [one for one in documents if is_meant(one, target["select"])]
-        (container,) = deployment["spec"]["template"]["spec"]["containers"]
-        assert target["fieldPaths"] == [f"spec.template.spec.containers.[name={container['name']}].image"]
-        assert container["imagePullPolicy"] == "Always", "the tag is built anew"
-        parts = container["image"].split(target["options"]["delimiter"])
-        assert parts[target["options"]["index"]] == listing["namespace"]
+@ALL_SITES
+def test_a_sites_kustomizations_take_everything_but_claims(case):
+    files = site_of(case)
+    texts = {file.path: file.text for file in files}
+    listings = {path: yaml.safe_load(text) for path, text in texts.items() if path.endswith("kustomization.yaml")}
+    homes = [
+        path.removesuffix("kustomization.yaml") for path in listings if "namespace.yaml" in listings[path]["resources"]
+    ]
+    for home in homes:
+        beside = {path.removeprefix(home): text for path, text in texts.items() if path.startswith(home)}
+        listing = yaml.safe_load(beside.pop("kustomization.yaml"))
+        assert built(listing, beside)
+        assert set(listing["resources"]) == set(beside) - {kubernetes.CLAIMS_FILE}
+        # Else a namespace there would take the right to fetch an image away from where the image is.
+        assert "namespace" not in listing
+    if homes != [""]:
+        assert [f"{home}/" for home in listings["kustomization.yaml"]["resources"]] == homes
+
+
+def test_the_admins_kustomization_takes_every_file_beside_it():
+    texts = {file.path: file.text for file in admin_files()}
+    listing = yaml.safe_load(texts.pop("kustomization.yaml"))
+    assert built(listing, texts) and set(listing["resources"]) == set(texts)
 
 
 def by_kind(documents: list[dict]) -> list[dict]:
     return sorted(documents, key=lambda one: one["kind"])
-
-
-def is_meant(document: dict, words: dict) -> bool:
-    return (document["kind"], document["metadata"]["name"]) == (words["kind"], words["name"])
 
 
 @cache
@@ -491,18 +537,21 @@ def kustomized(folder: Path) -> list[dict]:
 
 
 @needs_kustomize
-@pytest.mark.parametrize("folder", [SITE, SITE / "admin"], ids=["site", "admin"])
-def test_kustomize_builds_the_site(folder, tmp_path):
-    # As somebody with a namespace of another name has it.
-    shutil.copytree(folder, site := tmp_path / "site")
-    listing = (site / "kustomization.yaml").read_text("utf-8")
-    (site / "kustomization.yaml").write_text(listing.replace("namespace: lyric-professor", "namespace: other"), "utf-8")
-    documents = kustomized(site)
-    for one in documents:
-        if one["kind"] == "Deployment":
-            (container,) = one["spec"]["template"]["spec"]["containers"]
-            assert container["image"].split("/")[1] == one["metadata"]["namespace"], "an image of another namespace"
-    assert len(documents) == sum(len(list(yaml.safe_load_all(path.read_text()))) for path in folder.glob("*.yaml")) - 1
+@ALL_SITES
+def test_kustomize_builds_a_site(case, tmp_path):
+    write_all(tmp_path, site_of(case))
+    expected = [one for one in documents(site_of(case)) if one["kind"] != "PersistentVolumeClaim"]
+    for one in expected:
+        one["metadata"].setdefault("labels", {})["app.kubernetes.io/part-of"] = "recipe-runner"
+    found, wanted = (
+        sorted(json.dumps(one, sort_keys=True) for one in some) for some in (kustomized(tmp_path), expected)
+    )
+    assert found == wanted
+
+
+@needs_kustomize
+def test_kustomize_builds_what_is_for_admins():
+    assert len(kustomized(ROOT / "openshift" / "admin")) == 2
 
 
 @needs_kustomize
@@ -515,27 +564,130 @@ def test_kustomize_takes_what_is_named(tmp_path):
         assert by_kind(kustomized(tmp_path / home)) == by_kind(documents)
 
 
-def test_the_sites_names_are_those_of_the_starter_recipes():
-    documents = [one for file in site_files() for one in yaml.safe_load_all(file.read_text("utf-8"))]
-    claims = {one["metadata"]["name"] for one in documents if one["kind"] == "PersistentVolumeClaim"}
-    (namespace,) = [one["metadata"]["name"] for one in documents if one["kind"] == "Namespace"]
-    (tag,) = [one["spec"]["output"]["to"]["name"] for one in documents if one["kind"] == "BuildConfig"]
-    recipe, _, _ = load(SURVIVAL)
-    assert claims == {claim.name for claim in recipe.openshift.claims}
-    unnamed = plan_of(SURVIVAL, "openshift.image=")
-    assert kubernetes.image(unnamed) == recipe.openshift.image, "without a name it is the image that is built there"
-    assert namespace == recipe.openshift.namespace
-    assert recipe.openshift.image.endswith(f"/{namespace}/{tag}")
+def test_every_job_of_the_starters_finds_what_it_names_in_their_site():
+    files = site_of("starters")
+    claims, accounts, builds = (
+        called(files, kind) for kind in ("PersistentVolumeClaim", "ServiceAccount", "BuildConfig")
+    )
+    spaces = {one["metadata"]["name"] for one in documents(files) if one["kind"] == "Namespace"}
+    assert spaces == {"lyric-professor", "lyrical-professor", "rhoai-learning"}
+    named = set()
+    for path in ON_CLUSTER:
+        plan = planned(load(path)[0], "pytorchjob")
+        space = plan.site["namespace"]
+        named |= {(space, claim["name"]) for claim in plan.site["claims"]}
+        for claim in plan.site["claims"]:
+            spec = claims[space, claim["name"]]["spec"]
+            assert spec["accessModes"] == [kubernetes.SHARED]
+            size = int(spec["resources"]["requests"]["storage"].removesuffix("Gi"))
+            assert size >= plan.claim_gib(claim["name"])
+        assert (space, plan.site.get("service_account") or "recipe-runner") in accounts
+        image = kubernetes.image(plan)
+        if image.startswith(kubernetes.IMAGE_REGISTRY):
+            _, owner, tag = image.split("/")
+            assert builds[owner, tag.partition(":")[0]]["spec"]["output"]["to"]["name"] == tag
+    assert set(claims) == named
+    sizes = {key: one["spec"]["resources"]["requests"]["storage"] for key, one in claims.items()}
+    assert sizes["lyric-professor", "trained-models-pvc"] == "100Gi", "what was made once is not to shrink"
+    arguments = {key: one["spec"]["strategy"]["dockerStrategy"]["buildArgs"] for key, one in builds.items()}
+    assert arguments["lyric-professor", "recipe-runner"] == [{"name": "EMBED", "value": "survival"}]
+    assert not called(files, "LocalQueue") and "managed" not in str(
+        [file.text for file in files if "namespace.yaml" in file.path]
+    ), "OpenShift AI refuses a job without a queue where Kueue manages the namespace, and theirs name none"
+
+
+@pytest.mark.parametrize("case", [case for case in SITES if case != "starters"])
+def test_everything_of_a_site_is_in_its_namespace_but_the_right_to_fetch_anothers_image(case):
+    files = site_of(case)
+    (space,) = [one["metadata"]["name"] for one in documents(files) if one["kind"] == "Namespace"]
+    elsewhere = [
+        one for one in documents(files) if one["kind"] != "Namespace" and one["metadata"]["namespace"] != space
+    ]
+    (deployment,) = called(files, "Deployment").values()
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    owner = container["image"].split("/")[1]
+    assert container["imagePullPolicy"] == "Always", "the tag is built anew"
+    if "stock" in case:
+        assert owner == "modh" and not elsewhere and not called(files, "BuildConfig")
+    elif owner == space:
+        assert not elsewhere and list(called(files, "BuildConfig")) == [(space, "recipe-runner")]
+    else:
+        (binding,) = elsewhere
+        assert owner == binding["metadata"]["namespace"] == "lyric-professor" and not called(files, "BuildConfig")
+        assert (binding["roleRef"]["kind"], binding["roleRef"]["name"]) == ("ClusterRole", "system:image-puller")
+        assert [one["name"] for one in binding["subjects"]] == [f"system:serviceaccounts:{space}"]
+
+
+def test_a_queue_an_account_and_a_kind_of_storage_are_those_of_the_recipe():
+    files = site_of("a queue, an account and a kind of storage")
+    assert list(called(files, "LocalQueue")) == [("team-a", "gpu-queue")]
+    (namespace,) = [one for one in documents(files) if one["kind"] == "Namespace"]
+    assert namespace["metadata"]["labels"]["kueue.openshift.io/managed"] == "true"
+    assert set(called(files, "ServiceAccount")) == {("team-a", "recipe-runner"), ("team-a", "trainer")}
+    claims = called(files, "PersistentVolumeClaim")
+    assert claims["team-a", "trained-models-pvc"]["spec"]["storageClassName"] == "cephfs"
+    assert "storageClassName" not in claims["team-a", "workspace-pvc"]["spec"]
+
+
+def test_recipes_that_share_a_claim_get_room_for_both_and_embed_in_one_image():
+    plan = planned(load(SURVIVAL)[0], "pytorchjob")
+    twin = replace(plan, name="twin", claims_gib={"trained-models-pvc": 500})
+    files = site.render([plan, twin])
+    claims = called(files, "PersistentVolumeClaim")
+    assert claims["lyric-professor", "trained-models-pvc"]["spec"]["resources"]["requests"]["storage"] == "540Gi"
+    assert claims["lyric-professor", "workspace-pvc"]["spec"]["resources"]["requests"]["storage"] == "50Gi"
+    (build,) = called(files, "BuildConfig").values()
+    assert build["spec"]["strategy"]["dockerStrategy"]["buildArgs"][0]["value"] == "survival twin"
+    other = replace(plan, site={**plan.site, "image": OWN.replace(__version__, "9")})
+    with pytest.raises(Stop, match="two tags"):
+        site.render([plan, other])
+
+
+@pytest.mark.parametrize(
+    ("image", "made"),
+    [
+        ("recipe-runner:2", ("recipe-runner", "recipe-runner:2")),
+        (OWN.partition("/")[0] + "/team-a/trainer", ("trainer", "trainer:latest")),
+        (OWN.partition("/")[0] + f"/team-a/trainer@sha256:{'3f2a' * 16}", ("trainer", "trainer:latest")),
+        (DIGEST, None),
+    ],
+    ids=["a name alone", "no tag", "a digest", "another registry"],
+)
+def test_an_image_of_the_namespaces_own_is_built_there(image, made):
+    recipe, _, _ = load(SURVIVAL, from_options((ELSEWHERE, f"openshift.image={image}")))
+    builds = called(site.render([planned(recipe, "pytorchjob")]), "BuildConfig")
+    found = [(name, build["spec"]["output"]["to"]["name"]) for (_, name), build in builds.items()]
+    assert found == ([made] if made else [])
+
+
+def test_a_recipe_without_a_cluster_has_no_site(recipe_command, tmp_path):
+    done = recipe_command("site", str(ROOT / "recipes" / "gemma.yaml"), cwd=tmp_path)
+    assert done.returncode == 1 and "has no section `openshift`" in done.stderr and not list(tmp_path.iterdir())
+
+
+def test_the_command_writes_a_site_and_says_what_to_do_with_it(recipe_command, tmp_path):
+    recipe = str(ROOT / "recipes" / "lyrics.yaml")
+    done = recipe_command("site", recipe, "--set", ELSEWHERE, "--out", "place", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    listing = yaml.safe_load((tmp_path / "place" / "kustomization.yaml").read_text("utf-8"))
+    assert {path.name for path in (tmp_path / "place").iterdir()} == {
+        "kustomization.yaml",
+        kubernetes.CLAIMS_FILE,
+        *listing["resources"],
+    }
+    for step in (
+        "oc apply -k place ",
+        "oc create -f place/claims.yaml ",
+        "oc start-build recipe-runner --namespace team-a --from-dir=. ",
+    ):
+        assert f"\n{step}" in done.stdout
 
 
 def test_people_may_do_what_the_commands_do_and_never_delete_claims():
-    rules = [
-        rule
-        for file in site_files()
-        for one in yaml.safe_load_all(file.read_text("utf-8"))
-        if one["kind"] == "Role"
-        for rule in one["rules"]
-    ]
+    roles = called(site_of("starters"), "Role")
+    assert len(roles) == 3
+    rules = next(iter(roles.values()))["rules"]
+    assert all(one["rules"] == rules for one in roles.values())
 
     def verbs(resource: str) -> set[str]:
         return {verb for rule in rules if resource in rule["resources"] for verb in rule["verbs"]}

@@ -152,7 +152,7 @@ def _disk(forecast: Forecast, plan: Plan) -> Iterator[tuple[str, str]]:
         f"{units.gib(sum(parts.values()))} of {machines.memory_gib} GiB ({shown})",
     )
     for entry in storage.disk(forecast, plan):
-        claim = storage.claim_of(entry.folder, plan)
+        claim = plan.claim_of(entry.folder)
         size = plan.claim_gib(claim["name"]) if claim else None
         elsewhere = f"{entry.folder}, on no claim" if plan.site else entry.folder
         where = f"claim {claim['name']}, {size} GiB" if claim else elsewhere
