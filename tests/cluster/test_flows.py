@@ -200,10 +200,10 @@ def test_a_failed_pod_is_explained(site, capsys):
     assert site.recipe("status") == 0
     said = capsys.readouterr().out
     assert (
-        "Machine 0 (`survival-master-0`) used up its main memory. Its limit was 20Gi, 5Gi of it as shared memory. "
+        "Machine 0 (`survival-master-0`) used up its main memory. Its limit was 22Gi, 5Gi of it as shared memory. "
         "`recipe plan` had estimated " in said
     )
-    assert said.rstrip().endswith(" GiB. Raise `machines.memory_gib`.")
+    assert said.rstrip().endswith(" GiB. Raise `openshift.limits.memory`, or take machines with more.")
 
 
 def test_a_log_that_is_not_there_yet_is_said_so(site, capsys):

@@ -144,8 +144,8 @@ def test_a_volume_that_cannot_be_attached():
 
 def test_main_memory_used_up_with_what_the_plan_had_said():
     said = why([container(state={"terminated": {"exitCode": 137, "reason": "OOMKilled"}})])
-    assert "used up its main memory. Its limit was 20Gi, 5Gi of it as shared memory." in said
-    assert " `recipe plan` had estimated 9.5 GiB. Raise `machines.memory_gib`." in said
+    assert "used up its main memory. Its limit was 22Gi, 5Gi of it as shared memory." in said
+    assert " `recipe plan` had estimated 9.5 GiB. Raise `openshift.limits.memory`" in said
 
 
 def test_main_memory_used_up_before_the_last_restart():

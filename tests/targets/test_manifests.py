@@ -104,7 +104,7 @@ def test_more_memory_goes_on_from_the_checkpoints_of_before():
     def checkpoints(*options: str) -> str:
         return plan_of(SURVIVAL, *options).place.checkpoints_dir
 
-    more = ("machines.memory_gib=64", "machines.cpus=16", "train.keep_checkpoints=1", "train.report_to=none")
+    more = ("machines.memory=64 GB", "machines.cpus=16", "openshift.requests.cpus=2", "train.keep_checkpoints=1", "train.report_to=none")
     assert checkpoints(*more) == checkpoints()
     assert checkpoints("train.learning_rate=1e-6") != checkpoints()
 
