@@ -26,7 +26,8 @@ def test_reserved_cpus_are_those_of_openshifts_script(count, reserved):
 # 32 GB are 29.80 GiB; Linux sees 63/64 of them, 29.34; of these 3.40 are reserved, 0.10 is the eviction threshold, and 3 are
 # for the cluster's own pods: 22.84.
 @pytest.mark.parametrize(
-    ("size", "left"), [(32 * 10**9, 22), (32 * GIB, 24), (16 * GIB, 10), (64 * 10**9, 50), (2 * 10**12, 1787), (GIB, -3)]
+    ("size", "left"),
+    [(32 * 10**9, 22), (32 * GIB, 24), (16 * GIB, 10), (64 * 10**9, 50), (2 * 10**12, 1787), (GIB, -3)],
 )
 def test_what_one_pod_has_left_is_whole_gib(size, left):
     assert allocatable.pod_memory_gib(size) == left
