@@ -12,6 +12,7 @@ from runner import catalog
 from runner.estimate import forecast, storage
 from runner.hardware import FLASH_KERNEL, PORTS, Machine, device_names, gpus_of, particular
 from runner.plan import Plan
+from runner.recipe import units
 from runner.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -203,11 +204,11 @@ def _against_recipe(machine: Machine, recipe: Recipe, plan: Plan | None) -> Iter
 
 def memory(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[Finding]:
     text = f"{machine.memory_gib:.0f} GiB main memory, {machine.cores} cores, {machine.shm_gib:.1f} GiB shared memory"
-    if recipe and machine.memory_gib < recipe.machines.memory_gib * 0.9:
+    if recipe and machine.memory_gib * 2**30 < units.size(recipe.machines.memory) * 0.9:
         yield Finding(
             PROBLEM,
             "memory",
-            f"{text}; the recipe plans {recipe.machines.memory_gib} GiB",
+            f"{text}; the recipe plans {recipe.machines.memory}",
             "another machine, or fewer data workers; a full main memory ends the run",
         )
     else:

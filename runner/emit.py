@@ -5,7 +5,9 @@ from __future__ import annotations
 from runner import targets
 from runner.estimate import forecast, storage
 from runner.files import Artifact
+from runner.names import listed
 from runner.plan import Plan
+from runner.problem import Stop
 from runner.recipe.recipe import Recipe
 from runner.scenarios import translate
 
@@ -17,6 +19,13 @@ def emit(recipe: Recipe, wanted: tuple[str, ...] = ()) -> list[Artifact]:
     Raises Stop where the recipe lacks a target's section.
     """
     wanted = wanted or targets.named(recipe)
+    if not wanted:
+        sections = [section for section in ("openshift", "nodes") if recipe.settings.knows(section)]
+        raise Stop(
+            f"The recipe `{recipe.name}` is for this machine: it has no section {listed(sections, 'or')} to render for.",
+            "`recipe run` needs none. For a cluster add `openshift` with a `namespace`"
+            + (", for plain machines `nodes`." if "nodes" in sections else "."),
+        )
     groups = [tuple(name for name in wanted if name != "nodes"), tuple(name for name in wanted if name == "nodes")]
     return [artifact for group in groups if group for artifact in targets.render(planned(recipe, group[0]), group)]
 

@@ -17,6 +17,8 @@ RECIPE_FILE = "recipe.json"
 PLAN_FILE = "plan.json"
 # The engine of stages that train nothing: the runner's own work, on a machine that needs no GPU.
 RUNNER = "runner"
+# Where runs on this machine lie, below the current folder.
+RUNS = "runs"
 # What a claim is asked for with where neither the recipe nor an estimate says how much it must hold.
 USUAL_CLAIM_GIB = 50
 
@@ -78,19 +80,20 @@ class Place:
 
 @dataclass(frozen=True)
 class Machines:
-    """Machines, each with `gpus_per_node` GPUs; memory in GiB, per machine.
+    """Machines, each with `gpus_per_node` GPUs.
 
+    memory_gib, cpus: what the run may use of each; in pods these are their limits.
+    requested_memory_gib, requested_cpus: what pods are promised; None where that is as much.
     uneven: the GPUs of each machine where they have not equally many, else empty.
-    memory_limit_gib, cpus_limit: the limits of a machine; None where they are its requests, `memory_gib` and `cpus`.
     """
 
     nodes: int
     gpus_per_node: int
     gpu: str
-    memory_gib: int
+    memory_gib: float
     cpus: int
-    memory_limit_gib: int | None = None
-    cpus_limit: int | None = None
+    requested_memory_gib: float | None = None
+    requested_cpus: int | None = None
     uneven: tuple[int, ...] = ()
 
     @property
@@ -101,12 +104,15 @@ class Machines:
     def one_gpu(self) -> Machines:
         """One GPU, where there are any, and the share of its machine that goes with it: what one process needs."""
         shares = max(1, self.gpus_per_node)
+        promised, cpus = self.requested_memory_gib, self.requested_cpus
         return Machines(
             nodes=1,
             gpus_per_node=min(1, self.gpus_per_node),
             gpu=self.gpu,
             memory_gib=max(1, self.memory_gib // shares),
             cpus=max(1, self.cpus // shares),
+            requested_memory_gib=max(1, promised // shares) if promised else None,
+            requested_cpus=max(1, cpus // shares) if cpus else None,
         )
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from runner.catalog import allocatable
+from runner.catalog.allocatable import GIB
 from runner.names import listed
 from runner.problem import Problem
 from runner.recipe import units
@@ -17,13 +20,15 @@ if TYPE_CHECKING:
     from runner.recipe.sections import Nodes, Openshift
 
 
-def somewhere(recipe: Recipe) -> Iterator[Problem]:
-    if "openshift" not in recipe.settings and "nodes" not in recipe.settings:
+def counted_here(recipe: Recipe) -> Iterator[Problem]:
+    """A recipe that names no place is for this machine, which is one."""
+    named = any(section in recipe.settings for section in ("openshift", "nodes"))
+    if not named and recipe.machines.nodes > 1:
         yield recipe.document.problem(
-            ("machines",),
-            "The recipe says what machines it needs, and not where they are.",
-            "Give the section `openshift` (a cluster), or `nodes` (plain machines), or both.",
-            key=True,
+            ("machines", "nodes"),
+            f"`nodes` is {recipe.machines.nodes}, and without a section that says where they are, training uses this machine alone.",
+            "Write `nodes: 1`, or add the section `openshift` (a cluster) or `nodes` (plain machines).",
+            severity="note",
         )
 
 
@@ -65,15 +70,76 @@ def equal_on_the_cluster(recipe: Recipe) -> Iterator[Problem]:
         )
 
 
-def limits(recipe: Recipe) -> Iterator[Problem]:
-    for limit, promised, unit in (("memory_limit_gib", "memory_gib", " GiB"), ("cpus_limit", "cpus", "")):
-        most, least = recipe.machines.get(limit), recipe.machines.get(promised)
-        if most is not None and most < least:
+# No machine has less or more; whoever writes it meant another unit.
+LEAST_MEMORY, MOST_MEMORY = 2**30, 64 * 2**40
+
+
+def memory_sizes(recipe: Recipe) -> Iterator[Problem]:
+    """Sizes that no machine and no pod has: a unit was mistaken, or a digit."""
+    site: Openshift | None = recipe.settings.get("openshift")
+    stated: dict[tuple[str, ...], str | None] = {("machines",): recipe.machines.memory}
+    if site is not None:
+        stated |= {("openshift", "requests"): site.requests.memory, ("openshift", "limits"): site.limits.memory}
+    for section, memory in stated.items():
+        if memory and not LEAST_MEMORY <= units.size(memory) <= MOST_MEMORY:
             yield recipe.document.problem(
-                ("machines", limit),
-                f"`{limit}` is {most}{unit}, less than the {least}{unit} that `{promised}` promises.",
-                f"Write at least {least}, or delete the line.",
+                (*section, "memory"),
+                f"A {'pod' if len(section) > 1 else 'machine'} with {memory} of main memory cannot be meant.",
+                "Write between 1 GiB and 64 TiB, with its unit: `memory: 32 GB`.",
             )
+
+
+def pods_fit(recipe: Recipe) -> Iterator[Problem]:
+    """A pod that requests more than its machine can give waits for ever."""
+    site: Openshift | None = recipe.settings.get("openshift")
+    if site is None or any(memory_sizes(recipe)):
+        return
+    size, count, asked, most = units.size(recipe.machines.memory), recipe.machines.cpus, site.requests, site.limits
+    memory = _Measure("memory", " GiB", size / GIB, allocatable.memory(size) / GIB, allocatable.pod_memory_gib(size))
+    yield from memory.judge(recipe, common.gib(asked.memory), common.gib(most.memory))
+    cpus = _Measure("cpus", " CPUs", count, allocatable.cpus(count), allocatable.pod_cpus(count))
+    yield from cpus.judge(recipe, asked.cpus, most.cpus)
+
+
+@dataclass(frozen=True)
+class _Measure:
+    """Memory (GiB) or CPUs of a machine: what it has, what it can give to pods, and what one can have beside the cluster's
+    own. name: of the setting."""
+
+    name: str
+    unit: str
+    has: float
+    gives: float
+    left: int
+
+    def judge(self, recipe: Recipe, requested: float | None, limit: float | None) -> Iterator[Problem]:
+        problem = recipe.document.problem
+        keep = "the kubelet, the system and the cluster's own pods keep the rest"
+        larger = f"Where the machine has more, say so in `machines.{self.name}`."
+        if self.left < 1:
+            message = f"A machine with {self._shown(self.has)} has nothing left for a pod: {keep}."
+            yield problem(("machines", self.name), message, "Take larger machines.")
+        elif requested and requested > self.left:
+            never = requested > self.gives
+            yield problem(
+                ("openshift", "requests", self.name),
+                f"The pod {'can never' if never else 'may never'} start: it requests {self._shown(requested)}, and a machine "
+                f"with {self._shown(self.has)} has about {self._shown(self.left)} for it; {keep}.",
+                f"Write at most {self._shown(self.left)}, or delete the line. {larger}",
+                severity="error" if never else "note",
+            )
+        if limit and limit > self.has:
+            message = f"The limit is {self._shown(limit)}, and the machine has {self._shown(self.has)}."
+            yield problem(("openshift", "limits", self.name), message, f"Write less, or delete the line. {larger}")
+        if limit and requested and limit < requested:
+            yield problem(
+                ("openshift", "limits", self.name),
+                f"The limit is {self._shown(limit)}, less than the {self._shown(requested)} that the pod requests.",
+                f"Write at least {self._shown(requested)}, or delete the line.",
+            )
+
+    def _shown(self, amount: float) -> str:
+        return f"{round(amount, 1):g}{self.unit}"
 
 
 def deadline(recipe: Recipe) -> Iterator[Problem]:

@@ -58,7 +58,9 @@ def _unknown(document: Document, root: dict[str, Any], section: dict[str, Any], 
     owner = f"`{_name(path)}`" if path else "a recipe"
     message = f"`{key}` is not a setting of {owner}."
     known = section["properties"]
-    if match := nearest(key, known):
+    if renamed := section.get("x-renamed", {}).get(key):
+        hint = renamed
+    elif match := nearest(key, known):
         hint = f"Did you mean `{match}`?"
     elif home := _home(root, key):
         hint = f"It belongs to {home}."

@@ -19,6 +19,7 @@ LogOf = Callable[[str], str]
 NO_IMAGE = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName")
 NCCL = re.compile(r"Watchdog caught collective operation timeout|ncclSystemError|ncclRemoteError|NCCL (WARN|error)")
 
+MORE_MEMORY = "Raise `openshift.limits.memory`, or take machines with more."
 # A claim that is there keeps its mode and its storage, whatever the recipe says.
 SEVERAL = (
     "Several machines need storage that all can write (ReadWriteMany): name one under `openshift.claims[].storage_class`, "
@@ -202,7 +203,7 @@ def _end(
 ) -> Iterator[str]:
     again = f", and was started again ({entry['restartCount']} times so far)" if entry.get("restartCount") else ""
     if ended.get("reason") == "OOMKilled":
-        yield f"{where} used up its main memory{again}. {_memory(pod, job)} Raise `machines.memory_gib`."
+        yield f"{where} used up its main memory{again}. {_memory(pod, job)} {MORE_MEMORY}"
         return
     if ended.get("message"):
         # The pod's own last words: a gate's table, or why a stage does not start.

@@ -100,7 +100,7 @@ def explain(status: int, message: str, kind: str, namespace: str, name: str, ser
 
 
 _QUOTA_REMEDY = (
-    "Ask for more, or ask the recipe for less: `machines.nodes`, `machines.gpus_per_node`, `machines.memory_gib`."
+    "Ask for more, or ask the recipe for less: `machines.nodes`, `machines.gpus_per_node`, `openshift.requests`."
 )
 
 

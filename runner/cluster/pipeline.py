@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from runner.cluster.client import Cluster
+from runner.cluster.diagnose import MORE_MEMORY
 from runner.cluster.jobs import FILES, annotation, key, names, pods_of
 from runner.cluster.status import FAILED, FINISHED, ended
 from runner.entrypoints.stage import ON_CLUSTER
@@ -195,7 +196,7 @@ def table(cluster: Cluster, milestone: Milestone) -> list[str]:
             if entry["name"] == gate.PART and end.get("message"):
                 return str(end["message"]).strip().splitlines()
             if entry["name"] == gate.PART and end.get("reason") == "OOMKilled":
-                return ["Its pod used up its main memory before it had measured anything; raise `machines.memory_gib`."]
+                return [f"Its pod used up its main memory before it had measured anything. {MORE_MEMORY}"]
         if text := cluster.log(meta["namespace"], pod["metadata"]["name"], gate.PART, tail=40):
             return text.strip().splitlines()
     return []

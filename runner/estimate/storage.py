@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from runner.catalog import allocatable
 from runner.estimate.rows import CHARACTERS_A_TOKEN
 from runner.plan import Plan, Stage
 from runner.problem import Problem
@@ -120,7 +121,7 @@ def problems(document: Document, plan: Plan, forecasts: list[Forecast], severity
 
 def machine(plan: Plan) -> str:
     """What a machine of the plan is to whoever reads of it: on a cluster a pod."""
-    return "pod" if plan.site else "machine"
+    return "pod" if plan.place.on_cluster else "machine"
 
 
 def _claims(document: Document, plan: Plan, forecasts: list[Forecast], severity: str) -> Iterator[Problem]:
@@ -145,10 +146,22 @@ def _machines(document: Document, plan: Plan, forecasts: list[Forecast], severit
         need, machines = needs[forecast.stage.name], forecast.stage.machines
         # Of a pipeline's stages the one that needs most is named.
         if need > machines.memory_gib * GIB and need == max(needs.values()):
+            where, remedy = _more_memory(plan, -(-need // GIB))
             yield document.problem(
-                ("machines", "memory_gib"),
-                f"Each {machine(plan)} has {machines.memory_gib} GiB of main memory, and needs about {need / GIB:.1f} GiB.",
-                f"Write `memory_gib: {-(-need // GIB)}`.",
+                where,
+                f"Each {machine(plan)} has {machines.memory_gib:.1f} GiB of main memory, and needs about {need / GIB:.1f} GiB.",
+                remedy,
                 severity=severity,
             )
             return
+
+
+def _more_memory(plan: Plan, gib: int) -> tuple[tuple[str, ...], str]:
+    """The line that says how much memory a machine or pod has, and what gives it so much."""
+    if not plan.place.on_cluster:
+        return ("machines", "memory"), f"Take machines with `memory: {gib} GiB` or more."
+    have = f"{allocatable.machine_gib(gib)} GiB"
+    for section in ("limits", "requests"):
+        if plan.site[section].get("memory"):
+            return ("openshift", section, "memory"), f"Write `memory: {gib} GiB`, on machines with {have} or more."
+    return ("machines", "memory"), f"Take machines with `memory: {have}` or more; their pods can have {gib} GiB."

@@ -21,7 +21,7 @@ else:
 _OUTSIDE_RESULT = ("name", "description", "openshift", "nodes", "resume_from", "demo", "limits", "report_to")
 # The same within sections. A run that ended for want of memory goes on from its checkpoints when it is given more.
 _OUTSIDE_IN = {
-    "machines": ("memory_gib", "memory_limit_gib", "cpus", "cpus_limit"),
+    "machines": ("memory", "cpus"),
     "train": ("logging_steps", "report_to", "keep_checkpoints"),
     "communication": ("nccl_debug",),
     # Only rehearsals read the sample, and where text is cleaned changes no document.

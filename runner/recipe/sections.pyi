@@ -126,10 +126,8 @@ class Machines(Settings):
     nodes: int
     gpus_per_node: int
     gpu: str
-    memory_gib: int
-    memory_limit_gib: int | None
+    memory: str
     cpus: int
-    cpus_limit: int | None
 
 class Limits(Settings):
     time: str | None
@@ -173,6 +171,8 @@ class Openshift(Settings):
     data_dir: str | None
     output_dir: str | None
     claims: tuple[OpenshiftClaims, ...] | None
+    requests: OpenshiftRequests
+    limits: OpenshiftLimits
     queue: str | None
     restart_policy: Literal["OnFailure", "Never", "ExitCode"]
     clean_pod_policy: Literal["None", "Running", "All"]
@@ -190,6 +190,14 @@ class OpenshiftClaims(Settings):
     mount: str
     size_gib: int | None
     storage_class: str | None
+
+class OpenshiftRequests(Settings):
+    memory: str | None
+    cpus: int | None
+
+class OpenshiftLimits(Settings):
+    memory: str | None
+    cpus: int | None
 
 class Image(Settings):
     code_from_git: ImageCodeFromGit | None

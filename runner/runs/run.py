@@ -60,10 +60,11 @@ def _compare_precision(plan: Plan, gpus: list[str], tell: Tell) -> None:
 
 
 def _no_gpu(recipe: Recipe) -> Stop:
+    render = f"; `recipe render {recipe.document.file}` writes what the cluster needs"
     return Stop(
         "This machine has no GPU that training could use.",
-        f"`recipe rehearse {recipe.document.file}` runs all of it here with a tiny model; "
-        f"`recipe render {recipe.document.file}` writes what the cluster needs.",
+        f"`recipe rehearse {recipe.document.file}` runs all of it here with a tiny model"
+        f"{render if 'openshift' in recipe.settings else ''}.",
     )
 
 
@@ -86,12 +87,12 @@ def _on_devices(plan: Plan, devices: str) -> Plan:
 
 def _on_these(recipe: Recipe, gpus: list[str], tell: Tell) -> list[Override]:
     """What puts the recipe on the GPUs that are here, and what that changes, said aloud."""
-    planned = common.machines(recipe)
-    count = min(planned.world_size, len(gpus))
+    planned = common.world_size(recipe)
+    count = min(planned, len(gpus))
     numbers = hardware.gpus_of(recipe)[:count]
     why = f"{len(gpus)} GPUs are here"
     wanted = overrides.on_one_machine(recipe, count, BY, why, numbers if len(numbers) == count else None)
-    if count != planned.world_size and "train" in recipe.settings:
+    if count != planned and "train" in recipe.settings:
         wanted.append(Override("train.effective_batch_size", None, None, BY, "follows the GPUs"))
     if count == 1 and recipe.settings.get("distribution", "ddp") not in ("ddp", "auto"):
         wanted.append(Override("distribution", None, "ddp", BY, "one GPU has nothing to share"))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from runner.files import Artifact
-from runner.plan import Place, Plan, Stage
+from runner.plan import RUNS, Place, Plan, Stage
 from runner.recipe.recipe import Recipe
 from runner.targets import kubernetes, nodes, preparing, pytorchjob, trainjob
 
@@ -24,14 +25,23 @@ TARGETS = {
 
 def place(recipe: Recipe, target: str | None = None) -> Place:
     """The folders of a recipe's machines: for a target, or where it lives first of all, which is the cluster where it
-    names one. Without a target somebody looks at it from here, and data files are read where they lie, beside the recipe.
+    names one, then the plain machines that it names, then this machine. Without a target somebody looks at it from here,
+    and data files are read where they lie, beside the recipe.
 
     Raises Stop where the recipe lacks the target's section.
     """
-    if target == "nodes" or (target is None and "openshift" not in recipe.settings):
+    if target == "nodes" or (target is None and named(recipe) == ("nodes",)):
         return nodes.place(recipe)
+    if target is None and not named(recipe):
+        return _here(recipe)
     in_pods = kubernetes.place(recipe)
     return in_pods if target else replace(in_pods, files_dir=None)
+
+
+def _here(recipe: Recipe) -> Place:
+    """The folders of a run on this machine."""
+    folder = os.path.abspath(f"{RUNS}/{recipe.name}")
+    return Place(f"{folder}/config", f"{folder}/data", folder, f"{folder}/scratch")
 
 
 def default(site: Mapping[str, Any]) -> tuple[str, ...]:

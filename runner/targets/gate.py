@@ -56,7 +56,7 @@ def job(plan: Plan, stage: Stage) -> dict[str, Any]:
 
 def _template(plan: Plan, stage: Stage) -> dict[str, Any]:
     machines = stage.machines.one_gpu
-    measured = replace(stage, machines=machines, shm_gib=min(stage.shm_gib, max(1, machines.memory_gib // 4)))
+    measured = replace(stage, machines=machines, shm_gib=min(stage.shm_gib, max(1, int(machines.memory_gib // 4))))
     plain = podspec.writable(plan) | {"AXOLOTL_DO_NOT_TRACK": "1", "TOKENIZERS_PARALLELISM": "false"}
     container = {
         "name": PART,

@@ -82,18 +82,20 @@ def container_security() -> dict[str, Any]:
 
 
 def resources(plan: Plan, stage: Stage) -> dict[str, Any]:
-    """Requests and limits of a machine. GPUs and network devices are never shared, so both are equal there."""
+    """Requests and limits of a pod. GPUs and network devices are never shared, so both are equal there."""
     machines = stage.machines
+    promised = machines.requested_memory_gib or machines.memory_gib
     gpus = {"nvidia.com/gpu": machines.gpus_per_node} if machines.gpus_per_node else {}
     devices = gpus | network.resources(plan, stage)
     return {
-        "requests": {"cpu": str(machines.cpus), "memory": f"{machines.memory_gib}Gi"} | devices,
-        "limits": {
-            "cpu": str(machines.cpus_limit or machines.cpus),
-            "memory": f"{machines.memory_limit_gib or machines.memory_gib}Gi",
-        }
-        | devices,
+        "requests": {"cpu": str(machines.requested_cpus or machines.cpus), "memory": _quantity(promised)} | devices,
+        "limits": {"cpu": str(machines.cpus), "memory": _quantity(machines.memory_gib)} | devices,
     }
+
+
+def _quantity(gib: float) -> str:
+    """Memory as Kubernetes writes it, in whole numbers, and never more than was meant."""
+    return f"{gib:.0f}Gi" if gib == int(gib) else f"{int(gib * 1024)}Mi"
 
 
 def as_text(resources: dict[str, Any]) -> dict[str, Any]:

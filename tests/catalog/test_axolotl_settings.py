@@ -161,8 +161,8 @@ def test_the_facts_of_the_survival_recipe_reach_axolotl():
     assert (stage.machines.nodes, stage.machines.gpus_per_node, stage.machines.memory_gib, stage.machines.cpus) == (
         4,
         1,
-        20,
-        6,
+        22,
+        7,
     )
 
 

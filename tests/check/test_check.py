@@ -36,6 +36,8 @@ def test_an_unknown_setting_is_shown_with_its_line_and_the_nearest_known_one(edi
     golden_message(str(problem))
 
 
+# A line of the section `openshift`, which settings of pods take the place of.
+ABOVE_REQUESTS = "clean_pod_policy: None "
 # What is changed in the survival recipe, and the setting that is wrong then.
 WRONG = {
     "a quoted number": ("epochs: 4", 'epochs: "4"', "epochs"),
@@ -43,10 +45,10 @@ WRONG = {
     "a decimal comma": ("learning_rate: 5.0e-5", "learning_rate: 0,00005", "learning_rate"),
     "digits in groups": ("sequence_len: 1024", "sequence_len: 1_024", "sequence_len"),
     "a percentage": ("validation_share: 0.1", "validation_share: 10 %", "validation_share"),
-    "a unit": ("memory_gib: 20", "memory_gib: 20Gi", "memory_gib"),
+    "a unit": ("memory: 32 GB", "memory: 32Gi", "memory"),
     "yes for true": ("lm_head: true", "lm_head: yes", "lm_head"),
     "no value": ("epochs: 4  ", "epochs:  ", "epochs"),
-    "half a machine": ("cpus: 6 ", "cpus: 6.5 ", "cpus"),
+    "half a machine": ("cpus: 8 ", "cpus: 8.5 ", "cpus"),
     "a list for a value": ("seed: 42 ", "seed: [42] ", "seed"),
     "a value for a section": ("communication:   ", "communication: 3 #", "nccl_debug"),
     "too small": ("micro_batch_size: 8", "micro_batch_size: 0", "micro_batch_size"),
@@ -65,7 +67,21 @@ WRONG = {
     ),
     "a time without its unit": ("time: 30 min", "time: 30", "time"),
     "a name that no pod can have": ("name: survival  ", "name: Survival_1  ", "name"),
-    "a setting in the wrong section": ("cpus: 6 ", "cpus: 6\n  epochs: 4 ", "epochs"),
+    "a setting in the wrong section": ("cpus: 8 ", "cpus: 8\n  epochs: 4 ", "epochs"),
+    "memory without its unit": ("memory: 32 GB", "memory: 32", "memory"),
+    "memory that is nothing": ("memory: 32 GB", "memory: 0 GB", "memory"),
+    "memory that no machine has": ("memory: 32 GB", "memory: 32000 TB", "memory"),
+    "memory too little for a pod": ("memory: 32 GB", "memory: 4 GB", "memory"),
+    "one CPU, and none for a pod": ("cpus: 8 ", "cpus: 1 ", "cpus"),
+    "CPUs that no machine has": ("cpus: 8 ", "cpus: 5000 ", "cpus"),
+    "memory as it was written once": ("memory: 32 GB", "memory_gib: 32", "memory_gib"),
+    "a limit of memory as it was written once": ("cpus: 8 ", "cpus: 8\n  memory_limit_gib: 24 ", "memory_limit_gib"),
+    "a limit of CPUs as it was written once": ("cpus: 8 ", "cpus: 8\n  cpus_limit: 6 ", "cpus_limit"),
+    "a pod as large as its machine": (ABOVE_REQUESTS, "requests:\n    memory: 32 GB ", "memory"),
+    "a pod with all CPUs of its machine": (ABOVE_REQUESTS, "requests:\n    cpus: 8 ", "cpus"),
+    "a pod of no memory": (ABOVE_REQUESTS, "requests:\n    memory: 0 GiB ", "memory"),
+    "a limit above the machine": (ABOVE_REQUESTS, "limits:\n    memory: 64 GiB ", "memory"),
+    "a limit below the request": (ABOVE_REQUESTS, "requests: {cpus: 4}\n  limits:\n    cpus: 2 ", "cpus"),
     "an unknown scenario": ("scenario: last-layers", "scenario: last-layer", "scenario"),
 }
 
@@ -174,7 +190,7 @@ def test_all_problems_come_at_once_and_in_order(edited):
         ("last_layers: 2", "last_layers: 99"),
         ("lm_head: true", "lm_hed: true"),
         ("validation_share: 0.1", "validation_share: 3"),
-        ("cpus: 6 ", "cpus: six "),
+        ("cpus: 8 ", "cpus: eight "),
     )
     problems = examine(path)
     assert [setting_of(problem) for problem in problems] == ["last_layers", "lm_hed", "validation_share", "cpus"]

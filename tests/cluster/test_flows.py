@@ -199,7 +199,7 @@ def test_a_failed_pod_is_explained(site, capsys, golden_message):
     capsys.readouterr()
     assert site.recipe("status") == 0
     said = capsys.readouterr().out.splitlines()[-1].strip()
-    assert "(`survival-master-0`)" in said and "limit was 20Gi" in said and "`machines.memory_gib`" in said
+    assert "(`survival-master-0`)" in said and "limit was 22Gi" in said and "`openshift.limits.memory`" in said
     golden_message(said)
 
 

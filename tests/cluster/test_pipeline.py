@@ -238,7 +238,7 @@ def test_a_failed_stage_is_sent_again_with_other_machines(site, capsys):
     assert recipe(site, "submit") == 0
     assert "It has failed. To run it again: `recipe stop`" in capsys.readouterr().out
     assert uid(site, "pretrain-512") == before
-    assert recipe(site, "submit", "--set", "machines.memory_gib=640") == 0
+    assert recipe(site, "submit", "--set", "openshift.requests.memory=640 GiB") == 0
     assert uid(site, "pretrain-512") != before
 
 

@@ -13,14 +13,15 @@ import yaml
 
 from runner.check.validate import load
 from runner.commands.list import list_recipes
+from runner.emit import emit
 from runner.files import Artifact, write_all
 from runner.problem import Stop
-from runner.recipe import copying, reading
+from runner.recipe import copying, reading, units
 from runner.recipe.overrides import from_options
 from runner.runs.pipeline import Selection
 from runner.scenarios import translate
 from runner.targets import place
-from tests.conftest import RECIPES, ROOT
+from tests.conftest import RECIPES, ROOT, setting_of
 
 
 def test_list_shows_every_starter_recipe(recipe_command):
@@ -330,3 +331,26 @@ def test_prepare_reads_a_file_that_lies_beside_a_recipe_for_the_cluster(recipe_c
     done = recipe_command("prepare", recipe, "--out", tmp_path / "out", *more, env=offline)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "out" / "train.parquet").is_file()
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_a_recipe_for_this_machine_needs_no_section_that_says_where(path, tmp_path, monkeypatch, golden_message):
+    here = ["openshift=", "nodes="]
+    monkeypatch.chdir(tmp_path)
+    recipe, _, notes = load(path, from_options(here))
+    plan = translate(recipe, place(recipe))
+    assert plan.place.run_dir == str(tmp_path / "runs" / recipe.name) and not plan.place.on_cluster
+    assert plan.stages[-1].machines.memory_gib == units.size(recipe.machines.memory) / 2**30
+    golden_message([note for note in notes if setting_of(note) == "nodes"], "check")
+    with pytest.raises(Stop) as stop:
+        emit(recipe)
+    golden_message(stop.value, "render")
+
+
+def test_a_recipe_for_this_machine_is_planned_and_not_sent(recipe_command, tmp_path, golden_message):
+    here = ["--set", "openshift="]
+    shown = recipe_command("plan", RECIPES[0].with_stem("resnet"), *here, cwd=tmp_path)
+    assert shown.returncode == 0 and "main memory, each machine" in shown.stdout and "pod" not in shown.stdout
+    sent = recipe_command("submit", RECIPES[0].with_stem("resnet"), *here, cwd=tmp_path)
+    assert sent.returncode == 1
+    golden_message(sent.stderr)

@@ -220,7 +220,7 @@ def test_a_plan_for_plain_machines_speaks_of_machines_and_one_for_a_cluster_of_p
     shown = recipe_command("plan", GEMMA).stdout
     assert "main memory, each machine" in shown and "pod" not in shown and "no claim" not in shown
     assert "main memory, each pod" in recipe_command("plan", ROOT / "recipes" / "survival.yaml").stdout
-    (note,) = [note for note in examine(GEMMA, from_options(["machines.memory_gib=8"])) if "8 GiB" in note.message]
+    (note,) = [note for note in examine(GEMMA, from_options(["machines.memory=8 GiB"])) if "8.0 GiB" in note.message]
     golden_message(note.message)
 
 

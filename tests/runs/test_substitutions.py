@@ -35,6 +35,16 @@ def rehearsed(recipe: Recipe, rows: int = 200) -> tuple[Recipe, list[Override]]:
 
 
 @pytest.mark.parametrize("name", LANGUAGE)
+def test_a_recipe_that_names_no_place_is_rehearsed_like_one_that_does(name):
+    def settings(*changes: Override) -> dict:
+        recipe = rehearsed(recipe_of(name, *changes))[0]
+        return {section: value for section, value in recipe.settings.plain().items() if section not in places}
+
+    places = ("openshift", "nodes")
+    assert settings(*(Override(place, None, None, "a test") for place in places)) == settings()
+
+
+@pytest.mark.parametrize("name", LANGUAGE)
 def test_a_setting_left_to_its_default_is_replaced_like_one_that_is_written(name):
     replaced = {change.setting for change in rehearsed(recipe_of(name))[1]}
     looked_at = []

@@ -239,7 +239,6 @@ CONTRADICTIONS = {
     ),
     "unevaluated checkpoints": (["train.save_steps=750"], "train.save_steps"),
     "a column": (["data.sample=data/survival-sample.jsonl"], "text"),
-    "no machines": (["nodes="], "machines"),
     "too few machines": (["machines.nodes=3", "train.effective_batch_size="], "machines"),
     "too few GPUs": (["machines.gpus_per_node=4", "train.effective_batch_size="], "machines"),
     "uneven machines": (["nodes.machines.1.gpus=[1]", "train.effective_batch_size=96", CLUSTER], "machines"),

@@ -350,8 +350,8 @@ def test_every_value_of_the_recipe_reaches_the_config_and_the_job():
 @pytest.mark.parametrize(
     ("change", "setting"),
     [
-        ("machines.memory_limit_gib=8", "machines.memory_limit_gib"),
-        ("machines.cpus_limit=2", "machines.cpus_limit"),
+        ("openshift.limits.memory=8 GiB", "openshift.limits.memory"),
+        ("openshift.limits.cpus=2", "openshift.limits.cpus"),
         ("data.mean=[0.5, [2]]", "data.mean"),
         ("data.std=", "mean"),
         ("data.random_crop_padding=32", "data.random_crop_padding"),

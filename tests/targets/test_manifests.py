@@ -14,14 +14,17 @@ import pytest
 import yaml
 
 from runner import __version__
+from runner.catalog import allocatable
+from runner.catalog.allocatable import GIB
 from runner.check.validate import load
 from runner.cluster import helper_pod, promote
-from runner.emit import planned
+from runner.emit import emit, planned
 from runner.files import Artifact, write_all
 from runner.problem import Stop
+from runner.recipe import units
 from runner.recipe.overrides import from_options
 from runner.scenarios import translate
-from runner.targets import kubernetes, render, site
+from runner.targets import kubernetes, podspec, render, site
 from runner.text import yaml_text
 from tests.cluster.judging import core_refusals, full_schemas, reduced, refusals
 from tests.conftest import ON_CLUSTER, RECIPES, ROOT
@@ -107,9 +110,50 @@ def test_more_memory_goes_on_from_the_checkpoints_of_before():
     def checkpoints(*options: str) -> str:
         return plan_of(SURVIVAL, *options).place.checkpoints_dir
 
-    more = ("machines.memory_gib=64", "machines.cpus=16", "train.keep_checkpoints=1", "train.report_to=none")
+    more = (
+        "machines.memory=64 GB",
+        "machines.cpus=16",
+        "openshift.requests.cpus=2",
+        "train.keep_checkpoints=1",
+        "train.report_to=none",
+    )
     assert checkpoints(*more) == checkpoints()
     assert checkpoints("train.learning_rate=1e-6") != checkpoints()
+
+
+@pytest.mark.parametrize("path", ON_CLUSTER, ids=lambda path: path.stem)
+def test_every_pod_of_a_starter_leaves_room_on_its_machine(path):
+    recipe = load(path)[0]
+    memory, threads = units.size(recipe.machines.memory), recipe.machines.cpus
+    asked = [
+        container["resources"]["requests"]
+        for file in emit(recipe)
+        if file.path.endswith(".yaml")
+        for document in yaml.safe_load_all(file.text)
+        for container in containers(document)
+        if "resources" in container
+    ]
+    assert asked
+    for requests in asked:
+        gib = float(requests["memory"].removesuffix("Gi"))
+        assert gib <= allocatable.pod_memory_gib(memory) < memory / GIB
+        assert int(requests["cpu"]) <= allocatable.pod_cpus(threads) < threads
+
+
+@pytest.mark.parametrize(
+    ("options", "requests", "limits"),
+    [
+        ((), ("22Gi", "7"), ("22Gi", "7")),
+        (("machines.memory=32 GiB", "machines.cpus=16"), ("24Gi", "15"), ("24Gi", "15")),
+        (("openshift.requests.memory=10 GB", "openshift.requests.cpus=2"), ("9536Mi", "2"), ("9536Mi", "2")),
+        (("openshift.limits.memory=25 GiB", "openshift.limits.cpus=8"), ("22Gi", "7"), ("25Gi", "8")),
+        (("openshift.limits.memory=12 GiB", "openshift.limits.cpus=3"), ("12Gi", "3"), ("12Gi", "3")),
+    ],
+)
+def test_what_is_not_written_of_requests_and_limits_is_computed(options, requests, limits):
+    resources = podspec.resources(plan := plan_of(SURVIVAL, *options), plan.stages[-1])
+    assert (resources["requests"]["memory"], resources["requests"]["cpu"]) == requests
+    assert (resources["limits"]["memory"], resources["limits"]["cpu"]) == limits
 
 
 def test_the_mount_of_a_claim_itself_may_hold_the_data():

@@ -81,7 +81,7 @@ def test_the_run_ends_some_day():
 
 def test_requests_equal_limits_and_are_the_recipes():
     resources = pod()["containers"][0]["resources"]
-    assert resources["requests"] == resources["limits"] == {"cpu": "6", "memory": "20Gi", "nvidia.com/gpu": 1}
+    assert resources["requests"] == resources["limits"] == {"cpu": "7", "memory": "22Gi", "nvidia.com/gpu": 1}
 
 
 def test_the_pod_is_safe_under_restricted_v2():

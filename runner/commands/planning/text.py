@@ -149,7 +149,7 @@ def _disk(forecast: Forecast, plan: Plan) -> Iterator[tuple[str, str]]:
     shown = ", ".join(f"{name} {size / 2**30:.1f}" for name, size in parts.items())
     yield (
         f"main memory, each {storage.machine(plan)}",
-        f"{units.gib(sum(parts.values()))} of {machines.memory_gib} GiB ({shown})",
+        f"{units.gib(sum(parts.values()))} of {machines.memory_gib:.1f} GiB ({shown})",
     )
     for entry in storage.disk(forecast, plan):
         claim = plan.claim_of(entry.folder)

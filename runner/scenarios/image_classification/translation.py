@@ -28,7 +28,7 @@ def translate(recipe: Recipe, place: Place) -> Plan:
 
 def train(recipe: Recipe, place: Place) -> Stage:
     """The stage that trains, in the plan's own folders."""
-    runs_on, data = common.machines(recipe), asdict(preparation(recipe, place))
+    runs_on, data = common.machines(recipe, place), asdict(preparation(recipe, place))
     return Stage(
         name="train",
         engine="images",

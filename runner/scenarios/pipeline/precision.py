@@ -64,5 +64,5 @@ def master_weights(recipe: Recipe, kind: str) -> str:
         return "fp32"
     if kind == "lora":
         return "bf16"
-    several = common.machines(recipe).world_size > 1
+    several = common.world_size(recipe) > 1
     return {"auto": "fp32" if several else "bf16"}.get(recipe.model.master_weights, recipe.model.master_weights)

@@ -240,7 +240,9 @@ def cleaning(recipe: Recipe) -> Iterator[Problem]:
 
 def stage_job_names(recipe: Recipe) -> Iterator[Problem]:
     """Each stage is a job called after recipe and stage."""
-    site: Openshift = recipe.settings["openshift"]
+    site: Openshift | None = recipe.settings.get("openshift")
+    if site is None:
+        return
     name = site.job_name or recipe.name
     longest = max((f"{name}-{stage}" for stage in stage_names(recipe)), key=len)
     if not JOB_NAME.match(longest):

@@ -53,7 +53,7 @@ def alike(recipe: Recipe, place: Place, kind: str, name: str, before: str, secti
 
 def plugin(recipe: Recipe, place: Place, name: str, section: Section) -> dict[str, Any]:
     """What the runner's plugin is told."""
-    here, world_size = place.below(name), common.machines(recipe).world_size
+    here, world_size = place.below(name), common.world_size(recipe)
     return {
         "name": f"{recipe.name}-{name}",
         "fingerprint": recipe.fingerprint,

@@ -16,11 +16,11 @@ from runner.scenarios.shared import axolotl, common, gates, sharding
 
 
 def translate(recipe: Recipe, place: Place) -> Plan:
-    batch = common.machines(recipe).world_size * recipe.pretrain.micro_batch_size
+    batch = common.world_size(recipe) * recipe.pretrain.micro_batch_size
     batch *= recipe.pretrain.gradient_accumulation_steps
     tokens = {length.name: length.tokens(batch) for length in curriculum(recipe)}
     facts = {
-        "world_size": common.machines(recipe).world_size,
+        "world_size": common.world_size(recipe),
         "parameters": parameters(recipe.model),
         "tokens": tokens,
         "tokens_in_all": sum(tokens.values()),
@@ -43,7 +43,7 @@ class _Builder:
         # Only the proportions count, so the data does not change with the number of GPUs.
         tokens = tuple((length.sequence_len, length.tokens(1)) for length in lengths)
         everything = asdict(data.everything(recipe, self.place, tokens))
-        share = common.machines(recipe)
+        share = common.machines(recipe, self.place)
         weights = asdict(data.first_weights(recipe, self.place))
         yield common.work(self.place, common.DATA, everything, share, parts=data.PARTS)
         yield common.work(self.place, "init", weights, share, reads={common.DATA: ("tokenizer/",)})
@@ -64,7 +64,7 @@ class _Builder:
         self, kind: str, name: str, before: str, config: dict[str, Any], section: Mapping[str, Any], gated: bool
     ) -> Stage:
         """A stage that Axolotl trains, with the settings that every such stage has."""
-        recipe, here, machines = self.recipe, self.place.below(name), common.machines(self.recipe)
+        recipe, here, machines = self.recipe, self.place.below(name), common.machines(self.recipe, self.place)
         precision = precision_of(recipe, kind)
         split, split_files = sharding.settings(recipe, here, machines, precision, section["max_grad_norm"])
         whole = config | split

@@ -130,7 +130,7 @@ def plan(
 
 def train(recipe: Recipe, place: Place, config: dict[str, Any], data: Source) -> Stage:
     """The stage that Axolotl trains, in the plan's own folders."""
-    runs_on = machines(recipe)
+    runs_on = machines(recipe, place)
     shared, shared_files = sharding.settings(recipe, place, runs_on)
     plugin = {
         "plugins": [*config.get("plugins", ()), PLUGIN],
@@ -171,7 +171,7 @@ def environment(recipe: Recipe, place: Place) -> dict[str, str]:
         "AXOLOTL_DO_NOT_TRACK": "1",
         # Axolotl would start one for each core of the whole machine, the pod's share or not. 0 is none beside itself: the
         # few rows of a rehearsal are done before another process has started.
-        "AXOLOTL_DATASET_NUM_PROC": str(machines(recipe).cpus) if place.accelerator else "0",
+        "AXOLOTL_DATASET_NUM_PROC": str(machines(recipe, place).cpus) if place.accelerator else "0",
         "TOKENIZERS_PARALLELISM": "false",
     }
 

@@ -8,9 +8,11 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from runner import catalog
+from runner.catalog import allocatable
+from runner.catalog.allocatable import GIB
 from runner.data.tokenizers import Pretrained
 from runner.files import Artifact
 from runner.names import content_hash
@@ -30,6 +32,9 @@ from runner.recipe import units
 from runner.recipe.recipe import Recipe, Settings
 from runner.text import yaml_text
 
+if TYPE_CHECKING:
+    from runner.recipe.sections import Openshift
+
 Given = TypeVar("Given")
 
 # The stage that prepares what the others learn from.
@@ -39,39 +44,65 @@ DATA = "data"
 def learning_rate(recipe: Recipe) -> float:
     """The learning rate that the optimizer gets: linear scaling multiplies by the world size (Goyal et al. 2017,
     arXiv 1706.02677, section 2.1)."""
-    scale = machines(recipe).world_size if recipe.train.learning_rate_scaling == "linear" else 1
+    scale = world_size(recipe) if recipe.train.learning_rate_scaling == "linear" else 1
     # Twelve digits, so that 4 × 5e-5 is written as 2e-4 and not as the next binary number.
     return float(f"{recipe.train.learning_rate * scale:.12g}")
 
 
 def effective_batch_size(recipe: Recipe) -> int:
     """Rows behind one optimizer step: micro batch × accumulation × world size."""
-    return recipe.train.micro_batch_size * recipe.train.gradient_accumulation_steps * machines(recipe).world_size
+    return recipe.train.micro_batch_size * recipe.train.gradient_accumulation_steps * world_size(recipe)
 
 
-def machines(recipe: Recipe) -> Machines:
+def world_size(recipe: Recipe) -> int:
+    """GPUs of all machines together, and so many processes."""
+    return sum(recipe.gpu_counts)
+
+
+def machines(recipe: Recipe, place: Place) -> Machines:
+    """The machines as stages at a place have them: pods get a part of theirs, everything else has all of it."""
     stated, counts = recipe.machines, recipe.gpu_counts
-    return Machines(
+    whole = Machines(
         stated.nodes,
         stated.gpus_per_node,
         stated.gpu,
-        stated.memory_gib,
+        units.size(stated.memory) / GIB,
         stated.cpus,
-        memory_limit_gib=stated.memory_limit_gib,
-        cpus_limit=stated.cpus_limit,
         uneven=counts if len(set(counts)) > 1 else (),
     )
+    return _in_pods(recipe, whole) if place.on_cluster else whole
+
+
+def _in_pods(recipe: Recipe, whole: Machines) -> Machines:
+    """What the pods of these machines request and may use: what is written, else what the machines have left for them. Of
+    requests and limits the one that is not written follows the other."""
+    site: Openshift = recipe.settings["openshift"]
+    asked, most, left = site.requests, site.limits, float(allocatable.pod_memory_gib(whole.memory_gib * GIB))
+    memory = gib(asked.memory) or min(left, gib(most.memory) or left)
+    cpus = asked.cpus or min(allocatable.pod_cpus(whole.cpus), most.cpus or whole.cpus)
+    return replace(
+        whole,
+        memory_gib=gib(most.memory) or memory,
+        cpus=most.cpus or cpus,
+        requested_memory_gib=memory,
+        requested_cpus=cpus,
+    )
+
+
+def gib(stated: str | None) -> float | None:
+    """A stated size in GiB; None where none is stated."""
+    return units.size(stated) / GIB if stated else None
 
 
 def shared_memory_gib(runs_on: Machines, most: int = 8) -> int:
     """`/dev/shm` of a machine, GiB: a quarter of its memory, which NCCL and data loaders share, and `most` at most."""
-    return min(most, max(1, runs_on.memory_gib // 4))
+    return min(most, max(1, int(runs_on.memory_gib // 4)))
 
 
 def batch_facts(recipe: Recipe) -> dict[str, Any]:
     """World size, rows behind a step, and the learning rate as stated and as scaled."""
     return {
-        "world_size": machines(recipe).world_size,
+        "world_size": world_size(recipe),
         "effective_batch_size": effective_batch_size(recipe),
         "base_learning_rate": recipe.train.learning_rate,
         "learning_rate": learning_rate(recipe),
@@ -208,8 +239,9 @@ def work(
     )
 
 
-# Tokenising takes cores and memory; it is over in minutes, so a modest share of a CPU machine will do.
-PREPARING = Machines(nodes=1, gpus_per_node=0, gpu="GPUs", memory_gib=16, cpus=4)
+# Tokenising takes cores and memory; it is over in minutes, so a modest machine will do. Promised is no more than one with 16
+# GB and 4 CPU threads has left.
+PREPARING = Machines(1, 0, "GPUs", memory_gib=16.0, cpus=4, requested_memory_gib=8.0, requested_cpus=3)
 
 
 def rows_and_training(recipe: Recipe, place: Place, training: Stage, tokenise: str = "") -> Iterator[Stage]:
