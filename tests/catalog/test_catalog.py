@@ -183,7 +183,7 @@ def test_a_name_that_does_not_exist_is_answered_with_the_right_one(wrong, right)
     assert f"Did you mean `{right}`?" in problem_of(f"model.base={wrong}").hint
 
 
-def test_a_model_in_a_folder_starts_from_the_recipe_and_stays_on_this_machine(recipe_command, tmp_path, golden_message):
+def test_a_model_in_a_folder_starts_from_the_recipe_and_is_sent_to_pods(recipe_command, tmp_path, golden_message):
     facts = catalog.model("microsoft/Phi-4-mini-instruct")
     config = {key: value for key, value in facts.__dict__.items() if isinstance(value, int | str)}
     (tmp_path / "mine").mkdir()
@@ -196,12 +196,12 @@ def test_a_model_in_a_folder_starts_from_the_recipe_and_stays_on_this_machine(re
     (tmp_path / "my.yaml").write_text(text, encoding="utf-8")
     (tmp_path / "songs.jsonl").write_text('{"instruction": "", "lyrics": ""}\n', encoding="utf-8")
     recipe, _, _ = load(tmp_path / "my.yaml")
-    assert recipe.base_model == str(tmp_path / "mine")
+    assert recipe.base_folder == tmp_path / "mine"
     here = translate(recipe, Place(*map(str, [tmp_path] * 4)))
     assert here.stages[-1].config["base_model"] == str(tmp_path / "mine")
     done = recipe_command("render", tmp_path / "my.yaml", "--out", tmp_path / "out")
     assert done.returncode == 0, done.stderr
-    assert "`mine`" in done.stderr and "`recipes/data/songs.jsonl`" in done.stderr
+    assert "/files/mine`" in done.stderr and "/files/songs.jsonl`" in done.stderr
     golden_message(done.stderr)
     assert "note" not in recipe_command("render", LYRICS, "--out", tmp_path / "starter").stderr
 
