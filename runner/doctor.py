@@ -176,10 +176,10 @@ def _links(machine: Machine, recipe: Recipe | None) -> Finding:
 
 def _against_recipe(machine: Machine, recipe: Recipe, plan: Plan | None) -> Iterator[Finding]:
     """The particular GPUs that the recipe asks for, and the number formats that it plans on them."""
-    wanted, here = recipe.machines, machine.cards[0]
-    known = catalog.gpu(wanted.gpu)
-    title = known.title if known else wanted.gpu
-    if here.label != wanted.gpu:
+    planned, here = recipe.machines, machine.cards[0]
+    known = catalog.gpu(planned.gpu)
+    title = known.title if known else planned.gpu
+    if here.label != planned.gpu:
         yield Finding(
             WARNING, "GPU", f"the recipe is planned for {title}, and this is {here.name}", f"machines.gpu={here.label}"
         )
@@ -190,11 +190,11 @@ def _against_recipe(machine: Machine, recipe: Recipe, plan: Plan | None) -> Iter
             f"{here.memory_gib:g} GiB, and the recipe is planned for {known.memory_gib} GiB",
             "lower micro_batch_size, and raise gradient_accumulation_steps as much",
         )
-    if len(machine.cards) != wanted.gpus_per_node:
+    if len(machine.cards) != planned.gpus_per_node:
         yield Finding(
             WARNING,
             "GPU",
-            f"{len(machine.cards)} here, and the recipe plans {wanted.gpus_per_node} a machine",
+            f"{len(machine.cards)} here, and the recipe plans {planned.gpus_per_node} a machine",
             f"machines.gpus_per_node={len(machine.cards)}",
         )
     for kind, precision in (plan.facts.get("precision", {}) if plan else {}).items():

@@ -12,21 +12,21 @@ from runner.recipe.recipe import Recipe
 from runner.scenarios import translate
 
 
-def emit(recipe: Recipe, wanted: tuple[str, ...] = ()) -> list[Artifact]:
+def emit(recipe: Recipe, names: tuple[str, ...] = ()) -> list[Artifact]:
     """The files of the wanted targets, or of all that the recipe names. Pure: the same recipe gives the same bytes.
 
     What is for plain machines names other folders than what is for the cluster, and lies in a folder of its own.
     Raises Stop where the recipe lacks a target's section.
     """
-    wanted = wanted or targets.named(recipe)
-    if not wanted:
+    names = names or targets.named(recipe)
+    if not names:
         sections = [section for section in ("openshift", "nodes") if recipe.settings.knows(section)]
         raise Stop(
             f"The recipe `{recipe.name}` is for this machine: it has no section {listed(sections, 'or')} to render for.",
             "`recipe run` needs none. For a cluster add `openshift` with a `namespace`"
             + (", for plain machines `nodes`." if "nodes" in sections else "."),
         )
-    groups = [tuple(name for name in wanted if name != "nodes"), tuple(name for name in wanted if name == "nodes")]
+    groups = [tuple(name for name in names if name != "nodes"), tuple(name for name in names if name == "nodes")]
     return [artifact for group in groups if group for artifact in targets.render(planned(recipe, group[0]), group)]
 
 

@@ -13,8 +13,8 @@ from typing import Any
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """The known name most like `word`, or None when nothing is near."""
     by_lower = {name.lower(): name for name in known}
-    found = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
-    return by_lower[found[0]] if found else None
+    matches = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
+    return by_lower[matches[0]] if matches else None
 
 
 def listed(words: Iterable[str], joint: str = "and") -> str:

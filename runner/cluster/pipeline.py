@@ -74,7 +74,7 @@ def milestones(cluster: Cluster, plan: Plan, files_key: str = "") -> list[Milest
         return way
     since = _claims_since(cluster, plan)
     lost = [milestone.done and _made(milestone.job) < since for milestone in way]
-    return [replace(one, state=LOST) if gone else one for one, gone in zip(way, lost, strict=True)]
+    return [replace(each, state=LOST) if gone else each for each, gone in zip(way, lost, strict=True)]
 
 
 def _claims_since(cluster: Cluster, plan: Plan) -> str:

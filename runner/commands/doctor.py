@@ -29,9 +29,11 @@ def doctor(path: str | None, sets: tuple[str, ...], out: str | None) -> int:
         plan = translate(recipe, place(recipe))
     asked = (doctors.models_of(recipe), doctors.ports_of(recipe)) if recipe else ()
     machine = probe(Path(out or ".").absolute(), *asked)
-    found = doctors.findings(machine, recipe, plan)
-    for finding in found:
+    findings = doctors.findings(machine, recipe, plan)
+    for finding in findings:
         say(str(finding))
-    counts = {state: sum(finding.state == state for finding in found) for state in (doctors.PROBLEM, doctors.WARNING)}
+    counts = {
+        state: sum(finding.state == state for finding in findings) for state in (doctors.PROBLEM, doctors.WARNING)
+    }
     say("\n" + ", ".join(f"{count} {state}{'' if count == 1 else 's'}" for state, count in counts.items()))
     return 1 if counts[doctors.PROBLEM] else 0

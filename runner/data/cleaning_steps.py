@@ -142,10 +142,10 @@ def _reading(hub: str | None, options: Mapping[str, Any], tasks: int) -> int:
 
 def without_exact(source: Path, work: Path, on: Executor) -> Path:
     """Of documents with the same text, one stays."""
-    marks, found = work / "exact-marks", work / "exact-found"
+    marks, duplicates = work / "exact-marks", work / "exact-found"
     _run("2-exact-marks", [_again(source), ExactDedupSignature(str(marks), EXACT)], work, on, writes=False)
-    _run("3-exact-found", [ExactFindDedups(str(marks), str(found), EXACT)], work, on, writes=False, tasks=1)
-    drop = ExactDedupFilter(str(found), EXACT, exclusion_writer=_writer(work / "dropped" / "exact"))
+    _run("3-exact-found", [ExactFindDedups(str(marks), str(duplicates), EXACT)], work, on, writes=False, tasks=1)
+    drop = ExactDedupFilter(str(duplicates), EXACT, exclusion_writer=_writer(work / "dropped" / "exact"))
     return _run("4-exact", [_again(source), drop], work, on)
 
 
@@ -180,30 +180,30 @@ def _run(
 
 def counts(work: Path) -> dict[str, int]:
     """`documents_in`, `kept`, and what was dropped by datatrove's reason, from what each task has written down."""
-    found: Counter[str] = Counter()
+    documents: Counter[str] = Counter()
     last = max(path.name for path in (work / LOGS).iterdir())
     for folder in sorted((work / LOGS).iterdir()):
         for file in (folder / "stats").glob("*.json"):
             for step in json.loads(file.read_text(encoding="utf-8")):
-                found += _of_step(step, folder.name, last)
-    return dict(found)
+                documents += _of_step(step, folder.name, last)
+    return dict(documents)
 
 
 def _of_step(step: Mapping[str, Any], folder: str, last: str) -> Counter[str]:
-    found: Counter[str] = Counter()
+    documents: Counter[str] = Counter()
     figures = {name: _total(value) for name, value in step["stats"].items()}
     if "Hugging" in step["name"]:
-        found["documents_in"] += figures.get("documents", 0)
+        documents["documents_in"] += figures.get("documents", 0)
     if "Jsonl" in step["name"] and "writer" in step["name"].lower() and folder == last:
-        found["kept"] += figures.get("total", 0)
+        documents["kept"] += figures.get("total", 0)
     for name, count in figures.items():
         if name == "documents_in":
-            found[name] += count
+            documents[name] += count
         elif name.startswith("dropped_"):
-            found[name.removeprefix("dropped_")] += count
+            documents[name.removeprefix("dropped_")] += count
     if folder in ("4-exact", "8-near") and "dropped" in figures:
-        found[folder.split("-")[1]] += figures["dropped"]
-    return found
+        documents[folder.split("-")[1]] += figures["dropped"]
+    return documents
 
 
 def _total(value: Any) -> int:

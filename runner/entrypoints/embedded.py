@@ -13,9 +13,9 @@ from runner.data.report import Rows
 REMEDY = "Write `openshift.data_from: claim`, and the cluster prepares them; or build the image with EMBED={name}."
 
 
-def main(folder: str, wanted: str, name: str) -> int:
+def main(folder: str, expected: str, name: str) -> int:
     rows = Rows.read(Path(folder))
-    if rows is not None and rows.asked == wanted:
+    if rows is not None and rows.asked == expected:
         print(f"The image holds {rows.train_rows:,} rows for training and {rows.validation_rows:,} for validation.")
         return 0
     what = "no rows of this recipe" if rows is None else "rows that were made for other settings of `data`"

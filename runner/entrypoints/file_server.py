@@ -71,10 +71,10 @@ def partial(file: Path, expected: str) -> Path:
     return file.with_name(f".{file.name[:200]}.{expected[:16]}.partial")
 
 
-def state(root: Path, wanted: Mapping[str, str], sign: Callable[[], None]) -> dict[str, object]:
+def state(root: Path, digests: Mapping[str, str], sign: Callable[[], None]) -> dict[str, object]:
     """How much of each wanted file (its SHA-256, by path) is there, in bytes, -1 for all; and how many bytes are free."""
     there = {}
-    for name, expected in wanted.items():
+    for name, expected in digests.items():
         file = inside(root, name)
         half = partial(file, expected)
         whole = file.is_file() and digest(file, sign) == expected

@@ -103,8 +103,8 @@ def read(file: str) -> Recipe:
 
 def comparable_versions() -> dict[str, str]:
     """Package versions; of Python itself only what packages are built for, such as 3.11."""
-    found = versions()
-    return found | {"python": ".".join(found["python"].split(".")[:2])}
+    installed = versions()
+    return installed | {"python": ".".join(installed["python"].split(".")[:2])}
 
 
 def _gpus_are_here(gpus: str, count: int) -> None:
@@ -145,7 +145,7 @@ def on_these(recipe: Recipe, counts: list[int], tell: Tell) -> Recipe:
     """The recipe with the GPUs that came, and what follows from that, said aloud."""
     if tuple(counts) == recipe.gpu_counts:
         return recipe
-    wanted = [
+    changes = [
         *(
             Override(f"nodes.machines.{rank}.gpus", None, list(range(count)), BY)
             for rank, count in enumerate(counts)
@@ -154,7 +154,7 @@ def on_these(recipe: Recipe, counts: list[int], tell: Tell) -> Recipe:
         Override("machines.gpus_per_node", None, max(counts), BY),
         Override("train.effective_batch_size", None, None, BY, "follows the GPUs"),
     ]
-    recipe, made = changed(recipe, wanted)
+    recipe, made = changed(recipe, changes)
     for change in made:
         tell(f"  {change}")
     return recipe

@@ -71,8 +71,8 @@ def require(folder: StageFolder, hashes: bool) -> None:
         submit = "`recipe submit RECIPE` takes the first stage that is not finished."
         if not before.finished:
             raise Stop(f"The stage `{stage.name}` builds on `{name}`, which is not finished.", submit)
-        wanted, made = (read_keys(keys, beginnings) for keys in (before.stage.keys, before.state.keys))
-        if not all(wanted.values()) or made != wanted:
+        planned, made = (read_keys(keys, beginnings) for keys in (before.stage.keys, before.state.keys))
+        if not all(planned.values()) or made != planned:
             raise Stop(f"`{name}` was made from other settings than this recipe's; it must run again first.", submit)
         wrong = before.changed_outputs(beginnings) if hashes else []
         if wrong:
@@ -119,8 +119,8 @@ def _child(command: list[str]) -> int:
     that of a signal as a shell has it."""
     process = subprocess.Popen(command, env=os.environ | {parent_watch.PARENT: str(os.getpid())})
     # The first process of a pod gets no default reaction to signals.
-    for wanted in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(wanted, lambda number, _: process.send_signal(number))
+    for passed_on in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(passed_on, lambda number, _: process.send_signal(number))
     code = process.wait()
     return 128 - code if code < 0 else code
 

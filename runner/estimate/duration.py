@@ -75,17 +75,17 @@ def flops(workload: Workload, rows: float, training: bool = True) -> float:
     """
     model, length = workload.model, row_tokens(workload)
     tokens = rows * length
-    one = sum(prod(shape) for shape in parameters.linear(model).values())
+    layer_weights = sum(prod(shape) for shape in parameters.linear(model).values())
     half = 1 if workload.attention == "eager" else 0.5
     scores = 4 * half * length * model.num_attention_heads * model.head_dim
-    layer, head = 2 * one + scores, 2 * model.vocab_size * model.hidden_size
+    layer, head = 2 * layer_weights + scores, 2 * model.vocab_size * model.hidden_size
     forward = tokens * (model.num_hidden_layers * layer + head)
     if not training:
         return forward
     reached = model.num_hidden_layers - activations.first_trained(workload)
     repeated = reached * layer if workload.checkpointing else 0
-    inputs = reached * (2 * one + scores * (2.5 if half == 0.5 else 2)) + head
-    own = sum(activations.layers_trained(workload)) * 2 * one
+    inputs = reached * (2 * layer_weights + scores * (2.5 if half == 0.5 else 2)) + head
+    own = sum(activations.layers_trained(workload)) * 2 * layer_weights
     name = model.embedding if model.tied else model.lm_head
     own += head if workload.trains(name) else 0
     added = 6 * parameters.adapter(workload)
@@ -176,7 +176,7 @@ def estimate(workload: Workload, gpu: Gpu) -> Duration | None:
     if count is None:
         return None
     step, wait = step_seconds(workload, gpu), waiting(workload, gpu)
-    evaluations, one = evaluating(workload, gpu, count)
+    evaluations, pass_of_all = evaluating(workload, gpu, count)
     saves = count // workload.save_steps if workload.save_steps else max(1, math.ceil(workload.epochs))
     moved = saved.whole(workload) + saves * saved.checkpoint(workload)
     tokens = row_tokens(workload) * workload.effective_batch_size * workload.answers
@@ -185,7 +185,7 @@ def estimate(workload: Workload, gpu: Gpu) -> Duration | None:
         step_seconds=step,
         waiting_seconds=wait,
         training_seconds=count * step,
-        evaluation_seconds=evaluations * one,
+        evaluation_seconds=evaluations * pass_of_all,
         overhead_seconds=START_SECONDS + moved / (DISK_GB_S * 1e9),
         rows_a_step=workload.effective_batch_size,
         tokens_a_step=tokens,
@@ -204,6 +204,6 @@ def evaluating(workload: Workload, gpu: Gpu, steps: int) -> tuple[int, float]:
     alone = replace(workload, packing=workload.evaluation_packing)
     share = (packed(alone, workload.evaluation_rows) or 0) / workload.machines.world_size
     batches = math.ceil(share / workload.evaluation_batch_size)
-    one = pass_seconds(alone, gpu, workload.evaluation_batch_size * workload.answers, training=False)
+    batch_seconds = pass_seconds(alone, gpu, workload.evaluation_batch_size * workload.answers, training=False)
     # The reference model reads the same.
-    return times + 1, batches * one * (2 if workload.objective == "dpo" else 1)
+    return times + 1, batches * batch_seconds * (2 if workload.objective == "dpo" else 1)

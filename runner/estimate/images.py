@@ -203,10 +203,10 @@ class ImageFormulas:
         wait = 0.5 * 2 * (world - 1) / world * state.gradients / link
         update = (2 * state.optimizer + 3 * state.gradients) / (gpu.memory_gb_s * 1e9 * duration.BANDWIDTH_SHARE)
         step = self.pass_seconds(gpu, work.micro_batch_size) * work.accumulation + wait + update
-        one = self.pass_seconds(gpu, work.evaluation_batch_size, training=False)
+        batch_seconds = self.pass_seconds(gpu, work.evaluation_batch_size, training=False)
 
         def evaluated(rows: int) -> float:
-            return one * math.ceil(rows / world / work.evaluation_batch_size)
+            return batch_seconds * math.ceil(rows / world / work.evaluation_batch_size)
 
         epochs = max(1, math.ceil(work.epochs))
         saved = epochs * (2 * state.weights + state.optimizer) / (duration.DISK_GB_S * 1e9)

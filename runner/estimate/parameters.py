@@ -113,8 +113,8 @@ def adapter(workload: Workload) -> int:
     if not workload.adapter:
         return 0
     shapes = linear(workload.model)
-    one = sum(workload.adapter.rank * sum(shapes[name]) for name in workload.adapter.targets if name in shapes)
-    return one * workload.model.num_hidden_layers
+    per_layer = sum(workload.adapter.rank * sum(shapes[name]) for name in workload.adapter.targets if name in shapes)
+    return per_layer * workload.model.num_hidden_layers
 
 
 def trained(workload: Workload) -> dict[str, tuple[int, ...]]:

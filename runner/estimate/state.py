@@ -110,14 +110,14 @@ def _weights(workload: Workload) -> int:
     """All weights; in 4 bits half a byte a number and a little for scales."""
     four_bit = workload.adapter is not None and workload.adapter.four_bit
     linear = set(parameters.linear(workload.model))
-    found = 0
+    size = 0
     for name, shape in parameters.shapes(workload.model).items():
         count = prod(shape)
         if four_bit and name.split(".")[-2] in linear and name.endswith(".weight"):
-            found += count // 2 + count // 64 + FULL * count // 16384
+            size += count // 2 + count // 64 + FULL * count // 16384
         else:
-            found += count * _width(workload, name)
-    return found + adapter_bytes(workload)
+            size += count * _width(workload, name)
+    return size + adapter_bytes(workload)
 
 
 def adapter_bytes(workload: Workload) -> int:
@@ -138,8 +138,8 @@ def copies(workload: Workload) -> int:
     forward pass (ATen/autocast_mode.cpp, cached_cast), and without checkpointing autograd keeps it for the backward pass."""
     if not activations.in_full(workload) or workload.sharding == "fsdp":
         return 0
-    one = sum(prod(shape) for shape in parameters.linear(workload.model).values())
-    return HALF * one * sum(activations.layers_trained(workload))
+    per_layer = sum(prod(shape) for shape in parameters.linear(workload.model).values())
+    return HALF * per_layer * sum(activations.layers_trained(workload))
 
 
 def gradient(workload: Workload, names: list[str]) -> int:
@@ -160,9 +160,9 @@ def _optimizer(workload: Workload) -> int:
     if workload.adapter:
         count = parameters.adapter(workload)
         return 2 * count + 8 * count // 256
-    found = 0
+    size = 0
     for name, shape in parameters.trained(workload).items():
         count = prod(shape)
         in_full = count < 4096 or name == workload.model.embedding
-        found += 2 * FULL * count if in_full else 2 * count + 8 * -(-count // 256)
-    return found
+        size += 2 * FULL * count if in_full else 2 * count + 8 * -(-count // 256)
+    return size

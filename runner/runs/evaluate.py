@@ -56,31 +56,33 @@ def main(file: str) -> int:
     from pydantic import TypeAdapter
 
     task: Task = TypeAdapter(Task).validate_json(Path(file).read_bytes())
-    wanted, found = task.metrics, Measures()
-    found.take(wanted, lambda: by_training(task))
-    for name in wanted:
+    names, measures = task.metrics, Measures()
+    measures.take(names, lambda: by_training(task))
+    for name in names:
         if window := rise_window(name):
-            found.take([name], _named(name, loss_rise, task, window))
+            measures.take([name], _named(name, loss_rise, task, window))
     loaded: list[Any] = []
 
     def opened() -> dict[str, float]:
         loaded.extend(load(task))
         return {}
 
-    found.take([*wanted, GENERATED], opened)
+    measures.take([*names, GENERATED], opened)
     if loaded:
         model, words = loaded
-        found.take([GENERATED], _named(GENERATED, generated, model, words, task.prompt))
-        found.take(["text_loss", "text_perplexity"], lambda: text_loss(model, task.text_blocks))
-        scores = [name for name in wanted if "lm_eval." in name]
+        measures.take([GENERATED], _named(GENERATED, generated, model, words, task.prompt))
+        measures.take(["text_loss", "text_perplexity"], lambda: text_loss(model, task.text_blocks))
+        scores = [name for name in names if "lm_eval." in name]
         if task.tasks:
-            found.take(scores, lambda: lm_eval_scores(model, words, task, found))
-    for name in wanted:
+            measures.take(scores, lambda: lm_eval_scores(model, words, task, measures))
+    for name in names:
         if name.startswith("regression."):
             measured = name.removeprefix("regression.")
-            found.take([name], _named(name, regression, task.metrics_before, found, measured))
-    missing = {name: found.missing.get(name, "it was not measured") for name in wanted if name not in found.metrics}
-    write_json(Path(task.out), {"metrics": found.metrics, "missing": missing})
+            measures.take([name], _named(name, regression, task.metrics_before, measures, measured))
+    missing = {
+        name: measures.missing.get(name, "it was not measured") for name in names if name not in measures.metrics
+    }
+    write_json(Path(task.out), {"metrics": measures.metrics, "missing": missing})
     return 0
 
 
@@ -110,12 +112,12 @@ def _evaluations(task: Task) -> list[dict[str, Any]]:
 def by_training(task: Task) -> dict[str, float]:
     """What the stage has measured itself on its held-out rows, at the step of these weights."""
     last = _evaluations(task)[-1]
-    found = {"validation_loss": last["validation_loss"]}
+    metrics = {"validation_loss": last["validation_loss"]}
     if task.kind == "dpo":
-        found |= {name: last.get(name) for name in ("preference_accuracy", "preference_margin")}
+        metrics |= {name: last.get(name) for name in ("preference_accuracy", "preference_margin")}
     elif isinstance(last["validation_loss"], float):
-        found["perplexity"] = _exp(last["validation_loss"])
-    return {name: value for name, value in found.items() if value is not None}
+        metrics["perplexity"] = _exp(last["validation_loss"])
+    return {name: value for name, value in metrics.items() if value is not None}
 
 
 def loss_rise(task: Task, window: int) -> float:
@@ -175,7 +177,7 @@ def text_loss(model: Any, file: str) -> dict[str, float]:
     return {"text_loss": loss, "text_perplexity": _exp(loss)}
 
 
-def lm_eval_scores(model: Any, words: Any, task: Task, found: Measures) -> dict[str, float]:
+def lm_eval_scores(model: Any, words: Any, task: Task, measures: Measures) -> dict[str, float]:
     """lm-eval's scores as `lm_eval.TASK.METRIC`; a sample file stands in for the hub where the task names one."""
     from lm_eval import simple_evaluate
     from lm_eval.models.huggingface import HFLM
@@ -193,12 +195,12 @@ def lm_eval_scores(model: Any, words: Any, task: Task, found: Measures) -> dict[
             bootstrap_iters=0,
             log_samples=False,
         )
-    return scores(results, found)
+    return scores(results, measures)
 
 
-def scores(results: Mapping[str, Any], found: Measures) -> dict[str, float]:
+def scores(results: Mapping[str, Any], measures: Measures) -> dict[str, float]:
     """The scores in lm-eval's results, by `METRIC` or, where the task counts it in several ways, `METRIC,WAY` alone: the
-    more lenient way must not stand for the strict one. Notes in `found` which of them are better when they are more."""
+    more lenient way must not stand for the strict one. Notes in `measures` which of them are better when they are more."""
     values: dict[str, float] = {}
     for name, metrics in results["results"].items():
         counted = {key: value for key, value in metrics.items() if isinstance(value, float) and "stderr" not in key}
@@ -210,11 +212,11 @@ def scores(results: Mapping[str, Any], found: Measures) -> dict[str, float]:
             if len(ways) == 1:
                 names.append(f"lm_eval.{name}.{metric}")
             else:
-                found.missing[f"lm_eval.{name}.{metric}"] = (
+                measures.missing[f"lm_eval.{name}.{metric}"] = (
                     f"lm-eval counts it in several ways; name one: {listed(ways)}"
                 )
             values |= dict.fromkeys(names, value)
-            found.higher |= dict.fromkeys(names, better.get(metric))
+            measures.higher |= dict.fromkeys(names, better.get(metric))
     return values
 
 
@@ -237,16 +239,16 @@ def _sample_task(task: Task) -> str:
     )
 
 
-def regression(before: Mapping[str, Any] | None, found: Measures, name: str) -> float:
+def regression(before: Mapping[str, Any] | None, measures: Measures, name: str) -> float:
     """How much worse a metric is than after the stage before, as a share of what it was; below 0 where it is better."""
     if before is None:
         raise Cannot("nothing that still holds is recorded for the stage before")
-    old, new = before.get(name), found.metrics.get(name)
+    old, new = before.get(name), measures.metrics.get(name)
     if not all(isinstance(value, int | float) and math.isfinite(value) for value in (old, new)):
         raise Cannot(f"`{name}` is not a number before and after")
     if not old:
         raise Cannot(f"`{name}` was 0 before, and nothing is a share of 0")
-    higher = found.higher.get(name) if name.startswith(SCORE) else False
+    higher = measures.higher.get(name) if name.startswith(SCORE) else False
     if higher is None:
         raise Cannot(f"lm-eval does not say whether more of `{name}` is better")
     worse: float = (old - new) / abs(old) if higher else (new - old) / abs(old)

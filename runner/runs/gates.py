@@ -111,8 +111,12 @@ class Promotion(Record):
     def of(cls, facts: Mapping[str, Any]) -> Self:
         known = super().of(facts)
         told: tuple[Any, ...] = known.missed
-        whole = all(isinstance(one, dict) and {"metric", "wanted", "got"} <= one.keys() for one in told)
-        missed = (Verdict(one["metric"], one["wanted"], one["got"], False, one.get("why", "")) for one in told if whole)
+        whole = all(isinstance(verdict, dict) and {"metric", "wanted", "got"} <= verdict.keys() for verdict in told)
+        missed = (
+            Verdict(verdict["metric"], verdict["wanted"], verdict["got"], False, verdict.get("why", ""))
+            for verdict in told
+            if whole
+        )
         return replace(known, missed=tuple(missed))
 
 
@@ -158,18 +162,18 @@ def _about(subject: Subject | None, record: Measurement | str) -> Measurement | 
 
 
 def _one(gate: Gate, metrics: Mapping[str, Any], missing: Mapping[str, str]) -> Verdict:
-    wanted = _wanted(gate)
+    threshold = _wanted(gate)
     if gate.metric not in metrics or metrics[gate.metric] is None:
-        return Verdict(gate.metric, wanted, "nothing", False, str(missing.get(gate.metric, "it was not measured")))
+        return Verdict(gate.metric, threshold, "nothing", False, str(missing.get(gate.metric, "it was not measured")))
     value = metrics[gate.metric]
     if isinstance(value, bool) or not isinstance(value, int | float):
-        return Verdict(gate.metric, wanted, shown(value), False, "it is not a number")
+        return Verdict(gate.metric, threshold, shown(value), False, "it is not a number")
     if not _finite(value):
-        return Verdict(gate.metric, wanted, shown(value), False, "it is not a finite number")
+        return Verdict(gate.metric, threshold, shown(value), False, "it is not a finite number")
     if not math.isfinite(gate.threshold) or gate.comparison not in _HOLDS:
-        return Verdict(gate.metric, wanted, shown(value), False, "the gate itself cannot be read")
+        return Verdict(gate.metric, threshold, shown(value), False, "the gate itself cannot be read")
     holds = bool(_HOLDS[gate.comparison](value, gate.threshold))
-    return Verdict(gate.metric, wanted, shown(value), holds, "" if holds else "it misses the threshold")
+    return Verdict(gate.metric, threshold, shown(value), holds, "" if holds else "it misses the threshold")
 
 
 def _finite(value: int | float) -> bool:

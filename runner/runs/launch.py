@@ -113,9 +113,9 @@ def environment(stage: Stage, place: Place) -> dict[str, str]:
 
 def _end(process: subprocess.Popen[str]) -> None:
     """Ends the engine and all its processes, kindly first."""
-    for wanted, patience in ((signal.SIGTERM, 20), (signal.SIGKILL, 5)):
+    for number, patience in ((signal.SIGTERM, 20), (signal.SIGKILL, 5)):
         try:
-            os.killpg(process.pid, wanted)
+            os.killpg(process.pid, number)
             process.wait(patience)
         except ProcessLookupError:
             return

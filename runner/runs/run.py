@@ -91,12 +91,12 @@ def _on_these(recipe: Recipe, gpus: list[str], tell: Tell) -> list[Override]:
     count = min(planned, len(gpus))
     numbers = hardware.gpus_of(recipe)[:count]
     why = f"{len(gpus)} GPUs are here"
-    wanted = overrides.on_one_machine(recipe, count, BY, why, numbers if len(numbers) == count else None)
+    changes = overrides.on_one_machine(recipe, count, BY, why, numbers if len(numbers) == count else None)
     if count != planned and "train" in recipe.settings:
-        wanted.append(Override("train.effective_batch_size", None, None, BY, "follows the GPUs"))
+        changes.append(Override("train.effective_batch_size", None, None, BY, "follows the GPUs"))
     if count == 1 and recipe.settings.get("distribution", "ddp") not in ("ddp", "auto"):
-        wanted.append(Override("distribution", None, "ddp", BY, "one GPU has nothing to share"))
-    here, made = changed(recipe, wanted)
+        changes.append(Override("distribution", None, "ddp", BY, "one GPU has nothing to share"))
+    here, made = changed(recipe, changes)
     known = catalog.gpu(recipe.machines.gpu)
     for name in sorted(set(gpus)):
         if catalog.label_of(name) != recipe.machines.gpu:

@@ -74,8 +74,8 @@ def work(name: str) -> Callable[[Mapping[str, Any], Callable[[str], None]], None
     """The work of a stage that trains nothing, by `SCENARIO.NAME`: a function of the scenario's module `work`, which gets
     the stage's config and a function to tell what it does."""
     scenario, _, function = name.partition(".")
-    found: Callable[..., None] = getattr(part(scenario, "work"), function)
-    return _reading(found)
+    carry_out: Callable[..., None] = getattr(part(scenario, "work"), function)
+    return _reading(carry_out)
 
 
 def _reading(function: Callable[..., Made]) -> Callable[..., Made]:

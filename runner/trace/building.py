@@ -71,13 +71,13 @@ def build(workload: Workload, real: bool = False) -> torch.nn.Module:
     return model.train()
 
 
-def _raise(model: Any, wanted: Callable[[str], bool]) -> None:
+def _raise(model: Any, concerns: Callable[[str], bool]) -> None:
     """Puts the parameters of the wanted modules into fp32, tied ones together. (`module.to` swaps tensors, which those
     that are watched do not allow.)"""
     made: dict[int, torch.nn.Parameter] = {}
     for name, module in model.named_modules():
         for key, old in list(module._parameters.items()):
-            if old is not None and wanted(name):
+            if old is not None and concerns(name):
                 made.setdefault(id(old), torch.nn.Parameter(old.detach().float(), old.requires_grad))
                 module._parameters[key] = made[id(old)]
 

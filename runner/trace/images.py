@@ -24,11 +24,11 @@ def trace(work: Images) -> Traced:
     with FakeTensorMode(allow_non_fake_inputs=True), live:
         model = network.build(work.architecture, work.width, work.classes).train()
         trained = list(model.parameters())
-        buckets = [torch.empty_like(one) for one in trained] if work.sharding == "ddp" else []
+        buckets = [torch.empty_like(weight) for weight in trained] if work.sharding == "ddp" else []
         weights = live.bytes - _size(buckets)
         optimizer = _optimizer(work, trained)
-        for one in trained:
-            one.grad = torch.empty_like(one)
+        for weight in trained:
+            weight.grad = torch.empty_like(weight)
         optimizer.step()
         optimizer.zero_grad()
         gc.collect()
@@ -41,7 +41,7 @@ def trace(work: Images) -> Traced:
             activations = live.bytes - before
             loss.backward()
             del loss
-        gradients = _size([one.grad for one in trained])
+        gradients = _size([weight.grad for weight in trained])
         torch.nn.utils.clip_grad_norm_(trained, 1.0, foreach=True)
         optimizer.step()
         optimizer.zero_grad()
@@ -50,7 +50,7 @@ def trace(work: Images) -> Traced:
         evaluation = _evaluate(work, model, live)
         with FlopCounterMode(display=False) as counter:
             _forward(work, model, work.micro_batch_size).backward()
-    count = sum(one.numel() for one in trained)
+    count = sum(weight.numel() for weight in trained)
     return Traced(
         parameters=count,
         trainable=count,

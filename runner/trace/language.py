@@ -86,8 +86,8 @@ def forward(
         mixed = workload.precision != "fp32"
         half = DTYPES[workload.precision] if mixed else torch.bfloat16
         with stand_ins.autocast_seen(mixed), torch.autocast(device, dtype=half, enabled=mixed):
-            found = of(input_ids=tokens, use_cache=False, **more)
-        return convert_to_fp32(found) if mixed else found
+            answer = of(input_ids=tokens, use_cache=False, **more)
+        return convert_to_fp32(answer) if mixed else answer
 
     if workload.objective == "dpo":
         return preference_loss.loss(model, reference, output, tokens)
@@ -123,23 +123,23 @@ def _prime(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
 
 
 def _step(workload: Workload, model: Any, optimizer: Any, live: Live, reference: Any) -> dict[str, int]:
-    found = {}
+    sizes = {}
     for _ in range(min(2, workload.accumulation)):
         before = live.bytes
         loss = forward(workload, model, workload.micro_batch_size, reference=reference)
-        found["activations"] = live.bytes - before
+        sizes["activations"] = live.bytes - before
         loss.backward()
         del loss
     gc.collect()
     gradients = [_local(parameter.grad) for parameter in model.parameters() if parameter.grad is not None]
-    found["gradients"] = sum(gradient.numel() * gradient.itemsize for gradient in gradients)
+    sizes["gradients"] = sum(gradient.numel() * gradient.itemsize for gradient in gradients)
     del gradients
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     torch.nn.utils.clip_grad_norm_(trained, 1.0, foreach=True)
     optimizer.step()
     optimizer.zero_grad()
     gc.collect()
-    return found
+    return sizes
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:

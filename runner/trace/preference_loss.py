@@ -35,11 +35,11 @@ def loss(
         theirs = output(model if reference is None else reference)
         base = answers(theirs.logits)
     gain = (own - base).chunk(2, dim=0)
-    found = -torch.nn.functional.logsigmoid(BETA * (gain[0] - gain[1])).mean()
+    preferred = -torch.nn.functional.logsigmoid(BETA * (gain[0] - gain[1])).mean()
     shifted = outputs.logits[..., :-1, :].detach()
     with torch.no_grad():
         entropy_from_logits(shifted)
         for side in shifted.chunk(2, dim=0):
             side.reshape(-1, side.shape[-1]).clone().mean(-1).sum()  # every word of it counts at worst
         shifted.chunk(2, dim=0)[0].argmax(dim=-1)
-    return found
+    return preferred

@@ -22,8 +22,8 @@ def read(text: str) -> Iterator[dict[str, Any]]:
     """
     for part in text.split(MARK)[1:]:
         try:
-            found, _ = _DECODER.raw_decode(part)
+            event, _ = _DECODER.raw_decode(part)
         except ValueError:
             continue
-        if isinstance(found, dict):
-            yield found
+        if isinstance(event, dict):
+            yield event

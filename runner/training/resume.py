@@ -29,11 +29,11 @@ def choose(cfg: Any, settings: RunSettings) -> None:
         return
     own = Path(cfg.output_dir)
     checkpoints.drop_broken(own)
-    found = checkpoints.last_good(own)
-    if found is None and (blocks := settings.blocks) and blocks.continue_from:
-        found = _end_of_the_one_before(blocks, blocks.continue_from, Watchdog(settings).stop)
-    if found is not None:
-        cfg.resume_from_checkpoint = str(found)
+    checkpoint = checkpoints.last_good(own)
+    if checkpoint is None and (blocks := settings.blocks) and blocks.continue_from:
+        checkpoint = _end_of_the_one_before(blocks, blocks.continue_from, Watchdog(settings).stop)
+    if checkpoint is not None:
+        cfg.resume_from_checkpoint = str(checkpoint)
 
 
 def _named(named: Path, own: Path, settings: RunSettings) -> Path:
@@ -44,8 +44,8 @@ def _named(named: Path, own: Path, settings: RunSettings) -> Path:
     """
     note = Path(settings.run_dir) / RESUMED_FROM
     if read_json(note) == {"checkpoint": str(named)}:
-        if (found := checkpoints.last_good(own, since=note.stat().st_mtime_ns)) is not None:
-            return found
+        if (checkpoint := checkpoints.last_good(own, since=note.stat().st_mtime_ns)) is not None:
+            return checkpoint
         # Rotation may have taken the named one.
         return named if named.is_dir() else checkpoints.last_good(own) or named
     if int(os.environ.get("RANK", "0")) == 0 and named.is_dir():
@@ -55,19 +55,19 @@ def _named(named: Path, own: Path, settings: RunSettings) -> Path:
 
 def _end_of_the_one_before(blocks: BlocksSettings, before: str, stop: Callable[[str], NoReturn]) -> Path:
     """The checkpoint that the context length before, whose checkpoints lie in `before`, has ended with."""
-    found = checkpoints.last_good(Path(before))
-    step = checkpoints.step_of(found) if found else None
-    if found is None or step != blocks.first_step:
+    checkpoint = checkpoints.last_good(Path(before))
+    step = checkpoints.step_of(checkpoint) if checkpoint else None
+    if checkpoint is None or step != blocks.first_step:
         stop(
             f"This context length goes on at step {blocks.first_step:,}, and `{before}` "
             f"{f'ends at step {step:,}' if step else 'holds no complete checkpoint'}. Run the context length before it first."
         )
-    if not checkpoints.has_optimizer(found):
+    if not checkpoints.has_optimizer(checkpoint):
         stop(
-            f"`{found}` holds no state of the optimizer, so the curriculum would forget its momentum here. "
+            f"`{checkpoint}` holds no state of the optimizer, so the curriculum would forget its momentum here. "
             "Save it with `distribution: fsdp` and full state, or with zero2."
         )
-    return found
+    return checkpoint
 
 
 def reached(cfg: Any) -> int:

@@ -11,10 +11,10 @@ PACKAGES = ("axolotl", "torch", "transformers", "peft", "trl", "accelerate", "da
 
 
 def versions() -> dict[str, str]:
-    found = {"recipe-runner": __version__, "python": platform.python_version()}
+    installed = {"recipe-runner": __version__, "python": platform.python_version()}
     for package in PACKAGES:
         try:
-            found[package] = importlib.metadata.version(package)
+            installed[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return installed

@@ -104,7 +104,7 @@ def _small(recipe: Recipe) -> Iterator[Override]:
 
 def _few_steps(recipe: Recipe) -> Iterator[Override]:
     large = "random weights need larger steps"
-    wanted: dict[str, dict[str, tuple[Any, str]]] = {
+    short: dict[str, dict[str, tuple[Any, str]]] = {
         "pretrain": {
             "steps": (STEPS, ROWS),
             "warmup_steps": (STEPS // 12, ROWS),
@@ -131,7 +131,7 @@ def _few_steps(recipe: Recipe) -> Iterator[Override]:
     }
     if lora := recipe.lora:
         rank = min(16, lora.rank)
-        wanted["lora"] = {
+        short["lora"] = {
             "epochs": (max(5, lora.epochs), ROWS),
             "rank": (rank, "the twin is 64 numbers wide"),
             "alpha": (lora.alpha * rank / lora.rank, "the same strength at the lower rank"),
@@ -140,7 +140,7 @@ def _few_steps(recipe: Recipe) -> Iterator[Override]:
             "sequence_len": (min(256, lora.sequence_len), "short rows make quick steps"),
             "gradient_accumulation_steps": (1, ROWS),
         }
-    for stage, settings in wanted.items():
+    for stage, settings in short.items():
         for setting, (value, why) in settings.items():
             yield Override(f"{stage}.{setting}", None, value, BY, why)
         yield Override(f"{stage}.optimizer", None, "adamw_torch", BY, "runs on any processor")

@@ -69,7 +69,7 @@ class _Builder:
         split, split_files = sharding.settings(recipe, here, machines, precision, section["max_grad_norm"])
         whole = config | split
         whole = axolotl.with_advanced(recipe, whole, kind, ("model", "speed", kind))
-        wanted = tuple(gates.parse(text) for text in section.get("gates") or ()) if gated else ()
+        conditions = tuple(gates.parse(text) for text in section.get("gates") or ()) if gated else ()
         stage = Stage(
             name=name,
             engine="axolotl",
@@ -83,21 +83,21 @@ class _Builder:
             shm_gib=common.shared_memory_gib(machines, most=64),
             folder=name,
             reads={common.DATA: _files_of(kind, config), before: ()},
-            gates=wanted,
-            evaluation=self._evaluation(kind, before, wanted) if wanted else None,
+            gates=conditions,
+            evaluation=self._evaluation(kind, before, conditions) if conditions else None,
         )
-        if wanted:
+        if conditions:
             self.gated = stage
         return stage
 
-    def _evaluation(self, kind: str, before: str, wanted: tuple[Gate, ...]) -> Evaluation:
+    def _evaluation(self, kind: str, before: str, conditions: tuple[Gate, ...]) -> Evaluation:
         """How a gated stage is measured. before: the stage whose model this one starts from."""
         chosen = self.recipe.evaluation
         task = chosen.sample_task
         blocks = f"validation-{curriculum(self.recipe)[-1].sequence_len}.npy"
         return Evaluation(
             kind=kind,
-            metrics=tuple(gate.metric for gate in wanted),
+            metrics=tuple(gate.metric for gate in conditions),
             tasks=tuple(chosen.tasks or ()),
             sample_task=str(self.recipe.folder / task) if task and _is_local(self.recipe) else None,
             limit=chosen.limit,

@@ -102,7 +102,7 @@ def split(recipe: Recipe) -> list[Override]:
 
 
 def model(recipe: Recipe) -> list[Override]:
-    wanted = [
+    changes = [
         Override("model.revision", None, None, BY, "the twin is local"),
         Override("model.trust_remote_code", None, None, BY, "the twin brings no code"),
         Override("model.precision", None, "fp32", BY, "runs on any processor"),
@@ -122,7 +122,7 @@ def model(recipe: Recipe) -> list[Override]:
             "a tiny model has little to say",
         ),
     ]
-    return [change for change in wanted if _has(recipe, change.path)]
+    return [change for change in changes if _has(recipe, change.path)]
 
 
 def _has(recipe: Recipe, path: tuple[str | int, ...]) -> bool:

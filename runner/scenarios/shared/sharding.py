@@ -44,9 +44,9 @@ def by_zero(recipe: Recipe) -> bool:
     return sum(recipe.gpu_counts) > 1 and recipe.distribution.startswith("zero")
 
 
-def optimizer(recipe: Recipe, wanted: str) -> str:
+def optimizer(recipe: Recipe, chosen: str) -> str:
     """The optimizer in Axolotl's name. bitsandbytes cannot hold FSDP's shards; torchao's 8-bit AdamW is the same rule."""
-    return "adamw_torch_8bit" if wanted == "adamw_bnb_8bit" and by_fsdp(recipe) else wanted
+    return "adamw_torch_8bit" if chosen == "adamw_bnb_8bit" and by_fsdp(recipe) else chosen
 
 
 def deepspeed(recipe: Recipe, precision: str, max_grad_norm: float) -> dict[str, Any]:

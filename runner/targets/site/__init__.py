@@ -130,8 +130,8 @@ def _reference(plan: Plan) -> tuple[str, str, str] | None:
     whole = image(plan)
     # A name alone is one of the namespace's own image streams.
     whole = whole if "/" in whole else f"{IMAGE_REGISTRY}/{_namespace(plan)}/{whole}"
-    found = re.fullmatch(rf"{re.escape(IMAGE_REGISTRY)}/([^/]+)/([^/:@]+)(?::([^@]+))?(?:@.+)?", whole)
-    return (found[1], found[2], found[3] or "latest") if found else None
+    parts = re.fullmatch(rf"{re.escape(IMAGE_REGISTRY)}/([^/]+)/([^/:@]+)(?::([^@]+))?(?:@.+)?", whole)
+    return (parts[1], parts[2], parts[3] or "latest") if parts else None
 
 
 def _built(space: str, own: Iterable[Plan]) -> dict[str, str]:
