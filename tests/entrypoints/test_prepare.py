@@ -109,7 +109,7 @@ def job(folder: Path, path: Path, file: str, *options: str, model_dir: str | Non
     recipe, _, _ = load(path, from_options((*FROM_FILE, f"data.path={files / file}", *options)))
     at = Place(
         str(folder / "config"), str(folder / "claim/data"), str(folder / "claim/run"), str(folder / "scratch"),
-        prepared=True, on_cluster=True, files_dir=str(files), model_dir=model_dir,
+        prepared=True, on_cluster=True, model_dir=model_dir,
     )  # fmt: skip
     stage = translate(recipe, at).stage("data")
     for config in stage.files:
