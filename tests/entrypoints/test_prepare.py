@@ -209,7 +209,7 @@ def test_a_data_file_that_is_not_in_the_image_is_named(tmp_path):
     done = carried_out(tmp_path, command, None)
     assert done.returncode == 1
     assert f"The data file or folder `{tmp_path}/files/survival-sample.jsonl` is not here." in done.stderr
-    assert "In a pod: put it below `recipes/data/`" in done.stderr and "Traceback" not in done.stderr
+    assert "In a pod: with `openshift.data_from: claim`" in done.stderr and "Traceback" not in done.stderr
 
 
 def with_code_of_its_own(folder: Path, model: dict[str, bytes]) -> None:
