@@ -23,6 +23,8 @@ os.environ["AXOLOTL_DO_NOT_TRACK"] = "1"
 
 ROOT = Path(__file__).resolve().parent.parent
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
+MINIMAL = sorted((ROOT / "recipes" / "minimal").glob("*.yaml"))
+STARTERS = [*RECIPES, *MINIMAL]
 # Recipes that name a cluster; others are for plain machines.
 ON_CLUSTER = [path for path in RECIPES if "\nopenshift:" in path.read_text("utf-8")]
 
