@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from runner.check.by_schema import schema
+from runner.check.computed import computed
 from runner.check.validate import judge, load, override, valid
-from runner.commands.show import computed
 from runner.emit import emit
 from runner.recipe import reading, showing
 from runner.recipe.overrides import from_options
@@ -95,6 +95,7 @@ def test_every_text_is_read_as_it_was(text):
     document, _ = override(reading.read(ROOT / "recipes" / "survival.yaml"), from_options(["data.system_prompt=x"]))
     document.data["data"]["system_prompt"] = text
     document.data["demo"]["questions"] = [text or "x", "[other]"]
+    document.origins["data", "system_prompt"] = f"--set data.system_prompt={text}"
     if text:
         again, _ = read_back(valid(document)[0])
         assert again.data.system_prompt == text
