@@ -65,7 +65,7 @@ def new(name: str, source: str, short: bool, sets: tuple[str, ...]) -> None:
         undo.pop_all()
     target.write_text(text, encoding="utf-8")
     shutil.copyfile(schema, schema.name)
-    say(f"{target}: a copy of {source}. Edit it, then: recipe check {target}")
+    say(f"{target}: a copy of {f'minimal/{origin.stem}' if short else source}. Edit it, then: recipe check {target}")
     for change in changing.apply(document, changes)[1]:
         if change.setting not in {own.setting for own in (*wished, *moved)}:
             say(f"{change}")
