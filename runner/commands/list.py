@@ -31,9 +31,9 @@ def facts() -> list[tuple[str, str, str, str, str]]:
 def list_recipes() -> None:
     """Show the starter recipes that `recipe new` copies."""
     _table([("NAME", "SCENARIO", "MODEL", "MACHINES", "DESCRIPTION"), *facts()])
-    say("\nIn a few lines, everything else by default:")
-    short = {name: path for name, path in packaged.named().items() if path in packaged.minimal()}
-    _table([(name, load(path)[0].description or "") for name, path in short.items()])
+    if short := [name for name, path in packaged.named().items() if path in packaged.minimal()]:
+        say("\nIn a few lines, everything else by default:")
+        _table([(name, load(packaged.named()[name])[0].description or "") for name in short])
 
 
 def _table(rows: Sequence[Sequence[str]]) -> None:
