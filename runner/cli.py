@@ -18,6 +18,7 @@ from runner.problem import Stop
 COMMANDS = {
     "list": "Show the starter recipes.",
     "new": "Copy a recipe to start your own.",
+    "show": "Show a recipe with every default, and where it comes from.",
     "check": "Say what is wrong in recipes, with line and remedy.",
     "plan": "Say what a recipe will need: memory, time, disk, cost.",
     "render": "Write what the cluster needs.",

@@ -19,5 +19,15 @@ def starters() -> list[Path]:
     return sorted(folder("recipes").glob("*.yaml"))
 
 
+def minimal() -> list[Path]:
+    """The minimal starters: what must be decided, and everything else by default."""
+    return sorted(folder("recipes").glob("minimal/*.yaml"))
+
+
+def named() -> dict[str, Path]:
+    """Every starter by the name that `recipe new --from` takes: `lora.yaml` in `minimal` is `minimal/lora`."""
+    return {file.relative_to(folder("recipes")).with_suffix("").as_posix(): file for file in (*starters(), *minimal())}
+
+
 def schema_file(scenario: str) -> Path:
     return folder("schemas") / f"{scenario}.schema.json"

@@ -120,7 +120,9 @@ def _add_types(classes: dict[str, dict[str, list[str]]], name: str, prefix: str,
     for key, part in schema["properties"].items():
         kinds = known.setdefault(key, [])
         # What is not there is None, unless the schema fills it in (runner.recipe.recipe.with_defaults).
-        filled = "default" in part or (part.get("type") == "object" and not part.get("required"))
+        filled = ("default" in part and "x-default-unless" not in part) or (
+            part.get("type") == "object" and not part.get("required")
+        )
         there = [] if key in schema.get("required", []) or filled else ["None"]
         kinds += [
             kind

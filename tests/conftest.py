@@ -23,8 +23,12 @@ os.environ["AXOLOTL_DO_NOT_TRACK"] = "1"
 
 ROOT = Path(__file__).resolve().parent.parent
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
+MINIMAL = sorted((ROOT / "recipes" / "minimal").glob("*.yaml"))
+STARTERS = [*RECIPES, *MINIMAL]
 # Recipes that name a cluster; others are for plain machines.
 ON_CLUSTER = [path for path in RECIPES if "\nopenshift:" in path.read_text("utf-8")]
+# Minimal ones for this machine have nothing to render.
+RENDERED = [*RECIPES, *(path for path in MINIMAL if "\nopenshift:" in path.read_text("utf-8"))]
 
 MESSAGES = ROOT / "tests" / "golden" / "messages"
 WRITE_GOLDEN = os.environ.get("RECIPE_GOLDEN") == "write"

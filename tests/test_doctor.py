@@ -14,7 +14,7 @@ from runner.hardware import FLASH_KERNEL, PACKAGES, Card, Machine, probe, visibl
 from runner.recipe.overrides import from_options
 from runner.scenarios import translate
 from runner.targets import kubernetes, place
-from tests.conftest import RECIPES, ROOT
+from tests.conftest import ROOT, STARTERS
 
 H100 = Card("NVIDIA H100 80GB HBM3", 79.6, "9.0")
 A100 = Card("NVIDIA A100-SXM4-80GB", 79.3, "8.0")
@@ -98,7 +98,7 @@ def test_what_will_not_work_is_said_with_what_mends_it(case, golden_message):
     golden_message("\n".join(map(str, findings)))
 
 
-@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", STARTERS, ids=lambda path: path.stem)
 def test_every_starter_recipe_is_looked_at(path):
     recipe, _, _ = load(path)
     subjects = {finding.subject for finding in doctor.findings(WELL, recipe, translate(recipe, place(recipe)))}

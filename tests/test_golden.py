@@ -14,8 +14,10 @@ from tests.conftest import (
     ASKING,
     COLLECTED,
     MESSAGES,
+    MINIMAL,
     ON_CLUSTER,
     RECIPES,
+    RENDERED,
     ROOT,
     WRITE_GOLDEN,
     read_messages,
@@ -36,10 +38,14 @@ def test_there_are_recipes():
     assert RECIPES, "no recipe found: every other test here would look at nothing"
 
 
-@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def golden_folder(path) -> str:
+    return f"minimal-{path.stem}" if path in MINIMAL else path.stem
+
+
+@pytest.mark.parametrize("path", RENDERED, ids=golden_folder)
 def test_every_recipe_renders_its_golden_files(path, monkeypatch):
     monkeypatch.chdir(ROOT)
-    assert_golden(GOLDEN / path.stem, emitted(path.relative_to(ROOT)))
+    assert_golden(GOLDEN / golden_folder(path), emitted(path.relative_to(ROOT)))
 
 
 def test_openshift_is_the_site_of_the_starter_recipes():
@@ -71,7 +77,7 @@ def assert_golden(folder, files: dict[str, str]) -> None:
 
 def test_no_golden_folder_is_left_without_a_recipe():
     folders = {folder.name for folder in GOLDEN.iterdir() if folder.is_dir()} - {MESSAGES.name}
-    assert folders == {path.stem for path in RECIPES}
+    assert folders == {golden_folder(path) for path in RENDERED}
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.conftest import RECIPES, ROOT
+from tests.conftest import MINIMAL, RECIPES, ROOT
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,9 @@ def installed(tmp_path_factory):
 
 def test_list_new_check_and_render_work_in_an_empty_folder(installed):
     listed = installed("list")
-    assert [line.split()[0] for line in listed.stdout.splitlines()[1:]] == [path.stem for path in RECIPES]
+    names = [line.split()[0] for line in listed.stdout.splitlines() if line]
+    assert names[1 : 1 + len(RECIPES)] == [path.stem for path in RECIPES]
+    assert names[2 + len(RECIPES) :] == [f"minimal/{path.stem}" for path in MINIMAL]
     for path in RECIPES:
         name = f"my-{path.stem}"
         for command in (["new", name, "--from", path.stem], ["check", f"{name}.yaml"], ["render", f"{name}.yaml"]):
@@ -49,6 +51,13 @@ def test_list_new_check_and_render_work_in_an_empty_folder(installed):
         assert any((installed.folder / "build" / name).iterdir())
     assert installed("site", "my-survival.yaml").returncode == 0, "its templates are not in the wheel"
     assert list(installed.folder.glob("*.schema.json"))
+    for command in (
+        ["new", "short", "--from", "survival", "--minimal"],
+        ["check", "short.yaml"],
+        ["show", "short.yaml"],
+    ):
+        done = installed(*command)
+        assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
 
 
 def test_the_light_install_is_light(installed):

@@ -91,6 +91,18 @@ def effective_batch(recipe: Recipe) -> Iterator[Problem]:
         )
 
 
+def one_warmup(recipe: Recipe) -> Iterator[Problem]:
+    for name in ("train", "pretrain"):
+        section = recipe.settings.get(name) or {}
+        if section.get("warmup_ratio") is not None and section.get("warmup_steps") is not None:
+            yield _at(
+                recipe,
+                f"{name}.warmup_steps",
+                f"`{name}` has both `warmup_ratio` and `warmup_steps`, and only one can say how long the rate rises.",
+                "Delete one of the two lines.",
+            )
+
+
 def sharding_needs_gpus(recipe: Recipe) -> Iterator[Problem]:
     gpus = sum(recipe.gpu_counts)
     if gpus == 1 and recipe.settings.get("distribution", "ddp") not in ("ddp", "auto"):
@@ -151,6 +163,7 @@ RULES: tuple[Rule, ...] = (
     sequence_length,
     known_gpu,
     effective_batch,
+    one_warmup,
     sharding_needs_gpus,
     *sources.RULES,
     storage,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import textwrap
+from collections.abc import Sequence
 
 import click
 
@@ -29,18 +30,25 @@ def facts() -> list[tuple[str, str, str, str, str]]:
 @click.command("list")
 def list_recipes() -> None:
     """Show the starter recipes that `recipe new` copies."""
-    rows = [("NAME", "SCENARIO", "MODEL", "MACHINES", "DESCRIPTION"), *facts()]
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    firsts = ["  ".join(cell.ljust(width) for cell, width in zip(row[:4], widths, strict=True)) for row in rows]
-    longest = max(len(f"{first}  {row[4]}") for first, row in zip(firsts, rows, strict=True))
+    _table([("NAME", "SCENARIO", "MODEL", "MACHINES", "DESCRIPTION"), *facts()])
+    if short := [name for name, path in packaged.named().items() if path in packaged.minimal()]:
+        say("\nIn a few lines, everything else by default:")
+        _table([(name, load(packaged.named()[name])[0].description or "") for name in short])
+
+
+def _table(rows: Sequence[Sequence[str]]) -> None:
+    """Prints rows in columns, the last one below the others where the terminal is too narrow for it."""
+    widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:-1]]
+    firsts = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)) for row in rows]
+    longest = max(len(f"{first}  {row[-1]}") for first, row in zip(firsts, rows, strict=True))
     # A narrow terminal would break lines where it likes; what is piped stays one line a recipe.
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else longest
     for first, row in zip(firsts, rows, strict=True):
         if longest <= columns:
-            say(f"{first}  {row[4]}".rstrip())
+            say(f"{first}  {row[-1]}".rstrip())
         else:
             say(first.rstrip())
-            say(textwrap.fill(row[4], columns, initial_indent="    ", subsequent_indent="    "))
+            say(textwrap.fill(row[-1], columns, initial_indent="    ", subsequent_indent="    "))
 
 
 COMMAND = "list_recipes"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -19,14 +20,21 @@ from runner.problem import Stop
 from runner.recipe import copying
 from runner.recipe import overrides as changing
 from runner.recipe.document import Document
+from runner.recipe.overrides import Override
 from runner.recipe.reading import parse, read
 
 
 @click.command()
 @click.argument("name")
 @click.option("--from", "source", required=True, metavar="RECIPE", help="A starter recipe's name, or any recipe file.")
+@click.option(
+    "--minimal",
+    "short",
+    is_flag=True,
+    help="Take the minimal starter of that starter's scenario instead: on the same data, where there is one.",
+)
 @set_option
-def new(name: str, source: str, sets: tuple[str, ...]) -> None:
+def new(name: str, source: str, short: bool, sets: tuple[str, ...]) -> None:
     """Copy a recipe under a new NAME, comments and all, with its schema and its sample beside it."""
     name = name.removesuffix(".yaml")
     if not JOB_NAME.match(name):
@@ -34,7 +42,7 @@ def new(name: str, source: str, sets: tuple[str, ...]) -> None:
             f"A recipe cannot be called `{name}`.",
             "A name has lower-case letters, digits and `-`, starts with a letter, and has at most 53 characters.",
         )
-    origin = find(source)
+    origin = minimal(source) if short else find(source)
     target = Path(f"{name}.yaml")
     if target.exists():
         raise Stop(f"`{target}` is there already.", "Choose another name, or delete it first.")
@@ -42,18 +50,24 @@ def new(name: str, source: str, sets: tuple[str, ...]) -> None:
     _refuse_errors(document)
     schema = packaged.schema_file(document.data["scenario"])
     wished = changing.from_options(sets)
-    changes = with_followers(document, wished)
+    files = dict(_files(document.data))
+    moved = [
+        Override(".".join(path), None, beside(file), "recipe new")
+        for path, file in files.items()
+        if beside(file) != file
+    ]
+    changes = [*moved, *with_followers(document, wished)]
     text = copying.edit(copying.rename(document, name), changes)
     text = copying.for_file(text, schema.name, f"recipes/{origin.name}", target.name)
     with ExitStack() as undo:
-        copied = _copy_beside(document, origin.parent, undo)
+        copied = _copy_beside(files.values(), origin.parent, undo)
         _refuse_errors(parse(str(target), text))
         undo.pop_all()
     target.write_text(text, encoding="utf-8")
     shutil.copyfile(schema, schema.name)
-    say(f"{target}: a copy of {source}. Edit it, then: recipe check {target}")
+    say(f"{target}: a copy of {f'minimal/{origin.stem}' if short else source}. Edit it, then: recipe check {target}")
     for change in changing.apply(document, changes)[1]:
-        if change.setting not in {own.setting for own in wished}:
+        if change.setting not in {own.setting for own in (*wished, *moved)}:
             say(f"{change}")
     for file in (*copied, Path(schema.name)):
         say(f"{file}: goes with it")
@@ -66,33 +80,37 @@ def _refuse_errors(document: Document) -> None:
         raise Stop(errors)
 
 
-def _copy_beside(document: Document, folder: Path, undo: ExitStack) -> list[Path]:
+def beside(name: str) -> str:
+    """The name that a file gets in the copy: below its folder, also where the recipe's own lies above (`../data/x.csv`)."""
+    return re.sub(r"^(\.\./)+", "", name)
+
+
+def _copy_beside(named: Iterable[str], folder: Path, undo: ExitStack) -> list[Path]:
     """Copies the files that a recipe names from its folder to this one, and tells `undo` what to take away again."""
-    named = [Path(name) for name in dict.fromkeys(_files(document.data))]
-    beside = [file for file in named if file.name and not file.is_absolute() and (folder / file).is_file()]
-    copied = [file for file in beside if not file.exists()]
+    sources = {Path(beside(name)): folder / name for name in named if name and not Path(name).is_absolute()}
+    copied = [file for file, source in sources.items() if source.is_file() and not file.exists()]
     for file in copied:
         for parent in reversed(file.parents):
             if not parent.exists():
                 parent.mkdir()
                 undo.callback(parent.rmdir)
-        shutil.copyfile(folder / file, file)
+        shutil.copyfile(sources[file], file)
         undo.callback(file.unlink)
     return copied
 
 
-def _files(value: Any) -> Iterator[str]:
-    """The names of every data file and sample that a recipe names, in whatever section."""
+def _files(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Every data file and sample that a recipe names, in whatever section: where, and its name."""
     items = value.items() if isinstance(value, dict) else ()
     for key, item in items:
         if key in ("path", "validation_path", "sample", "sample_task") and isinstance(item, str):
-            yield item
-        yield from _files(item)
+            yield (*path, key), item
+        yield from _files(item, (*path, key))
 
 
 def find(source: str) -> Path:
     """The recipe that `--from` means: a file, or a starter recipe by name."""
-    starters = {path.stem: path for path in packaged.starters()}
+    starters = packaged.named()
     if Path(source).is_file():
         return Path(source)
     if source in starters:
@@ -100,3 +118,20 @@ def find(source: str) -> Path:
     near = nearest(source, starters)
     hint = f"Did you mean `{near}`? " if near else ""
     raise Stop(f"There is no starter recipe and no file `{source}`.", f"{hint}Starter recipes: {listed(starters)}.")
+
+
+def minimal(source: str) -> Path:
+    """The minimal starter of a starter's scenario: one on the same data, else the one that is called after it."""
+    if source not in packaged.named():
+        find(source)
+        raise Stop(
+            f"`--minimal` goes with a starter recipe, and `{source}` is a file.",
+            f"Name one: {listed(path.stem for path in packaged.starters())}.",
+        )
+    wanted = read(packaged.named()[source])
+    scenario, hub = wanted.data["scenario"], wanted.lookup(("data", "hub"))
+    fitting = [document for file in packaged.minimal() if (document := read(file)).data["scenario"] == scenario]
+    if not fitting:
+        raise Stop(f"The scenario `{scenario}` has no minimal starter.", "Leave out `--minimal`.")
+    best = max(fitting, key=lambda one: (one.lookup(("data", "hub")) == hub, Path(one.file).stem == scenario))
+    return Path(best.file)

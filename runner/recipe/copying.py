@@ -15,6 +15,8 @@ from runner.recipe.overrides import Override
 from runner.recipe.reading import parse
 from runner.recipe.scalars import scalar
 
+# Words that mean the same with and without quotes, inside brackets too.
+PLAIN = re.compile(r"[A-Za-z0-9/_.]([\w/.@+'?<>=()-]|[ :](?=[\w/.+<>=()]))*")
 EDITOR_LINE = re.compile(r"^# yaml-language-server: \$schema=.*$", re.MULTILINE)
 
 
@@ -79,13 +81,14 @@ def _texts(value: Any, path: Path_) -> Iterator[tuple[Path_, str]]:
         yield from _texts(item, (*path, key))
 
 
-def _written(value: Any) -> str:
+def written(value: Any) -> str:
     """A value as it may stand behind `key: `; JSON is YAML, and plain words need no quotes."""
     if isinstance(value, str):
-        plain = re.fullmatch(r"[A-Za-z0-9/_.][A-Za-z0-9/_.@+-]*(:[A-Za-z0-9/_.@+-]+)*", value) and isinstance(
-            scalar(value), str
-        )
+        plain = PLAIN.fullmatch(value) and isinstance(scalar(value), str)
         return value if plain else json.dumps(value, ensure_ascii=False)
+    if isinstance(value, float) and "e" in repr(value):
+        mantissa, _, exponent = repr(value).partition("e")
+        return f"{mantissa}{'' if '.' in mantissa else '.0'}e{int(exponent)}"  # 2.0e-5, as recipes have it
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -94,16 +97,16 @@ def _replace(document: Document, values: dict[Path_, Any]) -> str:
     for path, value in sorted(values.items(), key=lambda item: -document.values[item[0]].start):
         place = document.values[path]
         if place.end <= place.start and document.lookup(path) is None:
-            text = f"{text[: place.start]} {_written(value)}{text[place.end :]}"
+            text = f"{text[: place.start]} {written(value)}{text[place.end :]}"
         else:
             block = isinstance(document.lookup(path), dict | list) or "\n" in text[place.start : place.end].rstrip("\n")
             tail = "\n" if block and text[place.start : place.end].endswith("\n") else ""
             after = (
                 text[place.end :]
                 if block
-                else _aligned(text[place.end :], place.end - place.start, len(_written(value)))
+                else _aligned(text[place.end :], place.end - place.start, len(written(value)))
             )
-            text = text[: place.start] + _written(value) + tail + after
+            text = text[: place.start] + written(value) + tail + after
     return text
 
 
@@ -151,19 +154,19 @@ def _shortened(document: Document, path: Path_, count: int) -> str:
 def _with(document: Document, path: Path_, change: Override) -> str:
     """The text with a line for a setting that it does not have yet, first in its section."""
     *parents, key = path
-    written = _written(change.after)
+    text = written(change.after)
     lines = document.text.splitlines(keepends=True)
     if lines and not lines[-1].endswith("\n"):
         lines[-1] += "\n"
     if not parents:
-        return "".join([*lines, f"{key}: {written}\n"])
+        return "".join([*lines, f"{key}: {text}\n"])
     section = document.lookup(tuple(parents))
     if isinstance(section, dict) and section:
         first = document.keys[(*parents, next(iter(section)))]
-        lines.insert(first.line - 1, f"{' ' * (first.column - 1)}{key}: {written}\n")
+        lines.insert(first.line - 1, f"{' ' * (first.column - 1)}{key}: {text}\n")
         return "".join(lines)
     if len(parents) == 1 and section is None:
-        return "".join([*lines, f"{parents[0]}:\n", f"  {key}: {written}\n"])
+        return "".join([*lines, f"{parents[0]}:\n", f"  {key}: {text}\n"])
     raise Stop(
         f"{change.by}: the copy has no section {listed(['.'.join(map(str, parents))])} to write it into.",
         "Copy first, then edit the file.",

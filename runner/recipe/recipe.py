@@ -115,7 +115,7 @@ def with_defaults(value: Any, schema: Mapping[str, Any]) -> Any:
     for key, part in schema["properties"].items():
         if key in value:
             filled[key] = with_defaults(value[key], part)
-        elif "default" in part:
+        elif "default" in part and part.get("x-default-unless") not in value:
             filled[key] = part["default"]
         elif part.get("type") == "object" and not part.get("required"):
             filled[key] = with_defaults({}, part)

@@ -62,7 +62,8 @@ class Train(Settings):
     learning_rate: float
     learning_rate_scaling: Literal["linear", "none"]
     lr_scheduler: Literal["cosine", "linear", "constant"]
-    warmup_steps: int
+    warmup_ratio: float | None
+    warmup_steps: int | None
     weight_decay: float
     max_grad_norm: float
     optimizer: Literal["adamw_torch_fused", "adamw_torch", "adamw_bnb_8bit", "sgd"]
@@ -73,7 +74,6 @@ class Train(Settings):
     save_steps: int
     keep_checkpoints: int
     report_to: Literal["tensorboard", "wandb", "mlflow", "none"]
-    warmup_ratio: float
     last_layers: int
     lm_head: bool
     adapter: Literal["lora", "qlora"]
@@ -268,7 +268,8 @@ class Pretrain(Settings):
     curriculum: tuple[PretrainCurriculum, ...]
     learning_rate: float
     min_learning_rate: float
-    warmup_steps: int
+    warmup_ratio: float | None
+    warmup_steps: int | None
     micro_batch_size: int
     gradient_accumulation_steps: int
     weight_decay: float

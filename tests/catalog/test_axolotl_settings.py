@@ -14,7 +14,7 @@ from runner.plan import Place
 from runner.recipe.overrides import from_options
 from runner.scenarios import translate
 from runner.targets import place
-from tests.conftest import RECIPES, ROOT
+from tests.conftest import ROOT, STARTERS
 
 SURVIVAL = ROOT / "recipes" / "survival.yaml"
 
@@ -93,7 +93,7 @@ def unknown_keys(value, models, path="") -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", STARTERS, ids=lambda path: path.stem)
 def test_every_emitted_config_passes_axolotls_own_validation(path, axolotl):
     from axolotl.integrations.config import merge_input_args
 
@@ -266,7 +266,7 @@ def test_every_value_is_judged_as_axolotl_judges_it():
     assert judged > 3000
 
 
-@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", STARTERS, ids=lambda path: path.stem)
 def test_what_the_recipes_emit_would_be_taken_as_advanced_settings_too(path):
     from jsonschema import Draft202012Validator
 

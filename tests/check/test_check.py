@@ -10,14 +10,14 @@ from runner.check.examine import examine
 from runner.check.validate import load
 from runner.cli import EXTRAS
 from runner.recipe.overrides import from_options
-from tests.conftest import RECIPES, ROOT, setting_of
+from tests.conftest import ROOT, STARTERS, setting_of
 
 
 def line_of(path, start: str) -> int:
     return next(n for n, line in enumerate(path.read_text("utf-8").splitlines(), 1) if line.strip().startswith(start))
 
 
-@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", STARTERS, ids=lambda path: path.stem)
 def test_every_starter_recipe_is_clean(path, golden_message):
     notes = examine(path)
     assert {problem.severity for problem in notes} <= {"note"}

@@ -13,6 +13,7 @@ import yaml
 
 from runner.check.validate import load
 from runner.commands.list import list_recipes
+from runner.commands.new import minimal
 from runner.emit import emit
 from runner.files import Artifact, write_all
 from runner.problem import Stop
@@ -21,14 +22,15 @@ from runner.recipe.overrides import from_options
 from runner.runs.pipeline import Selection
 from runner.scenarios import translate
 from runner.targets import place
-from tests.conftest import RECIPES, ROOT, setting_of
+from tests.conftest import MINIMAL, RECIPES, ROOT, STARTERS, setting_of
 
 
 def test_list_shows_every_starter_recipe(recipe_command):
     done = recipe_command("list")
     lines = done.stdout.splitlines()
     assert lines[0].split() == ["NAME", "SCENARIO", "MODEL", "MACHINES", "DESCRIPTION"]
-    assert [line.split()[0] for line in lines[1:]] == [path.stem for path in RECIPES]
+    assert [line.split()[0] for line in lines[1 : 1 + len(RECIPES)]] == [path.stem for path in RECIPES]
+    assert [line.split()[0] for line in lines[3 + len(RECIPES) :]] == [f"minimal/{path.stem}" for path in MINIMAL]
     survival = next(line for line in lines if line.startswith("survival "))
     assert "last-layers" in survival and "HuggingFaceTB/SmolLM3-3B" in survival and "4 × 1 L40S" in survival
 
@@ -40,7 +42,7 @@ def test_list_puts_descriptions_below_on_a_narrow_terminal(monkeypatch, capsys):
         return capsys.readouterr().out.splitlines()
 
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    assert len(shown(200)) == 1 + len(RECIPES)
+    assert len(shown(200)) == 3 + len(STARTERS)
     below = shown(90)
     assert below[1] == "    DESCRIPTION" and below[2].startswith("gemma") and below[3].startswith("    Gemma 3 270M")
     assert max(map(len, below)) <= 90
@@ -60,6 +62,37 @@ def test_a_new_recipe_checks_clean_and_keeps_its_comments(recipe_command, tmp_pa
     done = recipe_command("check", ".", cwd=tmp_path)
     assert done.returncode == 0
     assert done.stdout.endswith("1 recipe checked, no problems.\n")
+
+
+@pytest.mark.parametrize("path", MINIMAL, ids=lambda path: path.stem)
+def test_a_minimal_starter_is_copied_with_its_sample_beside_it(recipe_command, tmp_path, path):
+    done = recipe_command("new", "my-demo", "--from", f"minimal/{path.stem}", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    copy, original = ((file).read_text("utf-8") for file in (tmp_path / "my-demo.yaml", path))
+    assert len(copy.splitlines()) == len(original.splitlines()) and "../" not in copy
+    samples = {name.strip(",") for name in copy.split() if name.startswith("data/")}
+    assert samples == {str(file.relative_to(tmp_path)) for file in (tmp_path / "data").iterdir()} and samples
+    assert not (tmp_path.parent / "data").exists()
+    done = recipe_command("check", "my-demo.yaml", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "1 recipe checked, no problems.\n")
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_the_minimal_form_of_a_starter_has_its_scenario_model_and_data(path):
+    short = reading.read(minimal(path.stem))
+    whole = reading.read(path)
+    assert Path(short.file).parent.name == "minimal"
+    for setting in (("scenario",), ("model", "base"), ("data", "hub"), ("sft", "data", "hub")):
+        assert short.lookup(setting) == whole.lookup(setting), setting
+
+
+def test_a_minimal_form_is_asked_for_by_name(recipe_command, tmp_path, golden_message):
+    done = recipe_command("new", "my-demo", "--from", "survival", "--minimal", "--set", "train.epochs=1", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    golden_message(done.stdout)
+    done = recipe_command("new", "again", "--from", "my-demo.yaml", "--minimal", cwd=tmp_path)
+    assert (done.returncode, "`my-demo.yaml` is a file" in done.stderr) == (1, True)
+    golden_message(done.stderr, "a file")
 
 
 def test_what_derives_from_the_name_follows_it(recipe_command, tmp_path):

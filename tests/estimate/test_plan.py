@@ -17,7 +17,7 @@ from runner.estimate import forecast, limits, memory, saved
 from runner.recipe.overrides import from_options
 from runner.scenarios import translate
 from runner.targets import place
-from tests.conftest import RECIPES, ROOT
+from tests.conftest import ROOT, STARTERS
 
 HOPES = sorted((ROOT / "tests" / "fixtures" / "hopes").glob("*.yaml"))
 TOO_MUCH = (
@@ -34,7 +34,7 @@ def broken(path, *sets, price=None, rows=None):
     return [(problem.source.strip().partition(" ")[0], problem.message, problem.hint) for problem in found]
 
 
-@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", STARTERS, ids=lambda path: path.stem)
 def test_every_starter_recipe_holds_its_own_limits(path, recipe_command):
     assert broken(path) == []
     done = recipe_command("plan", path)

@@ -58,6 +58,11 @@ def test_its_recipe_is_listed_and_right(project):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_without_a_minimal_starter_it_says_so(project):
+    done = recipe(project, "new", "mine-too", "--from", "mine", "--minimal")
+    assert done.returncode == 1 and "`my-layers` has no minimal starter" in done.stderr
+
+
 def test_its_schema_and_its_rules_judge(project):
     done = recipe(project, "check", "recipes/mine.yaml", "--set", "train.last_layers=-1")
     assert done.returncode == 1 and "last_layers" in done.stdout + done.stderr

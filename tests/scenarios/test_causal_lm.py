@@ -72,6 +72,22 @@ def test_the_facts_of_the_gemma_recipe_reach_axolotl():
         assert dataset["ds_type"] == "parquet"
 
 
+def test_warmup_is_a_share_unless_the_recipe_counts_steps():
+    short = load(ROOT / "recipes" / "minimal" / "causal-lm.yaml")[0]
+    assert (short.train.warmup_ratio, short.train.warmup_steps) == (0.03, None)
+    assert (load(GEMMA)[0].train.warmup_ratio, load(GEMMA)[0].train.warmup_steps) == (None, 500)
+    found = config("train.warmup_steps=", "train.warmup_ratio=0.1")
+    assert found["warmup_ratio"] == 0.1 and "warmup_steps" not in found
+
+
+def test_a_share_and_a_count_of_warmup_contradict_each_other(golden_message):
+    with pytest.raises(Stop) as stop:
+        config("train.warmup_ratio=0.1")
+    (problem,) = stop.value.problems
+    assert setting_of(problem) == "warmup_steps"
+    golden_message(problem)
+
+
 def test_the_facts_of_the_gemma_recipe_reach_the_scripts():
     recipe, _, _ = load(GEMMA)
     files = {artifact.path: artifact.text for artifact in emit(recipe)}

@@ -16,7 +16,7 @@ from runner.check.validate import load
 from runner.scenarios import image_classification, translate
 from runner.scenarios.pipeline import work
 from runner.targets import place
-from tests.conftest import RECIPES
+from tests.conftest import STARTERS
 
 MODULES = data.PREPARERS | image_classification.PREPARERS
 
@@ -30,7 +30,7 @@ def readers(stage):
         yield getattr(work, config["work"].removeprefix("pipeline.")), config
 
 
-@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", STARTERS, ids=lambda path: path.stem)
 def test_settings_are_read_back_as_they_were_made(path):
     recipe, _, _ = load(path)
     found = [reader for stage in translate(recipe, place(recipe)).stages for reader in readers(stage)]

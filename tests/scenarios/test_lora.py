@@ -34,6 +34,16 @@ def config_of(*options: str) -> dict:
     return emitted(stage)
 
 
+def test_what_a_minimal_recipe_leaves_out_is_what_the_field_uses():
+    """QLoRA's rate and batch (arXiv 2305.14314, table 9), and an adapter on every linear layer."""
+    ((_, stage),) = stages(ROOT / "recipes" / "minimal" / "lora.yaml")
+    config = emitted(stage)
+    assert (config["learning_rate"], config["warmup_ratio"], config["lr_scheduler"]) == (2e-4, 0.03, "cosine")
+    assert config["micro_batch_size"] * config["gradient_accumulation_steps"] == 16
+    assert (config["lora_r"], config["lora_alpha"], len(config["lora_target_modules"])) == (16, 32, 4)
+    assert config["attn_implementation"] == "sdpa"
+
+
 def test_the_facts_of_the_lyrics_recipe_reach_axolotl():
     ((_, stage),) = stages(LYRICS)
     config = emitted(stage)

@@ -236,6 +236,8 @@ def test_a_recipe_without_lora_ends_after_dpo(tmp_path):
         (("pretrain.curriculum.2.sequence_len=8192",), "longer than the model's context"),
         (("pretrain.min_learning_rate=0.1",), "is above `learning_rate`"),
         (("pretrain.warmup_steps=100000",), "leaves nothing"),
+        (("pretrain.warmup_steps=", "pretrain.warmup_ratio=1"), "leaves nothing"),
+        (("pretrain.warmup_ratio=0.1",), "has both `warmup_ratio` and `warmup_steps`"),
         (("sft.sequence_len=8192",), "reads at most 4,096 tokens"),
         (("data.path=data/seven-b-text.jsonl",), "only one can be read"),
         (("data.hub=", "data.packed=nowhere"), "Name the tokenizer they were made with"),

@@ -27,7 +27,7 @@ from runner.scenarios import translate
 from runner.targets import kubernetes, podspec, render, site
 from runner.text import yaml_text
 from tests.cluster.judging import core_refusals, full_schemas, reduced, refusals
-from tests.conftest import ON_CLUSTER, RECIPES, ROOT
+from tests.conftest import ON_CLUSTER, RENDERED, ROOT
 from tests.targets.test_trainjob import EVERYTHING, SURVIVAL, jobs, plan_of
 
 PREPARED = "openshift.data_dir=/shared/models/data/survival"
@@ -51,7 +51,7 @@ def pod(*options) -> dict:
     return job["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]
 
 
-@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", RENDERED, ids=lambda path: path.stem)
 @pytest.mark.parametrize("target", ["pytorchjob", "trainjob"])
 @pytest.mark.parametrize("version", ["3.5", "3.6"])
 def test_a_cluster_would_take_every_recipes_every_manifest(path, target, version):

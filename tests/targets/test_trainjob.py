@@ -11,7 +11,7 @@ from runner.recipe.overrides import from_options
 from runner.scenarios import translate
 from runner.targets import code, kubernetes, render
 from tests.cluster.judging import refusals
-from tests.conftest import RECIPES, ROOT, setting_of
+from tests.conftest import RENDERED, ROOT, setting_of
 
 SURVIVAL = ROOT / "recipes" / "survival.yaml"
 VERSIONS = ("3.2", "3.5", "3.6", "3.10")
@@ -94,7 +94,7 @@ def of_trainjob(job: dict) -> dict:
     }
 
 
-@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", RENDERED, ids=lambda path: path.stem)
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("options", [(), EVERYTHING[:-1]], ids=["as it is", "with all of the site's settings"])
 def test_both_jobs_give_every_machine_the_same(path, version, options):

@@ -76,6 +76,6 @@ def plain_text(recipe: Recipe, place: Place) -> PlainText:
         sequence_len=recipe.model.sequence_len,
         effective_batch_size=common.effective_batch_size(recipe),
         epochs=recipe.train.epochs,
-        warmup_steps=recipe.train.warmup_steps,
+        warmup_steps=recipe.train.warmup_steps or 0,  # a share never takes more steps than there are
         eval_steps=recipe.train.eval_steps if validates(recipe) else None,
     )

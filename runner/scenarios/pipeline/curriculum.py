@@ -23,6 +23,16 @@ def stage_names(recipe: Recipe) -> list[str]:
     return ["data", "init", *lengths, *(kind for kind in AFTER if recipe.settings.get(kind))]
 
 
+def warmup_steps(recipe: Recipe) -> int:
+    """Steps of pretraining with a rising learning rate, over all lengths."""
+    pretrain = recipe.pretrain
+    return (
+        pretrain.warmup_steps
+        if pretrain.warmup_steps is not None
+        else round((pretrain.warmup_ratio or 0) * pretrain.steps)
+    )
+
+
 @dataclass(frozen=True)
 class Length:
     """One context length of pretraining, from `first_step` (not done yet) to `last_step`; blocks of `sequence_len` tokens."""

@@ -107,6 +107,7 @@ def _few_steps(recipe: Recipe) -> Iterator[Override]:
     short: dict[str, dict[str, tuple[Any, str]]] = {
         "pretrain": {
             "steps": (STEPS, ROWS),
+            "warmup_ratio": (None, ROWS),
             "warmup_steps": (STEPS // 12, ROWS),
             "learning_rate": (0.01, large),
             "min_learning_rate": (0.001, large),

@@ -13,7 +13,7 @@ from runner import catalog
 from runner.names import JOB_NAME, listed, nearest
 from runner.problem import Problem
 from runner.recipe.recipe import Recipe
-from runner.scenarios.pipeline.curriculum import AFTER, TRAINED, stage_names
+from runner.scenarios.pipeline.curriculum import AFTER, TRAINED, stage_names, warmup_steps
 from runner.scenarios.shared import gates
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ KNOWS = {
     "slurm": ("workers", "cpus_per_task", "mem_per_cpu_gb", "qos", "sbatch_args"),
     "ray": ("workers", "time", "cpus_per_task", "mem_per_cpu_gb", "address"),
 }
+# Their defaults in the schema.
+IDLE = {"cpus_per_task": 1, "mem_per_cpu_gb": 2}
 
 
 def shape(recipe: Recipe) -> Iterator[Problem]:
@@ -97,10 +99,10 @@ def schedule(recipe: Recipe) -> Iterator[Problem]:
             f"`min_learning_rate` {pretrain.min_learning_rate:g} is above `learning_rate` {pretrain.learning_rate:g}.",
             "Lower it.",
         )
-    if pretrain.warmup_steps >= pretrain.steps:
+    if (warmup := warmup_steps(recipe)) >= pretrain.steps:
         yield recipe.document.problem(
-            ("pretrain", "warmup_steps"),
-            f"The warmup of {pretrain.warmup_steps:,} steps leaves nothing of {pretrain.steps:,} steps.",
+            ("pretrain", "warmup_ratio" if pretrain.warmup_steps is None else "warmup_steps"),
+            f"The warmup of {warmup:,} steps leaves nothing of {pretrain.steps:,} steps.",
             "Lower it.",
         )
 
@@ -228,8 +230,9 @@ def cleaning(recipe: Recipe) -> Iterator[Problem]:
             f"`executor: {name}` also needs {listed(missing)}.",
             "Write them below it, or `executor: local`.",
         )
-    for setting in recipe.document.lookup(("data", "cleaning")) or ():  # what is written, without defaults
-        if setting not in ("executor", *NEEDS[name], *KNOWS[name]):
+    # What is written, without defaults; one that says what holds anyhow, as `recipe show` prints them, misleads nobody.
+    for setting, value in (recipe.document.lookup(("data", "cleaning")) or {}).items():
+        if setting not in ("executor", *NEEDS[name], *KNOWS[name]) and value != IDLE.get(setting):
             yield recipe.document.problem(
                 ("data", "cleaning", setting),
                 f"`{setting}` means nothing to `executor: {name}`.",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.plan import RECIPE_FILE, Place
 from runner.recipe.recipe import Recipe
-from runner.scenarios.pipeline.curriculum import AFTER, Length, stage_names
+from runner.scenarios.pipeline.curriculum import AFTER, Length, stage_names, warmup_steps
 from runner.scenarios.pipeline.precision import faster, master_weights, precision_of
 from runner.scenarios.shared import axolotl, common, conversations, sharding
 
@@ -117,7 +117,7 @@ def pretraining(recipe: Recipe, place: Place, length: Length, before: str) -> di
         "test_datasets": [{"path": f"{place.data_dir}/blocks", "type": ""}],
         "num_epochs": 1,
         "max_steps": train.steps,
-        "warmup_steps": train.warmup_steps,
+        "warmup_steps": warmup_steps(recipe),
         "lr_scheduler": "cosine",
         "cosine_min_lr_ratio": float(f"{train.min_learning_rate / train.learning_rate:.12g}"),
         "weight_decay": train.weight_decay,

@@ -1,0 +1,116 @@
+"""Showing: a recipe as YAML with every default in it, and behind each line where its value comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from runner.recipe.copying import written
+from runner.recipe.document import Document, Path_
+from runner.recipe.recipe import Recipe
+
+# Where comments begin, and how long a list may be that stays on one line.
+COLUMN, SHORT = 46, 60
+DEFAULT = "default"
+
+# A line of YAML, and what its comment says.
+Line = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Computed:
+    """What follows from other lines of a recipe: the value, and how it comes about."""
+
+    value: Any
+    how: str
+
+
+def origin(document: Document, path: Path_) -> str:
+    """Where the value at `path` comes from: a line of the file, what set it from outside, or the schema's default."""
+    if not _there(document.data, path):
+        return DEFAULT
+    for length in range(len(path), 0, -1):
+        if by := document.origins.get(path[:length]):
+            return by
+        if place := document.keys.get(path[:length]) or document.values.get(path[:length]):
+            return f"line {place.line}"
+    return DEFAULT
+
+
+def _there(value: Any, path: Path_) -> bool:
+    for part in path:
+        if not (part in value if isinstance(value, dict) else isinstance(value, list) and int(part) < len(value)):
+            return False
+        value = value[part]
+    return True
+
+
+def origins(document: Document, value: Any, path: Path_ = ()) -> Iterator[tuple[str, str]]:
+    """Every setting that is no section, by its dotted name, and where its value comes from."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        yield from origins(document, item, (*path, key))
+    if not items:
+        yield ".".join(map(str, path)), origin(document, path)
+
+
+def as_yaml(recipe: Recipe, schema: Mapping[str, Any], computed: Mapping[Path_, Computed]) -> str:
+    """The recipe with every default, in the schema's order; read as a recipe it is the same one. What is computed and
+    stands in no line is a comment in its place."""
+    lines = _Writer(recipe.document, computed).section(recipe.settings.plain(), schema, (), "")
+    # What set a value may itself hold lines.
+    return "".join(f"{text:<{COLUMN - 2}}  # {' '.join(why.split())}\n" if why else f"{text}\n" for text, why in lines)
+
+
+@dataclass(frozen=True)
+class _Writer:
+    document: Document
+    computed: Mapping[Path_, Computed]
+
+    def section(self, values: Mapping[str, Any], schema: Mapping[str, Any], path: Path_, indent: str) -> Iterator[Line]:
+        known: Mapping[str, Any] = schema.get("properties", {})
+        others = [*values, *(str(where[-1]) for where in self.computed if where[:-1] == path)]
+        for key in dict.fromkeys([*known, *others]):
+            here, note = (*path, key), self.computed.get((*path, key))
+            if key in values:
+                how = f"; {note.how}: {written(note.value)}" if note else ""
+                yield from self.setting(key, values[key], known.get(key, {}), here, indent, how)
+            elif note:
+                yield f"{indent}# {key}: {written(note.value)}", f"computed: {note.how}"
+
+    def setting(
+        self, key: str, value: Any, schema: Mapping[str, Any], path: Path_, indent: str, how: str
+    ) -> Iterator[Line]:
+        head, why = f"{indent}{written(key)}:", origin(self.document, path) + how
+        if isinstance(value, dict):
+            inner = list(self.section(value, schema, path, f"{indent}  "))
+            if any(not text.lstrip().startswith("#") for text, _ in inner):
+                yield head, ""
+            elif inner or why != DEFAULT:
+                yield f"{head} {{}}", why
+            yield from inner
+        elif isinstance(value, list) and (any(isinstance(item, dict) for item in value) or len(written(value)) > SHORT):
+            yield head, ""
+            for index, item in enumerate(value):
+                yield from self.item(item, schema.get("items", {}), (*path, index), f"{indent}  ")
+        elif isinstance(value, str) and _fits_block(value):
+            yield f"{head} {'|' if value.endswith(chr(10)) else '|-'}", why
+            for text in value.removesuffix("\n").split("\n"):
+                yield f"{indent}  {text}".rstrip(), ""
+        else:
+            yield f"{head} {written(value)}", why
+
+    def item(self, value: Any, schema: Mapping[str, Any], path: Path_, indent: str) -> Iterator[Line]:
+        if not isinstance(value, dict):
+            yield f"{indent}- {written(value)}", origin(self.document, path)
+            return
+        for number, (text, why) in enumerate(self.section(value, schema, path, f"{indent}  ")):
+            yield (f"{indent}- {text.lstrip()}" if number == 0 else text), why
+
+
+def _fits_block(text: str) -> bool:
+    """Whether a text of several lines is the same one as a block, without indentation or spaces that a block would change."""
+    lines = text.removesuffix("\n").split("\n")
+    plain = all(line.isprintable() and line == line.rstrip() for line in lines)
+    return len(lines) > 1 and plain and bool(lines[-1]) and lines[0][:1] not in ("", " ")

@@ -1,0 +1,15 @@
+"""The minimal starters learn in a rehearsal, through the real engines, with nothing but their defaults."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conftest import MINIMAL
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("path", MINIMAL, ids=lambda path: path.stem)
+def test_a_minimal_starter_rehearses(recipe_command, tmp_path, path):
+    done = recipe_command("rehearse", path, "--out", tmp_path / "run", env={"HF_HUB_OFFLINE": "1"}, timeout=1200)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr
+    assert list((tmp_path / "run").rglob("training_summary.json"))
