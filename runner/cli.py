@@ -18,6 +18,7 @@ from runner.problem import Stop
 COMMANDS = {
     "list": "Show the starter recipes.",
     "new": "Copy a recipe to start your own.",
+    "models": "Show the models that a recipe can name; write down others.",
     "check": "Say what is wrong in recipes, with line and remedy.",
     "plan": "Say what a recipe will need: memory, time, disk, cost.",
     "render": "Write what the cluster needs.",
@@ -132,6 +133,7 @@ EXTRAS = {
         "axolotl",
         "bitsandbytes",
         "datasets",
+        "huggingface_hub",
         "lm_eval",
         "numpy",
         "peft",

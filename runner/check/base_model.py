@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from runner import catalog
 from runner.names import listed
 from runner.problem import Problem
+from runner.recipe import lock
 from runner.recipe.recipe import Recipe
 
 FULL_COMMIT = re.compile(r"[0-9a-f]{40}\Z")
@@ -23,6 +24,8 @@ def known(recipe: Recipe) -> Iterator[Problem]:
             f"`{base}` cannot be trained with the packages that the runner uses.",
             f"{unsuitable.why}. Write one of {listed(unsuitable.instead, 'or')} in its place.",
         )
+    elif base not in catalog.model_ids() and (broken := lock.find(recipe.folder, base, recipe.model.revision)[1]):
+        yield from broken
     elif not recipe.model_facts:
         near = catalog.near_model(base)
         version = "" if recipe.model.revision == "main" else f" --revision {recipe.model.revision}"
@@ -49,7 +52,7 @@ def custom_code(recipe: Recipe) -> Iterator[Problem]:
             "a model that needs none: `recipe models` shows those of the catalog.",
         )
     on_hub = facts is None or not facts.source.endswith("/config.json") or facts.remote_code
-    if model.trust_remote_code and on_hub and not FULL_COMMIT.match(model.revision):
+    if model.trust_remote_code and on_hub and not FULL_COMMIT.match(recipe.model_revision):
         yield recipe.document.problem(
             ("model", "revision")
             if "revision" in (recipe.document.lookup(("model",)) or {})
