@@ -43,6 +43,7 @@ HEAVY = (
     "torch",
     "transformers",
     "datasets",
+    "huggingface_hub",
     "kubernetes",
     "axolotl",
     "accelerate",
@@ -105,7 +106,7 @@ def test_check_and_render_import_nothing_heavy(tmp_path):
     code = (
         "import sys; from runner.cli import _code\n"
         f"assert _code(['check', {str(ROOT / 'recipes')!r}]) == 0\n"
-        f"assert _code(['list']) == 0\n"
+        f"assert _code(['list']) == _code(['models']) == 0\n"
         f"assert _code(['show', {str(ROOT / 'recipes' / 'survival.yaml')!r}]) == 0\n"
         f"assert _code(['render', {str(ROOT / 'recipes' / 'survival.yaml')!r}, '--out', {str(tmp_path)!r}]) == 0\n"
         f"found = sorted(set(sys.modules) & set({HEAVY!r}))\n"

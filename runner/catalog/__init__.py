@@ -3,7 +3,17 @@
 from runner.catalog.datasets import dataset
 from runner.catalog.engine import AXOLOTL_SETTINGS_FILE, AXOLOTL_VERSION, axolotl_settings, fused_loss_models
 from runner.catalog.gpus import Gpu, gpu, gpu_names, label_of
-from runner.catalog.models import TWIN_OF, Model, Unsuitable, cached_model, from_config, model, model_ids, unsuitable
+from runner.catalog.models import (
+    TWIN_OF,
+    Model,
+    Unsuitable,
+    cached_model,
+    from_config,
+    model,
+    model_ids,
+    near_model,
+    unsuitable,
+)
 from runner.catalog.networks import Network, network
 from runner.catalog.tables import HERE, table
 from runner.catalog.templates import ChatTemplate, chat_template
@@ -29,6 +39,7 @@ __all__ = [
     "label_of",
     "model",
     "model_ids",
+    "near_model",
     "network",
     "table",
     "unsuitable",

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.catalog.tables import table
+from runner.names import nearest
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,9 @@ class Model:
     parameters: all parameters, tied ones once; None where nobody has counted.
     chat_template: the special tokens it was trained to see, a section of templates.toml; empty where nobody has looked.
     fp16: whether its activations stay within fp16. custom_code: whether it runs code that comes with the model;
-    remote_code: whether that code is fetched from the hub.
+    remote_code: whether that code is fetched from the hub. published: the hub's own count of parameters, which may hold
+    tied ones twice. licence: as the hub abbreviates it; gated: whether it must be accepted there before files can be had.
+    revision: the commit that a lock file holds it to; empty where none does.
     """
 
     id: str
@@ -51,13 +54,17 @@ class Model:
     custom_code: bool = False
     remote_code: bool = False
     parameters: int | None = None
+    published: int | None = None
+    licence: str = ""
+    gated: bool = False
+    revision: str = ""
     source: str = ""
 
     @property
     def fused_lora(self) -> bool:
         """Whether Axolotl's fused LoRA kernels know its layers: they look for separate query, key and value, and stop a
-        run where these are one layer (Phi)."""
-        return {"q_proj", "k_proj", "v_proj"} <= set(self.linear)
+        run where these are one layer (Phi), or where a norm stands around the whole of one (OLMo 2)."""
+        return {"q_proj", "k_proj", "v_proj"} <= set(self.linear) and self.model_type != "olmo2"
 
 
 @dataclass(frozen=True)
@@ -85,13 +92,25 @@ def model_ids() -> list[str]:
     return list(table("models"))
 
 
+def near_model(name: str) -> str | None:
+    """The catalog's model whose name is most like `name`, one that begins with it first; None where none is near."""
+    begins = (known for known in model_ids() if known.lower().startswith(name.lower()))
+    return next(begins, None) or nearest(name, model_ids())
+
+
 def unsuitable(name: str, folder: Path | None = None) -> Unsuitable | None:
     """Why a model cannot be trained on the pinned stack, by its name or by its folder's `config.json`; None where
     nothing is known against it."""
-    known_bad = table("unsuitable")
-    facts = known_bad.get(name)
-    if facts is None and (config := _config(name, folder)):
-        facts = next((known for known in known_bad.values() if known["model_type"] == config.get("model_type")), None)
+    if facts := table("unsuitable").get(name):
+        return Unsuitable(facts["why"], tuple(facts["instead"]))
+    config = _config(name, folder)
+    return unsuitable_type(config) if config else None
+
+
+def unsuitable_type(config: Mapping[str, Any]) -> Unsuitable | None:
+    """The same by a `config.json` alone."""
+    alike = (known for known in table("unsuitable").values() if known["model_type"] == config.get("model_type"))
+    facts = next(alike, None)
     return Unsuitable(facts["why"], tuple(facts["instead"])) if facts else None
 
 
@@ -117,18 +136,9 @@ def _config(name: str, folder: Path | None) -> dict[str, Any] | None:
     return config if isinstance(config, dict) else None
 
 
-# What a `config.json` does not say, and models of one kind have in common.
-INHERITED = (
-    "layers_path",
-    "embedding",
-    "lm_head",
-    "layer_class",
-    "chat_template",
-    "eos_token",
-    "pad_token",
-    "bos_token",
-    "fp16",
-)
+# What a `config.json` does not say, and models of one kind have in common; and those of one vocabulary too.
+INHERITED = ("layers_path", "embedding", "lm_head", "layer_class", "fp16")
+SPOKEN = ("chat_template", "eos_token", "pad_token", "bos_token")
 # The setting in a tiny twin's `config.json` that names its original.
 TWIN_OF = "twin_of"
 
@@ -150,14 +160,16 @@ def cached_model(name: str, revision: str) -> Model | None:
 
 def from_config(name: str, config: Mapping[str, Any]) -> Model:
     """A Model from a Hugging Face `config.json`. What that does not say is taken from the model it is a twin of, else
-    from the catalog's first model of that type; names inside the model are else those of the LLaMA family.
+    from the catalog's first model of that type, and special tokens only where the vocabulary is equally large; names inside
+    the model are else those of the LLaMA family.
 
     Raises KeyError where the config lacks a size.
     """
     models = _models()
-    kin = models.get(config.get(TWIN_OF, "")) or next(
-        (facts for facts in models.values() if facts["model_type"] == config["model_type"]), {}
-    )
+    alike = [facts for facts in models.values() if facts["model_type"] == config["model_type"]]
+    twin = models.get(config.get(TWIN_OF, ""))
+    speaks = twin or next((facts for facts in alike if facts["vocab_size"] == config["vocab_size"]), {})
+    kin = twin or (alike[0] if alike else {})
     heads = config["num_attention_heads"]
     code = [str(place) for place in (config.get("auto_map") or {}).values()]
     return Model(
@@ -179,4 +191,5 @@ def from_config(name: str, config: Mapping[str, Any]) -> Model:
         remote_code=any("--" in place for place in code),
         source=f"{name}/config.json",
         **{key: kin[key] for key in INHERITED if key in kin},
+        **{key: speaks[key] for key in SPOKEN if key in speaks},
     )

@@ -13,6 +13,7 @@ class ChatTemplate:
 
     axolotl: the name that Axolotl knows it by. turn: one message, with `{role}` and `{content}`; end: the token that
     ends it; assistant: what the answering role is called. tokens: those that the tokenizer must have as one token each.
+    answer: the answering role's message, where it is another than `turn`.
     """
 
     axolotl: str
@@ -20,14 +21,17 @@ class ChatTemplate:
     end: str
     tokens: tuple[str, ...]
     assistant: str = "assistant"
+    answer: str = ""
 
     def message(self, role: str, content: str) -> str:
-        return self.turn.replace("{role}", self._role(role)).replace("{content}", content)
+        turn = self.answer if role == "assistant" and self.answer else self.turn
+        return turn.replace("{role}", self._role(role)).replace("{content}", content)
 
     @property
     def reply(self) -> str:
         """What stands before an answer."""
-        return self.turn.partition("{content}")[0].replace("{role}", self.assistant)
+        before = (self.answer or self.turn).partition("{content}")[0]
+        return before.replace("{role}", self.assistant).rstrip(" ")
 
     def _role(self, role: str) -> str:
         return self.assistant if role == "assistant" else role

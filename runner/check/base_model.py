@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator
 
 from runner import catalog
-from runner.names import listed, nearest
+from runner.names import listed
 from runner.problem import Problem
+from runner.recipe import lock
 from runner.recipe.recipe import Recipe
 
 FULL_COMMIT = re.compile(r"[0-9a-f]{40}\Z")
@@ -23,15 +24,17 @@ def known(recipe: Recipe) -> Iterator[Problem]:
             f"`{base}` cannot be trained with the packages that the runner uses.",
             f"{unsuitable.why}. Write one of {listed(unsuitable.instead, 'or')} in its place.",
         )
+    elif base not in catalog.model_ids() and (broken := lock.find(recipe.folder, base, recipe.model.revision)[1]):
+        yield from broken
     elif not recipe.model_facts:
-        near = nearest(base, catalog.model_ids())
+        near = catalog.near_model(base)
         version = "" if recipe.model.revision == "main" else f" --revision {recipe.model.revision}"
         yield recipe.document.problem(
             ("model", "base"),
             f"The model `{base}` is not in the catalog, and no folder of that name holds a readable `config.json`.",
             (f"Did you mean `{near}`? " if near else "")
-            + f"Known models: {listed(catalog.model_ids())}. Or name a folder that holds a model, or fetch what the hub says "
-            f"of this one: `hf download {base} config.json{version}`.",
+            + "`recipe models` shows those of the catalog. Or name a folder that holds a model; or write down what the hub "
+            f"says of this one, for every machine that checks: `recipe models add {base} --recipe {recipe.file}{version}`.",
         )
 
 
@@ -46,10 +49,10 @@ def custom_code(recipe: Recipe) -> Iterator[Problem]:
             f"`{model.base}` brings its own code, which would run with your rights wherever this recipe runs, and which "
             "nobody has tried with the packages that the runner uses.",
             "Read that code. Then write `trust_remote_code: true` under `model`, and a full commit as `revision`; or use "
-            f"a model that needs none: {listed(catalog.model_ids(), 'or')}.",
+            "a model that needs none: `recipe models` shows those of the catalog.",
         )
     on_hub = facts is None or not facts.source.endswith("/config.json") or facts.remote_code
-    if model.trust_remote_code and on_hub and not FULL_COMMIT.match(model.revision):
+    if model.trust_remote_code and on_hub and not FULL_COMMIT.match(recipe.model_revision):
         yield recipe.document.problem(
             ("model", "revision")
             if "revision" in (recipe.document.lookup(("model",)) or {})

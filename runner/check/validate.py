@@ -10,8 +10,8 @@ from runner import catalog, scenarios
 from runner.check import by_schema, rules
 from runner.check.following import with_followers
 from runner.problem import Problem, Stop
+from runner.recipe import lock, reading
 from runner.recipe import overrides as changing
-from runner.recipe import reading
 from runner.recipe.document import Document
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import BrokenSetting, Recipe, Settings
@@ -74,6 +74,11 @@ def _model_facts(document: Document, settings: Settings) -> catalog.Model | None
         if described := scenarios.model_facts(document.data["scenario"], settings):
             return described
         name, revision = settings["model"]["base"], settings["model"]["revision"]
-        return catalog.model(name, Path(document.file).parent) or catalog.cached_model(name, revision)
+        folder = Path(document.file).parent
+        if name in catalog.model_ids():
+            return catalog.model(name)
+        locked, problems = lock.find(folder, name, revision)
+        # A broken lock is said by a rule, and not gone around.
+        return locked or (None if problems else catalog.model(name, folder) or catalog.cached_model(name, revision))
     except (BrokenSetting, KeyError, AttributeError):
         return None

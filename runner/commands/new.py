@@ -17,7 +17,7 @@ from runner.check.validate import judge
 from runner.commands.options import say, set_option
 from runner.names import JOB_NAME, listed, nearest
 from runner.problem import Stop
-from runner.recipe import copying
+from runner.recipe import copying, lock
 from runner.recipe import overrides as changing
 from runner.recipe.document import Document
 from runner.recipe.overrides import Override
@@ -60,7 +60,7 @@ def new(name: str, source: str, short: bool, sets: tuple[str, ...]) -> None:
     text = copying.edit(copying.rename(document, name), changes)
     text = copying.for_file(text, schema.name, f"recipes/{origin.name}", target.name)
     with ExitStack() as undo:
-        copied = _copy_beside(files.values(), origin.parent, undo)
+        copied = _copy_beside(files.values(), origin.parent, undo) + _copy_lock(document, origin.parent, undo)
         _refuse_errors(parse(str(target), text))
         undo.pop_all()
     target.write_text(text, encoding="utf-8")
@@ -97,6 +97,18 @@ def _copy_beside(named: Iterable[str], folder: Path, undo: ExitStack) -> list[Pa
         shutil.copyfile(sources[file], file)
         undo.callback(file.unlink)
     return copied
+
+
+def _copy_lock(document: Document, folder: Path, undo: ExitStack) -> list[Path]:
+    """Takes what the lock file beside a recipe says of its model over into this folder's."""
+    name, target = str(document.lookup(("model", "base"))), Path(lock.LOCK)
+    entry = lock.entries(folder / lock.LOCK).get(name)
+    if entry is None or name in lock.entries(target):
+        return []
+    before = target.read_text(encoding="utf-8") if target.exists() else None
+    lock.add(target, name, entry)
+    undo.callback(target.unlink) if before is None else undo.callback(target.write_text, before, encoding="utf-8")
+    return [target]
 
 
 def _files(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:

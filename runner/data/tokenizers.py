@@ -93,8 +93,13 @@ def jinja(template: ChatTemplate) -> str:
     def quoted(text: str) -> str:
         return "'" + text.replace("\n", "\\n") + "'"
 
-    role = f"('{template.assistant}' if message['role'] == 'assistant' else message['role'])"
-    turn = quoted(template.turn).replace("{role}", f"' + {role} + '").replace("{content}", "' + message['content'] + '")
+    def filled(text: str, role: str) -> str:
+        return quoted(text).replace("{role}", f"' + {role} + '").replace("{content}", "' + message['content'] + '")
+
+    turn = filled(template.turn, f"('{template.assistant}' if message['role'] == 'assistant' else message['role'])")
+    if template.answer:
+        answer = filled(template.answer, f"'{template.assistant}'")
+        turn = f"({answer} if message['role'] == 'assistant' else {turn})"
     return (
         f"{{% for message in messages %}}{{{{ {turn} }}}}{{% endfor %}}"
         f"{{% if add_generation_prompt %}}{{{{ {quoted(template.reply)} }}}}{{% endif %}}"

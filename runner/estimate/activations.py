@@ -69,8 +69,8 @@ def _norm(workload: Workload, size: int, trained: bool, kind: parameters.Family)
     """An RMS norm keeps its input in fp32, and what its weight multiplies where the weight is trained."""
     if workload.adapter:
         trained = False
-    gemma = len(kind.norms) == 4
-    scaled = FULL if gemma else widths(workload).stream
+    # Gemma's and OLMo 2's multiply before they leave fp32.
+    scaled = FULL if kind.joint_norms or len(kind.norms) == 4 else widths(workload).stream
     return FULL * size + FULL + (scaled * size if trained else 0)
 
 

@@ -160,12 +160,14 @@ def _smaller_model(lines: Lines, workload: Workload, budget: float) -> Iterator[
     others = [other for name in catalog.model_ids() if (other := catalog.model(name))]
     others = [other for other in others if other.model_type in parameters.FAMILIES]
     size, half = parameters.total(workload.model), workload.precision == "fp16"
-    smaller = [other for other in others if parameters.total(other) < size and (other.fp16 or not half)]
-    smaller.sort(key=parameters.total, reverse=True)
+    smaller = [other for other in others if (other.parameters or 0) < size and (other.fp16 or not half)]
+    smaller.sort(key=lambda other: other.parameters or 0, reverse=True)
     for other in smaller:
         adapter = workload.adapter and replace(workload.adapter, targets=other.linear)
         changed = replace(workload, model=other, adapter=adapter, unfrozen=_moved(workload, other))
-        advice = Advice((f"model.base: {other.id}",), "a smaller model", changed, loss=ANOTHER_MODEL)
+        # The smaller it is, the less it is what was meant.
+        loss = ANOTHER_MODEL * size / (other.parameters or size)
+        advice = Advice((f"model.base: {other.id}",), "a smaller model", changed, loss=loss)
         if fits(advice, budget):
             yield advice
             return

@@ -15,13 +15,14 @@ from runner.estimate.workload import Workload
 class Family:
     """What one architecture adds to the LLaMA layer, as its modelling file in transformers 5.16.1 has it.
 
-    fused: one layer for q, k, v and one for gate, up. qkv_bias: biases on q, k, v. head_norms: norms on q and k heads.
-    norms: norms of a layer.
+    fused: one layer for q, k, v and one for gate, up. qkv_bias: biases on q, k, v. head_norms: norms on q and k heads;
+    joint_norms: each over all heads at once. norms: norms of a layer.
     """
 
     fused: bool = False
     qkv_bias: bool = False
     head_norms: bool = False
+    joint_norms: bool = False
     norms: tuple[str, ...] = ("input_layernorm", "post_attention_layernorm")
 
 
@@ -35,9 +36,14 @@ _GEMMA_NORMS = (
 FAMILIES = {
     "llama": Family(),
     "mistral": Family(),
+    # Its multipliers scale by constants, which no backward pass keeps.
+    "granite": Family(),
     "smollm3": Family(),
     "qwen2": Family(qkv_bias=True),
     "qwen3": Family(head_norms=True),
+    "olmo2": Family(
+        head_norms=True, joint_norms=True, norms=("post_attention_layernorm", "post_feedforward_layernorm")
+    ),
     "phi3": Family(fused=True),
     "gemma2": Family(norms=_GEMMA_NORMS),
     "gemma3_text": Family(head_norms=True, norms=_GEMMA_NORMS),
@@ -81,8 +87,8 @@ def layer(model: Model, index: int) -> Iterator[tuple[str, tuple[int, ...]]]:
         if kind.qkv_bias and name in ("q_proj", "k_proj", "v_proj"):
             yield f"{path}.bias", (fan_out,)
     if kind.head_norms:
-        yield f"{at}.self_attn.q_norm.weight", (model.head_dim,)
-        yield f"{at}.self_attn.k_norm.weight", (model.head_dim,)
+        for name, heads in (("q_norm", model.num_attention_heads), ("k_norm", model.num_key_value_heads)):
+            yield f"{at}.self_attn.{name}.weight", (model.head_dim * (heads if kind.joint_norms else 1),)
     for name in kind.norms:
         yield f"{at}.{name}.weight", (model.hidden_size,)
 

@@ -160,6 +160,11 @@ class Recipe(Sections):
         return self.model_facts
 
     @property
+    def model_revision(self) -> str:
+        """The base model's branch, tag or commit on the hub; the commit of a lock file where one has it."""
+        return (self.model_facts and self.model_facts.revision) or self.model.revision
+
+    @property
     def base_folder(self) -> Path | None:
         """The base model's folder, which starts from the recipe's own; None where it is a name on the hub."""
         facts, name = self.model_facts, self.model.base
@@ -227,4 +232,5 @@ class Recipe(Sections):
                 settings[section] = {key: value for key, value in values.items() if key not in names}
         # Equal counts are in `machines` already.
         uneven = {"gpu_counts": self.gpu_counts} if len(set(self.gpu_counts)) > 1 else {}
-        return content_hash(settings | uneven)
+        pinned = {"commit": self.model_facts.revision} if self.model_facts and self.model_facts.revision else {}
+        return content_hash(settings | uneven | pinned)

@@ -63,8 +63,8 @@ def _model_dir(recipe: Any, mount: str) -> str | None:
     recipe has no model, or one that lies in a folder already."""
     if "base" not in recipe.settings.get("model", ()) or recipe.base_folder or recipe.model.base.startswith("/"):
         return None
-    model = recipe.model
-    return f"{mount}/base-models/{label(model.base)}-{content_hash([model.base, model.revision], 8)}"
+    base = recipe.model.base
+    return f"{mount}/base-models/{label(base)}-{content_hash([base, recipe.model_revision], 8)}"
 
 
 def job_name(plan: Plan) -> str:

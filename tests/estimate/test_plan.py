@@ -295,7 +295,7 @@ def test_a_model_of_the_hub_s_cache_is_planned_and_counts_as_the_hub_s(tmp_path,
     path, changed = ROOT / "recipes" / "gemma.yaml", from_options(["model.base=someone/small"])
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     (problem,) = examine(path, changed)
-    assert "`someone/small`" in problem.message and "`hf download someone/small config.json`" in problem.hint
+    assert "`someone/small`" in problem.message and "`recipe models add someone/small --recipe " in problem.hint
     golden_message(problem)
     snapshot = tmp_path / "hub" / "models--someone--small" / "snapshots" / "0a1b"
     snapshot.mkdir(parents=True)

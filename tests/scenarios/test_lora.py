@@ -18,6 +18,7 @@ from runner.problem import Stop
 from runner.recipe.overrides import from_options
 from runner.runs import merge
 from runner.scenarios import translate
+from runner.scenarios.shared import twin
 from runner.targets import kubernetes, render
 from tests.catalog.test_axolotl_settings import axolotl, emitted, stages, unknown_keys
 from tests.conftest import ROOT
@@ -330,8 +331,20 @@ def test_another_model_and_four_bits_are_one_line_each(tmp_path):
     assert f"model.base: {OTHER} → a tiny twin" in printed
 
 
+def twins() -> dict[str, str]:
+    """A model for each twin that differs from all others in what a rehearsal makes of it, and whom it stands for."""
+    found: dict[tuple, list[str]] = {}
+    for name in MODELS:
+        facts = catalog.model(name)
+        shape = twin.geometry(facts, 2, 320) | {"max_position_embeddings": 0}
+        speech = (facts.chat_template, facts.eos_token, facts.pad_token, facts.bos_token)
+        found.setdefault((facts.model_type, *shape.items(), *speech, facts.linear, facts.fp16), []).append(name)
+    assert {name for names in found.values() for name in names} == set(MODELS)
+    return {names[0]: ", ".join(names) for names in found.values()}
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", twins())
 def test_every_model_of_the_catalog_is_one_line(name, tmp_path):
     run, _ = rehearse(tmp_path, "--set", f"model.base={name}")
     summary = read(run, "training_summary.json")

@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from benchmarks.estimate_accuracy import MEDIAN, MODELS, WORST, cells, compare
+from runner import catalog
 from runner.estimate import memory, parameters
 from runner.estimate.images import ImageFormulas, Images
 from runner.estimate.workload import Adapter, Workload
@@ -96,6 +97,22 @@ def test_a_fused_loss_is_traced_as_it_is_reckoned(way):
     exact, quick = trace(job, operations=False), memory.estimate(job)
     assert quick.tensors == pytest.approx(exact.peak, rel=0.1)
     assert quick.evaluation == pytest.approx(exact.evaluation_peak, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Qwen/Qwen3-0.6B",
+        "mistralai/Mistral-7B-v0.3",
+        "ibm-granite/granite-3.3-2b-instruct",
+        "allenai/OLMo-2-0425-1B-Instruct",
+    ],
+)
+def test_architectures_beyond_the_grid_are_reckoned_as_they_are_traced(name):
+    job = work(shrunk(catalog.model(name), layers=4, words=8192), checkpointing=False)
+    exact, quick = trace(job, operations=False), memory.estimate(job)
+    assert quick.tensors == pytest.approx(exact.peak, rel=0.05)
+    assert quick.evaluation == pytest.approx(exact.evaluation_peak, rel=0.05)
 
 
 FP32_WEIGHTS = {

@@ -43,8 +43,8 @@ def model(recipe: Recipe, place: Place) -> dict[str, Any]:
         "gradient_checkpointing": chosen.gradient_checkpointing,
         "sequence_len": chosen.sequence_len,
     }
-    if chosen.revision != "main" and place.model_dir is None:
-        settings["revision_of_model"] = chosen.revision
+    if recipe.model_revision != "main" and place.model_dir is None:
+        settings["revision_of_model"] = recipe.model_revision
     if chosen.gradient_checkpointing:
         settings["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
     if chosen.trust_remote_code:
@@ -179,7 +179,7 @@ def environment(recipe: Recipe, place: Place) -> dict[str, str]:
 def _demo(recipe: Recipe, place: Place) -> dict[str, Any]:
     return {
         "base_model": common.base_model(recipe, place),
-        "revision": "main" if place.model_dir else recipe.model.revision,
+        "revision": "main" if place.model_dir else recipe.model_revision,
         "system_prompt": recipe.data.get("system_prompt"),
         "chat": "chat_template" in recipe.data,
         "questions": [question for _, question in recipe.demo_questions],

@@ -177,7 +177,7 @@ def named_model(recipe: Recipe, place: Place) -> str:
 
 def tokenizer(recipe: Recipe, place: Place) -> Pretrained:
     """The base model's tokenizer, whose tokens are counted and trained on."""
-    return Pretrained(named_model(recipe, place), recipe.model.revision, bool(recipe.model.get("trust_remote_code")))
+    return Pretrained(named_model(recipe, place), recipe.model_revision, bool(recipe.model.get("trust_remote_code")))
 
 
 def data_file(recipe: Recipe, place: Place, name: str | None) -> str | None:
@@ -274,7 +274,7 @@ def rows_and_training(recipe: Recipe, place: Place, training: Stage, tokenise: s
 
 def fetched_model(recipe: Recipe) -> dict[str, Any]:
     """The base model on the hub that is fetched ahead, and whether code that it brings may run."""
-    return {name: recipe.model[name] for name in ("base", "revision", "trust_remote_code")}
+    return {name: recipe.model[name] for name in ("base", "trust_remote_code")} | {"revision": recipe.model_revision}
 
 
 def plan(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from runner import catalog
 from runner.catalog import ChatTemplate
 from runner.data.chat import Chat
+from runner.data.tokenizers import jinja
 from runner.plan import Place
 from runner.recipe.recipe import Recipe
 from runner.scenarios.shared import common
@@ -59,6 +60,8 @@ def settings(recipe: Recipe, place: Place) -> dict[str, Any]:
     facts, known = recipe.facts, special_tokens(recipe)
     own = recipe.data.chat_template == "tokenizer_default"
     config: dict[str, Any] = {"chat_template": known.axolotl if known and not own else "tokenizer_default"}
+    if known and config["chat_template"] == "jinja":
+        config["chat_template_jinja"] = jinja(known)
     if known and known.end != facts.eos_token:
         # Axolotl looks for end-of-text at the end of a turn, and would leave this one untrained: answers without end.
         config["eot_tokens"] = [known.end]

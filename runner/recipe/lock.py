@@ -1,0 +1,171 @@
+"""Lock: models outside the catalog, written down beside a recipe, so that every machine knows them without a network."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from runner import catalog
+from runner.catalog import Model
+from runner.files import write_text
+from runner.names import listed, nearest
+from runner.problem import Problem, Stop
+from runner.recipe import reading
+from runner.recipe.document import Document
+
+LOCK = "models.lock.yaml"
+HEAD = """\
+# Models outside the catalog, as `recipe models add` found them. `recipe check`, `plan` and `render` read them here, on every
+# machine and without a network; keep this file beside the recipe and under version control.
+# `recipe models add NAME` writes a model anew; an entry may be deleted when no recipe names its model any more.
+models:
+"""
+# What an entry says, in its order, and the comment beside it.
+LINES = {
+    "source": "hub: the name is one there; folder: a path",
+    "branch": "what was asked for: a branch, tag or commit",
+    "revision": "the commit that this was; what is trained is this version",
+    "licence": "as the hub abbreviates it; empty where nobody has said",
+    "gated": "whether it must be accepted on the hub, and needs a token",
+    "model_type": "the architecture, as transformers calls it",
+    "hidden_size": "",
+    "intermediate_size": "",
+    "num_hidden_layers": "",
+    "num_attention_heads": "",
+    "num_key_value_heads": "",
+    "head_dim": "",
+    "vocab_size": "",
+    "max_position_embeddings": "the longest row that it takes, in tokens",
+    "tied": "whether embedding and LM head are one tensor",
+    "linear": "the linear layers that LoRA works beside",
+    "layer_class": "one transformer layer, for FSDP; empty where nobody has looked",
+    "chat_template": "one of the catalog's; empty: the one in its own tokenizer",
+    "eos_token": "what ends a text",
+    "pad_token": "what fills short rows",
+    "bos_token": "",
+    "fp16": "whether its activations stay within fp16",
+    "custom_code": "whether it runs code that comes with it",
+    "remote_code": "whether that code is fetched from the hub",
+}
+ON_HUB = ("branch", "revision")
+# What a value must be, in words: by a line's name, else by the type that a Model has there.
+Judge = tuple[Callable[[Any], object], str]
+JUDGES: dict[str, Judge] = {
+    "source": (lambda value: value in ("hub", "folder"), "`hub` or `folder`"),
+    "revision": (
+        lambda value: isinstance(value, str) and re.fullmatch("[0-9a-f]{40}", value),
+        "a full commit, 40 hexadecimal digits",
+    ),
+    "chat_template": (
+        lambda value: value == "" or (isinstance(value, str) and value in catalog.table("templates")),
+        "a section of the catalog's templates.toml, or empty",
+    ),
+    "int": (lambda value: type(value) is int and value > 0, "a whole number above 0"),
+    "bool": (lambda value: isinstance(value, bool), "true or false"),
+    "str": (lambda value: isinstance(value, str), "text"),
+    "tuple[str, ...]": (
+        lambda value: isinstance(value, list) and value and all(isinstance(one, str) for one in value),
+        "a list of names",
+    ),
+}
+TYPES = {field.name: str(field.type) for field in fields(Model)}
+
+
+def find(folder: Path, name: str, revision: str) -> tuple[Model | None, list[Problem]]:
+    """The model `name` from the lock file in `folder`, and what is wrong with its entry; (None, []) where it has none.
+    revision: the branch, tag or commit that the recipe names."""
+    try:
+        document = _read(folder / LOCK)
+    except Stop as stop:
+        return None, stop.problems
+    if document is None or name not in document.data["models"]:
+        return None, []
+    problems, entry = _wrong(document, name), document.data["models"][name]
+    if not problems and entry["source"] == "hub" and revision not in (entry["branch"], entry["revision"]):
+        message = f"This is `{name}` at `{entry['branch']}`, and the recipe asks for `{revision}`."
+        again = f"`recipe models add {name} --revision {revision} --out {document.file}`"
+        remedy = f"Run {again}, or write another `revision` there."
+        problems = [document.problem(("models", name, "branch"), message, remedy)]
+    return (None, problems) if problems else (model_of(name, entry), [])
+
+
+def entries(file: Path) -> dict[str, dict[str, Any]]:
+    """Every entry of a lock file by the model's name; none where there is no file. Raises Stop with all that is wrong."""
+    document = _read(file)
+    if document and (problems := [one for name in document.data["models"] for one in _wrong(document, name)]):
+        raise Stop(problems)
+    return document.data["models"] if document else {}
+
+
+def add(file: Path, name: str, entry: Mapping[str, Any]) -> None:
+    """Writes an entry into a lock file, in the place of an older one of that name. Raises Stop where the file is broken."""
+    write_text(
+        file, HEAD + "\n".join(map(_written, *zip(*sorted({**entries(file), name: entry}.items()), strict=True)))
+    )
+
+
+def entry_of(model: Model, branch: str) -> dict[str, Any]:
+    """A model's entry. branch: what was asked of the hub."""
+    said = {"source": "hub" if model.revision else "folder", "branch": branch, "linear": list(model.linear)}
+    wanted = [key for key in LINES if model.revision or key not in ON_HUB]
+    return {key: said[key] if key in said else getattr(model, key) for key in wanted}
+
+
+def model_of(name: str, entry: Mapping[str, Any]) -> Model:
+    # What stands here of a folder is the same as in its own config.json.
+    place = (
+        f"{name}/config.json" if entry["source"] == "folder" else f"config.json of {name} on the hub, as {LOCK} has it"
+    )
+    said = {key: value for key, value in entry.items() if key in TYPES}
+    return Model(**said | {"id": name, "linear": tuple(entry["linear"]), "source": place})
+
+
+def _read(file: Path) -> Document | None:
+    """The lock file, None where there is none. Raises Stop where it is none."""
+    if not file.is_file():
+        return None
+    remedy = f"`git checkout {file.name}` brings back an older one; or delete it, and run `recipe models add NAME`."
+    try:
+        document = reading.read(file)
+    except Stop as stop:
+        # What is wrong of any YAML is said as of a recipe's.
+        mine = [replace(one, message=one.message.replace("a recipe", "a lock file")) for one in stop.problems]
+        raise Stop([replace(one, hint=remedy) if "recipe new" in one.hint else one for one in mine]) from None
+    if not isinstance(document.data.get("models"), dict):
+        raise Stop(document.problem(("models",), "A lock file has its models under `models`.", remedy))
+    return document
+
+
+def _wrong(document: Document, name: str) -> list[Problem]:
+    entry, at = document.data["models"][name], ("models", name)
+    remedy = f"`recipe models add {name}` writes the entry anew."
+    if not isinstance(entry, dict):
+        return [document.problem(at, f"The entry of `{name}` says nothing of the model.", remedy)]
+    found = []
+    for key, value in entry.items():
+        right, words = JUDGES.get(key) or JUDGES[TYPES.get(key, "str")]
+        if key not in LINES:
+            hint = f"Did you mean `{near}`?" if (near := nearest(str(key), LINES)) else remedy
+            found.append(document.problem((*at, key), f"`{key}` is nothing that an entry says.", hint, key=True))
+        elif not right(value):
+            found.append(document.problem((*at, key), f"`{key}` is to be {words}.", remedy))
+    needed = [key for key in LINES if key not in ON_HUB or entry.get("source") == "hub"]
+    if not found and (missing := [key for key in needed if key not in entry]):
+        found.append(document.problem(at, f"The entry of `{name}` lacks {listed(missing)}.", remedy, key=True))
+    if not found and entry["num_attention_heads"] % entry["num_key_value_heads"]:
+        message = "`num_attention_heads` is to be a multiple of `num_key_value_heads`."
+        found.append(document.problem((*at, "num_key_value_heads"), message, remedy))
+    return found
+
+
+def _written(name: str, entry: Mapping[str, Any]) -> str:
+    """One entry's lines. Values are written as JSON has them, which YAML reads the same."""
+    lines = [f"  {json.dumps(name, ensure_ascii=False)}:"]
+    for key in (key for key in LINES if key in entry):
+        comment = f"   # {LINES[key]}" if LINES[key] else ""
+        lines.append(f"    {key}: {json.dumps(entry[key], ensure_ascii=False)}{comment}")
+    return "\n".join(lines) + "\n"
