@@ -134,6 +134,7 @@ EXTRAS = {
         "datasets",
         "lm_eval",
         "numpy",
+        "openpyxl",
         "peft",
         "pyarrow",
         "pydantic",
