@@ -65,6 +65,14 @@ def one_form(recipe: Recipe) -> Iterator[Problem]:
                 f'Write `{missing[0]}: "[column]"`, with the name of a column in brackets.',
                 key=True,
             )
+        elif form == "auto" and missing and data.get("hub") and not data.get("path"):
+            yield _at(
+                recipe,
+                f"{home}.hub",
+                f"What the rows of `{data['hub']}` look like is told from their columns when they are prepared.",
+                "`recipe prepare` shows it; `form`, or `question` and `answer`, say it here.",
+                severity="note",
+            )
 
 
 def _form(recipe: Recipe, home: str, data: Settings, setting: str, there: list[str]) -> Iterator[Problem]:

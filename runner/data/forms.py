@@ -105,17 +105,22 @@ def _text(value: Any) -> str:
 
 def _said(value: Any, column: str, role: str | None = None) -> list[Any]:
     """The turns of a column, which a table holds as JSON. role: whose turn a plain text is; None where it may not be one."""
-    if isinstance(value, str) and (role is None or value.lstrip().startswith("[{")):
+    turns = value
+    if isinstance(value, str):
         try:
-            value = json.loads(value)
+            turns = json.loads(value)
         except (ValueError, RecursionError):
             if role is None:
                 raise NoConversation(f"`{column}` is text that is no JSON") from None
-    if isinstance(value, str) and role:
-        return [{"role": role, "content": value}]
-    if not isinstance(value, list) or not value:
-        raise NoConversation(f"`{column}` is {'no list of turns' if value else 'empty'}")
-    return list(value)
+    if role and value is not None and not (isinstance(turns, list) and turns and all(map(_has_role, turns))):
+        return [{"role": role, "content": str(value)}]
+    if not isinstance(turns, list) or not turns:
+        raise NoConversation(f"`{column}` is {'no list of turns' if turns else 'empty'}")
+    return list(turns)
+
+
+def _has_role(message: Any) -> bool:
+    return isinstance(message, Mapping) and ("role" in message or "from" in message)
 
 
 def _role(message: Any, number: int) -> str:

@@ -13,7 +13,7 @@ from runner.data.forms import NoConversation
 from runner.data.report import Report
 from runner.data.tokenizers import Pretrained
 from runner.files import replacing, sha256
-from runner.names import content_hash
+from runner.names import content_hash, listed
 from runner.problem import Stop
 
 SIDES = ("train", "validation")
@@ -54,7 +54,7 @@ def begin(source: TwoSides, tokenizer: Pretrained | None = None, sample_rows: in
     return Report(
         key=content_hash([asdict(source), content, tokens, sample_rows], 32),
         source=source.name,
-        bytes_before=source.file.stat().st_size if source.file and content else None,
+        bytes_before=source.file.stat().st_size if source.file and source.file.is_file() else None,
     )
 
 
@@ -96,7 +96,7 @@ def collect(source: rows.Source, make: Callable[[Mapping[str, Any]], Item | str]
         try:
             item = make(row)
         except KeyError as column:
-            report.bad_lines.append((number, f"no column {column}"))
+            report.bad_lines.append((number, f"no column `{column.args[0]}`; there are {listed(list(row)[:10])}"))
             report.dropped["a column is missing, named by line below"] += 1
             continue
         except NoConversation as reason:

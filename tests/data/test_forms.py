@@ -207,6 +207,13 @@ def test_a_hub_dataset_in_a_form_is_told_by_the_preparation(tmp_path, monkeypatc
     assert report.form.startswith("sharegpt, told")
 
 
+def test_a_prompt_that_is_itself_json_or_a_number_is_a_text(tmp_path):
+    rows = [{"prompt": prompt, "completion": "3"} for prompt in ('[{"a": 3}]', "[]", "7")] + ROWS["prompt_completion"]
+    found = sides("prompt_completion", "rows.jsonl", tmp_path, rows)
+    assert {'[{"a": 3}]', "[]", "7"} <= {row[1]["content"] for side in found.values() for row in side}
+    assert forms.turns("prompt_completion", {"prompt": 7, "completion": 3.5})[1].content == "3.5"
+
+
 TALK = [
     {"role": "system", "content": "Be brief."},
     {"role": "user", "content": "Why?"},
