@@ -371,3 +371,23 @@ def test_whatever_a_row_holds_it_is_a_conversation_or_named(form, data):
         return
     assert turns[-1].role == "assistant" and all(turn.content or turn.besides for turn in turns)
     json.dumps([turn.message() for turn in turns])
+
+
+def test_a_mixture_holds_turns_of_both_kinds(tmp_path):
+    """A domain that marks its last turns and has reasoning, with general rows that have neither."""
+    from runner.data import chat
+    from runner.scenarios.pipeline.mixing import Mixture, prepare
+
+    sides("columns", "rows.jsonl", tmp_path)
+    domain = [
+        {"messages": [*TALK[:-1], {**TALK[-1], "reasoning_content": f"Because {number}."}]} for number in range(4)
+    ]
+    domain += [{"messages": [{"role": "user", "content": "Who?"}, TALK[2]]}]
+    own = wanted()["special_tokens"] | {"axolotl": chat.OWN, "tokens": ()}
+    facts = wanted(written(tmp_path, "domain.jsonl", domain), **OPEN) | {"special_tokens": catalog.ChatTemplate(**own)}
+    mixture = Mixture(**facts, train_on="last", domain_share=0.5)
+    lines = prepare(mixture, tmp_path / "mixed", tmp_path / "out" / "train.parquet", lambda texts: None)
+    assert any(line.startswith("mixed") for line in lines)
+    rows = [row["messages"] for row in table(tmp_path / "mixed", "train")]
+    assert {row[0]["training"] for row in rows} == {None, False}
+    assert all(set(turn) >= {"role", "content", "training"} for row in rows for turn in row)
