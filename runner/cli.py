@@ -137,6 +137,7 @@ EXTRAS = {
         "huggingface_hub",
         "lm_eval",
         "numpy",
+        "openpyxl",
         "peft",
         "pyarrow",
         "pydantic",

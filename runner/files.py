@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import csv
 import hashlib
 import json
 import os
@@ -11,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TextIO
 
 from runner.names import content_hash
 
@@ -144,3 +146,32 @@ def content_of(path: Path) -> str:
     files = sorted(file for file in path.rglob("*") if file.is_file())
     facts = [(str(file.relative_to(path)), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     return content_hash(facts, 32)
+
+
+@contextmanager
+def table(file: Path, errors: str = "strict") -> Iterator[tuple[TextIO, str]]:
+    """A file of lines with columns, open in its encoding, and what stands between the columns: of the usual marks the one that
+    cuts the first line into most. Spreadsheets put semicolons where the comma is for decimals, and write UTF-16 too.
+
+    Raises UnicodeDecodeError where it is no such text and `errors` is strict.
+    """
+    csv.field_size_limit(2**31 - 1)
+    with file.open("rb") as start:
+        utf16 = start.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+    with file.open(encoding="utf-16" if utf16 else "utf-8-sig", errors=errors, newline="") as lines:
+        first = lines.readline(1_000_000)
+        lines.seek(0)
+        yield lines, max(",;\t|", key=lambda mark: len(next(csv.reader([first], delimiter=mark), ())))
+
+
+# Files that a folder of text is made of.
+TEXTS = (".txt", ".md")
+
+
+def text_files(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.rglob("*") if file.suffix in TEXTS and file.is_file())
+
+
+def saved_by_datasets(folder: Path) -> bool:
+    """Whether a folder is what `save_to_disk` of the library `datasets` leaves."""
+    return any((folder / name).is_file() for name in ("state.json", "dataset_dict.json"))

@@ -6,9 +6,10 @@ import csv
 import json
 from pathlib import Path
 
+from runner.files import read_json, saved_by_datasets, table
+from runner.names import listed
+
 FIRST_BYTES = 4_000_000
-# What spreadsheets put between columns where the comma is for decimals.
-SEPARATORS = {";": "Semicolons", "\t": "Tabs"}
 
 
 class Unreadable(Exception):
@@ -28,25 +29,23 @@ class Unreadable(Exception):
         self.hint = hint
 
 
-def of(file: Path) -> list[str]:
-    """Column names of a CSV, JSON, JSONL or Parquet file.
+def of(file: Path, split: str | None = None) -> list[str]:
+    """Column names of a data file, or of a split of a folder that `datasets` has saved.
 
     Raises Unreadable with the reason in plain words.
     """
+    if file.is_dir():
+        return _saved(file, split)
     if file.suffix == ".parquet":
         return _parquet(file)
+    if file.suffix == ".xlsx":
+        return _xlsx(file)
     try:
+        if file.suffix in (".csv", ".tsv"):
+            with table(file) as (lines, separator):
+                header = next(csv.reader(lines, delimiter=separator), None)
+            return header or _nameless()
         with file.open(encoding="utf-8-sig", newline="") as lines:
-            if file.suffix == ".csv":
-                header = next(csv.reader(lines), None)
-                if not header:
-                    raise Unreadable("it has no first line with the names of its columns.")
-                if len(header) == 1 and (separator := next((mark for mark in SEPARATORS if mark in header[0]), None)):
-                    raise Unreadable(
-                        f"{SEPARATORS[separator]} stand between its columns, and a CSV file has commas there.",
-                        hint="Save it again with commas, or as JSONL.",
-                    )
-                return header
             return _json(lines.read(FIRST_BYTES))
     except (UnicodeDecodeError, csv.Error):
         raise Unreadable(
@@ -69,6 +68,40 @@ def _json(text: str) -> list[str]:
     if not isinstance(row, dict):
         raise Unreadable("its first row is not an object with named columns.")
     return list(row)
+
+
+def _saved(folder: Path, split: str | None) -> list[str]:
+    if not saved_by_datasets(folder):
+        raise Unreadable(
+            "it is a folder that `datasets` has not saved.", hint="Name a file, or save it with `save_to_disk`."
+        )
+    splits = (read_json(folder / "dataset_dict.json") or {}).get("splits")
+    if splits and split not in splits:
+        raise Unreadable(f"it has no split `{split}`.", hint=f"Its splits are {listed(splits)}.")
+    facts = read_json((folder / str(split) if splits else folder) / "dataset_info.json")
+    if not facts or not facts.get("features"):
+        raise Unreadable("its `dataset_info.json` names no columns.", hint="Save it again with `save_to_disk`.")
+    return list(facts["features"])
+
+
+def _xlsx(file: Path) -> list[str]:
+    try:
+        from openpyxl import load_workbook
+    except ImportError:
+        raise Unreadable(
+            "reading XLSX needs openpyxl, which is not installed, so its columns are not checked.",
+            "note",
+            "pip install 'recipe-runner[train]'",
+        ) from None
+    try:
+        first = next(load_workbook(file, read_only=True).worksheets[0].iter_rows(values_only=True), ())
+    except Exception:
+        raise Unreadable("it is not XLSX.") from None
+    return [str(name) for name in first if name is not None] or _nameless()
+
+
+def _nameless() -> list[str]:
+    raise Unreadable("it has no first line with the names of its columns.")
 
 
 def _parquet(file: Path) -> list[str]:

@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterator
 
 from runner.check import columns
+from runner.data import forms
+from runner.files import text_files
 from runner.names import listed, nearest
 from runner.problem import Problem
 from runner.recipe import templates
@@ -38,7 +40,63 @@ def one_source(recipe: Recipe) -> Iterator[Problem]:
             )
 
 
-TEMPLATES = ("question", "answer", "prompt", "chosen", "rejected")
+QUESTION_ANSWER = ("question", "answer")
+TEMPLATES = (*QUESTION_ANSWER, "prompt", "chosen", "rejected")
+
+
+def one_form(recipe: Recipe) -> Iterator[Problem]:
+    """Rows in columns have templates for question and answer, and those in other forms have none."""
+    for home, data in recipe.data_sections():
+        if not data.knows("form") or data.get("songs"):
+            continue
+        form, there = data["form"], [setting for setting in QUESTION_ANSWER if data.get(setting)]
+        missing = [setting for setting in QUESTION_ANSWER if setting not in there]
+        if there and form not in ("auto", "columns"):
+            yield recipe.document.problem(
+                (*home.split("."), there[0]),
+                f"`{there[0]}` is for rows in columns, and `{home}.form` is {form}, which says where its words stand.",
+                f"Delete {listed(there)}, or write `form: columns`.",
+                key=True,
+            )
+        elif missing and (there or form == "columns"):
+            yield recipe.document.problem(
+                (*home.split("."), there[0] if there else "form"),
+                f"Rows in columns need `question` and `answer`, and `{home}` lacks {listed(missing)}.",
+                f'Write `{missing[0]}: "[column]"`, with the name of a column in brackets.',
+                key=True,
+            )
+        elif form == "auto" and missing and data.get("hub") and not data.get("path"):
+            yield _at(
+                recipe,
+                f"{home}.hub",
+                f"What the rows of `{data['hub']}` look like is told from their columns when they are prepared.",
+                "`recipe prepare` shows it; `form`, or `question` and `answer`, say it here.",
+                severity="note",
+            )
+
+
+def _form(recipe: Recipe, home: str, data: Settings, setting: str, there: list[str]) -> Iterator[Problem]:
+    """The form of a file with these columns, told where the recipe leaves it open, and refused where it has none."""
+    file = recipe.folder / data[setting]
+    stated = forms.stated(data["form"], data.get("question"), data.get("answer"))
+    form = stated or forms.told(there)
+    missing = [column for column in forms.COLUMNS.get(form, ()) if column not in there] if form else []
+    if form is None or missing:
+        what = f"lacks {listed(missing)}, which the form {form} has" if form else "has the columns of no form"
+        meant = forms.told(there)
+        yield recipe.document.problem(
+            (*home.split("."), setting),
+            f"`{file}` {what}; its columns are {listed(there)}.",
+            f"Write `form: {meant}`, or delete the line." if meant else forms.WANTED,
+        )
+    elif stated is None:
+        yield _at(
+            recipe,
+            f"{home}.{setting}",
+            f"The rows of `{file}` are read in the form {form}, told from their columns.",
+            "Nothing to do; `form` says otherwise where that is wrong.",
+            severity="note",
+        )
 
 
 def data_files(recipe: Recipe) -> Iterator[Problem]:
@@ -66,7 +124,7 @@ def _data_files(recipe: Recipe, home: str, data: Settings) -> Iterator[Problem]:
         if not name:
             continue
         file = recipe.folder / name
-        if os.path.isdir(file) and data.get("image_column"):
+        if os.path.isdir(file) and (data.get("image_column") or (data.get("text") and text_files(file))):
             continue
         if setting == "sample" and file.suffix == ".parquet" and os.path.isfile(file):
             # The rehearsal looks into it; here opening Parquet would slow every check down.
@@ -80,7 +138,7 @@ def _data_files(recipe: Recipe, home: str, data: Settings) -> Iterator[Problem]:
                 severity="note",
             )
             continue
-        if not os.path.isfile(file):
+        if not os.path.exists(file):
             yield _at(
                 recipe,
                 f"{home}.{setting}",
@@ -99,7 +157,7 @@ def _data_files(recipe: Recipe, home: str, data: Settings) -> Iterator[Problem]:
         if file.suffix == ".txt":
             continue
         try:
-            there = columns.of(file)
+            there = columns.of(file, data.get("split"))
         except columns.Unreadable as reason:
             yield _at(
                 recipe,
@@ -109,6 +167,8 @@ def _data_files(recipe: Recipe, home: str, data: Settings) -> Iterator[Problem]:
                 reason.severity,
             )
             continue
+        if data.knows("form") and not songs:
+            yield from _form(recipe, home, data, setting, there)
         # A copy of a starter recipe brings a sample that says nothing about one's own file.
         other = (
             " Or delete the line `sample`, if it is of other data." if setting == "sample" and data.get("path") else ""
@@ -133,4 +193,4 @@ def _data_files(recipe: Recipe, home: str, data: Settings) -> Iterator[Problem]:
                 )
 
 
-RULES = (one_source, data_files)
+RULES = (one_source, one_form, data_files)

@@ -11,7 +11,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal
 
-from runner.data.chat import Conversations, Pair, finish
+from runner.data.chat import Conversation, Conversations, finish, pair
 from runner.data.draw import Draw
 from runner.data.report import Report
 from runner.data.split import TokenizerFor, already, begin, whole_rows
@@ -63,7 +63,7 @@ class Song:
 
 
 @dataclass(frozen=True)
-class Task(Pair):
+class Task(Conversation):
     """A question about a song and its answer. song: songs with the same one stay on one side of the split."""
 
     kind: str = ""
@@ -186,4 +186,4 @@ def _task(song: Song, lyrics: Lyrics) -> Task:
     point = int.from_bytes(digest[:4], "big") / 2**32 * ends[-1]
     kind = next(kind for kind, end in zip(shares, ends, strict=True) if point < end)
     question, answer = asked[kind]
-    return Task(question, answer, kind, song.key)
+    return Task(pair(question, answer), kind=kind, song=song.key)

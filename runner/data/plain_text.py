@@ -12,7 +12,7 @@ from runner.data import rows
 from runner.data.report import REPORT_FILE, SHOWN_BAD_LINES
 from runner.data.split import TokenizerFor
 from runner.data.tokenizers import Pretrained
-from runner.files import read_json, sha256, write_json
+from runner.files import content_of, read_json, write_json
 from runner.names import content_hash, listed
 from runner.problem import Stop
 
@@ -227,7 +227,7 @@ class _Texts:
 def _key(plain_text: PlainText, tokenizer: Any, sample_rows: int | None) -> str:
     """Everything that the blocks depend on: the settings, the files' content, and the tokenizer."""
     named = {"path": plain_text.path, "validation_path": plain_text.validation_path}
-    contents = {setting: sha256(Path(file)) for setting, file in named.items() if file and Path(file).is_file()}
+    contents = {setting: content_of(Path(file)) for setting, file in named.items() if file and Path(file).exists()}
     tokens = [tokenizer.name_or_path, len(tokenizer), tokenizer.eos_token_id]
     figures = ("effective_batch_size", "epochs", "warmup_steps", "eval_steps")
     settings = {name: value for name, value in asdict(plain_text).items() if name not in figures}

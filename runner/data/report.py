@@ -45,7 +45,7 @@ def asked(data: Mapping[str, Any]) -> str:
 class Report:
     """Counts of rows; token lengths of whole conversations; sizes in bytes.
 
-    not_drawn: rows that the seeded draw of a part passed by.
+    form: that of the rows, and how it is known; empty where there is but one. not_drawn: rows that the seeded draw of a part passed by.
     unit: what must not be on both sides of the split. tasks: rows of each kind of task, empty where there is one kind.
     key: hash of everything that the result depends on. bad_lines: line number (0 where there is none) and why.
     token_lengths: `min`, `median`, `p95`, `max` in tokens, empty where no tokenizer is at hand.
@@ -53,6 +53,7 @@ class Report:
 
     key: str = ""
     source: str = ""
+    form: str = ""
     rows_in: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
     bad_lines: list[tuple[int, str]] = field(default_factory=list)
@@ -72,6 +73,8 @@ class Report:
     def lines(self) -> Iterator[str]:
         """The report for a person, a line a fact."""
         yield f"rows in              {self.rows_in:>9,}   from {self.source}"
+        if self.form:
+            yield f"form                           {self.form}"
         for reason, count in self.dropped.most_common():
             yield f"  dropped            {count:>9,}   {reason}"
         for number, reason in self.bad_lines[:SHOWN_BAD_LINES]:

@@ -6,18 +6,21 @@ import csv
 import io
 import json
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
-from runner.files import sha256
+from runner.files import TEXTS, content_of, saved_by_datasets, table, text_files
+from runner.names import listed
 from runner.problem import Stop
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Where rows come from: the file `path`, else the dataset `hub`, with its `subset`, `split` and `revision`."""
+    """Where rows come from: the file or folder `path`, else the dataset `hub`, with its `subset`, `split` and `revision`."""
 
     hub: str | None
     revision: str | None
@@ -36,8 +39,8 @@ class Source:
 
     @property
     def content(self) -> str:
-        """The hash of the file's content; empty where there is no file: a dataset is told by its revision."""
-        return sha256(self.file) if self.file and self.file.is_file() else ""
+        """The hash of what the file or folder holds; empty where there is no file: a dataset is told by its revision."""
+        return content_of(self.file) if self.file and self.file.exists() else ""
 
 
 @dataclass(frozen=True)
@@ -127,8 +130,9 @@ def read(
     source: Source, share: Share | None = None, *, column: str | None = None, stream: bool = False
 ) -> Iterator[Numbered]:
     """Rows as (line, row). All but .json files come a row at a time, however large they are; from the hub they do where
-    `stream` is set, and are else kept on disk.
-    share: only that part of the file. column: what the documents of a .txt file are called, which else cannot be read.
+    `stream` is set, and are else kept on disk. A folder is one that `datasets` has saved.
+    share: only that part of the file. column: what the documents of a .txt file, or a folder of such files, are called, which
+    else cannot be read.
 
     Raises Stop where the file or the dataset cannot be read at all.
     """
@@ -136,11 +140,16 @@ def read(
     if not file:
         yield from _hub(source, stream)
         return
+    if file.is_dir():
+        yield from _saved(file, source.split) if saved_by_datasets(file) else _texts(file, column)
+        return
     readers: dict[str, Callable[..., Iterator[Numbered]]] = {
         ".jsonl": _jsonl,
         ".json": _json,
         ".csv": _csv,
+        ".tsv": _csv,
         ".parquet": _parquet,
+        ".xlsx": _xlsx,
     }
     if column:
         readers[".txt"] = lambda file: _txt(file, column)
@@ -240,9 +249,8 @@ def _json(file: Path) -> Iterator[Numbered]:
 
 
 def _csv(file: Path) -> Iterator[Numbered]:
-    csv.field_size_limit(2**31 - 1)
-    with file.open(encoding="utf-8-sig", newline="") as lines:
-        reader = csv.reader(lines, strict=True)
+    with table(file) as (lines, separator):
+        reader = csv.reader(lines, delimiter=separator, strict=True)
         header: list[str] | None = None
         while True:
             number = reader.line_num + 1
@@ -259,6 +267,58 @@ def _csv(file: Path) -> Iterator[Numbered]:
                 yield number, Bad(f"{len(fields)} columns, and the first line names {len(header)}")
             elif fields:
                 yield number, dict(zip(header, fields, strict=True))
+
+
+def _xlsx(file: Path) -> Iterator[Numbered]:
+    """The rows of the first sheet, below the one with the names of its columns."""
+    from openpyxl import load_workbook
+    from openpyxl.utils.exceptions import InvalidFileException
+
+    try:
+        book = load_workbook(file, read_only=True, data_only=True)
+    except (InvalidFileException, BadZipFile, KeyError):
+        raise Stop(f"`{file}` is not XLSX.", "Open it with the program that wrote it, and save it as CSV.") from None
+    with closing(book):
+        header: tuple[Any, ...] = ()
+        for number, fields in enumerate(book.worksheets[0].iter_rows(values_only=True), 1):
+            if not header:
+                header = fields
+            elif any(field is not None for field in fields):
+                yield (
+                    number,
+                    {str(name): field for name, field in zip(header, fields, strict=False) if name is not None},
+                )
+
+
+def _saved(folder: Path, split: str | None) -> Iterator[Numbered]:
+    """The rows of a folder that `datasets` has saved, and of its split where it has several."""
+    from datasets import load_from_disk
+
+    try:
+        rows = load_from_disk(str(folder))
+    except Exception as error:
+        raise Stop(f"`{folder}` cannot be read: {_reason(error)}", "Save it again with `save_to_disk`.") from None
+    if isinstance(rows, dict):
+        if split not in rows:
+            raise Stop(f"`{folder}` has no split `{split}`.", f"It has {listed(rows)}; write one of them as `split`.")
+        rows = rows[split]
+    yield from enumerate(rows, 1)
+
+
+def _texts(folder: Path, column: str | None) -> Iterator[Numbered]:
+    """Text files below a folder, each one document, sorted by name."""
+    files = text_files(folder) if column else []
+    if not files:
+        raise Stop(
+            f"`{folder}` is a folder with no data that can be read.",
+            "Name a file in it, or save it with the `save_to_disk` of `datasets`"
+            + (f", or put files ending in {' or '.join(TEXTS)} in it." if column else "."),
+        )
+    for number, file in enumerate(files, 1):
+        try:
+            yield number, {str(column): file.read_text(encoding="utf-8-sig")}
+        except UnicodeDecodeError:
+            yield number, Bad(f"{file.relative_to(folder)} is not text in UTF-8")
 
 
 def _parquet(file: Path, share: Share | None = None) -> Iterator[Numbered]:

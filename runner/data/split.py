@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from runner.data import rows
+from runner.data.forms import NoConversation
 from runner.data.report import Report
 from runner.data.tokenizers import Pretrained
 from runner.files import replacing, sha256
-from runner.names import content_hash
+from runner.names import content_hash, listed
 from runner.problem import Stop
-from runner.recipe import templates
 
 SIDES = ("train", "validation")
 
@@ -54,7 +54,7 @@ def begin(source: TwoSides, tokenizer: Pretrained | None = None, sample_rows: in
     return Report(
         key=content_hash([asdict(source), content, tokens, sample_rows], 32),
         source=source.name,
-        bytes_before=source.file.stat().st_size if source.file and content else None,
+        bytes_before=source.file.stat().st_size if source.file and source.file.is_file() else None,
     )
 
 
@@ -85,18 +85,23 @@ def whole_rows(source: rows.Source, report: Report, stream: bool = False) -> Ite
             yield number, row
 
 
-def collect(source: rows.Source, parts: Sequence[str], make: Callable[..., Item | str], report: Report) -> list[Item]:
-    """What `make` gives for every row's filled templates, once each, in the order of the file.
+def collect(source: rows.Source, make: Callable[[Mapping[str, Any]], Item | str], report: Report) -> list[Item]:
+    """What `make` gives for every row, once each, in the order of the file.
 
-    parts: the templates, filled in this order. make: gives a reason instead to drop a row.
+    make: gives a reason instead to drop a row; it raises KeyError with a column that the row lacks, NoConversation where
+    the row is to be named with a reason of its own.
     """
     distinct: dict[Item, None] = {}
     for number, row in whole_rows(source, report):
         try:
-            item = make(*(templates.fill(part, row).strip() for part in parts))
+            item = make(row)
         except KeyError as column:
-            report.bad_lines.append((number, f"no column {column}"))
+            report.bad_lines.append((number, f"no column `{column.args[0]}`; there are {listed(list(row)[:10])}"))
             report.dropped["a column is missing, named by line below"] += 1
+            continue
+        except NoConversation as reason:
+            report.bad_lines.append((number, str(reason)))
+            report.dropped["no conversation, named by line below"] += 1
             continue
         if isinstance(item, str):
             report.dropped[item] += 1

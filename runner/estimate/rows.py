@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from runner import catalog
-from runner.files import read_json
+from runner.files import read_json, table
 from runner.plan import Plan, Stage
 
 # Characters a token of English text, for tokenizers with 50,000 words and more; and the tokens of a row's own marks.
@@ -109,27 +109,31 @@ def _mean_tokens(data: Mapping[str, Any]) -> float | None:
 def _counted(path: Path, share: float) -> Rows:
     """Rows of a local text file, counted as the preparers read them; Parquet is not opened, because that takes a library
     that is slow to load."""
-    counters = {".jsonl": ("lines", _lines), ".csv": ("rows", _records), ".txt": ("documents", _documents)}
+    counters = {
+        ".jsonl": ("lines", _lines),
+        ".csv": ("rows", _records),
+        ".tsv": ("rows", _records),
+        ".txt": ("documents", _documents),
+    }
     if not path.is_file() or path.suffix not in counters:
         return Rows()
     unit, counted = counters[path.suffix]
-    # csv wants to see line ends as they are; a byte that is no UTF-8 is still part of one row.
-    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-        count = counted(file)
+    # A byte that is no UTF-8 is still part of one row.
+    with table(path, errors="replace") as (file, separator):
+        count = counted(file, separator)
     tokens = path.stat().st_size / max(1, count) / CHARACTERS_A_TOKEN + MARKS
     return _split(count, share, tokens, f"the {unit} of {path}")
 
 
-def _lines(file: Iterable[str]) -> int:
+def _lines(file: Iterable[str], _: str) -> int:
     return sum(1 for line in file if line.strip())
 
 
-def _records(file: Iterable[str]) -> int:
+def _records(file: Iterable[str], separator: str) -> int:
     """Records below the line of names; quoted text may hold line ends of its own."""
-    csv.field_size_limit(2**31 - 1)
-    return max(0, sum(1 for record in csv.reader(file) if record) - 1)
+    return max(0, sum(1 for record in csv.reader(file, delimiter=separator) if record) - 1)
 
 
-def _documents(file: Iterable[str]) -> int:
+def _documents(file: Iterable[str], _: str) -> int:
     """Documents with empty lines between them."""
     return sum(1 for text, _ in groupby(file, key=lambda line: bool(line.strip())) if text)

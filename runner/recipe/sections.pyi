@@ -101,9 +101,11 @@ class Data(Settings):
     random_flip: bool
     mean: tuple[float, ...] | None
     std: tuple[float, ...] | None
+    form: Literal["auto", "columns", "messages", "sharegpt", "alpaca", "prompt_completion"]
     question: str | None
     answer: str | None
     system_prompt: str | None
+    train_on: Literal["assistant", "last", "all"]
     chat_template: Literal["auto", "chatml", "tokenizer_default"]
     songs: DataSongs | None
     packed: str | None
@@ -313,9 +315,11 @@ class SftData(Settings):
     split: str
     path: str | None
     sample: str | None
-    question: str
-    answer: str
+    form: Literal["auto", "columns", "messages", "sharegpt", "alpaca", "prompt_completion"]
+    question: str | None
+    answer: str | None
     system_prompt: str | None
+    train_on: Literal["assistant", "last", "all"]
     validation_share: float
     seed: int
 
@@ -380,9 +384,11 @@ class LoraData(Settings):
     split: str
     path: str | None
     sample: str | None
-    question: str
-    answer: str
+    form: Literal["auto", "columns", "messages", "sharegpt", "alpaca", "prompt_completion"]
+    question: str | None
+    answer: str | None
     system_prompt: str | None
+    train_on: Literal["assistant", "last", "all"]
     validation_share: float
     seed: int
 

@@ -298,13 +298,17 @@ def test_without_pyarrow_a_parquet_file_is_a_visible_note(edited, tmp_path, monk
         ("rows.jsonl", "nonsense\n"),
         ("rows.json", "[[1, 2]]"),
         ("rows.jsonl", ""),
-        ("rows.csv", "question;answer\na;b\n"),
+        ("rows.xlsx", "question"),
+        ("rows/", None),
     ],
-    ids=["no header", "no JSON", "no object", "empty", "semicolons"],
+    ids=["no header", "no JSON", "no object", "empty", "no spreadsheet", "a folder of nothing"],
 )
 def test_a_data_file_that_cannot_be_read_is_found_by_check(edited, tmp_path, name, content, golden_message):
     path = edited(("  hub: cahlen/offline-practical-skills-qa-synthetic", f"  path: data/{name} #"))
-    (tmp_path / "data" / name).write_text(content)
+    if content is None:
+        (tmp_path / "data" / name).mkdir()
+    else:
+        (tmp_path / "data" / name).write_text(content)
     (problem,) = examine(path)
     assert setting_of(problem) == "path"
     golden_message(problem.message)

@@ -18,6 +18,7 @@ from runner.data import blocks, plain_text, tokenizers
 from runner.data.tokenizers import Pretrained
 from runner.problem import Stop
 from tests.conftest import ROOT
+from tests.data.test_forms import spreadsheet
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import blocks_speed  # the benchmark's own pieces, on less text
@@ -163,7 +164,7 @@ def texts_of(file, tokenizer) -> str:
     return tokenizer.decode([token for row in column(file) for token in row])
 
 
-@pytest.mark.parametrize("ending", ["txt", "jsonl", "json", "csv", "parquet"])
+@pytest.mark.parametrize("ending", ["txt", "jsonl", "json", "csv", "tsv", "parquet", "xlsx", "texts", "saved"])
 def test_every_kind_of_file_gives_the_same_blocks(ending, tokenizer, tmp_path):
     from datasets import Dataset
 
@@ -173,6 +174,20 @@ def test_every_kind_of_file_gives_the_same_blocks(ending, tokenizer, tmp_path):
         file.write_text("\n\n\n".join(DOCUMENTS) + "\n")
     elif ending == "json":
         file.write_text(json.dumps(rows.to_list()))
+    elif ending == "tsv":
+        rows.to_csv(str(file), sep="\t")
+    elif ending == "xlsx":
+        spreadsheet(file, [["id", "text"], *(list(row.values()) for row in rows)])
+    elif ending == "texts":
+        file = tmp_path / "texts"
+        for number, document in enumerate(DOCUMENTS):
+            name = file / f"part-{number // 10}" / f"{number:03}.{'md' if number % 2 else 'txt'}"
+            name.parent.mkdir(parents=True, exist_ok=True)
+            name.write_text(document)
+        (file / "notes.json").write_text("[]")
+    elif ending == "saved":
+        file = tmp_path / "saved"
+        rows.save_to_disk(str(file))
     else:
         {"jsonl": rows.to_json, "csv": rows.to_csv, "parquet": rows.to_parquet}[ending](str(file))
     report = plain_text.prepare(
@@ -183,6 +198,19 @@ def test_every_kind_of_file_gives_the_same_blocks(ending, tokenizer, tmp_path):
     assert column(tmp_path / "out" / "train.parquet") == [
         line[start : start + 64] for start in range(0, len(line) - 63, 64)
     ]
+
+
+def test_a_text_in_a_folder_that_is_no_utf_8_is_named_and_an_empty_folder_is_said(tokenizer, tmp_path, golden_message):
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    settings = replace(SETTINGS, path=str(folder))
+    with pytest.raises(Stop) as stop:
+        plain_text.prepare(settings, tmp_path / "out", tokenizer_for=lambda texts: tokenizer)
+    golden_message(str(stop.value).replace(str(tmp_path), "<folder>"))
+    (folder / "a.txt").write_text("\n".join(DOCUMENTS))
+    (folder / "b.md").write_bytes(b"\xff\xfe\x00")
+    report = plain_text.prepare(settings, tmp_path / "out", tokenizer_for=lambda texts: tokenizer)
+    assert report.bad_lines == [(2, "b.md is not text in UTF-8")]
 
 
 def test_a_share_of_the_documents_is_kept_for_validation(tokenizer, tmp_path):

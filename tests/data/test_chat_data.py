@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from runner import catalog
 from runner.check.validate import load
 from runner.data import chat
-from runner.data.chat import Pair
+from runner.data.chat import Conversation, pair
 from runner.data.split import split
 from runner.plan import Place
 from runner.problem import Stop
@@ -39,6 +39,7 @@ ROWS = [
 def wanted(path=None, **other):
     return {
         "kind": "chat",
+        "form": "columns",
         "special_tokens": asdict(catalog.chat_template("chatml")),
         "hub": None,
         "revision": "main",
@@ -235,8 +236,12 @@ def test_rows_longer_than_the_sequence_are_left_out_and_counted(tmp_path):
     assert report.train_rows + report.validation_rows == 6 - report.dropped["longer than 18 tokens"]
 
 
+def made(question: str, answer: str) -> Conversation:
+    return Conversation(pair(question, answer))
+
+
 pairs = st.lists(
-    st.builds(Pair, st.sampled_from(["a", "A ", " a", "b", "c", "d  e", "D e", "f", "g", "h"]), st.text(max_size=3)),
+    st.builds(made, st.sampled_from(["a", "A ", " a", "b", "c", "d  e", "D e", "f", "g", "h"]), st.text(max_size=3)),
     min_size=2,
 )
 
@@ -252,7 +257,7 @@ def test_no_question_is_on_both_sides_and_no_row_is_lost(rows, share, seed):
 
 
 def test_the_split_takes_the_asked_share():
-    rows = [Pair(f"q{index}", "a") for index in range(1000)]
+    rows = [made(f"q{index}", "a") for index in range(1000)]
     train, validation = split(rows, 0.1, 42)
     assert (len(train), len(validation)) == (900, 100)
     assert split(rows, 0.1, 42) == (train, validation)
@@ -260,9 +265,9 @@ def test_the_split_takes_the_asked_share():
 
 
 def test_one_more_row_does_not_redraw_the_split():
-    rows = [Pair(f"q{index}", "a") for index in range(1000)]
+    rows = [made(f"q{index}", "a") for index in range(1000)]
     before = {pair.group for pair in split(rows, 0.1, 42)[1]}
-    after = {pair.group for pair in split([*rows, Pair("another", "a")], 0.1, 42)[1]}
+    after = {pair.group for pair in split([*rows, made("another", "a")], 0.1, 42)[1]}
     assert len(before & after) >= 98
 
 

@@ -163,9 +163,11 @@ def test_questions_and_answers_are_data_too():
 def test_songs_and_questions_together_are_refused(golden_message):
     with pytest.raises(Stop, match="not both") as both:
         load(LYRICS, from_options(['data.question="[instruction]"', 'data.answer="[lyrics]"']))
-    with pytest.raises(Stop, match="`data`") as neither:
-        load(LYRICS, from_options(["data.songs="]))
-    golden_message(f"{both.value}\n\n{neither.value}")
+    with pytest.raises(Stop, match="`data` lacks") as half:
+        load(LYRICS, from_options(["data.songs=", 'data.answer="[lyrics]"']))
+    golden_message(f"{both.value}\n\n{half.value}")
+    with pytest.raises(Stop, match="not both"):
+        load(LYRICS, from_options(["data.form=messages"]))
 
 
 def test_weights_in_four_bits_count_for_what_they_stand_for():

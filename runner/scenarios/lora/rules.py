@@ -39,22 +39,15 @@ def adapter_scale(recipe: Recipe) -> Iterator[Problem]:
 
 
 def one_kind(recipe: Recipe) -> Iterator[Problem]:
-    """Data is songs or questions and answers, by which of them the recipe names."""
+    """Data is songs or conversations, by whether the recipe names songs."""
     data = recipe.data
     there = [setting for setting in ("question", "answer") if data.get(setting) is not None]
+    there += ["form"] if data.get("form") != "auto" else []
     if data.get("songs") is not None and there:
         yield recipe.document.problem(
             ("data", there[0]),
-            f"`data` names `songs` and also {listed(there)}; a row can be a song or a question with its answer, not both.",
+            f"`data` names `songs` and also {listed(there)}; a row can be a song or a conversation, not both.",
             "Keep one of the two.",
-            key=True,
-        )
-    elif data.get("songs") is None and len(there) < 2:
-        missing = listed([setting for setting in ("question", "answer") if setting not in there])
-        yield recipe.document.problem(
-            ("data",),
-            f"`data` does not say what its rows are: it has no `songs`, and lacks {missing}.",
-            "Write `songs`, or `question` and `answer`.",
             key=True,
         )
 

@@ -52,6 +52,7 @@ def lyrics(recipe: Recipe, place: Place, songs: DataSongs) -> Lyrics:
         **common.source(recipe, place, data),
         songs=Songs(**songs.plain()),
         system_prompt=data.system_prompt,
+        train_on=common.given(data.train_on),
         special_tokens=conversations.counted_tokens(recipe),
         validation_share=common.given(data.validation_share),
         seed=data.seed,

@@ -12,6 +12,9 @@ from runner.data.report import Report
 from runner.data.split import TokenizerFor
 from runner.files import replacing
 
+# What Axolotl reads of prepared conversations.
+READ = ("messages", "tools")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Mixture(chat.Chat):
@@ -25,15 +28,20 @@ def prepare(mixture: Mixture, out: Path, general: Path, tokenizer_for: Tokenizer
 
     general: Parquet with the general conversations, of which the rest is drawn, each at most once.
     """
-    from datasets import Dataset, concatenate_datasets
+    from datasets import Dataset
+    from pyarrow import concat_tables, parquet
 
     share = mixture.domain_share
     report: Report = chat.prepare(mixture, out / "domain", tokenizer_for=tokenizer_for)
-    domain, others = (Dataset.from_parquet(str(file)) for file in (out / "domain" / "train.parquet", general))
+    domain, others = (
+        table.select([name for name in READ if name in table.column_names])
+        for table in map(parquet.read_table, (out / "domain" / "train.parquet", general))
+    )
     count = min(len(others), round(len(domain) * (1 - share) / share))
     drawn = sorted(random.Random(mixture.seed).sample(range(len(others)), count))
-    mixed = concatenate_datasets([domain.select_columns("messages"), others.select_columns("messages").select(drawn)])
-    _write(mixed.shuffle(seed=mixture.seed), out / "train.parquet")
+    # Permissive, because turns of the one may have what those of the other do not.
+    mixed = concat_tables([domain, others.take(drawn)], promote_options="permissive").replace_schema_metadata()
+    _write(Dataset(mixed).shuffle(seed=mixture.seed), out / "train.parquet")
     _write(Dataset.from_parquet(str(out / "domain" / "validation.parquet")), out / "validation.parquet")
     short = round(len(domain) * (1 - share) / share) - count
     return [

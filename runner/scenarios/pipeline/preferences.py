@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from runner.data import split
 from runner.data.report import Report
+from runner.recipe import templates
 from runner.training.answers import messages
 
 
@@ -45,7 +47,11 @@ def prepare(preferences: Preferences, out: Path) -> Report:
     if known := split.already(out, report):
         return known
     parts = (preferences.prompt, preferences.chosen, preferences.rejected)
-    kept = split.collect(preferences, parts, _preference, report)
+
+    def preference(row: Mapping[str, Any]) -> Preference | str:
+        return _preference(*(templates.fill(part, row).strip() for part in parts))
+
+    kept = split.collect(preferences, preference, report)
     report.tokenizer = "longer rows are cut in training"
     return split.finish(kept, lambda rows: _columns(rows, preferences.system_prompt), preferences, out, report)
 

@@ -136,11 +136,11 @@ def pretraining(recipe: Recipe, place: Place, length: Length, before: str) -> di
 
 
 def _conversations(recipe: Recipe, place: Place, folder: str) -> dict[str, Any]:
-    home = f"{place.data_dir}/{folder}"
+    home, train_on = f"{place.data_dir}/{folder}", recipe.settings[folder].data.train_on
     return {
         "chat_template": recipe.tokenizer.chat_template,
-        "datasets": [conversations.dataset(home, "train")],
-        "test_datasets": [conversations.dataset(home, "validation")],
+        "datasets": [conversations.dataset(home, "train", train_on)],
+        "test_datasets": [conversations.dataset(home, "validation", train_on)],
     }
 
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from runner import catalog
 from runner.catalog import ChatTemplate
-from runner.data.chat import Chat
+from runner.data import forms
+from runner.data.chat import OWN, TRAINING, Chat, TrainOn
 from runner.data.tokenizers import jinja
 from runner.plan import Place
 from runner.recipe.recipe import Recipe
@@ -29,15 +30,17 @@ def special_tokens(recipe: Recipe) -> ChatTemplate | None:
     return catalog.chat_template(known) if known else None
 
 
-def dataset(folder: str, split: str) -> dict[str, Any]:
-    """One file of prepared conversations, trained on the assistant's words and its end-of-turn token alone."""
+def dataset(folder: str, split: str, train_on: TrainOn) -> dict[str, Any]:
+    """One file of prepared conversations, trained on the words of some turns and their end-of-turn tokens alone: the
+    assistant's, of these the last, which prepared rows mark, or all."""
     return {
         "path": f"{folder}/{split}.parquet",
         "ds_type": "parquet",
         "split": "train",
         "type": "chat_template",
         "field_messages": "messages",
-        "roles_to_train": ["assistant"],
+        "roles_to_train": sorted(set(forms.ROLES.values())) if train_on == "all" else ["assistant"],
+        **({"message_field_training": TRAINING} if train_on == "last" else {}),
         "train_on_eos": "turn",
     }
 
@@ -58,8 +61,7 @@ def preferences(folder: str, split: str) -> dict[str, Any]:
 def settings(recipe: Recipe, place: Place) -> dict[str, Any]:
     """Prepared conversations, with the special tokens that the model knows."""
     facts, known = recipe.facts, special_tokens(recipe)
-    own = recipe.data.chat_template == "tokenizer_default"
-    config: dict[str, Any] = {"chat_template": known.axolotl if known and not own else "tokenizer_default"}
+    config: dict[str, Any] = {"chat_template": known.axolotl if known and not _own(recipe) else OWN}
     if known and config["chat_template"] == "jinja":
         config["chat_template_jinja"] = jinja(known)
     if known and known.end != facts.eos_token:
@@ -68,16 +70,21 @@ def settings(recipe: Recipe, place: Place) -> dict[str, Any]:
     if facts.pad_token:
         config["special_tokens"] = {"pad_token": facts.pad_token}
     return config | {
-        "datasets": [dataset(place.data_dir, "train")],
-        "test_datasets": [dataset(place.data_dir, "validation")],
+        "datasets": [dataset(place.data_dir, "train", recipe.data.train_on)],
+        "test_datasets": [dataset(place.data_dir, "validation", recipe.data.train_on)],
         "val_set_size": 0,
         "dataset_prepared_path": place.tokenised_dir,
     }
 
 
+def _own(recipe: Recipe) -> bool:
+    return bool(recipe.data.chat_template == OWN)
+
+
 def counted_tokens(recipe: Recipe) -> ChatTemplate:
     """The special tokens of each message for counting; ChatML's stand in where only the model's tokenizer knows its own."""
-    return special_tokens(recipe) or catalog.chat_template("chatml")
+    known = special_tokens(recipe) or catalog.chat_template("chatml")
+    return replace(known, axolotl=OWN) if _own(recipe) or not special_tokens(recipe) else known
 
 
 def questions_and_answers(recipe: Recipe, place: Place) -> Chat:
@@ -86,12 +93,14 @@ def questions_and_answers(recipe: Recipe, place: Place) -> Chat:
 
 
 def chat(recipe: Recipe, place: Place, data: Data | SftData | LoraData, sequence_len: int) -> Chat:
-    """Questions and answers in ChatML, of which a section of the recipe says where they come from."""
+    """Conversations in ChatML, of which a section of the recipe says where they come from."""
     return Chat(
         **common.source(recipe, place, data),
-        question=common.given(data.question),
-        answer=common.given(data.answer),
+        form=forms.stated(common.given(data.form), data.question, data.answer),
+        question=data.question,
+        answer=data.answer,
         system_prompt=data.system_prompt,
+        train_on=common.given(data.train_on),
         special_tokens=catalog.chat_template("chatml"),
         validation_share=common.given(data.validation_share),
         seed=data.seed,
