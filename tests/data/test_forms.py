@@ -126,7 +126,7 @@ def file_of(form: str, name: str, folder):
     elif kind == "xlsx":
         spreadsheet(path, [header, *cells])
     else:
-        path = folder / "saved"
+        path = folder / "saved-v1.2"
         saved = Dataset.from_list(rows)
         (DatasetDict({"train": saved}) if how else saved).save_to_disk(str(path))
     return path
