@@ -11,9 +11,9 @@ from runner.catalog.tables import table
 class ChatTemplate:
     """The special tokens around each message of a conversation.
 
-    axolotl: the name that Axolotl knows it by. turn: one message, with `{role}` and `{content}`; end: the token that
-    ends it; assistant: what the answering role is called. tokens: those that the tokenizer must have as one token each.
-    answer: the answering role's message, where it is another than `turn`.
+    axolotl: the name that Axolotl knows it by. turn: one message, with `{role}` and `{content}`, and after `{answer}` that of
+    the answering role, where it is another; end: the token that ends it; assistant: what the answering role is called.
+    tokens: those that the tokenizer must have as one token each.
     """
 
     axolotl: str
@@ -21,16 +21,18 @@ class ChatTemplate:
     end: str
     tokens: tuple[str, ...]
     assistant: str = "assistant"
-    answer: str = ""
+
+    def turn_of(self, role: str) -> str:
+        asking, _, answering = self.turn.partition("{answer}")
+        return answering if role == "assistant" and answering else asking
 
     def message(self, role: str, content: str) -> str:
-        turn = self.answer if role == "assistant" and self.answer else self.turn
-        return turn.replace("{role}", self._role(role)).replace("{content}", content)
+        return self.turn_of(role).replace("{role}", self._role(role)).replace("{content}", content)
 
     @property
     def reply(self) -> str:
         """What stands before an answer."""
-        before = (self.answer or self.turn).partition("{content}")[0]
+        before = self.turn_of("assistant").partition("{content}")[0]
         return before.replace("{role}", self.assistant).rstrip(" ")
 
     def _role(self, role: str) -> str:

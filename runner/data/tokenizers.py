@@ -96,9 +96,10 @@ def jinja(template: ChatTemplate) -> str:
     def filled(text: str, role: str) -> str:
         return quoted(text).replace("{role}", f"' + {role} + '").replace("{content}", "' + message['content'] + '")
 
-    turn = filled(template.turn, f"('{template.assistant}' if message['role'] == 'assistant' else message['role'])")
-    if template.answer:
-        answer = filled(template.answer, f"'{template.assistant}'")
+    asking, answering = template.turn_of("user"), template.turn_of("assistant")
+    turn = filled(asking, f"('{template.assistant}' if message['role'] == 'assistant' else message['role'])")
+    if answering != asking:
+        answer = filled(answering, f"'{template.assistant}'")
         turn = f"({answer} if message['role'] == 'assistant' else {turn})"
     return (
         f"{{% for message in messages %}}{{{{ {turn} }}}}{{% endfor %}}"

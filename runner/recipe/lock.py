@@ -64,7 +64,15 @@ JUDGES: dict[str, Judge] = {
         lambda value: value == "" or (isinstance(value, str) and value in catalog.table("templates")),
         "a section of the catalog's templates.toml, or empty",
     ),
-    "int": (lambda value: type(value) is int and value > 0, "a whole number above 0"),
+    # Formulas go through every layer.
+    "num_hidden_layers": (
+        lambda value: type(value) is int and 0 < value <= 1000,
+        "a whole number, at least 1 and at most 1,000",
+    ),
+    "int": (
+        lambda value: type(value) is int and 0 < value <= 10**8,
+        "a whole number, at least 1 and at most 100,000,000",
+    ),
     "bool": (lambda value: isinstance(value, bool), "true or false"),
     "str": (lambda value: isinstance(value, str), "text"),
     "tuple[str, ...]": (
@@ -103,9 +111,12 @@ def entries(file: Path) -> dict[str, dict[str, Any]]:
 
 def add(file: Path, name: str, entry: Mapping[str, Any]) -> None:
     """Writes an entry into a lock file, in the place of an older one of that name. Raises Stop where the file is broken."""
-    write_text(
-        file, HEAD + "\n".join(map(_written, *zip(*sorted({**entries(file), name: entry}.items()), strict=True)))
-    )
+    if bad := [key for key, value in entry.items() if not _judge(key)[0](value)]:
+        raise Stop(
+            f"What `{name}` says of {listed(bad)} makes no sense.", "Is its `config.json` as it came from its makers?"
+        )
+    written = {str(key): known for key, known in entries(file).items()} | {name: dict(entry)}
+    write_text(file, HEAD + "\n".join(_written(key, written[key]) for key in sorted(written)))
 
 
 def entry_of(model: Model, branch: str) -> dict[str, Any]:
@@ -140,6 +151,10 @@ def _read(file: Path) -> Document | None:
     return document
 
 
+def _judge(key: str) -> Judge:
+    return JUDGES.get(key) or JUDGES[TYPES.get(key, "str")]
+
+
 def _wrong(document: Document, name: str) -> list[Problem]:
     entry, at = document.data["models"][name], ("models", name)
     remedy = f"`recipe models add {name}` writes the entry anew."
@@ -147,7 +162,7 @@ def _wrong(document: Document, name: str) -> list[Problem]:
         return [document.problem(at, f"The entry of `{name}` says nothing of the model.", remedy)]
     found = []
     for key, value in entry.items():
-        right, words = JUDGES.get(key) or JUDGES[TYPES.get(key, "str")]
+        right, words = _judge(key)
         if key not in LINES:
             hint = f"Did you mean `{near}`?" if (near := nearest(str(key), LINES)) else remedy
             found.append(document.problem((*at, key), f"`{key}` is nothing that an entry says.", hint, key=True))

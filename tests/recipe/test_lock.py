@@ -145,6 +145,17 @@ def test_a_model_on_a_claim_is_written_down_from_a_copy_of_its_small_files(add, 
     assert not [name for name, _ in recipe.local_files() if name == "model.base"]
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"hidden_size": "wide", "head_dim": 64}, {"num_attention_heads": 0}, {"vocab_size": None}]
+)
+def test_a_config_that_makes_no_sense_is_not_written_down(wrong, add, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "config.json").write_text(json.dumps(CONFIG | wrong), encoding="utf-8")
+    done = add("add", "mine")
+    assert done.returncode == 1 and "config.json" in done.stderr and "bug" not in done.stderr, done.stderr
+    assert not (tmp_path / lock.LOCK).exists()
+
+
 def test_a_second_model_leaves_the_first_as_it_is(add, tmp_path):
     assert add("add", NAME).returncode == 0
     first = lock.entries(tmp_path / lock.LOCK)
@@ -206,6 +217,7 @@ BROKEN = {
     "no yaml": ("source:", "source: [", "source:"),
     "a size in words": ("hidden_size: 2048", "hidden_size: two", "hidden_size:"),
     "a size below 1": ("head_dim: 64", "head_dim: -64", "head_dim:"),
+    "more layers than any": ("num_hidden_layers: 16", "num_hidden_layers: 16000000", "num_hidden_layers:"),
     "heads that do not fit": ("num_key_value_heads: 8", "num_key_value_heads: 7", "num_key_value_heads:"),
     "a name that is no setting": ("vocab_size:", "vocabsize:", "vocabsize:"),
     "a short commit": (COMMIT, COMMIT[:7], "revision:"),

@@ -274,7 +274,8 @@ def rows_and_training(recipe: Recipe, place: Place, training: Stage, tokenise: s
 
 def fetched_model(recipe: Recipe) -> dict[str, Any]:
     """The base model on the hub that is fetched ahead, and whether code that it brings may run."""
-    return {name: recipe.model[name] for name in ("base", "trust_remote_code")} | {"revision": recipe.model_revision}
+    named = {name: recipe.model[name] for name in ("base", "revision", "trust_remote_code")}
+    return named | {"revision": recipe.model_revision}
 
 
 def plan(
