@@ -120,7 +120,11 @@ def together(recipe, changes: list[Override]) -> Iterator[tuple[Any, list[Overri
         yield from together(recipe, changes[half:])
 
 
-@pytest.mark.parametrize("scenario", scenarios.names())
+# The pipeline has as many settings as all others together.
+LONG = {"pipeline": pytest.mark.long}
+
+
+@pytest.mark.parametrize("scenario", [pytest.param(name, marks=LONG.get(name, ())) for name in scenarios.names()])
 def test_every_setting_at_every_bound_is_refused_with_reasons_or_renders_plans_and_gives_json(scenario):
     whole, starter = schema(scenario), load(STARTERS[scenario])[0]
     # The n-th accepted value of every setting, so that a round holds each setting once.

@@ -204,6 +204,7 @@ def test_ask_and_compare_say_which_model_answers(rehearsed, recipe_command):
     assert done.stdout.count("│") > 10 and "bowline" in done.stdout
 
 
+@pytest.mark.long
 def test_a_killed_rehearsal_goes_on_from_its_last_checkpoint(rehearsed, tmp_path, recipe_command):
     source, _, _ = rehearsed
     command = [sys.executable, "-u", "-m", "runner", "rehearse", str(SURVIVAL), "--out", str(tmp_path / "run")]

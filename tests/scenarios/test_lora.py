@@ -323,6 +323,7 @@ def test_an_adapter_goes_without_the_options_of_a_recipe(recipe_command, tmp_pat
     golden_message(done.stderr)
 
 
+@pytest.mark.long
 def test_another_model_and_four_bits_are_one_line_each(tmp_path):
     """The real engine, with bitsandbytes on the processor."""
     run, printed = rehearse(tmp_path, "--set", f"model.base={OTHER}", "--set", "train.adapter=qlora")

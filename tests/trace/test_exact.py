@@ -43,6 +43,7 @@ def test_the_cells_are_the_same_on_every_machine():
     assert {cell.workload.sharding for cell in cells()} == {"none", "ddp", "fsdp"}
 
 
+@pytest.mark.long
 def test_quick_and_exact_agree_in_ten_cells_of_the_grid():
     found = [compare(cell) for cell in cells(SMALL)]
     assert len(found) == SMALL
