@@ -24,6 +24,8 @@ from runner.scenarios import translate
 from runner.scenarios.shared import twin
 from tests.conftest import ROOT, setting_of
 
+pytestmark = pytest.mark.heavy
+
 GEMMA = ROOT / "recipes" / "gemma.yaml"
 
 
