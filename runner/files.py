@@ -139,13 +139,12 @@ def _sha256(file: str, *_: int) -> str:
 
 
 def content_of(path: Path) -> str:
-    """A hash of what a file holds; of a folder, which may be too large to read at every start, of its files' names, sizes
-    and times."""
+    """A hash of what a file holds; of a folder, of its files' names and what they hold. Times are no part of it, because a copy
+    is the same data; so all of it is read, once a process."""
     if path.is_file():
         return sha256(path)
     files = sorted(file for file in path.rglob("*") if file.is_file())
-    facts = [(str(file.relative_to(path)), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    return content_hash(facts, 32)
+    return content_hash([(str(file.relative_to(path)), sha256(file)) for file in files], 32)
 
 
 @contextmanager
