@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from runner.files import Record
 from runner.problem import Problem, Stop
 from runner.recipe.document import Document
 from runner.recipe.reading import parse as parse_yaml
@@ -27,16 +28,16 @@ ENVIRONMENT = {
 
 
 @dataclass(frozen=True)
-class Override:
+class Override(Record):
     """One setting that is not what the file says.
 
     setting: dotted; before, after: values, None for not there; by: what a person can point at; why: one sentence.
     """
 
-    setting: str
-    before: Any
-    after: Any
-    by: str
+    setting: str = ""
+    before: Any = None
+    after: Any = None
+    by: str = ""
     why: str = ""
 
     @property
@@ -46,15 +47,6 @@ class Override:
     def __str__(self) -> str:
         reason = f"  ({self.why})" if self.why else f"  ({self.by})"
         return f"{self.setting}: {_shown(self.before)} → {_shown(self.after)}{reason}"
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "setting": self.setting,
-            "before": self.before,
-            "after": self.after,
-            "by": self.by,
-            "why": self.why,
-        }
 
 
 def _shown(value: Any) -> str:

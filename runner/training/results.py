@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.files import read_json, replacing_folder, write_json
 from runner.training import run_files
+from runner.training.elapsed import TimeUsed
 from runner.training.summary import Summary
 from runner.training.versions import versions
 
@@ -83,7 +84,7 @@ def summary(
         tokens=state["tokens"],
         training_seconds=state["seconds"],
         # A note that an earlier part of the run has left says nothing where there is no limit any more.
-        time_limit=read_json(Path(settings.run_dir) / run_files.TIME_LIMIT) if settings.time_limit_seconds else None,
+        time_limit=TimeUsed.read(Path(settings.run_dir)) if settings.time_limit_seconds else None,
         first_validation_loss=losses[0] if losses else None,
         best_validation_loss=min(losses) if losses else None,
         last_validation_loss=losses[-1] if losses else None,

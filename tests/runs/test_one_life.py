@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from runner import catalog
 from runner.check.validate import load
 from runner.plan import Plan
 from runner.problem import Stop
@@ -19,7 +17,7 @@ from runner.runs.pipeline import Selection, carry_out
 from runner.runs.run_folder import RunFolder, find, folder, session
 from runner.runs.stage_folder import StageFolder
 from tests.conftest import ROOT
-from tests.stages import finish, leave
+from tests.stages import finish, leave, model_folder
 
 ROWS = ROOT / "recipes" / "data" / "survival-sample.jsonl"
 LOCAL = ("data.hub=", "data.revision=")
@@ -167,12 +165,7 @@ def test_the_run_that_has_trained_something_is_meant_before_one_that_has_not(tmp
 def project(tmp_path) -> Path:
     """A folder with a recipe, its rows, its model and the run of it, as people copy it about."""
     home = tmp_path / "project"
-    (home / "mine").mkdir(parents=True)
-    facts = catalog.model("HuggingFaceTB/SmolLM2-135M-Instruct")
-    sizes = ("model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
-    sizes += ("num_key_value_heads", "vocab_size", "max_position_embeddings")
-    (home / "mine" / "config.json").write_text(json.dumps({name: getattr(facts, name) for name in sizes}))
-    (home / "mine" / "model.safetensors").write_bytes(b"weights")
+    model_folder(home / "mine")
     (home / "rows.jsonl").write_bytes(ROWS.read_bytes())
     (home / "survival.yaml").write_bytes((ROOT / "recipes" / "survival.yaml").read_bytes())
     return home
