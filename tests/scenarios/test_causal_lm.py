@@ -165,6 +165,7 @@ def test_validation_on_the_text_that_is_trained_is_refused(named, tmp_path):
             "data.hub=",
             "data.split=",
             "data.subset=",
+            "data.sample=",
             "data.validation_split=",
             "data.path=text.txt",
             f"data.validation_path={named}",
