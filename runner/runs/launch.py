@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.files import read_json, write_text
-from runner.hardware import device_names
+from runner.hardware import BY_BUS, device_names
 from runner.plan import Place, Stage
 from runner.problem import Stop
 from runner.runs.engines import ENGINES
@@ -97,7 +97,8 @@ def environment(stage: Stage, place: Place) -> dict[str, str]:
     """This process's environment with the stage's on top. A pod's processes see the GPUs that the cluster has given it."""
     bin_dir = str(Path(sys.executable).parent)
     env = (
-        os.environ
+        BY_BUS
+        | os.environ
         | dict(stage.env)
         | {"PATH": f"{bin_dir}{os.pathsep}{os.environ.get('PATH', '')}", "PYTHONUNBUFFERED": "1"}
         | {parent_watch.PARENT: str(os.getpid())}

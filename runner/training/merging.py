@@ -8,6 +8,7 @@ from typing import Any
 
 from runner.files import read_json, replacing_folder
 from runner.quiet import hush
+from runner.training import parent_watch
 
 PRECISIONS = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "auto": "auto"}
 
@@ -69,6 +70,7 @@ def merge(
 
 
 def main() -> None:
+    parent_watch.start()
     hush()
     parser = argparse.ArgumentParser()
     parser.add_argument("adapter", type=Path)

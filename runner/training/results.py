@@ -60,10 +60,9 @@ def precision_of(config: Mapping[str, Any]) -> str:
     return "bf16" if config.get("bf16") else "fp16" if config.get("fp16") else "fp32"
 
 
-def summary(
-    settings: RunSettings, history: History, state: Any, config: dict[str, Any], engine: str = "axolotl"
-) -> Summary:
+def summary(settings: RunSettings, history: History, config: dict[str, Any], engine: str = "axolotl") -> Summary:
     """What a run says of itself in the end."""
+    state = history.final
     losses = [entry["validation_loss"] for entry in history.epochs if entry["validation_loss"] is not None]
     preferred = [entry["preference_accuracy"] for entry in history.epochs if "preference_accuracy" in entry]
     return Summary(
@@ -137,7 +136,7 @@ def keep_log_and_configs(run_dir: Path, checkpoints: Path, recipe_file: Path) ->
                 shutil.copyfile(file, configs / file.name)
 
 
-def finish(settings: RunSettings, history: History, state: dict[str, Any], config: dict[str, Any]) -> None:
+def finish(settings: RunSettings, history: History, config: dict[str, Any]) -> None:
     run_dir = Path(settings.run_dir)
     if config.get("adapter"):
         keep_adapter(run_dir, config)
@@ -148,4 +147,4 @@ def finish(settings: RunSettings, history: History, state: dict[str, Any], confi
         write_json(run_dir / run_files.DEMO, settings.demo.model_dump())
     answer_demo(settings)
     # Last, because its presence says that everything before it is there.
-    summary(settings, history, state, config).write(run_dir)
+    summary(settings, history, config).write(run_dir)
