@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from runner.plan import Plan
 from runner.recipe.recipe import Recipe
 from runner.runs import ask, gates
+from runner.runs.pipeline import OUT_OF_TIME
 from runner.runs.run_folder import RunFolder
 from runner.runs.stage_folder import StageFolder
 from runner.training.summary import Summary
@@ -43,7 +44,8 @@ def _column(recipe: Recipe, plan: Plan, questions: Sequence[str]) -> Iterator[tu
         if not stage.trains:
             continue
         folder = StageFolder(plan, stage)
-        yield (stage.name, "state"), folder.state.status
+        status = folder.state.status
+        yield (stage.name, "state"), status if status in ("not begun", "finished", OUT_OF_TIME) else "not finished"
         if folder.summary is not None:
             yield from (((stage.name, what), text) for what, text in _trained(folder.summary))
         yield from (((stage.name, what), text) for what, text in _measured(folder))

@@ -26,7 +26,7 @@ _FILES = ("path", "validation_path", "base", "base_model", "packed")
 class StageRecord(Record):
     """What a stage was made from, and what it has left.
 
-    status: `not begun`, `running`, `finished` or `out of time`; inputs: see the function; keys: of the Stage; outputs: hashes by file.
+    status: `not begun`, `begun`, `finished` or `out of time`; inputs: see the function; keys: of the Stage; outputs: hashes by file.
     """
 
     FILE = STAGE

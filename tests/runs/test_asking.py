@@ -145,8 +145,8 @@ def test_a_record_without_sense_counts_for_nothing_and_ends_in_no_trace(tmp_path
 def test_a_moved_rehearsal_has_its_tiny_model_where_it_lies_now(tmp_path):
     there, here = RunFolder(tmp_path / "there", "rehearsal"), tmp_path / "here"
     rebuilt = model_folder(there.path / "base_model")
-    there.mark("running", recipe="survival")
-    there.substitute([Override("model.base", None, str(rebuilt), "rehearsal", "a tiny twin")])
+    made = [Override("model.base", None, str(rebuilt), "rehearsal", "a tiny twin")]
+    there.mark("running", recipe="survival", **there.made_with([], made))
     recipe = load(SURVIVAL)[0]
     assert ask.plan_of(recipe, there).stage("train").config["base_model"] == str(rebuilt)
     there.path.rename(here)
@@ -204,8 +204,7 @@ def test_metrics_gates_and_overrides_of_several_runs_stand_side_by_side(tmp_path
 
 def test_a_run_is_asked_with_what_this_machine_has_put_in_its_place(tmp_path):
     run = RunFolder(tmp_path, "rehearsal")
-    run.mark("running")
-    run.substitute([Override("train.epochs", 4, 9, "rehearsal", "few rows")])
+    run.mark("running", **run.made_with([], [Override("train.epochs", 4, 9, "rehearsal", "few rows")]))
     assert ask.plan_of(load(SURVIVAL)[0], run).stage("train").config["num_epochs"] == 9
 
 
