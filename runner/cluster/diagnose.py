@@ -130,9 +130,10 @@ def _unscheduled(state: State, pod: dict[str, Any], said: str, where: str) -> It
         "persistentvolumeclaim" in said.lower() and "not found" in said
     ):
         yield f"{where} waits for its claims. {_claims(state) or said}"
-    elif "node affinity" in said or "node selector" in said:
-        short = re.search(r"(\d+) Insufficient nvidia\.com/gpu", said)
-        busy = " Those that have one are all in use." if short else ""
+    elif "volume node affinity" in said:
+        yield f"{where}: its claims lie where no free machine is. The cluster says: {said}"
+    elif gpu and ("node affinity" in said or "node selector" in said):
+        busy = " Those that have one are all in use." if "Insufficient nvidia.com/gpu" in said else ""
         yield f"{where}: no machine with the GPU `{gpu}` is free for it.{busy} The cluster says: {said}"
     elif scarce := re.findall(r"Insufficient ([\w./-]+)", said):
         names = ", ".join(dict.fromkeys(name.rstrip(".") for name in scarce))

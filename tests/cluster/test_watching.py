@@ -107,6 +107,19 @@ def test_no_machine_with_that_gpu(golden_message):
     golden_message(said)
 
 
+def test_a_claim_that_lies_on_another_machine(golden_message):
+    """Volumes of one machine (RWO) are found by a node affinity of their own, which names no GPU."""
+    said = why([unscheduled("0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had volume node affinity conflict.")])
+    assert "its claims lie where no free machine is" in said and "GPU" not in said
+    golden_message(said)
+
+
+def test_a_pod_that_asks_for_no_gpu_is_not_told_of_one():
+    pod = unscheduled("0/6 nodes are available: 6 node(s) didn't match Pod's node affinity/selector.")
+    pod["spec"] = pod["spec"] | {"nodeSelector": {}}
+    assert "GPU" not in why([pod]) and "node affinity/selector" in why([pod])
+
+
 def test_machines_that_are_full(golden_message):
     said = why([unscheduled("0/6 nodes are available: 2 Insufficient nvidia.com/gpu, 4 Insufficient memory.")])
     assert "nvidia.com/gpu, memory." in said
