@@ -109,7 +109,9 @@ def test_no_machine_with_that_gpu(golden_message):
 
 def test_a_claim_that_lies_on_another_machine(golden_message):
     """Volumes of one machine (RWO) are found by a node affinity of their own, which names no GPU."""
-    said = why([unscheduled("0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had volume node affinity conflict.")])
+    said = why(
+        [unscheduled("0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had volume node affinity conflict.")]
+    )
     assert "its claims lie where no free machine is" in said and "GPU" not in said
     golden_message(said)
 
