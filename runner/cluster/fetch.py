@@ -17,13 +17,15 @@ from runner.plan import Plan, Stage
 from runner.problem import Stop
 from runner.runs.run_folder import RunRecord
 from runner.targets.kubernetes import SENT_FILES
-from runner.training.run_files import RUN
+from runner.training.run_files import ADAPTER, BEST_IMAGES, BEST_MODEL, DEMO_OUTPUTS, RUN, STAGE
 
 POLL_SECONDS = 2.0
 # How often a broken transfer is taken up again.
 TRIES = 8
 # Large, and of no use away from the cluster.
 LEFT_THERE = ("checkpoints/", "scratch/", "data/", f"{SENT_FILES}/")
+# What a stage is for: where some of it has come, what is not among it is of another run.
+RESULTS = (BEST_MODEL, ADAPTER, BEST_IMAGES, DEMO_OUTPUTS)
 
 Tell = Callable[[str], None]
 
@@ -43,6 +45,7 @@ def fetch(
         if any(file["path"] == RUN for file in files):
             number = RunRecord.of(json.loads(_get(cluster, f"{base}/file/{RUN}").data)).id
         files = [file for file in files if _comes(file["path"], stage, everything)]
+        _forget_older(cluster, base, {file["path"] for file in files}, target, stage)
         if not files:
             raise Stop(
                 f"`{plan.place_of(stage).run_dir}` holds no results yet.", "`recipe status` says how far the job is."
@@ -55,6 +58,25 @@ def _comes(path: str, stage: Stage, everything: bool) -> bool:
     home = f"{stage.folder}/" if stage.folder else ""
     left = () if everything else LEFT_THERE
     return path != RUN and path.startswith(home) and not path.removeprefix(home).startswith(left)
+
+
+def _forget_older(cluster: Cluster, base: str, names: set[str], target: Path, stage: Stage) -> None:
+    """Deletes what another run of the stage has left here and this one has not left there: a model of the files of two runs
+    would load. What was made here from the same run stays, and so does the older one while there is nothing newer.
+
+    names: of all that comes, below `target`.
+    """
+    home = target / stage.folder
+    record = (home / STAGE).relative_to(target).as_posix()
+    results = [path for name in RESULTS for path in (home / name, *(home / name).rglob("[!.]*")) if path.is_file()]
+    left = [path for path in results if path.relative_to(target).as_posix() not in names]
+    begins = tuple((home / name).relative_to(target).as_posix() for name in RESULTS)
+    if not left or record not in names or not any(name.startswith(begins) for name in names):
+        return
+    here = (home / STAGE).read_bytes() if (home / STAGE).is_file() else b""
+    if here != _get(cluster, f"{base}/file/{quote(record)}").data:
+        for path in left:
+            path.unlink()
 
 
 def _one(cluster: Cluster, base: str, file: dict[str, Any], target: Path, tell: Tell) -> int:

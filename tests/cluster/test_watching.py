@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import socket
 import threading
 import time
@@ -548,6 +549,49 @@ def test_results_of_the_recipe_as_it_was_are_not_taken_for_those_of_now(
     assert site.recipe("fetch", *changed) == 0
     assert "as it was before" not in capsys.readouterr().out
     assert json.loads(run.read_text())["status"] == "finished"
+
+
+@in_process
+def test_a_fetch_of_another_run_leaves_nothing_of_the_one_before(site, results, tmp_path):
+    """Transformers would load a whole model that lies beside the shards of a newer one."""
+    claim, home = tmp_path / "claim" / "survival", tmp_path / "runs" / "survival"
+    (claim / "lora_adapter").mkdir()
+    (claim / "lora_adapter" / "adapter_model.safetensors").write_bytes(b"of the first run")
+    assert site.recipe("fetch") == 0
+    made_here = home / "best_model" / "merged_here.json"
+    made_here.write_text("{}")
+    # The same run again: what was made from it here stays.
+    assert site.recipe("fetch") == 0 and made_here.is_file()
+
+    # Another run has begun, and has nothing yet.
+    shutil.rmtree(claim / "lora_adapter")
+    shutil.rmtree(claim / "demo_outputs")
+    (claim / "best_model" / "model.safetensors").rename(claim / "kept")
+    (claim / "stage.json").write_bytes(b'{"stage": "train", "status": "running"}')
+    assert site.recipe("fetch") == 0
+    assert (home / "best_model" / "model.safetensors").is_file()
+
+    (claim / "stage.json").write_bytes(record_of(SURVIVAL, "train.epochs=2"))
+    for name in ("model-00001-of-00002.safetensors", "model.safetensors.index.json"):
+        (claim / "best_model" / name).write_bytes(b"of the second run")
+    assert site.recipe("fetch") == 0
+    assert {path.name for path in (home / "best_model").iterdir()} == {
+        "model-00001-of-00002.safetensors",
+        "model.safetensors.index.json",
+    }
+    assert not (home / "lora_adapter" / "adapter_model.safetensors").exists()
+    assert (home / "training_summary.json").is_file()
+
+
+@in_process
+def test_a_fetch_does_not_pour_into_the_run_of_another_recipe(site, results, tmp_path, capsys):
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "run.json").write_text('{"status": "finished", "kind": "run", "origin": "cluster", "recipe": "lyrics"}')
+    assert site.recipe("fetch", "--to", str(home)) == 1
+    said = capsys.readouterr().err
+    assert "holds a run of the recipe `lyrics`." in said and "`--to`" in said
+    assert [path.name for path in home.iterdir()] == ["run.json"]
 
 
 @in_process
