@@ -32,7 +32,7 @@ def reasons(state: State, log_of: LogOf) -> list[str]:
     if state.phase == FINISHED:
         return []
     said = [*_queue(state), *_no_pods(state), *_ended(state)]
-    for pod in state.pods:
+    for pod in (*state.replaced, *state.pods):
         said += _pod(state, pod, log_of)
     return list(dict.fromkeys(said))
 
@@ -82,7 +82,8 @@ def _ended(state: State) -> Iterator[str]:
 
 
 def _pod(state: State, pod: dict[str, Any], log_of: LogOf) -> Iterator[str]:
-    where = f"Machine {node_number(pod)} (`{pod['metadata']['name']}`)"
+    before = ", since replaced" if pod in state.replaced else ""
+    where = f"Machine {node_number(pod)} (`{pod['metadata']['name']}`{before})"
     status = pod.get("status", {})
     for condition in status.get("conditions") or []:
         if condition["type"] == "PodScheduled" and condition["status"] == "False":

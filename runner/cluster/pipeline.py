@@ -11,17 +11,18 @@ from typing import Any
 from runner.cluster.client import Cluster
 from runner.cluster.diagnose import MORE_MEMORY
 from runner.cluster.jobs import FILES, annotation, key, names, pods_of
-from runner.cluster.status import FAILED, FINISHED, ended
+from runner.cluster.status import FAILED, FINISHED, ended, going
 from runner.entrypoints.stage import ON_CLUSTER
 from runner.plan import Plan, Stage
 from runner.problem import Stop
 from runner.targets import gate
 
-MISSING, CHANGED, UNDER_WAY, PROMOTED = (
+MISSING, CHANGED, UNDER_WAY, PROMOTED, GOING = (
     "not sent yet",
     "made before the recipe or its data changed",
     "under way",
     "promoted",
+    "being deleted",
 )
 LOST = "done once, but the claim that it wrote to is another one now"
 # After every time that a cluster names.
@@ -33,7 +34,8 @@ PROMOTION = "recipe-runner/promotion"
 @dataclass(frozen=True)
 class Milestone:
     """What a recipe comes past: a stage (of_gate False), or the gate after it. job: what the cluster has of it, or None;
-    state: one of MISSING, CHANGED, LOST, UNDER_WAY, FINISHED, FAILED and PROMOTED; job is None only of one that is MISSING."""
+    state: one of MISSING, CHANGED, LOST, UNDER_WAY, GOING, FINISHED, FAILED and PROMOTED; job is None only of one that is
+    MISSING."""
 
     stage: Stage
     of_gate: bool
@@ -98,6 +100,8 @@ def _first(cluster: Cluster, plan: Plan, stage: Stage, of_gate: bool) -> dict[st
 def _state(job: dict[str, Any] | None, key_now: str, files_key: str) -> str:
     if job is None:
         return MISSING
+    if going(job):
+        return GOING
     if key(job) != key_now or (files_key and annotation(job, FILES) != files_key):
         return CHANGED
     end = ended(job)
@@ -154,7 +158,7 @@ def outdated(way: list[Milestone], milestone: Milestone) -> list[Milestone]:
     """
     others = [other for other in way if other is not milestone and other.at_work]
     for other in others:
-        if other.state != CHANGED:
+        if other.state not in (CHANGED, GOING):
             raise Stop(
                 f"{milestone.title} comes next ({milestone.state}), and {other} is at work.",
                 f"`recipe stop RECIPE --stage {other.stage.name}` ends it; "
@@ -190,7 +194,7 @@ def table(cluster: Cluster, milestone: Milestone) -> list[str]:
     if milestone.job is None:
         return []
     meta = milestone.job["metadata"]
-    for pod in pods_of(cluster, "Job", meta["namespace"], meta["name"]):
+    for pod in pods_of(cluster, milestone.job):
         for entry in pod.get("status", {}).get("containerStatuses") or []:
             end = entry.get("state", {}).get("terminated") or {}
             if entry["name"] == gate.PART and end.get("message"):

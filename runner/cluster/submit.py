@@ -14,7 +14,7 @@ from runner.cluster.diagnose import log_reader, reasons
 from runner.cluster.errors import TryAgain
 from runner.cluster.follow import line
 from runner.cluster.jobs import Sent, annotation, machines, recipe_of, sent
-from runner.cluster.status import FAILED, FINISHED, ended, look
+from runner.cluster.status import FAILED, FINISHED, ended, going, look
 from runner.cluster.upload import Files, upload
 from runner.plan import Plan, Stage
 from runner.problem import Stop
@@ -117,7 +117,7 @@ def judge(cluster: Cluster, sent: Sent, claims: Claims, there: list[dict[str, An
     """
     _queue_is_there(cluster, sent)
     if not keeps:
-        _claims_are_for_all(claims, sent)
+        _claims_will_do(claims, sent)
     for manifest in sent.support:
         if not _is_kept(manifest, claims):
             cluster.apply(manifest, dry_run=True)
@@ -138,14 +138,18 @@ def _is_kept(manifest: dict[str, Any], claims: Claims) -> bool:
     return manifest["kind"] == CLAIM and claims[manifest["metadata"]["name"]] is not None
 
 
-def _claims_are_for_all(claims: Claims, sent: Sent) -> None:
-    """Raises Stop where a claim of a job of several machines is there and was made for one: a cluster would attach it to
-    the first machine, and leave the others' pods waiting for ever."""
-    if (count := machines(sent.job)) < 2:
-        return
+def _claims_will_do(claims: Claims, sent: Sent) -> None:
+    """Raises Stop where a claim that is there is being deleted, or one of a job of several machines was made for one: a
+    cluster would attach it to the first machine, and leave the others' pods waiting for ever."""
+    count = machines(sent.job)
     for name, claim in claims.items():
+        if claim and going(claim):
+            raise Stop(
+                f"The claim `{name}` in `{sent.namespace}` is being deleted, and what lies on it with it.",
+                "It is gone when no pod uses it any more. Submit again then, and it is made anew.",
+            )
         modes = claim["spec"].get("accessModes") or ["no mode"] if claim else [SHARED]
-        if SHARED not in modes:
+        if count > 1 and SHARED not in modes:
             raise Stop(
                 f"The claim `{name}` in `{sent.namespace}` is there already, for one machine at a time ({', '.join(modes)}), "
                 f"and `{sent.name}` has {count}.",
@@ -199,8 +203,12 @@ def _holds(milestone: pipeline.Milestone, sent: Sent) -> bool:
 def _make_room(cluster: Cluster, job: dict[str, Any], tell: Tell, confirm: Confirm) -> None:
     """Takes an older job of this recipe away; one that is under way only after a yes."""
     kind, meta = job["kind"], job["metadata"]
-    if not ended(job) and not confirm(
-        f"{kind} `{meta['name']}` is under way, made from this recipe as it was before it changed. End it and start anew?"
+    if (
+        not ended(job)
+        and not going(job)
+        and not confirm(
+            f"{kind} `{meta['name']}` is under way, made from this recipe as it was before it changed. End it and start anew?"
+        )
     ):
         raise Stop(f"{kind} `{meta['name']}` goes on; nothing was sent.")
     delete(cluster, kind, meta["namespace"], meta["name"])

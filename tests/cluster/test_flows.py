@@ -233,6 +233,45 @@ def test_stop_ends_the_job_and_leaves_the_claims(site, capsys):
     assert "No job of `survival` is under way." in capsys.readouterr().out
 
 
+@in_process
+def test_stop_waits_until_the_pods_have_ended(site):
+    """They still write on the claim."""
+    assert site.recipe("submit") == 0
+    site.pods()
+    site.api.ending_seconds = 1.0
+    assert site.recipe("stop") == 0
+    assert site.job() is None and site.cluster.list("Pod", site.namespace) == []
+
+
+@in_process
+def test_a_job_that_is_being_deleted_is_waited_for_and_sent_anew(site, capsys):
+    assert site.recipe("submit") == 0
+    first = site.job()["metadata"]["uid"]
+    site.api.ending_seconds = 1.0
+    site.cluster.delete("PyTorchJob", site.namespace, "survival")
+    capsys.readouterr()
+    assert site.recipe("status") == 0
+    assert "  Being deleted." in capsys.readouterr().out
+    assert site.recipe("submit") == 0
+    assert "nothing changes" not in capsys.readouterr().out
+    assert site.job()["metadata"]["uid"] != first
+    assert {pod["metadata"]["ownerReferences"][0]["uid"] for pod in site.pods()} == {site.job()["metadata"]["uid"]}
+
+
+@in_process
+def test_a_claim_that_is_being_deleted_takes_no_job(site, capsys, golden_message):
+    assert site.recipe("submit") == 0
+    assert site.recipe("stop") == 0
+    site.api.ending_seconds = 60.0
+    site.cluster.delete("PersistentVolumeClaim", site.namespace, "workspace-pvc")
+    capsys.readouterr()
+    assert site.recipe("submit") == 1
+    said = capsys.readouterr().err
+    assert f"The claim `workspace-pvc` in `{site.namespace}` is being deleted" in said
+    golden_message(said)
+    assert site.job() is None
+
+
 def test_a_name_in_use_is_not_taken_over(site, capsys, golden_message):
     (job,) = [one for one in manifests(ROOT / "recipes" / "survival.yaml", "pytorchjob") if one["kind"] == "PyTorchJob"]
     job["metadata"] = {"name": "survival", "namespace": site.namespace}

@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from runner.check.validate import load
-from runner.cluster import fetch, helper_pod, jobs, logs, port_forward, status
+from runner.cluster import fetch, follow, helper_pod, jobs, logs, port_forward, status
 from runner.cluster.diagnose import reasons
 from runner.cluster.errors import TryAgain, explain, patiently
 from runner.cluster.jobs import sent
@@ -481,6 +481,35 @@ def test_machines_are_those_that_a_job_is_for():
     made = [sent(plan, plan.stages[0], target) for target in jobs.KIND]
     assert [(one.kind, jobs.machines(one.job)) for one in made] == [("PyTorchJob", 4), ("TrainJob", 4)]
     assert jobs.machines({"kind": "Job", "spec": {"template": {}}}) == 1
+
+
+@in_process
+def test_a_pod_made_again_is_the_one_that_is_watched(site, capsys):
+    """A plain Job leaves its failed pods, and names them as it likes; an earlier job's may still be ending."""
+    data = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "survival-data", "namespace": site.namespace}}
+    template = job()["spec"]["pytorchReplicaSpecs"]["Master"]["template"]
+    data["spec"] = {"template": {"spec": template["spec"] | {"restartPolicy": "Never"}}}
+    uid = site.cluster.apply(data)["metadata"]["uid"]
+    entry = {"name": "prepare", "restartCount": 0}
+    ended = {"terminated": {"exitCode": 1, "message": "no network"}}
+    for name, owner, phase, state in (
+        ("c-of-before", "another", "Running", {"running": {}}),
+        ("a-failed", uid, "Failed", ended),
+        ("b-now", uid, "Running", {"running": {}}),
+    ):
+        owners = [{"apiVersion": "batch/v1", "kind": "Job", "name": "survival-data", "uid": owner}]
+        meta = {"name": name, "namespace": site.namespace, "labels": {"job-name": "survival-data"}}
+        spec = template["spec"]
+        site.cluster.apply(
+            {"apiVersion": "v1", "kind": "Pod", "metadata": meta | {"ownerReferences": owners}, "spec": spec}
+        )
+        site.set_status("Pod", name, {"phase": phase, "containerStatuses": [entry | {"state": state}]})
+    there = site.job("Job", "survival-data")
+    assert logs.pod_of(site.cluster, there, 0)["metadata"]["name"] == "b-now"
+    state = status.look(site.cluster, there)
+    assert follow.line(state).endswith(", 1 of 1 machines run")
+    (said,) = reasons(state, lambda _pod: "")
+    assert "(`a-failed`, since replaced) ended. It said: no network" in said
 
 
 def record_of(path, *options: str) -> bytes:
