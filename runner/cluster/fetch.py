@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from runner.cluster.client import Cluster, Refused, Response, pieces
 from runner.cluster.errors import Busy, TryAgain, passes, patiently
-from runner.cluster.helper_pod import helper
+from runner.cluster.helper_pod import helper, signed
 from runner.entrypoints.file_server import CHUNK, digest
 from runner.plan import Plan, Stage
 from runner.problem import Stop
@@ -85,7 +85,7 @@ def _one(cluster: Cluster, base: str, file: dict[str, Any], target: Path, tell: 
     if not path.resolve().is_relative_to(target.resolve()):
         raise Stop(f"The cluster named a file outside of the folder: {file['path']}")
     name = quote(file["path"])
-    there = _get(cluster, f"{base}/hash/{name}").data.decode().strip()
+    there = signed(_get(cluster, f"{base}/hash/{name}").data, "The claim's files cannot be read")["digest"]
     if path.is_file() and path.stat().st_size == file["size"] and digest(path) == there:
         return 0
     path.parent.mkdir(parents=True, exist_ok=True)

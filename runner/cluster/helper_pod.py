@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +27,14 @@ PATIENCE_SECONDS = 600
 TRIES = 8
 
 Tell = Callable[[str], None]
+
+
+def signed(body: bytes, failed: str) -> dict[str, Any]:
+    """What a helper has answered behind its signs of life. Raises Stop, beginning with `failed`, where its disk refused."""
+    answer: dict[str, Any] = json.loads(body)
+    if "error" in answer:
+        raise Stop(f"{failed}: {answer['error']}")
+    return answer
 
 
 @contextmanager
