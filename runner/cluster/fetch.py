@@ -39,7 +39,7 @@ def fetch(
 
     Raises Stop where there are no results, or the helper does not start.
     """
-    with helper(cluster, plan, stage, tell) as base:
+    with helper(cluster, plan.only(stage), stage, tell, plan.place.run_dir) as base:
         files = json.loads(_get(cluster, f"{base}/list").data)
         number = ""
         if any(file["path"] == RUN for file in files):

@@ -70,11 +70,11 @@ def files(recipe: Recipe, place: Place) -> Files | None:
 
 def upload(cluster: Cluster, plan: Plan, stage: Stage, sent: Files, tell: Tell) -> None:
     """Sends what the claim has not got, and takes away there what is here no more. What has come over stays, whatever
-    breaks; sending again goes on behind it.
+    breaks; sending again goes on behind it. plan: of the stage alone.
 
     Raises Stop where the claim is too small, or the helper does not start.
     """
-    with helper(cluster, plan, stage, tell, folder=sent.folder, writes=True) as base:
+    with helper(cluster, plan, stage, tell, sent.folder, writes=True) as base:
         left, tries = _state(cluster, base, sent), TRIES
         total = sum(left.values())
         told = time.monotonic()

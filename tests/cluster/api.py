@@ -187,7 +187,7 @@ class Api:
         if plural == "pytorchjobs":
             operate(self, space, manifest)
         part = manifest["metadata"].get("labels", {}).get("recipe-runner/part")
-        if plural == "pods" and part == "fetch":
+        if plural == "pods" and part in ("fetch", "send"):
             start_share(self, space, manifest)
         if plural == "pods" and part in ("promote", "look"):
             threading.Thread(target=run_to_its_end, args=(self, space, manifest), daemon=True).start()

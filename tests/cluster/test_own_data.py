@@ -20,7 +20,7 @@ import pytest
 from runner import catalog, cli
 from runner.check.validate import load
 from runner.cluster import helper_pod, upload
-from runner.cluster.client import connect
+from runner.cluster.client import Connection, connect
 from runner.commands import cluster_options
 from runner.data.report import Rows, asked
 from runner.emit import planned
@@ -173,7 +173,8 @@ def sending(site, desk, monkeypatch):
     def send() -> list[str]:
         told: list[str] = []
         opened, plan = cluster_options.open_both(str(recipe), ())
-        upload.upload(connect(), plan, plan.stages[0], upload.files(opened, plan.place), told.append)
+        (stage, *_) = plan.stages
+        upload.upload(connect(), plan.only(stage), stage, upload.files(opened, plan.place), told.append)
         return told
 
     return send
@@ -210,6 +211,19 @@ def test_what_lies_there_is_not_sent_again_and_what_is_gone_here_goes_there(site
         file.write("Knots,Which one?,The bowline.\n")
     assert "MiB sent" in sending()[-1]
     assert there(desk) == here(desk) and posts(site) == pieces + 1
+
+
+@in_process
+def test_what_sends_is_named_once_after_its_stage(site, desk, sending, monkeypatch):
+    names, create = [], Connection.create
+
+    def named(cluster, manifest):
+        names.append(manifest["metadata"]["name"])
+        return create(cluster, manifest)
+
+    monkeypatch.setattr(Connection, "create", named)
+    sending()
+    assert names == ["mine-data-send"]
 
 
 @in_process
@@ -253,7 +267,7 @@ def test_the_right_that_sending_needs_is_named(site, desk, sending, monkeypatch,
 
 
 def helpers(site) -> list:
-    return [pod for pod in site.cluster.list("Pod", site.namespace) if pod["metadata"]["name"].endswith("-fetch")]
+    return [pod for pod in site.cluster.list("Pod", site.namespace) if pod["metadata"]["name"].endswith(("-fetch", "-send"))]
 
 
 def test_nothing_is_written_or_deleted_outside_of_the_folder(tmp_path):

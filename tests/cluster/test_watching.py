@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
+import signal
 import socket
 import threading
 import time
@@ -759,6 +761,37 @@ def test_a_fetch_that_is_interrupted_leaves_no_helper(site, results, tmp_path, m
 
 
 @in_process
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+def test_a_fetch_that_is_ended_from_outside_leaves_no_helper(site, results, tmp_path, monkeypatch, number):
+    def ended(*_arguments):
+        assert len(helpers(site)) == 1
+        os.kill(os.getpid(), number)
+        time.sleep(5)
+
+    # So that a signal that nobody takes care of ends this test, and not all tests.
+    monkeypatch.setattr(fetch, "_one", ended)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(helper_pod.signal, "getsignal", lambda _number: signal.SIG_DFL)
+        before = signal.signal(number, lambda *_: pytest.fail("nobody has taken care of it"))
+        try:
+            assert site.recipe("fetch", "--to", str(tmp_path / "home")) == 130
+        finally:
+            signal.signal(number, before)
+    assert helpers(site) == []
+
+
+@in_process
+def test_two_people_do_not_end_each_others_fetch(site, results, tmp_path, capsys, golden_message):
+    recipe, _, _ = load(SURVIVAL, from_options((f"openshift.namespace={site.namespace}",)))
+    plan = translate(recipe, kubernetes.place(recipe))
+    with fetch.helper(site.cluster, plan, plan.stages[0], lambda _line: None, plan.place.run_dir):
+        uid = helpers(site)[0]["metadata"]["uid"]
+        assert site.recipe("fetch", "--to", str(tmp_path / "home")) == 1
+        golden_message(capsys.readouterr().err)
+        assert [pod["metadata"]["uid"] for pod in helpers(site)] == [uid]
+
+
+@in_process
 def test_a_run_of_this_machine_is_not_overwritten(site, results, tmp_path, capsys):
     home = tmp_path / "runs" / "survival"
     home.mkdir(parents=True)
@@ -771,7 +804,7 @@ def test_a_run_of_this_machine_is_not_overwritten(site, results, tmp_path, capsy
 def test_only_who_knows_the_word_sees_the_files(site, results):
     recipe, _, _ = load(SURVIVAL, from_options((f"openshift.namespace={site.namespace}",)))
     plan = translate(recipe, kubernetes.place(recipe))
-    with fetch.helper(site.cluster, plan, plan.stages[0], lambda _line: None):
+    with fetch.helper(site.cluster, plan, plan.stages[0], lambda _line: None, plan.place.run_dir):
         (port,) = site.api.ports.values()
         for path in ("/list", "/wrong/list", "/wrong/file/training_summary.json"):
             with pytest.raises(urllib.error.HTTPError, match="403"):
