@@ -55,6 +55,10 @@ class Sent:
         return str(self.job["kind"])
 
     @property
+    def of_gate(self) -> bool:
+        return container(self.job) == gate.PART
+
+    @property
     def kinds(self) -> tuple[str, ...]:
         """The kinds that the same work could have been sent as."""
         return ("Job",) if self.kind == "Job" else tuple(KIND.values())

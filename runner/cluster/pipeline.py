@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from runner.cluster.client import Cluster
+from runner.cluster.client import Cluster, Manifest
 from runner.cluster.diagnose import MORE_MEMORY
 from runner.cluster.jobs import FILES, annotation, key, names, pods_of
 from runner.cluster.status import FAILED, FINISHED, ended, going
@@ -29,6 +29,10 @@ LOST = "done once, but the claim that it wrote to is another one now"
 NEVER = "9999"
 # Why somebody has overruled a gate, beside the gate's own Job; the record itself lies on the claim.
 PROMOTION = "recipe-runner/promotion"
+
+CLAIM = "PersistentVolumeClaim"
+# A recipe's claims by name, as the cluster has them; None for one that it has not.
+Claims = dict[str, Manifest | None]
 
 
 @dataclass(frozen=True)
@@ -59,8 +63,14 @@ class Milestone:
         return f"the gate after `{self.stage.name}`" if self.of_gate else f"`{self.stage.name}`"
 
 
-def milestones(cluster: Cluster, plan: Plan, files_key: str = "") -> list[Milestone]:
-    """Every milestone of a recipe, in order. files_key: of the data files as they are on this machine, where that counts."""
+def claims_of(cluster: Cluster, plan: Plan) -> Claims:
+    names = [claim["name"] for claim in plan.site.get("claims") or ()]
+    return {name: cluster.get(CLAIM, plan.site["namespace"], name) for name in names}
+
+
+def milestones(cluster: Cluster, plan: Plan, files_key: str = "", claims: Claims | None = None) -> list[Milestone]:
+    """Every milestone of a recipe, in order. files_key: of the data files as they are on this machine, where that counts;
+    claims: as `claims_of` has them, where somebody has asked already."""
     way = []
     for stage in plan.stages:
         job = _first(cluster, plan, stage, of_gate=False)
@@ -74,20 +84,16 @@ def milestones(cluster: Cluster, plan: Plan, files_key: str = "") -> list[Milest
             way.append(Milestone(stage, True, verdict, state))
     if not any(milestone.done for milestone in way):
         return way
-    since = _claims_since(cluster, plan)
+    since = _claims_since(plan, claims_of(cluster, plan) if claims is None else claims)
     lost = [milestone.done and _made(milestone.job) < since for milestone in way]
     return [replace(each, state=LOST) if gone else each for each, gone in zip(way, lost, strict=True)]
 
 
-def _claims_since(cluster: Cluster, plan: Plan) -> str:
-    """Since when the claims that results lie on are there: what was done before that lies there no more."""
-    folders = (plan.place.run_dir, plan.place.data_dir)
-    claims = [
-        cluster.get("PersistentVolumeClaim", plan.site["namespace"], claim["name"])
-        for claim in plan.site.get("claims") or ()
-        if any(f"{folder}/".startswith(f"{claim['mount'].rstrip('/')}/") for folder in folders)
-    ]
-    return max((_made(claim) for claim in claims), default="")
+def _claims_since(plan: Plan, claims: Claims) -> str:
+    """Since when the claims that stages write to are there: what was done before that lies there no more."""
+    folders = (plan.place.run_dir, plan.place.data_dir, plan.place.model_dir)
+    written = [claim["name"] for folder in folders if folder and (claim := plan.claim_of(folder))]
+    return max((_made(claims[name]) for name in written), default="")
 
 
 def _first(cluster: Cluster, plan: Plan, stage: Stage, of_gate: bool) -> dict[str, Any] | None:

@@ -153,7 +153,10 @@ def test_an_option_that_would_say_nothing_is_refused(site, capsys, words, remedy
 
 @in_process
 def test_submit_asks_for_each_claim_once(site):
-    for options in ((), ("--set", "train.epochs=2", "--yes")):
+    data = "openshift.data_dir=/shared/models/data/survival"
+    assert site.recipe("submit", "--set", data, "--stage", "data") == 0
+    site.set_status("Job", "survival-data", {"conditions": [{"type": "Complete", "status": "True"}]})
+    for options in (("--set", data), ("--set", "train.epochs=2", "--yes")):
         before = len(site.api.requests)
         assert site.recipe("submit", *options) == 0
         asked = [line for line in site.api.requests[before:] if line.startswith("GET") and "claims/" in line]

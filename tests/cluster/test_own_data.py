@@ -267,7 +267,9 @@ def test_the_right_that_sending_needs_is_named(site, desk, sending, monkeypatch,
 
 
 def helpers(site) -> list:
-    return [pod for pod in site.cluster.list("Pod", site.namespace) if pod["metadata"]["name"].endswith(("-fetch", "-send"))]
+    return [
+        pod for pod in site.cluster.list("Pod", site.namespace) if pod["metadata"]["name"].endswith(("-fetch", "-send"))
+    ]
 
 
 def test_nothing_is_written_or_deleted_outside_of_the_folder(tmp_path):

@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from runner.check.validate import load
-from runner.cluster import fetch, follow, helper_pod, jobs, logs, port_forward, status
+from runner.cluster import fetch, follow, helper_pod, jobs, logs, port_forward, status, submit
 from runner.cluster.diagnose import reasons
 from runner.cluster.errors import TryAgain, explain, patiently
 from runner.cluster.jobs import sent
@@ -384,7 +384,7 @@ def test_following_a_job_that_fails_ends_with_its_reason(site, capsys):
     assert site.recipe("submit", "--follow") == 1
     player.join()
     said = capsys.readouterr().err
-    assert "PyTorchJob `survival` failed." in said
+    assert "PyTorchJob `survival` failed." in said and "`recipe logs RECIPE --stage train`" in said
     assert "(`survival-worker-0`) ended with exit code 1" in said and "GPU's memory is too small" in said
 
 
@@ -941,6 +941,23 @@ def test_waiting_for_the_data_stage_survives_a_busy_cluster(site, capsys):
     player.join()
     assert site.job() is not None
     assert "The cluster answered 503 to " in capsys.readouterr().out
+
+
+@in_process
+def test_what_comes_after_a_wait_survives_a_busy_cluster(site, monkeypatch):
+    """It was waited for perhaps for hours: one busy answer must not end the command then."""
+    waits = submit.follow
+
+    def then_busy(*arguments):
+        state = waits(*arguments)
+        site.api.busy = [503, 429]
+        return state
+
+    monkeypatch.setattr(submit, "follow", then_busy)
+    player = job_of_data(site, "Complete")
+    assert site.recipe("submit", *PREPARED) == 0
+    player.join()
+    assert site.job() is not None and site.api.busy == []
 
 
 @in_process
