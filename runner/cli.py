@@ -97,9 +97,8 @@ def _code(arguments: list[str] | None) -> int:
     except (KeyboardInterrupt, click.Abort):
         click.echo("Interrupted.", err=True)
         return 130
-    except BrokenPipeError:
-        # The reader (`| head`) has seen enough.
-        sys.stderr.close()
+    except SystemExit:
+        # click's own answer to a reader (`| head`) that has seen enough.
         return 0
     except ModuleNotFoundError as error:
         return _missing(error)

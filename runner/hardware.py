@@ -238,8 +238,9 @@ def _token() -> bool:
 def _refused(name: str) -> str | None:
     """None where the hub lets this account read the repository; else its reason."""
     try:
+        from httpx import HTTPError
         from huggingface_hub import HfApi
-        from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
+        from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
     except ImportError:
         return "huggingface_hub is not installed"
     try:
@@ -248,6 +249,6 @@ def _refused(name: str) -> str | None:
         return "its owner has to grant access first"
     except RepositoryNotFoundError:
         return "there is no such repository, or it is private"
-    except (HfHubHTTPError, OSError) as error:
-        return str(error).split("\n")[0]
+    except (HTTPError, HFValidationError, OSError) as error:
+        return (str(error).strip() or type(error).__name__).split("\n")[0]
     return None

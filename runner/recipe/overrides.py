@@ -41,7 +41,7 @@ class Override:
 
     @property
     def path(self) -> tuple[str | int, ...]:
-        return tuple(int(part) if part.isdigit() else part for part in self.setting.split("."))
+        return path_of(self.setting)
 
     def __str__(self) -> str:
         reason = f"  ({self.why})" if self.why else f"  ({self.by})"
@@ -55,6 +55,11 @@ class Override:
             "by": self.by,
             "why": self.why,
         }
+
+
+def path_of(setting: str) -> tuple[str | int, ...]:
+    """The keys and indices of a dotted setting."""
+    return tuple(int(part) if part.isdecimal() else part for part in setting.split("."))
 
 
 def _shown(value: Any) -> str:
@@ -71,6 +76,7 @@ def from_options(options: Iterable[str]) -> list[Override]:
     """`--set train.epochs=2` as Overrides; later ones win. Raises Stop (exit 2) for one that has no `=`."""
     changes = []
     for option in options:
+        _require_unicode(option)
         setting, equals, text = option.partition("=")
         if not equals or not setting.strip(".") or ".." in setting:
             raise Stop(
@@ -96,12 +102,22 @@ def from_environment(
     for name, settings in ENVIRONMENT.items():
         if not environment.get(name, "").strip():
             continue
+        _require_unicode(f"{name}={environment[name]}")
         setting = next(filter(has, settings), None)
         if setting:
             changes.append(Override(setting, None, scalar(environment[name].strip()), by=f"{name}={environment[name]}"))
         else:
             idle.append(f"{name}={environment[name]}")
     return changes, idle
+
+
+def _require_unicode(text: str) -> None:
+    """Raises Stop (exit 2) for bytes of another encoding, which Python hands on as half characters."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        shown = text.encode(errors="replace").decode()
+        raise Stop(f"`{shown}` is not text in UTF-8.", "Set your terminal to UTF-8.", code=2) from None
 
 
 def from_data_option(data: str | None) -> list[Override]:

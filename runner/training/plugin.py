@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from axolotl.common.datasets import TrainDatasetMeta
 from axolotl.integrations.base import BasePlugin
+from axolotl.utils import trainer
 from axolotl.utils.dict import DictDefault
 
 from runner.training import blocks, metrics, parent_watch, results, resume
@@ -28,6 +29,12 @@ class RecipePlugin(BasePlugin):
         parent_watch.start()
         self.history: History  # there once the trainer is
         self.state: dict[str, Any] = {}
+
+    def register(self, cfg: dict[str, Any]) -> None:
+        # With several processes Axolotl 0.19.0 asks the driver how its GPUs reach each other, and the CUDA build of torch, which is
+        # what pip brings on Linux, raises where there is none.
+        if not torch.cuda.is_available():
+            trainer.check_cuda_p2p_ib_support = lambda: True
 
     def get_input_args(self) -> str:
         return "runner.training.settings.RecipeRunnerArgs"

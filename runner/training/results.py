@@ -83,7 +83,9 @@ def summary(
         tokens=state["tokens"],
         training_seconds=state["seconds"],
         # A note that an earlier part of the run has left says nothing where there is no limit any more.
-        time_limit=read_json(Path(settings.run_dir) / run_files.TIME_LIMIT) if settings.time_limit_seconds else None,
+        time_limit=read_json(Path(settings.run_dir) / run_files.TIME_LIMIT)
+        if settings.time_limit_seconds is not None
+        else None,
         first_validation_loss=losses[0] if losses else None,
         best_validation_loss=min(losses) if losses else None,
         last_validation_loss=losses[-1] if losses else None,

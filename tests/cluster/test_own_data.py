@@ -42,6 +42,8 @@ from tests.cluster.conftest import in_process
 from tests.cluster.pods import once, operate, pods
 from tests.conftest import ROOT
 
+pytestmark = pytest.mark.heavy
+
 # What a machine without a GPU can train; a GPU takes the recipe as it is.
 ON_CPU = (
     "model.precision=fp32",

@@ -23,6 +23,8 @@ from runner.targets import kubernetes, render
 from tests.catalog.test_axolotl_settings import axolotl, emitted, stages, unknown_keys
 from tests.conftest import ROOT
 
+pytestmark = pytest.mark.heavy
+
 LYRICS = ROOT / "recipes" / "lyrics.yaml"
 MODELS = catalog.model_ids()
 OTHER = "meta-llama/Llama-3.2-3B-Instruct"
