@@ -41,7 +41,7 @@ class Override:
 
     @property
     def path(self) -> tuple[str | int, ...]:
-        return tuple(int(part) if part.isdigit() else part for part in self.setting.split("."))
+        return _path(self.setting)
 
     def __str__(self) -> str:
         reason = f"  ({self.why})" if self.why else f"  ({self.by})"
@@ -55,6 +55,12 @@ class Override:
             "by": self.by,
             "why": self.why,
         }
+
+
+def _path(setting: str) -> tuple[str | int, ...]:
+    """The path of a dotted name, whose numbers may stand in brackets."""
+    parts = re.sub(r"\[(\d+)\]", r".\1", setting).split(".")
+    return tuple(int(part) if part.isdigit() else part for part in parts)
 
 
 def _shown(value: Any) -> str:
@@ -78,7 +84,7 @@ def from_options(options: Iterable[str]) -> list[Override]:
                 "For example: --set train.epochs=2",
                 code=2,
             )
-        setting = re.sub(r"\[(\d+)\]", r".\1", setting.strip())
+        setting = ".".join(map(str, _path(setting.strip())))
         changes.append(Override(setting, None, _value(option, text), by=f"--set {option}"))
     return changes
 
@@ -112,7 +118,9 @@ def from_data_option(data: str | None) -> list[Override]:
         raise Stop(Problem(data, 0, 0, "There is no such file.", "Name a data file behind `--data`."))
     by, why = f"--data {data}", "the file you named"
     # What is taken away goes with the dataset that the file replaces.
-    gone = [Override(f"data.{name}", None, None, by, why) for name in ("hub", "validation_split", "validation_path")]
+    gone = [
+        Override(f"data.{name}", None, None, by, why) for name in ("hub", "sets", "validation_split", "validation_path")
+    ]
     return [*gone, Override("data.path", None, str(Path(data).resolve()), by, why)]
 
 
