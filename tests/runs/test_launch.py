@@ -58,6 +58,7 @@ FAILURES = {
     "no FlashAttention": "import flash_attn_of_tomorrow",
     "an error in FlashAttention": "print('  File \"flash_attn/flash_attn_interface.py\", line 1'); raise RuntimeError('CUDA error: odd')",
     "a package": "import torch_of_tomorrow",
+    "a package of an extra": "raise ModuleNotFoundError(\"No module named 'datatrove.pipeline'\")",
     "an error": "raise ValueError('odd')",
     "a signal": "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
     "an exit": "import sys; sys.exit(3)",

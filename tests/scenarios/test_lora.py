@@ -143,6 +143,15 @@ def test_single_layers_can_be_chosen():
     assert config_of("train.lora_layers=[qkv_proj]")["lora_target_modules"] == ["qkv_proj"]
 
 
+def test_a_rank_alone_leaves_the_adapters_weight_as_it_is():
+    minimal = ROOT / "recipes" / "minimal" / "lora.yaml"
+    for rank, alpha in (("16", 32), ("4", 8), ("256", 512)):
+        recipe, _, notes = load(minimal, from_options([f"train.lora_rank={rank}"]))
+        assert recipe.train.lora_alpha == alpha and not [note for note in notes if "alpha" in note.message]
+    recipe, _, _ = load(minimal, from_options(["train.lora_rank=4", "train.lora_alpha=16"]))
+    assert recipe.train.lora_alpha == 16
+
+
 def test_the_environment_sets_the_rank_and_a_note_tells_what_that_does(golden_message):
     recipe, made, notes = load(LYRICS, environment={"LORA_RANK": "16"})
     assert recipe.train.lora_rank == 16
