@@ -22,6 +22,7 @@ FLOORS = {
     "runner.catalog": 1,
     "runner.recipe": 2,
     "runner.plan": 3,
+    "runner.prepared": 3,
     "runner.estimate": 4,
     "runner.targets": 4,
     "runner.training": 4,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from runner import scenarios
 from runner.check.validate import changed
-from runner.data.report import Rows
+from runner.prepared import Rows
 from runner.problem import Stop
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
@@ -55,7 +55,7 @@ def rehearse(
             plan, [stage for stage in chosen.of(plan) if stage.name == DATA], tell, watch, run.made_with(changes, made)
         )
         rows = Rows.read(Path(place.data_dir))
-        if rows is None:
+        if not rows:
             raise Stop(
                 "The stage `data` is not finished, and what is trained follows from its rows.", "Leave out `--stage`."
             )

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from runner.data.report import Rows
 from runner.plan import Plan
+from runner.prepared import Rows
 from runner.problem import Stop
 from runner.recipe import overrides
 from runner.recipe.overrides import Override

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,16 +34,24 @@ def data(everything: Data, tell: Tell) -> None:
 def _parts(everything: Data, out: Path) -> Iterator[tuple[str, Iterable[str]]]:
     """Each part with its report, made when it is its turn."""
     from runner.data import chat
+    from runner.data.report import rows_of
     from runner.scenarios.pipeline import mixing, preferences
 
     # What lies in the folder counts too: with another tokenizer the rows are others.
     tokenizer, words = Pretrained(str(out / "tokenizer")), _words(out)
     yield "text", _text(everything, out)
-    yield "sft", chat.prepare(replace(everything.sft, tokenizer=tokenizer), out / "sft", tokenizer_for=words).lines()
-    yield "dpo", preferences.prepare(everything.dpo, out / "dpo").lines()
+    report = chat.prepare(replace(everything.sft, tokenizer=tokenizer), out / "sft", tokenizer_for=words)
+    rows_of(report, asdict(everything.sft)).write(out / "sft")
+    yield "sft", report.lines()
+    report = preferences.prepare(everything.dpo, out / "dpo")
+    rows_of(report, asdict(everything.dpo)).write(out / "dpo")
+    yield "dpo", report.lines()
     if everything.lora:
         general = out / "sft" / "train.parquet"
-        yield "lora", mixing.prepare(replace(everything.lora, tokenizer=tokenizer), out / "lora", general, words)
+        mixture = replace(everything.lora, tokenizer=tokenizer)
+        report, mixed = mixing.prepare(mixture, out / "lora", general, words)
+        rows_of(report, asdict(everything.lora)).write(out / "lora")
+        yield "lora", [*report.lines(), *mixed]
 
 
 def _text(everything: Data, out: Path) -> Iterator[str]:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from runner import catalog
-from runner.data.report import Rows
 from runner.names import setting
 from runner.plan import Plan
+from runner.prepared import Rows
 from runner.problem import Stop
 from runner.recipe import overrides
 from runner.recipe.document import Path_
