@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -67,24 +67,19 @@ def models(recipe: Recipe, folder: StageFolder) -> tuple[Chat, Chat]:
     return replace(before, max_new_tokens=length), replace(after, max_new_tokens=length)
 
 
-def answer(chat: Chat, question: str) -> str:
-    """One answer. Raises Stop where the model cannot be loaded."""
-    return next(iter(_asked(chat, [question])))
-
-
 def compare(recipe: Recipe, folder: StageFolder, questions: Iterable[str]) -> list[dict[str, str]]:
     """`question`, `before` and `after` for each question; what the stage has already answered is not asked again."""
     known = {row["question"]: row for row in read_json(folder.path / ANSWERS) or []}
     new = [question for question in questions if question not in known]
     if new:
         before, after = models(recipe, folder)
-        both = zip(new, _asked(before, new), _asked(after, new), strict=True)
+        both = zip(new, answers_of(before, new), answers_of(after, new), strict=True)
         known |= {question: {"question": question, "before": old, "after": tuned} for question, old, tuned in both}
     return [known[question] for question in questions]
 
 
-def _asked(chat: Chat, questions: list[str]) -> list[str]:
-    """Raises Stop where the model cannot be loaded."""
+def answers_of(chat: Chat, questions: Sequence[str]) -> list[str]:
+    """An answer to each question, from a model that is loaded once. Raises Stop where it cannot be."""
     if Path(chat.model).is_absolute() and not Path(chat.model).is_dir():
         raise Stop(
             f"The model `{chat.model}` is not here.",

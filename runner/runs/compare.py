@@ -49,10 +49,10 @@ def _column(recipe: Recipe, plan: Plan, questions: Sequence[str]) -> Iterator[tu
         if folder.summary is not None:
             yield from (((stage.name, what), text) for what, text in _trained(folder.summary))
         yield from (((stage.name, what), text) for what, text in _measured(folder))
-        if folder.finished and stage.config["recipe_runner"].get("demo", {}).get("chat"):
-            for question in questions:
-                _, chat = ask.models(recipe, folder)
-                yield (stage.name, f"answer to “{question}”"), ask.answer(chat, question) or "(nothing)"
+        if questions and folder.finished and stage.config["recipe_runner"].get("demo", {}).get("chat"):
+            _, chat = ask.models(recipe, folder)
+            for question, answer in zip(questions, ask.answers_of(chat, questions), strict=True):
+                yield (stage.name, f"answer to “{question}”"), answer or "(nothing)"
 
 
 def _trained(summary: Summary) -> Iterator[tuple[str, str]]:

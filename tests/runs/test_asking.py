@@ -76,6 +76,30 @@ def test_a_run_that_has_trained_nothing_yet_says_how_to_go_on(path, tmp_path):
     assert "no trained model yet" in stop.value.text and "it resumes" in stop.value.text
 
 
+def test_the_settings_of_training_are_no_model(tmp_path):
+    RunFolder(tmp_path).mark("running")
+    plan = plan_in(tmp_path, "survival")
+    (tmp_path / "best_model").mkdir()
+    (tmp_path / "best_model" / "training_args.bin").write_bytes(b"settings")
+    assert not folder_of(plan, "train").has_trained
+    with pytest.raises(Stop, match="no trained model yet"):
+        ask.newest(plan)
+
+
+def test_a_model_is_loaded_once_for_all_questions(tmp_path, monkeypatch):
+    run_of(tmp_path, "survival")
+    loaded = []
+
+    def answers(chat, questions):
+        loaded.append(chat.model)
+        return [question.upper() for question in questions]
+
+    monkeypatch.setattr(ask, "answers", answers)
+    rows = compare.compare(load(SURVIVAL)[0], [RunFolder(tmp_path)], ["Why?", "How?"])
+    assert [row.texts for row in rows if row.what.startswith("answer to")] == [("WHY?",), ("HOW?",)]
+    assert loaded == [f"{tmp_path}/best_model"]
+
+
 def test_a_model_of_images_is_asked_nothing_in_words(tmp_path):
     plan = plan_in(tmp_path, "resnet")
     (tmp_path / "best_model.pth").write_text("weights")
