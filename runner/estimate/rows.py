@@ -49,7 +49,7 @@ def of(plan: Plan, stage: Stage, run_dir: Path | None, given: int | None = None)
 def _source(plan: Plan, stage: Stage) -> tuple[Mapping[str, Any] | None, Mapping[str, Any]]:
     """What a stage's data is made from; a pipeline prepares the data of all its stages in one that trains nothing."""
     for other in plan.stages:
-        if other.engine == "runner" and other.name in stage.reads and stage.name in other.config:
+        if not other.trains and other.name in stage.reads and stage.name in other.config:
             return other.config, other.config[stage.name]
     return None, stage.data
 

@@ -47,7 +47,7 @@ def launch(stage: Stage, place: Place, progress: Progress) -> None:
     _require_packages()
     for file in stage.files:
         write_text(Path(place.config_dir) / file.path, file.text)
-    doing = DOING.get(stage.name, TRAINING) if stage.engine == "runner" else TRAINING
+    doing = TRAINING if stage.trains else DOING.get(stage.name, TRAINING)
     follow(ENGINES[stage.engine](stage, place), environment(stage, place), Path(place.run_dir), progress, doing)
 
 

@@ -17,9 +17,7 @@ from runner.catalog.trainers import VALIDATION_BLOCKS
 from runner.data import blocks, tokenizers
 from runner.files import replacing
 from runner.problem import Stop
-from runner.scenarios.pipeline.data import Tokenizer
-
-END_OF_TEXT = "<|endoftext|>"
+from runner.scenarios.pipeline.data import END_OF_TEXT, Tokenizer
 
 
 def tokenizer_for(chosen: Tokenizer, texts: Callable[[], Iterable[str]], folder: Path) -> Any:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.data.tokenizers import Pretrained
+from runner.files import replacing_folder
 from runner.problem import Stop
 from runner.scenarios.pipeline.data import Data, FirstWeights
 from runner.training.run_files import REPORT
@@ -96,12 +97,9 @@ def _words(out: Path) -> TokenizerFor:
 
 def init(weights: FirstWeights, tell: Tell) -> None:
     """Draws the first weights of the recipe's architecture and puts the tokenizer beside them."""
-    import shutil
-
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-    out = Path(weights.out)
     words = AutoTokenizer.from_pretrained(weights.tokenizer)
     config = AutoConfig.for_model(
         **weights.architecture,
@@ -114,10 +112,7 @@ def init(weights: FirstWeights, tell: Tell) -> None:
     count = sum(parameter.numel() for parameter in model.parameters())
     if count != weights.parameters:
         raise Stop(f"The model has {count:,} parameters, and the recipe makes {weights.parameters:,}.")
-    fresh = out.with_name(f".{out.name}.partial")
-    shutil.rmtree(fresh, ignore_errors=True)
-    model.save_pretrained(str(fresh))
-    words.save_pretrained(str(fresh))
-    shutil.rmtree(out, ignore_errors=True)
-    fresh.rename(out)
+    with replacing_folder(Path(weights.out)) as partial:
+        model.save_pretrained(str(partial))
+        words.save_pretrained(str(partial))
     tell(f"drew {count:,} parameters in {weights.dtype}, seed {weights.seed}")
