@@ -34,7 +34,7 @@ def one_validation(recipe: Recipe) -> Iterator[Problem]:
             )
 
     file, split = data.get("validation_path"), data.get("validation_split")
-    trained = [(recipe.folder / one.path).resolve() for _, one in recipe.data_sets() if one.get("path")]
+    trained = [(recipe.folder / name).resolve() for _, one in recipe.data_sets() if (name := one.get("path"))]
     same_file = file and (recipe.folder / file).resolve() in trained
     if same_file or (split and split == data.get("split")):
         yield recipe.document.problem(
