@@ -15,9 +15,9 @@ from runner.cluster.helper_pod import helper, signed
 from runner.entrypoints.file_server import CHUNK, digest
 from runner.plan import Plan, Stage
 from runner.problem import Stop
+from runner.run_files import ADAPTER, BEST_IMAGES, BEST_MODEL, DEMO_OUTPUTS, RUN, STAGE
 from runner.runs.run_folder import RunRecord
 from runner.targets.kubernetes import SENT_FILES
-from runner.training.run_files import ADAPTER, BEST_IMAGES, BEST_MODEL, DEMO_OUTPUTS, RUN, STAGE
 
 POLL_SECONDS = 2.0
 # How often a broken transfer is taken up again.

@@ -22,9 +22,9 @@ from runner.data.tokenised import forget_older
 from runner.data.tokenizers import Pretrained
 from runner.files import read_json, write_json, write_text
 from runner.problem import Stop
+from runner.run_files import REPORT, STOPPED
 from runner.scenarios.shared import twin as twins
 from runner.training import parent_watch
-from runner.training.run_files import REPORT, STOPPED
 
 MODEL_DONE_FILE = ".fetched.json"
 # What a model folder needs: weights in one format, configs, tokenizer.

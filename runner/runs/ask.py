@@ -11,11 +11,11 @@ from runner.files import read_json
 from runner.plan import Plan
 from runner.problem import Stop
 from runner.recipe.recipe import Recipe
+from runner.run_files import ANSWERS, DEMO, SUMMARY
 from runner.runs.run_folder import RunFolder
 from runner.runs.stage_folder import StageFolder
 from runner.scenarios import translate
 from runner.training.answers import Chat, answers, chats
-from runner.training.run_files import ANSWERS, DEMO
 
 
 def plan_of(recipe: Recipe, run: RunFolder) -> Plan:
@@ -48,7 +48,7 @@ def models(recipe: Recipe, folder: StageFolder) -> tuple[Chat, Chat]:
     if stage.trains and "demo" not in stage.config["recipe_runner"]:
         raise Stop(
             f"`{recipe.name}` trains a model that tells images apart; there is nothing to ask it in words.",
-            f"How well it does is in `{folder.path}/training_summary.json`: best_accuracy, and test_accuracy where there "
+            f"How well it does is in `{folder.path / SUMMARY}`: best_accuracy, and test_accuracy where there "
             "are test images.",
         )
     if demo is None or not folder.model.is_dir():

@@ -16,11 +16,11 @@ from typing import Any
 from runner.files import read_json, write_json
 from runner.names import listed
 from runner.quiet import hush
+from runner.run_files import HISTORY
 from runner.runs.gates import Task
 from runner.scenarios.shared.gates import GENERATED, SCORE, rise_window
 from runner.text import yaml_text
 from runner.training import parent_watch
-from runner.training.run_files import HISTORY
 from runner.training.summary import Summary
 
 TEXT_BLOCKS = 64

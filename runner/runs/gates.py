@@ -18,9 +18,9 @@ from runner.files import Record, read_json, sha256, write_json
 from runner.names import content_hash
 from runner.plan import Evaluation, Gate, Plan
 from runner.problem import Stop
+from runner.run_files import EVALUATION, EVALUATION_TASK, LOG, MEASURED, PROMOTION
 from runner.runs.launch import environment, follow
 from runner.runs.stage_folder import StageFolder, weights_of
-from runner.training.run_files import EVALUATION, EVALUATION_TASK, PROMOTION
 
 _HOLDS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 
@@ -262,7 +262,7 @@ def measure(folder: StageFolder, checkpoint: Path | None = None) -> Measurement:
     if stage.evaluation is None:
         raise Stop(f"The stage `{stage.name}` has no gates, so nothing is measured after it.")
     model = checkpoint or folder.model
-    out = folder.path / ".measured.json"
+    out = folder.path / MEASURED
     task = Task(
         **asdict(stage.evaluation),
         model=str(model),
@@ -280,7 +280,7 @@ def measure(folder: StageFolder, checkpoint: Path | None = None) -> Measurement:
     follow(command, env, folder.path, lambda event: None, f"Measuring `{stage.name}`")
     measured = read_json(out)
     if not isinstance(measured, dict):
-        raise Stop(f"Measuring `{stage.name}` ended without a result.", f"The whole log: {folder.path}/train.log")
+        raise Stop(f"Measuring `{stage.name}` ended without a result.", f"The whole log: {folder.path / LOG}")
     result = Measurement(
         run=folder.run.state.id,
         stage=stage.name,

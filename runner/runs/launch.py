@@ -17,9 +17,9 @@ from runner.files import read_json, write_text
 from runner.hardware import BY_BUS, device_names
 from runner.plan import Place, Stage
 from runner.problem import Stop
+from runner.run_files import LOG, STOPPED
 from runner.runs.engines import ENGINES
 from runner.training import parent_watch, progress_lines
-from runner.training.run_files import LOG, STOPPED
 
 # What training processes need where they have no GPU.
 WITHOUT_GPU = {

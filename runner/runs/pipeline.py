@@ -13,12 +13,12 @@ from runner.names import listed
 from runner.plan import Plan, Stage
 from runner.problem import Stop
 from runner.recipe import units
+from runner.run_files import LOG, REPORT, STOPPED, SUMMARY
 from runner.runs import gates
 from runner.runs.launch import Progress, launch
 from runner.runs.run_folder import FRESH
 from runner.runs.stage_folder import StageFolder, check_weights, differences, inputs
 from runner.training.elapsed import elapsed_seconds
-from runner.training.run_files import LOG, REPORT, STOPPED, SUMMARY
 from runner.training.summary import Summary
 
 Tell = Callable[[str], None]
@@ -196,7 +196,7 @@ def begin(folder: StageFolder, decision: Decision, tell: Tell) -> None:
     _time_left(folder, anew)
     if anew:
         _make_room(folder, decision, tell)
-    log = "" if folder.place.on_cluster else f"; log in {folder.path}/train.log"
+    log = "" if folder.place.on_cluster else f"; log in {folder.path / LOG}"
     tell(f"{stage.name}: {'going on' if decision.action == 'go on' else 'starting'}{log}")
     if "dataset_prepared_path" in stage.config:
         forget_older(stage.config)

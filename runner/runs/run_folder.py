@@ -16,7 +16,7 @@ from runner.files import Record, read_record, write_json
 from runner.plan import RUNS, Place
 from runner.problem import Stop
 from runner.recipe.overrides import Override
-from runner.training.run_files import CONFIG, LOCK, RUN, SUMMARY
+from runner.run_files import CONFIG, LOCK, RUN, SUMMARY
 
 ROOT = Path(RUNS)
 FRESH = "`--fresh` deletes that run and begins anew; `--out DIR` keeps it and uses another folder."

@@ -14,8 +14,8 @@ from runner.files import Record, content_of, read_json, read_record, sha256, wri
 from runner.names import content_hash
 from runner.plan import Place, Plan, Stage, learned_from, without_place
 from runner.problem import Stop
+from runner.run_files import BEST_IMAGES, BEST_MODEL, CHECKPOINTS, LEFT, STAGE
 from runner.runs.run_folder import RunFolder
-from runner.training.run_files import BEST_IMAGES, BEST_MODEL, CHECKPOINTS, LEFT, STAGE
 from runner.training.summary import Summary
 
 # Settings that name a file or a folder of this machine, by the last part of their names.

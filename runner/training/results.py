@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runner import run_files
 from runner.files import read_json, replacing_folder, write_json
-from runner.training import run_files
 from runner.training.elapsed import TimeUsed
 from runner.training.summary import Summary
 from runner.training.versions import versions

@@ -12,7 +12,7 @@ from transformers import ResNetConfig, ResNetForImageClassification, TrainerCall
 
 from runner.catalog.trainers import DEPTHS
 from runner.files import replacing
-from runner.training.run_files import BEST_IMAGES, LATEST_IMAGES
+from runner.run_files import BEST_IMAGES, LATEST_IMAGES
 
 
 class SmallResNetForImageClassification(ResNetForImageClassification):

@@ -16,13 +16,13 @@ from transformers import Trainer, TrainingArguments, set_seed
 
 from runner import scenarios
 from runner.problem import Stop
+from runner.run_files import BEST_IMAGES, FINAL_IMAGES, TENSORBOARD
 from runner.scenarios.image_classification import network
 from runner.scenarios.image_classification.data import SPLITS, ImageReport
 from runner.scenarios.image_classification.network import Weights
 from runner.training import checkpoints, metrics, results
 from runner.training.checkpoints import MarkComplete
 from runner.training.history import History
-from runner.training.run_files import BEST_IMAGES, FINAL_IMAGES
 from runner.training.settings import RunSettings
 from runner.training.time_limit import time_limits
 from runner.training.watchdog import Watchdog
@@ -87,7 +87,7 @@ def arguments(trainer: dict[str, Any], settings: RunSettings) -> TrainingArgumen
         # A number below 1 is a share of the steps there.
         trainer["warmup_steps"] = min(trainer.pop("warmup_ratio"), 0.9999)
     if "logging_dir" in known:
-        trainer["logging_dir"] = os.environ.get("TENSORBOARD_LOGGING_DIR", f"{settings.run_dir}/tensorboard")
+        trainer["logging_dir"] = os.environ.get("TENSORBOARD_LOGGING_DIR", f"{settings.run_dir}/{TENSORBOARD}")
     cuda = torch.cuda.is_available()
     return TrainingArguments(
         **trainer,

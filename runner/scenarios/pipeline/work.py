@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from runner.data.tokenizers import Pretrained
 from runner.files import replacing_folder
 from runner.problem import Stop
+from runner.run_files import REPORT
 from runner.scenarios.pipeline.data import Data, FirstWeights
-from runner.training.run_files import REPORT
 
 if TYPE_CHECKING:
     from runner.data.split import TokenizerFor

@@ -30,6 +30,7 @@ from runner.plan import (
 )
 from runner.recipe import units
 from runner.recipe.recipe import Recipe, Settings, sets_of
+from runner.run_files import TENSORBOARD
 from runner.text import yaml_text
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ def common_environment(recipe: Recipe, place: Place) -> dict[str, str]:
     """Environment of every training process."""
     return {
         "NCCL_DEBUG": recipe.communication.nccl_debug,
-        "TENSORBOARD_LOGGING_DIR": f"{place.run_dir}/tensorboard",
+        "TENSORBOARD_LOGGING_DIR": f"{place.run_dir}/{TENSORBOARD}",
         "TQDM_DISABLE": "1",
     }
 

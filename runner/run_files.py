@@ -30,6 +30,7 @@ TENSORBOARD = "tensorboard"
 # Of a stage with a gate: what was measured, how, and a person's override.
 EVALUATION = "evaluation.json"
 EVALUATION_TASK = "evaluation-task.json"
+MEASURED = ".measured.json"
 PROMOTION = "promotion.json"
 
 # Everything that training, and measuring after it, leave in the folder of a stage beside its configs, as patterns of names.
@@ -37,5 +38,5 @@ LEFT = (
     *(pattern for home in (BEST_MODEL, ADAPTER) for pattern in (home, f".{home}.partial")),
     *(BEST_IMAGES, FINAL_IMAGES, LATEST_IMAGES),
     *(CHECKPOINTS, SUMMARY, HISTORY, TIME_LIMIT, STOPPED, STAGE),
-    *(DEMO, DEMO_OUTPUTS, TENSORBOARD, "train*.log", EVALUATION, EVALUATION_TASK, PROMOTION),
+    *(DEMO, DEMO_OUTPUTS, TENSORBOARD, "train*.log", EVALUATION, EVALUATION_TASK, MEASURED, PROMOTION),
 )
