@@ -10,6 +10,8 @@ CONFIG = "config"
 # Of every stage: what it was made from and what it has left; its log; why it was stopped, where it says so itself.
 STAGE = "stage.json"
 LOG = "train.log"
+# In the environment of whom somebody else keeps the log for.
+LOG_KEPT = "RECIPE_RUNNER_LOG"
 STOPPED = "stopped.json"
 # Of a stage that prepares data: what became of the rows, as text.
 REPORT = "report.txt"

@@ -80,6 +80,6 @@ def _measured(folder: StageFolder) -> Iterator[tuple[str, str]]:
         yield name, f"{gates.shown(value)}{old}"
     for verdict in gates.verdicts(folder):
         said = "holds" if verdict.holds else f"MISSED: got {verdict.got}, {verdict.why}"
-        yield f"gate {verdict.metric} {verdict.wanted}", said
+        yield f"gate {verdict.metric} {verdict.threshold}", said
     if override := gates.promotion(folder):
         yield "promotion", "\n".join(line.strip() for line in override.lines)

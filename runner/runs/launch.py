@@ -17,7 +17,7 @@ from runner.files import read_json, write_text
 from runner.hardware import BY_BUS, device_names
 from runner.plan import Place, Stage
 from runner.problem import Stop
-from runner.run_files import LOG, STOPPED
+from runner.run_files import LOG, LOG_KEPT, STOPPED
 from runner.runs.engines import ENGINES
 from runner.training import parent_watch, progress_lines
 
@@ -71,7 +71,7 @@ def follow(command: list[str], env: dict[str, str], run_dir: Path, progress: Pro
     start = log.stat().st_size if log.exists() else 0
     process = subprocess.Popen(
         command,
-        env=env,
+        env=env | {LOG_KEPT: str(log)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
