@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from runner.files import read_json, write_json
+from runner.files import read_json, sha256, write_json
 from runner.names import content_hash
 
 REPORT_FILE = "report.json"
@@ -19,12 +19,13 @@ SHOWN_BAD_LINES = 10
 @dataclass(frozen=True)
 class Rows:
     """How many rows of whatever kind were prepared, for what follows from that. sampled_from: of how many they are a draw,
-    None where all are there. asked: what they were made for, as `asked` has it."""
+    None where all are there. asked, contents: what they were made for and from, as the functions of that name have it."""
 
     train_rows: int
     validation_rows: int = 0
     sampled_from: int | None = None
     asked: str = ""
+    contents: str = ""
 
     def write(self, folder: Path) -> None:
         write_json(folder / ROWS_FILE, asdict(self))
@@ -39,6 +40,12 @@ def asked(data: Mapping[str, Any]) -> str:
     """A hash of what a stage's `data` asks for, wherever its files lie."""
     named = {name: Path(data[name]).name for name in ("path", "validation_path") if data.get(name)}
     return content_hash({**data, **named}, 32)
+
+
+def contents(data: Mapping[str, Any]) -> str:
+    """A hash of what the files of a stage's `data` hold; empty where it names none, a folder, or one that is not here."""
+    files = [Path(data[name]) for name in ("path", "validation_path") if data.get(name)]
+    return content_hash([sha256(file) for file in files], 32) if files and all(map(Path.is_file, files)) else ""
 
 
 @dataclass

@@ -17,7 +17,7 @@ import yaml
 
 from runner import scenarios
 from runner.data import tokenizers
-from runner.data.report import Report, Rows, asked
+from runner.data.report import Report, Rows, asked, contents
 from runner.data.tokenised import forget_older
 from runner.data.tokenizers import Pretrained
 from runner.files import read_json, write_json, write_text
@@ -63,7 +63,8 @@ def rows(work: Mapping[str, Any], tell: Tell) -> None:
     for line in lines:
         tell(line)
     write_text(out / REPORT, "\n".join(lines) + "\n")
-    Rows(report.train_rows, report.validation_rows, report.sampled_from, asked(work["data"])).write(out)
+    data = work["data"]
+    Rows(report.train_rows, report.validation_rows, report.sampled_from, asked(data), contents(data)).write(out)
     if work["tokenise"]:
         tokenise(work["tokenise"], tell)
 

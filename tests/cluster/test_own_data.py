@@ -17,12 +17,12 @@ from pathlib import Path
 
 import pytest
 
-from runner import catalog, cli
+from runner import catalog, cli, targets
 from runner.check.validate import load
 from runner.cluster import helper_pod, upload
 from runner.cluster.client import Connection, connect
 from runner.commands import cluster_options
-from runner.data.report import Rows, asked
+from runner.data.report import Rows, asked, contents
 from runner.emit import planned
 from runner.entrypoints import file_server
 from runner.plan import Place
@@ -343,6 +343,28 @@ def test_a_job_whose_image_lacks_its_rows_is_not_sent(looks_into_the_image, site
     assert site.recipe("submit") == 0 and site.job() is not None
     assert "The image holds 90 rows for training and 10 for validation." in capfd.readouterr().out
     assert site.cluster.list("Pod", site.namespace, {"recipe-runner/part": "look"}) == []
+
+
+@in_process
+def test_an_image_whose_rows_are_of_the_file_as_it_was_is_not_trained_on(
+    looks_into_the_image, site, desk, capfd, golden_message
+):
+    recipe = own_copy(site, desk)
+    sets = ("openshift.data_from=image", "model.base=HuggingFaceTB/SmolLM3-3B")
+    found, _, _ = load(recipe, from_options((*ON_CPU, *sets)))
+    plan = translate(found, targets.place(found))
+    site.api.mounts["/opt/recipe-runner/data"] = desk / "embedded"
+    rows = desk / "embedded" / "mine"
+    rows.mkdir(parents=True)
+    data = plan.stage("train").data
+    assert contents(data)
+    Rows(90, 10, asked=asked(data), contents=contents(data)).write(rows)
+    with (desk / "questions.csv").open("a", encoding="utf-8") as file:
+        file.write("Knots,Which one?,The bowline.\n")
+    assert submit(recipe, *(f"--set={change}" for change in sets)) == 1 and site.job(name="mine") is None
+    golden_message("\n".join(capfd.readouterr().err.replace(str(desk), "<tmp>").splitlines()[-2:]))
+    Rows(91, 10, asked=asked(data), contents=contents(data)).write(rows)
+    assert submit(recipe, *(f"--set={change}" for change in sets)) == 0 and site.job(name="mine") is not None
 
 
 def test_what_was_prepared_for_the_image_is_what_its_pods_ask_for(tmp_path):
