@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from runner.cluster import embedded, pipeline
+from runner.cluster import embedded, helper_pod, pipeline
 from runner.cluster.client import Cluster
 from runner.cluster.errors import TryAgain, patiently
 from runner.cluster.follow import follow, line
@@ -79,7 +79,11 @@ def _step(
     outdated = pipeline.outdated(way, milestone) if stage is None else []
     later = _followed_by(plan, milestone.stage) if stage is None else []
     there, holds = _existing(cluster, what), _holds(milestone, what)
+    first = milestone.stage == plan.stages[0] and not milestone.of_gate
+    sends = files if first and files_key else None
     judge(cluster, what, claims, there, keeps=holds)
+    if not holds:
+        _judge_helpers(cluster, what, sends)
     following = [sent(plan, other, target) for other in later]
     for next_one in following:
         judge(cluster, next_one, claims, _existing(cluster, next_one))
@@ -95,8 +99,7 @@ def _step(
         ]
         for job in (*at_work, *there):
             _make_room(cluster, job, tell, confirm)
-        first = milestone.stage == plan.stages[0] and not milestone.of_gate
-        _send(cluster, what, claims, files if first and files_key else None, contents.get(what.stage.name, ""), tell)
+        _send(cluster, what, claims, sends, contents.get(what.stage.name, ""), tell)
     return what
 
 
@@ -122,7 +125,7 @@ def _send(cluster: Cluster, sent: Sent, claims: Claims, files: Files | None, con
             tell(f"{manifest['kind']} `{manifest['metadata']['name']}`")
     if files:
         upload(cluster, sent.plan, sent.stage, files, tell)
-    if sent.stage.data and not sent.plan.place.prepared:
+    if _looks(sent):
         embedded.require(cluster, sent.plan, sent.stage, contents, tell)
     cluster.apply(sent.job)
     tell(f"{sent.kind} `{sent.name}` in `{sent.namespace}`")
@@ -144,6 +147,22 @@ def judge(cluster: Cluster, sent: Sent, claims: Claims, there: list[dict[str, An
         # Under another name, because what is there may not be changed, only replaced.
         job["metadata"]["name"] = f"{sent.name[:44].rstrip('-')}-dry-run"
     cluster.apply(job, dry_run=True)
+
+
+def _looks(sent: Sent) -> bool:
+    """Whether a pod looks for the rows in the image before the job is sent."""
+    return bool(sent.stage.data) and not sent.plan.place.prepared
+
+
+def _judge_helpers(cluster: Cluster, sent: Sent, files: Files | None) -> None:
+    """Raises Stop where the cluster would refuse a pod that works before the job: what opens the claim for files, and what
+    looks into the image."""
+    helpers = [helper_pod.pod(sent.plan, sent.stage, "word", files.folder, writes=True)] if files else []
+    helpers += [embedded.pod(sent.plan, sent.stage, "")] if _looks(sent) else []
+    for manifest in helpers:
+        # Under another name: one may be there that an earlier command has left behind.
+        meta = manifest["metadata"]
+        cluster.create(manifest | {"metadata": meta | {"name": f"{meta['name']}-dry-run"}}, dry_run=True)
 
 
 def _is_kept(manifest: dict[str, Any], claims: Claims) -> bool:

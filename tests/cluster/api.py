@@ -79,8 +79,9 @@ class Api:
     faults: requests that end without an answer before one is answered again; lost_answers: pieces of files that arrive in a
     pod without an answer; busy: statuses that the next requests are
     answered with, those of `busy_at` alone where it names a part of their path; missing: plurals the server does not know;
-    quota, forbidden: texts with which pods, or everything, are refused; ending_seconds: how long pods take to end, and what
-    owns them to be gone; requests: what was asked, `VERB path`.
+    quota, forbidden: texts with which pods, or everything, are refused; refused_parts: the same for pods of a
+    `recipe-runner/part`; ending_seconds: how long pods take to end, and what owns them to be gone; requests: what was asked,
+    `VERB path`.
     """
 
     def __init__(self, namespace: str, version: str = "3.5") -> None:
@@ -100,6 +101,7 @@ class Api:
         self.forbidden = ""
         self.quota = ""
         self.ending_seconds = 0.0
+        self.refused_parts: dict[str, str] = {}
         self.requests: list[str] = []
         self.lock = threading.RLock()
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
@@ -139,6 +141,10 @@ class Api:
             raise No(422, f'{kind} "{manifest["metadata"]["name"]}" is invalid: {"; ".join(found)}')
         if self.quota and kind in ("Pod", "Job", "PyTorchJob", "TrainJob"):
             raise No(403, f'{plural} "{manifest["metadata"]["name"]}" is forbidden: {self.quota}')
+
+        part = (manifest["metadata"].get("labels") or {}).get("recipe-runner/part")
+        if kind == "Pod" and (text := self.refused_parts.get(part)):
+            raise No(403, f'{plural} "{manifest["metadata"]["name"]}" is forbidden: {text}')
 
     def put(self, plural: str, space: str, manifest: dict[str, Any], dry: bool) -> dict[str, Any]:
         name = manifest["metadata"]["name"]

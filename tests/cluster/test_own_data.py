@@ -12,10 +12,14 @@ import tempfile
 import threading
 import time
 import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from runner import catalog, cli, targets
 from runner.check.validate import load
@@ -25,12 +29,15 @@ from runner.commands import cluster_options
 from runner.data.report import Rows, asked, contents
 from runner.emit import planned
 from runner.entrypoints import file_server
+from runner.files import read_json, write_json
 from runner.plan import Place
 from runner.problem import Stop
 from runner.recipe.overrides import from_options
 from runner.scenarios import translate
 from runner.scenarios.shared import twin
 from runner.targets import kubernetes
+from runner.training.summary import Summary
+from tests import shapes
 from tests.cluster import api
 from tests.cluster.api import mapped
 from tests.cluster.conftest import in_process
@@ -96,7 +103,7 @@ def submit(recipe: Path, *more: str) -> int:
 
 
 def config(site, job: dict, folder: Path) -> dict[str, Path]:
-    """The folder behind a job's config map, as a kubelet makes it."""
+    """The folder behind a job's config map, as a kubelet makes it, and as it is without a GPU."""
     template = job["spec"].get("template") or job["spec"]["pytorchReplicaSpecs"]["Master"]["template"]
     (volume,) = [volume for volume in template["spec"]["volumes"] if "configMap" in volume]
     (mount,) = [
@@ -106,7 +113,8 @@ def config(site, job: dict, folder: Path) -> dict[str, Path]:
     ]
     folder.mkdir()
     for file, text in site.api.objects[("configmaps", site.namespace, volume["configMap"]["name"])]["data"].items():
-        (folder / file).write_text(mapped(site.api, text).replace(mount, str(folder)), encoding="utf-8")
+        here = mapped(site.api, text).replace(mount, str(folder)).replace("backend: nccl", "backend: gloo")
+        (folder / file).write_text(here, encoding="utf-8")
     return {mount: folder}
 
 
@@ -159,6 +167,158 @@ def test_a_copy_trains_on_the_files_that_lie_beside_it(site, desk, capsys):
     assert summary["best_validation_loss"] < summary["first_validation_loss"]
     rows = json.loads((run / "data" / "report.json").read_text())
     assert rows["source"].endswith("/mine/files/questions.csv")
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A recipe of somebody's own. starter: what `--from` names, and how; data: the file or folder that `files` makes of the
+    rows; base: whose twin is the model in the folder `my-model`, None for images; classes: of these.
+
+    on_cpu: what lets the pods train without a GPU, and makes of few rows enough steps.
+    """
+
+    starter: tuple[str, ...]
+    data: str
+    files: Callable[[Path], list[str]]
+    base: str | None
+    on_cpu: tuple[str, ...]
+    classes: int | None = None
+    kin: bool = True
+
+    @property
+    def three(self) -> dict[str, object]:
+        """Data and model; the namespace is the third."""
+        model = {"model.classes": self.classes} if self.classes else {"model.base": "my-model"}
+        return {"data.path": self.data, **model}
+
+
+def chats(desk: Path) -> list[str]:
+    """Conversations of two questions each, with a system turn, in JSONL."""
+    sample = [
+        json.loads(line) for line in (ROOT / "recipes/data/survival-sample.jsonl").read_text("utf-8").splitlines()
+    ]
+    with (desk / "chats.jsonl").open("w", encoding="utf-8") as file:
+        for first, second in zip(sample, sample[1:] + sample[:1], strict=True):
+            turns = [("system", f"You know {first['topic']}.")]
+            for row in (first, second):
+                turns += [("user", row["question"]), ("assistant", row["answer"])]
+            messages = [{"role": role, "content": content} for role, content in turns]
+            file.write(json.dumps({"id": first["question"][:8], "messages": messages}, ensure_ascii=False) + "\n")
+    return [row["answer"] for row in sample]
+
+
+def notes(desk: Path) -> list[str]:
+    """Texts in files of two kinds, in folders."""
+    paragraphs = (ROOT / "recipes/data/gemma-sample.txt").read_text("utf-8").split("\n\n")
+    for number, text in enumerate(paragraphs):
+        file = desk / "notes" / f"{number % 3}" / f"{number}{'.md' if number % 2 else '.txt'}"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    (desk / "notes" / "picture.png").write_bytes(b"not a text")
+    return paragraphs
+
+
+def drawings(desk: Path) -> list[str]:
+    """Images of three sizes in a folder for each class."""
+    draw = np.random.default_rng(1)
+    for name in ("disc", "rows", "checks"):
+        (desk / "drawings" / name).mkdir(parents=True)
+        for number in range(40):
+            image = Image.fromarray(shapes.picture(name, draw)).resize((32 + number % 3 * 16,) * 2)
+            image.save(desk / "drawings" / name / f"{number}.{'png' if number % 2 else 'jpg'}")
+    return []
+
+
+def songs(desk: Path) -> list[str]:
+    """Songs as a spreadsheet writes them: semicolons, quotes, a byte-order mark."""
+    rows = [json.loads(line) for line in (ROOT / "recipes/data/lyrics-sample.jsonl").read_text("utf-8").splitlines()]
+    with (desk / "songs.csv").open("w", newline="", encoding="utf-8-sig") as file:
+        table = csv.DictWriter(file, ["instruction", "lyrics"], delimiter=";", extrasaction="ignore")
+        table.writeheader()
+        table.writerows(rows)
+    return [row["lyrics"] for row in rows]
+
+
+TEXT_ON_CPU = (
+    "model.precision=fp32",
+    "model.attention=sdpa",
+    "train.optimizer=adamw_torch",
+    "train.gradient_accumulation_steps=1",
+    "train.effective_batch_size=",
+    "train.micro_batch_size=2",
+    "train.learning_rate=0.002",
+    "train.epochs=2",
+    "machines.nodes=1",
+)
+COPIES = {
+    "messages": Copy(
+        ("survival",), "chats.jsonl", chats, "Qwen/Qwen3-0.6B", (*TEXT_ON_CPU, "demo.questions="), kin=False
+    ),
+    "texts": Copy(
+        ("gemma", "--minimal"),
+        "notes",
+        notes,
+        "google/gemma-3-270m",
+        (
+            *TEXT_ON_CPU,
+            "model.sequence_len=64",
+            "train.cross_entropy=plain",
+            "train.eval_steps=10",
+            "train.save_steps=10",
+        ),
+    ),
+    "classes": Copy(
+        ("resnet",), "drawings", drawings, None, ("model.width=8", "train.optimizer=adamw_torch"), classes=3
+    ),
+    "songs": Copy(
+        ("lyrics",),
+        "songs.csv",
+        songs,
+        "microsoft/Phi-4-mini-instruct",
+        (*TEXT_ON_CPU, "train.cross_entropy=plain", "demo.categories="),
+    ),
+}
+
+
+@pytest.mark.long
+@in_process
+@pytest.mark.parametrize("case", COPIES)
+def test_a_copy_of_three_decisions_goes_all_the_way(site, desk, recipe_command, case):
+    """`recipe new` with data, model and namespace, and then the README's commands, with nothing built and nothing copied."""
+    made = COPIES[case]
+    texts = made.files(desk)
+    if made.base:
+        template = catalog.chat_template("chatml")
+        facts = twin.wanted(catalog.model(made.base), template, 2, 1, desk / "my-model", "lyrics" in made.starter)
+        twin.tokenizer_for(facts)(texts)
+        twin.build(facts)
+    if not made.kin:
+        # A model that nobody has written down anywhere.
+        whole = read_json(desk / "my-model" / "config.json")
+        write_json(desk / "my-model" / "config.json", {key: whole[key] for key in whole if key != "twin_of"})
+    decisions = made.three | {"openshift.namespace": site.namespace}
+    sets = [f"--set={setting}={value}" for setting, value in decisions.items()]
+    assert cli._code(["new", "mine", "--from", *made.starter, *sets]) == 0
+    for verb in ("check", "plan", "rehearse"):
+        done = recipe_command(verb, "mine.yaml", cwd=desk, env={"HF_HUB_OFFLINE": "1"})
+        assert done.returncode == 0, done.stdout[-4000:] + done.stderr
+    for mount in ("data", "models", "workspace"):
+        site.api.mounts[f"/shared/{mount}"] = desk / mount
+    kubelet(site, desk, jobs=1)
+    name = kubernetes.job_name(cluster_options.open_plan("mine.yaml", ()))
+    assert cli._code(["submit", "mine.yaml", "--yes", *(f"--set={one}" for one in made.on_cpu)]) == 0, said(desk)
+    job = site.job(name=name)
+    mine = pods(job, mounts(site) | config(site, job, desk / "train"), desk / "pods")
+    operate(job, mine, lambda: None, timeout=300)
+    run = desk / "models" / "mine"
+    summary = Summary.read(run)
+    if made.base:
+        assert (run / "best_model" / "model.safetensors").is_file()
+        assert summary.best_validation_loss < summary.first_validation_loss
+    else:
+        assert (run / "best_model.pth").is_file() and summary.best_accuracy > 1 / made.classes
+    data = read_json(next(desk.glob("models/mine/data/report.json"), desk / "data" / "mine" / "report.json"))
+    assert data["source"].endswith(f"/mine/files/{made.data}")
 
 
 @pytest.fixture
@@ -270,6 +430,19 @@ def helpers(site) -> list:
     return [
         pod for pod in site.cluster.list("Pod", site.namespace) if pod["metadata"]["name"].endswith(("-fetch", "-send"))
     ]
+
+
+@pytest.mark.parametrize(("data_from", "part"), [("claim", "send"), ("image", "look")])
+def test_a_dry_run_judges_the_pod_that_works_before_the_job(site, capsys, golden_message, data_from, part):
+    """Quota, admission and rights of pods are others than those of jobs."""
+    site.api.refused_parts = {part: "exceeded quota: pods"}
+    sets = ("--set", f"openshift.data_from={data_from}")
+    hub = () if data_from == "image" else ("--set", "data.hub=", "--set", "data.path=data/survival-sample.jsonl")
+    assert site.recipe("submit", "--dry-run", *sets, *hub) == 1
+    golden_message(capsys.readouterr().err, part)
+    site.api.refused_parts = {}
+    assert site.recipe("submit", "--dry-run", *sets, *hub) == 0
+    assert site.cluster.list("Pod", site.namespace) == []
 
 
 def test_nothing_is_written_or_deleted_outside_of_the_folder(tmp_path):
