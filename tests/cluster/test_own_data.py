@@ -303,7 +303,7 @@ def test_what_was_prepared_for_the_image_is_what_its_pods_ask_for(tmp_path):
     here = Place(*(str(tmp_path / name) for name in ("config", "data", "run", "scratch")))
     prepared = translate(recipe, here).stages[0].config["data"]
     in_pods = translate(recipe, kubernetes.place(recipe)).stage("train").data
-    assert prepared["path"] != in_pods["path"]
+    assert prepared["sets"][0]["path"] != in_pods["sets"][0]["path"]
     assert asked(prepared) == asked(in_pods)
     other, _, _ = load(ROOT / "recipes" / "survival.yaml", from_options((*rows, "data.seed=7")))
     assert asked(translate(other, here).stages[0].config["data"]) != asked(in_pods)
