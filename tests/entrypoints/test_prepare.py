@@ -56,6 +56,8 @@ class Hub:
                 if hub.token and self.headers.get("Authorization") != f"Bearer {hub.token}":
                     return self.answer(401, b'{"error": "gated"}', {"X-Error-Code": "GatedRepo"})
                 if path.startswith("/api/models/"):
+                    if "/tree/" in path:
+                        return self.answer(200, json.dumps(entries(hub.files, "")).encode())
                     files = [{"rfilename": name, "size": len(body)} for name, body in hub.files.items()]
                     return self.answer(200, json.dumps({"id": "a/b", "sha": COMMIT, "siblings": files}).encode())
                 if path.startswith("/api/datasets/"):
@@ -86,7 +88,11 @@ class Hub:
                 hub.asked.append(f"{self.command} {self.path}")
                 asked = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
                 name = self.path.removeprefix("/api/datasets/").partition("/paths-info/")[0]
-                listed = [entry for entry in self.entries(name, "") if entry["path"] in asked.get("paths", ())]
+                listed = [
+                    entry
+                    for entry in entries(hub.datasets.get(name, {}), "")
+                    if entry["path"] in asked.get("paths", ())
+                ]
                 self.answer(200, json.dumps(listed).encode())
 
             def dataset(self, path):
@@ -96,21 +102,10 @@ class Hub:
                 if name not in hub.datasets:
                     return self.answer(404, b'{"error": "not found"}', {"X-Error-Code": "RepoNotFound"})
                 if "/tree/" in path:
-                    return self.answer(200, json.dumps(self.entries(name, folder.partition("/")[2])).encode())
+                    return self.answer(200, json.dumps(entries(hub.datasets[name], folder.partition("/")[2])).encode())
                 siblings = [{"rfilename": file} for file in hub.datasets[name]]
                 facts = {"id": name, "sha": COMMIT, "siblings": siblings, "private": False, "gated": False, "tags": []}
                 return self.answer(200, json.dumps(facts).encode())
-
-            def entries(self, name, folder):
-                """Files and folders directly below a folder, and all that are below the root."""
-                below = f"{folder}/" if folder else ""
-                files = {file: body for file, body in hub.datasets.get(name, {}).items() if file.startswith(below)}
-                folders = {parent for file in files for parent in map(str, Path(file).parents) if parent != "."}
-                made = [{"type": "directory", "path": parent, "oid": "0" * 40} for parent in sorted(folders)]
-                return made + [
-                    {"type": "file", "path": file, "size": len(body), "oid": hashlib.sha1(body).hexdigest()}
-                    for file, body in files.items()
-                ]
 
             def answer(self, status, body, headers=()):
                 self.send_response(status)
@@ -125,6 +120,19 @@ class Hub:
                 pass
 
         return Handler
+
+
+def entries(files: dict[str, bytes], folder: str) -> list[dict]:
+    """The files and folders below a folder, as the hub lists them."""
+    below = {file: body for file, body in files.items() if not folder or file.startswith(f"{folder}/")}
+    folders = {parent for file in below for parent in map(str, Path(file).parents) if parent != "."}
+    return [
+        *({"type": "directory", "path": parent, "oid": "0" * 40} for parent in sorted(folders)),
+        *(
+            {"type": "file", "path": file, "size": len(body), "oid": hashlib.sha1(body).hexdigest()}
+            for file, body in below.items()
+        ),
+    ]
 
 
 @pytest.fixture(scope="module")
