@@ -42,7 +42,7 @@ def examine(file: Path | str, changes: Iterable[Override] = (), online: bool = F
     try:
         document, _ = override(reading.read(file), changes)
     except Stop as stop:
-        return stop.problems or [Problem(str(file), 0, 0, stop.text)]
+        return _said(file, stop)
     recipe, problems = judge(document)
     if recipe is None or any(problem.severity == "error" for problem in problems):
         return problems
@@ -53,13 +53,17 @@ def examine(file: Path | str, changes: Iterable[Override] = (), online: bool = F
     try:
         plan = translate(recipe, place(recipe))
     except Stop as stop:
-        return problems + stop.problems
+        return problems + _said(file, stop)
     problems += _foreseen(recipe, plan)
     if online:
         from runner.check.online import datasets
 
         problems += datasets(recipe)
     return problems
+
+
+def _said(file: Path | str, stop: Stop) -> list[Problem]:
+    return stop.problems or [Problem(str(file), 0, 0, stop.text)]
 
 
 def _foreseen(recipe: Recipe, plan: Plan) -> list[Problem]:

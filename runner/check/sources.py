@@ -159,19 +159,27 @@ def data_files(recipe: Recipe) -> Iterator[Problem]:
         yield from _data_files(recipe, home, data, ("validation_path",))
 
 
-def closed_brackets(recipe: Recipe) -> Iterator[Problem]:
+def templates_name_columns(recipe: Recipe) -> Iterator[Problem]:
     for home, data in recipe.data_sections():
         for path, one in (
             (home, data),
             *(((*home, "sets", index), own) for index, own in enumerate(data.get("sets") or ())),
         ):
             for setting in templates.SETTINGS:
-                if one.get(setting) and templates.unclosed(one[setting]) is not None:
+                template = one.get(setting)
+                if template and templates.unclosed(template) is not None:
                     yield _at(
                         recipe,
                         (*path, setting),
                         f"`{setting}` opens a bracket and does not close it.",
                         "Write `[column]`, or `[[` for a bracket that is text.",
+                    )
+                elif template and not templates.columns(template):
+                    yield _at(
+                        recipe,
+                        (*path, setting),
+                        f"`{setting}` names no column, so it says the same in every row.",
+                        f'Write the column in brackets and quotes, for example `{setting}: "[{template.strip() or setting}]"`.',
                     )
 
 
@@ -258,5 +266,5 @@ def fits(
             )
 
 
-RULES = (one_source, once, shares_of_rows, one_form, closed_brackets)
+RULES = (one_source, once, shares_of_rows, one_form, templates_name_columns)
 FILE_RULES = (data_files,)

@@ -10,6 +10,7 @@ import click
 from runner.check.examine import judged
 from runner.commands.options import say, set_option
 from runner.problem import Problem, Stop
+from runner.recipe import lock
 from runner.recipe import overrides as changing
 
 
@@ -25,7 +26,7 @@ from runner.recipe import overrides as changing
 )
 @click.option("--online", is_flag=True, help="Ask the hub whether datasets have the columns that are named.")
 def check(paths: tuple[str, ...], sets: tuple[str, ...], style: str, online: bool) -> int:
-    """Say what is wrong in recipes: file, line, what to do. A folder means every *.yaml below it.
+    """Say what is wrong in recipes: file, line, what to do. A folder means every *.yaml below it but lock files.
 
     Without `--online` it needs no network. `recipe submit` asks the hub in any case.
     """
@@ -52,7 +53,9 @@ def find(paths: tuple[str, ...]) -> list[str]:
             files.append(path)
             continue
         below = sorted(
-            str(file) for file in Path(path).rglob("*.yaml") if file.is_file() and not _hidden(file, Path(path))
+            str(file)
+            for file in Path(path).rglob("*.yaml")
+            if file.is_file() and file.name != lock.LOCK and not _hidden(file, Path(path))
         )
         if not below:
             raise Stop(

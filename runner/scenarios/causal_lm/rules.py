@@ -33,6 +33,16 @@ def one_validation(recipe: Recipe) -> Iterator[Problem]:
                 "Use `validation_share` to take a share of the documents instead.",
             )
 
+    file, split = data.get("validation_path"), data.get("validation_split")
+    trained = [(recipe.folder / name).resolve() for _, one in recipe.data_sets() if (name := one.get("path"))]
+    same_file = file and (recipe.folder / file).resolve() in trained
+    if same_file or (split and split == data.get("split")):
+        yield recipe.document.problem(
+            ("data", "validation_path" if same_file else "validation_split"),
+            f"Validation is on the text that is trained, `{file if same_file else split}`, and would call best what learned it by heart.",
+            "Name another, or use `validation_share` to take a share of the documents.",
+        )
+
 
 def checkpoints_are_evaluated(recipe: Recipe) -> Iterator[Problem]:
     """The best checkpoint can only be found among those that were evaluated."""
