@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 from runner import hardware
 from runner.check import sources
-from runner.names import setting
+from runner.names import listed, setting
 from runner.problem import Problem, Stop
 from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe, Settings
@@ -21,14 +21,13 @@ def datasets(recipe: Recipe) -> Iterator[Problem]:
     named = [(home, data) for home, data in recipe.data_sets() if data.get("hub")]
     if not named:
         return
-    why = hardware.why_no_hub() if find_spec("datasets") else "the library `datasets` is not installed"
+    if why := hardware.why_no_hub() if find_spec("datasets") else "the library `datasets` is not installed":
+        names = listed(dict.fromkeys(data["hub"] for _, data in named))
+        message = f"The hub was not asked for the columns of {names}: {why}."
+        yield recipe.document.problem((*named[0][0], "hub"), message, LATER, severity="note")
+        return
     for home, data in named:
-        yield from sources.said_of(home, _unasked(recipe, home, why) if why else _dataset(recipe, home, data))
-
-
-def _unasked(recipe: Recipe, home: Path_, why: str) -> Iterator[Problem]:
-    message = f"The hub was not asked for the columns of this dataset: {why}."
-    yield recipe.document.problem((*home, "hub"), message, LATER, severity="note")
+        yield from sources.said_of(home, _dataset(recipe, home, data))
 
 
 def _dataset(recipe: Recipe, home: Path_, data: Settings) -> Iterator[Problem]:
