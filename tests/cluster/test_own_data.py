@@ -449,6 +449,41 @@ def test_a_file_that_did_not_come_over_whole_never_takes_its_name(tmp_path):
     assert (tmp_path / "a" / "b.csv").read_bytes() == b"right"
 
 
+@in_process
+def test_a_model_on_a_claim_is_written_down_through_a_pod_and_then_needs_no_cluster(site, desk, capsys, golden_message):
+    facts = twin.wanted(
+        catalog.model("Qwen/Qwen3-0.6B"), catalog.chat_template("chatml"), 2, 1, desk / "claim" / "us", False
+    )
+    twin.tokenizer_for(facts)(["How do I tie a bowline?"] * 50)
+    twin.build(facts)
+    (desk / "q.jsonl").write_text('{"topic": "a", "question": "b", "answer": "c"}\n', encoding="utf-8")
+    name, sets = "/shared/models/us", (f"openshift.namespace={site.namespace}", "data.path=q.jsonl")
+    new = ["new", "mine", "--from", "survival", *(f"--set={one}" for one in (f"model.base={name}", *sets))]
+    assert cli._code(new) == 0
+    said = capsys.readouterr().out
+    assert f"recipe models add {name} --recipe mine.yaml" in said
+    assert cli._code(["check", "mine.yaml"]) == 1
+    assert cli._code(["models", "add", name, "--recipe", "mine.yaml"]) == 1
+    capsys.readouterr()
+    for claim in ("trained-models-pvc", "workspace-pvc"):
+        site.claim(claim)
+    assert cli._code(["models", "add", "/shared/models/nobody", "--recipe", "mine.yaml"]) == 1
+    golden_message(capsys.readouterr().err.replace(str(desk), "<desk>"), "no such folder")
+    assert cli._code(["models", "add", "/elsewhere/us", "--recipe", "mine.yaml"]) == 1
+    golden_message(capsys.readouterr().err, "no such claim")
+    assert not Path("models.lock.yaml").exists()
+    assert cli._code(["models", "add", name, "--recipe", "mine.yaml"]) == 0
+    assert helpers(site) == []
+    requests = len(site.api.requests)
+    assert cli._code(["check", "mine.yaml"]) == 0 and cli._code(["plan", "mine.yaml"]) == 0
+    assert len(site.api.requests) == requests
+    recipe, _, _ = load("mine.yaml")
+    assert (recipe.model_facts.model_type, recipe.model_facts.hidden_size) == ("qwen3", 64)
+    # What lies on the claim is not sent, and pods start from it there.
+    assert [setting for setting, _ in recipe.local_files()] == ["data.path"]
+    assert translate(recipe, kubernetes.place(recipe)).stage("train").config["base_model"] == name
+
+
 @pytest.fixture
 def looks_into_the_image():
     """Nothing stands in for the pod that looks."""
