@@ -79,7 +79,9 @@ def _by_trace_alone(recipe: Recipe, forecasts: list[Forecast]) -> int:
         Console(width=120).print(by_trace_alone(stage, traced))
         room = stage.usable
         code |= room is not None and memory.whole(work, max(traced.peak, traced.evaluation_peak)) > room
-    say("By a run on fake tensors; CUDA context and allocator slack are assumed. Kernels of the model's own that are not installed")
+    say(
+        "By a run on fake tensors; CUDA context and allocator slack are assumed. Kernels of the model's own that are not installed"
+    )
     say("here are not counted: where they are, it takes less.")
     return code
 
