@@ -319,6 +319,34 @@ def test_a_copy_of_three_decisions_goes_all_the_way(site, desk, recipe_command, 
     assert data["source"].endswith(f"/mine/files/{made.data}")
 
 
+MINIMAL_COPIES = {
+    "last-layers": ("survival", "messages"),
+    "lora": ("minimal/lora", "messages"),
+    "lyrics-demo": ("minimal/lyrics-demo", "songs"),
+    "image-classification": ("resnet", "classes"),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("case", MINIMAL_COPIES)
+def test_a_minimal_copy_with_data_of_its_own_rehearses(tmp_path, recipe_command, case):
+    """With the catalog's model. (The minimal starter for text goes all the way above.)"""
+    starter, data = MINIMAL_COPIES[case]
+    made = COPIES[data]
+    made.files(tmp_path)
+    classes = [f"--set=model.classes={made.classes}"] if made.classes else []
+    short = [] if "/" in starter else ["--minimal"]
+    commands = (
+        ["new", "mine", "--from", starter, *short, f"--set=data.path={made.data}", *classes],
+        ["rehearse", "mine.yaml"],
+    )
+    for command in commands:
+        done = recipe_command(*command, cwd=tmp_path, env={"HF_HUB_OFFLINE": "1"}, timeout=1200)
+        assert done.returncode == 0, done.stdout[-4000:] + done.stderr
+    (report,) = (tmp_path / "runs").rglob("report.json")
+    assert read_json(report)["source"].endswith(f"/{made.data}")
+
+
 @pytest.fixture
 def sending(site, desk, monkeypatch):
     """Sends a folder of files to the claim as `submit` does before the first stage; gives what it told."""
