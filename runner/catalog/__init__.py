@@ -11,6 +11,7 @@ from runner.catalog.models import (
     from_config,
     model,
     model_ids,
+    model_types,
     near_model,
     unsuitable,
 )
@@ -39,6 +40,7 @@ __all__ = [
     "label_of",
     "model",
     "model_ids",
+    "model_types",
     "near_model",
     "network",
     "table",
