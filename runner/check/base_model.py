@@ -106,3 +106,16 @@ def loss_fits_model(recipe: Recipe) -> Iterator[Problem]:
             f"Axolotl has no fused cross-entropy for models of the type `{facts.model_type}`.",
             "Write `cross_entropy: auto`, which is chunked for this model.",
         )
+
+
+def attention_fits_precision(recipe: Recipe) -> Iterator[Problem]:
+    """FlashAttention 2 multiplies in half precision alone."""
+    model = recipe.settings.get("model") or {}
+    if model.get("attention") == "flash_attention_2" and model.get("precision") == "fp32":
+        half = advised_precision(recipe)
+        instead = "" if half == "fp32" else f", or `precision: {half}`"
+        yield recipe.document.problem(
+            ("model", "attention"),
+            "`flash_attention_2` multiplies in half precision alone, and `precision` is fp32.",
+            f"Write `attention: sdpa`{instead}.",
+        )

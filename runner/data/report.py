@@ -19,12 +19,14 @@ SHOWN_BAD_LINES = 10
 @dataclass(frozen=True)
 class Rows:
     """How many rows of whatever kind were prepared, for what follows from that. sampled_from: of how many they are a draw,
-    None where all are there. asked: what they were made for, as `asked` has it."""
+    None where all are there. tokens: of a median row, None where none were counted. asked: what they were made for, as `asked`
+    has it."""
 
     train_rows: int
     validation_rows: int = 0
     sampled_from: int | None = None
     asked: str = ""
+    tokens: int | None = None
 
     def write(self, folder: Path) -> None:
         write_json(folder / ROWS_FILE, asdict(self))

@@ -63,7 +63,9 @@ def rows(work: Mapping[str, Any], tell: Tell) -> None:
     for line in lines:
         tell(line)
     write_text(out / REPORT, "\n".join(lines) + "\n")
-    Rows(report.train_rows, report.validation_rows, report.sampled_from, asked(work["data"])).write(out)
+    lengths = getattr(report, "token_lengths", {})  # blocks all have one
+    asked_for = asked(work["data"])
+    Rows(report.train_rows, report.validation_rows, report.sampled_from, asked_for, lengths.get("median")).write(out)
     if work["tokenise"]:
         tokenise(work["tokenise"], tell)
 

@@ -33,8 +33,9 @@ def packed(workload: Workload, rows: int | None) -> float | None:
 
 
 def row_tokens(workload: Workload) -> float:
-    """Tokens that a GPU computes for one row, padding counted; the whole length where nobody knows the rows' own."""
+    """Tokens that a GPU computes for one row, padding counted where there is some; the whole length where nobody knows the rows'
+    own."""
     if workload.packing or workload.row_tokens is None:
         return workload.sequence_len
-    padding = PADDING if workload.micro_batch_size > 1 else 1.0
+    padding = PADDING if workload.micro_batch_size > 1 and not workload.joined else 1.0
     return min(workload.sequence_len, workload.row_tokens * padding)

@@ -12,8 +12,9 @@ from runner.recipe import overrides
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
 from runner.scenarios.pipeline.curriculum import AFTER, TRAINED
+from runner.scenarios.pipeline.precision import compile_mode
 from runner.scenarios.pipeline.translation import SAMPLE_TASK
-from runner.scenarios.shared import twin
+from runner.scenarios.shared import rehearsal, twin
 from runner.training.summary import Summary
 
 if TYPE_CHECKING:
@@ -141,6 +142,10 @@ def _few_steps(recipe: Recipe) -> Iterator[Override]:
             "sequence_len": (min(256, lora.sequence_len), "short rows make quick steps"),
             "gradient_accumulation_steps": (1, ROWS),
         }
+    for stage in ("sft", "lora"):
+        if section := recipe.settings.get(stage):
+            compiled = compile_mode(recipe, stage) is not None
+            yield rehearsal.packing(recipe, stage, section, compiled)
     for stage, settings in short.items():
         for setting, (value, why) in settings.items():
             yield Override(f"{stage}.{setting}", None, value, BY, why)

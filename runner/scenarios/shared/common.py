@@ -54,6 +54,15 @@ def effective_batch_size(recipe: Recipe) -> int:
     return recipe.train.micro_batch_size * recipe.train.gradient_accumulation_steps * world_size(recipe)
 
 
+def batch_tokens(recipe: Recipe, section: Settings, sequence_len: int | None) -> dict[str, int]:
+    """Tokens behind one optimizer step where a section of the recipe packs its rows: how many rows that are, the data decide.
+    Nothing where rows stay as they are."""
+    if section.get("packing") != "pack" or sequence_len is None:
+        return {}
+    rows = section["micro_batch_size"] * section["gradient_accumulation_steps"] * world_size(recipe)
+    return {"effective_batch_tokens": rows * sequence_len}
+
+
 def world_size(recipe: Recipe) -> int:
     """GPUs of all machines together, and so many processes."""
     return sum(recipe.gpu_counts)
@@ -100,10 +109,11 @@ def shared_memory_gib(runs_on: Machines, most: int = 8) -> int:
 
 
 def batch_facts(recipe: Recipe) -> dict[str, Any]:
-    """World size, rows behind a step, and the learning rate as stated and as scaled."""
+    """World size, rows behind a step, or tokens where rows are packed, and the learning rate as stated and as scaled."""
     return {
         "world_size": world_size(recipe),
         "effective_batch_size": effective_batch_size(recipe),
+        **batch_tokens(recipe, recipe.train, recipe.model.get("sequence_len")),
         "base_learning_rate": recipe.train.learning_rate,
         "learning_rate": learning_rate(recipe),
     }
