@@ -36,6 +36,13 @@ def known(recipe: Recipe) -> Iterator[Problem]:
             + "`recipe models` shows those of the catalog. Or name a folder that holds a model; or write down what the hub "
             f"says of this one, for every machine that checks: `recipe models add {base} --recipe {recipe.file}{version}`.",
         )
+    elif recipe.base_folder and not recipe.base_folder.is_dir() and not recipe.on_claim(base):
+        yield recipe.document.problem(
+            ("model", "base"),
+            f"The folder `{base}` is not on this machine; what is known of it stands in `{lock.LOCK}`.",
+            "Nothing to do here, if it lies beside the recipe where the recipe is run or submitted.",
+            severity="note",
+        )
 
 
 def custom_code(recipe: Recipe) -> Iterator[Problem]:

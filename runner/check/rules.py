@@ -15,6 +15,7 @@ from runner.check import advanced, base_model, packing, placing, sources
 from runner.check.following import batch_sizes
 from runner.names import JOB_NAME, listed, nearest
 from runner.problem import Problem
+from runner.recipe.overrides import path_of
 from runner.recipe.recipe import BrokenSetting, Recipe
 from runner.scenarios.contract import Rule
 
@@ -33,8 +34,7 @@ def judge(recipe: Recipe) -> list[Problem]:
 
 
 def _at(recipe: Recipe, setting: str, message: str, hint: str, severity: str = "error") -> Problem:
-    path = tuple(int(part) if part.isdigit() else part for part in setting.split("."))
-    return recipe.document.problem(path, message, hint, severity=severity)
+    return recipe.document.problem(path_of(setting), message, hint, severity=severity)
 
 
 def sequence_length(recipe: Recipe) -> Iterator[Problem]:
@@ -170,6 +170,7 @@ RULES: tuple[Rule, ...] = (
     *sources.RULES,
     storage,
     placing.memory_sizes,
+    placing.limits_can_be_meant,
     placing.pods_fit,
     placing.counted_here,
     placing.counts_agree,

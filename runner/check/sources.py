@@ -115,6 +115,13 @@ def _data_files(recipe: Recipe, home: str, data: Settings) -> Iterator[Problem]:
                 f"`{setting}` opens a bracket and does not close it.",
                 "Write `[column]`, or `[[` for a bracket that is text.",
             )
+        elif not templates.columns(template):
+            yield _at(
+                recipe,
+                f"{home}.{setting}",
+                f"`{setting}` names no column, so it says the same in every row.",
+                f'Write the column in brackets and quotes, for example `{setting}: "[{template.strip() or setting}]"`.',
+            )
     needed = {column: setting for setting, template in names.items() for column in templates.columns(template)}
     needed |= {data[part]: part for part in ("image_column", "label_column", "column", "text") if data.get(part)}
     if songs := data.get("songs"):

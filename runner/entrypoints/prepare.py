@@ -112,8 +112,8 @@ def fetch_model(model: Mapping[str, Any], tell: Tell) -> None:
     if done and (done["base"], done["revision"]) == (model["base"], model["revision"]):
         tell(f"The model {model['base']} lies in {folder} already.")
         return
+    from httpx import HTTPError
     from huggingface_hub import HfApi, snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError
 
     try:
         facts = HfApi().model_info(model["base"], revision=model["revision"], files_metadata=True)
@@ -129,7 +129,7 @@ def fetch_model(model: Mapping[str, Any], tell: Tell) -> None:
         snapshot_download(
             model["base"], revision=facts.sha, local_dir=folder, allow_patterns=list(MODEL_FILES), max_workers=4
         )
-    except (HfHubHTTPError, OSError) as error:
+    except (HTTPError, OSError) as error:
         raise Stop(
             f"The model `{model['base']}` at `{model['revision']}` cannot be fetched: {_first_line(error)}",
             "Check its name and the network; a model that needs your consent needs `openshift.hub_token_secret` too.",

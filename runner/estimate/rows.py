@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from runner import catalog
-from runner.files import read_json, table
+from runner.files import read_json, table, text_files
 from runner.plan import Plan, Stage
 
 # Characters a token of English text, for tokenizers with 50,000 words and more; and the tokens of a row's own marks.
@@ -107,8 +107,10 @@ def _mean_tokens(data: Mapping[str, Any]) -> float | None:
 
 
 def _counted(path: Path, share: float) -> Rows:
-    """Rows of a local text file, counted as the preparers read them; Parquet is not opened, because that takes a library
-    that is slow to load."""
+    """Rows of a local file or folder, counted as the preparers read them; Parquet is not opened, because that takes a
+    library that is slow to load."""
+    if path.is_dir():
+        return _in_folder(path, share)
     counters = {
         ".jsonl": ("lines", _lines),
         ".csv": ("rows", _records),
@@ -123,6 +125,16 @@ def _counted(path: Path, share: float) -> Rows:
         count = counted(file, separator)
     tokens = path.stat().st_size / max(1, count) / CHARACTERS_A_TOKEN + MARKS
     return _split(count, share, tokens, f"the {unit} of {path}")
+
+
+def _in_folder(path: Path, share: float) -> Rows:
+    """Texts of a folder, each file one document; else the images in its folders, one a class; those in `test…` are not trained on."""
+    if texts := text_files(path):
+        tokens = sum(text.stat().st_size for text in texts) / len(texts) / CHARACTERS_A_TOKEN + MARKS
+        return _split(len(texts), share, tokens, f"the files in {path}")
+    inner = [file.relative_to(path).parts for file in path.glob("*/**/*") if file.is_file()]
+    images = sum(not parts[0].startswith(("test", ".")) and not parts[-1].startswith(".") for parts in inner)
+    return _split(images, share, None, f"the files in the folders of {path}") if images else Rows()
 
 
 def _lines(file: Iterable[str], _: str) -> int:

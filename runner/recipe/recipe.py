@@ -117,6 +117,8 @@ def with_defaults(value: Any, schema: Mapping[str, Any]) -> Any:
             filled[key] = with_defaults(value[key], part)
         elif "default" in part and part.get("x-default-unless") not in value:
             filled[key] = part["default"]
+        elif other := part.get("x-default-twice"):
+            filled[key] = 2 * filled[other] if isinstance(filled[other], int | float) else filled[other]
         elif part.get("type") == "object" and not part.get("required"):
             filled[key] = with_defaults({}, part)
     return filled

@@ -174,7 +174,7 @@ class Openshift(Settings):
     data_from: Literal["claim", "image", "git"]
     data_dir: str | None
     output_dir: str | None
-    claims: tuple[OpenshiftClaims, ...] | None
+    claims: tuple[OpenshiftClaims, ...]
     requests: OpenshiftRequests
     limits: OpenshiftLimits
     queue: str | None

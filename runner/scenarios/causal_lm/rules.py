@@ -30,6 +30,15 @@ def one_validation(recipe: Recipe) -> Iterator[Problem]:
                 "Use `validation_share` to take a share of the documents instead.",
             )
 
+    path, file, split = data.get("path"), data.get("validation_path"), data.get("validation_split")
+    same_file = path and file and (recipe.folder / path).resolve() == (recipe.folder / file).resolve()
+    if same_file or (split and split == data.get("split")):
+        yield recipe.document.problem(
+            ("data", "validation_path" if same_file else "validation_split"),
+            f"Validation is on the text that is trained, `{file if same_file else split}`, and would call best what learned it by heart.",
+            "Name another, or use `validation_share` to take a share of the documents.",
+        )
+
 
 def checkpoints_are_evaluated(recipe: Recipe) -> Iterator[Problem]:
     """The best checkpoint can only be found among those that were evaluated."""
