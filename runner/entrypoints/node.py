@@ -96,8 +96,9 @@ def finish(results: str) -> None:
 def read(file: str) -> Recipe:
     """The recipe beside the script. Its sample is for rehearsals elsewhere and need not be here."""
     document = reading.read(file)
-    if isinstance(document.data, dict) and isinstance(document.data.get("data"), dict):
-        document.data["data"].pop("sample", None)
+    data = document.lookup(("data",))
+    for one in (data, *(data.get("sets") or ())) if isinstance(data, dict) else ():
+        one.pop("sample", None)
     return valid(document)[0]
 
 

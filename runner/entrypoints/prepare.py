@@ -72,14 +72,13 @@ def rows(work: Mapping[str, Any], tell: Tell) -> None:
 
 def _rows(work: Mapping[str, Any], out: Path) -> Report:
     data, twin = work["data"], work.get("twin")
-    path = data.get("path")
-    # Images lie in a folder, everything else in a file.
-    if path and not Path(path).exists():
-        raise Stop(
-            f"The data file or folder `{path}` is not here.",
-            "In a pod: with `openshift.data_from: claim` `recipe submit` sends it; with `image` or `git` it must lie there in the "
-            "image, or in the commit.",
-        )
+    for source in (*data.get("sets", [data]), *data.get("validation_sets", ())):
+        if source["path"] and not Path(source["path"]).exists():
+            raise Stop(
+                f"The data file or folder `{source['path']}` is not here.",
+                "In a pod: with `openshift.data_from: claim` `recipe submit` sends it; with `image` or `git` it must lie there in "
+                "the image, or in the commit.",
+            )
     named = data.get("tokenizer")
     tokenizer_for = (
         twins.tokenizer_for(twin) if twin else _tokenizer(Pretrained(**named) if named else None, work["model"])

@@ -50,8 +50,9 @@ class Override(Record):
 
 
 def path_of(setting: str) -> tuple[str | int, ...]:
-    """The keys and indices of a dotted setting."""
-    return tuple(int(part) if part.isdecimal() else part for part in setting.split("."))
+    """The keys and indices of a dotted setting, whose indices may stand in brackets."""
+    parts = re.sub(r"\[(\d+)\]", r".\1", setting).split(".")
+    return tuple(int(part) if part.isdecimal() else part for part in parts)
 
 
 def _shown(value: Any) -> str:
@@ -76,7 +77,7 @@ def from_options(options: Iterable[str]) -> list[Override]:
                 "For example: --set train.epochs=2",
                 code=2,
             )
-        setting = re.sub(r"\[(\d+)\]", r".\1", setting.strip())
+        setting = ".".join(map(str, path_of(setting.strip())))
         changes.append(Override(setting, None, _value(option, text), by=f"--set {option}"))
     return changes
 
@@ -120,7 +121,9 @@ def from_data_option(data: str | None) -> list[Override]:
         raise Stop(Problem(data, 0, 0, "There is no such file.", "Name a data file behind `--data`."))
     by, why = f"--data {data}", "the file you named"
     # What is taken away goes with the dataset that the file replaces.
-    gone = [Override(f"data.{name}", None, None, by, why) for name in ("hub", "validation_split", "validation_path")]
+    gone = [
+        Override(f"data.{name}", None, None, by, why) for name in ("hub", "sets", "validation_split", "validation_path")
+    ]
     return [*gone, Override("data.path", None, str(Path(data).resolve()), by, why)]
 
 

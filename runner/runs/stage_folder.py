@@ -19,7 +19,7 @@ from runner.training.run_files import BEST_IMAGES, BEST_MODEL, CHECKPOINTS, LEFT
 from runner.training.summary import Summary
 
 # Settings that name a file or a folder of this machine, by the last part of their names.
-_FILES = ("path", "validation_path", "base", "base_model", "packed")
+_FILES = ("path", "base", "base_model", "packed")
 
 
 @dataclass(frozen=True)
