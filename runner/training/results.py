@@ -75,6 +75,7 @@ def summary(settings: RunSettings, history: History, config: dict[str, Any], eng
         world_size=settings.world_size,
         backend=settings.backend if settings.world_size > 1 else None,
         effective_batch_size=settings.effective_batch_size,
+        effective_batch_tokens=settings.effective_batch_tokens,
         base_learning_rate=settings.base_learning_rate,
         learning_rate=settings.learning_rate,
         **history.parameters,
