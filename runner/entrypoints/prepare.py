@@ -16,10 +16,12 @@ from typing import Any
 import yaml
 
 from runner import scenarios
+from runner.catalog import Model
 from runner.data import tokenizers
 from runner.data.report import Report, Rows, asked
 from runner.data.tokenised import forget_older
 from runner.data.tokenizers import Pretrained
+from runner.entrypoints import prove as proving
 from runner.files import read_json, write_json, write_text
 from runner.problem import Stop
 from runner.scenarios.shared import twin as twins
@@ -44,6 +46,8 @@ def carry_out(work: Mapping[str, Any], tell: Tell) -> None:
         rows(work, tell)
     else:
         scenarios.work(work["work"])(work, tell)
+    for stage in work.get("prove") or ():
+        _prove(stage, tell)
 
 
 def rows(work: Mapping[str, Any], tell: Tell) -> None:
@@ -159,6 +163,15 @@ def tokenise(config: str, tell: Tell) -> None:
         raise Stop(
             "Tokenising failed; the reason stands above.", "The prepared data is kept; the next try starts here."
         )
+
+
+def _prove(stage: Mapping[str, Any], tell: Tell) -> None:
+    """Judges what a stage will train, before a GPU is held for it: `config` of the engine, `model` as the catalog has it,
+    `tokenizer` where that lies apart, and the `folder` for the result."""
+    tell(f"Proving what {stage.get('stage', 'training')} will train")
+    config = yaml.safe_load(Path(stage["config"]).read_text(encoding="utf-8"))
+    model = Model(**stage["model"] | {"linear": tuple(stage["model"]["linear"])})
+    proving.tell(proving.prove(config, model, Path(stage["folder"]), stage.get("tokenizer")), tell)
 
 
 def _first_line(error: Exception) -> str:

@@ -20,7 +20,8 @@ class Summary(Record):
     adapter: kind, rank, alpha, dropout and layers. backend: how processes talked, None for one.
     effective_batch_size: rows a step; learning_rate: after scaling. best_checkpoint: the name of its folder.
     time_limit: `limit_seconds`, `used_seconds` and whether it was `reached`.
-    model: of images, the shape of the network. preference accuracy: how often DPO's model prefers the better answer, on held-out pairs.
+    proof: of what is trained, as `proof.json` has it, without the rows that it shows. model: of images, the shape of the network.
+    preference accuracy: how often DPO's model prefers the better answer, on held-out pairs.
     """
 
     FILE = SUMMARY
@@ -57,6 +58,7 @@ class Summary(Record):
     test_accuracy: float | None = None
     test_loss: float | None = None
     model: Mapping[str, Any] | None = None
+    proof: Mapping[str, Any] | None = None
     best_checkpoint: str | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
 

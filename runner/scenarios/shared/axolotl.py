@@ -138,6 +138,7 @@ def train(recipe: Recipe, place: Place, config: dict[str, Any], data: Source) ->
             **run_facts(recipe, place),
             **_master_weights(recipe),
             "demo": _demo(recipe, place),
+            **({"proof": {"prepared": common.proof_dir(place)}} if place.prepared else {}),
         },
     }
     return Stage(
