@@ -321,7 +321,7 @@ _NEUTRAL = {
     "data.eval_steps",
 }
 # Where text is cleaned changes no document, and what is proven of rows none of them.
-_NEUTRAL_PARTS = ("cleaning.", "prove.", "recipe_runner.demo.categories.", "recipe_runner.proof.")
+_NEUTRAL_PARTS = ("cleaning.", "recipe_runner.demo.categories.", "recipe_runner.proof.")
 
 
 def learned_from(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

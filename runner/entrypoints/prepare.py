@@ -7,7 +7,6 @@ that is written, and nothing is done where everything lies there already.
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,15 +15,13 @@ from typing import Any
 import yaml
 
 from runner import scenarios
-from runner.catalog import Model
 from runner.data import tokenizers
 from runner.data.report import Report, Rows, asked
-from runner.data.tokenised import forget_older
 from runner.data.tokenizers import Pretrained
-from runner.entrypoints import prove as proving
 from runner.files import read_json, write_json, write_text
 from runner.problem import Stop
 from runner.scenarios.shared import twin as twins
+from runner.scenarios.shared.common import PROOF_FOLDER
 from runner.training import parent_watch
 from runner.training.run_files import REPORT, STOPPED
 
@@ -40,18 +37,17 @@ Tell = Callable[[str], None]
 def carry_out(work: Mapping[str, Any], tell: Tell) -> None:
     """Does what the config of such a stage asks for: `rows`, or a work of its scenario's own.
 
-    Raises Stop where there is too little space, or model or data cannot be had.
+    Raises Stop where there is too little space, model or data cannot be had, or what would be trained is wrong.
     """
     if work["work"] == "rows":
         rows(work, tell)
     else:
         scenarios.work(work["work"])(work, tell)
-    for stage in work.get("prove") or ():
-        _prove(stage, tell)
 
 
 def rows(work: Mapping[str, Any], tell: Tell) -> None:
-    """Prepares rows of one kind; before that brings the base model, and after that tokenises, where that is asked for.
+    """Prepares rows of one kind; before that brings the base model, and after that tokenises and proves what will be trained,
+    where that is asked for.
 
     `out`: where to; `data`: as a preparer reads it; `model`: what to fetch, and where to; `tokenise`: the engine's config,
     whose settings are `tokenised_for`;
@@ -69,7 +65,7 @@ def rows(work: Mapping[str, Any], tell: Tell) -> None:
     write_text(out / REPORT, "\n".join(lines) + "\n")
     Rows(report.train_rows, report.validation_rows, report.sampled_from, asked(work["data"])).write(out)
     if work["tokenise"]:
-        tokenise(work["tokenise"], tell)
+        _prove(work["tokenise"], out, tell)
 
 
 def _rows(work: Mapping[str, Any], out: Path) -> Report:
@@ -154,24 +150,15 @@ def require_space(folder: Path, size: int, what: str) -> None:
         )
 
 
-def tokenise(config: str, tell: Tell) -> None:
-    """Axolotl's own preprocessing: training then finds the rows tokenised."""
-    tell("Tokenising")
-    forget_older(yaml.safe_load(Path(config).read_text(encoding="utf-8")))
-    code = subprocess.run([sys.executable, "-m", "axolotl.cli.main", "preprocess", config]).returncode
-    if code != 0:
-        raise Stop(
-            "Tokenising failed; the reason stands above.", "The prepared data is kept; the next try starts here."
-        )
+def _prove(file: str, out: Path, tell: Tell) -> None:
+    """The engine gets as far as its first step: rows are tokenised, where training finds them, and judged before a GPU is held."""
+    from runner.entrypoints import prove
+    from runner.proof import showing
 
-
-def _prove(stage: Mapping[str, Any], tell: Tell) -> None:
-    """Judges what a stage will train, before a GPU is held for it: `config` of the engine, `model` as the catalog has it,
-    `tokenizer` where that lies apart, and the `folder` for the result."""
-    tell(f"Proving what {stage.get('stage', 'training')} will train")
-    config = yaml.safe_load(Path(stage["config"]).read_text(encoding="utf-8"))
-    model = Model(**stage["model"] | {"linear": tuple(stage["model"]["linear"])})
-    proving.tell(proving.prove(config, model, Path(stage["folder"]), stage.get("tokenizer")), tell)
+    tell("Tokenising, and proving what will be trained")
+    config = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
+    for line in showing.plain(prove.prove(config, out / PROOF_FOLDER)):
+        tell(f"  {line}")
 
 
 def _first_line(error: Exception) -> str:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from runner import catalog
 from runner.catalog import Model
 from runner.data import tokenizers
 from runner.data.tokenised import forget_older
 from runner.files import write_text
 from runner.plan import Plan
 from runner.problem import Stop
-from runner.proof import showing
 from runner.proof.record import Proof
 from runner.recipe.recipe import Recipe
 from runner.runs.engines import TRAIN
@@ -42,7 +42,7 @@ class Provable:
 
     def prove(self, show: int) -> Proof:
         """As the function below."""
-        return prove(self.config, self.model, self.folder, self.tokenizer, show)
+        return prove(self.config, self.folder, self.model, self.tokenizer, show)
 
 
 def stages(recipe: Recipe, plan: Plan) -> list[Provable]:
@@ -72,26 +72,25 @@ def stages(recipe: Recipe, plan: Plan) -> list[Provable]:
     ]
 
 
-def prove(config: Mapping[str, Any], model: Model, folder: Path, tokenizer: str | None = None, show: int = 2) -> Proof:
-    """Judges what an Axolotl config would train; `folder` gets `proof.json` and a log. model: whose twin is asked; tokenizer: a
-    folder, where it does not lie with the config's base model. show: rows to show.
+def prove(
+    config: Mapping[str, Any], folder: Path, model: Model | None = None, tokenizer: str | None = None, show: int = 2
+) -> Proof:
+    """Judges what an Axolotl config would train; `folder` gets `proof.json` and a log. model: whose twin is asked, where it is
+    not the config's own; tokenizer: a folder, where it does not lie with the config's base model. show: rows to show.
 
     Raises Stop with what is wrong, or where the engine does not get so far.
     """
     forget_older(config)
     with tempfile.TemporaryDirectory() as scratch:
-        twin.bare(model, Path(scratch, "twin"))
+        known = model or catalog.model(config["base_model"]) or catalog.model(catalog.model_ids()[0])
+        assert known is not None
+        twin.bare(known, Path(scratch, "twin"))
         file = Path(scratch, "axolotl.yaml")
         write_text(file, yaml_text(_here(config, scratch, folder, tokenizer, show)))
         follow(
             [*TRAIN, str(file), "--launcher", "python"], engine_environment() | WITHOUT_GPU, folder, _ignore, "Proving"
         )
     return Proof.read(folder)
-
-
-def tell(proof: Proof, say: Callable[[str], None]) -> None:
-    for line in showing.plain(proof):
-        say(f"  {line}")
 
 
 def _here(config: Mapping[str, Any], scratch: str, folder: Path, tokenizer: str | None, show: int) -> dict[str, Any]:

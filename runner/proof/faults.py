@@ -14,14 +14,15 @@ SENTENCES = {
     "labels_changed": "A batch has other labels than its rows",
     "text_not_whole": "Plain text is not trained whole",
     "prompt_differs": "The text before an answer is not what the model gets when it is asked",
+    "template_fails": "The chat template cannot write some rows",
     "row_differs": "The engine's rows are not what the chat template writes",
-    "answer_cut": "Answers are cut before their end",
     "rows_mixed": "Rows of one batch see each other: a change of one row changes what the model says about the next",
     "accumulation": "The loss depends on accumulation: the same eight rows give another loss in one batch than in eight",
     "leak": "Validation rows stand in the training rows, so the validation loss says nothing",
 }
 REMEDIES = {
-    "end_not_trained": "Name the token that ends a turn: `eot_tokens` under `advanced.axolotl`, or another `data.chat_template`.",
+    "end_not_trained": "Name the token that ends a turn (`eot_tokens` under `advanced.axolotl`), take another `data.chat_template`, or "
+    "take back what changes the engine's collator.",
     "nothing_trained": "Look at `data.train_on`, and at rows that are too long for `model.sequence_len`.",
     "nothing_masked": "Look at `data.train_on`, and at what stands under `advanced.axolotl`.",
     "padding_trained": "Give the tokenizer a padding token of its own, and take back what changes the engine's collator.",
@@ -29,8 +30,8 @@ REMEDIES = {
     "text_not_whole": "Take back what masks tokens: plugins, and what stands under `advanced.axolotl`.",
     "prompt_differs": "The chat template must write the beginning of an answer where it is asked for one "
     "(`add_generation_prompt`), and the same text before it as in training; take another `data.chat_template`.",
+    "template_fails": "Take another `data.chat_template`, or leave such rows out.",
     "row_differs": "Take another `data.chat_template`, or take back what stands under `advanced.axolotl`.",
-    "answer_cut": "Raise `model.sequence_len`, or shorten the rows.",
     "rows_mixed": "Switch packing off, or take an attention that keeps rows apart.",
     "accumulation": "Take back what computes the loss (plugins, `cross_entropy`), or train with one batch a step.",
     "leak": "Delete them from one of the two sides.",

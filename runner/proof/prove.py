@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jinja2 import TemplateError
 
 from runner.names import same
 from runner.proof import leaks, showing
@@ -117,7 +118,11 @@ class Prover:
         shown: list[Mapping[str, Any]] = []
         name = self.cfg.datasets[0].get("field_messages") or "messages"
         for prepared in self._prepared():
-            talk = self.reader.talk(prepared, name)
+            try:
+                talk = self.reader.talk(prepared, name)
+            except TemplateError as error:
+                self.faults.add("template_fails", str(error))
+                continue
             number, left = rows.number(talk.tokens), 0
             if number is None and len(talk.tokens) > limit:
                 number = rows.number(talk.tokens[:limit])
@@ -184,7 +189,8 @@ class Prover:
         self.facts |= counts | {"rows": len(dataset), "judged": asked, "shown": tuple(shown)}
 
     def _text(self) -> None:
-        dataset, trained, seen, shown = self.trainer.train_dataset, 0, 0, []
+        dataset, trained, seen = self.trainer.train_dataset, 0, 0
+        shown: list[Mapping[str, Any]] = []
         numbers = [self.first + number for number in spread(len(dataset) - self.first, MOST_ROWS)]
         for number in numbers:
             row = dataset[number]
@@ -306,7 +312,8 @@ class _Rows:
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
         self.numbers: dict[bytes, int] = {}
-        lengths, trained = [], []
+        lengths: list[int] = []
+        trained: list[int] = []
         for part in dataset.with_format("arrow").iter(1000):
             ids, labels = (part[name].combine_chunks() for name in ("input_ids", "labels"))
             numbers = np.asarray(ids.flatten(), dtype=np.int64)

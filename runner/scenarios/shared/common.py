@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 Given = TypeVar("Given")
 
+# Below prepared data: the proof of what will be trained.
+PROOF_FOLDER = "proof"
 # The stage that prepares what the others learn from.
 DATA = "data"
 
@@ -267,15 +269,14 @@ def rows_and_training(recipe: Recipe, place: Place, training: Stage, tokenise: s
         # its rows there, and is done at once.
         settings = {name: without_place(value, place) for name, value in learned_from(training.config)}
         config["tokenised_for"] = content_hash(settings)
-        config["prove"] = [{"config": config["tokenise"], "model": asdict(recipe.facts), "folder": proof_dir(place)}]
         files = (Artifact(tokenise, _text(recipe, training)), *training.files)
     yield replace(work(place, DATA, config, PREPARING), files=files)
     yield replace(training, reads={DATA: ()})
 
 
 def proof_dir(place: Place) -> str:
-    """Where the proof of what a place's stage will train lies, made with its data."""
-    return f"{place.data_dir}/proof"
+    """Where the proof of what will be trained lies, made with the data."""
+    return f"{place.data_dir}/{PROOF_FOLDER}"
 
 
 def fetched_model(recipe: Recipe) -> dict[str, Any]:
