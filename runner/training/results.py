@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner import run_files
 from runner.files import read_json, replacing_folder, write_json
+from runner.proof.record import Proof
 from runner.training.elapsed import TimeUsed
 from runner.training.summary import Summary
 from runner.training.versions import versions
@@ -92,6 +93,7 @@ def summary(settings: RunSettings, history: History, config: dict[str, Any], eng
         last_preference_accuracy=preferred[-1] if preferred else None,
         last_training_loss=history.steps[-1]["loss"] if history.steps else None,
         best_checkpoint=Path(state["best_checkpoint"]).name if state["best_checkpoint"] else None,
+        proof=proof.summed if (proof := Proof.read(Path(settings.run_dir))) else None,
         versions=versions(),
     )
 

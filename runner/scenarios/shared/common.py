@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 Given = TypeVar("Given")
 
+# Below prepared data: the proof of what will be trained.
+PROOF_FOLDER = "proof"
 # The stage that prepares what the others learn from.
 DATA = "data"
 
@@ -298,6 +300,11 @@ def rows_and_training(recipe: Recipe, place: Place, training: Stage, tokenise: s
         files = (Artifact(tokenise, _text(recipe, training)), *training.files)
     yield replace(work(place, DATA, config, PREPARING), files=files)
     yield replace(training, reads={DATA: ()})
+
+
+def proof_dir(place: Place) -> str:
+    """Where the proof of what will be trained lies, made with the data."""
+    return f"{place.data_dir}/{PROOF_FOLDER}"
 
 
 def fetched_model(recipe: Recipe) -> dict[str, Any]:
