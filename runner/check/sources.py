@@ -87,7 +87,7 @@ def _form(recipe: Recipe, home: str, data: Settings, setting: str, there: list[s
         yield recipe.document.problem(
             (*home.split("."), setting),
             f"`{file}` {what}; its columns are {listed(there)}.",
-            f"Write `form: {meant}`, or delete the line." if meant else forms.WANTED,
+            f"Write `form: {meant}`, or delete the line." if meant else forms.NO_FORM,
         )
     elif stated is None:
         yield _at(

@@ -11,10 +11,11 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal
 
+from runner.data import rows
 from runner.data.chat import Conversation, Conversations, finish, pair
 from runner.data.draw import Draw
 from runner.data.report import Report
-from runner.data.split import TokenizerFor, already, begin, whole_rows
+from runner.data.split import TokenizerFor, already, begin
 
 # What stands in a row whose artist or genre nobody knows.
 UNKNOWN = {"", "unknown", "none", "null", "nan", "n/a", "na", "-", "?", "various", "various artists", "misc", "other"}
@@ -95,7 +96,16 @@ def prepare(
         report.sampled_from = len(drawn) + report.not_drawn
     tasks = [_task(song, lyrics) for song in drawn]
     report.tasks = dict(Counter(task.kind for task in tasks))
-    return finish(tasks, lyrics, out, tokenizer_for, report)
+    import numpy as np
+
+    from runner.data import spool, turns
+
+    with spool.folder(out) as place:
+        writer = spool.Writer(turns.batch, lyrics.seed, place / "0.arrow")
+        for task in tasks:
+            writer.add(task, 0)
+        items = writer.close()
+        return finish(items, np.arange(len(items)), lyrics, out, tokenizer_for, report)
 
 
 def _draw(lyrics: Lyrics, count: int, report: Report) -> list[Song]:
@@ -103,7 +113,7 @@ def _draw(lyrics: Lyrics, count: int, report: Report) -> list[Song]:
     songs = lyrics.songs
     read = re.compile(_pattern(songs.instruction_form), re.IGNORECASE)
     draw: Draw[Song] = Draw(count, songs.per_artist, lyrics.seed)
-    for _, row in whole_rows(lyrics, report, lyrics.stream):
+    for _, row in report.whole(rows.read(lyrics, stream=lyrics.stream)):
         song = _song(row, songs, read)
         reason = song if isinstance(song, str) else _unfit(song, songs)
         if isinstance(song, str) or reason:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from runner.data.rows import Bad, Numbered
 from runner.files import read_json, write_json
 from runner.names import content_hash
 
 REPORT_FILE = "report.json"
 ROWS_FILE = "rows.json"
 SHOWN_BAD_LINES = 10
+# So many lines of a kind are named at most, in the file too; all of them are counted.
+MOST_NAMED = 10_000
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,15 @@ class Rows:
         return cls(**facts) if isinstance(facts, dict) else None
 
 
+def _numbers(lines: list[int], count: int) -> str:
+    """The first line numbers of `count`, as they stand behind a fact; nothing where none is known."""
+    if not lines:
+        return ""
+    shown = ", ".join(f"{line:,}" for line in lines[:SHOWN_BAD_LINES])
+    more = f" and {count - SHOWN_BAD_LINES:,} more" if count > SHOWN_BAD_LINES else ""
+    return f": line{'' if count == 1 else 's'} {shown}{more}"
+
+
 def asked(data: Mapping[str, Any]) -> str:
     """A hash of what a stage's `data` asks for, wherever its files lie."""
     named = {name: Path(data[name]).name for name in ("path", "validation_path") if data.get(name)}
@@ -47,7 +59,8 @@ class Report:
 
     form: that of the rows, and how it is known; empty where there is but one. not_drawn: rows that the seeded draw of a part passed by.
     unit: what must not be on both sides of the split. tasks: rows of each kind of task, empty where there is one kind.
-    key: hash of everything that the result depends on. bad_lines: line number (0 where there is none) and why.
+    key: hash of everything that the result depends on. bad_lines: line number (0 where there is none) and why. lost: bad
+    rows, which are kept out though nobody asked for that; lost_lines: their numbers by reason, where there is no other word on each.
     token_lengths: `min`, `median`, `p95`, `max` in tokens, empty where no tokenizer is at hand.
     """
 
@@ -57,6 +70,8 @@ class Report:
     rows_in: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
     bad_lines: list[tuple[int, str]] = field(default_factory=list)
+    lost: int = 0
+    lost_lines: dict[str, list[int]] = field(default_factory=dict)
     duplicates: int = 0
     not_drawn: int = 0
     unit: str = "question"
@@ -70,13 +85,41 @@ class Report:
     bytes_before: int | None = None
     bytes_after: int = 0
 
+    def whole(self, numbered: Iterable[Numbered]) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Every row with its line number, counted; a line that is no row is lost."""
+        for number, row in numbered:
+            self.rows_in += 1
+            if isinstance(row, Bad):
+                self.lose(number, "not a row", row.reason)
+            else:
+                yield number, row
+
+    def lose(self, line: int, reason: str, why: str = "") -> None:
+        """A bad row is kept out. why: what is to be said of this very line."""
+        self.lost += 1
+        self.dropped[f"{reason}, named by line below" if why else reason] += 1
+        if why:
+            if len(self.bad_lines) < MOST_NAMED:
+                self.bad_lines.append((line, why))
+        elif len(named := self.lost_lines.setdefault(reason, [])) < MOST_NAMED:
+            named.append(line)
+
+    def add(self, part: Report) -> None:
+        """What became of more rows, which come after those that are counted already."""
+        self.rows_in += part.rows_in
+        self.lost += part.lost
+        self.dropped += part.dropped
+        self.bad_lines = [*self.bad_lines, *part.bad_lines][:MOST_NAMED]
+        for reason, lines in part.lost_lines.items():
+            self.lost_lines[reason] = [*self.lost_lines.get(reason, []), *lines][:MOST_NAMED]
+
     def lines(self) -> Iterator[str]:
         """The report for a person, a line a fact."""
         yield f"rows in              {self.rows_in:>9,}   from {self.source}"
         if self.form:
             yield f"form                           {self.form}"
         for reason, count in self.dropped.most_common():
-            yield f"  dropped            {count:>9,}   {reason}"
+            yield f"  dropped            {count:>9,}   {reason}{_numbers(self.lost_lines.get(reason, []), count)}"
         for number, reason in self.bad_lines[:SHOWN_BAD_LINES]:
             yield f"    line {number}: {reason}"
         if len(self.bad_lines) > SHOWN_BAD_LINES:

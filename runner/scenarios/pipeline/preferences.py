@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from runner.data import split
 from runner.data.report import Report
 from runner.recipe import templates
 from runner.training.answers import messages
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +28,15 @@ class Preferences(split.TwoSides):
     system_prompt: str | None
     sequence_len: int
 
+    def preference(self, row: Mapping[str, Any]) -> Preference | str:
+        """That of a row, or why it has none."""
+        prompt, chosen, rejected = (
+            templates.fill(part, row).strip() for part in (self.prompt, self.chosen, self.rejected)
+        )
+        if not prompt or not chosen or not rejected:
+            return "a part is empty"
+        return Preference(prompt, chosen, rejected) if chosen != rejected else "both answers are the same"
+
 
 @dataclass(frozen=True)
 class Preference:
@@ -37,6 +49,11 @@ class Preference:
         """Rows with the same group stay in one part of the split: the prompt, however it is spaced or cased."""
         return split.same(self.prompt)
 
+    @property
+    def key(self) -> str:
+        """Equal for rows that are the same in every part."""
+        return repr((self.prompt, self.chosen, self.rejected))
+
 
 def prepare(preferences: Preferences, out: Path) -> Report:
     """Writes `train.parquet` and `validation.parquet` (columns `messages`, `chosen`, `rejected`) and `report.json`.
@@ -46,25 +63,21 @@ def prepare(preferences: Preferences, out: Path) -> Report:
     report = split.begin(preferences)
     if known := split.already(out, report):
         return known
-    parts = (preferences.prompt, preferences.chosen, preferences.rejected)
+    import pyarrow as pa
 
-    def preference(row: Mapping[str, Any]) -> Preference | str:
-        return _preference(*(templates.fill(part, row).strip() for part in parts))
+    from runner.data import sides, spool
 
-    kept = split.collect(preferences, preference, report)
+    def columns(batch: pa.RecordBatch) -> pa.Table:
+        asked = [messages(preferences.system_prompt, prompt) for prompt in batch["prompt"].to_pylist()]
+        return pa.table({"messages": asked, "chosen": batch["chosen"], "rejected": batch["rejected"]})
+
     report.tokenizer = "longer rows are cut in training"
-    return split.finish(kept, lambda rows: _columns(rows, preferences.system_prompt), preferences, out, report)
+    with spool.folder(out) as place:
+        items, kept = sides.read(preferences, spool.Kind(preferences.preference, _batch), place, report)
+        return sides.write(items, kept, columns, preferences, out, report)
 
 
-def _preference(prompt: str, chosen: str, rejected: str) -> Preference | str:
-    if not prompt or not chosen or not rejected:
-        return "a part is empty"
-    return Preference(prompt, chosen, rejected) if chosen != rejected else "both answers are the same"
+def _batch(preferences: Sequence[Preference]) -> pa.RecordBatch:
+    import pyarrow as pa
 
-
-def _columns(rows: list[Preference], system_prompt: str | None) -> dict[str, list[Any]]:
-    return {
-        "messages": [messages(system_prompt, row.prompt) for row in rows],
-        "chosen": [row.chosen for row in rows],
-        "rejected": [row.rejected for row in rows],
-    }
+    return pa.RecordBatch.from_pylist([vars(preference) for preference in preferences])
