@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from runner.catalog import ChatTemplate
 from runner.data import forms, rows, split
 from runner.data.forms import CALLS, REASONING, Form, NoConversation, Turn
-from runner.data.report import Report
+from runner.data.report import Finding, Report
 from runner.data.split import TokenizerFor, TwoSides
 from runner.data.tokenizers import Pretrained
 from runner.names import listed
@@ -108,6 +108,11 @@ class Conversation:
         return self.turns[self.asking].content
 
     @property
+    def said(self) -> str:
+        """All that is said in it but what a system prompt says."""
+        return "\n".join(turn.content for turn in self.turns if turn.role != "system")
+
+    @property
     def key(self) -> str:
         """Equal for conversations that are the same in every turn."""
         return SEPARATOR.join([self.tools, *chain.from_iterable(self.turns)])
@@ -150,6 +155,9 @@ def prepare(
         if sample_rows is not None and len(kept) > sample_rows:
             report.sampled_from = len(kept)
             kept = kept[sorted(random.Random(chat.seed).sample(range(len(kept)), sample_rows))]
+        report.require_few_lost(report.lost, report.rows_in, chat.max_lost_share, out)
+        if sample_rows is None:
+            look_through(items, kept, chat, report)
         return finish(items, kept, chat, out, tokenizer_for, report)
 
 
@@ -197,8 +205,27 @@ def finish(
     rows are left."""
     from runner.data import sides, turns
 
-    kept = _within_length(items, kept, conversations, tokenizer_for, report)
+    others = report.lost
+    read, kept = len(kept), _within_length(items, kept, conversations, tokenizer_for, report)
+    report.require_few_lost(report.lost - others, read, conversations.max_lost_share, out)
     return sides.write(items, kept, turns.Columns(items, conversations), conversations, out, report)
+
+
+def look_through(items: Spool, kept: np.ndarray, source: rows.Source, report: Report) -> None:
+    """The doctor's findings about the conversations whose numbers are `kept`."""
+    from runner.data import doctor, turns
+
+    report.licence = rows.licence(source)
+    numbers = kept[doctor.sampled(items.keys[kept], items.characters[kept])]
+    spooled = (each for batch in items.batches(numbers) for each in turns.conversations(batch))
+    doctor.examine(
+        (
+            doctor.Row(line, conversation.said, conversation.turns[-1].content)
+            for line, conversation in zip(items.lines[numbers].tolist(), spooled, strict=True)
+        ),
+        len(kept),
+        report,
+    )
 
 
 def _within_length(
@@ -239,8 +266,26 @@ def _within_length(
         "max": int(ordered[-1]),
     }
     limit = conversations.sequence_len
-    if ordered[-1] > limit:
-        report.dropped[f"longer than {limit} tokens"] = int((lengths > limit).sum())
+    too_long = items.lines[kept[lengths > limit]].tolist()
+    for line in too_long:
+        report.lose(line, f"longer than {limit} tokens")
+    if too_long:
+        lost = int(lengths[lengths > limit].sum())
+        # Of sizes that a sequence length usually has, the first that keeps all but one row of a hundred, or all.
+        enough = max(int(ordered[min(len(ordered) - 1, round(0.99 * len(ordered)))]), limit + 1)
+        needed = -(-enough // 256) * 256
+        report.findings.append(
+            Finding.of(
+                "too long",
+                len(too_long),
+                f"rows, and with them {lost:,} tokens, {lost / int(lengths.sum()):.1%} of all",
+                f"A `sequence_len` of {needed:,} would keep all but {int((lengths > needed).sum()):,}; or shorten them.",
+                too_long,
+            )
+        )
+    if hasattr(tokenizer, "said_as"):
+        # What a twin's tokenizer makes of a row says nothing about the model's.
+        report.lost -= len(too_long)
     return kept[lengths <= limit]
 
 

@@ -15,7 +15,8 @@ class Corpus(Source):
 
     packed: a folder of blocks to take instead, as somebody has made them. column: of the text. limit: documents to read, all
     of them where None. language: of the text, as datatrove names it. min_words, max_words: of a document, counts.
-    validation_share: part of the documents, 0 to 1, that a draw by `seed` keeps for validation.
+    validation_share: part of the documents, 0 to 1, that a draw by `seed` keeps for validation. max_lost_share: of them, that
+    may be none.
     """
 
     packed: str | None
@@ -28,6 +29,7 @@ class Corpus(Source):
     drop_low_quality: bool
     deduplicate: Literal["near", "exact", "off"]
     validation_share: float
+    max_lost_share: float = 0.01
     seed: int
 
 

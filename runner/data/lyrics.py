@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from runner.data import rows
-from runner.data.chat import Conversation, Conversations, finish, pair
+from runner.data.chat import Conversation, Conversations, finish, look_through, pair
 from runner.data.draw import Draw
 from runner.data.report import Report
 from runner.data.split import TokenizerFor, already, begin
@@ -50,12 +50,13 @@ class Lyrics(Conversations):
 
 @dataclass(frozen=True)
 class Song:
-    """A row: its own instruction, who and what it names (None where the row does not say), and the words."""
+    """A row: its own instruction, who and what it names (None where the row does not say), and the words. line: its number."""
 
     instruction: str
     artist: str | None
     genre: str | None
     lyrics: str
+    line: int
 
     @property
     def key(self) -> str:
@@ -102,9 +103,12 @@ def prepare(
 
     with spool.folder(out) as place:
         writer = spool.Writer(turns.batch, lyrics.seed, place / "0.arrow")
-        for task in tasks:
-            writer.add(task, 0)
+        for song, task in zip(drawn, tasks, strict=True):
+            writer.add(task, song.line)
         items = writer.close()
+        report.require_few_lost(report.lost, report.rows_in, lyrics.max_lost_share, out)
+        if sample_rows is None:
+            look_through(items, np.arange(len(items)), lyrics, report)
         return finish(items, np.arange(len(items)), lyrics, out, tokenizer_for, report)
 
 
@@ -113,8 +117,8 @@ def _draw(lyrics: Lyrics, count: int, report: Report) -> list[Song]:
     songs = lyrics.songs
     read = re.compile(_pattern(songs.instruction_form), re.IGNORECASE)
     draw: Draw[Song] = Draw(count, songs.per_artist, lyrics.seed)
-    for _, row in report.whole(rows.read(lyrics, stream=lyrics.stream)):
-        song = _song(row, songs, read)
+    for number, row in report.whole(rows.read(lyrics, stream=lyrics.stream)):
+        song = _song(number, row, songs, read)
         reason = song if isinstance(song, str) else _unfit(song, songs)
         if isinstance(song, str) or reason:
             report.dropped[str(reason)] += 1
@@ -138,7 +142,7 @@ def _pattern(form: str) -> str:
     return rf"\s*{''.join(parts)}\s*\.?\s*\Z"
 
 
-def _song(row: Mapping[str, Any], songs: Songs, read: re.Pattern[str]) -> Song | str:
+def _song(number: int, row: Mapping[str, Any], songs: Songs, read: re.Pattern[str]) -> Song | str:
     """The row's song, or why it is none."""
     for column, said in ((songs.instruction, "instruction"), (songs.lyrics, "words of the song")):
         if column not in row:
@@ -150,7 +154,7 @@ def _song(row: Mapping[str, Any], songs: Songs, read: re.Pattern[str]) -> Song |
     if not match:
         return "the instruction does not have the recipe's form"
     artist, genre = (_named(match[part]) for part in ("artist", "genre"))
-    return Song(" ".join(instruction.split()), artist, genre, lyrics)
+    return Song(" ".join(instruction.split()), artist, genre, lyrics, number)
 
 
 def _named(text: str) -> str | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from runner.data import rows
-from runner.data.report import REPORT_FILE, SHOWN_BAD_LINES
+from runner.data.report import REPORT_FILE, SHOWN_BAD_LINES, require_few
 from runner.data.split import TokenizerFor
 from runner.data.tokenizers import Pretrained
 from runner.files import content_of, read_json, write_json
@@ -24,7 +24,7 @@ class PlainText(rows.Source):
     """Documents for blocks of `sequence_len` tokens.
 
     validation_split, validation_path, validation_share: what is kept for validation, one of them at most; the share is of
-    the documents, 0 to 1, drawn by `seed`. text: their column. tokenizer: cuts them.
+    the documents, 0 to 1, drawn by `seed`. max_lost_share: of the rows, that may give no document. text: their column. tokenizer: cuts them.
     effective_batch_size (blocks), epochs, warmup_steps, eval_steps: of training, for saying how many steps the blocks make.
     """
 
@@ -32,6 +32,7 @@ class PlainText(rows.Source):
     validation_split: str | None
     validation_path: str | None
     validation_share: float | None
+    max_lost_share: float = 0.01
     text: str
     seed: int
     tokenizer: Pretrained
@@ -156,6 +157,12 @@ def prepare(
             },
         )
         report.cut_short |= counts.blocks == sample_rows
+        require_few(
+            sum(report.skipped.values()),
+            sum(report.skipped.values()) + sum(each.get("documents", 0) for each in (report.train, report.validation)),
+            plain_text.max_lost_share,
+            report.left_out(),
+        )
         if not counts.blocks:
             raise _too_little(plain_text, side, counts.tokens, report)
     report.notes = list(_notes(plain_text, report))

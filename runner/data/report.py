@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -11,6 +12,7 @@ from typing import Any, Self
 from runner.data.rows import Bad, Numbered
 from runner.files import read_json, write_json
 from runner.names import content_hash
+from runner.problem import Stop
 
 REPORT_FILE = "report.json"
 ROWS_FILE = "rows.json"
@@ -38,7 +40,7 @@ class Rows:
         return cls(**facts) if isinstance(facts, dict) else None
 
 
-def _numbers(lines: list[int], count: int) -> str:
+def _numbers(lines: Sequence[int], count: int) -> str:
     """The first line numbers of `count`, as they stand behind a fact; nothing where none is known."""
     if not lines:
         return ""
@@ -47,10 +49,44 @@ def _numbers(lines: list[int], count: int) -> str:
     return f": line{'' if count == 1 else 's'} {shown}{more}"
 
 
+def require_few(lost: int, of: int, share: float, lines: Iterable[str]) -> None:
+    """Raises Stop where more than `share` of the rows are lost. lines: of the report, which name them."""
+    if lost <= share * of:
+        return
+    said = "\n".join(lines)
+    raise Stop(
+        f"{lost:,} of {of:,} rows are lost ({lost / of:.1%}), and {100 * share:.3g}% of all may be.\n{said}",
+        "Mend the rows that are named above. Where it may be so, write how many may be lost beside the data, such as "
+        f"`max_lost_share: {math.ceil(lost / of * 100) / 100:g}`.",
+    )
+
+
 def asked(data: Mapping[str, Any]) -> str:
     """A hash of what a stage's `data` asks for, wherever its files lie."""
     named = {name: Path(data[name]).name for name in ("path", "validation_path") if data.get(name)}
     return content_hash({**data, **named}, 32)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that rows do to training. count: of what `kind` names, and of `lines` as many as are named; said: what it is
+    about them, remedy: what to do."""
+
+    kind: str
+    count: int
+    said: str
+    remedy: str = ""
+    lines: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, kind: str, count: int, said: str, remedy: str = "", lines: Sequence[int] = ()) -> Self:
+        """With the first of lines that come in any order."""
+        return cls(kind, count, said, remedy, tuple(sorted(lines)[:MOST_NAMED]))
+
+    def told(self) -> Iterator[str]:
+        yield f"  {self.kind:<19}{self.count:>9,}   {self.said}{_numbers(self.lines, max(self.count, len(self.lines)))}"
+        if self.remedy:
+            yield f"{'':<33}{self.remedy}"
 
 
 @dataclass
@@ -62,6 +98,7 @@ class Report:
     key: hash of everything that the result depends on. bad_lines: line number (0 where there is none) and why. lost: bad
     rows, which are kept out though nobody asked for that; lost_lines: their numbers by reason, where there is no other word on each.
     token_lengths: `min`, `median`, `p95`, `max` in tokens, empty where no tokenizer is at hand.
+    findings: of the doctor, who has looked at `looked_at` of `looked_of` rows, none in a rehearsal. licence: of a dataset on the hub.
     """
 
     key: str = ""
@@ -73,6 +110,7 @@ class Report:
     lost: int = 0
     lost_lines: dict[str, list[int]] = field(default_factory=dict)
     duplicates: int = 0
+    duplicate_lines: list[int] = field(default_factory=list)
     not_drawn: int = 0
     unit: str = "question"
     distinct: int = 0
@@ -84,6 +122,10 @@ class Report:
     tokenizer: str = ""
     bytes_before: int | None = None
     bytes_after: int = 0
+    licence: str = ""
+    looked_at: int = 0
+    looked_of: int = 0
+    findings: list[Finding] = field(default_factory=list)
 
     def whole(self, numbered: Iterable[Numbered]) -> Iterator[tuple[int, dict[str, Any]]]:
         """Every row with its line number, counted; a line that is no row is lost."""
@@ -104,6 +146,15 @@ class Report:
         elif len(named := self.lost_lines.setdefault(reason, [])) < MOST_NAMED:
             named.append(line)
 
+    def require_few_lost(self, lost: int, of: int, share: float, folder: Path) -> None:
+        """Raises Stop where more than `share` of the rows are lost; then the report lies in `folder`, as that of no data."""
+        try:
+            require_few(lost, of, share, [*self.left_out(), *self.found()])
+        except Stop:
+            self.key = ""
+            self.write(folder)
+            raise
+
     def add(self, part: Report) -> None:
         """What became of more rows, which come after those that are counted already."""
         self.rows_in += part.rows_in
@@ -113,18 +164,26 @@ class Report:
         for reason, lines in part.lost_lines.items():
             self.lost_lines[reason] = [*self.lost_lines.get(reason, []), *lines][:MOST_NAMED]
 
-    def lines(self) -> Iterator[str]:
-        """The report for a person, a line a fact."""
-        yield f"rows in              {self.rows_in:>9,}   from {self.source}"
-        if self.form:
-            yield f"form                           {self.form}"
+    def left_out(self) -> Iterator[str]:
+        """Rows that are kept out, and why."""
         for reason, count in self.dropped.most_common():
             yield f"  dropped            {count:>9,}   {reason}{_numbers(self.lost_lines.get(reason, []), count)}"
         for number, reason in self.bad_lines[:SHOWN_BAD_LINES]:
             yield f"    line {number}: {reason}"
         if len(self.bad_lines) > SHOWN_BAD_LINES:
             yield f"    and {len(self.bad_lines) - SHOWN_BAD_LINES:,} more bad lines, all in {REPORT_FILE}"
-        yield f"exact duplicates     {self.duplicates:>9,}   taken out"
+
+    def found(self) -> Iterator[str]:
+        for finding in self.findings:
+            yield from finding.told()
+
+    def lines(self) -> Iterator[str]:
+        """The report for a person, a line a fact."""
+        yield f"rows in              {self.rows_in:>9,}   from {self.source}"
+        if self.form:
+            yield f"form                           {self.form}"
+        yield from self.left_out()
+        yield f"exact duplicates     {self.duplicates:>9,}   taken out{_numbers(self.duplicate_lines, self.duplicates)}"
         yield f"{f'distinct {self.unit}s':<21}{self.distinct:>9,}"
         if self.not_drawn:
             yield f"not drawn            {self.not_drawn:>9,}   more than the recipe asks for"
@@ -141,6 +200,12 @@ class Report:
             yield f"tokens a row         not counted: {self.tokenizer}"
         before = f"{self.bytes_before:,} → " if self.bytes_before is not None else ""
         yield f"bytes                {before}{self.bytes_after:,}"
+        if self.licence:
+            yield f"licence              {self.licence}"
+        if self.looked_at:
+            some = ", drawn by their hashes" if self.looked_at < self.looked_of else ""
+            yield f"looked through       {self.looked_at:>9,}   of {self.looked_of:,} rows{some}"
+        yield from self.found()
 
     def write(self, folder: Path) -> None:
         # asdict() rebuilds a Counter from pairs, which counts the pairs.
@@ -153,6 +218,7 @@ class Report:
         if not isinstance(facts, dict):
             return None
         try:
-            return cls(**facts | {"dropped": Counter(facts["dropped"])})
+            findings = [Finding(**finding | {"lines": tuple(finding["lines"])}) for finding in facts["findings"]]
+            return cls(**facts | {"dropped": Counter(facts["dropped"]), "findings": findings})
         except (TypeError, KeyError):
             return None

@@ -51,7 +51,7 @@ class Bad:
     reason: str
 
 
-NOT_UTF8 = "bytes that are not UTF-8"
+NOT_UTF8 = "bytes that are not UTF-8; save the file again with the encoding UTF-8"
 # Wrong bytes are read as half characters, so that the line that has them can be named.
 KEPT = "surrogateescape"
 # Characters of a table's row that goes over several lines; behind so many a quote counts as not closed.
@@ -193,7 +193,7 @@ def _of_line(line: bytes) -> dict[str, Any] | Bad:
     try:
         return _named(json.loads(line.decode()), escaped=b"\\u" in line)
     except UnicodeDecodeError as error:
-        return Bad(f"{NOT_UTF8} (at byte {error.start + 1} of the line)")
+        return Bad(f"byte {error.start + 1} of the line begins {NOT_UTF8}")
     except (ValueError, RecursionError) as error:
         return Bad(f"not JSON ({getattr(error, 'msg', 'nested too deep')})")
 
@@ -308,7 +308,9 @@ def _csv(file: Path) -> Iterator[Numbered]:
             behind = len(lines.taken) - 1
             if reason and behind and (reason.startswith("not CSV") or _rows(lines.taken[1:], separator, len(header))):
                 lines.give_back(behind)
-                reason = "a quote is opened in it and not closed"
+                reason = (
+                    "a quote is opened in it and not closed; close it, or write it twice where it is part of a text"
+                )
             if not reason and not all(field.isascii() or _whole(field) for field in fields):
                 reason = NOT_UTF8
             if reason:
@@ -418,6 +420,22 @@ def _hub(source: Source, stream: bool) -> Iterator[Numbered]:
         yield from enumerate(dataset, 1)
     except Exception as error:
         raise no_dataset(source, error) from None
+
+
+def licence(source: Source) -> str:
+    """What a dataset's page on the hub says about its licence, for a person; empty for a file."""
+    if source.file:
+        return ""
+    from huggingface_hub import HfApi
+
+    try:
+        facts = HfApi().dataset_info(str(source.hub), revision=source.revision, timeout=10)
+    except Exception:  # of as many kinds as in `_reason`
+        return f"not known, the hub cannot be asked; look at the page of {source.hub} before you publish a model"
+    names = [tag.partition(":")[2] for tag in facts.tags or () if tag.startswith("license:")]
+    if not names:
+        return f"none on the page of {source.hub}; ask its makers before you publish a model"
+    return f"{' '.join(names)}, as {source.hub} says; keep to it where you publish a model"
 
 
 def no_dataset(source: Source, error: Exception) -> Stop:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from runner.data import spool
-from runner.data.report import Report
+from runner.data.report import MOST_NAMED, Report
 from runner.data.split import SIDES, TwoSides
 from runner.data.spool import Kind, Spool
 from runner.files import replacing
@@ -26,6 +26,7 @@ def read(source: TwoSides, kind: Kind[Any], folder: Path, report: Report) -> tup
     all_of_them = spool.of_source(source, kind, source.seed, folder, report)
     kept = all_of_them.first_of_each_key()
     report.duplicates = len(all_of_them) - len(kept)
+    report.duplicate_lines = np.delete(all_of_them.lines, kept)[:MOST_NAMED].tolist()
     report.distinct = all_of_them.distinct_groups(kept)
     return all_of_them, kept
 

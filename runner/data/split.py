@@ -22,9 +22,11 @@ TokenizerFor = Callable[[Iterable[str]], Any]
 
 @dataclass(frozen=True, kw_only=True)
 class TwoSides(rows.Source):
-    """Rows, and the `validation_share` of them, 0 to 1, that a draw by `seed` keeps for validation."""
+    """Rows, and the `validation_share` of them, 0 to 1, that a draw by `seed` keeps for validation. max_lost_share: of them, that
+    may be bad or too long, 0 to 1."""
 
     validation_share: float
+    max_lost_share: float = 0.01
     seed: int
 
 

@@ -91,6 +91,7 @@ class Data(Settings):
     path: str | None
     validation_path: str | None
     validation_share: float | None
+    max_lost_share: float
     sample: str | None
     text: str
     seed: int
@@ -321,6 +322,7 @@ class SftData(Settings):
     system_prompt: str | None
     train_on: Literal["assistant", "last", "all"]
     validation_share: float
+    max_lost_share: float
     seed: int
 
 class Dpo(Settings):
@@ -354,6 +356,7 @@ class DpoData(Settings):
     rejected: str
     system_prompt: str | None
     validation_share: float
+    max_lost_share: float
     seed: int
 
 class Lora(Settings):
@@ -390,6 +393,7 @@ class LoraData(Settings):
     system_prompt: str | None
     train_on: Literal["assistant", "last", "all"]
     validation_share: float
+    max_lost_share: float
     seed: int
 
 class Evaluation(Settings):

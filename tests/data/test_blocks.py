@@ -40,7 +40,7 @@ def tokenizer(tmp_path_factory):
 
 SETTINGS = plain_text.PlainText(
     hub=None, revision="main", subset=None, split="train", path=str(SAMPLE), validation_split=None, validation_path=None,
-    validation_share=None, text="text", seed=42, tokenizer=Pretrained("google/gemma-3-270m"), sequence_len=64,
+    validation_share=None, max_lost_share=1, text="text", seed=42, tokenizer=Pretrained("google/gemma-3-270m"), sequence_len=64,
     effective_batch_size=4, epochs=1, warmup_steps=0, eval_steps=None,
 )  # fmt: skip
 

@@ -51,6 +51,7 @@ def wanted(path=None, **other):
         "answer": "[answer]",
         "system_prompt": "You know.",
         "validation_share": 0.2,
+        "max_lost_share": 1.0,
         "seed": 42,
         "sequence_len": 1024,
     } | other

@@ -70,6 +70,7 @@ def plain_text(recipe: Recipe, place: Place) -> PlainText:
         validation_split=data.validation_split,
         validation_path=common.data_file(recipe, place, data.validation_path),
         validation_share=data.validation_share,
+        max_lost_share=data.max_lost_share,
         text=data.text,
         seed=data.seed,
         tokenizer=common.tokenizer(recipe, place),

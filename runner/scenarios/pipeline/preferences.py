@@ -74,6 +74,7 @@ def prepare(preferences: Preferences, out: Path) -> Report:
     report.tokenizer = "longer rows are cut in training"
     with spool.folder(out) as place:
         items, kept = sides.read(preferences, spool.Kind(preferences.preference, _batch), place, report)
+        report.require_few_lost(report.lost, report.rows_in, preferences.max_lost_share, out)
         return sides.write(items, kept, columns, preferences, out, report)
 
 
