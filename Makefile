@@ -23,11 +23,12 @@ $(STAMP):
 rehearse: install
 	$(BIN)/recipe rehearse recipes/survival.yaml
 
-# Two processes, each with whole files: what a file's tests share is made once. A cluster is one for all tests.
+# Two processes, each with whole files: what a file's tests share is made once. They are begun in the order of tests/conftest.py,
+# heavy ones first. A cluster is one for all tests.
 WORKERS := $(if $(RECIPE_TEST_KUBECONFIG),0,2)
 
 test: install lint
-	$(BIN)/python -m pytest -m "not long" -n $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest -m "not long" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-long: install
 	$(BIN)/python -m pytest -m long

@@ -86,6 +86,10 @@ class Machine:
     gated: dict[str, str | None] = field(default_factory=dict)
 
 
+# GPUs have the numbers that nvidia-smi and recipes give them; CUDA itself would count the fastest first.
+BY_BUS = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+
+
 def device_names(visible: str | None, count: int) -> list[str]:
     """What CUDA_VISIBLE_DEVICES calls the GPUs that programs may see. visible: its value, None where it is not set: then
     all are seen, under the numbers that nvidia-smi gives them. count: how many are seen."""
@@ -238,8 +242,9 @@ def _token() -> bool:
 def _refused(name: str) -> str | None:
     """None where the hub lets this account read the repository; else its reason."""
     try:
+        from httpx import HTTPError
         from huggingface_hub import HfApi
-        from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
+        from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
     except ImportError:
         return "huggingface_hub is not installed"
     try:
@@ -248,6 +253,6 @@ def _refused(name: str) -> str | None:
         return "its owner has to grant access first"
     except RepositoryNotFoundError:
         return "there is no such repository, or it is private"
-    except (HfHubHTTPError, OSError) as error:
-        return str(error).split("\n")[0]
+    except (HTTPError, HFValidationError, OSError) as error:
+        return (str(error).strip() or type(error).__name__).split("\n")[0]
     return None

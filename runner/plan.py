@@ -336,7 +336,11 @@ def _flat(value: Any, name: str) -> Iterator[tuple[str, Any]]:
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from _flat(item, f"{name}.{key}" if name else str(key))
-    elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+    elif isinstance(value, list | tuple) and any(isinstance(item, Mapping) for item in value):
+        if name.endswith(".sets") and len(value) == 1:
+            # A data set that is the only one stands in its section itself, as in most recipes.
+            yield from _flat(value[0], name.removesuffix(".sets"))
+            return
         for index, item in enumerate(value):
             yield from _flat(item, f"{name}.{index}")
     else:

@@ -79,6 +79,10 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.add_marker("golden")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.get_closest_marker("heavy") is None)
+
+
 @pytest.fixture
 def golden_message(request, tmp_path):
     """Compares what people read with the running test's entry in tests/golden/messages; `case` tells several apart."""

@@ -17,6 +17,7 @@ FLOORS = {
     "runner.files": 0,
     "runner.packaged": 0,
     "runner.quiet": 0,
+    "runner.extras": 0,
     "runner": 0,
     "runner.catalog": 1,
     "runner.recipe": 2,

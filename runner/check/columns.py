@@ -46,7 +46,7 @@ def of(file: Path, split: str | None = None) -> list[str]:
                 header = next(csv.reader(lines, delimiter=separator), None)
             return header or _nameless()
         with file.open(encoding="utf-8-sig", newline="") as lines:
-            return _json(lines.read(FIRST_BYTES))
+            return _json(lines.read(FIRST_BYTES), file.suffix == ".json")
     except (UnicodeDecodeError, csv.Error):
         raise Unreadable(
             "it is not text in UTF-8.",
@@ -56,11 +56,16 @@ def of(file: Path, split: str | None = None) -> list[str]:
         raise Unreadable(f"{error.strerror}.") from None
 
 
-def _json(text: str) -> list[str]:
+def _json(text: str, is_list: bool) -> list[str]:
+    """is_list: whether the rows stand in one list, as in .json, and not one a line, as in .jsonl."""
     text = text.lstrip()
     if not text:
         raise Unreadable("it is empty.")
-    start = text.index("{") if text.startswith("[") and "{" in text else 0
+    if is_list and not text.startswith("["):
+        raise Unreadable("it does not hold a list of rows.", hint="A file with one object a line must end in .jsonl.")
+    if not is_list and text.startswith("["):
+        raise Unreadable("it holds a list, and not one object a line.", hint="Such a file must end in .json.")
+    start = text.index("{") if is_list and "{" in text else 0
     try:
         row, _ = json.JSONDecoder().raw_decode(text, start)
     except (ValueError, RecursionError):

@@ -41,7 +41,7 @@ def examine(file: Path | str, changes: Iterable[Override] = ()) -> list[Problem]
     try:
         document, _ = override(reading.read(file), changes)
     except Stop as stop:
-        return stop.problems or [Problem(str(file), 0, 0, stop.text)]
+        return _said(file, stop)
     recipe, problems = judge(document)
     if recipe is None or any(problem.severity == "error" for problem in problems):
         return problems
@@ -52,8 +52,12 @@ def examine(file: Path | str, changes: Iterable[Override] = ()) -> list[Problem]
     try:
         plan = translate(recipe, place(recipe))
     except Stop as stop:
-        return problems + stop.problems
+        return problems + _said(file, stop)
     return problems + _foreseen(recipe, plan)
+
+
+def _said(file: Path | str, stop: Stop) -> list[Problem]:
+    return stop.problems or [Problem(str(file), 0, 0, stop.text)]
 
 
 def _foreseen(recipe: Recipe, plan: Plan) -> list[Problem]:

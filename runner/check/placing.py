@@ -72,6 +72,7 @@ def equal_on_the_cluster(recipe: Recipe) -> Iterator[Problem]:
 
 # No machine has less or more; whoever writes it meant another unit.
 LEAST_MEMORY, MOST_MEMORY = 2**30, 64 * 2**40
+LONGEST_SECONDS = 365 * 86400
 
 
 def memory_sizes(recipe: Recipe) -> Iterator[Problem]:
@@ -87,6 +88,19 @@ def memory_sizes(recipe: Recipe) -> Iterator[Problem]:
                 f"A {'pod' if len(section) > 1 else 'machine'} with {memory} of main memory cannot be meant.",
                 "Write between 1 GiB and 64 TiB, with its unit: `memory: 32 GB`.",
             )
+
+
+def limits_can_be_meant(recipe: Recipe) -> Iterator[Problem]:
+    """A limit of nothing would end training after its first step, and call it finished."""
+    limits = recipe.settings.get("limits") or {}
+    if (time := limits.get("time")) and not 1 <= units.seconds(time) <= LONGEST_SECONDS:
+        hint = "Write between 1 s and 365 d, with its unit: `time: 5 min`."
+        yield recipe.document.problem(("limits", "time"), f"A time limit of {time[:40]} cannot be meant.", hint)
+    if (memory := limits.get("gpu_memory")) and not 0 < units.size(memory) <= MOST_MEMORY:
+        hint = "Write what a GPU has, or less, with its unit: `gpu_memory: 45 GB`."
+        yield recipe.document.problem(
+            ("limits", "gpu_memory"), f"A limit of {memory[:40]} of GPU memory cannot be meant.", hint
+        )
 
 
 def pods_fit(recipe: Recipe) -> Iterator[Problem]:
@@ -147,7 +161,7 @@ def deadline(recipe: Recipe) -> Iterator[Problem]:
     limit: str | None = (recipe.settings.get("limits") or {}).get("time")
     site: Openshift | None = recipe.settings.get("openshift")
     deadline_hours = site.deadline_hours if site else None
-    if not limit or "pretrain" in recipe.settings or deadline_hours is None:
+    if not limit or "pretrain" in recipe.settings or deadline_hours is None or any(limits_can_be_meant(recipe)):
         return
     hours = units.seconds(limit) / 3600
     if deadline_hours <= hours:
@@ -191,13 +205,14 @@ def only_here(recipe: Recipe) -> Iterator[Problem]:
     place, comes = kubernetes.place(recipe), _COMES[site.data_from]
     for setting, name in recipe.local_files():
         message = f"Pods read `{common.data_file(recipe, place, name)}`, which is `{name}` {comes[0]}."
-        yield recipe.document.problem(tuple(setting.split(".")), message, comes[1], severity="note")
+        yield recipe.document.problem(setting, message, comes[1], severity="note")
 
 
 # How pods come by this machine's files, and what to do about it.
-_OTHERWISE = "Write `openshift.data_from: claim`, and `recipe submit` sends it."
+_BY_HAND = "FILES.md in the folder that `recipe render` writes has the commands for doing it by hand."
+_OTHERWISE = f"Write `openshift.data_from: claim`, and `recipe submit` sends it. {_BY_HAND}"
 _COMES = {
-    "claim": ("as it is when `recipe submit` sends it", "By hand: `oc cp` it there, through a pod with that claim."),
+    "claim": ("as it is when `recipe submit` sends it", _BY_HAND),
     "image": ("as it was when their image was built", _OTHERWISE),
     "git": ("as it is in the commit that they clone", _OTHERWISE),
 }

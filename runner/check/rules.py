@@ -15,6 +15,7 @@ from runner.check import advanced, base_model, placing, sources
 from runner.check.following import batch_sizes
 from runner.names import JOB_NAME, listed, nearest
 from runner.problem import Problem
+from runner.recipe.overrides import path_of
 from runner.recipe.recipe import BrokenSetting, Recipe
 from runner.scenarios.contract import Rule
 
@@ -22,19 +23,21 @@ if TYPE_CHECKING:
     from runner.recipe.sections import Openshift
 
 
-def judge(recipe: Recipe) -> list[Problem]:
+def judge(recipe: Recipe, look: bool = True) -> list[Problem]:
     """Every Problem that a rule finds, the shared ones and those of the recipe's scenario. A rule whose settings the schema
-    has refused says nothing."""
+    has refused says nothing.
+
+    look: whether the recipe's files are looked at, which need not be here for whoever asks after a job.
+    """
     problems: list[Problem] = []
-    for rule in (*RULES, *scenarios.rules(recipe.scenario)):
+    for rule in (*RULES, *(FILE_RULES if look else ()), *scenarios.rules(recipe.scenario, look)):
         with suppress(BrokenSetting):
             problems.extend(rule(recipe))
     return problems
 
 
 def _at(recipe: Recipe, setting: str, message: str, hint: str, severity: str = "error") -> Problem:
-    path = tuple(int(part) if part.isdigit() else part for part in setting.split("."))
-    return recipe.document.problem(path, message, hint, severity=severity)
+    return recipe.document.problem(path_of(setting), message, hint, severity=severity)
 
 
 def sequence_length(recipe: Recipe) -> Iterator[Problem]:
@@ -160,6 +163,7 @@ RULES: tuple[Rule, ...] = (
     base_model.template_fits,
     base_model.precision_fits,
     base_model.loss_fits_model,
+    base_model.gated,
     sequence_length,
     known_gpu,
     effective_batch,
@@ -168,6 +172,7 @@ RULES: tuple[Rule, ...] = (
     *sources.RULES,
     storage,
     placing.memory_sizes,
+    placing.limits_can_be_meant,
     placing.pods_fit,
     placing.counted_here,
     placing.counts_agree,
@@ -176,3 +181,5 @@ RULES: tuple[Rule, ...] = (
     placing.deadline,
     advanced.settings,
 )
+# Those that look at files of this machine.
+FILE_RULES: tuple[Rule, ...] = sources.FILE_RULES

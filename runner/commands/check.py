@@ -10,6 +10,7 @@ import click
 from runner.check.examine import judged
 from runner.commands.options import say, set_option
 from runner.problem import Problem, Stop
+from runner.recipe import lock
 from runner.recipe import overrides as changing
 
 
@@ -24,7 +25,7 @@ from runner.recipe import overrides as changing
     help="How to print problems.",
 )
 def check(paths: tuple[str, ...], sets: tuple[str, ...], style: str) -> int:
-    """Say what is wrong in recipes: file, line, what to do. A folder means every *.yaml below it."""
+    """Say what is wrong in recipes: file, line, what to do. A folder means every *.yaml below it but lock files."""
     verdict = judged(find(paths), changing.from_options(sets))
     errors = len(verdict.errors)
     if style == "json":
@@ -48,7 +49,9 @@ def find(paths: tuple[str, ...]) -> list[str]:
             files.append(path)
             continue
         below = sorted(
-            str(file) for file in Path(path).rglob("*.yaml") if file.is_file() and not _hidden(file, Path(path))
+            str(file)
+            for file in Path(path).rglob("*.yaml")
+            if file.is_file() and file.name != lock.LOCK and not _hidden(file, Path(path))
         )
         if not below:
             raise Stop(

@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -57,17 +58,16 @@ class Conversations(TwoSides):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chat(Conversations):
+class ChatSet(rows.DataSet):
     """Rows in one form. form: None where the rows tell it. question, answer: where they have that of columns, templates with
     the columns in brackets."""
 
-    kind: Literal["chat"] = "chat"
     form: Form | None = "columns"
     question: str | None = None
     answer: str | None = None
 
-    def conversation(self, row: Mapping[str, Any]) -> Conversation | str:
-        """That of a row, or why it has none."""
+    def conversation(self, template: str, row: Mapping[str, Any]) -> Conversation | str:
+        """That of a row, or why it has none. template: what Axolotl calls the one that is to write it."""
         assert self.form is not None
         if self.form != "columns":
             if not set(forms.COLUMNS[self.form]) <= set(row) and (other := forms.told(row)):
@@ -76,16 +76,42 @@ class Chat(Conversations):
             conversation = Conversation(
                 forms.turns(self.form, row), forms.as_json(tools, "its `tools` are") if tools else ""
             )
-            name = self.special_tokens.axolotl
-            if name != OWN and (unwritten := _unwritten(conversation, "")):
+            if template != OWN and (unwritten := _unwritten(conversation, "")):
                 raise NoConversation(
-                    f"it has `{unwritten}`, which the chat template `{name}` does not write; `chat_template: {OWN}` takes the "
+                    f"it has `{unwritten}`, which the chat template `{template}` does not write; `chat_template: {OWN}` takes the "
                     "model's own"
                 )
             return conversation
         question = templates.fill(self.question or "", row).strip()
         answer = templates.fill(self.answer or "", row).strip()
         return Conversation(pair(question, answer)) if question and answer else "the question or the answer is empty"
+
+    def told(self) -> ChatSet:
+        """With the form of its first row that has the columns of one. Raises Stop where none has."""
+        if self.form:
+            return self
+        columns: list[str] = []
+        for _, row in rows.read(self):
+            if isinstance(row, rows.Bad):
+                continue
+            if form := forms.told(row):
+                return replace(self, form=form)
+            columns = columns or list(row)
+        if columns:
+            raise Stop(
+                f"The rows of {self.name} have the columns of no form that is known; they are {listed(columns)}.",
+                forms.NO_FORM,
+            )
+        # Whatever the form: there is no row, which whoever reads them counts.
+        return replace(self, form="messages")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chat(Conversations):
+    """Conversations, each data set in a form of its own."""
+
+    kind: Literal["chat"] = "chat"
+    sets: tuple[ChatSet, ...]
 
 
 @dataclass(frozen=True)
@@ -145,13 +171,15 @@ def prepare(
         return known
     from runner.data import sides, spool, turns
 
-    if chat.form is None:
-        chat = replace(chat, form=_told(chat))
-        report.form = f"{chat.form}, told from the columns"
-    else:
-        report.form = chat.form
+    sets = [one.told() for one in chat.sets]
+    said = (
+        f"{one.form}{'' if stated.form else ', told from the columns'}"
+        for one, stated in zip(sets, chat.sets, strict=True)
+    )
+    report.form = "; ".join(dict.fromkeys(said))
+    kinds = [spool.Kind(partial(one.conversation, chat.special_tokens.axolotl), turns.batch) for one in sets]
     with spool.folder(out) as place:
-        items, kept = sides.read(chat, spool.Kind(chat.conversation, turns.batch), place, report)
+        items, kept = sides.read(chat, kinds, place, report)
         if sample_rows is not None and len(kept) > sample_rows:
             report.sampled_from = len(kept)
             kept = kept[sorted(random.Random(chat.seed).sample(range(len(kept)), sample_rows))]
@@ -159,24 +187,6 @@ def prepare(
         if sample_rows is None:
             look_through(items, kept, chat, report)
         return finish(items, kept, chat, out, tokenizer_for, report)
-
-
-def _told(chat: Chat) -> Form:
-    """The form of the first row that has the columns of one. Raises Stop where none has."""
-    columns: list[str] = []
-    for _, row in rows.read(chat):
-        if isinstance(row, rows.Bad):
-            continue
-        if form := forms.told(row):
-            return form
-        columns = columns or list(row)
-    if columns:
-        raise Stop(
-            f"The rows of {chat.name} have the columns of no form that is known; they are {listed(columns)}.",
-            forms.NO_FORM,
-        )
-    # Whatever the form: there is no row, which whoever reads them counts.
-    return "messages"
 
 
 def _unwritten(conversation: Conversation, template: str) -> str | None:
@@ -211,17 +221,17 @@ def finish(
     return sides.write(items, kept, turns.Columns(items, conversations), conversations, out, report)
 
 
-def look_through(items: Spool, kept: np.ndarray, source: rows.Source, report: Report) -> None:
+def look_through(items: Spool, kept: np.ndarray, source: rows.DataSets, report: Report) -> None:
     """The doctor's findings about the conversations whose numbers are `kept`."""
     from runner.data import doctor, turns
 
-    report.licence = rows.licence(source)
+    report.licence = "; ".join(filter(None, dict.fromkeys(map(rows.licence, source.sets))))
     numbers = kept[doctor.sampled(items.keys[kept], items.characters[kept])]
     spooled = (each for batch in items.batches(numbers) for each in turns.conversations(batch))
     doctor.examine(
         (
-            doctor.Row(line, conversation.said, conversation.turns[-1].content)
-            for line, conversation in zip(items.lines[numbers].tolist(), spooled, strict=True)
+            doctor.Row(where, conversation.said, conversation.turns[-1].content)
+            for where, conversation in zip(items.where(source, numbers), spooled, strict=True)
         ),
         len(kept),
         report,
@@ -249,7 +259,7 @@ def _within_length(
     if conversations.special_tokens.axolotl == OWN and isinstance(template, str) and not hasattr(tokenizer, "said_as"):
         written = []
         spooled = (each for batch in items.batches(kept) for each in turns.conversations(batch))
-        for line, conversation in zip(items.lines[kept].tolist(), spooled, strict=True):
+        for line, conversation in zip(items.where(conversations, kept), spooled, strict=True):
             name = _unwritten(conversation, template)
             written.append(name is None)
             if name:
@@ -266,7 +276,7 @@ def _within_length(
         "max": int(ordered[-1]),
     }
     limit = conversations.sequence_len
-    too_long = items.lines[kept[lengths > limit]].tolist()
+    too_long = items.where(conversations, kept[lengths > limit])
     for line in too_long:
         report.lose(line, f"longer than {limit} tokens")
     if too_long:

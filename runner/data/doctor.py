@@ -6,12 +6,13 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Protocol
 
 from runner.data.report import Finding, Report
-from runner.data.spool import runs
+from runner.data.rows import Where
+
+if TYPE_CHECKING:
+    import numpy as np
 
 # Characters that are looked at, about 20 MB; of more text a sample is.
 MOST_CHARACTERS = 20_000_000
@@ -30,7 +31,7 @@ SURE = 0.99
 class Row:
     """line: of the file. text: all that is said in it. answer: what is to be learned to say; None where all of the text is."""
 
-    line: int
+    line: Where
     text: str
     answer: str | None
 
@@ -45,13 +46,15 @@ class Check(Protocol):
 
 def sampled(keys: np.ndarray, characters: np.ndarray) -> np.ndarray:
     """Whether each row is looked at: all, or as many as have MOST_CHARACTERS, drawn by their hashes. keys: as of a spool."""
+    import numpy as np
+
     share = MOST_CHARACTERS / max(1, int(characters.sum()))
     return np.ones(len(keys), bool) if share >= 1 else keys[:, 0] < np.uint64(share * 2**64)
 
 
 def examine(rows: Iterable[Row], of: int, report: Report) -> None:
     """Writes findings into the report. of: rows that the ones looked at are drawn from."""
-    checks: list[Check] = [ShortAnswers(), Beginnings(), *(Personal(kind) for kind in PERSONAL)]
+    checks = quick()
     try:
         checks += [Languages(), NearDuplicates()]
     except ImportError:
@@ -67,9 +70,14 @@ def examine(rows: Iterable[Row], of: int, report: Report) -> None:
     report.findings += [finding for check in checks for finding in check.findings()]
 
 
+def quick() -> list[Check]:
+    """Those that need no library and look at a row in microseconds."""
+    return [ShortAnswers(), Beginnings(), *(Personal(kind) for kind in PERSONAL)]
+
+
 class ShortAnswers:
     def __init__(self) -> None:
-        self.lines: list[int] = []
+        self.lines: list[Where] = []
 
     def look(self, row: Row) -> None:
         if row.answer is not None and len(row.answer) < SHORT:
@@ -91,7 +99,7 @@ class Beginnings:
 
     def __init__(self) -> None:
         self.rows = 0
-        self.lines: dict[str, list[int]] = {}
+        self.lines: dict[str, list[Where]] = {}
 
     def look(self, row: Row) -> None:
         if row.answer is not None:
@@ -157,7 +165,7 @@ class Personal:
 
     def __init__(self, kind: PersonalData) -> None:
         self.kind = kind
-        self.lines: list[int] = []
+        self.lines: list[Where] = []
 
     def look(self, row: Row) -> None:
         if self.kind.found_in(row.text):
@@ -181,7 +189,7 @@ class Languages:
         from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
         self.identifier: Any = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
-        self.rows: list[tuple[int, str]] = []
+        self.rows: list[tuple[Where, str]] = []
 
     def look(self, row: Row) -> None:
         if len(row.text) >= SENTENCE:
@@ -229,10 +237,12 @@ class NearDuplicates:
         quiet()
         self.minhash: Any = MinhashDedupSignature(".", NEAR)
         self.minhash.word_tokenizer = _Words()
-        self.lines: list[int] = []
+        self.lines: list[Where] = []
         self.buckets: list[np.ndarray] = []
 
     def look(self, row: Row) -> None:
+        import numpy as np
+
         shingles = self.minhash.get_shingles(row.text)
         if len(shingles):
             self.lines.append(row.line)
@@ -242,6 +252,10 @@ class NearDuplicates:
             )
 
     def findings(self) -> Iterator[Finding]:
+        import numpy as np
+
+        from runner.data.spool import runs
+
         if not self.lines:
             return
         like = np.arange(len(self.lines))
@@ -249,13 +263,12 @@ class NearDuplicates:
             order, starts = runs(np.stack([bucket, bucket], axis=1))
             first = np.repeat(order[starts], np.diff(np.append(starts, len(order))))
             like[order] = np.minimum(like[order], first)
-        again = np.flatnonzero(like < np.arange(len(like)))
-        if len(again):
-            lines = np.array(self.lines)
+        again = np.flatnonzero(like < np.arange(len(like))).tolist()
+        if again:
             yield Finding.of(
                 "near duplicates",
                 len(again),
                 "share most of their phrases with a row before them",
                 "Each counts again; keep the best of each kind where they say nothing new.",
-                lines[again].tolist(),
+                [self.lines[number] for number in again],
             )

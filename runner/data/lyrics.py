@@ -95,7 +95,7 @@ def prepare(
     drawn = _draw(lyrics, min(count, sample_rows or count), report)
     if sample_rows is not None and sample_rows < count and report.not_drawn:
         report.sampled_from = len(drawn) + report.not_drawn
-    tasks = [_task(song, lyrics) for song in drawn]
+    tasks = [_task(song, lyrics) for song, _ in drawn]
     report.tasks = dict(Counter(task.kind for task in tasks))
     import numpy as np
 
@@ -103,8 +103,8 @@ def prepare(
 
     with spool.folder(out) as place:
         writer = spool.Writer(turns.batch, lyrics.seed, place / "0.arrow")
-        for song, task in zip(drawn, tasks, strict=True):
-            writer.add(task, song.line)
+        for (song, index), task in zip(drawn, tasks, strict=True):
+            writer.add(task, song.line, index)
         items = writer.close()
         report.require_few_lost(report.lost, report.rows_in, lyrics.max_lost_share, out)
         if sample_rows is None:
@@ -112,18 +112,20 @@ def prepare(
         return finish(items, np.arange(len(items)), lyrics, out, tokenizer_for, report)
 
 
-def _draw(lyrics: Lyrics, count: int, report: Report) -> list[Song]:
-    """About `count` songs, of all that may be asked about; every row that is left out is counted, with the reason."""
+def _draw(lyrics: Lyrics, count: int, report: Report) -> list[tuple[Song, int]]:
+    """About `count` songs, of all that may be asked about, each with the number of its data set; every row that is left out is
+    counted, with the reason."""
     songs = lyrics.songs
     read = re.compile(_pattern(songs.instruction_form), re.IGNORECASE)
-    draw: Draw[Song] = Draw(count, songs.per_artist, lyrics.seed)
-    for number, row in report.whole(rows.read(lyrics, stream=lyrics.stream)):
-        song = _song(number, row, songs, read)
-        reason = song if isinstance(song, str) else _unfit(song, songs)
-        if isinstance(song, str) or reason:
-            report.dropped[str(reason)] += 1
-        else:
-            draw.offer(song, song.key, song.artist.casefold() if song.artist else None)
+    draw: Draw[tuple[Song, int]] = Draw(count, songs.per_artist, lyrics.seed)
+    for index, one in enumerate(lyrics.sets):
+        for number, row in report.whole(lyrics, index, rows.read(one, stream=lyrics.stream)):
+            song = _song(number, row, songs, read)
+            reason = song if isinstance(song, str) else _unfit(song, songs)
+            if isinstance(song, str) or reason:
+                report.dropped[str(reason)] += 1
+            else:
+                draw.offer((song, index), song.key, song.artist.casefold() if song.artist else None)
     report.duplicates = draw.duplicates
     report.distinct = len(draw)
     report.not_drawn = draw.not_drawn

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from runner.data.rows import Bad, Numbered
+from runner.data.rows import Bad, DataSets, Numbered, Where, drawn, where
 from runner.files import read_json, write_json
 from runner.names import content_hash
 from runner.problem import Stop
@@ -40,11 +40,16 @@ class Rows:
         return cls(**facts) if isinstance(facts, dict) else None
 
 
-def _numbers(lines: Sequence[int], count: int) -> str:
+def _in_order(where: Where) -> tuple[str, int]:
+    number, _, of_set = str(where).partition(" of ")
+    return of_set, int(number)
+
+
+def _numbers(lines: Sequence[Where], count: int) -> str:
     """The first line numbers of `count`, as they stand behind a fact; nothing where none is known."""
     if not lines:
         return ""
-    shown = ", ".join(f"{line:,}" for line in lines[:SHOWN_BAD_LINES])
+    shown = ", ".join(f"{line:,}" if isinstance(line, int) else line for line in lines[:SHOWN_BAD_LINES])
     more = f" and {count - SHOWN_BAD_LINES:,} more" if count > SHOWN_BAD_LINES else ""
     return f": line{'' if count == 1 else 's'} {shown}{more}"
 
@@ -63,8 +68,24 @@ def require_few(lost: int, of: int, share: float, lines: Iterable[str]) -> None:
 
 def asked(data: Mapping[str, Any]) -> str:
     """A hash of what a stage's `data` asks for, wherever its files lie."""
-    named = {name: Path(data[name]).name for name in ("path", "validation_path") if data.get(name)}
-    return content_hash({**data, **named}, 32)
+    return content_hash(_anywhere(data), 32)
+
+
+def _anywhere(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: Path(item).name if name == "path" and item else _anywhere(item) for name, item in value.items()}
+    return [_anywhere(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+@dataclass
+class SetCounts:
+    """One of the data sets: as a person names it, the share of its rows that is taken, 0 to 1, its rows, and those of them
+    that are trained on."""
+
+    name: str
+    share: float = 1.0
+    rows_in: int = 0
+    train_rows: int = 0
 
 
 @dataclass(frozen=True)
@@ -76,15 +97,20 @@ class Finding:
     count: int
     said: str
     remedy: str = ""
-    lines: tuple[int, ...] = ()
+    lines: tuple[Where, ...] = ()
 
     @classmethod
-    def of(cls, kind: str, count: int, said: str, remedy: str = "", lines: Sequence[int] = ()) -> Self:
+    def of(cls, kind: str, count: int, said: str, remedy: str = "", lines: Sequence[Where] = ()) -> Self:
         """With the first of lines that come in any order."""
-        return cls(kind, count, said, remedy, tuple(sorted(lines)[:MOST_NAMED]))
+        return cls(kind, count, said, remedy, tuple(sorted(lines, key=_in_order)[:MOST_NAMED]))
+
+    def told_of(self) -> str:
+        """What it is about, with the lines that are named."""
+        return f"{self.said}{_numbers(self.lines, max(self.count, len(self.lines)))}"
 
     def told(self) -> Iterator[str]:
-        yield f"  {self.kind:<19}{self.count:>9,}   {self.said}{_numbers(self.lines, max(self.count, len(self.lines)))}"
+        """The finding for a person, with the lines that are named."""
+        yield f"  {self.kind:<19}{self.count:>9,}   {self.told_of()}"
         if self.remedy:
             yield f"{'':<33}{self.remedy}"
 
@@ -93,9 +119,11 @@ class Finding:
 class Report:
     """Counts of rows; token lengths of whole conversations; sizes in bytes.
 
+    sets: the same by data set. not_taken: rows beyond the share of their data set.
+
     form: that of the rows, and how it is known; empty where there is but one. not_drawn: rows that the seeded draw of a part passed by.
     unit: what must not be on both sides of the split. tasks: rows of each kind of task, empty where there is one kind.
-    key: hash of everything that the result depends on. bad_lines: line number (0 where there is none) and why. lost: bad
+    key: hash of everything that the result depends on. bad_lines: where it stands (see `rows.where`; 0 where that is nowhere) and why. lost: bad
     rows, which are kept out though nobody asked for that; lost_lines: their numbers by reason, where there is no other word on each.
     token_lengths: `min`, `median`, `p95`, `max` in tokens, empty where no tokenizer is at hand.
     findings: of the doctor, who has looked at `looked_at` of `looked_of` rows, none in a rehearsal. licence: of a dataset on the hub.
@@ -106,11 +134,13 @@ class Report:
     form: str = ""
     rows_in: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
-    bad_lines: list[tuple[int, str]] = field(default_factory=list)
+    bad_lines: list[tuple[Where, str]] = field(default_factory=list)
+    sets: list[SetCounts] = field(default_factory=list)
+    not_taken: int = 0
     lost: int = 0
-    lost_lines: dict[str, list[int]] = field(default_factory=dict)
+    lost_lines: dict[str, list[Where]] = field(default_factory=dict)
     duplicates: int = 0
-    duplicate_lines: list[int] = field(default_factory=list)
+    duplicate_lines: list[Where] = field(default_factory=list)
     not_drawn: int = 0
     unit: str = "question"
     distinct: int = 0
@@ -127,16 +157,28 @@ class Report:
     looked_of: int = 0
     findings: list[Finding] = field(default_factory=list)
 
-    def whole(self, numbered: Iterable[Numbered]) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Every row with its line number, counted; a line that is no row is lost."""
+    @classmethod
+    def of(cls, sources: DataSets) -> Self:
+        """An empty report."""
+        sets = [SetCounts(one.name, one.share) for one in sources.sets]
+        return cls(source=sources.name, sets=sets, bytes_before=sources.size)
+
+    def whole(
+        self, sources: DataSets, index: int, numbered: Iterable[Numbered]
+    ) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Every row of a data set that is taken, with its line number; all are counted. A line that is no row is lost."""
+        share = sources.sets[index].share
         for number, row in numbered:
             self.rows_in += 1
+            self.sets[index].rows_in += 1
             if isinstance(row, Bad):
-                self.lose(number, "not a row", row.reason)
-            else:
+                self.lose(where(sources, index, number), "not a row", row.reason)
+            elif share >= 1 or drawn(row, share, sources.seed):
                 yield number, row
+            else:
+                self.not_taken += 1
 
-    def lose(self, line: int, reason: str, why: str = "") -> None:
+    def lose(self, line: Where, reason: str, why: str = "") -> None:
         """A bad row is kept out. why: what is to be said of this very line."""
         self.lost += 1
         self.dropped[f"{reason}, named by line below" if why else reason] += 1
@@ -159,6 +201,9 @@ class Report:
         """What became of more rows, which come after those that are counted already."""
         self.rows_in += part.rows_in
         self.lost += part.lost
+        self.not_taken += part.not_taken
+        for known, more in zip(self.sets, part.sets, strict=True):
+            known.rows_in += more.rows_in
         self.dropped += part.dropped
         self.bad_lines = [*self.bad_lines, *part.bad_lines][:MOST_NAMED]
         for reason, lines in part.lost_lines.items():
@@ -179,9 +224,15 @@ class Report:
 
     def lines(self) -> Iterator[str]:
         """The report for a person, a line a fact."""
-        yield f"rows in              {self.rows_in:>9,}   from {self.source}"
+        several = self.sets if len(self.sets) > 1 else []
+        yield f"rows in              {self.rows_in:>9,}   from {f'{len(several)} data sets' if several else self.source}"
+        for index, one in enumerate(several):
+            part = f", of which a share of {one.share:g} is taken" if one.share < 1 else ""
+            yield f"  {f'sets[{index}]':<19}{one.rows_in:>9,}   {one.name}{part}"
         if self.form:
             yield f"form                           {self.form}"
+        if self.not_taken:
+            yield f"not taken            {self.not_taken:>9,}   beyond the `share` of their data set, drawn by the seed"
         yield from self.left_out()
         yield f"exact duplicates     {self.duplicates:>9,}   taken out{_numbers(self.duplicate_lines, self.duplicates)}"
         yield f"{f'distinct {self.unit}s':<21}{self.distinct:>9,}"
@@ -190,6 +241,8 @@ class Report:
         if self.sampled_from is not None:
             yield f"sampled              {self.train_rows + self.validation_rows:>9,}   of {self.sampled_from:,}"
         yield f"training rows        {self.train_rows:>9,}"
+        for index, one in enumerate(several):
+            yield f"  {f'sets[{index}]':<19}{one.train_rows:>9,}   {one.train_rows / max(1, self.train_rows):.1%} of them"
         yield f"validation rows      {self.validation_rows:>9,}   no {self.unit} on both sides"
         for task, count in self.tasks.items():
             yield f"  {task.replace('_', ' '):<19}{count:>9,}"
@@ -219,6 +272,7 @@ class Report:
             return None
         try:
             findings = [Finding(**finding | {"lines": tuple(finding["lines"])}) for finding in facts["findings"]]
-            return cls(**facts | {"dropped": Counter(facts["dropped"]), "findings": findings})
+            sets = [SetCounts(**one) for one in facts["sets"]]
+            return cls(**facts | {"dropped": Counter(facts["dropped"]), "findings": findings, "sets": sets})
         except (TypeError, KeyError):
             return None

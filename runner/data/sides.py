@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,12 @@ from runner.problem import Stop
 GROUP_BYTES = 16 * 2**20
 
 
-def read(source: TwoSides, kind: Kind[Any], folder: Path, report: Report) -> tuple[Spool, np.ndarray]:
-    """The items of all rows, and the numbers of those that are equal to none before them."""
-    all_of_them = spool.of_source(source, kind, source.seed, folder, report)
+def read(source: TwoSides, kinds: Sequence[Kind[Any]], folder: Path, report: Report) -> tuple[Spool, np.ndarray]:
+    """The items of all rows, and the numbers of those that are equal to none before them. kinds: one for each data set."""
+    all_of_them = spool.of_sets(source, kinds, folder, report)
     kept = all_of_them.first_of_each_key()
     report.duplicates = len(all_of_them) - len(kept)
-    report.duplicate_lines = np.delete(all_of_them.lines, kept)[:MOST_NAMED].tolist()
+    report.duplicate_lines = all_of_them.where(source, np.delete(np.arange(len(all_of_them)), kept)[:MOST_NAMED])
     report.distinct = all_of_them.distinct_groups(kept)
     return all_of_them, kept
 
@@ -47,6 +47,8 @@ def write(
     is_validation = drawn(items.groups[kept], source.validation_share)
     sides = [kept[~is_validation], kept[is_validation]]
     report.train_rows, report.validation_rows = map(len, sides)
+    for index, counts in enumerate(report.sets):
+        counts.train_rows = int((items.origins[sides[0]] == index).sum())
     if not all(map(len, sides)):
         lines = "\n".join(report.lines())
         raise Stop(

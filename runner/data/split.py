@@ -21,13 +21,12 @@ TokenizerFor = Callable[[Iterable[str]], Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TwoSides(rows.Source):
+class TwoSides(rows.DataSets):
     """Rows, and the `validation_share` of them, 0 to 1, that a draw by `seed` keeps for validation. max_lost_share: of them, that
     may be bad or too long, 0 to 1."""
 
     validation_share: float
     max_lost_share: float = 0.01
-    seed: int
 
 
 def same(text: str) -> str:
@@ -38,14 +37,11 @@ def same(text: str) -> str:
 def begin(source: TwoSides, tokenizer: Pretrained | None = None, sample_rows: int | None = None) -> Report:
     """An empty report, whose key says what the result depends on: settings, the rows' file, and the file of the tokenizer
     whose tokens are counted, where it lies in a folder."""
-    content = source.content
     words = Path(tokenizer.base) / "tokenizer.json" if tokenizer else None
     tokens = [sha256(words)] if words and words.is_file() else []
-    return Report(
-        key=content_hash([asdict(source), content, tokens, sample_rows], 32),
-        source=source.name,
-        bytes_before=source.file.stat().st_size if source.file and source.file.is_file() else None,
-    )
+    report = Report.of(source)
+    report.key = content_hash([asdict(source), source.content, tokens, sample_rows], 32)
+    return report
 
 
 def already(out: Path, report: Report, tokenizer_for: TokenizerFor | None = None) -> Report | None:

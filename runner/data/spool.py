@@ -58,14 +58,21 @@ class Spool:
     """Items on disk, in the order they came.
 
     files: Arrow streams, one after the other. keys, groups: hashes of each item's key and group, as pairs of 64 bits;
-    groups are in an order that the seed fixes. lines: where each came from. characters: of each item's text.
+    groups are in an order that the seed fixes. lines, origins: where each came from, the line of a data set, by its number.
+    characters: of each item's text.
     """
 
     files: tuple[Path, ...]
     keys: np.ndarray
     groups: np.ndarray
     lines: np.ndarray
+    origins: np.ndarray
     characters: np.ndarray
+
+    def where(self, sources: rows.DataSets, kept: np.ndarray) -> list[rows.Where]:
+        """Where the items with these numbers stand, as messages name them."""
+        places = zip(self.origins[kept].tolist(), self.lines[kept].tolist(), strict=True)
+        return [rows.where(sources, *place) for place in places]
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -129,13 +136,15 @@ class Writer(Generic[Item]):
         self._items: list[Item] = []
         self._keys: list[str] = []
         self._lines: list[int] = []
+        self._origins: list[int] = []
         self._held = 0
-        self._parts: list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]] = []
+        self._parts: list[tuple[np.ndarray, ...]] = []
         self._stream: Any = None
 
-    def add(self, item: Item, line: int) -> None:
+    def add(self, item: Item, line: int, origin: int) -> None:
         self._items.append(item)
         self._lines.append(line)
+        self._origins.append(origin)
         self._keys.append(key := item.key)
         self._held += len(key)
         if self._held >= BATCH_CHARACTERS:
@@ -149,69 +158,79 @@ class Writer(Generic[Item]):
             self._stream = pa.ipc.new_stream(str(self.file), batch.schema)
         self._stream.write_batch(batch)
         groups = hashes([item.group for item in self._items], self.before)
-        characters = np.array(list(map(len, self._keys)), np.int64)
-        self._parts.append((hashes(self._keys), groups, np.array(self._lines, np.int64), characters))
-        self._items, self._keys, self._lines, self._held = [], [], [], 0
+        numbers = (self._lines, self._origins, list(map(len, self._keys)))
+        self._parts.append((hashes(self._keys), groups, *(np.array(each, np.int64) for each in numbers)))
+        self._items, self._keys, self._lines, self._origins, self._held = [], [], [], [], 0
 
     def close(self) -> Spool:
         self._flush()
         if self._stream is not None:
             self._stream.close()
         hashed, number = np.empty((0, 2), np.uint64), np.empty(0, np.int64)
-        arrays = zip((hashed, hashed, number, number), *self._parts, strict=True)
+        arrays = zip((hashed, hashed, number, number, number), *self._parts, strict=True)
         return Spool((self.file,) if self._stream is not None else (), *map(np.concatenate, arrays))
 
 
 def joined(spools: Sequence[Spool]) -> Spool:
     """Spools as one, one after the other."""
     arrays = (
-        np.concatenate([getattr(spool, name) for spool in spools]) for name in ("keys", "groups", "lines", "characters")
+        np.concatenate([getattr(spool, name) for spool in spools])
+        for name in ("keys", "groups", "lines", "origins", "characters")
     )
     return Spool(tuple(file for spool in spools for file in spool.files), *arrays)
 
 
-def of_source(source: rows.Source, kind: Kind[Any], seed: int, place: Path, report: Report) -> Spool:
-    """The items of all rows of a source, counted in `report`; a large file of lines or of row groups is read by as many
-    processes as there are cores."""
-    file = source.file
-    count = min(len(os.sched_getaffinity(0)), file.stat().st_size // SHARE_BYTES) if file and file.is_file() else 1
-    parts = rows.shares(file, None, count) if file and count > 1 else None
-    if parts is None:
-        return of_rows(rows.read(source), kind, seed, place / "0.arrow", report)
-    # A fresh interpreter, because a copy of this one would copy the locks of threads that it does not have.
-    context = get_context("spawn")
-    with ProcessPoolExecutor(len(parts), context, parent_watch.end_with, (os.getpid(),)) as pool:
-        reading = [
-            pool.submit(_of_share, source, part, kind, seed, place / f"{number}.arrow")
-            for number, part in enumerate(parts)
+def of_sets(sources: rows.DataSets, kinds: Sequence[Kind[Any]], place: Path, report: Report) -> Spool:
+    """The items of all rows of the data sets that are taken, counted in `report`; a large file of lines or of row groups is
+    read by as many processes as there are cores. kinds: one for each data set."""
+    spools = []
+    for index, kind in enumerate(kinds):
+        parts = _parts(sources.sets[index].file)
+        jobs = [
+            (sources, index, part, kind, place / f"{index}-{number}.arrow")
+            for number, part in enumerate(parts or [None])
         ]
-        spools = []
-        for spool, counted in (part.result() for part in reading):
-            spools.append(spool)
-            report.add(counted)
+        if not parts:
+            spools.append(of_rows(*jobs[0], report))
+            continue
+        # Fresh interpreters, because a copy of this one would copy the locks of threads that it does not have.
+        context = get_context("spawn")
+        with ProcessPoolExecutor(len(parts), context, parent_watch.end_with, (os.getpid(),)) as pool:
+            for spool, counted in pool.map(_apart, jobs):
+                spools.append(spool)
+                report.add(counted)
     return joined(spools)
 
 
-def _of_share(source: rows.Source, share: rows.Share, kind: Kind[Any], seed: int, file: Path) -> tuple[Spool, Report]:
-    report = Report()
-    return of_rows(rows.read(source, share), kind, seed, file, report), report
+def _parts(file: Path | None) -> list[rows.Share] | None:
+    """The parts of a file that is worth several processes; None for any other."""
+    if not file or not file.is_file():
+        return None
+    count = min(len(os.sched_getaffinity(0)), file.stat().st_size // SHARE_BYTES)
+    return rows.shares(file, None, count) if count > 1 else None
 
 
-def of_rows(numbered: Iterator[rows.Numbered], kind: Kind[Any], seed: int, file: Path, report: Report) -> Spool:
-    """The items of numbered rows from anywhere; a line that gives none goes into the report and is left out."""
-    writer: Writer[Any] = Writer(kind.batch, seed, file)
-    for number, row in report.whole(numbered):
+def _apart(job: tuple[rows.DataSets, int, rows.Share, Kind[Any], Path]) -> tuple[Spool, Report]:
+    report = Report.of(job[0])
+    return of_rows(*job, report), report
+
+
+def of_rows(
+    sources: rows.DataSets, index: int, share: rows.Share | None, kind: Kind[Any], file: Path, report: Report
+) -> Spool:
+    """The items of a data set, or of a share of its file; a line that gives none goes into the report and is left out."""
+    writer: Writer[Any] = Writer(kind.batch, sources.seed, file)
+    for number, row in report.whole(sources, index, rows.read(sources.sets[index], share)):
         try:
             item = kind.item(row)
         except KeyError as column:
-            report.lose(
-                number, "a column is missing", f"no column `{column.args[0]}`; there are {listed(list(row)[:10])}"
-            )
-        except NoConversation as reason:
-            report.lose(number, "no conversation", str(reason))
+            reason, why = "a column is missing", f"no column `{column.args[0]}`; there are {listed(list(row)[:10])}"
+        except NoConversation as error:
+            reason, why = "no conversation", str(error)
         else:
-            if isinstance(item, str):
-                report.lose(number, item)
-            else:
-                writer.add(item, number)
+            if not isinstance(item, str):
+                writer.add(item, number, index)
+                continue
+            reason, why = item, ""
+        report.lose(rows.where(sources, index, number), reason, why)
     return writer.close()

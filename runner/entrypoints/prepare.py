@@ -70,14 +70,13 @@ def rows(work: Mapping[str, Any], tell: Tell) -> None:
 
 def _rows(work: Mapping[str, Any], out: Path) -> Report:
     data, twin = work["data"], work.get("twin")
-    path = data.get("path")
-    # Images lie in a folder, everything else in a file.
-    if path and not Path(path).exists():
-        raise Stop(
-            f"The data file or folder `{path}` is not here.",
-            "In a pod: with `openshift.data_from: claim` `recipe submit` sends it; with `image` or `git` it must lie there in the "
-            "image, or in the commit.",
-        )
+    for source in (*data.get("sets", [data]), *data.get("validation_sets", ())):
+        if source["path"] and not Path(source["path"]).exists():
+            raise Stop(
+                f"The data file or folder `{source['path']}` is not here.",
+                "In a pod: with `openshift.data_from: claim` `recipe submit` sends it; with `image` or `git` it must lie there in "
+                "the image, or in the commit.",
+            )
     named = data.get("tokenizer")
     tokenizer_for = (
         twins.tokenizer_for(twin) if twin else _tokenizer(Pretrained(**named) if named else None, work["model"])
@@ -110,8 +109,8 @@ def fetch_model(model: Mapping[str, Any], tell: Tell) -> None:
     if done and (done["base"], done["revision"]) == (model["base"], model["revision"]):
         tell(f"The model {model['base']} lies in {folder} already.")
         return
+    from httpx import HTTPError
     from huggingface_hub import HfApi, snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError
 
     try:
         facts = HfApi().model_info(model["base"], revision=model["revision"], files_metadata=True)
@@ -127,7 +126,7 @@ def fetch_model(model: Mapping[str, Any], tell: Tell) -> None:
         snapshot_download(
             model["base"], revision=facts.sha, local_dir=folder, allow_patterns=list(MODEL_FILES), max_workers=4
         )
-    except (HfHubHTTPError, OSError) as error:
+    except (HTTPError, OSError) as error:
         raise Stop(
             f"The model `{model['base']}` at `{model['revision']}` cannot be fetched: {_first_line(error)}",
             "Check its name and the network; a model that needs your consent needs `openshift.hub_token_secret` too.",

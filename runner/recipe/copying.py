@@ -46,7 +46,13 @@ def edit(text: str, changes: Iterable[Override]) -> str:
         document = parse("the copy", text)
         path = change.path
         if change.after is None:
-            text = _without(document, path) if path in document.keys else text
+            if path in document.keys:
+                text = _without(document, path)
+            elif path in document.values:
+                raise Stop(
+                    f"`--set {change.setting}=` would take one item out of a list.",
+                    f"Write the whole list: `--set '{'.'.join(map(str, path[:-1]))}=[…]'`.",
+                )
         elif _is_shortened(document, path, change.after):
             text = _shortened(document, path, len(change.after))
         elif path in document.values:

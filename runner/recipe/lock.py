@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -131,8 +131,8 @@ def model_of(name: str, entry: Mapping[str, Any]) -> Model:
     place = (
         f"{name}/config.json" if entry["source"] == "folder" else f"config.json of {name} on the hub, as {LOCK} has it"
     )
-    said = {key: value for key, value in entry.items() if key in TYPES}
-    return Model(**said | {"id": name, "linear": tuple(entry["linear"]), "source": place})
+    facts = {key: value for key, value in entry.items() if key in TYPES}
+    return Model(**facts | {"id": name, "linear": tuple(entry["linear"]), "source": place})
 
 
 def _read(file: Path) -> Document | None:
@@ -140,12 +140,7 @@ def _read(file: Path) -> Document | None:
     if not file.is_file():
         return None
     remedy = f"`git checkout {file.name}` brings back an older one; or delete it, and run `recipe models add NAME`."
-    try:
-        document = reading.read(file)
-    except Stop as stop:
-        # What is wrong of any YAML is said as of a recipe's.
-        mine = [replace(one, message=one.message.replace("a recipe", "a lock file")) for one in stop.problems]
-        raise Stop([replace(one, hint=remedy) if "recipe new" in one.hint else one for one in mine]) from None
+    document = reading.read(file, "lock file", remedy)
     if not isinstance(document.data.get("models"), dict):
         raise Stop(document.problem(("models",), "A lock file has its models under `models`.", remedy))
     return document
@@ -160,21 +155,22 @@ def _wrong(document: Document, name: str) -> list[Problem]:
     remedy = f"`recipe models add {name}` writes the entry anew."
     if not isinstance(entry, dict):
         return [document.problem(at, f"The entry of `{name}` says nothing of the model.", remedy)]
-    found = []
+    problems = []
     for key, value in entry.items():
-        right, words = _judge(key)
         if key not in LINES:
             hint = f"Did you mean `{near}`?" if (near := nearest(str(key), LINES)) else remedy
-            found.append(document.problem((*at, key), f"`{key}` is nothing that an entry says.", hint, key=True))
-        elif not right(value):
-            found.append(document.problem((*at, key), f"`{key}` is to be {words}.", remedy))
+            problems.append(document.problem((*at, key), f"`{key}` is nothing that an entry says.", hint, key=True))
+            continue
+        right, words = _judge(key)
+        if not right(value):
+            problems.append(document.problem((*at, key), f"`{key}` is to be {words}.", remedy))
     needed = [key for key in LINES if key not in ON_HUB or entry.get("source") == "hub"]
-    if not found and (missing := [key for key in needed if key not in entry]):
-        found.append(document.problem(at, f"The entry of `{name}` lacks {listed(missing)}.", remedy, key=True))
-    if not found and entry["num_attention_heads"] % entry["num_key_value_heads"]:
+    if not problems and (missing := [key for key in needed if key not in entry]):
+        problems.append(document.problem(at, f"The entry of `{name}` lacks {listed(missing)}.", remedy, key=True))
+    if not problems and entry["num_attention_heads"] % entry["num_key_value_heads"]:
         message = "`num_attention_heads` is to be a multiple of `num_key_value_heads`."
-        found.append(document.problem((*at, "num_key_value_heads"), message, remedy))
-    return found
+        problems.append(document.problem((*at, "num_key_value_heads"), message, remedy))
+    return problems
 
 
 def _written(name: str, entry: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from runner.files import Record
 from runner.problem import Problem, Stop
 from runner.recipe.document import Document
 from runner.recipe.reading import parse as parse_yaml
@@ -27,34 +28,31 @@ ENVIRONMENT = {
 
 
 @dataclass(frozen=True)
-class Override:
+class Override(Record):
     """One setting that is not what the file says.
 
     setting: dotted; before, after: values, None for not there; by: what a person can point at; why: one sentence.
     """
 
-    setting: str
-    before: Any
-    after: Any
-    by: str
+    setting: str = ""
+    before: Any = None
+    after: Any = None
+    by: str = ""
     why: str = ""
 
     @property
     def path(self) -> tuple[str | int, ...]:
-        return tuple(int(part) if part.isdigit() else part for part in self.setting.split("."))
+        return path_of(self.setting)
 
     def __str__(self) -> str:
         reason = f"  ({self.why})" if self.why else f"  ({self.by})"
         return f"{self.setting}: {_shown(self.before)} → {_shown(self.after)}{reason}"
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "setting": self.setting,
-            "before": self.before,
-            "after": self.after,
-            "by": self.by,
-            "why": self.why,
-        }
+
+def path_of(setting: str) -> tuple[str | int, ...]:
+    """The keys and indices of a dotted setting, whose indices may stand in brackets."""
+    parts = re.sub(r"\[(\d+)\]", r".\1", setting).split(".")
+    return tuple(int(part) if part.isdecimal() else part for part in parts)
 
 
 def _shown(value: Any) -> str:
@@ -71,6 +69,7 @@ def from_options(options: Iterable[str]) -> list[Override]:
     """`--set train.epochs=2` as Overrides; later ones win. Raises Stop (exit 2) for one that has no `=`."""
     changes = []
     for option in options:
+        _require_unicode(option)
         setting, equals, text = option.partition("=")
         if not equals or not setting.strip(".") or ".." in setting:
             raise Stop(
@@ -78,7 +77,7 @@ def from_options(options: Iterable[str]) -> list[Override]:
                 "For example: --set train.epochs=2",
                 code=2,
             )
-        setting = re.sub(r"\[(\d+)\]", r".\1", setting.strip())
+        setting = ".".join(map(str, path_of(setting.strip())))
         changes.append(Override(setting, None, _value(option, text), by=f"--set {option}"))
     return changes
 
@@ -96,12 +95,22 @@ def from_environment(
     for name, settings in ENVIRONMENT.items():
         if not environment.get(name, "").strip():
             continue
+        _require_unicode(f"{name}={environment[name]}")
         setting = next(filter(has, settings), None)
         if setting:
             changes.append(Override(setting, None, scalar(environment[name].strip()), by=f"{name}={environment[name]}"))
         else:
             idle.append(f"{name}={environment[name]}")
     return changes, idle
+
+
+def _require_unicode(text: str) -> None:
+    """Raises Stop (exit 2) for bytes of another encoding, which Python hands on as half characters."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        shown = text.encode(errors="replace").decode()
+        raise Stop(f"`{shown}` is not text in UTF-8.", "Set your terminal to UTF-8.", code=2) from None
 
 
 def from_data_option(data: str | None) -> list[Override]:
@@ -112,7 +121,9 @@ def from_data_option(data: str | None) -> list[Override]:
         raise Stop(Problem(data, 0, 0, "There is no such file.", "Name a data file behind `--data`."))
     by, why = f"--data {data}", "the file you named"
     # What is taken away goes with the dataset that the file replaces.
-    gone = [Override(f"data.{name}", None, None, by, why) for name in ("hub", "validation_split", "validation_path")]
+    gone = [
+        Override(f"data.{name}", None, None, by, why) for name in ("hub", "sets", "validation_split", "validation_path")
+    ]
     return [*gone, Override("data.path", None, str(Path(data).resolve()), by, why)]
 
 

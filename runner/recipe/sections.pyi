@@ -84,15 +84,16 @@ class Train(Settings):
 
 class Data(Settings):
     hub: str | None
-    revision: str
+    revision: str | None
     subset: str | None
-    split: str
+    split: str | None
     validation_split: str | None
     path: str | None
     validation_path: str | None
     validation_share: float | None
     max_lost_share: float
     sample: str | None
+    sets: tuple[DataSets, ...] | None
     text: str
     seed: int
     test_split: str | None
@@ -119,6 +120,21 @@ class Data(Settings):
     drop_low_quality: bool
     deduplicate: Literal["near", "exact", "off"]
     cleaning: DataCleaning
+
+class DataSets(Settings):
+    hub: str | None
+    revision: str | None
+    subset: str | None
+    split: str | None
+    path: str | None
+    share: float
+    sample: str | None
+    text: str | None
+    form: Literal["auto", "columns", "messages", "sharegpt", "alpaca", "prompt_completion"] | None
+    question: str | None
+    answer: str | None
+    column: str | None
+    limit: int | None
 
 class Communication(Settings):
     nccl_debug: Literal["VERSION", "WARN", "INFO", "TRACE"]
@@ -173,7 +189,7 @@ class Openshift(Settings):
     data_from: Literal["claim", "image", "git"]
     data_dir: str | None
     output_dir: str | None
-    claims: tuple[OpenshiftClaims, ...] | None
+    claims: tuple[OpenshiftClaims, ...]
     requests: OpenshiftRequests
     limits: OpenshiftLimits
     queue: str | None
@@ -311,11 +327,12 @@ class Sft(Settings):
 
 class SftData(Settings):
     hub: str | None
-    revision: str
+    revision: str | None
     subset: str | None
-    split: str
+    split: str | None
     path: str | None
     sample: str | None
+    sets: tuple[SftDataSets, ...] | None
     form: Literal["auto", "columns", "messages", "sharegpt", "alpaca", "prompt_completion"]
     question: str | None
     answer: str | None
@@ -324,6 +341,18 @@ class SftData(Settings):
     validation_share: float
     max_lost_share: float
     seed: int
+
+class SftDataSets(Settings):
+    hub: str | None
+    revision: str | None
+    subset: str | None
+    split: str | None
+    path: str | None
+    share: float
+    sample: str | None
+    form: Literal["auto", "columns", "messages", "sharegpt", "alpaca", "prompt_completion"] | None
+    question: str | None
+    answer: str | None
 
 class Dpo(Settings):
     data: DpoData
@@ -346,11 +375,12 @@ class Dpo(Settings):
 
 class DpoData(Settings):
     hub: str | None
-    revision: str
+    revision: str | None
     subset: str | None
-    split: str
+    split: str | None
     path: str | None
     sample: str | None
+    sets: tuple[DpoDataSets, ...] | None
     prompt: str
     chosen: str
     rejected: str
@@ -358,6 +388,18 @@ class DpoData(Settings):
     validation_share: float
     max_lost_share: float
     seed: int
+
+class DpoDataSets(Settings):
+    hub: str | None
+    revision: str | None
+    subset: str | None
+    split: str | None
+    path: str | None
+    share: float
+    sample: str | None
+    prompt: str | None
+    chosen: str | None
+    rejected: str | None
 
 class Lora(Settings):
     data: LoraData
@@ -382,11 +424,12 @@ class Lora(Settings):
 
 class LoraData(Settings):
     hub: str | None
-    revision: str
+    revision: str | None
     subset: str | None
-    split: str
+    split: str | None
     path: str | None
     sample: str | None
+    sets: tuple[LoraDataSets, ...] | None
     form: Literal["auto", "columns", "messages", "sharegpt", "alpaca", "prompt_completion"]
     question: str | None
     answer: str | None
@@ -395,6 +438,18 @@ class LoraData(Settings):
     validation_share: float
     max_lost_share: float
     seed: int
+
+class LoraDataSets(Settings):
+    hub: str | None
+    revision: str | None
+    subset: str | None
+    split: str | None
+    path: str | None
+    share: float
+    sample: str | None
+    form: Literal["auto", "columns", "messages", "sharegpt", "alpaca", "prompt_completion"] | None
+    question: str | None
+    answer: str | None
 
 class Evaluation(Settings):
     tasks: tuple[str, ...] | None

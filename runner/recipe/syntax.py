@@ -63,6 +63,12 @@ def problem(document: Document, error: yaml.MarkedYAMLError) -> Problem:
             "The `:` after a setting's name is missing here.",
             "Write `name: value`.",
         )
+    if "escape" in complaint:
+        return document.problem_at(
+            Place(line, column, 1),
+            "In double quotes a `\\` begins a special character, and there is none such.",
+            "Use single quotes, `'C:\\data'`; in paths `/` works everywhere.",
+        )
     if "quoted scalar" in complaint:
         start = error.context_mark
         at = Place(start.line + 1, start.column + 1, 1) if start else Place(line, column, 1)

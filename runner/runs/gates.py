@@ -69,13 +69,13 @@ class Task(Evaluation):
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Verdict(Record):
     """One line of the table: metric, what was wanted, what was got, whether it holds, and if not, why."""
 
-    metric: str
-    wanted: str
-    got: str
-    holds: bool
+    metric: str = ""
+    wanted: str = ""
+    got: str = ""
+    holds: bool = False
     why: str = ""
 
 
@@ -110,14 +110,8 @@ class Promotion(Record):
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Self:
         known = super().of(facts)
-        told: tuple[Any, ...] = known.missed
-        whole = all(isinstance(verdict, dict) and {"metric", "wanted", "got"} <= verdict.keys() for verdict in told)
-        missed = (
-            Verdict(verdict["metric"], verdict["wanted"], verdict["got"], False, verdict.get("why", ""))
-            for verdict in told
-            if whole
-        )
-        return replace(known, missed=tuple(missed))
+        whole = all(verdict.metric and verdict.wanted and verdict.got for verdict in known.missed)
+        return known if whole else replace(known, missed=())
 
 
 _STALE = {

@@ -298,7 +298,7 @@ def _ended_early(folder: StageFolder) -> str:
         return ""
     model = folder.model if folder.model.is_dir() else folder.weights_files[0]
     return (
-        f"The time limit of {units.duration(summary.time_limit['limit_seconds'])} has ended `{folder.stage.name}` after step "
+        f"The time limit of {units.duration(summary.time_limit.limit_seconds)} has ended `{folder.stage.name}` after step "
         f"{summary.steps:,}. Its model so far is in `{model}`."
     )
 

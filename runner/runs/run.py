@@ -73,6 +73,7 @@ def gpus_here(recipe: Recipe) -> tuple[list[str], str]:
     has them. Of a machine that others use too, `nodes` names particular ones."""
     import torch
 
+    os.environ.update(hardware.BY_BUS | os.environ)  # before CUDA counts
     names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     visible, numbers = os.environ.get("CUDA_VISIBLE_DEVICES"), hardware.gpus_of(recipe)
     mine = hardware.particular(visible, numbers, len(names))

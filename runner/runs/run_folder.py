@@ -6,9 +6,9 @@ import fcntl
 import os
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,8 @@ class RunRecord(Record):
 
     id: the folder's own number, empty before it has one; results of another run never count here. recipe: its name.
     status: `running`, `stopped` or `finished`. changes, substitutions: what the person and the runner have changed in the
-    recipe. data_dir: prepared data elsewhere than in the folder. origin: `cluster` where the run was fetched.
+    recipe. folder: where this one lay when the substitutions were made, which may name it. data_dir: prepared data elsewhere
+    than in the folder. origin: `cluster` where the run was fetched.
     """
 
     FILE = RUN
@@ -36,9 +37,10 @@ class RunRecord(Record):
     status: str = ""
     kind: str = ""
     recipe: str = ""
-    changes: tuple[Mapping[str, Any], ...] = ()
+    changes: tuple[Override, ...] = ()
     data_dir: str | None = None
-    substitutions: tuple[Mapping[str, Any], ...] = ()
+    substitutions: tuple[Override, ...] = ()
+    folder: str = ""
     origin: str = ""
 
 
@@ -65,15 +67,21 @@ class RunFolder:
 
     @property
     def overrides(self) -> list[Override]:
-        """What a rehearsal, or the machine, has put in place of the recipe's own settings."""
-        return [Override(**facts) for facts in self.state.substitutions]
+        """What a rehearsal, or the machine, has put in place of the recipe's own settings; what it named in this folder is
+        named where the folder lies now."""
+        state = self.state
+        return [replace(override, after=self._here(override.after, state.folder)) for override in state.substitutions]
+
+    def _here(self, value: Any, there: str) -> Any:
+        inside = there and isinstance(value, str) and Path(value).is_relative_to(there)
+        return str(self.path / Path(value).relative_to(there)) if inside else value
 
     def mark(self, status: str, **facts: Any) -> None:
         now = {"id": self.state.id or uuid.uuid4().hex, "status": status, "kind": self.kind}
         write_json(self.path / RUN, read_record(self.path / RUN) | now | facts)
 
     def substitute(self, overrides: Iterable[Override]) -> None:
-        self.mark("running", substitutions=[override.as_json() for override in overrides])
+        self.mark("running", folder=str(self.path), substitutions=[asdict(override) for override in overrides])
 
     def place(self, data_dir: str | None = None) -> Place:
         """This folder as a Place; a rehearsal's has no GPU. data_dir: prepared data, elsewhere than in the folder."""
@@ -118,7 +126,7 @@ def session(
     with run.lock():
         try:
             open_for(run, recipe_name, fresh)
-            run.mark("running", recipe=recipe_name, changes=[change.as_json() for change in changes], data_dir=data_dir)
+            run.mark("running", recipe=recipe_name, changes=[asdict(change) for change in changes], data_dir=data_dir)
             yield
         except BaseException:
             _forget(run, made_here)

@@ -19,7 +19,7 @@ from runner.training.run_files import BEST_IMAGES, BEST_MODEL, CHECKPOINTS, LEFT
 from runner.training.summary import Summary
 
 # Settings that name a file or a folder of this machine, by the last part of their names.
-_FILES = ("path", "validation_path", "base", "packed")
+_FILES = ("path", "base", "base_model", "packed")
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ def inputs(plan: Plan, stage: Stage) -> dict[str, Any]:
     what the stages before it have left. None for a stage before it that has nothing yet."""
     by_name: dict[str, Any] = {}
     for name, value in learned_from(stage.config):
-        if isinstance(value, str) and name.split(".")[-1] in _FILES and _is_data(value, stage):
+        if name.split(".")[-1] in _FILES and _is_given(value, plan.place):
             # What it holds counts, wherever the command was called from.
             by_name[f"{name} (its content)"] = content_of(Path(value))
         else:
@@ -178,9 +178,12 @@ def inputs(plan: Plan, stage: Stage) -> dict[str, Any]:
     return read_back
 
 
-def _is_data(value: str, stage: Stage) -> bool:
-    """Whether a setting of a stage names something of this machine that it learns from."""
-    return Path(value).is_file() or (not stage.trains and Path(value).is_dir())
+def _is_given(value: Any, place: Place) -> bool:
+    """Whether a setting names a file or folder that is there and that no stage has made."""
+    if not isinstance(value, str) or not Path(value).exists():
+        return False
+    own = (place.data_dir, place.config_dir, place.run_dir, place.model_dir)
+    return not any(folder and Path(value).is_relative_to(folder) for folder in own)
 
 
 def results_of(plan: Plan, name: str, beginnings: tuple[str, ...]) -> str | None:

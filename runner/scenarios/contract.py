@@ -44,7 +44,8 @@ class Translation(Protocol):
 
 
 class Rules(Protocol):
-    """RULES judge recipes of this scenario alone, after those of `runner/check/` that judge all."""
+    """RULES judge recipes of this scenario alone, after those of `runner/check/` that judge all. Rules that look at files of
+    this machine stand in FILE_RULES, where there are any: whoever asks after a job need not have them."""
 
     RULES: tuple[Rule, ...]
 

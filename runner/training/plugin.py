@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import time
 from typing import Any
 
 import torch
 from axolotl.common.datasets import TrainDatasetMeta
 from axolotl.integrations.base import BasePlugin
+from axolotl.utils import trainer
 from axolotl.utils.dict import DictDefault
 
 from runner.training import blocks, metrics, parent_watch, results, resume
@@ -27,7 +27,13 @@ class RecipePlugin(BasePlugin):
         super().__init__()
         parent_watch.start()
         self.history: History  # there once the trainer is
-        self.state: dict[str, Any] = {}
+        self.resumed_from = ""
+
+    def register(self, cfg: dict[str, Any]) -> None:
+        # With several processes Axolotl 0.19.0 asks the driver how its GPUs reach each other, and the CUDA build of torch, which is
+        # what pip brings on Linux, raises where there is none.
+        if not torch.cuda.is_available():
+            trainer.check_cuda_p2p_ib_support = lambda: True
 
     def get_input_args(self) -> str:
         return "runner.training.settings.RecipeRunnerArgs"
@@ -43,7 +49,7 @@ class RecipePlugin(BasePlugin):
         if settings.master_weights == "fp32" and not cfg.deepspeed:
             cfg.torch_dtype = torch.float32
         if not preprocess:
-            resume.choose(cfg, settings)
+            self.resumed_from = resume.choose(cfg, settings)
         if settings.blocks is None:
             return None
         reached = resume.reached(cfg)
@@ -74,19 +80,14 @@ class RecipePlugin(BasePlugin):
         ends = [EndOfLength(settings.blocks)] if settings.blocks else []
         watchdog = Watchdog(settings, zero_loss_allowed=bool(cfg.rl))
         watching = [watchdog, self.history, *metrics.from_environment()]
-        return [*watching, *ends, *time_limits(settings), MarkComplete()]
-
-    def post_train(self, cfg: DictDefault, model: Any) -> None:
-        # Called twice, right after training and again after saving; the first time the clock is right.
-        self.state.setdefault("ended", time.monotonic())
+        return [*watching, *ends, *time_limits(settings), MarkComplete(self.resumed_from)]
 
     def post_train_unload(self, cfg: DictDefault) -> None:
         if int(os.environ.get("RANK", "0")) != 0:
             return
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-        state = self.history.final | {"seconds": round(self.state["ended"] - self.history.started, 1)}
-        results.finish(run_settings(cfg), self.history, state, cfg.to_dict())
+        results.finish(run_settings(cfg), self.history, cfg.to_dict())
 
 
 def run_settings(cfg: DictDefault) -> RunSettings:

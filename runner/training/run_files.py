@@ -22,7 +22,6 @@ CHECKPOINTS = "checkpoints"
 SUMMARY = "training_summary.json"
 HISTORY = "training_history.json"
 TIME_LIMIT = "time_limit.json"
-RESUMED_FROM = "resumed-from.json"
 # How its model is asked, and what it and the one before have answered.
 DEMO = "demo.json"
 DEMO_OUTPUTS = "demo_outputs"
@@ -37,6 +36,6 @@ PROMOTION = "promotion.json"
 LEFT = (
     *(pattern for home in (BEST_MODEL, ADAPTER) for pattern in (home, f".{home}.partial")),
     *(BEST_IMAGES, FINAL_IMAGES, LATEST_IMAGES),
-    *(CHECKPOINTS, SUMMARY, HISTORY, TIME_LIMIT, RESUMED_FROM, STOPPED, STAGE),
+    *(CHECKPOINTS, SUMMARY, HISTORY, TIME_LIMIT, STOPPED, STAGE),
     *(DEMO, DEMO_OUTPUTS, TENSORBOARD, "train*.log", EVALUATION, EVALUATION_TASK, PROMOTION),
 )

@@ -8,7 +8,8 @@ import pytest
 
 from runner.check.examine import examine
 from runner.check.validate import load
-from runner.cli import EXTRAS
+from runner.extras import EXTRAS
+from runner.recipe.lock import LOCK
 from runner.recipe.overrides import from_options
 from tests.conftest import ROOT, STARTERS, setting_of
 
@@ -68,6 +69,9 @@ WRONG = {
     "a time without its unit": ("time: 30 min", "time: 30", "time"),
     "a name that no pod can have": ("name: survival  ", "name: Survival_1  ", "name"),
     "a setting in the wrong section": ("cpus: 8 ", "cpus: 8\n  epochs: 4 ", "epochs"),
+    "a time limit of nothing": ("time: 30 min", "time: 0 s", "time"),
+    "a time limit without end": ("time: 30 min", f"time: {'9' * 400} s", "time"),
+    "GPU memory of nothing": ("  gpu_memory: 45 GB", "  gpu_memory: 0 GB", "gpu_memory"),
     "memory without its unit": ("memory: 32 GB", "memory: 32", "memory"),
     "memory that is nothing": ("memory: 32 GB", "memory: 0 GB", "memory"),
     "memory that no machine has": ("memory: 32 GB", "memory: 32000 TB", "memory"),
@@ -108,6 +112,8 @@ CONTRADICTIONS = {
         "question",
     ),
     "an open bracket": ("question: For [topic], [question]", "question: For [topic], [question", "question"),
+    "a question without its brackets": ("question: For [topic], [question]", "question: question #", "question"),
+    "an answer without its brackets": ('answer: "[answer]"', "answer: answer", "answer"),
     "an unknown model": ("base: HuggingFaceTB/SmolLM3-3B", "base: HuggingFaceTB/SmolLM4-3B", "base"),
     "a sequence longer than the model reads": ("sequence_len: 1024", "sequence_len: 100000", "sequence_len"),
     "two sources": ("  split: train", "  path: data/survival-sample.jsonl\n  split: train", "path"),
@@ -121,6 +127,22 @@ def test_lines_that_contradict_each_other_are_found(edited, case, golden_message
     old, new, setting = CONTRADICTIONS[case]
     (problem,) = examine(edited((old, new)))
     assert (problem.severity, setting_of(problem)) == ("error", setting)
+    golden_message(problem)
+
+
+# What a file holds that its name does not say.
+MISNAMED = {
+    "rows.json": '{"topic": "a", "question": "b", "answer": "c"}\n' * 2,
+    "rows.jsonl": '[{"topic": "a", "question": "b", "answer": "c"}]\n',
+}
+
+
+@pytest.mark.parametrize("name", MISNAMED)
+def test_a_list_and_a_row_a_line_are_told_apart_by_the_name(edited, name, golden_message):
+    path = edited(("  split: train", f"  path: {name}"), ("  hub: ", "  # "))
+    (path.parent / name).write_text(MISNAMED[name], "utf-8")
+    (problem,) = [problem for problem in examine(path) if problem.severity == "error"]
+    assert setting_of(problem) == "path"
     golden_message(problem)
 
 
@@ -225,6 +247,7 @@ def test_a_folder_means_every_recipe_below_it(edited, recipe_command):
     path = edited()
     (path.parent / "deep").mkdir()
     (path.parent / "deep" / "other.yaml").write_text("a: 1\n")
+    (path.parent / LOCK).write_text("models: {}\n")
     done = recipe_command("check", path.parent)
     assert done.returncode == 1
     assert "2 recipes checked, 1 problem." in done.stdout

@@ -23,6 +23,8 @@ from runner.scenarios import translate
 from runner.targets import place
 from tests.conftest import RECIPES
 
+pytestmark = pytest.mark.heavy
+
 STARTERS = {load(path)[0].scenario: path for path in RECIPES}
 # Far more than anyone means, where the schema has no upper bound.
 MANY = 10**9

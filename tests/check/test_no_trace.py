@@ -64,7 +64,7 @@ def test_a_mangled_recipe_gives_problems_and_never_a_trace(path, tmp_path, data)
 @given(
     st.sampled_from(["train", "train.epochs", "data.question", "machines.nodes", "openshift.claims", "openshift.claims.0", "openshift.claims.9.name",
                      "scenario", "name.x", "demo.questions.0", "model.base", "advanced.axolotl", "advanced.axolotl.max_steps", "advanced.axolotl.fsdp_config", "advanced.x", "0", "train.0", "openshift.claims.name"]),
-    VALUES,
+    VALUES | st.text(max_size=400),
 )  # fmt: skip
 @settings(max_examples=300, deadline=None)
 def test_no_set_option_ends_in_a_trace(setting, value):
@@ -74,6 +74,18 @@ def test_no_set_option_ends_in_a_trace(setting, value):
         assert stop.text
         return
     assert all(str(problem) for problem in problems)
+
+
+@given(st.text(max_size=40), VALUES)
+@settings(max_examples=100, deadline=None)
+def test_no_name_of_a_setting_ends_in_a_trace(setting, value):
+    test_no_set_option_ends_in_a_trace.hypothesis.inner_test(setting, value)
+
+
+@pytest.mark.parametrize("option", ["train.\u00b2=1", "data.system_prompt=\udcff", "limits.time=" + "9" * 400 + " s"])
+def test_an_odd_option_is_answered(option):
+    setting, _, value = option.partition("=")
+    test_no_set_option_ends_in_a_trace.hypothesis.inner_test(setting, value)
 
 
 @pytest.mark.parametrize("option", ["", "=", "=1", "a", ".", "..=1", ".a=1", "a.=1", "a..b=1"])

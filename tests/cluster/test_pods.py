@@ -25,6 +25,8 @@ from tests.cluster.pods import blind, once, operate, pods, processes
 from tests.conftest import ROOT
 from tests.entrypoints.test_stage import BEFORE_SFT, Claim, whole
 
+pytestmark = pytest.mark.heavy
+
 SURVIVAL = ROOT / "recipes" / "survival.yaml"
 TOKEN = "hf_PlantedHubTokenOfTheTests"
 # The tiny twin and few rows, as a rehearsal takes them; epochs long enough that a pod can be lost in one.

@@ -26,6 +26,8 @@ from runner.scenarios import translate
 from runner.scenarios.shared import twin
 from tests.conftest import ROOT
 
+pytestmark = pytest.mark.heavy
+
 SURVIVAL = ROOT / "recipes" / "survival.yaml"
 COMMIT = "c0ffee" * 6 + "c0ff"
 

@@ -10,11 +10,12 @@ import shutil
 import pytest
 
 from runner import catalog
+from runner.check.examine import examine
 from runner.check.validate import judge, load
 from runner.problem import Stop
 from runner.recipe import lock
 from runner.recipe.reading import parse
-from tests.conftest import ROOT
+from tests.conftest import ROOT, setting_of
 from tests.entrypoints.test_prepare import COMMIT, Hub
 
 LYRICS = (ROOT / "recipes" / "lyrics.yaml").read_text("utf-8")
@@ -129,7 +130,9 @@ def test_a_folder_is_written_down_under_the_name_that_the_recipe_has_for_it(add,
     assert here.base_folder == there.base_folder == folder
     assert (here.model_facts.chat_template, here.model_facts.revision) == ("chatml", "")
     shutil.rmtree(folder)
-    # A machine that has not the folder knows the model all the same.
+    # A machine that has not the folder knows the model all the same, and says so.
+    (note,) = [note for note in examine(tmp_path / "my.yaml") if "not on this machine" in note.message]
+    assert (note.severity, setting_of(note)) == ("note", "base")
     assert load(recipe)[0].model_facts == here.model_facts
 
 
@@ -220,6 +223,7 @@ BROKEN = {
     "more layers than any": ("num_hidden_layers: 16", "num_hidden_layers: 16000000", "num_hidden_layers:"),
     "heads that do not fit": ("num_key_value_heads: 8", "num_key_value_heads: 7", "num_key_value_heads:"),
     "a name that is no setting": ("vocab_size:", "vocabsize:", "vocabsize:"),
+    "what is counted": ("hidden_size:", "parameters: 3\n    hidden_size:", "parameters:"),
     "a short commit": (COMMIT, COMMIT[:7], "revision:"),
     "no template": ('chat_template: "chatml"', "chat_template: mine", "chat_template:"),
     "another branch": ('branch: "main"', 'branch: "v2"', "branch:"),

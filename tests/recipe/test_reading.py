@@ -29,6 +29,7 @@ BROKEN = {
     "empty": ("", (1, 1)),
     "comments alone": ("# nothing\n", (1, 1)),
     "no settings": ("hello world\n", (1, 1)),
+    "a path of Windows": ('a: "C:\\data"\n', (1, 7)),
     "second colon": ("a: b: c\n", (1, 5)),
     "open quote": ('a: "b\nc: 1\n', (1, 4)),
     "open bracket": ("a: [1, 2\nb: 3\n", (1, 4)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from runner.runs.pipeline import Selection, carry_out
 from runner.runs.run_folder import RunFolder, find, folder, session
 from runner.runs.stage_folder import StageFolder
 from tests.conftest import ROOT
-from tests.stages import leave
+from tests.stages import finish, leave, model_folder
 
 ROWS = ROOT / "recipes" / "data" / "survival-sample.jsonl"
 LOCAL = ("data.hub=", "data.revision=")
@@ -158,3 +159,44 @@ def test_the_run_that_has_trained_something_is_meant_before_one_that_has_not(tmp
     assert find("x", str(run.path)) == run
     with pytest.raises(Stop, match="is not a run folder"):
         find("x", str(tmp_path))
+
+
+@pytest.fixture
+def project(tmp_path) -> Path:
+    """A folder with a recipe, its rows, its model and the run of it, as people copy it about."""
+    home = tmp_path / "project"
+    model_folder(home / "mine")
+    (home / "rows.jsonl").write_bytes(ROWS.read_bytes())
+    (home / "survival.yaml").write_bytes((ROOT / "recipes" / "survival.yaml").read_bytes())
+    return home
+
+
+def actions(home: Path, file: str, recorded: bool = False) -> dict[str, tuple[str, str]]:
+    """What becomes of each stage of a project whose recipe is named so, and why; `recorded` makes it look finished first."""
+    recipe = load(
+        file,
+        from_options([*LOCAL, "data.path=rows.jsonl", "data.sample=rows.jsonl", "model.base=mine", "model.revision="]),
+    )[0]
+    plan = ask.plan_of(recipe, RunFolder(home / "run"))
+    if recorded:
+        finish(plan)
+    return {
+        decision.stage.name: (decision.action, "".join(decision.why)) for decision in pipeline.decide(plan, plan.stages)
+    }
+
+
+def test_a_run_is_the_same_from_wherever_it_is_called_and_wherever_its_project_is_copied(project, monkeypatch):
+    monkeypatch.chdir(project)
+    assert {action for action, _ in actions(project, "survival.yaml", recorded=True).values()} == {"keep"}
+    monkeypatch.chdir(project.parent)
+    assert {action for action, _ in actions(project, "project/survival.yaml").values()} == {"keep"}
+    copy = shutil.copytree(project, project.with_name("copy"), copy_function=shutil.copyfile)
+    assert {action for action, _ in actions(copy, str(copy / "survival.yaml")).values()} == {"keep"}
+
+
+def test_a_base_model_in_a_folder_counts_by_what_it_holds(project):
+    recipe = str(project / "survival.yaml")
+    actions(project, recipe, recorded=True)
+    (project / "mine" / "model.safetensors").write_bytes(b"changed")
+    action, why = actions(project, recipe)["train"]
+    assert action == "again" and "base_model: the file's content has changed" in why

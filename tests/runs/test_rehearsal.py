@@ -15,6 +15,8 @@ import pytest
 from runner.training import progress_lines
 from tests.conftest import ROOT
 
+pytestmark = pytest.mark.heavy
+
 SURVIVAL = ROOT / "recipes" / "survival.yaml"
 
 

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from runner import catalog
+from runner.check.examine import examine
 from runner.check.validate import load
 from runner.emit import emit
 from runner.plan import Place
@@ -23,6 +24,8 @@ from runner.runs.launch import WITHOUT_GPU
 from runner.scenarios import translate
 from runner.scenarios.shared import twin
 from tests.conftest import ROOT, setting_of
+
+pytestmark = pytest.mark.heavy
 
 GEMMA = ROOT / "recipes" / "gemma.yaml"
 
@@ -148,6 +151,28 @@ def test_without_validation_data_nothing_is_evaluated():
     assert found["eval_strategy"] == "no"
     assert found["load_best_model_at_end"] is False
     assert not {"test_datasets", "eval_steps", "metric_for_best_model", "eval_batch_size"} & set(found)
+
+
+@pytest.mark.parametrize("named", ["text.txt", "./text.txt", "../mine/text.txt"])
+def test_validation_on_the_text_that_is_trained_is_refused(named, tmp_path):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "text.txt").write_text("One.\n\nTwo.\n")
+    recipe = folder / "own.yaml"
+    recipe.write_text((ROOT / "recipes" / "gemma.yaml").read_text("utf-8"), "utf-8")
+    own = from_options(
+        [
+            "data.hub=",
+            "data.split=",
+            "data.subset=",
+            "data.sample=",
+            "data.validation_split=",
+            "data.path=text.txt",
+            f"data.validation_path={named}",
+        ]
+    )
+    errors = [problem for problem in examine(recipe, own) if problem.severity == "error"]
+    assert [setting_of(problem) for problem in errors] == ["data.validation_path"]
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,8 @@ from runner.training import progress_lines
 from tests import shapes
 from tests.conftest import ROOT
 
+pytestmark = pytest.mark.heavy
+
 RECIPE = ROOT / "recipes" / "resnet.yaml"
 
 

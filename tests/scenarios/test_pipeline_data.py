@@ -19,6 +19,8 @@ from runner.scenarios.pipeline import packing, rehearsal
 from runner.scenarios.pipeline.data import Tokenizer
 from tests.conftest import ROOT
 
+pytestmark = pytest.mark.heavy
+
 SEVEN_B = ROOT / "recipes" / "seven-b.yaml"
 
 

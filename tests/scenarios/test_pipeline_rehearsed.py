@@ -26,6 +26,8 @@ from runner.targets import kubernetes, render
 from tests.cluster.pods import once, operate, pods
 from tests.conftest import ROOT
 
+pytestmark = pytest.mark.heavy
+
 SEVEN_B = ROOT / "recipes" / "seven-b.yaml"
 TRAINED = ("pretrain-512", "pretrain-1024", "pretrain-2048", "sft", "dpo", "lora")
 

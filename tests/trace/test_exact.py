@@ -19,6 +19,8 @@ from runner.plan import Machines
 from runner.trace import trace
 from tests.conftest import ROOT
 
+pytestmark = pytest.mark.heavy
+
 SMALL = 10
 ONE = Machines(1, 1, "NVIDIA-L40S", 32, 8)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +124,6 @@ def finish(
 ) -> None:
     """Writes the final weights, measures the best ones on the test images once, and writes the summary."""
     run_dir = Path(settings.run_dir)
-    seconds = round(time.monotonic() - history.started, 1)
     main = trainer.is_world_process_zero()
     if main:
         network.save(run_dir / FINAL_IMAGES, weights.content(trainer.model, trainer.state))
@@ -139,7 +137,7 @@ def finish(
     if not main:
         return
     results.keep_log_and_configs(run_dir, Path(trainer.args.output_dir), Path(settings.recipe_file))
-    summary = results.summary(settings, history, history.final | {"seconds": seconds}, {}, engine="images")
+    summary = results.summary(settings, history, {}, engine="images")
     summary = dataclasses.replace(
         summary,
         model=shape,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from runner.data import split
 from runner.data.report import Report
+from runner.data.rows import DataSet
 from runner.recipe import templates
 from runner.training.answers import messages
 
@@ -17,16 +18,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Preferences(split.TwoSides):
-    """A prompt and two answers, each a template with the rows' columns in brackets. sequence_len: tokens of a row, beyond
-    which training cuts it."""
+class PreferenceSet(DataSet):
+    """A prompt and two answers, each a template with the rows' columns in brackets."""
 
-    kind: Literal["preferences"] = "preferences"
     prompt: str
     chosen: str
     rejected: str
-    system_prompt: str | None
-    sequence_len: int
 
     def preference(self, row: Mapping[str, Any]) -> Preference | str:
         """That of a row, or why it has none."""
@@ -36,6 +33,16 @@ class Preferences(split.TwoSides):
         if not prompt or not chosen or not rejected:
             return "a part is empty"
         return Preference(prompt, chosen, rejected) if chosen != rejected else "both answers are the same"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preferences(split.TwoSides):
+    """Preferences, and the tokens of a row (sequence_len) beyond which training cuts it."""
+
+    kind: Literal["preferences"] = "preferences"
+    sets: tuple[PreferenceSet, ...]
+    system_prompt: str | None
+    sequence_len: int
 
 
 @dataclass(frozen=True)
@@ -72,8 +79,9 @@ def prepare(preferences: Preferences, out: Path) -> Report:
         return pa.table({"messages": asked, "chosen": batch["chosen"], "rejected": batch["rejected"]})
 
     report.tokenizer = "longer rows are cut in training"
+    kinds = [spool.Kind(one.preference, _batch) for one in preferences.sets]
     with spool.folder(out) as place:
-        items, kept = sides.read(preferences, spool.Kind(preferences.preference, _batch), place, report)
+        items, kept = sides.read(preferences, kinds, place, report)
         report.require_few_lost(report.lost, report.rows_in, preferences.max_lost_share, out)
         return sides.write(items, kept, columns, preferences, out, report)
 

@@ -29,7 +29,7 @@ from runner.plan import (
     without_place,
 )
 from runner.recipe import units
-from runner.recipe.recipe import Recipe, Settings
+from runner.recipe.recipe import Recipe, Settings, sets_of
 from runner.text import yaml_text
 
 if TYPE_CHECKING:
@@ -162,6 +162,18 @@ def source(recipe: Recipe, place: Place, data: Settings) -> SourceFields:
         "split": data.get("split"),
         "path": data_file(recipe, place, data.get("path")),
     }
+
+
+class SetFields(SourceFields):
+    """The fields of `runner.data.rows.DataSet`."""
+
+    share: float
+
+
+def data_sets(recipe: Recipe, place: Place, data: Settings) -> Iterator[tuple[SetFields, Settings]]:
+    """The data sets of a section: where each comes from, and the settings that hold for it."""
+    for _, one in sets_of((), data):
+        yield {**source(recipe, place, one), "share": one.get("share", 1.0)}, one
 
 
 def base_model(recipe: Recipe, place: Place) -> str:

@@ -11,11 +11,13 @@ from typing import Any
 
 from runner import catalog
 from runner.data.report import Rows
+from runner.names import setting
 from runner.plan import Plan
 from runner.problem import Stop
 from runner.recipe import overrides
+from runner.recipe.document import Path_
 from runner.recipe.overrides import Override
-from runner.recipe.recipe import Recipe
+from runner.recipe.recipe import Recipe, Settings, sets_of
 from runner.scenarios.shared import conversations, twin
 from runner.training.summary import Summary
 
@@ -79,16 +81,24 @@ def data(recipe: Recipe, file: str | None) -> list[Override]:
     """Rows from `--data`, else from the recipe's sample, else from the recipe's own file."""
     if file:
         return overrides.from_data_option(file)
-    if sample := recipe.data.get("sample"):
+    other = "`recipe rehearse … --data FILE`, or "
+    return [change for home, one in sets_of(("data",), recipe.data) for change in sample(recipe, home, one, other)]
+
+
+def sample(recipe: Recipe, home: Path_, data: Settings, other: str = "") -> list[Override]:
+    """The sample of a data set in its place; its own file where it has none. other: what else names rows, for whoever has
+    neither. Raises Stop there."""
+    name = setting(home)
+    if file := data.get("sample"):
         why = "the recipe's own sample, so nothing is downloaded"
-        return [Override("data.hub", None, None, BY, why), Override("data.path", None, sample, BY, why)]
-    if recipe.data.get("path"):
+        return [Override(f"{name}.hub", None, None, BY, why), Override(f"{name}.path", None, file, BY, why)]
+    if data.get("path"):
         return []
     raise Stop(
         recipe.document.problem(
-            ("data",),
-            "A rehearsal downloads nothing, and `data` names no local file.",
-            "Name one: `recipe rehearse … --data FILE`, or `data.sample` in the recipe.",
+            home,
+            f"A rehearsal downloads nothing, and `{name}` names no local file.",
+            f"Name one: {other}`{name}.sample` in the recipe.",
             key=True,
         )
     )
