@@ -17,6 +17,7 @@ from runner.catalog.models import (
     from_config,
     model,
     model_ids,
+    model_types,
     near_model,
     unsuitable,
 )
@@ -46,6 +47,7 @@ __all__ = [
     "label_of",
     "model",
     "model_ids",
+    "model_types",
     "near_model",
     "network",
     "table",

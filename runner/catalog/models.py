@@ -94,6 +94,11 @@ def model_ids() -> list[str]:
     return list(table("models"))
 
 
+def model_types() -> set[str]:
+    """The architectures that the catalog has models of."""
+    return {str(facts["model_type"]) for facts in _models().values()}
+
+
 def near_model(name: str) -> str | None:
     """The catalog's model whose name is most like `name`, one that begins with it first; None where none is near."""
     begins = (known for known in model_ids() if known.lower().startswith(name.lower()))

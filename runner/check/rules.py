@@ -159,6 +159,7 @@ def storage(recipe: Recipe) -> Iterator[Problem]:
 # Each rule that several scenarios share costs one line here.
 RULES: tuple[Rule, ...] = (
     base_model.known,
+    base_model.looked_at,
     base_model.custom_code,
     base_model.template_fits,
     base_model.precision_fits,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+import sys
 from typing import Any
 
 import torch
@@ -11,8 +13,9 @@ from axolotl.common.datasets import TrainDatasetMeta
 from axolotl.integrations.base import BasePlugin
 from axolotl.utils import trainer
 from axolotl.utils.dict import DictDefault
+from transformers.trainer import unwrap_peft_model
 
-from runner.training import blocks, metrics, parent_watch, results, resume
+from runner.training import blocks, metrics, parent_watch, proof, results, resume
 from runner.training.blocks import EndOfLength
 from runner.training.checkpoints import MarkComplete
 from runner.training.history import History
@@ -57,6 +60,9 @@ class RecipePlugin(BasePlugin):
         # the mask from the positions, which begin anew with each row.
         if settings.flatten:
             cfg.batch_flattening = True
+        if settings.proof.attention:
+            # Later than Axolotl's own rules, which let rows be joined for some attentions alone.
+            cfg.attn_implementation = settings.proof.attention
         if not preprocess:
             self.resumed_from = resume.choose(cfg, settings)
         if settings.blocks is None:
@@ -81,6 +87,16 @@ class RecipePlugin(BasePlugin):
         }
 
     def post_trainer_create(self, cfg: DictDefault, trainer: Any) -> None:
+        settings = run_settings(cfg)
+        if not cfg.rl:
+            # Axolotl 0.19.0 looks for `num_items_in_batch` by name among what the inner model takes, and finds it nowhere. Each
+            # micro batch would then count alike, however few of its tokens are trained, and the loss depend on accumulation.
+            trainer.model_accepts_loss_kwargs = _averages_over_tokens(trainer)
+        proven = proof.prove(cfg, trainer, settings)
+        if proven.faults:
+            Watchdog(settings).stop(proven.complaint)
+        if settings.proof.only:
+            sys.exit(0)
         if int(os.environ.get("RANK", "0")) != 0:
             # It raises KeyError 'Active (gib)' on ranks other than 0 (Axolotl 0.19.0).
             trainer.create_model_card = lambda *args, **kwargs: None
@@ -99,6 +115,13 @@ class RecipePlugin(BasePlugin):
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         results.finish(run_settings(cfg), self.history, cfg.to_dict())
+
+
+def _averages_over_tokens(trainer: Any) -> bool:
+    """Whether the model's loss is one over the tokens of a whole step, as transformers 5.16.1 itself tells it."""
+    model = unwrap_peft_model(trainer.accelerator.unwrap_model(trainer.model))
+    takes = inspect.signature(model.forward).parameters.values()
+    return bool(getattr(model, "accepts_loss_kwargs", any(name.kind is name.VAR_KEYWORD for name in takes)))
 
 
 def run_settings(cfg: DictDefault) -> RunSettings:

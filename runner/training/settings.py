@@ -43,6 +43,24 @@ class BlocksSettings(BaseModel):
     continue_from: str | None = None
 
 
+class ProofSettings(BaseModel):
+    """What is proven of rows and batches before the first step.
+
+    questions: a file of questions, as JSON lines with `question`, that the model is measured by later. show: rows to show.
+    only: end when all is proven, and train nothing. attention: what is asked in place of the `planned` one, where that is not here.
+    prepared: the folder of a proof that was made when the data was, of what GPUs are not asked again.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    questions: str | None = None
+    show: int = 2
+    only: bool = False
+    attention: str | None = None
+    planned: str | None = None
+    prepared: str | None = None
+
+
 class RunSettings(BaseModel):
     """What the plan expects of the run; the watchdog holds the run to it.
 
@@ -53,7 +71,7 @@ class RunSettings(BaseModel):
     effective_batch_tokens: tokens a step where rows are packed into rows of full length; None where a step has rows as they are.
     flatten: join the rows of a micro batch where Axolotl would refuse to, without FlashAttention.
     persistent_workers: keep data workers between epochs and evaluations. master_weights: what weights are kept in
-    between steps, None as Axolotl has it. blocks: packed blocks in place of Axolotl's own datasets.
+    between steps, None as Axolotl has it. blocks: packed blocks in place of Axolotl's own datasets. proof: of what is trained.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -75,6 +93,7 @@ class RunSettings(BaseModel):
     persistent_workers: bool = False
     master_weights: Literal["fp32", "bf16"] | None = None
     blocks: BlocksSettings | None = None
+    proof: ProofSettings = ProofSettings()
 
 
 class RecipeRunnerArgs(BaseModel):

@@ -8,8 +8,8 @@ from typing import Any
 
 from runner.files import Record
 from runner.recipe.overrides import Override
+from runner.run_files import SUMMARY
 from runner.training.elapsed import TimeUsed
-from runner.training.run_files import SUMMARY
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,8 @@ class Summary(Record):
     adapter: kind, rank, alpha, dropout and layers. backend: how processes talked, None for one.
     effective_batch_size: rows a step; effective_batch_tokens: tokens a step where rows were packed; learning_rate: after scaling.
     best_checkpoint: the name of its folder.
-    model: of images, the shape of the network. preference accuracy: how often DPO's model prefers the better answer, on held-out pairs.
+    proof: of what is trained, as `proof.json` has it, without the rows that it shows. model: of images, the shape of the
+    network. preference accuracy: how often DPO's model prefers the better answer, on held-out pairs.
     """
 
     FILE = SUMMARY
@@ -60,6 +61,7 @@ class Summary(Record):
     test_accuracy: float | None = None
     test_loss: float | None = None
     model: Mapping[str, Any] | None = None
+    proof: Mapping[str, Any] | None = None
     best_checkpoint: str | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
 

@@ -18,6 +18,8 @@ from runner.scenarios.shared import common, conversations
 if TYPE_CHECKING:
     from runner.recipe.sections import Lora
 
+# What ends a document, and a text that a model goes on with.
+END_OF_TEXT = "<|endoftext|>"
 # What the data stage leaves for others, by folder, and which of its settings each part is made from.
 PARTS = {
     "tokenizer": ("text", "tokenizer"),
@@ -102,6 +104,7 @@ def text(recipe: Recipe, place: Place) -> Corpus:
         drop_low_quality=data.drop_low_quality,
         deduplicate=data.deduplicate,
         validation_share=common.given(data.validation_share),
+        max_lost_share=data.max_lost_share,
         seed=data.seed,
     )
 
@@ -131,6 +134,7 @@ def preferences(recipe: Recipe, place: Place) -> Preferences:
         ),
         system_prompt=data.system_prompt,
         validation_share=data.validation_share,
+        max_lost_share=data.max_lost_share,
         seed=data.seed,
         sequence_len=recipe.dpo.sequence_len,
     )

@@ -23,8 +23,9 @@ class Mixture(chat.Chat):
     domain_share: float
 
 
-def prepare(mixture: Mixture, out: Path, general: Path, tokenizer_for: TokenizerFor) -> list[str]:
-    """Writes `out/train.parquet` (mixed) and `out/validation.parquet` (the domain alone); gives the report's lines.
+def prepare(mixture: Mixture, out: Path, general: Path, tokenizer_for: TokenizerFor) -> tuple[Report, list[str]]:
+    """Writes `out/train.parquet` (mixed) and `out/validation.parquet` (the domain alone); gives the domain's report, and
+    lines about the mixture.
 
     general: Parquet with the general conversations, of which the rest is drawn, each at most once.
     """
@@ -41,16 +42,17 @@ def prepare(mixture: Mixture, out: Path, general: Path, tokenizer_for: Tokenizer
     drawn = sorted(random.Random(mixture.seed).sample(range(len(others)), count))
     # Permissive, because turns of the one may have what those of the other do not.
     mixed = concat_tables([domain, others.take(drawn)], promote_options="permissive").replace_schema_metadata()
-    _write(Dataset(mixed).shuffle(seed=mixture.seed), out / "train.parquet")
-    _write(Dataset.from_parquet(str(out / "domain" / "validation.parquet")), out / "validation.parquet")
+    _write(Dataset(mixed).shuffle(seed=mixture.seed).with_format("arrow")[:], out / "train.parquet")
+    _write(parquet.read_table(out / "domain" / "validation.parquet"), out / "validation.parquet")
     short = round(len(domain) * (1 - share) / share) - count
-    return [
-        *report.lines(),
+    return report, [
         f"mixed                {len(domain):>9,} of the domain, {count:,} general: {len(domain) / len(mixed):.0%} domain",
         *([f"  note: {short:,} general rows are missing for a share of {share:.0%}"] if short else []),
     ]
 
 
 def _write(table: Any, file: Path) -> None:
+    from pyarrow import parquet
+
     with replacing(file) as partial:
-        table.to_parquet(str(partial))
+        parquet.write_table(table, partial, compression="zstd")

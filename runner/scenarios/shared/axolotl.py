@@ -176,6 +176,7 @@ def train(recipe: Recipe, place: Place, config: dict[str, Any], data: DataSets) 
             **config.get("recipe_runner", {}),
             **_master_weights(recipe),
             "demo": _demo(recipe, place),
+            **({"proof": {"prepared": common.proof_dir(place)}} if place.prepared else {}),
         },
     }
     return Stage(
