@@ -170,6 +170,9 @@ def measure(file: Path, folder: Path, data: str | None, options: list[str], coun
             read += sum(row["input_ids"].numel() for row in rows)
             if len(first) < count:
                 first.append({name: part for name, part in batch.items() if torch.is_tensor(part)})
+        if not steps:
+            print(f"{way:<9} these rows do not fill one micro batch")
+            continue
         if way == "none":
             lengths = [len(ids) for ids in trainer.train_dataset["input_ids"]]
             micro, whole = stage.config["micro_batch_size"], sum(lengths)
