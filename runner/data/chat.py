@@ -17,7 +17,7 @@ from runner.data.report import Report
 from runner.data.rows import DataSet
 from runner.data.split import TokenizerFor, TwoSides
 from runner.data.tokenizers import Pretrained
-from runner.names import listed
+from runner.names import listed, same
 from runner.problem import Stop
 from runner.recipe import templates
 
@@ -76,7 +76,7 @@ class Conversation(split.Grouped):
     @property
     def group(self) -> str:
         """Conversations with the same group stay on one side of the split: the first question, however it is spaced or cased."""
-        return split.same(self.question)
+        return same(self.question)
 
 
 def pair(question: str, answer: str) -> tuple[Turn, Turn]:

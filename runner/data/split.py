@@ -47,11 +47,6 @@ class Grouped:
 Item = TypeVar("Item", bound=Grouped)
 
 
-def same(text: str) -> str:
-    """Equal for texts that differ in nothing but space and case."""
-    return " ".join(text.split()).casefold()
-
-
 def begin(source: TwoSides, tokenizer: Pretrained | None = None, sample_rows: int | None = None) -> Report:
     """An empty report, whose key says what the result depends on: settings, the rows' file, and the file of the tokenizer
     whose tokens are counted, where it lies in a folder."""

@@ -100,6 +100,11 @@ def test_lines_about_other_data_leave_a_copy_with_data_of_its_own(recipe_command
     assert not (tmp_path / "data").exists()
 
 
+def test_a_column_in_brackets_without_quotes_is_answered_with_them(edited, recipe_command):
+    done = recipe_command("check", edited(('answer: "[answer]"', "answer: [answer]")))
+    assert done.returncode == 1 and '`answer: "[answer]"`' in done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("path", MINIMAL, ids=lambda path: path.stem)
 def test_a_minimal_starter_is_copied_with_its_sample_beside_it(recipe_command, tmp_path, path):
     done = recipe_command("new", "my-demo", "--from", f"minimal/{path.stem}", cwd=tmp_path)

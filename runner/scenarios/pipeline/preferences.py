@@ -11,6 +11,7 @@ from typing import Any, Literal
 from runner.data import split
 from runner.data.report import Report
 from runner.data.rows import DataSet
+from runner.names import same
 from runner.recipe import templates
 from runner.training.answers import messages
 
@@ -43,7 +44,7 @@ class Preference(split.Grouped):
     @property
     def group(self) -> str:
         """Rows with the same group stay in one part of the split: the prompt, however it is spaced or cased."""
-        return split.same(self.prompt)
+        return same(self.prompt)
 
 
 def prepare(preferences: Preferences, out: Path) -> Report:
