@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from importlib.util import find_spec
 
-from runner import hardware
+from runner.catalog.published import why_no_hub
 from runner.check import sources
 from runner.names import listed, setting
 from runner.problem import Problem, Stop
@@ -21,7 +21,7 @@ def datasets(recipe: Recipe) -> Iterator[Problem]:
     named = [(home, data) for home, data in recipe.data_sets() if data.get("hub")]
     if not named:
         return
-    if why := hardware.why_no_hub() if find_spec("datasets") else "the library `datasets` is not installed":
+    if why := why_no_hub() if find_spec("datasets") else "the library `datasets` is not installed":
         names = listed(dict.fromkeys(data["hub"] for _, data in named))
         message = f"The hub was not asked for the columns of {names}: {why}."
         yield recipe.document.problem((*named[0][0], "hub"), message, LATER, severity="note")
