@@ -12,9 +12,9 @@ import pytest
 from pyarrow import parquet
 
 from runner.check.validate import changed, load
-from runner.data.report import Rows
 from runner.files import write_text
 from runner.plan import Place
+from runner.prepared import Rows
 from runner.proof.conversations import _runs
 from runner.proof.faults import REMEDIES, SENTENCES, Faults
 from runner.proof.record import Proof

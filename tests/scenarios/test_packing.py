@@ -176,7 +176,7 @@ def rehearsed(path, *options):
     from pathlib import Path
 
     from runner.check.validate import changed
-    from runner.data.report import Rows
+    from runner.prepared import Rows
 
     recipe, _, _ = load(path, from_options(options))
     own = rehearsal(recipe.scenario)
