@@ -25,7 +25,7 @@ def inline(node: Any, shared: dict[str, Any]) -> Any:
         return [inline(item, shared) for item in node]
     if not isinstance(node, dict):
         return node
-    if "$ref" in node:
+    while "$ref" in node:
         piece = shared[node["$ref"].removeprefix(SHARED)]
         node = piece | {key: value for key, value in node.items() if key != "$ref"}
     return {key: inline(value, shared) for key, value in node.items()}

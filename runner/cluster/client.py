@@ -163,7 +163,8 @@ class Connection(Cluster):
             raise refused.stop(kind, meta["namespace"], meta["name"]) from None
 
     def delete(self, kind: str, namespace: str, name: str, grace_seconds: int | None = None) -> bool:
-        query: list[tuple[str, Any]] = [("propagationPolicy", "Foreground" if kind == "Job" else "Background")]
+        # It stays until all that belongs to it has ended.
+        query: list[tuple[str, Any]] = [("propagationPolicy", "Foreground")]
         query += [("gracePeriodSeconds", grace_seconds)] if grace_seconds is not None else []
         try:
             self._json("DELETE", address(kind, namespace, name), query)

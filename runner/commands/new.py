@@ -133,11 +133,11 @@ def _copy_lock(document: Document, folder: Path, undo: ExitStack) -> list[Path]:
 
 def _files(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
     """Every data file and sample that a recipe names, in whatever section: where, and its name."""
-    items = value.items() if isinstance(value, dict) else ()
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, item in items:
         if key in ("path", "validation_path", "sample", "sample_task") and isinstance(item, str):
-            yield (*path, key), item
-        yield from _files(item, (*path, key))
+            yield (*path, str(key)), item
+        yield from _files(item, (*path, str(key)))
 
 
 def find(source: str) -> Path:

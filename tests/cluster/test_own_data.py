@@ -11,8 +11,10 @@ import shutil
 import tempfile
 import threading
 import time
+import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -21,14 +23,14 @@ from PIL import Image
 
 from runner import catalog, cli
 from runner.check.validate import load
-from runner.cluster import upload
-from runner.cluster.client import connect
+from runner.cluster import helper_pod, upload
+from runner.cluster.client import Connection, connect
 from runner.commands import cluster_options
-from runner.data.report import Rows, asked
 from runner.emit import planned
 from runner.entrypoints import file_server
 from runner.files import read_json, write_json
 from runner.plan import Place
+from runner.prepared import Rows, asked
 from runner.problem import Stop
 from runner.recipe.overrides import from_options
 from runner.scenarios import translate
@@ -359,7 +361,8 @@ def sending(site, desk, monkeypatch):
     def send() -> list[str]:
         told: list[str] = []
         opened, plan = cluster_options.open_both(str(recipe), ())
-        upload.upload(connect(), plan, plan.stages[0], upload.files(opened, plan.place), told.append)
+        (stage, *_) = plan.stages
+        upload.upload(connect(), plan.only(stage), stage, upload.files(opened, plan.place), told.append)
         return told
 
     return send
@@ -396,6 +399,19 @@ def test_what_lies_there_is_not_sent_again_and_what_is_gone_here_goes_there(site
         file.write("Knots,Which one?,The bowline.\n")
     assert "MiB sent" in sending()[-1]
     assert there(desk) == here(desk) and posts(site) == pieces + 1
+
+
+@in_process
+def test_what_sends_is_named_once_after_its_stage(site, desk, sending, monkeypatch):
+    names, create = [], Connection.create
+
+    def named(cluster, manifest):
+        names.append(manifest["metadata"]["name"])
+        return create(cluster, manifest)
+
+    monkeypatch.setattr(Connection, "create", named)
+    sending()
+    assert names == ["mine-data-send"]
 
 
 @in_process
@@ -439,10 +455,12 @@ def test_the_right_that_sending_needs_is_named(site, desk, sending, monkeypatch,
 
 
 def helpers(site) -> list:
-    return [pod for pod in site.cluster.list("Pod", site.namespace) if pod["metadata"]["name"].endswith("-fetch")]
+    return [
+        pod for pod in site.cluster.list("Pod", site.namespace) if pod["metadata"]["name"].endswith(("-fetch", "-send"))
+    ]
 
 
-@pytest.mark.parametrize(("data_from", "part"), [("claim", "fetch"), ("image", "look")])
+@pytest.mark.parametrize(("data_from", "part"), [("claim", "send"), ("image", "look")])
 def test_a_dry_run_judges_the_pod_that_works_before_the_job(site, capsys, golden_message, data_from, part):
     """Quota, admission and rights of pods are others than those of jobs."""
     site.api.refused_parts = {part: "exceeded quota: pods"}
@@ -461,20 +479,49 @@ def test_nothing_is_written_or_deleted_outside_of_the_folder(tmp_path):
     (tmp_path / "kept").write_text("kept")
     for name in ("../kept", "/etc/hostname", "", "."):
         with pytest.raises(OSError):
-            file_server.take(root, [file_server.Piece(name, "0" * 64, 1, 0, 1)], io.BytesIO(b"x"))
+            file_server.take(root, [file_server.Piece(name, "0" * 64, 0, 1)], io.BytesIO(b"x"))
         with pytest.raises(OSError):
-            file_server.state(root, {name: "0" * 64}, lambda: None)
+            file_server.state(root, {name: (1, "0" * 64)}, lambda: None)
     file_server.keep_only(root, [])
     assert (tmp_path / "kept").read_text() == "kept"
 
 
 def test_a_file_that_did_not_come_over_whole_never_takes_its_name(tmp_path):
-    piece = file_server.Piece("a/b.csv", hashlib.sha256(b"right").hexdigest(), 5, 0, 5)
-    with pytest.raises(ValueError):
-        file_server.take(tmp_path, [piece], io.BytesIO(b"wrong"))
-    assert [file for file in tmp_path.rglob("*") if file.is_file()] == []
+    piece = file_server.Piece("a/b.csv", hashlib.sha256(b"right").hexdigest(), 0, 5)
+
+    def there() -> int:
+        return file_server.state(tmp_path, {piece.path: (5, piece.digest)}, lambda: None)["there"][piece.path]
+
+    file_server.take(tmp_path, [piece], io.BytesIO(b"wrong"))
+    assert there() == 0 and [file for file in tmp_path.rglob("*") if file.is_file()] == []
     file_server.take(tmp_path, [piece], io.BytesIO(b"right"))
-    assert (tmp_path / "a" / "b.csv").read_bytes() == b"right"
+    assert there() == -1 and (tmp_path / "a" / "b.csv").read_bytes() == b"right"
+    assert there() == -1
+
+
+def test_the_last_piece_of_a_large_file_is_answered_before_the_file_is_hashed(tmp_path, monkeypatch):
+    """Hashing takes minutes where storage is slow, and the answer to a piece has no room for signs of life."""
+    monkeypatch.setattr(file_server, "digest", lambda *_: pytest.fail("it was hashed"))
+    file_server.take(tmp_path, [file_server.Piece("a", "0" * 64, 0, 1)], io.BytesIO(b"x"))
+
+
+@pytest.mark.parametrize(("verb", "body"), [("hash/a", None), ("state", b'{"a": [1, "0"]}')])
+def test_a_disk_that_refuses_in_the_middle_of_an_answer_is_said(tmp_path, monkeypatch, verb, body):
+    def refuses(*_):
+        raise OSError(5, "Input/output error", "a")
+
+    (tmp_path / "a").write_text("x")
+    monkeypatch.setattr(file_server, "digest", refuses)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), file_server.handler(tmp_path, "word", writes=True))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        address = f"http://127.0.0.1:{server.server_address[1]}/word/{verb}"
+        with urllib.request.urlopen(address, data=body, timeout=10) as answer, pytest.raises(Stop) as stop:
+            helper_pod.signed(answer.read(), "The data files cannot be sent")
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert "Input/output error" in stop.value.text
 
 
 @in_process

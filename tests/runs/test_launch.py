@@ -142,7 +142,9 @@ def test_no_more_gpus_are_seen_than_are_planned(monkeypatch, here, planned, visi
     if here:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", here)
     stage = Stage("train", "images", {}, "c.yaml", {}, (), (), {}, Machines(1, planned, "NVIDIA-L40S", 8, 2), 1)
-    assert environment(stage, Place("c", "d", "r", "s"))["CUDA_VISIBLE_DEVICES"] == visible
+    env = environment(stage, Place("c", "d", "r", "s"))
+    # Their numbers are those of nvidia-smi, which CUDA does not use by itself.
+    assert (env["CUDA_VISIBLE_DEVICES"], env["CUDA_DEVICE_ORDER"]) == (visible, "PCI_BUS_ID")
 
 
 def test_a_rehearsal_that_learns_too_little_is_an_error(golden_message):
