@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from runner.files import read_json, write_json
-from runner.prepared import Rows, asked
+from runner.prepared import Rows, asked, contents
 
 REPORT_FILE = "report.json"
 SHOWN_BAD_LINES = 10
@@ -116,4 +116,4 @@ class Report:
 def rows_of(report: Report, data: Mapping[str, Any]) -> Rows:
     """What others must know of rows with this report; data: what was asked for."""
     usual = report.token_lengths.get("median")
-    return Rows(report.train_rows, report.validation_rows, report.sampled_from, asked(data), usual)
+    return Rows(report.train_rows, report.validation_rows, report.sampled_from, asked(data), usual, contents(data))

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from runner import catalog, cli
+from runner import catalog, cli, targets
 from runner.check.validate import load
 from runner.cluster import helper_pod, upload
 from runner.cluster.client import Connection, connect
@@ -30,7 +30,7 @@ from runner.emit import planned
 from runner.entrypoints import file_server
 from runner.files import read_json, write_json
 from runner.plan import Place
-from runner.prepared import Rows, asked
+from runner.prepared import Rows, asked, contents
 from runner.problem import Stop
 from runner.recipe.overrides import from_options
 from runner.scenarios import translate
@@ -581,6 +581,28 @@ def test_a_job_whose_image_lacks_its_rows_is_not_sent(looks_into_the_image, site
     assert site.cluster.list("Pod", site.namespace, {"recipe-runner/part": "look"}) == []
 
 
+@in_process
+def test_an_image_whose_rows_are_of_the_file_as_it_was_is_not_trained_on(
+    looks_into_the_image, site, desk, capfd, golden_message
+):
+    recipe = own_copy(site, desk)
+    sets = ("openshift.data_from=image", "model.base=HuggingFaceTB/SmolLM3-3B")
+    found, _, _ = load(recipe, from_options((*ON_CPU, *sets)))
+    plan = translate(found, targets.place(found))
+    site.api.mounts["/opt/recipe-runner/data"] = desk / "embedded"
+    rows = desk / "embedded" / "mine"
+    rows.mkdir(parents=True)
+    data = plan.stage("train").data
+    assert contents(data)
+    Rows(90, 10, asked=asked(data), contents=contents(data)).write(rows)
+    with (desk / "questions.csv").open("a", encoding="utf-8") as file:
+        file.write("Knots,Which one?,The bowline.\n")
+    assert submit(recipe, *(f"--set={change}" for change in sets)) == 1 and site.job(name="mine") is None
+    golden_message("\n".join(capfd.readouterr().err.replace(str(desk), "<tmp>").splitlines()[-2:]))
+    Rows(91, 10, asked=asked(data), contents=contents(data)).write(rows)
+    assert submit(recipe, *(f"--set={change}" for change in sets)) == 0 and site.job(name="mine") is not None
+
+
 def test_what_was_prepared_for_the_image_is_what_its_pods_ask_for(tmp_path):
     """`recipe prepare`, which fills the image, and a pod name the same file by two paths."""
     rows = (f"data.path={ROOT}/recipes/data/survival-sample.jsonl", "data.hub=")
@@ -588,7 +610,7 @@ def test_what_was_prepared_for_the_image_is_what_its_pods_ask_for(tmp_path):
     here = Place(*(str(tmp_path / name) for name in ("config", "data", "run", "scratch")))
     prepared = translate(recipe, here).stages[0].config["data"]
     in_pods = translate(recipe, kubernetes.place(recipe)).stage("train").data
-    assert prepared["path"] != in_pods["path"]
+    assert prepared["sets"][0]["path"] != in_pods["sets"][0]["path"]
     assert asked(prepared) == asked(in_pods)
     other, _, _ = load(ROOT / "recipes" / "survival.yaml", from_options((*rows, "data.seed=7")))
     assert asked(translate(other, here).stages[0].config["data"]) != asked(in_pods)

@@ -222,7 +222,7 @@ def test_pods_look_for_data_files_where_pods_have_them(tmp_path, monkeypatch, da
     monkeypatch.chdir(tmp_path)
     here = plan_of(Path("recipes/seven-b.yaml"), *none, *files)
     work = here.stages[0].config
-    assert work["text"]["path"] == f"{folder}/seven-b-text.jsonl"
+    assert work["text"]["sets"][0]["path"] == f"{folder}/seven-b-text.jsonl"
     assert work["sft"]["sets"][0]["path"] == f"{folder}/seven-b-questions.jsonl"
     monkeypatch.chdir(tmp_path / "recipes")
     assert [file.text for file in render(plan_of(Path("seven-b.yaml"), *none, *files))] == [
