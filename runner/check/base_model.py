@@ -135,6 +135,19 @@ def loss_fits_model(recipe: Recipe) -> Iterator[Problem]:
         )
 
 
+def attention_fits_precision(recipe: Recipe) -> Iterator[Problem]:
+    """FlashAttention 2 multiplies in half precision alone."""
+    model = recipe.settings.get("model") or {}
+    if model.get("attention") == "flash_attention_2" and model.get("precision") == "fp32":
+        half = advised_precision(recipe)
+        instead = "" if half == "fp32" else f", or `precision: {half}`"
+        yield recipe.document.problem(
+            ("model", "attention"),
+            "`flash_attention_2` multiplies in half precision alone, and `precision` is fp32.",
+            f"Write `attention: sdpa`{instead}.",
+        )
+
+
 def gated(recipe: Recipe) -> Iterator[Problem]:
     """The hub gives a gated model only to accounts that have accepted its licence, and pods have none without a token."""
     facts, site = recipe.model_facts, recipe.settings.get("openshift")

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from runner import catalog, scenarios
-from runner.check import advanced, base_model, placing, sources
+from runner.check import advanced, base_model, packing, placing, sources
 from runner.check.following import batch_sizes
 from runner.names import JOB_NAME, listed, nearest
 from runner.problem import Problem
@@ -164,6 +164,8 @@ RULES: tuple[Rule, ...] = (
     base_model.template_fits,
     base_model.precision_fits,
     base_model.loss_fits_model,
+    base_model.attention_fits_precision,
+    *packing.RULES,
     base_model.gated,
     sequence_length,
     known_gpu,

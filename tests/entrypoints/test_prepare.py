@@ -22,6 +22,7 @@ from runner.entrypoints import prepare
 from runner.files import write_text
 from runner.plan import Place
 from runner.problem import Stop
+from runner.proof.record import Proof
 from runner.recipe.overrides import from_options
 from runner.scenarios import translate
 from runner.scenarios.shared import twin
@@ -206,6 +207,9 @@ def test_model_and_data_come_onto_the_claim_and_a_second_time_does_nothing(tmp_p
     assert {"model.safetensors", "config.json", "tokenizer.json"} <= there and "weights.h5" not in there
     data = tmp_path / "claim/data"
     assert (data / "train.parquet").is_file() and list((data / "tokenised").rglob("*.arrow"))
+    proof = Proof.read(data / "proof")
+    assert "proven in " in done.stdout and not proof.faults and 0 < proof.rows <= tokenised(data)
+    assert proof.logits_moved == 0 and proof.loss_at_once == pytest.approx(proof.loss_accumulated, abs=1e-5)
     record = json.loads((tmp_path / "claim/run/data/stage.json").read_text("utf-8"))
     assert record["status"] == "finished" and {"train.parquet", "validation.parquet"} <= set(record["outputs"])
     hub.asked.clear()

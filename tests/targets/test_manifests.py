@@ -373,7 +373,7 @@ def test_rows_are_prepared_again_with_whatever_decides_how_they_are_tokenised():
         ("model.sequence_len=512",),
         ("model.revision=v1",),
         ("data.seed=7",),
-        ('advanced.axolotl={"sample_packing": false}',),
+        ("train.packing=pack",),
         ('advanced.axolotl={"train_on_inputs": true}',),
     )
     assert len({key(*change) for change in changes}) == len(changes)
