@@ -465,7 +465,7 @@ def test_a_dry_run_judges_the_pod_that_works_before_the_job(site, capsys, golden
     """Quota, admission and rights of pods are others than those of jobs."""
     site.api.refused_parts = {part: "exceeded quota: pods"}
     sets = ("--set", f"openshift.data_from={data_from}")
-    hub = () if data_from == "image" else ("--set", "data.hub=", "--set", "data.path=data/survival-sample.jsonl")
+    hub = ("--set", "data.hub=", "--set", "data.path=data/survival-sample.jsonl")
     assert site.recipe("submit", "--dry-run", *sets, *hub) == 1
     golden_message(capsys.readouterr().err, part)
     site.api.refused_parts = {}
@@ -555,7 +555,7 @@ def test_a_model_on_a_claim_is_written_down_through_a_pod_and_then_needs_no_clus
     recipe, _, _ = load("mine.yaml")
     assert (recipe.model_facts.model_type, recipe.model_facts.hidden_size) == ("qwen3", 64)
     # What lies on the claim is not sent, and pods start from it there.
-    assert [setting for setting, _ in recipe.local_files()] == ["data.path"]
+    assert [setting for setting, _ in recipe.local_files()] == [("data", "path")]
     assert translate(recipe, kubernetes.place(recipe)).stage("train").config["base_model"] == name
 
 
