@@ -14,9 +14,9 @@ from runner.entrypoints.file_server import CHUNK, partial
 from runner.files import sha256
 from runner.plan import Plan, Stage
 from runner.problem import Stop
+from runner.run_files import ADAPTER, BEST_IMAGES, BEST_MODEL, DEMO_OUTPUTS, RUN, STAGE
 from runner.runs.run_folder import RunRecord
 from runner.targets.kubernetes import SENT_FILES
-from runner.training.run_files import ADAPTER, BEST_IMAGES, BEST_MODEL, DEMO_OUTPUTS, RUN, STAGE
 
 # Large, and of no use away from the cluster.
 LEFT_THERE = ("checkpoints/", "scratch/", "data/", f"{SENT_FILES}/")

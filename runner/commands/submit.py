@@ -36,7 +36,7 @@ def submit(
     from runner.cluster.client import connect
     from runner.cluster.follow import follow as watch
     from runner.cluster.submit import submit as send
-    from runner.data.report import contents
+    from runner.prepared import contents
     from runner.scenarios import translate
 
     if dry_run and follow:

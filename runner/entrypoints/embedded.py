@@ -1,6 +1,6 @@
 """`python -m runner.entrypoints.embedded DIR ASKED CONTENTS NAME`: whether the image that this runs in holds a recipe's rows.
 
-DIR: where they should lie; ASKED, CONTENTS: what they should have been made for, and from (`runner.data.report`; empty
+DIR: where they should lie; ASKED, CONTENTS: what they should have been made for, and from (`runner.prepared`; empty
 CONTENTS: that is not known); NAME: the recipe's.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from runner.data.report import Rows
+from runner.prepared import Rows
 
 REMEDY = "Write `openshift.data_from: claim`, and the cluster prepares them; or build the image with EMBED={name}."
 

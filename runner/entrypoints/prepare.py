@@ -17,14 +17,14 @@ import yaml
 
 from runner import scenarios
 from runner.data import tokenizers
-from runner.data.report import Report, Rows, asked, contents
+from runner.data.report import Report, rows_of
 from runner.data.tokenised import forget_older
 from runner.data.tokenizers import Pretrained
 from runner.files import read_json, write_json, write_text
 from runner.problem import Stop
+from runner.run_files import REPORT, STOPPED
 from runner.scenarios.shared import twin as twins
 from runner.training import parent_watch
-from runner.training.run_files import REPORT, STOPPED
 
 MODEL_DONE_FILE = ".fetched.json"
 # What a model folder needs: weights in one format, configs, tokenizer.
@@ -63,8 +63,7 @@ def rows(work: Mapping[str, Any], tell: Tell) -> None:
     for line in lines:
         tell(line)
     write_text(out / REPORT, "\n".join(lines) + "\n")
-    data = work["data"]
-    Rows(report.train_rows, report.validation_rows, report.sampled_from, asked(data), contents(data)).write(out)
+    rows_of(report, work["data"]).write(out)
     if work["tokenise"]:
         tokenise(work["tokenise"], tell)
 

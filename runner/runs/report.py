@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from runner.files import read_json
 from runner.plan import Plan
+from runner.run_files import ANSWERS
 from runner.runs import gates
 from runner.runs.pipeline import summaries
 from runner.runs.stage_folder import StageFolder
-from runner.training.run_files import ANSWERS
 from runner.training.summary import Summary
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from runner.files import Record
 from runner.recipe.overrides import Override
+from runner.run_files import SUMMARY
 from runner.training.elapsed import TimeUsed
-from runner.training.run_files import SUMMARY
 
 
 @dataclass(frozen=True)

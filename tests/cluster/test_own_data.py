@@ -26,11 +26,11 @@ from runner.check.validate import load
 from runner.cluster import helper_pod, upload
 from runner.cluster.client import Connection, connect
 from runner.commands import cluster_options
-from runner.data.report import Rows, asked, contents
 from runner.emit import planned
 from runner.entrypoints import file_server
 from runner.files import read_json, write_json
 from runner.plan import Place
+from runner.prepared import Rows, asked, contents
 from runner.problem import Stop
 from runner.recipe.overrides import from_options
 from runner.scenarios import translate
