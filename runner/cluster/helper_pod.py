@@ -1,4 +1,5 @@
-"""Helpers: short-lived pods that open a claim, for `recipe fetch` and `recipe promote`, and always go away again."""
+"""Helpers: short-lived pods that open a claim, for `fetch`, `submit` and `promote`, or look into an image for `submit`; they
+always go away again."""
 
 from __future__ import annotations
 
@@ -114,7 +115,8 @@ def _made(cluster: Cluster, manifest: dict[str, Any], tell: Tell) -> Iterator[tu
     with _interrupted_by(signal.SIGTERM, signal.SIGHUP):
         try:
             cluster.create(manifest)
-            tell(f"Pod `{name}` opens the claim")
+            opens = any("persistentVolumeClaim" in volume for volume in manifest["spec"]["volumes"])
+            tell(f"Pod `{name}` {'opens the claim' if opens else 'looks into the image'}")
             yield space, name
         finally:
             _delete(cluster, space, name)
@@ -178,7 +180,7 @@ def _ready(cluster: Cluster, space: str, name: str, container: str) -> None:
     while True:
         here = _look(cluster, space, name)
         if here is None:
-            raise Stop(f"Pod `{name}` was deleted before it could open the claim.", "Fetch again.")
+            raise Stop(f"Pod `{name}` was deleted before it could open the claim.", "Do the same again.")
         status = here.get("status", {})
         conditions = status.get("conditions") or []
         if any(entry["type"] == "Ready" and entry["status"] == "True" for entry in conditions):

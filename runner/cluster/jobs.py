@@ -23,7 +23,7 @@ CONTAINER = {"PyTorchJob": "pytorch", "TrainJob": "node"}
 PART = "recipe-runner/part"
 # The data files that were sent before a job: one hash for all.
 FILES = "recipe-runner/files"
-# The pods that only open a claim, and have one container of that name.
+# The pods of `runner.cluster.helper_pod`, each with one container of that name.
 FETCH, SEND, PROMOTE, LOOK = "fetch", "send", "promote", "look"
 # The containers that do a pod's work, whoever else runs in it.
 WORKING = (*CONTAINER.values(), preparing.PART, gate.PART, FETCH, SEND, PROMOTE, LOOK)

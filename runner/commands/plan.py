@@ -11,6 +11,7 @@ from runner.commands.options import open_recipe, print_notes, recipe_path, say, 
 from runner.commands.planning import text
 from runner.commands.planning.report import PlanReport
 from runner.estimate import forecast, limits, storage
+from runner.estimate.parameters import UnknownArchitecture
 from runner.problem import Stop
 from runner.recipe import overrides as changing
 from runner.recipe.recipe import Recipe
@@ -47,7 +48,7 @@ def plan(
         planned = storage.sized(planned, forecast.of(recipe, planned, look=False))
         large = [problem for stage in forecasts if (problem := forecast.too_large(recipe, stage))]
         problems = large + limits.broken(recipe, forecasts)
-    except KeyError as error:
+    except UnknownArchitecture as error:
         raise Stop(forecast.unknown_architecture(recipe, error)) from None
     problems += storage.problems(recipe.document, planned, forecasts)
     notes = [*forecast.notes(recipe, forecasts), *forecast.late(recipe, forecasts)]

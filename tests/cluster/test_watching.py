@@ -217,6 +217,16 @@ def test_nothing_is_said_of_a_pod_that_clones_its_code(state):
     assert cloning(state) == ""
 
 
+def test_a_pod_that_clones_its_code_does_not_wait_for_a_machine():
+    init = [{"name": code.CONTAINER, "state": {"running": {}}}]
+    creating = [{"name": "pytorch", "state": {"waiting": {"reason": "PodInitializing"}}}]
+    pods = [a_pod(initContainerStatuses=init, containerStatuses=creating)]
+    assert status._phase(job(), pods, None) == status.PULLING
+    # A worker that waits for the master's pod does.
+    init[0]["name"] = "init-pytorch"
+    assert status._phase(job(), pods, None) == status.WAITING
+
+
 @pytest.mark.parametrize(
     ("state", "words"),
     [
