@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,20 @@ def fetch(
                 f"`{plan.place_of(stage).run_dir}` holds no results yet.", "`recipe status` says how far the job is."
             )
         return sum(_one(share, file, target, tell) for file in files), number
+
+
+def small_files(
+    cluster: Cluster, plan: Plan, stage: Stage, folder: str, names: Iterable[str], target: Path, tell: Tell
+) -> None:
+    """Brings those files of a folder on a claim into `target` that are there; they are small enough to be read at once.
+
+    Raises Stop where there is no such folder, or the helper does not start.
+    """
+    with helper(cluster, plan.only(stage), stage, tell, folder) as share:
+        there = {file["path"] for file in json.loads(share.get("list"))}
+        for name in names:
+            if name in there:
+                (target / name).write_bytes(share.get(f"file/{name}"))
 
 
 def _comes(path: str, stage: Stage, everything: bool) -> bool:

@@ -31,7 +31,7 @@ def submit(
     That is what comes first that is not done: a stage, or the gate after it. What needs no GPU is waited for.
     """
     from runner import targets
-    from runner.check import placing
+    from runner.check import online, placing
     from runner.cluster import upload
     from runner.cluster.client import connect
     from runner.cluster.follow import follow as watch
@@ -45,6 +45,10 @@ def submit(
     if problems := list(placing.placeholder_commit(recipe)):
         raise Stop([replace(problem, severity="error") for problem in problems])
     print_notes(placing.only_here(recipe))
+    asked = list(online.datasets(recipe))
+    print_notes(asked)
+    if wrong := [problem for problem in asked if problem.severity == "error"]:
+        raise Stop(wrong)
     files = upload.files(recipe, plan.place)
     # The same plan as it names files from here.
     rows = {stage.name: contents(stage.data) for stage in translate(recipe, targets.place(recipe)).stages}

@@ -321,6 +321,34 @@ def test_a_copy_of_three_decisions_goes_all_the_way(site, desk, recipe_command, 
     assert data["source"].endswith(f"/mine/files/{made.data}")
 
 
+MINIMAL_COPIES = {
+    "last-layers": ("survival", "messages"),
+    "lora": ("minimal/lora", "messages"),
+    "lyrics-demo": ("minimal/lyrics-demo", "songs"),
+    "image-classification": ("resnet", "classes"),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("case", MINIMAL_COPIES)
+def test_a_minimal_copy_with_data_of_its_own_rehearses(tmp_path, recipe_command, case):
+    """With the catalog's model. (The minimal starter for text goes all the way above.)"""
+    starter, data = MINIMAL_COPIES[case]
+    made = COPIES[data]
+    made.files(tmp_path)
+    classes = [f"--set=model.classes={made.classes}"] if made.classes else []
+    short = [] if "/" in starter else ["--minimal"]
+    commands = (
+        ["new", "mine", "--from", starter, *short, f"--set=data.path={made.data}", *classes],
+        ["rehearse", "mine.yaml"],
+    )
+    for command in commands:
+        done = recipe_command(*command, cwd=tmp_path, env={"HF_HUB_OFFLINE": "1"}, timeout=1200)
+        assert done.returncode == 0, done.stdout[-4000:] + done.stderr
+    (report,) = (tmp_path / "runs").rglob("report.json")
+    assert read_json(report)["source"].endswith(f"/{made.data}")
+
+
 @pytest.fixture
 def sending(site, desk, monkeypatch):
     """Sends a folder of files to the claim as `submit` does before the first stage; gives what it told."""
@@ -498,6 +526,41 @@ def test_a_disk_that_refuses_in_the_middle_of_an_answer_is_said(tmp_path, monkey
         server.shutdown()
         server.server_close()
     assert "Input/output error" in stop.value.text
+
+
+@in_process
+def test_a_model_on_a_claim_is_written_down_through_a_pod_and_then_needs_no_cluster(site, desk, capsys, golden_message):
+    facts = twin.wanted(
+        catalog.model("Qwen/Qwen3-0.6B"), catalog.chat_template("chatml"), 2, 1, desk / "claim" / "us", False
+    )
+    twin.tokenizer_for(facts)(["How do I tie a bowline?"] * 50)
+    twin.build(facts)
+    (desk / "q.jsonl").write_text('{"topic": "a", "question": "b", "answer": "c"}\n', encoding="utf-8")
+    name, sets = "/shared/models/us", (f"openshift.namespace={site.namespace}", "data.path=q.jsonl")
+    new = ["new", "mine", "--from", "survival", *(f"--set={one}" for one in (f"model.base={name}", *sets))]
+    assert cli._code(new) == 0
+    said = capsys.readouterr().out
+    assert f"recipe models add {name} --recipe mine.yaml" in said
+    assert cli._code(["check", "mine.yaml"]) == 1
+    assert cli._code(["models", "add", name, "--recipe", "mine.yaml"]) == 1
+    capsys.readouterr()
+    for claim in ("trained-models-pvc", "workspace-pvc"):
+        site.claim(claim)
+    assert cli._code(["models", "add", "/shared/models/nobody", "--recipe", "mine.yaml"]) == 1
+    golden_message(capsys.readouterr().err.replace(str(desk), "<desk>"), "no such folder")
+    assert cli._code(["models", "add", "/elsewhere/us", "--recipe", "mine.yaml"]) == 1
+    golden_message(capsys.readouterr().err, "no such claim")
+    assert not Path("models.lock.yaml").exists()
+    assert cli._code(["models", "add", name, "--recipe", "mine.yaml"]) == 0
+    assert helpers(site) == []
+    requests = len(site.api.requests)
+    assert cli._code(["check", "mine.yaml"]) == 0 and cli._code(["plan", "mine.yaml"]) == 0
+    assert len(site.api.requests) == requests
+    recipe, _, _ = load("mine.yaml")
+    assert (recipe.model_facts.model_type, recipe.model_facts.hidden_size) == ("qwen3", 64)
+    # What lies on the claim is not sent, and pods start from it there.
+    assert [setting for setting, _ in recipe.local_files()] == ["data.path"]
+    assert translate(recipe, kubernetes.place(recipe)).stage("train").config["base_model"] == name
 
 
 @pytest.fixture
