@@ -70,11 +70,12 @@ def _foreseen(recipe: Recipe, plan: Plan) -> list[Problem]:
     """Notes, in the figures of `recipe plan`: stages that do not fit their GPU, claims and pods that are too small, a
     learning rate that never stops rising. No data file is opened for them."""
     from runner.estimate import forecast, storage
+    from runner.estimate.parameters import UnknownArchitecture
 
     try:
         forecasts = forecast.of(recipe, plan, look=False)
         notes = [forecast.too_large(recipe, stage, severity="note") for stage in forecasts]
-    except KeyError:
+    except UnknownArchitecture:
         return []  # an architecture without formulas; `plan` says so
     notes += storage.problems(recipe.document, plan, forecasts, severity="note")
     return [note for note in (*notes, *forecast.notes(recipe, forecasts)) if note]

@@ -13,7 +13,7 @@ from runner.cluster import embedded, helper_pod, pipeline
 from runner.cluster.client import Cluster
 from runner.cluster.errors import TryAgain, patiently
 from runner.cluster.follow import follow, line
-from runner.cluster.jobs import Sent, annotation, machines, recipe_of, sent
+from runner.cluster.jobs import Sent, annotation, existing, machines, recipe_of, sent
 from runner.cluster.pipeline import CLAIM, Claims
 from runner.cluster.status import FAILED, State, ended, going
 from runner.cluster.upload import Files, upload
@@ -78,7 +78,7 @@ def _step(
     what = sent(plan, milestone.stage, target, milestone.of_gate, files_key)
     outdated = pipeline.outdated(way, milestone) if stage is None else []
     later = _followed_by(plan, milestone.stage) if stage is None else []
-    there, holds = _existing(cluster, what), _holds(milestone, what)
+    there, holds = _existing(cluster, plan, what), _holds(milestone, what)
     first = milestone.stage == plan.stages[0] and not milestone.of_gate
     sends = files if first and files_key else None
     judge(cluster, what, claims, there, keeps=holds)
@@ -86,7 +86,7 @@ def _step(
         _judge_helpers(cluster, what, sends)
     following = [sent(plan, other, target) for other in later]
     for next_one in following:
-        judge(cluster, next_one, claims, _existing(cluster, next_one))
+        judge(cluster, next_one, claims, _existing(cluster, plan, next_one))
     if holds:
         _tell_that_it_stays(milestone, what, tell)
     elif dry_run:
@@ -94,9 +94,8 @@ def _step(
             tell(f"The cluster would accept {each.kind} `{each.name}` and {len(each.support)} objects that it needs.")
     else:
         # Those first that somebody is asked about: after a no everything is as it was.
-        at_work = [
-            job for other in outdated for job in _existing(cluster, sent(plan, other.stage, target, other.of_gate))
-        ]
+        before = [sent(plan, other.stage, target, other.of_gate) for other in outdated]
+        at_work = [job for other in before for job in _existing(cluster, plan, other)]
         for job in (*at_work, *there):
             _make_room(cluster, job, tell, confirm)
         _send(cluster, what, claims, sends, contents.get(what.stage.name, ""), tell)
@@ -202,21 +201,16 @@ def _queue_is_there(cluster: Cluster, sent: Sent) -> None:
         )
 
 
-def _existing(cluster: Cluster, sent: Sent) -> list[dict[str, Any]]:
+def _existing(cluster: Cluster, plan: Plan, sent: Sent) -> list[dict[str, Any]]:
     """Jobs of this name, under any target. Raises Stop where one is not of this recipe."""
-    jobs = []
-    name = sent.name
-    for kind in sent.kinds:
-        if (job := cluster.get(kind, sent.namespace, name)) is None:
-            continue
-        owner = recipe_of(job)
-        if owner != sent.plan.name:
+    jobs = existing(cluster, plan, sent.stage, sent.of_gate)
+    for job in jobs:
+        if (owner := recipe_of(job)) != sent.plan.name:
             whose = f"the recipe `{owner}`" if owner else "someone who did not use recipe-runner"
             raise Stop(
-                f"The name `{name}` is in use: {whose} has a {kind} of that name in `{sent.namespace}`.",
+                f"The name `{sent.name}` is in use: {whose} has a {job['kind']} of that name in `{sent.namespace}`.",
                 "Give this one another with `openshift.job_name`.",
             )
-        jobs.append(job)
     return jobs
 
 

@@ -14,6 +14,7 @@ from runner.commands.planning.report import PlanReport
 from runner.commands.planning.tables import by_trace_alone
 from runner.estimate import forecast, limits, memory, storage
 from runner.estimate.forecast import Forecast
+from runner.estimate.parameters import UnknownArchitecture
 from runner.estimate.workload import Workload
 from runner.problem import Stop
 from runner.recipe import overrides as changing
@@ -51,7 +52,7 @@ def plan(
         planned = storage.sized(planned, forecast.of(recipe, planned, look=False))
         large = [problem for stage in forecasts if (problem := forecast.too_large(recipe, stage))]
         problems = large + limits.broken(recipe, forecasts)
-    except KeyError as error:
+    except UnknownArchitecture as error:
         if not exact or style == "json":
             raise Stop(forecast.unknown_architecture(recipe, error)) from None
         return _by_trace_alone(recipe, forecast.of(recipe, planned, price, rows, any_architecture=True))

@@ -7,7 +7,7 @@ import threading
 import time
 from pathlib import Path
 
-# The process that must live; `runner.runs.launch` sets it, a cluster does not.
+# The process that must live; whoever starts an engine sets it: `runner.runs.launch`, `entrypoints.stage`, `run_node.sh`.
 PARENT = "RECIPE_RUNNER_PARENT"
 SECONDS = 0.5
 

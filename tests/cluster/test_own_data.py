@@ -437,7 +437,8 @@ def test_sending_that_was_given_up_goes_on_later(site, desk, sending):
 
 @in_process
 def test_a_claim_without_room_is_named_before_anything_is_sent(site, desk, sending, monkeypatch, golden_message):
-    monkeypatch.setattr(upload, "_patiently", lambda *_: json.dumps({"there": dict.fromkeys(here(desk), 0), "free": 5}))
+    full = {"there": dict.fromkeys(here(desk), 0), "free": 5}
+    monkeypatch.setattr(helper_pod.Share, "signed", lambda *_: full)
     with pytest.raises(Stop) as stop:
         sending()
     golden_message(re.sub(r"need [\d.,]+ MiB", "need N MiB", stop.value.text))
@@ -516,8 +517,11 @@ def test_a_disk_that_refuses_in_the_middle_of_an_answer_is_said(tmp_path, monkey
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         address = f"http://127.0.0.1:{server.server_address[1]}/word/{verb}"
-        with urllib.request.urlopen(address, data=body, timeout=10) as answer, pytest.raises(Stop) as stop:
-            helper_pod.signed(answer.read(), "The data files cannot be sent")
+        with urllib.request.urlopen(address, data=body, timeout=10) as answer:
+            said = answer.read()
+        monkeypatch.setattr(helper_pod.Share, "get", lambda *_: said)
+        with pytest.raises(Stop) as stop:
+            helper_pod.Share(None, address).signed(verb)
     finally:
         server.shutdown()
         server.server_close()
