@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -57,16 +58,11 @@ def make_tokenizer(file: Path, folder: Path) -> None:
 
 def asked(file: Path):
     from runner import catalog
-    from runner.data.chat import Chat
+    from runner.data.chat import Chat, ChatSet
 
+    place = {"hub": None, "revision": None, "subset": None, "split": None, "path": str(file)}
     return Chat(
-        hub=None,
-        revision=None,
-        subset=None,
-        split=None,
-        path=str(file),
-        question="For [topic], [question]",
-        answer="[answer]",
+        sets=(ChatSet(**place, question="For [topic], [question]", answer="[answer]"),),
         system_prompt="You are a patient teacher, and you say what you do not know.",
         special_tokens=catalog.chat_template("chatml"),
         sequence_len=10_000,
@@ -83,20 +79,21 @@ def measure(what: str, file: Path, tokenizer_dir: Path) -> dict:
     from runner.data.report import Report
 
     tokenizer = AutoTokenizer.from_pretrained(str(tokenizer_dir))
-    source, report = asked(file), Report()
+    source = asked(file)
+    report = Report.of(source)
     out = file.parent / "out"
-    kind = spool.Kind(source.conversation, turns.batch)
+    kinds = [spool.Kind(partial(one.conversation, "chatml"), turns.batch) for one in source.sets]
     before = peak_mb()
     if what in ("read and write", "with tokens"):
         tokenizer_for = (lambda texts: tokenizer) if what == "with tokens" else None
         start = time.perf_counter()
         with spool.folder(out) as place:
-            items, kept = sides.read(source, kind, place, report)
+            items, kept = sides.read(source, kinds, place, report)
             chat.finish(items, kept, source, out, tokenizer_for, report)
         seconds = time.perf_counter() - start
     else:
         with spool.folder(out) as place:
-            items, kept = sides.read(source, kind, place, report)
+            items, kept = sides.read(source, kinds, place, report)
             if what == "tokens alone":
                 texts = list(turns.Texts(items, kept, source))
                 start = time.perf_counter()

@@ -75,5 +75,7 @@ def _notes(source: ChatSet, file: Path) -> Iterator[tuple[str, str]]:
             f"{among}, {report.lost:,} will be kept out; the first is line {first}: {reason}.",
             "Mend them; `recipe prepare` names all of them, and ends with 1 where they are more than `max_lost_share`.",
         )
-    for finding in (finding for check in checks for finding in check.findings()):
+    # What a few rows have in common says nothing; what is personal in one of them does.
+    telling = checks if report.rows_in >= doctor.FEW else [each for each in checks if isinstance(each, doctor.Personal)]
+    for finding in (finding for check in telling for finding in check.findings()):
         yield f"{among}, {finding.count:,} have {finding.kind}: {finding.told_of()}.", finding.remedy

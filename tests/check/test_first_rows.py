@@ -28,7 +28,7 @@ GOOD = [row(n, f"The number {n} is one of many numbers, and number {n + 1} is th
 CASES = {
     "broken": [*GOOD, "{broken", row(5, " ")],
     "personal": [*GOOD, row(4, "Ask jane.doe@company.org about it.")],
-    "short": [*GOOD, row(4, "No.")],
+    "short": [row(n, "No." if n == 4 else f"{n} is one of many numbers.") for n in range(20)],
     "one-sided": [row(n, f"{'As I said' if n % 2 else f'Number {n}'} it is {n} and so on.") for n in range(30)],
 }
 
