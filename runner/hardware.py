@@ -122,7 +122,7 @@ def visible_devices(visible: str | None, numbers: Sequence[int], count: int, mos
 def probe(folder: Path, models: tuple[str, ...] = (), ports: tuple[int, ...] = PORTS) -> Machine:
     """This machine, as far as it can be seen. folder: where results would go. models: names on the hub to ask for. ports:
     those to be free."""
-    hub = _hub()
+    hub = why_no_hub()
     return Machine(
         python=platform.python_version(),
         packages={name: _version(name) for name in PACKAGES},
@@ -214,7 +214,7 @@ def _taken(port: int) -> bool:
     return False
 
 
-def _hub() -> str | None:
+def why_no_hub() -> str | None:
     """None where the hub answers; else why it does not, in plain words."""
     if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
         return "HF_HUB_OFFLINE is set"

@@ -10,6 +10,7 @@ from typing import Any
 from runner.files import Artifact
 from runner.names import content_hash, listed, nearest
 from runner.problem import Stop
+from runner.run_files import BEST_MODEL, CHECKPOINTS
 
 # The recipe with every default, beside the emitted configs.
 RECIPE_FILE = "recipe.json"
@@ -71,11 +72,11 @@ class Place:
     @property
     def checkpoints_dir(self) -> str:
         key = self.checkpoint_keys.get("")
-        return f"{self.run_dir}/checkpoints" + (f"/{key}" if key else "")
+        return f"{self.run_dir}/{CHECKPOINTS}" + (f"/{key}" if key else "")
 
     @property
     def best_model_dir(self) -> str:
-        return f"{self.run_dir}/best_model"
+        return f"{self.run_dir}/{BEST_MODEL}"
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,7 @@ class Evaluation:
 class Stage:
     """One piece of work of one engine: a training run, or what must lie ready before one.
 
-    engine: who does it, a key of `runner.runs.launch.ENGINES`.
+    engine: who does it, a key of `runner.runs.engines.ENGINES`.
     config: the engine's settings; config_file: the name they are written under.
     data: what a training stage learns from, the JSON form of the dataclass that a preparer takes; `kind` picks it.
     files: what lies in `config_dir` when the stage starts, `config_file` among them.

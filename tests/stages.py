@@ -14,10 +14,10 @@ from runner import catalog
 from runner.check.validate import load
 from runner.plan import Plan, Stage
 from runner.recipe.overrides import from_options
+from runner.run_files import DEMO
 from runner.runs.run_folder import RunFolder
 from runner.runs.stage_folder import StageFolder, inputs
 from runner.scenarios import translate
-from runner.training.run_files import DEMO
 from runner.training.settings import Demo
 from runner.training.summary import Summary
 from tests.conftest import ROOT

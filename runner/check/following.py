@@ -19,6 +19,7 @@ from runner.recipe import overrides, templates
 from runner.recipe.document import Document
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import BrokenSetting, Recipe
+from runner.scenarios.shared import common
 
 NODES, GPUS, PLAIN = "machines.nodes", "machines.gpus_per_node", "nodes.machines"
 BATCH, MICRO, ACCUMULATION = (
@@ -49,11 +50,8 @@ def with_followers(document: Document, changes: list[Override]) -> list[Override
 
 def batch_sizes(recipe: Recipe) -> tuple[int, int] | None:
     """The effective batch size as stated and as the other lines make it; None where it is not stated."""
-    train = recipe.settings.get("train", {})
-    stated = train.get("effective_batch_size")
-    if stated is None:
-        return None
-    return stated, train.micro_batch_size * train.gradient_accumulation_steps * sum(recipe.gpu_counts)
+    stated = recipe.settings.get("train", {}).get("effective_batch_size")
+    return None if stated is None else (stated, common.effective_batch_size(recipe))
 
 
 # Lines of a section of data that are about the rows of one source alone, and where nothing else says which rows validate.

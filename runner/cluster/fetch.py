@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -15,9 +15,9 @@ from runner.cluster.helper_pod import helper, signed
 from runner.entrypoints.file_server import CHUNK, digest
 from runner.plan import Plan, Stage
 from runner.problem import Stop
+from runner.run_files import ADAPTER, BEST_IMAGES, BEST_MODEL, DEMO_OUTPUTS, RUN, STAGE
 from runner.runs.run_folder import RunRecord
 from runner.targets.kubernetes import SENT_FILES
-from runner.training.run_files import ADAPTER, BEST_IMAGES, BEST_MODEL, DEMO_OUTPUTS, RUN, STAGE
 
 POLL_SECONDS = 2.0
 # How often a broken transfer is taken up again.
@@ -51,6 +51,20 @@ def fetch(
                 f"`{plan.place_of(stage).run_dir}` holds no results yet.", "`recipe status` says how far the job is."
             )
         return sum(_one(cluster, base, file, target, tell) for file in files), number
+
+
+def small_files(
+    cluster: Cluster, plan: Plan, stage: Stage, folder: str, names: Iterable[str], target: Path, tell: Tell
+) -> None:
+    """Brings those files of a folder on a claim into `target` that are there; they are small enough to be read at once.
+
+    Raises Stop where there is no such folder, or the helper does not start.
+    """
+    with helper(cluster, plan, stage, tell, folder=folder) as base:
+        there = {file["path"] for file in json.loads(_get(cluster, f"{base}/list").data)}
+        for name in names:
+            if name in there:
+                (target / name).write_bytes(_get(cluster, f"{base}/file/{quote(name)}").data)
 
 
 def _comes(path: str, stage: Stage, everything: bool) -> bool:

@@ -8,9 +8,9 @@ from pathlib import Path
 from runner.files import read_record, write_json
 from runner.plan import Plan, Stage
 from runner.problem import Stop
+from runner.run_files import ADAPTER, DEMO
 from runner.runs.run_folder import RunFolder, require_of
 from runner.runs.stage_folder import StageRecord
-from runner.training.run_files import ADAPTER, DEMO
 
 OLDER = (
     "What lies on the claim is of the recipe as it was before it changed; the recipe as it is now has no results there yet. "

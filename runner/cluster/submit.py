@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -38,15 +38,17 @@ def submit(
     confirm: Confirm,
     dry_run: bool = False,
     files: Files | None = None,
+    contents: Mapping[str, str] | None = None,
 ) -> Sent | None:
     """Sends what comes next of a plan, or the stage of that name; gives what was sent last, None where all is done. What
     needs no GPU is waited for, and what comes after it is sent too.
 
-    files: what the first stage finds on the claim, which is sent before it.
+    files: what the first stage finds on the claim, which is sent before it. contents: of the data files of each stage, by
+    its name, as they are here; none where they are not (see `runner.data.report.contents`).
 
     Raises Stop where the cluster refuses anything; then nothing has been sent.
     """
-    step = partial(_step, cluster, plan, stage, target, tell, confirm, dry_run, files)
+    step = partial(_step, cluster, plan, stage, target, tell, confirm, dry_run, files, contents or {})
     what = step()
     while what and not (dry_run or stage is not None or what.of_gate or what.stage.trains):
         wait(cluster, what, tell)
@@ -64,6 +66,7 @@ def _step(
     confirm: Confirm,
     dry_run: bool,
     files: Files | None,
+    contents: Mapping[str, str],
 ) -> Sent | None:
     """Sends what comes next, or finds it there; what of it was sent before a lost connection is not sent twice."""
     files_key, claims = files.key if files else "", pipeline.claims_of(cluster, plan)
@@ -96,7 +99,7 @@ def _step(
         ]
         for job in (*at_work, *there):
             _make_room(cluster, job, tell, confirm)
-        _send(cluster, what, claims, sends, tell)
+        _send(cluster, what, claims, sends, contents.get(what.stage.name, ""), tell)
     return what
 
 
@@ -115,7 +118,7 @@ def _tell_that_it_stays(milestone: pipeline.Milestone, sent: Sent, tell: Tell) -
         tell("It has failed. To run it again: `recipe stop`, then `recipe submit`.")
 
 
-def _send(cluster: Cluster, sent: Sent, claims: Claims, files: Files | None, tell: Tell) -> None:
+def _send(cluster: Cluster, sent: Sent, claims: Claims, files: Files | None, contents: str, tell: Tell) -> None:
     for manifest in sent.support:
         if not _is_kept(manifest, claims):
             cluster.apply(manifest)
@@ -123,7 +126,7 @@ def _send(cluster: Cluster, sent: Sent, claims: Claims, files: Files | None, tel
     if files:
         upload(cluster, sent.plan, sent.stage, files, tell)
     if _looks(sent):
-        embedded.require(cluster, sent.plan, sent.stage, tell)
+        embedded.require(cluster, sent.plan, sent.stage, contents, tell)
     cluster.apply(sent.job)
     tell(f"{sent.kind} `{sent.name}` in `{sent.namespace}`")
 
@@ -155,7 +158,7 @@ def _judge_helpers(cluster: Cluster, sent: Sent, files: Files | None) -> None:
     """Raises Stop where the cluster would refuse a pod that works before the job: what opens the claim for files, and what
     looks into the image."""
     helpers = [helper_pod.pod(sent.plan, sent.stage, "word", files.folder, writes=True)] if files else []
-    helpers += [embedded.pod(sent.plan, sent.stage)] if _looks(sent) else []
+    helpers += [embedded.pod(sent.plan, sent.stage, "")] if _looks(sent) else []
     for manifest in helpers:
         # Under another name: one may be there that an earlier command has left behind.
         meta = manifest["metadata"]

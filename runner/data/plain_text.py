@@ -77,6 +77,10 @@ class TextReport:
     sampled_from: None = None
 
     @property
+    def token_lengths(self) -> dict[str, int]:
+        return {"median": self.block_len}
+
+    @property
     def train_rows(self) -> int:
         return self.train["blocks"]
 

@@ -9,41 +9,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from runner.files import read_json, write_json
-from runner.names import content_hash
+from runner.prepared import Rows, asked, contents
 
 REPORT_FILE = "report.json"
-ROWS_FILE = "rows.json"
 SHOWN_BAD_LINES = 10
-
-
-@dataclass(frozen=True)
-class Rows:
-    """How many rows of whatever kind were prepared, for what follows from that. sampled_from: of how many they are a draw,
-    None where all are there. asked: what they were made for, as `asked` has it."""
-
-    train_rows: int
-    validation_rows: int = 0
-    sampled_from: int | None = None
-    asked: str = ""
-
-    def write(self, folder: Path) -> None:
-        write_json(folder / ROWS_FILE, asdict(self))
-
-    @classmethod
-    def read(cls, folder: Path) -> Self | None:
-        facts = read_json(folder / ROWS_FILE)
-        return cls(**facts) if isinstance(facts, dict) else None
-
-
-def asked(data: Mapping[str, Any]) -> str:
-    """A hash of what a stage's `data` asks for, wherever its files lie."""
-    return content_hash(_anywhere(data), 32)
-
-
-def _anywhere(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {name: Path(item).name if name == "path" and item else _anywhere(item) for name, item in value.items()}
-    return [_anywhere(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 @dataclass
@@ -142,3 +111,9 @@ class Report:
             return cls(**facts | {"dropped": Counter(facts["dropped"]), "sets": sets})
         except (TypeError, KeyError):
             return None
+
+
+def rows_of(report: Report, data: Mapping[str, Any]) -> Rows:
+    """What others must know of rows with this report; data: what was asked for."""
+    usual = report.token_lengths.get("median")
+    return Rows(report.train_rows, report.validation_rows, report.sampled_from, asked(data), usual, contents(data))

@@ -6,6 +6,7 @@ import csv
 import hashlib
 import io
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -421,17 +422,47 @@ def _hub(source: Source, stream: bool) -> Iterator[Numbered]:
         raise no_dataset(source, error) from None
 
 
+class Unreachable(Stop):
+    """The hub does not answer, which says nothing of the dataset."""
+
+
+def columns_on_hub(source: Source) -> list[str]:
+    """The names of the columns of a dataset on the hub, from what the hub says of it or from its first row, as it will be
+    read later. Raises Stop where it cannot be read, Unreachable where that is for the hub's sake."""
+    from datasets import load_dataset
+    from datasets.utils.logging import set_verbosity_error
+
+    set_verbosity_error()
+    try:
+        dataset = load_dataset(source.hub, source.subset, split=source.split, revision=source.revision, streaming=True)
+        return list(dataset.column_names or next(iter(dataset), ()))
+    except Exception as error:
+        raise no_dataset(source, error) from None
+
+
 def no_dataset(source: Source, error: Exception) -> Stop:
     """What to say where the hub does not give a dataset."""
-    return Stop(
-        f"The dataset `{source.hub}` cannot be loaded from the hub: {_reason(error)}",
+    reason = _reason(error)
+    kind = Unreachable if reason == UNREACHABLE else Stop
+    return kind(
+        f"The dataset `{source.hub}` cannot be loaded from the hub: {reason}",
         "Check its name, your network and your access; or download it and name it under `data.path`.",
     )
 
 
+UNREACHABLE = "it cannot be reached from this machine."
+
+
 def _reason(error: Exception) -> str:
     """The library raises some twenty kinds of errors here: offline, no such dataset, gated, no such split."""
-    words = f"{type(error).__name__} {error}".lower()
+    kind, said = type(error).__name__, str(error).strip()
+    if kind in ("DatasetNotFoundError", "RepositoryNotFoundError", "GatedRepoError"):
+        return (
+            "there is none of that name that you may read; a gated or private one needs `hf auth login`, or HF_TOKEN."
+        )
+    words = f"{kind} {said}".lower()
     if any(sign in words for sign in ("connect", "client has been closed", "name or service", "timed out", "offline")):
-        return "it cannot be reached from this machine."
-    return str(error).strip().split("\n")[0]
+        return UNREACHABLE
+    if several := re.search(r"config name is missing.*?\[(.*?)\]", said, re.IGNORECASE | re.DOTALL):
+        return f"it has several subsets, and `subset` has to name one of them: {several[1]}."
+    return said.split("\n")[0]

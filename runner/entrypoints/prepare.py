@@ -9,21 +9,26 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from runner import scenarios
-from runner.data import tokenizers
-from runner.data.report import Report, Rows, asked
+from runner.data import forms, tokenizers
+from runner.data.report import Report, rows_of
+from runner.data.rows import Source, Unreachable, columns_on_hub
 from runner.data.tokenizers import Pretrained
 from runner.files import read_json, write_json, write_text
+from runner.names import listed, nearest
 from runner.problem import Stop
+from runner.recipe import templates
+from runner.run_files import REPORT, STOPPED
 from runner.scenarios.shared import twin as twins
 from runner.scenarios.shared.common import PROOF_FOLDER
 from runner.training import parent_watch
-from runner.training.run_files import REPORT, STOPPED
 
 MODEL_DONE_FILE = ".fetched.json"
 # What a model folder needs: weights in one format, configs, tokenizer.
@@ -39,6 +44,9 @@ def carry_out(work: Mapping[str, Any], tell: Tell) -> None:
 
     Raises Stop where there is too little space, model or data cannot be had, or what would be trained is wrong.
     """
+    for part in work.values():
+        if isinstance(part, Mapping) and ("sets" in part or "hub" in part):
+            require_columns(part)
     if work["work"] == "rows":
         rows(work, tell)
     else:
@@ -63,9 +71,34 @@ def rows(work: Mapping[str, Any], tell: Tell) -> None:
     for line in lines:
         tell(line)
     write_text(out / REPORT, "\n".join(lines) + "\n")
-    Rows(report.train_rows, report.validation_rows, report.sampled_from, asked(work["data"])).write(out)
+    rows_of(report, work["data"]).write(out)
     if work["tokenise"]:
         _prove(work["tokenise"], out, tell)
+
+
+def require_columns(data: Mapping[str, Any]) -> None:
+    """Raises Stop where a dataset on the hub lacks a column that is named, or has those of no form: said before it is
+    fetched. data: as a preparer reads it."""
+    for one in data.get("sets", [data]):
+        if one["path"]:
+            continue
+        source = Source(**{field.name: one[field.name] for field in fields(Source)})
+        with suppress(Unreachable):  # it may lie in the cache of this machine
+            there = columns_on_hub(source)
+            form = (one["form"] or forms.told(there)) if "form" in one else "columns"
+            if form is None:
+                raise Stop(
+                    f"The dataset `{source.hub}` has the columns of no form; they are {listed(there)}.", forms.WANTED
+                )
+            settings = {column: f"`{user}`" for column, user in templates.needed({**data, **one}).items()}
+            used = settings | dict.fromkeys(forms.COLUMNS.get(form, ()), f"the form {form}")
+            for column, user in used.items():
+                if column not in there:
+                    near = nearest(column, there)
+                    raise Stop(
+                        f"The dataset `{source.hub}` has no column `{column}`, which {user} names.",
+                        (f"Did you mean `{near}`? " if near else "") + f"Its columns are {listed(there)}.",
+                    )
 
 
 def _rows(work: Mapping[str, Any], out: Path) -> Report:

@@ -17,7 +17,7 @@ from runner.estimate.memory import Memory, usable
 from runner.estimate.parameters import FAMILIES
 from runner.estimate.rows import Rows
 from runner.estimate.workload import Run
-from runner.plan import Plan, Stage
+from runner.plan import RUNS, Plan, Stage
 from runner.problem import Problem
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
@@ -142,15 +142,21 @@ def largest(fits: Callable[[int], bool]) -> int:
 
 
 def of(
-    recipe: Recipe, plan: Plan, price: float | None = None, given_rows: int | None = None, look: bool = True
+    recipe: Recipe,
+    plan: Plan,
+    price: float | None = None,
+    given_rows: int | None = None,
+    look: bool = True,
+    any_architecture: bool = False,
 ) -> list[Forecast]:
     """A Forecast for every stage that there are formulas for.
 
     look: whether data prepared here, data files and the hub's cache may be asked; without, the answer is the same on
-    every machine. Raises KeyError where a model's architecture has no formulas.
+    every machine. Raises KeyError where a model's architecture has no formulas; any_architecture: not here, but where its
+    figures are asked for.
     """
     forecasts = []
-    run_dir = Path("runs") / recipe.name if look else None
+    run_dir = Path(RUNS) / recipe.name if look else None
     if price is None:
         price = (recipe.settings.get("limits") or {}).get("price_per_gpu_hour")
     for stage in plan.stages:
@@ -162,7 +168,7 @@ def of(
             network = (plan.site.get("network") or {}).get("kind") or "ethernet"
             formulas = formulas.changed(network=network)
             forecast = Forecast(stage, formulas, rows, catalog.gpu(stage.machines.gpu), price)
-            assert forecast.counts  # KeyError comes here, and not from half of a plan
+            assert any_architecture or forecast.counts  # KeyError comes here, and not from half of a plan
             forecasts.append(forecast)
     return forecasts
 
@@ -180,7 +186,7 @@ def unknown_architecture(recipe: Recipe, error: KeyError) -> Problem:
     return recipe.document.problem(
         ("model", "base"),
         f"There are no formulas for models of the type {error}, so nothing can be said about memory and time.",
-        f"Formulas are there for {', '.join(FAMILIES)}.",
+        f"`recipe plan --exact` says what a step of the real model takes. Formulas are there for {', '.join(FAMILIES)}.",
     )
 
 

@@ -80,6 +80,13 @@ def estimate(workload: Workload) -> Memory:
     return at_peak(workload, state, _moments(workload, state), evaluation(workload, state))
 
 
+def whole(run: Run, tensors: int) -> int:
+    """What a GPU is taken of, in bytes, where so many of them are tensors: the context and the allocator's slack beside them."""
+    known = measured.constants(run.machines.gpu)
+    buffers = NCCL_BUFFERS if run.machines.world_size > 1 else 0
+    return round(tensors * (1 + known.slack)) + known.context + buffers
+
+
 def at_peak(run: Run, state: State, moments: Iterable[Moment], evaluation: int) -> Memory:
     """The memory of a run, given what is held between steps, the moments that can be the peak of training, and the bytes
     of tensors in evaluation."""

@@ -9,8 +9,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from runner import catalog
-from runner.files import read_json, table, text_files
+from runner import catalog, prepared
+from runner.files import table, text_files
 from runner.plan import Plan, Stage
 
 # Characters a token of English text, for tokenizers with 50,000 words and more; and the tokens of a row's own marks.
@@ -49,7 +49,7 @@ def of(plan: Plan, stage: Stage, run_dir: Path | None, given: int | None = None)
 def _source(plan: Plan, stage: Stage) -> tuple[Mapping[str, Any] | None, Mapping[str, Any]]:
     """What a stage's data is made from; a pipeline prepares the data of all its stages in one that trains nothing."""
     for other in plan.stages:
-        if other.engine == "runner" and other.name in stage.reads and stage.name in other.config:
+        if not other.trains and other.name in stage.reads and stage.name in other.config:
             return other.config, other.config[stage.name]
     return None, stage.data
 
@@ -64,38 +64,38 @@ def _mixed(domain: Rows, training: int, general: Rows, share: float) -> Rows:
     return Rows(training + added, domain.validation, tokens, f"{domain.source}, {added:,} of them SFT's")
 
 
-def known(data: Mapping[str, Any], prepared: Path | None, given: int | None = None) -> Rows:
+def known(data: Mapping[str, Any], folder: Path | None, given: int | None = None) -> Rows:
     """What is known of rows: given by hand, prepared already, in the recipe, in a local file, or in the catalog.
 
-    data: as a preparer reads it. prepared: the folder where it writes; None where no file may be opened.
+    data: as a preparer reads it. folder: where it writes; None where no file may be opened.
     """
     share = float(data.get("validation_share") or 0)
     if given:
         sets = data.get("sets", [data])
         return _split(given, share, _mean_tokens(sets[0], data) if len(sets) == 1 else None, "`--rows`")
-    if prepared and isinstance(report := read_json(prepared / "report.json"), dict) and report.get("train_rows"):
-        tokens = (report.get("token_lengths") or {}).get("median")
-        return Rows(report["train_rows"], report.get("validation_rows"), tokens, f"the prepared data in {prepared}")
+    # Data prepared under other settings says nothing of these.
+    if folder and (made := prepared.Rows.read(folder)).train_rows and made.asked == prepared.asked(data):
+        return Rows(made.train_rows, made.validation_rows, made.tokens, f"the prepared data in {folder}")
     songs = data.get("songs") or {}
     if songs.get("count"):
         return _split(songs["count"], share, None, "the recipe's `count`")
-    counts = [_of_set(one, data, prepared) for one in data.get("sets", [data])]
+    counts = [_of_set(one, data, folder) for one in data.get("sets", [data])]
     if not counts or any(one.training is None for one in counts):
         return Rows()
     whole = sum(one.training or 0 for one in counts)
     told = [(one.training or 0) * one.tokens for one in counts if one.tokens]
     tokens = sum(told) / max(1, whole) if len(told) == len(counts) else None
     rows = _split(whole, share, tokens, " and ".join(dict.fromkeys(one.source for one in counts)))
-    held_out = [_held_out(one, data, prepared) for one in data.get("validation_sets", ())]
+    held_out = [_held_out(one, data, folder) for one in data.get("validation_sets", ())]
     if held_out and None not in held_out:
         return replace(rows, validation=sum(count or 0 for count in held_out))
     return replace(rows, validation=None) if held_out else rows
 
 
-def _of_set(one: Mapping[str, Any], data: Mapping[str, Any], prepared: Path | None) -> Rows:
+def _of_set(one: Mapping[str, Any], data: Mapping[str, Any], folder: Path | None) -> Rows:
     """The rows of one data set that are taken, before some are held out."""
     if path := one.get("path"):
-        rows = _counted(Path(path)) if prepared else Rows()
+        rows = _counted(Path(path)) if folder else Rows()
     elif facts := _catalogued(one):
         rows = Rows(facts["rows"], None, _mean_tokens(one, data), "the catalog of data sets")
     else:
@@ -103,10 +103,10 @@ def _of_set(one: Mapping[str, Any], data: Mapping[str, Any], prepared: Path | No
     return replace(rows, training=None if rows.training is None else round(rows.training * one.get("share", 1)))
 
 
-def _held_out(one: Mapping[str, Any], data: Mapping[str, Any], prepared: Path | None) -> int | None:
+def _held_out(one: Mapping[str, Any], data: Mapping[str, Any], folder: Path | None) -> int | None:
     """The rows of a data set that only the validation loss is measured on, or of a split of it; None where nobody knows."""
     if one.get("path"):
-        return _of_set(one, data, prepared).training
+        return _of_set(one, data, folder).training
     return (_catalogued(one) or {}).get(f"{one.get('split')}_rows")
 
 

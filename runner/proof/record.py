@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from runner.files import Record
-from runner.training.run_files import PROOF
+from runner.run_files import PROOF
 
 Kind = Literal["conversations", "text", "preferences"]
 

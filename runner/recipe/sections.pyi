@@ -68,6 +68,7 @@ class Train(Settings):
     max_grad_norm: float
     optimizer: Literal["adamw_torch_fused", "adamw_torch", "adamw_bnb_8bit", "sgd"]
     cross_entropy: Literal["auto", "fused", "chunked", "plain"]
+    kernels: Literal["auto", "none"]
     seed: int
     logging_steps: int
     eval_steps: int
@@ -76,6 +77,7 @@ class Train(Settings):
     report_to: Literal["tensorboard", "wandb", "mlflow", "none"]
     last_layers: int
     lm_head: bool
+    packing: Literal["auto", "flatten", "pack", "none"]
     adapter: Literal["lora", "qlora"]
     lora_rank: int
     lora_alpha: int
@@ -308,7 +310,7 @@ class PretrainCurriculum(Settings):
 
 class Sft(Settings):
     data: SftData
-    packing: bool
+    packing: Literal["auto", "flatten", "pack", "none"]
     sequence_len: int
     epochs: float
     learning_rate: float
@@ -404,6 +406,7 @@ class Lora(Settings):
     rank: int
     alpha: float
     dropout: float
+    packing: Literal["auto", "flatten", "pack", "none"]
     sequence_len: int
     epochs: float
     learning_rate: float

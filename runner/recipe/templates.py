@@ -34,3 +34,16 @@ def fill(template: str, row: Mapping[str, Any]) -> str:
         return "" if value is None else str(value)
 
     return _PART.sub(part, template)
+
+
+# The settings of a data set that are templates, and those that name a column themselves.
+SETTINGS = ("question", "answer", "prompt", "chosen", "rejected")
+NAMES = ("image_column", "label_column", "column", "text")
+
+
+def needed(data: Mapping[str, Any]) -> dict[str, str]:
+    """The columns that the settings of a data set name, each with the setting that does."""
+    used = {column: setting for setting in SETTINGS for column in columns(data.get(setting) or "")}
+    used |= {data[setting]: setting for setting in NAMES if data.get(setting)}
+    songs = data.get("songs") or {}
+    return used | {songs[setting]: f"songs.{setting}" for setting in ("instruction", "lyrics") if setting in songs}

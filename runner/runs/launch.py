@@ -17,9 +17,9 @@ from runner.files import read_json, write_text
 from runner.hardware import BY_BUS, device_names
 from runner.plan import Place, Stage
 from runner.problem import Stop
+from runner.run_files import LOG, LOG_KEPT, STOPPED
 from runner.runs.engines import ENGINES
 from runner.training import parent_watch, progress_lines
-from runner.training.run_files import LOG, STOPPED
 
 # What training processes need where they have no GPU.
 WITHOUT_GPU = {
@@ -47,7 +47,7 @@ def launch(stage: Stage, place: Place, progress: Progress) -> None:
     _require_packages()
     for file in stage.files:
         write_text(Path(place.config_dir) / file.path, file.text)
-    doing = DOING.get(stage.name, TRAINING) if stage.engine == "runner" else TRAINING
+    doing = TRAINING if stage.trains else DOING.get(stage.name, TRAINING)
     follow(ENGINES[stage.engine](stage, place), environment(stage, place), Path(place.run_dir), progress, doing)
 
 
@@ -71,7 +71,7 @@ def follow(command: list[str], env: dict[str, str], run_dir: Path, progress: Pro
     start = log.stat().st_size if log.exists() else 0
     process = subprocess.Popen(
         command,
-        env=env,
+        env=env | {LOG_KEPT: str(log)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from runner.problem import Stop
 from runner.recipe.recipe import Recipe
+from runner.run_files import ADAPTER, BEST_IMAGES, BEST_MODEL
 from runner.runs import ask
 from runner.runs.run_folder import find
 from runner.runs.run_folder import folder as folder_of
@@ -14,7 +15,6 @@ from runner.runs.stage_folder import StageFolder
 from runner.scenarios import translate
 from runner.training import merging
 from runner.training.results import precision_of
-from runner.training.run_files import ADAPTER, BEST_IMAGES, BEST_MODEL
 
 
 def of_run(recipe: Recipe, run_dir: str | None, out: Path | None) -> Path:
@@ -25,7 +25,7 @@ def of_run(recipe: Recipe, run_dir: str | None, out: Path | None) -> Path:
     plan = translate(recipe, folder_of(recipe.name, "run").place())
     stages = [stage.name for stage in plan.stages if stage.trains and stage.config.get("adapter")]
     if not stages:
-        best = BEST_IMAGES if plan.stages[-1].engine == "images" else f"{BEST_MODEL}/"
+        best = f"{BEST_MODEL}/" if "base_model" in plan.stages[-1].config else BEST_IMAGES
         raise Stop(
             f"`{recipe.document.file}` trains the model itself and no adapter, so there is nothing to merge.",
             f"Its model is in `{best}` of the run.",

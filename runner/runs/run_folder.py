@@ -16,7 +16,7 @@ from runner.files import Record, read_record, write_json
 from runner.plan import RUNS, Place
 from runner.problem import Stop
 from runner.recipe.overrides import Override
-from runner.training.run_files import CONFIG, LOCK, RUN, SUMMARY
+from runner.run_files import CONFIG, LOCK, RUN, SUMMARY
 
 ROOT = Path(RUNS)
 FRESH = "`--fresh` deletes that run and begins anew; `--out DIR` keeps it and uses another folder."
@@ -80,8 +80,10 @@ class RunFolder:
         now = {"id": self.state.id or uuid.uuid4().hex, "status": status, "kind": self.kind}
         write_json(self.path / RUN, read_record(self.path / RUN) | now | facts)
 
-    def substitute(self, overrides: Iterable[Override]) -> None:
-        self.mark("running", folder=str(self.path), substitutions=[asdict(override) for override in overrides])
+    def made_with(self, changes: Iterable[Override], substitutions: Iterable[Override]) -> dict[str, Any]:
+        """What goes on record of how the person and the runner have changed the recipe, once something is made with it."""
+        told = {"changes": changes, "substitutions": substitutions}
+        return {"folder": str(self.path)} | {name: [asdict(made) for made in known] for name, known in told.items()}
 
     def place(self, data_dir: str | None = None) -> Place:
         """This folder as a Place; a rehearsal's has no GPU. data_dir: prepared data, elsewhere than in the folder."""
@@ -115,10 +117,8 @@ def folder(name: str, kind: str, out: str | None = None) -> RunFolder:
 
 
 @contextmanager
-def session(
-    run: RunFolder, recipe_name: str, changes: Iterable[Override], fresh: bool, data_dir: str | None = None
-) -> Iterator[None]:
-    """The folder, ours alone, for a recipe of that name. changes: what the person has changed in it.
+def session(run: RunFolder, recipe_name: str, fresh: bool, data_dir: str | None = None) -> Iterator[None]:
+    """The folder, ours alone, for a recipe of that name.
 
     Raises Stop where the folder holds a run of another recipe, or things that are no run at all.
     """
@@ -126,7 +126,7 @@ def session(
     with run.lock():
         try:
             open_for(run, recipe_name, fresh)
-            run.mark("running", recipe=recipe_name, changes=[asdict(change) for change in changes], data_dir=data_dir)
+            run.mark("running", recipe=recipe_name, data_dir=data_dir)
             yield
         except BaseException:
             _forget(run, made_here)

@@ -14,8 +14,8 @@ from runner.files import Record, content_of, read_json, read_record, sha256, wri
 from runner.names import content_hash
 from runner.plan import Place, Plan, Stage, learned_from, without_place
 from runner.problem import Stop
+from runner.run_files import BEST_IMAGES, BEST_MODEL, CHECKPOINTS, LEFT, STAGE
 from runner.runs.run_folder import RunFolder
-from runner.training.run_files import BEST_IMAGES, BEST_MODEL, CHECKPOINTS, LEFT, STAGE
 from runner.training.summary import Summary
 
 # Settings that name a file or a folder of this machine, by the last part of their names.
@@ -26,7 +26,7 @@ _FILES = ("path", "base", "base_model", "packed")
 class StageRecord(Record):
     """What a stage was made from, and what it has left.
 
-    status: `not begun`, `running`, `finished` or `out of time`; inputs: see the function; keys: of the Stage; outputs: hashes by file.
+    status: `not begun`, `begun`, `finished` or `out of time`; inputs: see the function; keys: of the Stage; outputs: hashes by file.
     """
 
     FILE = STAGE
@@ -73,8 +73,7 @@ class StageFolder:
     @property
     def weights_files(self) -> list[Path]:
         """The files that hold the best model: in a folder as transformers writes it, or one of the image trainer."""
-        files = (*self.model.glob("*.safetensors"), *self.model.glob("*.bin"), *self.path.glob(BEST_IMAGES))
-        return sorted(files)
+        return [*weight_files(self.model), *self.path.glob(BEST_IMAGES)]
 
     @property
     def state(self) -> StageRecord:
@@ -155,9 +154,14 @@ class StageFolder:
                 shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
 
 
+def weight_files(folder: Path) -> list[Path]:
+    """The files with the weights of a model, as transformers writes it."""
+    return sorted(folder.glob("*.safetensors"))
+
+
 def weights_of(folder: Path) -> str:
     """The hash that `StageFolder.weights` would give for a folder with a model."""
-    chosen = {file.name: sha256(file) for file in sorted(folder.glob("*.safetensors"))}
+    chosen = {file.name: sha256(file) for file in weight_files(folder)}
     return content_hash(chosen, 32) if chosen else ""
 
 
@@ -222,7 +226,7 @@ def check_weights(folder: Path) -> int:
     """
     from safetensors import SafetensorError, safe_open
 
-    files = sorted(folder.glob("*.safetensors"))
+    files = weight_files(folder)
     if not files:
         raise Stop(f"`{folder}` holds no weights.")
     index = read_json(folder / "model.safetensors.index.json")

@@ -32,7 +32,8 @@ from runner.recipe.recipe import Recipe, Settings
 from runner.training.summary import Summary
 
 if TYPE_CHECKING:
-    from runner.data.report import Report, Rows
+    from runner.data.report import Report
+    from runner.prepared import Rows
 
 Rule = Callable[[Recipe], Iterator[Problem]]
 

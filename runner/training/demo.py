@@ -7,9 +7,9 @@ from pathlib import Path
 
 from runner.files import read_json, write_json, write_text
 from runner.quiet import hush
+from runner.run_files import ANSWERS, DEMO, DEMO_OUTPUTS
 from runner.training import parent_watch
 from runner.training.answers import answers, chats
-from runner.training.run_files import ANSWERS, DEMO, DEMO_OUTPUTS
 
 
 def main(run_dir: Path) -> None:

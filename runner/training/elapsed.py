@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runner.files import Record
-from runner.training.run_files import TIME_LIMIT
+from runner.run_files import TIME_LIMIT
 
 
 @dataclass(frozen=True)

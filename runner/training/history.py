@@ -11,8 +11,8 @@ import torch
 from transformers import TrainerCallback
 
 from runner.files import write_json
+from runner.run_files import HISTORY
 from runner.training import progress_lines
-from runner.training.run_files import HISTORY
 from runner.training.settings import RunSettings
 
 # What DPO measures on held-out pairs: how often, and by how much, the better answer is preferred.

@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 import torch
+from accelerate import PartialState
 from axolotl.common.datasets import TrainDatasetMeta
 from axolotl.integrations.base import BasePlugin
 from axolotl.utils import trainer
@@ -46,11 +47,19 @@ class RecipePlugin(BasePlugin):
         # (`normalize_config`), and this is the last hook before the model is loaded that comes after it.
         if not torch.cuda.is_available():
             cfg.device_map = None
+            if cfg.sample_packing:
+                # Packing asks for the other processes before the Trainer does, and accelerate 1.13.0 would then join them
+                # without a backend's name.
+                PartialState(cpu=True)
         settings = run_settings(cfg)
         # Axolotl 0.19.0 keeps weights in what they are multiplied in, and bf16 rounds small steps away. It has read this
         # setting when it calls `pre_model_load`. DeepSpeed puts all weights into bf16 and keeps fp32 ones of its own.
         if settings.master_weights == "fp32" and not cfg.deepspeed:
             cfg.torch_dtype = torch.float32
+        # Without FlashAttention Axolotl 0.19.0 refuses it, for what the mask costs. It is kept apart just so: transformers makes
+        # the mask from the positions, which begin anew with each row.
+        if settings.flatten:
+            cfg.batch_flattening = True
         if settings.proof.attention:
             # Later than Axolotl's own rules, which let rows be joined for some attentions alone.
             cfg.attn_implementation = settings.proof.attention
@@ -70,7 +79,9 @@ class RecipePlugin(BasePlugin):
             "logging_nan_inf_filter": False,
             # Logs are read in files and in pods, where a bar redrawn a thousand times hides every line.
             "disable_tqdm": True,
-            "include_num_input_tokens_seen": "non_padding",
+            # Joined rows have no padding, and no mask to count by; without one every token that is also used for padding, as
+            # the end of a turn may be, would be taken for padding.
+            "include_num_input_tokens_seen": "all" if cfg.batch_flattening else "non_padding",
             # Axolotl has no setting for it.
             "dataloader_persistent_workers": run_settings(cfg).persistent_workers,
         }

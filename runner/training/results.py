@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runner import run_files
 from runner.files import read_json, replacing_folder, write_json
 from runner.proof.record import Proof
-from runner.training import run_files
 from runner.training.elapsed import TimeUsed
 from runner.training.summary import Summary
 from runner.training.versions import versions
@@ -76,6 +76,7 @@ def summary(settings: RunSettings, history: History, config: dict[str, Any], eng
         world_size=settings.world_size,
         backend=settings.backend if settings.world_size > 1 else None,
         effective_batch_size=settings.effective_batch_size,
+        effective_batch_tokens=settings.effective_batch_tokens,
         base_learning_rate=settings.base_learning_rate,
         learning_rate=settings.learning_rate,
         **history.parameters,
@@ -127,8 +128,9 @@ def _alone(module: str, *arguments: str) -> None:
 
 
 def keep_log_and_configs(run_dir: Path, checkpoints: Path, recipe_file: Path) -> None:
-    """On a cluster nobody else collects them: the configs that ran, and Axolotl's own log as `train.log`."""
-    if not (run_dir / run_files.LOG).exists() and (checkpoints / "debug.log").is_file():
+    """On a cluster nobody else collects them: the configs that ran, and Axolotl's own log as `train.log`, in place of that of
+    an earlier attempt."""
+    if run_files.LOG_KEPT not in os.environ and (checkpoints / "debug.log").is_file():
         shutil.copyfile(checkpoints / "debug.log", run_dir / run_files.LOG)
     configs = run_dir / run_files.CONFIG
     if recipe_file.parent != configs and recipe_file.is_file():

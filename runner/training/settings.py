@@ -68,6 +68,8 @@ class RunSettings(BaseModel):
     time_limit_seconds: the longest that training may take; None for no limit. time_limit_earlier: run folders of the
     stages before this one, whose training counts too.
     demo: None where there is nothing to ask, as with images.
+    effective_batch_tokens: tokens a step where rows are packed into rows of full length; None where a step has rows as they are.
+    flatten: join the rows of a micro batch where Axolotl would refuse to, without FlashAttention.
     persistent_workers: keep data workers between epochs and evaluations. master_weights: what weights are kept in
     between steps, None as Axolotl has it. blocks: packed blocks in place of Axolotl's own datasets. proof: of what is trained.
     """
@@ -81,6 +83,8 @@ class RunSettings(BaseModel):
     backend: Literal["nccl", "gloo"]
     world_size: int
     effective_batch_size: int
+    effective_batch_tokens: int | None = None
+    flatten: bool = False
     base_learning_rate: float
     learning_rate: float
     time_limit_seconds: float | None = None

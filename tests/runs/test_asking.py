@@ -76,6 +76,30 @@ def test_a_run_that_has_trained_nothing_yet_says_how_to_go_on(path, tmp_path):
     assert "no trained model yet" in stop.value.text and "it resumes" in stop.value.text
 
 
+def test_the_settings_of_training_are_no_model(tmp_path):
+    RunFolder(tmp_path).mark("running")
+    plan = plan_in(tmp_path, "survival")
+    (tmp_path / "best_model").mkdir()
+    (tmp_path / "best_model" / "training_args.bin").write_bytes(b"settings")
+    assert not folder_of(plan, "train").has_trained
+    with pytest.raises(Stop, match="no trained model yet"):
+        ask.newest(plan)
+
+
+def test_a_model_is_loaded_once_for_all_questions(tmp_path, monkeypatch):
+    run_of(tmp_path, "survival")
+    loaded = []
+
+    def answers(chat, questions):
+        loaded.append(chat.model)
+        return [question.upper() for question in questions]
+
+    monkeypatch.setattr(ask, "answers", answers)
+    rows = compare.compare(load(SURVIVAL)[0], [RunFolder(tmp_path)], ["Why?", "How?"])
+    assert [row.texts for row in rows if row.what.startswith("answer to")] == [("WHY?",), ("HOW?",)]
+    assert loaded == [f"{tmp_path}/best_model"]
+
+
 def test_a_model_of_images_is_asked_nothing_in_words(tmp_path):
     plan = plan_in(tmp_path, "resnet")
     (tmp_path / "best_model.pth").write_text("weights")
@@ -145,8 +169,8 @@ def test_a_record_without_sense_counts_for_nothing_and_ends_in_no_trace(tmp_path
 def test_a_moved_rehearsal_has_its_tiny_model_where_it_lies_now(tmp_path):
     there, here = RunFolder(tmp_path / "there", "rehearsal"), tmp_path / "here"
     rebuilt = model_folder(there.path / "base_model")
-    there.mark("running", recipe="survival")
-    there.substitute([Override("model.base", None, str(rebuilt), "rehearsal", "a tiny twin")])
+    made = [Override("model.base", None, str(rebuilt), "rehearsal", "a tiny twin")]
+    there.mark("running", recipe="survival", **there.made_with([], made))
     recipe = load(SURVIVAL)[0]
     assert ask.plan_of(recipe, there).stage("train").config["base_model"] == str(rebuilt)
     there.path.rename(here)
@@ -204,8 +228,7 @@ def test_metrics_gates_and_overrides_of_several_runs_stand_side_by_side(tmp_path
 
 def test_a_run_is_asked_with_what_this_machine_has_put_in_its_place(tmp_path):
     run = RunFolder(tmp_path, "rehearsal")
-    run.mark("running")
-    run.substitute([Override("train.epochs", 4, 9, "rehearsal", "few rows")])
+    run.mark("running", **run.made_with([], [Override("train.epochs", 4, 9, "rehearsal", "few rows")]))
     assert ask.plan_of(load(SURVIVAL)[0], run).stage("train").config["num_epochs"] == 9
 
 

@@ -11,8 +11,9 @@ import pytest
 from runner.check.validate import load
 from runner.plan import Plan
 from runner.problem import Stop
-from runner.recipe.overrides import from_options
+from runner.recipe.overrides import Override, from_options
 from runner.runs import ask, pipeline
+from runner.runs.compare import compare
 from runner.runs.pipeline import Selection, carry_out
 from runner.runs.run_folder import RunFolder, find, folder, session
 from runner.runs.stage_folder import StageFolder
@@ -29,6 +30,7 @@ class Life:
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch, kind: str = "run") -> None:
         self.rows, self.run, self.told, self.fails = path / "rows.jsonl", RunFolder(path / "run", kind), [], set()
         self.rows.write_bytes(ROWS.read_bytes())
+        self.ends: BaseException = Stop("out of luck")
         monkeypatch.setattr(pipeline, "launch", self.launch)
 
     def plan(self, *sets: str) -> Plan:
@@ -41,14 +43,17 @@ class Life:
             checkpoint = Path(place.checkpoints_dir) / "checkpoint-1"
             if stage.trains:
                 checkpoint.mkdir(parents=True, exist_ok=True)
-            raise Stop("out of luck")
+            raise self.ends
         leave(self.planned, stage)
 
-    def go(self, *sets: str, stage: str | None = None) -> list[str]:
+    def go(self, *sets: str, stage: str | None = None, made: tuple[Override, ...] = ()) -> list[str]:
         self.told = []
         plan = self.planned = self.plan(*sets)
-        with session(self.run, plan.name, [], fresh=False):
-            carry_out(plan, Selection(stage).of(plan), self.told.append, lambda: nullcontext(lambda event: None))
+        with session(self.run, plan.name, fresh=False):
+            record = self.run.made_with(made, made)
+            carry_out(
+                plan, Selection(stage).of(plan), self.told.append, lambda: nullcontext(lambda event: None), record
+            )
         return [line.removeprefix("launched ") for line in self.told if line.startswith("launched ")]
 
 
@@ -122,6 +127,26 @@ def test_a_model_of_which_nothing_is_on_record_is_not_trained_over(life):
         life.go()
 
 
+def test_what_was_interrupted_is_not_said_to_run_for_ever(life):
+    life.fails, life.ends = {"train"}, KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        life.go()
+    assert life.run.state.status == "stopped"
+    (state,) = [row for row in compare(load(ROOT / "recipes" / "survival.yaml")[0], [life.run]) if row.what == "state"]
+    assert state.texts == ("not finished",)
+
+
+def test_a_refused_command_leaves_no_trace_in_the_record_of_what_was_made(life):
+    life.go(made=(Override("train.logging_steps", 10, 5, "me"),))
+    known = (life.run.state.changes, life.run.state.substitutions, life.run.overrides)
+    refused = Override("train.logging_steps", 10, 7, "me")
+    with pytest.raises(Stop, match="as it was before it changed"):
+        life.go("train.seed=7", made=(refused,))
+    assert (life.run.state.changes, life.run.state.substitutions, life.run.overrides) == known
+    life.go(made=(refused,))
+    assert (life.run.state.changes, life.run.state.substitutions, life.run.overrides) == known, "nothing was made"
+
+
 def test_a_stage_by_its_name(life):
     assert life.go(stage="data") == ["data"]
     assert life.go(stage="train") == ["train"]
@@ -131,19 +156,19 @@ def test_a_stage_by_its_name(life):
 
 def test_a_folder_of_another_recipe_or_of_other_things_is_refused(life, tmp_path):
     life.go()
-    with pytest.raises(Stop, match="holds a run of the recipe `survival`"), session(life.run, "other", [], False):
+    with pytest.raises(Stop, match="holds a run of the recipe `survival`"), session(life.run, "other", False):
         raise AssertionError("not reached")
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "to-mum.txt").write_text("Dear")
     letters = RunFolder(tmp_path / "letters")
-    with pytest.raises(Stop, match="holds files that are no run"), session(letters, "x", [], True):
+    with pytest.raises(Stop, match="holds files that are no run"), session(letters, "x", True):
         raise AssertionError("not reached")
     assert (tmp_path / "letters" / "to-mum.txt").is_file()
 
 
 def test_a_refused_command_leaves_no_folder(tmp_path):
     run = RunFolder(tmp_path / "new")
-    with pytest.raises(Stop, match="no GPU"), session(run, "x", [], False):
+    with pytest.raises(Stop, match="no GPU"), session(run, "x", False):
         raise Stop("no GPU")
     assert not run.path.exists()
 

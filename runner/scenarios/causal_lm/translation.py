@@ -16,7 +16,7 @@ def translate(recipe: Recipe, place: Place) -> Plan:
     def config(place: Place) -> dict[str, Any]:
         return {
             **axolotl.model(recipe, place),
-            **axolotl.cross_entropy(recipe),
+            **axolotl.fused(recipe, place),
             **blocks(recipe, place),
             **training(recipe, place),
         }

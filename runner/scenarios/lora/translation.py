@@ -20,8 +20,9 @@ def translate(recipe: Recipe, place: Place) -> Plan:
         return {
             **axolotl.model(recipe, place),
             **adapter(recipe, place),
-            **axolotl.cross_entropy(recipe),
+            **axolotl.fused(recipe, place),
             **conversations.settings(recipe, place),
+            **axolotl.packing(recipe, place, recipe.train),
             **axolotl.training(recipe, place),
         }
 

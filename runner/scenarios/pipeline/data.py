@@ -18,6 +18,8 @@ from runner.scenarios.shared import common, conversations
 if TYPE_CHECKING:
     from runner.recipe.sections import Lora
 
+# What ends a document, and a text that a model goes on with.
+END_OF_TEXT = "<|endoftext|>"
 # What the data stage leaves for others, by folder, and which of its settings each part is made from.
 PARTS = {
     "tokenizer": ("text", "tokenizer"),

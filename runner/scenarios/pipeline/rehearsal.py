@@ -12,11 +12,12 @@ from runner.recipe import overrides
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe, sets_of
 from runner.scenarios.pipeline.curriculum import AFTER, TRAINED
+from runner.scenarios.pipeline.precision import compile_mode
 from runner.scenarios.pipeline.translation import SAMPLE_TASK
 from runner.scenarios.shared import rehearsal, twin
+from runner.scenarios.shared.rehearsal import BY
 from runner.training.summary import Summary
 
-BY = "rehearsal"
 STEPS = 120
 ROWS = "few rows and a small model"
 
@@ -75,8 +76,7 @@ def _small(recipe: Recipe) -> Iterator[Override]:
     for setting in ("fused_kernels", "fused_cross_entropy", "tf32"):
         yield Override(f"speed.{setting}", None, False, BY, gpu)
     yield Override("speed.data_workers", None, 0, BY, "few rows")
-    yield Override("machines.nodes", None, 1, BY, "this machine")
-    yield Override("machines.gpus_per_node", None, 1, BY, "one process on the CPU, which shares nothing")
+    yield from rehearsal.on_processors(recipe, 1)
     yield overrides.without_time_limit(BY)
     yield from _few_steps(recipe)
 
@@ -110,16 +110,18 @@ def _few_steps(recipe: Recipe) -> Iterator[Override]:
         },
     }
     if lora := recipe.lora:
-        rank = min(16, lora.rank)
         short["lora"] = {
             "epochs": (max(5, lora.epochs), ROWS),
-            "rank": (rank, "the twin is 64 numbers wide"),
-            "alpha": (lora.alpha * rank / lora.rank, "the same strength at the lower rank"),
             "learning_rate": (0.01, large),
             "micro_batch_size": (4, ROWS),
             "sequence_len": (min(256, lora.sequence_len), "short rows make quick steps"),
             "gradient_accumulation_steps": (1, ROWS),
         }
+        yield from rehearsal.narrow("lora.", lora.rank, lora.alpha)
+    for stage in ("sft", "lora"):
+        if section := recipe.settings.get(stage):
+            compiled = compile_mode(recipe, stage) is not None
+            yield rehearsal.packing(recipe, stage, section, compiled)
     for stage, settings in short.items():
         for setting, (value, why) in settings.items():
             yield Override(f"{stage}.{setting}", None, value, BY, why)

@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from runner.plan import RECIPE_FILE, Place
+from runner.plan import Place
 from runner.recipe.recipe import Recipe
-from runner.scenarios.pipeline.curriculum import AFTER, Length, stage_names, warmup_steps
-from runner.scenarios.pipeline.precision import faster, master_weights, precision_of
+from runner.scenarios.pipeline.curriculum import AFTER, Length, trained_names, warmup_steps
+from runner.scenarios.pipeline.data import END_OF_TEXT
+from runner.scenarios.pipeline.precision import compile_mode, faster, master_weights, precision_of
 from runner.scenarios.shared import axolotl, common, conversations, sharding
 
 if TYPE_CHECKING:
-    from runner.recipe.sections import Dpo, Lora, Pretrain, Sft
-
-    Section = Pretrain | Sft | Dpo | Lora
+    from runner.recipe.sections import Lora, Sft
+    from runner.scenarios.shared.common import Section
 
 
 def alike(recipe: Recipe, place: Place, kind: str, name: str, before: str, section: Section) -> dict[str, Any]:
     """What all four kinds say alike. before: the stage whose model this one starts from."""
     here = place.below(name)
+    compiled = compile_mode(recipe, kind) is not None
+    packed = axolotl.packing(recipe, place, section, compiled) if "packing" in section else {}
     config: dict[str, Any] = {
         "base_model": place.below(before).best_model_dir,
         "attn_implementation": recipe.model.attention,
@@ -43,7 +45,9 @@ def alike(recipe: Recipe, place: Place, kind: str, name: str, before: str, secti
         "output_dir": here.checkpoints_dir,
         "plugins": [axolotl.PLUGIN],
         **axolotl.reporting(recipe.report_to, f"{recipe.name}-{name}"),
+        **packed,
         "recipe_runner": plugin(recipe, place, name, section)
+        | packed.get("recipe_runner", {})
         | {"master_weights": master_weights(recipe, kind), "demo": demo(recipe, place, name, before)},
     }
     if recipe.model.gradient_checkpointing:
@@ -53,25 +57,16 @@ def alike(recipe: Recipe, place: Place, kind: str, name: str, before: str, secti
 
 def plugin(recipe: Recipe, place: Place, name: str, section: Section) -> dict[str, Any]:
     """What the runner's plugin is told."""
-    here, world_size = place.below(name), common.world_size(recipe)
     return {
+        **common.run_facts(recipe, place.below(name), section),
         "name": f"{recipe.name}-{name}",
-        "fingerprint": recipe.fingerprint,
-        "run_dir": here.run_dir,
-        "recipe_file": f"{here.config_dir}/{RECIPE_FILE}",
-        "backend": "nccl" if place.accelerator else "gloo",
-        "world_size": world_size,
-        "effective_batch_size": section.micro_batch_size * section.gradient_accumulation_steps * world_size,
-        "base_learning_rate": section.learning_rate,
-        "learning_rate": section.learning_rate,
-        **_time_limit(recipe, place, name),
+        **_earlier(recipe, place, name),
         "persistent_workers": recipe.speed.persistent_workers and recipe.speed.data_workers > 0,
     }
 
 
 # Tokens of an answer; a tiny twin's words mean nothing, and more of them cost time.
 MAX_NEW_TOKENS, REHEARSED_TOKENS = 300, 40
-END_OF_TEXT = "<|endoftext|>"
 
 
 def demo(recipe: Recipe, place: Place, name: str, before: str) -> dict[str, Any]:
@@ -88,12 +83,11 @@ def demo(recipe: Recipe, place: Place, name: str, before: str) -> dict[str, Any]
     }
 
 
-def _time_limit(recipe: Recipe, place: Place, name: str) -> dict[str, Any]:
-    """The recipe's time limit, which all stages share, and where the earlier ones note what they have used of it."""
-    limit = common.time_limit(recipe)
-    stages = stage_names(recipe)[2:]  # those that train something
+def _earlier(recipe: Recipe, place: Place, name: str) -> dict[str, Any]:
+    """Of a time limit, which all stages share: where the earlier ones note what they have used of it."""
+    stages = trained_names(recipe)
     earlier = [place.below(stage).run_dir for stage in stages[: stages.index(name)]]
-    return limit | ({"time_limit_earlier": earlier} if limit and earlier else {})
+    return {"time_limit_earlier": earlier} if earlier and common.time_limit(recipe) else {}
 
 
 def pretraining(recipe: Recipe, place: Place, length: Length, before: str) -> dict[str, Any]:
@@ -166,11 +160,6 @@ def sft(recipe: Recipe, place: Place, before: str) -> dict[str, Any]:
         **_by_epoch(section),
         "sequence_len": section.sequence_len,
         "weight_decay": section.weight_decay,
-        "sample_packing": section.packing,
-        # A small validation side would leave most of its only packed row out; and Axolotl 0.19.0, packing one side alone,
-        # would leave the last rows of the other out, which may be all of them.
-        "eval_sample_packing": False,
-        "dataloader_drop_last": False,
     }
 
 

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from runner import catalog
-from runner.data.report import Rows
 from runner.names import setting
 from runner.plan import Plan
+from runner.prepared import Rows
 from runner.problem import Stop
 from runner.recipe import overrides
 from runner.recipe.document import Path_
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe, Settings, sets_of
-from runner.scenarios.shared import conversations, twin
+from runner.scenarios.shared import axolotl, common, conversations, twin
 from runner.training.summary import Summary
 
 BY = "rehearsal"
@@ -111,12 +111,26 @@ def split(recipe: Recipe) -> list[Override]:
     return [Override("data.validation_share", None, MIN_VALIDATION_SHARE, BY, "of few rows, enough to judge by")]
 
 
+def packing(recipe: Recipe, home: str, section: Settings, compiled: bool = False) -> Override:
+    """Rows are joined where they are on a GPU, and only there. home: the section that has `packing`, dotted; compiled: whether
+    its stage's code is, on a GPU."""
+    if section["packing"] == "pack":
+        return Override(f"{home}.packing", None, "pack", BY, "as on a GPU")
+    if axolotl.joins_rows(recipe, section, accelerator=True, compiled=compiled):
+        return Override(
+            f"{home}.packing", None, "auto", BY, "a mask keeps joined rows apart, FlashAttention needs a GPU"
+        )
+    return Override(f"{home}.packing", None, "none", BY, "rows are padded, as on the GPU")
+
+
 def model(recipe: Recipe) -> list[Override]:
+    joined = "packing" in recipe.train and axolotl.joins_rows(recipe, recipe.train, accelerator=True)
+    mask = "; a mask keeps joined rows apart in its place" if joined else ""
     changes = [
         Override("model.revision", None, None, BY, "the twin is local"),
         Override("model.trust_remote_code", None, None, BY, "the twin brings no code"),
         Override("model.precision", None, "fp32", BY, "runs on any processor"),
-        Override("model.attention", None, "sdpa", BY, "FlashAttention needs a GPU"),
+        Override("model.attention", None, "sdpa", BY, f"FlashAttention needs a GPU{mask}"),
         Override(
             "distribution",
             None,
@@ -143,11 +157,25 @@ def _has(recipe: Recipe, path: tuple[str | int, ...]) -> bool:
     return section.get(path[-1]) is not None
 
 
+def processes_for(recipe: Recipe, rows: Rows) -> int:
+    """Processes in place of GPUs. One without a row would never make a step."""
+    return min(MAX_PROCESSES, common.world_size(recipe), rows.train_rows)
+
+
+def on_processors(recipe: Recipe, processes: int) -> list[Override]:
+    """What puts a recipe on the processors of this machine."""
+    several = f"{processes} processes on the CPU, talking over gloo"
+    alone = "one process on the CPU, which shares nothing"
+    return overrides.on_one_machine(recipe, processes, BY, several if processes > 1 else alone)
+
+
 def training(recipe: Recipe, rows: Rows) -> list[Override]:
     """Processes for machines, and batches small enough for at least 30 steps."""
-    chosen = recipe.train
-    # A process without a row would never make a step.
-    processes = min(MAX_PROCESSES, sum(recipe.gpu_counts), rows.train_rows)
+    chosen, count = recipe.train, rows.train_rows
+    if chosen.get("packing") == "pack":
+        # Several make one; a fifth is left for what the last tokens of each do not hold.
+        count = max(1, int(0.8 * count * (rows.tokens or 0) / recipe.model.sequence_len) or count // 4)
+    processes = min(processes_for(recipe, rows), count)
     micro, accumulation, epochs = (
         min(chosen.micro_batch_size, 8),
         min(chosen.gradient_accumulation_steps, 2),
@@ -155,7 +183,7 @@ def training(recipe: Recipe, rows: Rows) -> list[Override]:
     )
 
     def steps() -> int:
-        return int(rows.train_rows // (micro * accumulation * processes) * epochs)
+        return int(count // (micro * accumulation * processes) * epochs)
 
     while steps() < MIN_STEPS and micro > 2:
         micro //= 2
@@ -166,17 +194,18 @@ def training(recipe: Recipe, rows: Rows) -> list[Override]:
     while steps() < MIN_STEPS:
         epochs += 1
     few = f"at least {MIN_STEPS} steps from {rows.train_rows} rows"
-    on_cpu = f"{processes} process{'es' if processes > 1 else ''} on the CPU, talking over gloo"
     third = max(1, steps() // 3)
     # Settings that some scenarios have and others do not.
     others = [
+        *([packing(recipe, "train", chosen)] if "packing" in chosen else []),
+        Override("train.kernels", None, "none", BY, "compiled for a GPU"),
         Override("train.eval_batch_size", None, micro, BY, few),
         Override("train.warmup_steps", None, max(1, steps() // 10), BY, "few steps"),
         Override("train.eval_steps", None, third, BY, "few steps"),
         Override("train.save_steps", None, third, BY, "few steps"),
     ]
     return [
-        *overrides.on_one_machine(recipe, processes, BY, on_cpu),
+        *on_processors(recipe, processes),
         Override("train.micro_batch_size", None, micro, BY, few),
         Override("train.gradient_accumulation_steps", None, accumulation, BY, few),
         Override("train.epochs", None, epochs, BY, few),
@@ -193,18 +222,22 @@ def training(recipe: Recipe, rows: Rows) -> list[Override]:
 
 def adapter(recipe: Recipe) -> list[Override]:
     """An adapter that is small beside the twin too, with the recipe's own ratio of alpha to rank."""
-    rank = recipe.train.get("lora_rank")
-    if rank is None:
+    train = recipe.train
+    if "lora_rank" not in train:
         return []
-    plain = Override("train.cross_entropy", None, "plain", BY, "the fused and chunked ones are compiled for a GPU")
-    if rank <= MAX_RANK:
-        return [plain]
-    alpha = max(1, round(recipe.train.lora_alpha * MAX_RANK / rank))
-    narrow = f"the twin is {twin.WIDTH} wide"
     return [
-        plain,
-        Override("train.lora_rank", None, MAX_RANK, BY, narrow),
-        Override("train.lora_alpha", None, alpha, BY, "in the ratio of the recipe"),
+        Override("train.cross_entropy", None, "plain", BY, "the fused and chunked ones are compiled for a GPU"),
+        *narrow("train.lora_", train.lora_rank, train.lora_alpha),
+    ]
+
+
+def narrow(setting: str, rank: int, alpha: float) -> list[Override]:
+    """Rank and alpha of an adapter, whose names begin so, that fit the twin: as strong as the recipe's at a lower rank."""
+    if rank <= MAX_RANK:
+        return []
+    return [
+        Override(f"{setting}rank", None, MAX_RANK, BY, f"the twin is {twin.WIDTH} wide"),
+        Override(f"{setting}alpha", None, max(1, round(alpha * MAX_RANK / rank)), BY, "in the ratio of the recipe"),
     ]
 
 

@@ -10,6 +10,8 @@ CONFIG = "config"
 # Of every stage: what it was made from and what it has left; its log; why it was stopped, where it says so itself.
 STAGE = "stage.json"
 LOG = "train.log"
+# In the environment of whom somebody else keeps the log for.
+LOG_KEPT = "RECIPE_RUNNER_LOG"
 STOPPED = "stopped.json"
 # Of a stage that prepares data: what became of the rows, as text.
 REPORT = "report.txt"
@@ -32,6 +34,7 @@ TENSORBOARD = "tensorboard"
 # Of a stage with a gate: what was measured, how, and a person's override.
 EVALUATION = "evaluation.json"
 EVALUATION_TASK = "evaluation-task.json"
+MEASURED = ".measured.json"
 PROMOTION = "promotion.json"
 
 # Everything that training, and measuring after it, leave in the folder of a stage beside its configs, as patterns of names.
@@ -39,5 +42,5 @@ LEFT = (
     *(pattern for home in (BEST_MODEL, ADAPTER) for pattern in (home, f".{home}.partial")),
     *(BEST_IMAGES, FINAL_IMAGES, LATEST_IMAGES),
     *(CHECKPOINTS, SUMMARY, HISTORY, PROOF, TIME_LIMIT, STOPPED, STAGE),
-    *(DEMO, DEMO_OUTPUTS, TENSORBOARD, "train*.log", EVALUATION, EVALUATION_TASK, PROMOTION),
+    *(DEMO, DEMO_OUTPUTS, TENSORBOARD, "train*.log", EVALUATION, EVALUATION_TASK, MEASURED, PROMOTION),
 )
