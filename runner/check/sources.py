@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from runner.check import columns
+from runner.check.first_rows import first_rows
 from runner.data import forms
 from runner.files import text_files
 from runner.names import listed, nearest
@@ -139,7 +140,7 @@ def _form(recipe: Recipe, home: Path_, data: Settings, setting: str, said: str, 
         yield recipe.document.problem(
             (*home, setting),
             f"`{said}` {what}; its columns are {listed(there)}.",
-            f"Write `form: {meant}`, or delete the line." if meant else forms.WANTED,
+            f"Write `form: {meant}`, or delete the line." if meant else forms.NO_FORM,
         )
     elif stated is None:
         yield _at(
@@ -267,4 +268,4 @@ def fits(
 
 
 RULES = (one_source, once, shares_of_rows, one_form, templates_name_columns)
-FILE_RULES = (data_files,)
+FILE_RULES = (data_files, first_rows)

@@ -88,7 +88,7 @@ def require_columns(data: Mapping[str, Any]) -> None:
             form = (one["form"] or forms.told(there)) if "form" in one else "columns"
             if form is None:
                 raise Stop(
-                    f"The dataset `{source.hub}` has the columns of no form; they are {listed(there)}.", forms.WANTED
+                    f"The dataset `{source.hub}` has the columns of no form; they are {listed(there)}.", forms.NO_FORM
                 )
             settings = {column: f"`{user}`" for column, user in templates.needed({**data, **one}).items()}
             used = settings | dict.fromkeys(forms.COLUMNS.get(form, ()), f"the form {form}")

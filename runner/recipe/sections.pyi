@@ -93,6 +93,7 @@ class Data(Settings):
     path: str | None
     validation_path: str | None
     validation_share: float | None
+    max_lost_share: float
     sample: str | None
     sets: tuple[DataSets, ...] | None
     text: str
@@ -340,6 +341,7 @@ class SftData(Settings):
     system_prompt: str | None
     train_on: Literal["assistant", "last", "all"]
     validation_share: float
+    max_lost_share: float
     seed: int
 
 class SftDataSets(Settings):
@@ -386,6 +388,7 @@ class DpoData(Settings):
     rejected: str
     system_prompt: str | None
     validation_share: float
+    max_lost_share: float
     seed: int
 
 class DpoDataSets(Settings):
@@ -436,6 +439,7 @@ class LoraData(Settings):
     system_prompt: str | None
     train_on: Literal["assistant", "last", "all"]
     validation_share: float
+    max_lost_share: float
     seed: int
 
 class LoraDataSets(Settings):
