@@ -97,9 +97,10 @@ class Reader:
         for answer in talk.answers:
             if answer.prompt is None:
                 continue
-            begin = len(answer.prompt)
+            asked = len(answer.prompt)
+            begin = self._behind_blanks(tokens, labels, asked)
             begins.append(begin)
-            if tuple(tokens[:begin]) != answer.prompt or begin >= len(tokens) or labels[begin] == UNTRAINED:
+            if tuple(tokens[:asked]) != answer.prompt or begin >= len(tokens) or labels[begin] == UNTRAINED:
                 faults.add("prompt_differs", self._difference(tokens, labels, answer.prompt))
                 return
         for first, after in runs:
@@ -111,6 +112,13 @@ class Reader:
                 faults.add(
                     "end_not_trained", f"the last trained token is {self.words(tokens[after - 1 : after])}{left}"
                 )
+
+    def _behind_blanks(self, tokens: Sequence[int], labels: Sequence[int], begin: int) -> int:
+        """Mistral's template writes a blank before an answer. A tokenizer takes it into the first word, or, where it has no such
+        word, as a token of its own, which Axolotl leaves untrained and a model writes without being taught."""
+        while begin < len(tokens) and labels[begin] == UNTRAINED and not self.tokenizer.decode([tokens[begin]]).strip():
+            begin += 1
+        return begin
 
     def _difference(self, tokens: Sequence[int], labels: Sequence[int], prompt: Tokens) -> str:
         same = next((place for place, pair in enumerate(zip(tokens, prompt)) if pair[0] != pair[1]), None)  # noqa: B905

@@ -11,16 +11,20 @@ from pathlib import Path
 import pytest
 from pyarrow import parquet
 
+from runner import catalog
 from runner.check.validate import changed, load
+from runner.data import tokenizers
+from runner.data.report import Rows
 from runner.files import write_text
 from runner.plan import Place
-from runner.prepared import Rows
-from runner.proof.conversations import _runs
+from runner.proof.conversations import Reader, _runs
 from runner.proof.faults import REMEDIES, SENTENCES, Faults
 from runner.proof.record import Proof
+from runner.recipe.overrides import from_options
 from runner.runs.launch import WITHOUT_GPU
 from runner.scenarios import rehearsal, translate
 from runner.scenarios.shared.common import with_config
+from runner.scenarios.shared.conversations import dataset
 from tests.conftest import ROOT
 from tests.proof.planting import FAULTS
 
@@ -41,7 +45,8 @@ def config(tmp_path_factory):
     from runner.entrypoints.prepare import carry_out
 
     folder = tmp_path_factory.mktemp("proof")
-    recipe, _, _ = load(SURVIVAL)
+    # Rows with padding; faults that join them do so themselves.
+    recipe, _, _ = load(SURVIVAL, from_options(("train.packing=none",)))
     parts, place = rehearsal("last-layers"), Place(
         str(folder / "config"), str(folder / "data"), str(folder), str(folder / "scratch"), accelerator=False
     )  # fmt: skip
@@ -134,7 +139,64 @@ def test_each_planted_fault_ends_the_rehearsal(fault, tmp_path, monkeypatch, gol
 
     monkeypatch.setitem(launch.ENGINES, "axolotl", planted)
     assert launch.ENGINES is engines.ENGINES
-    done = CliRunner().invoke(main, ["rehearse", str(SURVIVAL), "--set", "machines.nodes=1"])
+    done = CliRunner().invoke(
+        main, ["rehearse", str(SURVIVAL), "--set", "machines.nodes=1", "--set", "train.packing=none"]
+    )
     assert done.exit_code != 0
     assert NAMED[fault] in str(done.exception) + done.output
     assert not Path("runs/survival-rehearsal/training_summary.json").exists()
+
+
+def conversations():
+    """A question, several turns behind a system prompt, and the same with the last answer trained alone."""
+    system = {"role": "system", "content": "You are a patient teacher."}
+    asked, said = (
+        {"role": "user", "content": "What floats?"},
+        {"role": "assistant", "content": "Wood floats.\n\nSo does ice."},
+    )
+    again, more = {"role": "user", "content": "And what sinks?"}, {"role": "assistant", "content": "A stone sinks."}
+    yield "one", [asked, said], "assistant"
+    yield "several", [system, asked, said, again, more], "assistant"
+    yield "last", [{**turn, "training": turn is more} for turn in (system, asked, said, again, more)], "last"
+    yield "all", [system, asked, said, again, more], "all"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("base", catalog.model_ids())
+def test_no_model_of_the_catalog_is_complained_of(base, tmp_path):
+    from axolotl.prompt_strategies import load as strategy
+    from axolotl.utils.chat_templates import get_chat_template
+    from axolotl.utils.dict import DictDefault
+    from transformers import AutoTokenizer
+
+    model = catalog.model(base)
+    if not model.chat_template:
+        pytest.skip("nobody has looked at how it is asked")
+    template = catalog.chat_template(model.chat_template)
+    texts = [turn["content"] for _, turns, _ in conversations() for turn in turns]
+    words = tokenizers.train(texts, tmp_path, model, template, 600)
+    settings = {"chat_template": template.axolotl, "sequence_len": 512}
+    if template.axolotl == "jinja":
+        settings["chat_template_jinja"] = tokenizers.jinja(template)
+    if template.end != model.eos_token:
+        settings["eot_tokens"] = [template.end]
+    for name, turns, train_on in conversations():
+        row, data = {"messages": turns}, dataset("", "train", train_on)
+        cfg = DictDefault(settings | {"datasets": [data]})
+        made = strategy("chat_template", words, cfg, DictDefault(data)).tokenize_prompt(row)
+        kept = AutoTokenizer.from_pretrained(str(tmp_path))
+        if template.axolotl not in ("tokenizer_default", "jinja"):
+            kept.chat_template = get_chat_template(template.axolotl)
+        ends = frozenset(kept.convert_tokens_to_ids([kept.eos_token, template.end]))
+        reader = Reader(kept, frozenset(data["roles_to_train"]), data.get("message_field_training"), ends)
+        faults, talk = Faults(), reader.talk(row, "messages")
+        assert list(talk.tokens) == made["input_ids"], name
+        reader.judge(made["input_ids"], made["labels"], talk, faults)
+        if template.axolotl == "mistral_v2v3" and turns[0]["role"] == "system":
+            # It writes the system prompt before the last question only where nobody has answered that: when asked, and never in
+            # training.
+            assert list(faults.counts) == ["prompt_differs"], name
+            continue
+        assert not list(faults), f"{name}: {list(faults)}"
+        reader.judge(made["input_ids"], [-100 if token in ends else token for token in made["labels"]], talk, faults)
+        assert "end_not_trained" in faults.counts, name
