@@ -7,6 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from runner.check import columns
 from runner.data import forms
 from runner.problem import Problem, Stop
 from runner.recipe.recipe import Recipe
@@ -41,8 +42,9 @@ def first_rows(recipe: Recipe) -> Iterator[Problem]:
             answer=answer,
         )
         try:
+            columns.of(file)
             notes = list(_notes(said, file))
-        except (Stop, KeyError):
+        except (columns.Unreadable, Stop, KeyError):
             # The file cannot be read, or has other columns than are named: other rules say so, with a remedy.
             continue
         for message, hint in notes:
