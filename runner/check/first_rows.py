@@ -11,6 +11,7 @@ from runner.check import columns
 from runner.data import forms
 from runner.problem import Problem, Stop
 from runner.recipe.recipe import Recipe
+from runner.recipe.templates import NoText
 
 if TYPE_CHECKING:
     from runner.data.chat import ChatSet
@@ -62,7 +63,7 @@ def _notes(source: ChatSet, file: Path) -> Iterator[tuple[str, str]]:
     for number, row in report.whole(sources, 0, islice(rows.read(source), FIRST_ROWS)):
         try:
             conversation = told.conversation(OWN, row)
-        except forms.NoConversation as error:
+        except NoText as error:
             report.lose(number, "no conversation", str(error))
             continue
         if isinstance(conversation, str):

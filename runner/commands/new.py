@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import filecmp
+import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator
@@ -56,9 +58,9 @@ def new(name: str, source: str, short: bool, sets: tuple[str, ...]) -> None:
     own = [*with_own_data(replace(document, file=str(target)), wished), *_without_placeholder(document, wished)]
     files = {path: file for path, file in _files(document.data) if path not in {change.path for change in own}}
     moved = [
-        Override(".".join(path), None, beside(file), "recipe new")
+        Override(".".join(path), None, called, "recipe new")
         for path, file in files.items()
-        if beside(file) != file
+        if (called := beside(file, origin.parent)) != file
     ]
     changes = [*moved, *with_followers(document, own)]
     text = copying.edit(copying.rename(document, name), changes)
@@ -100,15 +102,27 @@ def _refuse_errors(document: Document, but_its_model: bool = False) -> list[Prob
     return left
 
 
-def beside(name: str) -> str:
-    """The name that a file gets in the copy: below its folder, also where the recipe's own lies above (`../data/x.csv`)."""
+def beside(name: str, folder: Path) -> str:
+    """What a file or folder that a recipe in `folder` names is called in the copy: a file goes with it, below its folder, also
+    where the recipe's own lies above (`../data/x.csv`); a folder, which may be large, stays where it is."""
+    if not Path(name).is_absolute() and (folder / name).is_dir():
+        return os.path.relpath(folder / name)
     return re.sub(r"^(\.\./)+", "", name)
 
 
 def _copy_beside(named: Iterable[str], folder: Path, undo: ExitStack) -> list[Path]:
     """Copies the files that a recipe names from its folder to this one, and tells `undo` what to take away again."""
-    sources = {Path(beside(name)): folder / name for name in named if name and not Path(name).is_absolute()}
-    copied = [file for file, source in sources.items() if source.is_file() and not file.exists()]
+    files = [name for name in named if not Path(name).is_absolute() and (folder / name).is_file()]
+    sources: dict[Path, Path] = {}
+    for name in files:
+        file = Path(beside(name, folder))
+        there = sources.setdefault(file, file if file.exists() else folder / name)
+        if not filecmp.cmp(there, folder / name, shallow=False):
+            raise Stop(
+                f"The copy needs `{folder / name}` as `{file}`, and `{there}` is another file.",
+                "Make the copy in another folder, or move that file away.",
+            )
+    copied = [file for file, source in sources.items() if source != file]
     for file in copied:
         for parent in reversed(file.parents):
             if not parent.exists():
@@ -132,10 +146,10 @@ def _copy_lock(document: Document, folder: Path, undo: ExitStack) -> list[Path]:
 
 
 def _files(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Every data file and sample that a recipe names, in whatever section: where, and its name."""
+    """Every file and folder that a recipe names, in whatever section, and models on the hub, which are neither: where, and its name."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, item in items:
-        if key in ("path", "validation_path", "sample", "sample_task") and isinstance(item, str):
+        if key in ("path", "validation_path", "sample", "sample_task", "base") and isinstance(item, str):
             yield (*path, str(key)), item
         yield from _files(item, (*path, str(key)))
 

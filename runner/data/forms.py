@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Literal, NamedTuple, cast
 
 from runner.names import listed
+from runner.recipe.templates import NoText, text_of
 
 Form = Literal["columns", "messages", "sharegpt", "alpaca", "prompt_completion"]
 # The columns that make a form, in the order in which it is looked for: some data sets have `messages` and the prompt beside it.
@@ -35,7 +36,7 @@ CALLS, REASONING = "tool_calls", "reasoning_content"
 BESIDES = (REASONING, CALLS, "tool_call_id", "name")
 
 
-class NoConversation(Exception):
+class NoConversation(NoText):
     """A row that is no conversation, with the reason in plain words."""
 
 
@@ -80,15 +81,17 @@ def _turns(form: Form, row: Mapping[str, Any]) -> Iterator[Turn]:
     said: list[Any]
     if form == "alpaca":
         # With the line end between them that Axolotl's own prompts for Alpaca have.
-        asked = "\n".join(part for part in (_text(row["instruction"]), _text(row.get("input"))) if part)
-        said = [{"role": "user", "content": asked}, {"role": "assistant", "content": _text(row["output"])}]
+        asked = "\n".join(
+            part for part in (_text(row["instruction"], "instruction"), _text(row.get("input"), "input")) if part
+        )
+        said = [{"role": "user", "content": asked}, {"role": "assistant", "content": _text(row["output"], "output")}]
     elif form == "prompt_completion":
         said = [*_said(row["prompt"], "prompt", "user"), *_said(row["completion"], "completion", "assistant")]
     else:
         (column,) = COLUMNS[form]
         said = _said(row[column], column)
     if row.get("system") and _role(said[0], 1) != "system":
-        said.insert(0, {"role": "system", "content": _text(row["system"])})
+        said.insert(0, {"role": "system", "content": _text(row["system"], "system")})
     for number, message in enumerate(said, 1):
         role, turn = _role(message, number), _turn(message, number)
         if turn.content or turn.besides:
@@ -97,8 +100,8 @@ def _turns(form: Form, row: Mapping[str, Any]) -> Iterator[Turn]:
             raise NoConversation(f"turn {number}, the {role}'s, is empty")
 
 
-def _text(value: Any) -> str:
-    return "" if value is None else str(value).strip()
+def _text(value: Any, column: str) -> str:
+    return text_of(value, column).strip()
 
 
 def _said(value: Any, column: str, role: str | None = None) -> list[Any]:
@@ -111,7 +114,7 @@ def _said(value: Any, column: str, role: str | None = None) -> list[Any]:
             if role is None:
                 raise NoConversation(f"`{column}` is text that is no JSON") from None
     if role and value is not None and not (isinstance(turns, list) and turns and all(map(_has_role, turns))):
-        return [{"role": role, "content": str(value)}]
+        return [{"role": role, "content": text_of(value, column)}]
     if not isinstance(turns, list) or not turns:
         raise NoConversation(f"`{column}` is {'no list of turns' if turns else 'empty'}")
     return list(turns)

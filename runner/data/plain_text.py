@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from runner.data import rows
+from runner.data import rows, tokenizers
 from runner.data.report import REPORT_FILE, SHOWN_BAD_LINES, require_few
 from runner.data.split import TokenizerFor
 from runner.data.tokenizers import Pretrained
@@ -266,7 +266,7 @@ class _Texts:
 def _key(plain_text: PlainText, tokenizer: Any, sample_rows: int | None) -> str:
     """Everything that the blocks depend on: the settings, the files' content, and the tokenizer."""
     contents = [one.content for one in (*plain_text.sets, *plain_text.validation_sets)]
-    tokens = [tokenizer.name_or_path, len(tokenizer), tokenizer.eos_token_id]
+    tokens = [tokenizers.content(tokenizer.name_or_path), len(tokenizer), tokenizer.eos_token_id]
     figures = ("effective_batch_size", "epochs", "warmup_steps", "eval_steps")
     settings = {name: value for name, value in asdict(plain_text).items() if name not in figures}
     return content_hash([settings, contents, tokens, sample_rows], 32)

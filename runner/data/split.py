@@ -7,10 +7,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.data import rows
+from runner.data import rows, tokenizers
 from runner.data.report import Report
 from runner.data.tokenizers import Pretrained
-from runner.files import sha256
 from runner.names import content_hash
 from runner.problem import Stop
 
@@ -30,10 +29,9 @@ class TwoSides(rows.DataSets):
 
 
 def begin(source: TwoSides, tokenizer: Pretrained | None = None, sample_rows: int | None = None) -> Report:
-    """An empty report, whose key says what the result depends on: settings, the rows' file, and the file of the tokenizer
-    whose tokens are counted, where it lies in a folder."""
-    words = Path(tokenizer.base) / "tokenizer.json" if tokenizer else None
-    tokens = [sha256(words)] if words and words.is_file() else []
+    """An empty report, whose key says what the result depends on: settings, the rows' file, and the tokenizer whose
+    tokens are counted."""
+    tokens = tokenizers.content(tokenizer.base) if tokenizer else ""
     report = Report.of(source)
     report.key = content_hash([asdict(source), source.content, tokens, sample_rows], 32)
     return report

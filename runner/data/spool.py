@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 
 from runner.data import rows
-from runner.data.forms import NoConversation
 from runner.data.report import Report
 from runner.names import listed
+from runner.recipe.templates import NoText
 from runner.training import parent_watch
 
 # Rows are put on disk in batches of about so many characters.
@@ -45,7 +45,7 @@ Item = TypeVar("Item", bound=Spooled)
 class Kind(Generic[Item]):
     """What becomes of rows. Both are functions that another process can be handed.
 
-    item: of a row, or the reason why it has none; it raises KeyError with a column that the row lacks, NoConversation where
+    item: of a row, or the reason why it has none; it raises KeyError with a column that the row lacks, NoText where
     the row is to be named with a reason of its own. batch: the columns of items, in the same types for all of them.
     """
 
@@ -225,7 +225,7 @@ def of_rows(
             item = kind.item(row)
         except KeyError as column:
             reason, why = "a column is missing", f"no column `{column.args[0]}`; there are {listed(list(row)[:10])}"
-        except NoConversation as error:
+        except NoText as error:
             reason, why = "no conversation", str(error)
         else:
             if not isinstance(item, str):

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from runner.catalog import ChatTemplate, Model
+from runner.files import sha256
+from runner.names import content_hash
 from runner.problem import Stop
 
 # Longer words are learned from in parts of so many characters.
@@ -23,6 +25,15 @@ class Pretrained:
     base: str
     revision: str | None = None
     trust_remote_code: bool = False
+
+
+FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja", "tokenizer.model")
+
+
+def content(base: str) -> str:
+    """A hash of what the tokenizer in a folder consists of; for a name on the hub that name, which its revision goes with."""
+    files = [Path(base) / name for name in FILES]
+    return content_hash([sha256(file) for file in files if file.is_file()], 32) if Path(base).is_dir() else base
 
 
 def load(base: str, revision: str | None, trust_remote_code: bool, local_only: bool = False) -> Any:

@@ -10,6 +10,10 @@ from typing import Any
 _PART = re.compile(r"\[\[|\[([^\[\]]*)\]|\[|\]\]")
 
 
+class NoText(Exception):
+    """A row whose column is no text, with the reason in plain words."""
+
+
 def columns(template: str) -> list[str]:
     """The columns that a template names, each once, in order."""
     return list(dict.fromkeys(match[1] for match in _PART.finditer(template) if match[1] is not None))
@@ -23,11 +27,20 @@ def unclosed(template: str) -> int | None:
 def fill(template: str, row: Mapping[str, Any]) -> str:
     """The template with each column's text from `row` in its place.
 
-    Raises KeyError with the name of a column that the row lacks.
+    Raises KeyError with the name of a column that the row lacks, NoText where one holds none.
     """
     words, names = _parsed(template)
-    values = [row[name] for name in names]
-    return words % tuple(["" if value is None else value for value in values] if None in values else values)
+    return words % tuple([text_of(row[name], name) for name in names])
+
+
+def text_of(value: Any, column: str) -> str:
+    """A value as text; empty for nothing, which tables also write as a number that is none. Raises NoText for a list or an object,
+    which would be learned as a program writes it."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list | tuple | Mapping):
+        raise NoText(f"`{column}` holds {'an object' if isinstance(value, Mapping) else 'a list'}, and no text")
+    return "" if value is None or value != value else str(value)
 
 
 @lru_cache

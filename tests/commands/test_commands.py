@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -134,6 +135,29 @@ def test_a_minimal_form_is_asked_for_by_name(recipe_command, tmp_path, golden_me
     done = recipe_command("new", "again", "--from", "my-demo.yaml", "--minimal", cwd=tmp_path)
     assert (done.returncode, "`my-demo.yaml` is a file" in done.stderr) == (1, True)
     golden_message(done.stderr, "a file")
+
+
+def test_another_file_of_a_samples_name_is_not_taken_for_it(recipe_command, tmp_path, golden_message):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "survival-sample.jsonl").write_text("{}\n")
+    done = recipe_command("new", "my-demo", "--from", "survival", cwd=tmp_path)
+    assert (done.returncode, sorted(path.name for path in tmp_path.iterdir())) == (1, ["data"])
+    golden_message(done.stderr)
+    shutil.copyfile(ROOT / "recipes" / "data" / "survival-sample.jsonl", tmp_path / "data" / "survival-sample.jsonl")
+    assert recipe_command("new", "my-demo", "--from", "survival", cwd=tmp_path).returncode == 0
+
+
+def test_folders_that_a_recipe_names_stay_where_they_are(recipe_command, tmp_path):
+    there, here = tmp_path / "theirs", tmp_path / "mine"
+    (there / "texts").mkdir(parents=True)
+    here.mkdir()
+    (there / "texts" / "one.txt").write_text("A text.\n")
+    made = recipe_command("new", "own", "--from", "gemma", "--set", "data.path=texts", cwd=there)
+    assert made.returncode == 0, made.stderr
+    done = recipe_command("new", "copy", "--from", there / "own.yaml", cwd=here)
+    assert done.returncode == 0, done.stderr
+    assert "path: ../theirs/texts" in (here / "copy.yaml").read_text("utf-8")
+    assert recipe_command("check", "copy.yaml", cwd=here).returncode == 0
 
 
 def test_what_derives_from_the_name_follows_it(recipe_command, tmp_path):

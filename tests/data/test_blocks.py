@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
+from transformers import AutoTokenizer
 
 from runner import catalog
 from runner.data import blocks, plain_text, tokenizers
@@ -228,6 +229,18 @@ def test_a_share_of_the_documents_is_kept_for_validation(tokenizer, tmp_path):
     for text in DOCUMENTS:
         opening = text[:40]
         assert (opening in train) != (opening in validation)
+
+
+def test_a_changed_tokenizer_of_the_same_size_makes_new_blocks(tokenizer, tmp_path):
+    folder = tmp_path / "tokenizer"
+    tokenizer.save_pretrained(folder)
+    keys = []
+    for end in ("", "\n"):
+        file = folder / "tokenizer.json"
+        file.write_text(file.read_text("utf-8") + end, "utf-8")
+        again = AutoTokenizer.from_pretrained(folder)
+        keys.append(plain_text.prepare(changed(), tmp_path / "out", tokenizer_for=lambda texts, own=again: own).key)
+    assert keys[0] != keys[1]
 
 
 def test_one_more_document_does_not_redraw_the_others(tokenizer, tmp_path):

@@ -319,6 +319,8 @@ WRONG = {
     "no objects": {"messages": ["Why?", "So."]},
     "a picture": {"messages": [{"role": "user", "content": [{"type": "image"}]}, TALK[2]]},
     "a number": {"messages": [{"role": "user", "content": 3}, TALK[2]]},
+    "a role that is a list": {"messages": [{"role": ["user"], "content": "Why?"}, TALK[2]]},
+    "a system of several": {"messages": TALK[1:3], "system": ["Be kind."]},
     "text that is no JSON": {"messages": "Why?"},
     "a call of nothing": {"messages": [TALK[1], {"role": "assistant", "tool_calls": [{"id": 1}]}]},
     "arguments that are no JSON": {
@@ -335,6 +337,16 @@ def test_a_row_that_is_no_conversation_is_named_by_its_line_and_kept_out(case, t
     ((number, reason),) = report.bad_lines
     assert (number, report.train_rows + report.validation_rows) == (2, len(PAIRS))
     golden_message(reason)
+
+
+def test_a_column_that_holds_a_list_is_kept_out_and_not_learned_as_python_writes_it(tmp_path, golden_message):
+    pairs = [{"q": f"{question}?", "a": answer} for question, answer in PAIRS]
+    path = written(
+        tmp_path, "rows.jsonl", [pairs[0], {"q": "Why?", "a": ["So."]}, *pairs[1:], {"q": {"text": 1}, "a": "So."}]
+    )
+    report = prepare(wanted(path, question="[q]", answer="[a]", max_lost_share=1), tmp_path / "out")
+    assert [number for number, _ in report.bad_lines] == [2, len(pairs) + 2]
+    golden_message("\n".join(reason for _, reason in report.bad_lines))
 
 
 def test_rows_of_no_form_and_rows_that_are_all_wrong_end_with_a_sentence(tmp_path, golden_message):
