@@ -22,9 +22,10 @@ from runner.recipe.recipe import Recipe
 @click.pass_context
 def models(context: click.Context, recipe: str | None) -> None:
     """Show the models of the catalog, and those that the lock file beside a recipe knows."""
+    context.obj = recipe
     if context.invoked_subcommand:
         return
-    file = Path(recipe).parent / lock.LOCK if recipe else Path(lock.LOCK)
+    file = Path(read(recipe).file).parent / lock.LOCK if recipe else Path(lock.LOCK)
     rows = [("MODEL", "PARAMETERS", "LONGEST ROW", "LICENCE", "FROM")]
     rows += [_row(one, "catalog") for name in catalog.model_ids() if (one := catalog.model(name))]
     rows += [_row(lock.model_of(name, entry), file.name) for name, entry in lock.entries(file).items()]
@@ -61,7 +62,10 @@ def _settings_of(document: Document) -> Recipe:
 @click.option("--out", metavar="FILE", help=f"The lock file to write. Default: {lock.LOCK}, here or beside the recipe.")
 @click.option("--revision", metavar="R", help="Branch, tag or commit on the hub. Default: the recipe's, else main.")
 @click.option("--as", "known_as", metavar="NAME", help="What recipes call a folder, where that is not its path.")
-def add(name: str, recipe: str | None, out: str | None, revision: str | None, known_as: str | None) -> None:
+@click.pass_obj
+def add(
+    before: str | None, name: str, recipe: str | None, out: str | None, revision: str | None, known_as: str | None
+) -> None:
     """Write a model's facts into the lock file, so that check, plan and render need no network for it.
 
     NAME is one on the Hugging Face hub; FOLDER holds a model with its config.json, on this machine or, with `--recipe`, on one
@@ -70,6 +74,7 @@ def add(name: str, recipe: str | None, out: str | None, revision: str | None, kn
     """
     from runner.runs import locking
 
+    recipe = recipe or before  # which may also stand before `add`
     if recipe and out:
         raise click.UsageError("`--recipe` and `--out` both say where to write; use one of them.")
     document = read(recipe) if recipe else None

@@ -80,7 +80,7 @@ def test_a_model_of_the_hub_is_written_down_without_its_weights_and_then_needs_n
     before = recipe_command("check", recipe, env=offline)
     assert before.returncode == 1 and f"recipe models add {NAME}" in before.stdout + before.stderr
     hub.asked.clear()
-    done = add("add", NAME, "--recipe", "my.yaml")
+    done = add("--recipe", "my.yaml", "add", NAME)
     assert done.returncode == 0, done.stderr
     golden_message(done.stdout)
     assert not any("safetensors" in asked for asked in hub.asked)
