@@ -11,7 +11,7 @@ import sys
 
 import click
 
-from runner import __version__
+from runner import __version__, extras
 from runner.problem import Stop
 
 # A new command costs one line here: its name, and what `recipe --help` says of it.
@@ -123,38 +123,14 @@ REMEDIES = {
     errno.ENOSPC: "Free some space, or use a folder on another disk.",
 }
 
-# What the extras bring; whatever else cannot be imported is our own bug.
-EXTRAS = {
-    "cluster": {"kubernetes"},
-    "data": {"datatrove", "orjson", "spacy"},
-    "train": {
-        "PIL",
-        "accelerate",
-        "axolotl",
-        "bitsandbytes",
-        "datasets",
-        "huggingface_hub",
-        "lm_eval",
-        "numpy",
-        "openpyxl",
-        "peft",
-        "pyarrow",
-        "pydantic",
-        "tokenizers",
-        "torch",
-        "transformers",
-    },
-}
-
 
 def _missing(error: ModuleNotFoundError) -> int:
     """A package that an extra brings is not there: say which to install."""
-    package = (error.name or "").split(".")[0]
-    for extra, packages in EXTRAS.items():
-        if package in packages:
-            click.echo(f"This needs the package `{package}`, which is not installed.", err=True)
-            click.echo(f"pip install 'recipe-runner[{extra}]'", err=True)
-            return 1
+    package = extras.package(error.name or "")
+    if extra := extras.bringing(package):
+        click.echo(f"This needs the package `{package}`, which is not installed.", err=True)
+        click.echo(extras.install(extra), err=True)
+        return 1
     return _bug()
 
 

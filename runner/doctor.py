@@ -296,8 +296,7 @@ CHECKS = (packages, gpus, memory, disk, files, ports, hub)
 
 def needs_hub(recipe: Recipe) -> bool:
     """Whether a full-size run would read models or data from the hub."""
-    data = [recipe.settings.get("data"), *(recipe.settings[stage].get("data") for stage in _sections(recipe))]
-    return bool(models_of(recipe)) or any(section is not None and section.get("hub") for section in data)
+    return bool(models_of(recipe)) or any(data.get("hub") for _, data in recipe.data_sets())
 
 
 def ports_of(recipe: Recipe) -> tuple[int, ...]:

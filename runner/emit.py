@@ -10,6 +10,8 @@ from runner.plan import Plan
 from runner.problem import Stop
 from runner.recipe.recipe import Recipe
 from runner.scenarios import translate
+from runner.scenarios.shared.common import data_file
+from runner.targets import by_hand
 
 
 def emit(recipe: Recipe, names: tuple[str, ...] = ()) -> list[Artifact]:
@@ -27,7 +29,15 @@ def emit(recipe: Recipe, names: tuple[str, ...] = ()) -> list[Artifact]:
             + (", for plain machines `nodes`." if "nodes" in sections else "."),
         )
     groups = [tuple(name for name in names if name != "nodes"), tuple(name for name in names if name == "nodes")]
-    return [artifact for group in groups if group for artifact in targets.render(planned(recipe, group[0]), group)]
+    plans = {group: planned(recipe, group[0]) for group in groups if group}
+    artifacts = [artifact for group, plan in plans.items() for artifact in targets.render(plan, group)]
+    return artifacts + [file for plan in plans.values() if plan.place.on_cluster for file in _by_hand(recipe, plan)]
+
+
+def _by_hand(recipe: Recipe, plan: Plan) -> list[Artifact]:
+    """How the files beside the recipe come to where its pods look."""
+    files = {name: data_file(recipe, plan.place, name) or "" for _, name in recipe.local_files()}
+    return by_hand.render(plan, files, recipe.file.name)
 
 
 def planned(recipe: Recipe, target: str) -> Plan:

@@ -9,11 +9,12 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, fields
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Self, TextIO
+from types import UnionType
+from typing import Any, ClassVar, Self, TextIO, get_args, get_origin, get_type_hints
 
 from runner.names import content_hash
 
@@ -98,15 +99,31 @@ class Record:
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Self:
-        """What JSON says. Other versions and other hands write too: what is missing, or no list or object where one
-        belongs, is the default."""
-        known: dict[str, Any] = {}
-        for name, default in vars(cls()).items():
-            value = facts.get(name, default)
-            if isinstance(default, tuple):
-                value = tuple(value) if isinstance(value, list) else default
-            known[name] = default if isinstance(default, dict) and not isinstance(value, dict) else value
+        """What JSON says. Other versions and other hands write too: what is missing, or not of the field's type, is the
+        default."""
+        kinds, known = get_type_hints(cls), {}
+        for name in (field.name for field in fields(cls) if field.name in facts):
+            with suppress(TypeError):
+                known[name] = _as(kinds[name], facts[name])
         return cls(**known)
+
+
+def _as(kind: Any, value: Any) -> Any:
+    """A value of JSON as one of a type. Raises TypeError where it is none."""
+    outer, inner = get_origin(kind) or kind, get_args(kind)
+    if outer is UnionType:
+        for each in inner:
+            with suppress(TypeError):
+                return _as(each, value)
+    elif outer is Any or type(value) is outer or (outer is float and type(value) is int):
+        return value
+    elif outer is tuple and isinstance(value, list):
+        return tuple(_as(inner[0], item) for item in value)
+    elif outer is Mapping and isinstance(value, dict):
+        return {name: _as(inner[1], item) for name, item in value.items()}
+    elif isinstance(outer, type) and issubclass(outer, Record) and isinstance(value, dict):
+        return outer.of(value)
+    raise TypeError(kind)
 
 
 def write_all(folder: Path, artifacts: Iterable[Artifact]) -> list[Path]:
@@ -139,13 +156,12 @@ def _sha256(file: str, *_: int) -> str:
 
 
 def content_of(path: Path) -> str:
-    """A hash of what a file holds; of a folder, which may be too large to read at every start, of its files' names, sizes
-    and times."""
+    """A hash of what a file holds; of a folder, of its files' names and what they hold. Times are no part of it, because a copy
+    is the same data; so all of it is read, once a process."""
     if path.is_file():
         return sha256(path)
     files = sorted(file for file in path.rglob("*") if file.is_file())
-    facts = [(str(file.relative_to(path)), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    return content_hash(facts, 32)
+    return content_hash([(str(file.relative_to(path)), sha256(file)) for file in files], 32)
 
 
 @contextmanager

@@ -86,6 +86,10 @@ class Machine:
     gated: dict[str, str | None] = field(default_factory=dict)
 
 
+# GPUs have the numbers that nvidia-smi and recipes give them; CUDA itself would count the fastest first.
+BY_BUS = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+
+
 def device_names(visible: str | None, count: int) -> list[str]:
     """What CUDA_VISIBLE_DEVICES calls the GPUs that programs may see. visible: its value, None where it is not set: then
     all are seen, under the numbers that nvidia-smi gives them. count: how many are seen."""

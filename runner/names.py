@@ -36,3 +36,8 @@ JOB_NAME = re.compile(r"[a-z]([-a-z0-9]{0,51}[a-z0-9])?\Z")
 def label(text: str) -> str:
     """A value that Kubernetes accepts as a label: at most 63 of [A-Za-z0-9._-], alphanumeric at both ends."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:63].strip("-._")
+
+
+def setting(path: Iterable[str | int]) -> str:
+    """A setting's whole name, `data.sets[1].path`; as `--set` reads it, too."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")

@@ -10,6 +10,7 @@ from typing import Any
 from runner.files import Artifact
 from runner.names import content_hash, listed, nearest
 from runner.problem import Stop
+from runner.run_files import BEST_MODEL, CHECKPOINTS
 
 # The recipe with every default, beside the emitted configs.
 RECIPE_FILE = "recipe.json"
@@ -71,11 +72,11 @@ class Place:
     @property
     def checkpoints_dir(self) -> str:
         key = self.checkpoint_keys.get("")
-        return f"{self.run_dir}/checkpoints" + (f"/{key}" if key else "")
+        return f"{self.run_dir}/{CHECKPOINTS}" + (f"/{key}" if key else "")
 
     @property
     def best_model_dir(self) -> str:
-        return f"{self.run_dir}/best_model"
+        return f"{self.run_dir}/{BEST_MODEL}"
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,7 @@ class Evaluation:
 class Stage:
     """One piece of work of one engine: a training run, or what must lie ready before one.
 
-    engine: who does it, a key of `runner.runs.launch.ENGINES`.
+    engine: who does it, a key of `runner.runs.engines.ENGINES`.
     config: the engine's settings; config_file: the name they are written under.
     data: what a training stage learns from, the JSON form of the dataclass that a preparer takes; `kind` picks it.
     files: what lies in `config_dir` when the stage starts, `config_file` among them.
@@ -336,7 +337,11 @@ def _flat(value: Any, name: str) -> Iterator[tuple[str, Any]]:
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from _flat(item, f"{name}.{key}" if name else str(key))
-    elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+    elif isinstance(value, list | tuple) and any(isinstance(item, Mapping) for item in value):
+        if name.endswith(".sets") and len(value) == 1:
+            # A data set that is the only one stands in its section itself, as in most recipes.
+            yield from _flat(value[0], name.removesuffix(".sets"))
+            return
         for index, item in enumerate(value):
             yield from _flat(item, f"{name}.{index}")
     else:

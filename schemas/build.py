@@ -25,7 +25,7 @@ def inline(node: Any, shared: dict[str, Any]) -> Any:
         return [inline(item, shared) for item in node]
     if not isinstance(node, dict):
         return node
-    if "$ref" in node:
+    while "$ref" in node:
         piece = shared[node["$ref"].removeprefix(SHARED)]
         node = piece | {key: value for key, value in node.items() if key != "$ref"}
     return {key: inline(value, shared) for key, value in node.items()}
@@ -64,6 +64,8 @@ def _rows(prefix: str, schema: dict[str, Any]):
         path = f"{prefix}{key}"
         needed = " (required)" if key in schema.get("required", []) else ""
         default = f"`{json.dumps(part['default'])}`" if "default" in part else ""
+        if other := part.get("x-default-twice"):
+            default = f"twice `{other}`"
         yield f"| `{path}`{needed} | {part['description']} | {_values(part)} | {default} |"
         yield from _rows(f"{path}.", part)
         if part.get("items", {}).get("properties"):
@@ -120,8 +122,10 @@ def _add_types(classes: dict[str, dict[str, list[str]]], name: str, prefix: str,
     for key, part in schema["properties"].items():
         kinds = known.setdefault(key, [])
         # What is not there is None, unless the schema fills it in (runner.recipe.recipe.with_defaults).
-        filled = ("default" in part and "x-default-unless" not in part) or (
-            part.get("type") == "object" and not part.get("required")
+        filled = (
+            ("default" in part and "x-default-unless" not in part)
+            or "x-default-twice" in part
+            or (part.get("type") == "object" and not part.get("required"))
         )
         there = [] if key in schema.get("required", []) or filled else ["None"]
         kinds += [

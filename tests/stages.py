@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,14 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
+from runner import catalog
 from runner.check.validate import load
 from runner.plan import Plan, Stage
 from runner.recipe.overrides import from_options
+from runner.run_files import DEMO
 from runner.runs.run_folder import RunFolder
 from runner.runs.stage_folder import StageFolder, inputs
 from runner.scenarios import translate
-from runner.training.run_files import DEMO
 from runner.training.settings import Demo
 from runner.training.summary import Summary
 from tests.conftest import ROOT
@@ -66,3 +68,14 @@ def leave(plan: Plan, stage: Stage, losses: tuple[float, float] = (3.0, 1.0), **
         "total_parameters": 3,
     }
     Summary(**facts | summary).write(folder.path)
+
+
+def model_folder(folder: Path) -> Path:
+    """A folder that counts as a small model, whose weights are no more than a word."""
+    facts = catalog.model("HuggingFaceTB/SmolLM2-135M-Instruct")
+    sizes = ("model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+    sizes += ("num_key_value_heads", "vocab_size", "max_position_embeddings")
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps({name: getattr(facts, name) for name in sizes}))
+    (folder / "model.safetensors").write_bytes(b"weights")
+    return folder

@@ -125,16 +125,16 @@ def _json(file: Path | None, name: str) -> Mapping[str, Any]:
     if file is None:
         return {}
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         raise Stop(f"`{file.name}` of `{name}` cannot be read as JSON.", "Copy it again from where it came.") from None
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def _token(value: Any) -> str:
     """A token, which a tokenizer's config has as text or with facts about it."""
-    found = value.get("content") if isinstance(value, dict) else value
-    return found if isinstance(found, str) else ""
+    content = value.get("content") if isinstance(value, dict) else value
+    return content if isinstance(content, str) else ""
 
 
 def _by_number(words: Mapping[str, Any], number: Any) -> str:

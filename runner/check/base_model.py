@@ -113,3 +113,18 @@ def loss_fits_model(recipe: Recipe) -> Iterator[Problem]:
             f"Axolotl has no fused cross-entropy for models of the type `{facts.model_type}`.",
             "Write `cross_entropy: auto`, which is chunked for this model.",
         )
+
+
+def gated(recipe: Recipe) -> Iterator[Problem]:
+    """The hub gives a gated model only to accounts that have accepted its licence, and pods have none without a token."""
+    facts, site = recipe.model_facts, recipe.settings.get("openshift")
+    if facts is None or not facts.gated or recipe.base_folder or site is None or site.hub_token_secret:
+        return
+    base = recipe.model.base
+    yield recipe.document.problem(
+        ("model", "base"),
+        f"`{base}` is gated: the hub gives it only to those who have accepted its licence, and pods have no token to show.",
+        f"Accept it at https://huggingface.co/{base}; then `oc create secret generic hub-token --namespace {site.namespace} "
+        "--from-file=token=FILE`, and write `hub_token_secret: hub-token` under `openshift`.",
+        severity="note",
+    )

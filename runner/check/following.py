@@ -1,21 +1,25 @@
 """Following: lines that only repeat what others say follow a change of those, so that what the user changes wins.
 
 `train.effective_batch_size` is the product of other lines, and `machines` counts what `nodes.machines` names. A line
-that the user changes too follows nothing, and neither does one that was wrong before; the rules then say so.
+that the user changes too follows nothing, and neither does one that was wrong before; the rules then say so. In a copy
+that gets data of its own, lines about the data of before go away.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
-from runner.check import by_schema
+from runner.check import by_schema, columns
+from runner.data import forms
 from runner.problem import Stop
-from runner.recipe import overrides
+from runner.recipe import overrides, templates
 from runner.recipe.document import Document
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import BrokenSetting, Recipe
+from runner.scenarios.shared import common
 
 NODES, GPUS, PLAIN = "machines.nodes", "machines.gpus_per_node", "nodes.machines"
 BATCH, MICRO, ACCUMULATION = (
@@ -46,11 +50,46 @@ def with_followers(document: Document, changes: list[Override]) -> list[Override
 
 def batch_sizes(recipe: Recipe) -> tuple[int, int] | None:
     """The effective batch size as stated and as the other lines make it; None where it is not stated."""
-    train = recipe.settings.get("train", {})
-    stated = train.get("effective_batch_size")
-    if stated is None:
-        return None
-    return stated, train.micro_batch_size * train.gradient_accumulation_steps * sum(recipe.gpu_counts)
+    stated = recipe.settings.get("train", {}).get("effective_batch_size")
+    return None if stated is None else (stated, common.effective_batch_size(recipe))
+
+
+# Lines of a section of data that are about the rows of one source alone, and where nothing else says which rows validate.
+OF_A_SOURCE = ("hub", "revision", "subset", "split", "test_split", "sample", "mean", "std")
+VALIDATES, SHARE = ("validation_split", "validation_path"), 0.1
+
+
+def with_own_data(document: Document, changes: list[Override]) -> list[Override]:
+    """The changes of a recipe that is copied, and behind each `path` that names other data what was about the data of
+    before and goes with it."""
+    whole, settings = list(changes), {change.setting for change in changes}
+    for change in changes:
+        home, _, last = change.setting.rpartition(".")
+        section = document.lookup(change.path[:-1])
+        if last != "path" or not isinstance(change.after, str) or not isinstance(section, dict):
+            continue
+        if change.after in (section.get("path"), section.get("sample")):
+            continue  # the recipe's own file, and the other lines are about it
+        why = "was about the data of before"
+        words = () if "songs" in section else ("system_prompt",)
+        about = (*OF_A_SOURCE, *VALIDATES, *words, *_templates(document, section, change))
+        gone = [name for name in about if name in section]
+        others = [Override(f"{home}.{name}", None, None, change.by, why) for name in gone]
+        if set(gone) & set(VALIDATES) and "validation_share" not in section:
+            others.append(Override(f"{home}.validation_share", None, SHARE, change.by, "a share of the new data"))
+        whole += [other for other in others if other.setting not in settings]
+    return whole
+
+
+def _templates(document: Document, section: dict[str, Any], change: Override) -> tuple[str, ...]:
+    """The section's templates for columns, where the new file has conversations and not their columns."""
+    there = [name for name in ("question", "answer") if isinstance(section.get(name), str)]
+    try:
+        found = columns.of(Path(document.file).parent / change.after, section.get("split"))
+        named = {column for name in there for column in templates.columns(section[name])}
+    except (columns.Unreadable, OSError, ValueError):
+        return ()
+    return tuple(there) if forms.told(found) and not named <= set(found) else ()
 
 
 def _counted(before: Recipe, after: Recipe) -> Iterator[tuple[str, Any]]:

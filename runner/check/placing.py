@@ -205,13 +205,14 @@ def only_here(recipe: Recipe) -> Iterator[Problem]:
     place, comes = kubernetes.place(recipe), _COMES[site.data_from]
     for setting, name in recipe.local_files():
         message = f"Pods read `{common.data_file(recipe, place, name)}`, which is `{name}` {comes[0]}."
-        yield recipe.document.problem(tuple(setting.split(".")), message, comes[1], severity="note")
+        yield recipe.document.problem(setting, message, comes[1], severity="note")
 
 
 # How pods come by this machine's files, and what to do about it.
-_OTHERWISE = "Write `openshift.data_from: claim`, and `recipe submit` sends it."
+_BY_HAND = "FILES.md in the folder that `recipe render` writes has the commands for doing it by hand."
+_OTHERWISE = f"Write `openshift.data_from: claim`, and `recipe submit` sends it. {_BY_HAND}"
 _COMES = {
-    "claim": ("as it is when `recipe submit` sends it", "By hand: `oc cp` it there, through a pod with that claim."),
+    "claim": ("as it is when `recipe submit` sends it", _BY_HAND),
     "image": ("as it was when their image was built", _OTHERWISE),
     "git": ("as it is in the commit that they clone", _OTHERWISE),
 }

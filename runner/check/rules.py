@@ -23,11 +23,14 @@ if TYPE_CHECKING:
     from runner.recipe.sections import Openshift
 
 
-def judge(recipe: Recipe) -> list[Problem]:
+def judge(recipe: Recipe, look: bool = True) -> list[Problem]:
     """Every Problem that a rule finds, the shared ones and those of the recipe's scenario. A rule whose settings the schema
-    has refused says nothing."""
+    has refused says nothing.
+
+    look: whether the recipe's files are looked at, which need not be here for whoever asks after a job.
+    """
     problems: list[Problem] = []
-    for rule in (*RULES, *scenarios.rules(recipe.scenario)):
+    for rule in (*RULES, *(FILE_RULES if look else ()), *scenarios.rules(recipe.scenario, look)):
         with suppress(BrokenSetting):
             problems.extend(rule(recipe))
     return problems
@@ -160,6 +163,7 @@ RULES: tuple[Rule, ...] = (
     base_model.template_fits,
     base_model.precision_fits,
     base_model.loss_fits_model,
+    base_model.gated,
     sequence_length,
     known_gpu,
     effective_batch,
@@ -177,3 +181,5 @@ RULES: tuple[Rule, ...] = (
     placing.deadline,
     advanced.settings,
 )
+# Those that look at files of this machine.
+FILE_RULES: tuple[Rule, ...] = sources.FILE_RULES

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from runner.names import listed, nearest
+from runner.names import listed, nearest, setting
 from runner.problem import Problem
 from runner.recipe.document import Document, Path_
 from runner.recipe.scalars import scalar
@@ -48,10 +48,8 @@ def problems(document: Document, schema: dict[str, Any], error: ValidationError)
 
 
 def _name(path: Path_) -> str:
-    """The setting's name as a person says it: the last word, with its number inside a list."""
-    words = [part for part in path if isinstance(part, str)]
-    last = words[-1] if words else "recipe"
-    return f"{last}[{path[-1]}]" if path and isinstance(path[-1], int) else last
+    """The setting's name as a person says it: the last word; inside a list all of it, with the number."""
+    return setting(path if any(isinstance(part, int) for part in path) else path[-1:]) or "recipe"
 
 
 def _unknown(document: Document, root: dict[str, Any], section: dict[str, Any], path: Path_, key: str) -> Problem:

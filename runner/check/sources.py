@@ -3,40 +3,83 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from runner.check import columns
 from runner.data import forms
 from runner.files import text_files
 from runner.names import listed, nearest
+from runner.names import setting as name_of
 from runner.problem import Problem
 from runner.recipe import templates
-from runner.recipe.recipe import Recipe, Settings
+from runner.recipe.document import Path_
+from runner.recipe.recipe import Recipe, Settings, sets_of
 
 
-def _at(recipe: Recipe, setting: str, message: str, hint: str, severity: str = "error") -> Problem:
-    return recipe.document.problem(tuple(setting.split(".")), message, hint, severity=severity)
+def _at(recipe: Recipe, path: Path_, message: str, hint: str, severity: str = "error") -> Problem:
+    return recipe.document.problem(path, message, hint, severity=severity)
 
 
 SOURCES = ("path", "hub", "packed")
+# What says where one data set comes from, and so means nothing beside a list of several.
+OF_ONE = ("path", "hub", "packed", "revision", "subset", "split", "sample")
 
 
 def one_source(recipe: Recipe) -> Iterator[Problem]:
     for home, data in recipe.data_sections():
+        beside = [setting for setting in OF_ONE if data.get(setting)] if data.get("sets") else []
+        for setting in beside:
+            yield _at(
+                recipe,
+                (*home, setting),
+                f"`{name_of(home)}` has `sets`, and beside them `{setting}`, which is a line of one data set.",
+                f"Move it into the set that it belongs to, or delete {'it' if len(beside) == 1 else 'these lines'}.",
+            )
+    for home, data in recipe.data_sets():
         given = [source for source in SOURCES if data.get(source)]
         if len(given) > 1:
             yield _at(
                 recipe,
-                f"{home}.{given[0]}",
-                f"`{home}` has {'both ' if len(given) == 2 else ''}{listed(given)}, and only one can be read.",
+                (*home, given[0]),
+                f"`{name_of(home)}` has {'both ' if len(given) == 2 else ''}{listed(given)}, and only one can be read.",
                 f"Delete {'one of the two lines' if len(given) == 2 else 'all but one of the lines'}.",
             )
         if not given:
             yield recipe.document.problem(
-                tuple(home.split(".")),
-                f"`{home}` names no data.",
+                home,
+                f"`{name_of(home)}` names no data.",
                 "Give `path` (a local file) or `hub` (a dataset on the hub).",
                 key=True,
+            )
+
+
+def once(recipe: Recipe) -> Iterator[Problem]:
+    """No data set stands in a list twice: its rows would be read again and taken for duplicates, or weigh double."""
+    for home, data in recipe.data_sections():
+        seen: dict[tuple[str | None, ...], Path_] = {}
+        for path, one in sets_of(home, data):
+            file = os.path.realpath(recipe.folder / one["path"]) if one.get("path") else None
+            same = (file, *(one.get(setting) for setting in ("hub", "subset", "split", "revision")))
+            if (first := seen.setdefault(same, path)) != path:
+                yield recipe.document.problem(
+                    (*path, "path" if file else "hub"),
+                    f"`{name_of(path)}` is the same data as `{name_of(first)}`, and each row is learned once.",
+                    "Delete one of the two; a larger `share` of the other takes more of its rows.",
+                )
+
+
+def shares_of_rows(recipe: Recipe) -> Iterator[Problem]:
+    """Shares that add up to 1 look like parts of a mix, and each is a part of its own data set's rows."""
+    for home, data in recipe.data_sections():
+        shares = [own["share"] for own in data.get("sets") or () if own.get("share")]
+        if len(shares) > 1 and abs(sum(shares) - 1) < 0.005:
+            yield _at(
+                recipe,
+                (*home, "sets", 0, "share"),
+                f"The shares of `{name_of(home)}.sets` add up to 1, and each is the part of its own data set's rows that is taken.",
+                "Nothing to do, if so many rows are to be left out. `recipe prepare` says what part of the mix each set then has.",
+                severity="note",
             )
 
 
@@ -46,36 +89,47 @@ TEMPLATES = (*QUESTION_ANSWER, "prompt", "chosen", "rejected")
 
 def one_form(recipe: Recipe) -> Iterator[Problem]:
     """Rows in columns have templates for question and answer, and those in other forms have none."""
-    for home, data in recipe.data_sections():
-        if not data.knows("form") or data.get("songs"):
-            continue
-        form, there = data["form"], [setting for setting in QUESTION_ANSWER if data.get(setting)]
-        missing = [setting for setting in QUESTION_ANSWER if setting not in there]
-        if there and form not in ("auto", "columns"):
-            yield recipe.document.problem(
-                (*home.split("."), there[0]),
-                f"`{there[0]}` is for rows in columns, and `{home}.form` is {form}, which says where its words stand.",
-                f"Delete {listed(there)}, or write `form: columns`.",
-                key=True,
-            )
-        elif missing and (there or form == "columns"):
-            yield recipe.document.problem(
-                (*home.split("."), there[0] if there else "form"),
-                f"Rows in columns need `question` and `answer`, and `{home}` lacks {listed(missing)}.",
-                f'Write `{missing[0]}: "[column]"`, with the name of a column in brackets.',
-                key=True,
-            )
-        elif form == "auto" and missing and data.get("hub") and not data.get("path"):
-            yield _at(
-                recipe,
-                f"{home}.hub",
-                f"What the rows of `{data['hub']}` look like is told from their columns when they are prepared.",
-                "`recipe prepare` shows it; `form`, or `question` and `answer`, say it here.",
-                severity="note",
-            )
+    for home, data in recipe.data_sets():
+        if data.knows("form") and not data.get("songs"):
+            yield from _said_of(home, _one_form(recipe, home, data))
 
 
-def _form(recipe: Recipe, home: str, data: Settings, setting: str, there: list[str]) -> Iterator[Problem]:
+def _said_of(home: Path_, problems: Iterable[Problem]) -> Iterator[Problem]:
+    """Problems with a data set, which they name where it is one of several."""
+    name = f"`{name_of(home)}`"
+    for problem in problems:
+        said = isinstance(home[-1], str) or name in problem.message
+        yield problem if said else replace(problem, message=f"{name}: {problem.message}")
+
+
+def _one_form(recipe: Recipe, home: Path_, data: Settings) -> Iterator[Problem]:
+    form, there = data["form"], [setting for setting in QUESTION_ANSWER if data.get(setting)]
+    missing = [setting for setting in QUESTION_ANSWER if setting not in there]
+    if there and form not in ("auto", "columns"):
+        yield recipe.document.problem(
+            (*home, there[0]),
+            f"`{there[0]}` is for rows in columns, and `{name_of(home)}.form` is {form}, which says where its words stand.",
+            f"Delete {listed(there)}, or write `form: columns`.",
+            key=True,
+        )
+    elif missing and (there or form == "columns"):
+        yield recipe.document.problem(
+            (*home, there[0] if there else "form"),
+            f"Rows in columns need `question` and `answer`, and `{name_of(home)}` lacks {listed(missing)}.",
+            f'Write `{missing[0]}: "[column]"`, with the name of a column in brackets.',
+            key=True,
+        )
+    elif form == "auto" and missing and data.get("hub") and not data.get("path"):
+        yield _at(
+            recipe,
+            (*home, "hub"),
+            f"What the rows of `{data['hub']}` look like is told from their columns when they are prepared.",
+            "`recipe prepare` shows it; `form`, or `question` and `answer`, say it here.",
+            severity="note",
+        )
+
+
+def _form(recipe: Recipe, home: Path_, data: Settings, setting: str, there: list[str]) -> Iterator[Problem]:
     """The form of a file with these columns, told where the recipe leaves it open, and refused where it has none."""
     file = recipe.folder / data[setting]
     stated = forms.stated(data["form"], data.get("question"), data.get("answer"))
@@ -85,14 +139,14 @@ def _form(recipe: Recipe, home: str, data: Settings, setting: str, there: list[s
         what = f"lacks {listed(missing)}, which the form {form} has" if form else "has the columns of no form"
         meant = forms.told(there)
         yield recipe.document.problem(
-            (*home.split("."), setting),
+            (*home, setting),
             f"`{file}` {what}; its columns are {listed(there)}.",
             f"Write `form: {meant}`, or delete the line." if meant else forms.WANTED,
         )
     elif stated is None:
         yield _at(
             recipe,
-            f"{home}.{setting}",
+            (*home, setting),
             f"The rows of `{file}` are read in the form {form}, told from their columns.",
             "Nothing to do; `form` says otherwise where that is wrong.",
             severity="note",
@@ -102,31 +156,42 @@ def _form(recipe: Recipe, home: str, data: Settings, setting: str, there: list[s
 def data_files(recipe: Recipe) -> Iterator[Problem]:
     """Local data files are there and have the columns that the templates name."""
     for home, data in recipe.data_sections():
-        yield from _data_files(recipe, home, data)
+        for path, one in sets_of(home, data):
+            yield from _said_of(path, _data_files(recipe, path, one, ("path", "sample")))
+        yield from _data_files(recipe, home, data, ("validation_path",))
 
 
-def _data_files(recipe: Recipe, home: str, data: Settings) -> Iterator[Problem]:
+def templates_name_columns(recipe: Recipe) -> Iterator[Problem]:
+    for home, data in recipe.data_sections():
+        for path, one in (
+            (home, data),
+            *(((*home, "sets", index), own) for index, own in enumerate(data.get("sets") or ())),
+        ):
+            for setting in TEMPLATES:
+                template = one.get(setting)
+                if template and templates.unclosed(template) is not None:
+                    yield _at(
+                        recipe,
+                        (*path, setting),
+                        f"`{setting}` opens a bracket and does not close it.",
+                        "Write `[column]`, or `[[` for a bracket that is text.",
+                    )
+                elif template and not templates.columns(template):
+                    yield _at(
+                        recipe,
+                        (*path, setting),
+                        f"`{setting}` names no column, so it says the same in every row.",
+                        f'Write the column in brackets and quotes, for example `{setting}: "[{template.strip() or setting}]"`.',
+                    )
+
+
+def _data_files(recipe: Recipe, home: Path_, data: Settings, files: tuple[str, ...]) -> Iterator[Problem]:
     names: dict[str, str] = {setting: data[setting] for setting in TEMPLATES if data.get(setting)}
-    for setting, template in names.items():
-        if templates.unclosed(template) is not None:
-            yield _at(
-                recipe,
-                f"{home}.{setting}",
-                f"`{setting}` opens a bracket and does not close it.",
-                "Write `[column]`, or `[[` for a bracket that is text.",
-            )
-        elif not templates.columns(template):
-            yield _at(
-                recipe,
-                f"{home}.{setting}",
-                f"`{setting}` names no column, so it says the same in every row.",
-                f'Write the column in brackets and quotes, for example `{setting}: "[{template.strip() or setting}]"`.',
-            )
     needed = {column: setting for setting, template in names.items() for column in templates.columns(template)}
     needed |= {data[part]: part for part in ("image_column", "label_column", "column", "text") if data.get(part)}
     if songs := data.get("songs"):
         needed |= {songs[setting]: f"songs.{setting}" for setting in ("instruction", "lyrics")}
-    for setting in ("path", "validation_path", "sample"):
+    for setting in files:
         name = data.get(setting)
         if not name:
             continue
@@ -139,7 +204,7 @@ def _data_files(recipe: Recipe, home: str, data: Settings) -> Iterator[Problem]:
         if recipe.on_claim(name) and not os.path.exists(file):
             yield _at(
                 recipe,
-                f"{home}.{setting}",
+                (*home, setting),
                 f"`{name}` lies on a claim, so its columns are not checked here.",
                 "Nothing to do, if the file is on the claim before the job starts.",
                 severity="note",
@@ -148,7 +213,7 @@ def _data_files(recipe: Recipe, home: str, data: Settings) -> Iterator[Problem]:
         if not os.path.exists(file):
             yield _at(
                 recipe,
-                f"{home}.{setting}",
+                (*home, setting),
                 f"There is no file `{file}`.",
                 "Paths start from the recipe's own folder.",
             )
@@ -156,7 +221,7 @@ def _data_files(recipe: Recipe, home: str, data: Settings) -> Iterator[Problem]:
         if data.get("image_column") and file.suffix != ".parquet":
             yield _at(
                 recipe,
-                f"{home}.{setting}",
+                (*home, setting),
                 f"`{file}` is no file of images.",
                 "Name a Parquet file, or a folder with CIFAR-10's binary files, Parquet files, or a folder of images for each class.",
             )
@@ -168,7 +233,7 @@ def _data_files(recipe: Recipe, home: str, data: Settings) -> Iterator[Problem]:
         except columns.Unreadable as reason:
             yield _at(
                 recipe,
-                f"{home}.{setting}",
+                (*home, setting),
                 f"`{file}` cannot be read: {reason}",
                 reason.hint,
                 reason.severity,
@@ -184,7 +249,7 @@ def _data_files(recipe: Recipe, home: str, data: Settings) -> Iterator[Problem]:
             if there.count(column) > 1:
                 yield _at(
                     recipe,
-                    f"{home}.{user}",
+                    (*home, user),
                     f"`{file}` has {there.count(column)} columns called `{column}`, and only one can be meant.",
                     "Give each column a name of its own.",
                 )
@@ -194,10 +259,11 @@ def _data_files(recipe: Recipe, home: str, data: Settings) -> Iterator[Problem]:
                 hint = (f"Did you mean `{meant}`? " if near else "") + f"Its columns are {listed(there)}.{other}"
                 yield _at(
                     recipe,
-                    f"{home}.{user}",
+                    (*home, user),
                     f"`{user.rpartition('.')[2]}` names the column `{column}`, which `{file}` does not have.",
                     hint,
                 )
 
 
-RULES = (one_source, one_form, data_files)
+RULES = (one_source, once, shares_of_rows, one_form, templates_name_columns)
+FILE_RULES = (data_files,)

@@ -18,10 +18,13 @@ from runner.recipe.recipe import BrokenSetting, Recipe, Settings
 
 
 def load(
-    file: Path | str, changes: Iterable[Override] = (), environment: Mapping[str, str] = MappingProxyType({})
+    file: Path | str,
+    changes: Iterable[Override] = (),
+    environment: Mapping[str, str] = MappingProxyType({}),
+    look: bool = True,
 ) -> tuple[Recipe, list[Override], list[Problem]]:
     """The recipe in a file with the environment's changes and then `changes` on top, the changes that changed
-    something, and notes.
+    something, and notes. look: whether the files that it names are looked at.
 
     Raises Stop with every Problem at once where the file is no valid recipe.
     """
@@ -29,13 +32,13 @@ def load(
     scenario = document.data.get("scenario")
     wished, idle = changing.from_environment(environment, lambda setting: by_schema.has(scenario, setting))
     document, made = override(document, [*wished, *changes])
-    recipe, notes = valid(document)
+    recipe, notes = valid(document, look)
     return recipe, made, [*notes, *(_idle(document.file, name) for name in idle)]
 
 
-def valid(document: Document) -> tuple[Recipe, list[Problem]]:
+def valid(document: Document, look: bool = True) -> tuple[Recipe, list[Problem]]:
     """The Recipe that a document is, and notes. Raises Stop with every Problem at once where it is none."""
-    recipe, problems = judge(document)
+    recipe, problems = judge(document, look)
     errors = [problem for problem in problems if problem.severity == "error"]
     if errors or recipe is None:
         raise Stop(errors)
@@ -58,13 +61,13 @@ def _idle(file: Path | str, name: str) -> Problem:
     return Problem(str(file), 0, 0, message, severity="note")
 
 
-def judge(document: Document) -> tuple[Recipe | None, list[Problem]]:
+def judge(document: Document, look: bool = True) -> tuple[Recipe | None, list[Problem]]:
     """The Recipe that a document is, and all Problems with it; None where the schema already says no."""
     if problem := by_schema.scenario_problem(document):
         return None, [problem]
     judged = by_schema.read(document)
     recipe = Recipe(document, judged.settings, _model_facts(document, judged.settings))
-    problems = [*judged.problems, *rules.judge(recipe)]
+    problems = [*judged.problems, *rules.judge(recipe, look)]
     problems.sort(key=lambda problem: (problem.line, problem.column))
     return (None if judged.problems else recipe), problems
 

@@ -66,7 +66,7 @@ class Cluster(Protocol):
     def apply(self, manifest: Mapping[str, Any], dry_run: bool = False) -> Manifest:
         """Server-side apply; with `dry_run` the cluster judges and keeps nothing."""
 
-    def create(self, manifest: Mapping[str, Any]) -> Manifest: ...
+    def create(self, manifest: Mapping[str, Any], dry_run: bool = False) -> Manifest: ...
 
     def delete(self, kind: str, namespace: str, name: str, grace_seconds: int | None = None) -> bool:
         """Deletes an object and what belongs to it; False where it was not there."""
@@ -150,8 +150,9 @@ class Connection(Cluster):
         query += [("dryRun", "All")] if dry_run else []
         return self._change("PATCH", manifest, query, "application/apply-patch+yaml")
 
-    def create(self, manifest: Mapping[str, Any]) -> Manifest:
-        return self._change("POST", manifest, [("fieldManager", MANAGER)], "application/json")
+    def create(self, manifest: Mapping[str, Any], dry_run: bool = False) -> Manifest:
+        query = [("fieldManager", MANAGER), *([("dryRun", "All")] if dry_run else [])]
+        return self._change("POST", manifest, query, "application/json")
 
     def _change(self, method: str, manifest: Mapping[str, Any], query: Query, content: str) -> Manifest:
         kind, meta = manifest["kind"], manifest["metadata"]
@@ -162,7 +163,8 @@ class Connection(Cluster):
             raise refused.stop(kind, meta["namespace"], meta["name"]) from None
 
     def delete(self, kind: str, namespace: str, name: str, grace_seconds: int | None = None) -> bool:
-        query: list[tuple[str, Any]] = [("propagationPolicy", "Foreground" if kind == "Job" else "Background")]
+        # It stays until all that belongs to it has ended.
+        query: list[tuple[str, Any]] = [("propagationPolicy", "Foreground")]
         query += [("gracePeriodSeconds", grace_seconds)] if grace_seconds is not None else []
         try:
             self._json("DELETE", address(kind, namespace, name), query)

@@ -32,7 +32,7 @@ def reasons(state: State, log_of: LogOf) -> list[str]:
     if state.phase == FINISHED:
         return []
     said = [*_queue(state), *_no_pods(state), *_ended(state)]
-    for pod in state.pods:
+    for pod in (*state.replaced, *state.pods):
         said += _pod(state, pod, log_of)
     return list(dict.fromkeys(said))
 
@@ -82,7 +82,8 @@ def _ended(state: State) -> Iterator[str]:
 
 
 def _pod(state: State, pod: dict[str, Any], log_of: LogOf) -> Iterator[str]:
-    where = f"Machine {node_number(pod)} (`{pod['metadata']['name']}`)"
+    before = ", since replaced" if pod in state.replaced else ""
+    where = f"Machine {node_number(pod)} (`{pod['metadata']['name']}`{before})"
     status = pod.get("status", {})
     for condition in status.get("conditions") or []:
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
@@ -130,9 +131,10 @@ def _unscheduled(state: State, pod: dict[str, Any], said: str, where: str) -> It
         "persistentvolumeclaim" in said.lower() and "not found" in said
     ):
         yield f"{where} waits for its claims. {_claims(state) or said}"
-    elif "node affinity" in said or "node selector" in said:
-        short = re.search(r"(\d+) Insufficient nvidia\.com/gpu", said)
-        busy = " Those that have one are all in use." if short else ""
+    elif "volume node affinity" in said:
+        yield f"{where}: its claims lie where no free machine is. The cluster says: {said}"
+    elif gpu and ("node affinity" in said or "node selector" in said):
+        busy = " Those that have one are all in use." if "Insufficient nvidia.com/gpu" in said else ""
         yield f"{where}: no machine with the GPU `{gpu}` is free for it.{busy} The cluster says: {said}"
     elif scarce := re.findall(r"Insufficient ([\w./-]+)", said):
         names = ", ".join(dict.fromkeys(name.rstrip(".") for name in scarce))

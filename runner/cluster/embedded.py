@@ -7,8 +7,8 @@ from collections.abc import Callable
 from runner.cluster.client import Cluster, Manifest
 from runner.cluster.helper_pod import finished
 from runner.cluster.jobs import LOOK
-from runner.data.report import asked
 from runner.plan import Plan, Stage
+from runner.prepared import asked
 from runner.targets import batch, code, kubernetes, podspec
 
 Tell = Callable[[str], None]

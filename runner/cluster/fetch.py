@@ -11,19 +11,21 @@ from urllib.parse import quote
 
 from runner.cluster.client import Cluster, Refused, Response, pieces
 from runner.cluster.errors import Busy, TryAgain, passes, patiently
-from runner.cluster.helper_pod import helper
+from runner.cluster.helper_pod import helper, signed
 from runner.entrypoints.file_server import CHUNK, digest
 from runner.plan import Plan, Stage
 from runner.problem import Stop
+from runner.run_files import ADAPTER, BEST_IMAGES, BEST_MODEL, DEMO_OUTPUTS, RUN, STAGE
 from runner.runs.run_folder import RunRecord
 from runner.targets.kubernetes import SENT_FILES
-from runner.training.run_files import RUN
 
 POLL_SECONDS = 2.0
 # How often a broken transfer is taken up again.
 TRIES = 8
 # Large, and of no use away from the cluster.
 LEFT_THERE = ("checkpoints/", "scratch/", "data/", f"{SENT_FILES}/")
+# What a stage is for: where some of it has come, what is not among it is of another run.
+RESULTS = (BEST_MODEL, ADAPTER, BEST_IMAGES, DEMO_OUTPUTS)
 
 Tell = Callable[[str], None]
 
@@ -37,12 +39,13 @@ def fetch(
 
     Raises Stop where there are no results, or the helper does not start.
     """
-    with helper(cluster, plan, stage, tell) as base:
+    with helper(cluster, plan.only(stage), stage, tell, plan.place.run_dir) as base:
         files = json.loads(_get(cluster, f"{base}/list").data)
         number = ""
         if any(file["path"] == RUN for file in files):
             number = RunRecord.of(json.loads(_get(cluster, f"{base}/file/{RUN}").data)).id
         files = [file for file in files if _comes(file["path"], stage, everything)]
+        _forget_older(cluster, base, {file["path"] for file in files}, target, stage)
         if not files:
             raise Stop(
                 f"`{plan.place_of(stage).run_dir}` holds no results yet.", "`recipe status` says how far the job is."
@@ -57,13 +60,32 @@ def _comes(path: str, stage: Stage, everything: bool) -> bool:
     return path != RUN and path.startswith(home) and not path.removeprefix(home).startswith(left)
 
 
+def _forget_older(cluster: Cluster, base: str, names: set[str], target: Path, stage: Stage) -> None:
+    """Deletes what another run of the stage has left here and this one has not left there: a model of the files of two runs
+    would load. What was made here from the same run stays, and so does the older one while there is nothing newer.
+
+    names: of all that comes, below `target`.
+    """
+    home = target / stage.folder
+    record = (home / STAGE).relative_to(target).as_posix()
+    results = [path for name in RESULTS for path in (home / name, *(home / name).rglob("[!.]*")) if path.is_file()]
+    left = [path for path in results if path.relative_to(target).as_posix() not in names]
+    begins = tuple((home / name).relative_to(target).as_posix() for name in RESULTS)
+    if not left or record not in names or not any(name.startswith(begins) for name in names):
+        return
+    here = (home / STAGE).read_bytes() if (home / STAGE).is_file() else b""
+    if here != _get(cluster, f"{base}/file/{quote(record)}").data:
+        for path in left:
+            path.unlink()
+
+
 def _one(cluster: Cluster, base: str, file: dict[str, Any], target: Path, tell: Tell) -> int:
     """One file; 1 where it came over, 0 where it was here. Raises Stop where its hash does not agree in the end."""
     path = target / file["path"]
     if not path.resolve().is_relative_to(target.resolve()):
         raise Stop(f"The cluster named a file outside of the folder: {file['path']}")
     name = quote(file["path"])
-    there = _get(cluster, f"{base}/hash/{name}").data.decode().strip()
+    there = signed(_get(cluster, f"{base}/hash/{name}").data, "The claim's files cannot be read")["digest"]
     if path.is_file() and path.stat().st_size == file["size"] and digest(path) == there:
         return 0
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -28,13 +28,15 @@ def follow(cluster: Cluster, sent: Sent, show: Show) -> State:
             job = cluster.get(sent.kind, sent.namespace, sent.name)
             missing = missing + 1 if job is None else 0
             if missing > 2:
-                raise Stop(f"{sent.kind} `{sent.name}` is not there any more; someone deleted it.")
+                raise Stop(f"{sent.kind} `{sent.name}` is not there any more; someone deleted it.", "Submit again.")
             if job is not None:
                 state = look(cluster, job)
                 why = reasons(state, log_reader(cluster, state))
                 show(state, why)
                 if state.phase == FAILED:
-                    raise Stop(f"{sent.kind} `{sent.name}` failed. {' '.join(why)}", "The log: `recipe logs`.")
+                    log = "recipe logs RECIPE" + ("" if sent.of_gate else f" --stage {sent.stage.name}")
+                    again = "" if sent.of_gate or sent.stage.trains else " Submitting again tries again."
+                    raise Stop(f"{sent.kind} `{sent.name}` failed. {' '.join(why)}", f"The log: `{log}`.{again}")
                 if state.ended:
                     return state
         except TryAgain as silence:

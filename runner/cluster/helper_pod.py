@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import secrets
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,8 +14,8 @@ from typing import Any
 from runner.cluster.client import Cluster, address
 from runner.cluster.diagnose import reasons
 from runner.cluster.errors import patiently
-from runner.cluster.jobs import FETCH
-from runner.cluster.status import WAITING, State
+from runner.cluster.jobs import FETCH, SEND
+from runner.cluster.status import WAITING, State, going
 from runner.entrypoints.file_server import PORT, WORD, WRITES
 from runner.plan import Plan, Stage
 from runner.problem import Stop
@@ -28,25 +31,24 @@ TRIES = 8
 Tell = Callable[[str], None]
 
 
-@contextmanager
-def helper(
-    cluster: Cluster, plan: Plan, stage: Stage, tell: Tell, folder: str | None = None, writes: bool = False
-) -> Iterator[str]:
-    """A pod that shows a folder of a claim, else the run's; gives the address of its files, and deletes it whatever happens.
+def signed(body: bytes, failed: str) -> dict[str, Any]:
+    """What a helper has answered behind its signs of life. Raises Stop, beginning with `failed`, where its disk refused."""
+    answer: dict[str, Any] = json.loads(body)
+    if "error" in answer:
+        raise Stop(f"{failed}: {answer['error']}")
+    return answer
 
-    writes: whether files may be sent to it.
+
+@contextmanager
+def helper(cluster: Cluster, plan: Plan, stage: Stage, tell: Tell, folder: str, writes: bool = False) -> Iterator[str]:
+    """A pod that shows a folder of a claim; gives the address of its files, and deletes it whatever happens.
+
+    plan: of the stage alone; writes: whether files may be sent to it.
     """
     word = secrets.token_hex(16)
-    manifest = pod(plan, stage, word, folder or plan.place.run_dir, writes)
-    space, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
-    _clear(cluster, manifest)
-    try:
-        cluster.create(manifest)
-        tell(f"Pod `{name}` opens the claim")
-        _ready(cluster, space, name)
+    with _made(cluster, pod(plan, stage, word, folder, writes), tell) as (space, name):
+        _ready(cluster, space, name, SEND if writes else FETCH)
         yield f"{address('Pod', space, name)}:{SHARE_PORT}/proxy/{word}"
-    finally:
-        _delete(cluster, space, name)
 
 
 def finished(cluster: Cluster, manifest: dict[str, Any], container: str, tell: Tell) -> list[str]:
@@ -54,11 +56,7 @@ def finished(cluster: Cluster, manifest: dict[str, Any], container: str, tell: T
 
     Raises Stop with its words where it ends badly, or does not start.
     """
-    space, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
-    _clear(cluster, manifest)
-    try:
-        cluster.create(manifest)
-        tell(f"Pod `{name}` opens the claim")
+    with _made(cluster, manifest, tell) as (space, name):
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             here = _look(cluster, space, name)
@@ -73,8 +71,34 @@ def finished(cluster: Cluster, manifest: dict[str, Any], container: str, tell: T
             if phase == "Pending" and time.monotonic() > deadline:
                 raise _stuck(here)
             time.sleep(POLL_SECONDS)
+
+
+@contextmanager
+def _made(cluster: Cluster, manifest: dict[str, Any], tell: Tell) -> Iterator[tuple[str, str]]:
+    """A pod, by namespace and name, that is gone when the block ends, and when a signal ends the command in it."""
+    space, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
+    _clear(cluster, manifest)
+    with _interrupted_by(signal.SIGTERM, signal.SIGHUP):
+        try:
+            cluster.create(manifest)
+            tell(f"Pod `{name}` opens the claim")
+            yield space, name
+        finally:
+            _delete(cluster, space, name)
+
+
+@contextmanager
+def _interrupted_by(*numbers: signal.Signals) -> Iterator[None]:
+    """These signals act as ^C does, but those that somebody has set otherwise, such as `nohup`."""
+    in_main = threading.current_thread() is threading.main_thread()
+    ours = [number for number in numbers if in_main and signal.getsignal(number) is signal.SIG_DFL]
+    for number in ours:
+        signal.signal(number, signal.default_int_handler)
+    try:
+        yield
     finally:
-        _delete(cluster, space, name)
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _look(cluster: Cluster, space: str, name: str) -> dict[str, Any] | None:
@@ -90,9 +114,10 @@ def _delete(cluster: Cluster, space: str, name: str) -> None:
 
 
 def _clear(cluster: Cluster, manifest: dict[str, Any]) -> None:
-    """Deletes a pod that a killed command has left behind; what it waits for, or knows, is lost.
+    """Deletes a pod of that name that has ended or has never started.
 
-    Raises Stop where a claim is not there: the pod would wait for it in vain.
+    Raises Stop where one is at work, perhaps for somebody else, and where a claim is not there: the pod would wait for it in
+    vain.
     """
     space, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
     for volume in manifest["spec"]["volumes"]:
@@ -102,6 +127,12 @@ def _clear(cluster: Cluster, manifest: dict[str, Any]) -> None:
                 f"There is no claim `{claim}` in `{space}`, and so nothing lies on it.",
                 "Send the recipe: `recipe submit`. Or correct `openshift.namespace` or `openshift.claims`.",
             )
+    here = _look(cluster, space, name)
+    if here and not going(here) and here.get("status", {}).get("phase") == "Running":
+        raise Stop(
+            f"Pod `{name}` in `{space}` is at work: somebody else does the same, or a command that was killed has left it.",
+            f"Wait until it is gone, or, where nobody needs it any more: `oc delete pod {name} -n {space}`.",
+        )
     _delete(cluster, space, name)
     for _ in range(60):
         if _look(cluster, space, name) is None:
@@ -109,7 +140,7 @@ def _clear(cluster: Cluster, manifest: dict[str, Any]) -> None:
         time.sleep(POLL_SECONDS / 2)
 
 
-def _ready(cluster: Cluster, space: str, name: str) -> None:
+def _ready(cluster: Cluster, space: str, name: str, container: str) -> None:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         here = _look(cluster, space, name)
@@ -120,7 +151,7 @@ def _ready(cluster: Cluster, space: str, name: str) -> None:
         if any(entry["type"] == "Ready" and entry["status"] == "True" for entry in conditions):
             return
         if status.get("phase") in ("Failed", "Succeeded"):
-            said = _log(cluster, space, name, FETCH, tail=5) or ""
+            said = _log(cluster, space, name, container, tail=5) or ""
             why = said.strip() or " ".join(_why(here)) or "the helper pod ended at once"
             raise Stop(f"The claim cannot be read: {why}")
         if time.monotonic() > deadline:
@@ -144,11 +175,12 @@ def _stuck(pod: dict[str, Any]) -> Stop:
 
 def pod(plan: Plan, stage: Stage, word: str, folder: str, writes: bool = False) -> dict[str, Any]:
     """The helper: the claims, read-only unless it writes, our own file server on a folder, and an end of its own after four
-    hours. It is named after the stage that is meant."""
+    hours. plan: of the stage alone, after which it is named."""
+    part = SEND if writes else FETCH
     share = {"cpu": "1", "memory": "1Gi"}
     claims = plan.site.get("claims") or ()
     container = {
-        "name": FETCH,
+        "name": part,
         **kubernetes.pulled(plan),
         "command": ["python", "-m", "runner.entrypoints.file_server", folder, *([WRITES] if writes else [])],
         "env": podspec.listed(podspec.CACHES | code.environment(plan) | {WORD: word, PORT: str(SHARE_PORT)}),
@@ -170,4 +202,4 @@ def pod(plan: Plan, stage: Stage, word: str, folder: str, writes: bool = False) 
         *code.volumes(plan),
         *({"name": claim["name"], "persistentVolumeClaim": {"claimName": claim["name"]}} for claim in claims),
     ]
-    return batch.alone(plan.only(stage), stage, FETCH, container, volumes, seconds=4 * 3600)
+    return batch.alone(plan, stage, part, container, volumes, seconds=4 * 3600)

@@ -8,23 +8,25 @@ from pathlib import Path
 from runner.files import read_record, write_json
 from runner.plan import Plan, Stage
 from runner.problem import Stop
-from runner.runs.run_folder import RunFolder
+from runner.run_files import ADAPTER, DEMO
+from runner.runs.run_folder import RunFolder, require_of
 from runner.runs.stage_folder import StageRecord
-from runner.training.run_files import ADAPTER, DEMO
 
 OLDER = (
     "What lies on the claim is of the recipe as it was before it changed; the recipe as it is now has no results there yet. "
     "`recipe status` says how far its job is; fetch again when that has finished."
 )
+ELSEWHERE = "Name another folder with `--to`."
 
 # Files of a stage that name a model, and the setting that does.
 NAMING = ((DEMO, "base_model"), (f"{ADAPTER}/adapter_config.json", "base_model_name_or_path"))
 
 
-def require_imported(folder: RunFolder) -> None:
-    """Raises Stop where the folder holds a run that this machine made itself."""
+def require_imported(folder: RunFolder, plan: Plan) -> None:
+    """Raises Stop where the folder holds a run that this machine made itself, or one of another recipe."""
+    require_of(folder, plan.name, ELSEWHERE)
     if folder.state and folder.state.origin != "cluster":
-        raise Stop(f"`{folder.path}` holds a run of this machine.", "Name another folder with `--to`.")
+        raise Stop(f"`{folder.path}` holds a run of this machine.", ELSEWHERE)
 
 
 def record(folder: RunFolder, plan: Plan, stage: Stage, number: str, tell: Callable[[str], None]) -> None:

@@ -25,9 +25,9 @@ PART = "recipe-runner/part"
 # The data files that were sent before a job: one hash for all.
 FILES = "recipe-runner/files"
 # The pods that only open a claim, and have one container of that name.
-FETCH, PROMOTE, LOOK = "fetch", "promote", "look"
+FETCH, SEND, PROMOTE, LOOK = "fetch", "send", "promote", "look"
 # The containers that do a pod's work, whoever else runs in it.
-WORKING = (*CONTAINER.values(), preparing.PART, gate.PART, FETCH, PROMOTE, LOOK)
+WORKING = (*CONTAINER.values(), preparing.PART, gate.PART, FETCH, SEND, PROMOTE, LOOK)
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,10 @@ class Sent:
     @property
     def kind(self) -> str:
         return str(self.job["kind"])
+
+    @property
+    def of_gate(self) -> bool:
+        return container(self.job) == gate.PART
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -115,9 +119,26 @@ def key(job: dict[str, Any]) -> str:
     return annotation(job, kubernetes.KEY)
 
 
-def pods_of(cluster: Cluster, kind: str, namespace: str, name: str) -> list[dict[str, Any]]:
-    """A job's pods, the first process's first."""
-    return sorted(cluster.list("Pod", namespace, {POD_LABEL[kind]: name}), key=node_number)
+def attempts_of(cluster: Cluster, job: dict[str, Any]) -> list[dict[str, Any]]:
+    """All pods that a job has, the first machine's first, and of each machine the latest last: a plain Job leaves those that
+    failed. An earlier job of the same name may have some, too, until they have ended."""
+    kind, meta = job["kind"], job["metadata"]
+    pods = cluster.list("Pod", meta["namespace"], {POD_LABEL[kind]: meta["name"]})
+    # Those of a TrainJob are a job's below it.
+    owners = [
+        [owner for owner in pod["metadata"].get("ownerReferences") or () if owner["kind"] == kind] for pod in pods
+    ]
+    own = [pod for pod, of in zip(pods, owners, strict=True) if all(owner["uid"] == meta["uid"] for owner in of)]
+    return sorted(own, key=lambda pod: (node_number(pod), pod["metadata"].get("creationTimestamp", "")))
+
+
+def pods_of(cluster: Cluster, job: dict[str, Any]) -> list[dict[str, Any]]:
+    """A job's pods, one a machine, the first machine's first."""
+    return latest(attempts_of(cluster, job))
+
+
+def latest(attempts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return list({node_number(pod): pod for pod in attempts}.values())
 
 
 def machines(job: dict[str, Any]) -> int:

@@ -27,7 +27,7 @@ def pod_of(cluster: Cluster, job: dict[str, Any], node: int) -> dict[str, Any]:
             f"{job['kind']} `{meta['name']}` has no machine {node}.",
             f"It has 0 to {planned - 1}." if planned > 1 else "It has only machine 0.",
         )
-    pods = pods_of(cluster, job["kind"], meta["namespace"], meta["name"])
+    pods = pods_of(cluster, job)
     for pod in pods:
         if node_number(pod) == node:
             return pod

@@ -8,20 +8,21 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from runner.cluster.client import Cluster
+from runner.cluster.client import Cluster, Manifest
 from runner.cluster.diagnose import MORE_MEMORY
 from runner.cluster.jobs import FILES, annotation, key, names, pods_of
-from runner.cluster.status import FAILED, FINISHED, ended
+from runner.cluster.status import FAILED, FINISHED, ended, going
 from runner.entrypoints.stage import ON_CLUSTER
 from runner.plan import Plan, Stage
 from runner.problem import Stop
 from runner.targets import gate
 
-MISSING, CHANGED, UNDER_WAY, PROMOTED = (
+MISSING, CHANGED, UNDER_WAY, PROMOTED, GOING = (
     "not sent yet",
     "made before the recipe or its data changed",
     "under way",
     "promoted",
+    "being deleted",
 )
 LOST = "done once, but the claim that it wrote to is another one now"
 # After every time that a cluster names.
@@ -29,11 +30,16 @@ NEVER = "9999"
 # Why somebody has overruled a gate, beside the gate's own Job; the record itself lies on the claim.
 PROMOTION = "recipe-runner/promotion"
 
+CLAIM = "PersistentVolumeClaim"
+# A recipe's claims by name, as the cluster has them; None for one that it has not.
+Claims = dict[str, Manifest | None]
+
 
 @dataclass(frozen=True)
 class Milestone:
     """What a recipe comes past: a stage (of_gate False), or the gate after it. job: what the cluster has of it, or None;
-    state: one of MISSING, CHANGED, LOST, UNDER_WAY, FINISHED, FAILED and PROMOTED; job is None only of one that is MISSING."""
+    state: one of MISSING, CHANGED, LOST, UNDER_WAY, GOING, FINISHED, FAILED and PROMOTED; job is None only of one that is
+    MISSING."""
 
     stage: Stage
     of_gate: bool
@@ -57,8 +63,14 @@ class Milestone:
         return f"the gate after `{self.stage.name}`" if self.of_gate else f"`{self.stage.name}`"
 
 
-def milestones(cluster: Cluster, plan: Plan, files_key: str = "") -> list[Milestone]:
-    """Every milestone of a recipe, in order. files_key: of the data files as they are on this machine, where that counts."""
+def claims_of(cluster: Cluster, plan: Plan) -> Claims:
+    names = [claim["name"] for claim in plan.site.get("claims") or ()]
+    return {name: cluster.get(CLAIM, plan.site["namespace"], name) for name in names}
+
+
+def milestones(cluster: Cluster, plan: Plan, files_key: str = "", claims: Claims | None = None) -> list[Milestone]:
+    """Every milestone of a recipe, in order. files_key: of the data files as they are on this machine, where that counts;
+    claims: as `claims_of` has them, where somebody has asked already."""
     way = []
     for stage in plan.stages:
         job = _first(cluster, plan, stage, of_gate=False)
@@ -72,20 +84,16 @@ def milestones(cluster: Cluster, plan: Plan, files_key: str = "") -> list[Milest
             way.append(Milestone(stage, True, verdict, state))
     if not any(milestone.done for milestone in way):
         return way
-    since = _claims_since(cluster, plan)
+    since = _claims_since(plan, claims_of(cluster, plan) if claims is None else claims)
     lost = [milestone.done and _made(milestone.job) < since for milestone in way]
     return [replace(each, state=LOST) if gone else each for each, gone in zip(way, lost, strict=True)]
 
 
-def _claims_since(cluster: Cluster, plan: Plan) -> str:
-    """Since when the claims that results lie on are there: what was done before that lies there no more."""
-    folders = (plan.place.run_dir, plan.place.data_dir)
-    claims = [
-        cluster.get("PersistentVolumeClaim", plan.site["namespace"], claim["name"])
-        for claim in plan.site.get("claims") or ()
-        if any(f"{folder}/".startswith(f"{claim['mount'].rstrip('/')}/") for folder in folders)
-    ]
-    return max((_made(claim) for claim in claims), default="")
+def _claims_since(plan: Plan, claims: Claims) -> str:
+    """Since when the claims that stages write to are there: what was done before that lies there no more."""
+    folders = (plan.place.run_dir, plan.place.data_dir, plan.place.model_dir)
+    written = [claim["name"] for folder in folders if folder and (claim := plan.claim_of(folder))]
+    return max((_made(claims[name]) for name in written), default="")
 
 
 def _first(cluster: Cluster, plan: Plan, stage: Stage, of_gate: bool) -> dict[str, Any] | None:
@@ -98,6 +106,8 @@ def _first(cluster: Cluster, plan: Plan, stage: Stage, of_gate: bool) -> dict[st
 def _state(job: dict[str, Any] | None, key_now: str, files_key: str) -> str:
     if job is None:
         return MISSING
+    if going(job):
+        return GOING
     if key(job) != key_now or (files_key and annotation(job, FILES) != files_key):
         return CHANGED
     end = ended(job)
@@ -154,7 +164,7 @@ def outdated(way: list[Milestone], milestone: Milestone) -> list[Milestone]:
     """
     others = [other for other in way if other is not milestone and other.at_work]
     for other in others:
-        if other.state != CHANGED:
+        if other.state not in (CHANGED, GOING):
             raise Stop(
                 f"{milestone.title} comes next ({milestone.state}), and {other} is at work.",
                 f"`recipe stop RECIPE --stage {other.stage.name}` ends it; "
@@ -190,7 +200,7 @@ def table(cluster: Cluster, milestone: Milestone) -> list[str]:
     if milestone.job is None:
         return []
     meta = milestone.job["metadata"]
-    for pod in pods_of(cluster, "Job", meta["namespace"], meta["name"]):
+    for pod in pods_of(cluster, milestone.job):
         for entry in pod.get("status", {}).get("containerStatuses") or []:
             end = entry.get("state", {}).get("terminated") or {}
             if entry["name"] == gate.PART and end.get("message"):

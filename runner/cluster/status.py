@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from runner.cluster.client import Cluster
-from runner.cluster.jobs import container, node_number, pods_of
+from runner.cluster.jobs import attempts_of, container, latest, node_number
 from runner.targets import gate
 from runner.training import progress_lines
 
@@ -30,8 +30,9 @@ _CONDITION_ENDS = {"Succeeded": FINISHED, "Complete": FINISHED, "Failed": FAILED
 
 @dataclass(frozen=True)
 class State:
-    """phase: one of the above; job, pods, events, workload: as the cluster has them; progress: the latest line of
-    training's own (`step`, `steps`, `loss`), seconds_left: until the last step, where that can be told."""
+    """phase: one of the above; job, pods, events, workload: as the cluster has them; replaced: pods that others have taken
+    the place of; progress: the latest line of training's own (`step`, `steps`, `loss`), seconds_left: until the last step,
+    where that can be told."""
 
     phase: str
     job: dict[str, Any]
@@ -40,6 +41,7 @@ class State:
     workload: dict[str, Any] | None = None
     progress: dict[str, Any] | None = None
     seconds_left: float | None = None
+    replaced: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -52,15 +54,15 @@ class State:
 
 def look(cluster: Cluster, job: dict[str, Any]) -> State:
     """The state of a job that is on the cluster."""
-    kind, meta = job["kind"], job["metadata"]
-    pods = pods_of(cluster, kind, meta["namespace"], meta["name"])
+    attempts = attempts_of(cluster, job)
+    pods = latest(attempts)
     workload = _workload(cluster, job)
     phase = _phase(job, pods, workload)
     progress, left = _progress(cluster, job, pods) if phase == TRAINING else (None, None)
     if phase == TRAINING and progress is None:
         phase = STARTING
     events = [] if phase in (TRAINING, FINISHED) else _events(cluster, job, pods)
-    return State(phase, job, pods, events, workload, progress, left)
+    return State(phase, job, pods, events, workload, progress, left, [pod for pod in attempts if pod not in pods])
 
 
 def ended(job: dict[str, Any]) -> str | None:
@@ -69,6 +71,11 @@ def ended(job: dict[str, Any]) -> str | None:
         if condition["status"] == "True" and condition["type"] in _CONDITION_ENDS:
             return _CONDITION_ENDS[condition["type"]]
     return None
+
+
+def going(manifest: dict[str, Any]) -> bool:
+    """Whether an object is being deleted, and stays only until what belongs to it has ended."""
+    return "deletionTimestamp" in manifest["metadata"]
 
 
 def _phase(job: dict[str, Any], pods: list[dict[str, Any]], workload: dict[str, Any] | None) -> str:

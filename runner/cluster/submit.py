@@ -6,15 +6,16 @@ import copy
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
-from runner.cluster import embedded, pipeline
+from runner.cluster import embedded, helper_pod, pipeline
 from runner.cluster.client import Cluster
-from runner.cluster.diagnose import log_reader, reasons
-from runner.cluster.errors import TryAgain
-from runner.cluster.follow import line
+from runner.cluster.errors import TryAgain, patiently
+from runner.cluster.follow import follow, line
 from runner.cluster.jobs import Sent, annotation, machines, recipe_of, sent
-from runner.cluster.status import FAILED, FINISHED, ended, look
+from runner.cluster.pipeline import CLAIM, Claims
+from runner.cluster.status import FAILED, State, ended, going
 from runner.cluster.upload import Files, upload
 from runner.plan import Plan, Stage
 from runner.problem import Stop
@@ -24,9 +25,8 @@ Tell = Callable[[str], None]
 # Asks the person a question; True for yes. Raises Stop where nobody can be asked.
 Confirm = Callable[[str], bool]
 POLL_SECONDS = 5.0
-CLAIM = "PersistentVolumeClaim"
-# The job's claims by name, as the cluster has them; None for one that it has not.
-Claims = dict[str, dict[str, Any] | None]
+# How often a cluster that does not answer is asked again, once something was waited for.
+TRIES = 8
 
 
 def submit(
@@ -46,40 +46,58 @@ def submit(
 
     Raises Stop where the cluster refuses anything; then nothing has been sent.
     """
-    files_key = files.key if files else ""
-    while True:
-        way = pipeline.milestones(cluster, plan, files_key)
-        milestone = pipeline.choose(cluster, plan, way, stage)
-        if milestone is None:
-            tell(f"Every stage of `{plan.name}` is finished; `--stage` names one to look at it or run it again.")
-            return None
-        what = sent(plan, milestone.stage, target, milestone.of_gate, files_key)
-        outdated = pipeline.outdated(way, milestone) if stage is None else []
-        later = _followed_by(plan, milestone.stage) if stage is None else []
-        there, claims, holds = _existing(cluster, what), _claims(cluster, what), _holds(milestone, what)
-        judge(cluster, what, claims, there, keeps=holds)
-        following = [sent(plan, other, target) for other in later]
-        for next_one in following:
-            judge(cluster, next_one, claims, _existing(cluster, next_one))
-        if holds:
-            _tell_that_it_stays(milestone, what, tell)
-        elif dry_run:
-            for each in (what, *following):
-                tell(
-                    f"The cluster would accept {each.kind} `{each.name}` and {len(each.support)} objects that it needs."
-                )
-        else:
-            # Those first that somebody is asked about: after a no everything is as it was.
-            at_work = [
-                job for other in outdated for job in _existing(cluster, sent(plan, other.stage, target, other.of_gate))
-            ]
-            for job in (*at_work, *there):
-                _make_room(cluster, job, tell, confirm)
-            first = milestone.stage == plan.stages[0] and not milestone.of_gate
-            _send(cluster, what, claims, files if first and files_key else None, tell)
-        if dry_run or stage is not None or milestone.of_gate or milestone.stage.trains:
-            return what
+    step = partial(_step, cluster, plan, stage, target, tell, confirm, dry_run, files)
+    what = step()
+    while what and not (dry_run or stage is not None or what.of_gate or what.stage.trains):
         wait(cluster, what, tell)
+        # Whoever has waited for hours gets more than one try.
+        what = patiently(step, TRIES, POLL_SECONDS)
+    return what
+
+
+def _step(
+    cluster: Cluster,
+    plan: Plan,
+    stage: str | None,
+    target: str | None,
+    tell: Tell,
+    confirm: Confirm,
+    dry_run: bool,
+    files: Files | None,
+) -> Sent | None:
+    """Sends what comes next, or finds it there; what of it was sent before a lost connection is not sent twice."""
+    files_key, claims = files.key if files else "", pipeline.claims_of(cluster, plan)
+    way = pipeline.milestones(cluster, plan, files_key, claims)
+    milestone = pipeline.choose(cluster, plan, way, stage)
+    if milestone is None:
+        tell(f"Every stage of `{plan.name}` is finished; `--stage` names one to look at it or run it again.")
+        return None
+    what = sent(plan, milestone.stage, target, milestone.of_gate, files_key)
+    outdated = pipeline.outdated(way, milestone) if stage is None else []
+    later = _followed_by(plan, milestone.stage) if stage is None else []
+    there, holds = _existing(cluster, what), _holds(milestone, what)
+    first = milestone.stage == plan.stages[0] and not milestone.of_gate
+    sends = files if first and files_key else None
+    judge(cluster, what, claims, there, keeps=holds)
+    if not holds:
+        _judge_helpers(cluster, what, sends)
+    following = [sent(plan, other, target) for other in later]
+    for next_one in following:
+        judge(cluster, next_one, claims, _existing(cluster, next_one))
+    if holds:
+        _tell_that_it_stays(milestone, what, tell)
+    elif dry_run:
+        for each in (what, *following):
+            tell(f"The cluster would accept {each.kind} `{each.name}` and {len(each.support)} objects that it needs.")
+    else:
+        # Those first that somebody is asked about: after a no everything is as it was.
+        at_work = [
+            job for other in outdated for job in _existing(cluster, sent(plan, other.stage, target, other.of_gate))
+        ]
+        for job in (*at_work, *there):
+            _make_room(cluster, job, tell, confirm)
+        _send(cluster, what, claims, sends, tell)
+    return what
 
 
 def _followed_by(plan: Plan, stage: Stage) -> list[Stage]:
@@ -104,7 +122,7 @@ def _send(cluster: Cluster, sent: Sent, claims: Claims, files: Files | None, tel
             tell(f"{manifest['kind']} `{manifest['metadata']['name']}`")
     if files:
         upload(cluster, sent.plan, sent.stage, files, tell)
-    if sent.stage.data and not sent.plan.place.prepared:
+    if _looks(sent):
         embedded.require(cluster, sent.plan, sent.stage, tell)
     cluster.apply(sent.job)
     tell(f"{sent.kind} `{sent.name}` in `{sent.namespace}`")
@@ -117,7 +135,7 @@ def judge(cluster: Cluster, sent: Sent, claims: Claims, there: list[dict[str, An
     """
     _queue_is_there(cluster, sent)
     if not keeps:
-        _claims_are_for_all(claims, sent)
+        _claims_will_do(claims, sent)
     for manifest in sent.support:
         if not _is_kept(manifest, claims):
             cluster.apply(manifest, dry_run=True)
@@ -128,9 +146,20 @@ def judge(cluster: Cluster, sent: Sent, claims: Claims, there: list[dict[str, An
     cluster.apply(job, dry_run=True)
 
 
-def _claims(cluster: Cluster, sent: Sent) -> Claims:
-    names = [manifest["metadata"]["name"] for manifest in sent.support if manifest["kind"] == CLAIM]
-    return {name: cluster.get(CLAIM, sent.namespace, name) for name in names}
+def _looks(sent: Sent) -> bool:
+    """Whether a pod looks for the rows in the image before the job is sent."""
+    return bool(sent.stage.data) and not sent.plan.place.prepared
+
+
+def _judge_helpers(cluster: Cluster, sent: Sent, files: Files | None) -> None:
+    """Raises Stop where the cluster would refuse a pod that works before the job: what opens the claim for files, and what
+    looks into the image."""
+    helpers = [helper_pod.pod(sent.plan, sent.stage, "word", files.folder, writes=True)] if files else []
+    helpers += [embedded.pod(sent.plan, sent.stage)] if _looks(sent) else []
+    for manifest in helpers:
+        # Under another name: one may be there that an earlier command has left behind.
+        meta = manifest["metadata"]
+        cluster.create(manifest | {"metadata": meta | {"name": f"{meta['name']}-dry-run"}}, dry_run=True)
 
 
 def _is_kept(manifest: dict[str, Any], claims: Claims) -> bool:
@@ -138,14 +167,18 @@ def _is_kept(manifest: dict[str, Any], claims: Claims) -> bool:
     return manifest["kind"] == CLAIM and claims[manifest["metadata"]["name"]] is not None
 
 
-def _claims_are_for_all(claims: Claims, sent: Sent) -> None:
-    """Raises Stop where a claim of a job of several machines is there and was made for one: a cluster would attach it to
-    the first machine, and leave the others' pods waiting for ever."""
-    if (count := machines(sent.job)) < 2:
-        return
+def _claims_will_do(claims: Claims, sent: Sent) -> None:
+    """Raises Stop where a claim that is there is being deleted, or one of a job of several machines was made for one: a
+    cluster would attach it to the first machine, and leave the others' pods waiting for ever."""
+    count = machines(sent.job)
     for name, claim in claims.items():
+        if claim and going(claim):
+            raise Stop(
+                f"The claim `{name}` in `{sent.namespace}` is being deleted, and what lies on it with it.",
+                "It is gone when no pod uses it any more. Submit again then, and it is made anew.",
+            )
         modes = claim["spec"].get("accessModes") or ["no mode"] if claim else [SHARED]
-        if SHARED not in modes:
+        if count > 1 and SHARED not in modes:
             raise Stop(
                 f"The claim `{name}` in `{sent.namespace}` is there already, for one machine at a time ({', '.join(modes)}), "
                 f"and `{sent.name}` has {count}.",
@@ -199,8 +232,12 @@ def _holds(milestone: pipeline.Milestone, sent: Sent) -> bool:
 def _make_room(cluster: Cluster, job: dict[str, Any], tell: Tell, confirm: Confirm) -> None:
     """Takes an older job of this recipe away; one that is under way only after a yes."""
     kind, meta = job["kind"], job["metadata"]
-    if not ended(job) and not confirm(
-        f"{kind} `{meta['name']}` is under way, made from this recipe as it was before it changed. End it and start anew?"
+    if (
+        not ended(job)
+        and not going(job)
+        and not confirm(
+            f"{kind} `{meta['name']}` is under way, made from this recipe as it was before it changed. End it and start anew?"
+        )
     ):
         raise Stop(f"{kind} `{meta['name']}` goes on; nothing was sent.")
     delete(cluster, kind, meta["namespace"], meta["name"])
@@ -225,24 +262,13 @@ def wait(cluster: Cluster, sent: Sent, tell: Tell) -> None:
     """
     tell("It is waited for; ^C leaves it at work, and submitting again goes on.")
     said: list[str] = []
-    while True:
-        try:
-            job = cluster.get(sent.kind, sent.namespace, sent.name)
-            if job is None:
-                raise Stop(f"{sent.kind} `{sent.name}` was deleted.", "Submit again.")
-            state = look(cluster, job)
-            why = [line(state), *reasons(state, log_reader(cluster, state))]
-        except TryAgain as silence:
-            why, state = [silence.text.splitlines()[0] + " Trying again."], None
-        if state and state.phase == FINISHED:
-            return
-        if state and state.phase == FAILED:
-            raise Stop(
-                f"{sent.kind} `{sent.name}` failed. {' '.join(why[1:])}",
-                f"The log: `recipe logs RECIPE --stage {sent.stage.name}`. Submitting again tries again.",
-            )
-        for text in why:
+
+    def show(state: State | None, why: list[str]) -> None:
+        nonlocal said
+        lines = [*([line(state)] if state else []), *why]
+        for text in lines:
             if text not in said:
                 tell(f"  {text}")
-        said = why
-        time.sleep(POLL_SECONDS)
+        said = lines
+
+    follow(cluster, sent, show)

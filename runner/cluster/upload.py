@@ -11,7 +11,7 @@ from typing import Any
 
 from runner.cluster.client import Cluster, Refused
 from runner.cluster.errors import Busy, TryAgain, passes, patiently
-from runner.cluster.helper_pod import helper
+from runner.cluster.helper_pod import helper, signed
 from runner.entrypoints.file_server import FULL, MISPLACED, Piece, digest
 from runner.names import content_hash
 from runner.plan import Place, Plan, Stage
@@ -70,11 +70,11 @@ def files(recipe: Recipe, place: Place) -> Files | None:
 
 def upload(cluster: Cluster, plan: Plan, stage: Stage, sent: Files, tell: Tell) -> None:
     """Sends what the claim has not got, and takes away there what is here no more. What has come over stays, whatever
-    breaks; sending again goes on behind it.
+    breaks; sending again goes on behind it. plan: of the stage alone.
 
     Raises Stop where the claim is too small, or the helper does not start.
     """
-    with helper(cluster, plan, stage, tell, folder=sent.folder, writes=True) as base:
+    with helper(cluster, plan, stage, tell, sent.folder, writes=True) as base:
         left, tries = _state(cluster, base, sent), TRIES
         total = sum(left.values())
         told = time.monotonic()
@@ -106,9 +106,10 @@ def _mib(size: int) -> str:
 
 def _state(cluster: Cluster, base: str, sent: Files) -> dict[str, int]:
     """Bytes that are still to be sent, by file. Raises Stop where the claim has no room for them."""
-    answer = json.loads(_patiently(cluster, f"{base}/state", dict(sent.digests)))
-    there = answer["there"]
     sizes = {name: path.stat().st_size for name, path in sent.paths.items()}
+    asked = {name: (size, sent.digests[name]) for name, size in sizes.items()}
+    answer = signed(_patiently(cluster, f"{base}/state", asked), "The data files cannot be sent")
+    there = answer["there"]
     left = {name: size - there[name] for name, size in sizes.items() if there[name] >= 0}
     if (needed := sum(left.values())) > answer["free"]:
         raise Stop(
@@ -129,7 +130,7 @@ def _bodies(sent: Files, left: Mapping[str, int]) -> Iterator[tuple[list[Piece],
             while True:
                 offset = data.tell()
                 part = data.read(MOST - len(body))
-                pieces.append(Piece(name, sent.digests[name], size, offset, len(part)))
+                pieces.append(Piece(name, sent.digests[name], offset, len(part)))
                 body += part
                 if len(body) >= MOST:
                     yield pieces, bytes(body)

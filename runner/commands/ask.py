@@ -31,4 +31,4 @@ def ask(path: str, question: str, sets: tuple[str, ...], run_dir: str | None, ba
     who = f"the model that `{folder.stage.name}` {'began with' if base else 'left'}"
     say(f"{who}, {chat.model}, of the {folder.run.kind} in {folder.run.path}")
     say()
-    say(asking.answer(chat, question))
+    say(asking.answers_of(chat, [question])[0])

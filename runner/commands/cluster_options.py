@@ -21,15 +21,15 @@ stage_option = click.option("--stage", metavar="NAME", help="The stage that is m
 
 
 def open_plan(path: str, sets: tuple[str, ...]) -> Plan:
-    """The plan of a recipe, as the cluster gets it."""
-    return open_both(path, sets)[1]
+    """The plan of a recipe, as the cluster got it; its data files need not be on this machine."""
+    return open_both(path, sets, look=False)[1]
 
 
-def open_both(path: str, sets: tuple[str, ...]) -> tuple[Recipe, Plan]:
-    """A recipe, and its plan as the cluster gets it."""
+def open_both(path: str, sets: tuple[str, ...], look: bool = True) -> tuple[Recipe, Plan]:
+    """A recipe, and its plan as the cluster gets it. look: whether the files that it names are looked at."""
     from runner.emit import planned
 
-    recipe, _ = open_recipe(path, sets)
+    recipe, _ = open_recipe(path, sets, look=look)
     if not recipe.settings.get("openshift"):
         raise Stop(
             f"`{path}` has no section `openshift`, and so no place on a cluster.",

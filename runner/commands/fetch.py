@@ -31,7 +31,7 @@ def fetch(path: str, sets: tuple[str, ...], stage: str | None, to: str | None, e
     # The last one holds what the recipe is for.
     chosen = plan.stage(stage) if stage else plan.stages[-1]
     folder = run_folder.folder(plan.name, "run", to)
-    import_results.require_imported(folder)
+    import_results.require_imported(folder, plan)
     came, number = bring(cluster, plan, chosen, folder.path, say, everything)
     import_results.record(folder, plan, chosen, number, say)
     say(f"{came} files fetched; everything is in {(Path(to) if to else folder.path) / chosen.folder}")

@@ -6,13 +6,14 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
 from runner import packaged
-from runner.check.following import with_followers
+from runner.check.following import with_followers, with_own_data
 from runner.check.validate import judge
 from runner.commands.options import say, set_option
 from runner.names import JOB_NAME, listed, nearest
@@ -50,13 +51,15 @@ def new(name: str, source: str, short: bool, sets: tuple[str, ...]) -> None:
     _refuse_errors(document)
     schema = packaged.schema_file(document.data["scenario"])
     wished = changing.from_options(sets)
-    files = dict(_files(document.data))
+    # Data that is named here lies beside the copy.
+    own = [*with_own_data(replace(document, file=str(target)), wished), *_without_placeholder(document, wished)]
+    files = {path: file for path, file in _files(document.data) if path not in {change.path for change in own}}
     moved = [
         Override(".".join(path), None, beside(file), "recipe new")
         for path, file in files.items()
         if beside(file) != file
     ]
-    changes = [*moved, *with_followers(document, wished)]
+    changes = [*moved, *with_followers(document, own)]
     text = copying.edit(copying.rename(document, name), changes)
     text = copying.for_file(text, schema.name, f"recipes/{origin.name}", target.name)
     with ExitStack() as undo:
@@ -71,6 +74,15 @@ def new(name: str, source: str, short: bool, sets: tuple[str, ...]) -> None:
             say(f"{change}")
     for file in (*copied, Path(schema.name)):
         say(f"{file}: goes with it")
+
+
+def _without_placeholder(document: Document, wished: list[Override]) -> list[Override]:
+    """What takes code by git out of a copy whose commit is a placeholder: it would need a repository of one's own first."""
+    commit = document.lookup(("image", "code_from_git", "commit"))
+    if not isinstance(commit, str) or commit.strip("0") or any(change.path[0] == "image" for change in wished):
+        return []
+    why = "its commit is a placeholder; pods start from the namespace's own image instead"
+    return [Override(setting, None, None, "recipe new", why) for setting in ("image", "openshift.image")]
 
 
 def _refuse_errors(document: Document) -> None:
@@ -113,11 +125,11 @@ def _copy_lock(document: Document, folder: Path, undo: ExitStack) -> list[Path]:
 
 def _files(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
     """Every data file and sample that a recipe names, in whatever section: where, and its name."""
-    items = value.items() if isinstance(value, dict) else ()
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, item in items:
         if key in ("path", "validation_path", "sample", "sample_task") and isinstance(item, str):
-            yield (*path, key), item
-        yield from _files(item, (*path, key))
+            yield (*path, str(key)), item
+        yield from _files(item, (*path, str(key)))
 
 
 def find(source: str) -> Path:

@@ -31,12 +31,17 @@ def say(text: str = "") -> None:
 
 
 def open_recipe(
-    path: str, sets: tuple[str, ...], *, environment: bool = False, more: list[Override] | None = None
+    path: str,
+    sets: tuple[str, ...],
+    *,
+    environment: bool = False,
+    more: list[Override] | None = None,
+    look: bool = True,
 ) -> tuple[Recipe, list[Override]]:
     """The recipe with `--set` and `more` on top, and below them, where `environment` holds, the environment. Prints
-    what changed."""
+    what changed. look: whether the files that it names are looked at."""
     wished = os.environ if environment else {}
-    recipe, made, notes = load(path, [*changing.from_options(sets), *(more or [])], wished)
+    recipe, made, notes = load(path, [*changing.from_options(sets), *(more or [])], wished, look)
     print_notes(notes)
     for change in made:
         say(f"{change}")

@@ -32,5 +32,5 @@ def rehearse(
 
     recipe, made = open_recipe(path, sets, environment=True)
     home = folder(recipe.name, "rehearsal", shared.run_folder_from(out))
-    with session(home, recipe.name, made, fresh, shared.data_folder_from("rehearsal")):
-        rehearsing.rehearse(recipe, home, data, Selection(stage, first, last), say, shared.watch)
+    with session(home, recipe.name, fresh, shared.data_folder_from("rehearsal")):
+        rehearsing.rehearse(recipe, home, data, Selection(stage, first, last), say, shared.watch, made)

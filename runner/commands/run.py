@@ -29,5 +29,5 @@ def run(
 
     recipe, made = open_recipe(path, sets, environment=True)
     home = folder(recipe.name, "run", shared.run_folder_from(out))
-    with session(home, recipe.name, made, fresh, shared.data_folder_from()):
-        running.run(recipe, home, Selection(stage, first, last), say, shared.watch)
+    with session(home, recipe.name, fresh, shared.data_folder_from()):
+        running.run(recipe, home, Selection(stage, first, last), say, shared.watch, made)

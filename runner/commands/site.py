@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from runner.commands.cluster_options import open_both
+from runner.commands.cluster_options import open_plan
 from runner.commands.options import say, set_option
 
 
@@ -20,7 +20,7 @@ def site(paths: tuple[str, ...], sets: tuple[str, ...], out: str | None) -> None
     from runner.files import write_all
     from runner.targets import site
 
-    plans = [open_both(path, sets)[1] for path in dict.fromkeys(paths)]
+    plans = [open_plan(path, sets) for path in dict.fromkeys(paths)]
     folder = Path(out or (f"build/{plans[0].name}/site" if len(plans) == 1 else "build/site"))
     for file in write_all(folder, site.render(plans)):
         say(str(file))

@@ -86,7 +86,7 @@ def _stages(cluster: Cluster, plan: Plan, only: str | None) -> None:
                 say(f"  {text}")
         elif milestone.job and (milestone.at_work or state == FAILED):
             _show(cluster, name, look(cluster, milestone.job))
-            if state == pipeline.CHANGED:
+            if state in (pipeline.CHANGED, pipeline.GOING):
                 say(f"  {state[0].upper()}{state[1:]}.")
         else:
             say(f"{name}: {state}")

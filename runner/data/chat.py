@@ -14,6 +14,7 @@ from runner.catalog import ChatTemplate
 from runner.data import forms, split
 from runner.data.forms import CALLS, REASONING, Form, NoConversation, Turn
 from runner.data.report import Report
+from runner.data.rows import DataSet
 from runner.data.split import TokenizerFor, TwoSides
 from runner.data.tokenizers import Pretrained
 from runner.names import listed
@@ -44,18 +45,25 @@ class Conversations(TwoSides):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chat(Conversations):
+class ChatSet(DataSet):
     """Rows in one form. form: None where the rows tell it. question, answer: where they have that of columns, templates with
     the columns in brackets."""
 
-    kind: Literal["chat"] = "chat"
     form: Form | None = "columns"
     question: str | None = None
     answer: str | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Chat(Conversations):
+    """Conversations, each data set in a form of its own."""
+
+    kind: Literal["chat"] = "chat"
+    sets: tuple[ChatSet, ...]
+
+
 @dataclass(frozen=True)
-class Conversation:
+class Conversation(split.Grouped):
     """turns: in order; the last one answers. tools: JSON of the functions that may be called; empty where there are none."""
 
     turns: tuple[Turn, ...]
@@ -91,15 +99,15 @@ def prepare(
     report = split.begin(chat, chat.tokenizer, sample_rows)
     if known := split.already(out, report, tokenizer_for):
         return known
-    read = _Reading(chat)
-    found = split.collect(chat, read.conversation, report)
-    if read.form is None and read.columns:
-        raise Stop(
-            f"The rows of {chat.name} have the columns of no form that is known; they are {listed(read.columns)}.",
-            forms.WANTED,
-        )
-    if read.form:
-        report.form = f"{read.form}{'' if chat.form else ', told from the columns'}"
+    readings = [_Reading(one, chat.special_tokens.axolotl) for one in chat.sets]
+    found = split.collect(chat, [read.conversation for read in readings], report)
+    for read in readings:
+        if read.form is None and read.columns:
+            raise Stop(
+                f"The rows of {read.rows.name} have the columns of no form that is known; they are {listed(read.columns)}.",
+                forms.WANTED,
+            )
+    report.form = "; ".join(dict.fromkeys(read.said for read in readings if read.form))
     if sample_rows is not None and len(found) > sample_rows:
         report.sampled_from = len(found)
         kept = sorted(random.Random(chat.seed).sample(range(len(found)), sample_rows))
@@ -108,11 +116,16 @@ def prepare(
 
 
 class _Reading:
-    """Rows of one form; where the recipe leaves it open, the first row with the columns of one tells it."""
+    """Rows of one form, for a template that Axolotl calls so; where the recipe leaves the form open, the first row with the
+    columns of one tells it."""
 
-    def __init__(self, chat: Chat) -> None:
-        self.chat, self.form = chat, chat.form
+    def __init__(self, rows: ChatSet, template: str) -> None:
+        self.rows, self.form, self.template = rows, rows.form, template
         self.columns: list[str] = []
+
+    @property
+    def said(self) -> str:
+        return f"{self.form}{'' if self.rows.form else ', told from the columns'}"
 
     def conversation(self, row: Mapping[str, Any]) -> Conversation | str:
         self.columns = self.columns or list(row)
@@ -124,13 +137,13 @@ class _Reading:
                 raise NoConversation(f"it has the form {other}, and the others {self.form}")
             tools = row.get("tools")
             one = Conversation(forms.turns(self.form, row), forms.as_json(tools, "its `tools` are") if tools else "")
-            if (name := self.chat.special_tokens.axolotl) != OWN and (unwritten := _unwritten(one, "")):
+            if self.template != OWN and (unwritten := _unwritten(one, "")):
                 raise NoConversation(
-                    f"it has `{unwritten}`, which the chat template `{name}` does not write; `chat_template: {OWN}` takes the "
+                    f"it has `{unwritten}`, which the chat template `{self.template}` does not write; `chat_template: {OWN}` takes the "
                     "model's own"
                 )
             return one
-        parts = (self.chat.question or "", self.chat.answer or "")
+        parts = (self.rows.question or "", self.rows.answer or "")
         question, answer = (templates.fill(part, row).strip() for part in parts)
         return Conversation(pair(question, answer)) if question and answer else "the question or the answer is empty"
 

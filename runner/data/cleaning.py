@@ -25,6 +25,7 @@ REPORT_FILE = "cleaning.json"
 REASONS = {
     "bad_line": "not a row, see `dropped/`",
     "no_text": "the text is empty or its column is missing",
+    "not_taken": "beyond the `share` of their data set, drawn by the seed",
     "gopher_short_doc": "too few words",
     "gopher_long_doc": "too many words",
     "gopher_below_avg_threshold": "words too short on average",
@@ -117,9 +118,7 @@ def documents(folder: Path) -> Iterator[str]:
 
 def _size(corpus: Corpus) -> int | None:
     """Bytes of the file, None for a stream from the hub."""
-    if not corpus.file:
-        return None
-    return corpus.file.stat().st_size if corpus.file.is_file() else 0
+    return None if any(one.hub for one in corpus.sets) else corpus.size or 0
 
 
 def _report(corpus: Corpus, work: Path, tasks: int) -> CleaningReport:
@@ -135,7 +134,7 @@ def _report(corpus: Corpus, work: Path, tasks: int) -> CleaningReport:
         kept=counts.get("kept", 0),
         dropped=dict(dropped),
         workers=tasks,
-        missed=max(0, (corpus.limit or 0) - read) if corpus.hub else 0,
+        missed=max(0, sum(one.limit or 0 for one in corpus.sets) - read) if any(one.hub for one in corpus.sets) else 0,
     )
 
 

@@ -46,7 +46,7 @@ def quiet() -> None:
 
 
 class Rows(PipelineStep):
-    """Documents of a local file; lines that are no documents are counted and kept aside.
+    """Documents of a local file, of a data set by its number; lines that are no documents are counted and kept aside.
 
     shares: what each task reads; None where the file cannot be cut. Then each parses all of it and takes every so many.
     """
@@ -54,28 +54,34 @@ class Rows(PipelineStep):
     name = "Rows"
     type = "reader"
 
-    def __init__(self, corpus: Corpus, dropped: Path, shares: list[rows.Share] | None) -> None:
+    def __init__(self, corpus: Corpus, index: int, dropped: Path, shares: list[rows.Share] | None) -> None:
         super().__init__()
-        self.corpus, self.dropped, self.shares = corpus, str(dropped), shares
+        self.corpus, self.index, self.dropped, self.shares = corpus, index, str(dropped), shares
+        self.source = corpus.sets[index]
 
     def _mine(self, rank: int, world_size: int) -> Iterator[rows.Numbered]:
         if self.shares:
-            return rows.read(self.corpus, self.shares[rank])
-        return islice(rows.read(self.corpus), rank, self.corpus.limit, world_size)
+            return rows.read(self.source, self.shares[rank])
+        return islice(rows.read(self.source), rank, self.source.limit, world_size)
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> Iterator[Document]:
+        if data:
+            yield from data
         bad = []
         for number, row in self._mine(rank, world_size):
             self.stat_update("documents_in")
-            text = None if isinstance(row, rows.Bad) else row.get(self.corpus.column)
+            text = None if isinstance(row, rows.Bad) else row.get(self.source.column)
+            where = rows.where(self.corpus, self.index, number)
             if isinstance(row, rows.Bad):
                 self.stat_update("dropped_bad_line")
-                bad.append({"line": number, "reason": row.reason})
+                bad.append({"line": where, "reason": row.reason})
             elif not isinstance(text, str) or not text.strip():
                 self.stat_update("dropped_no_text")
-                bad.append({"line": number, "reason": f"no text in column {self.corpus.column}"})
+                bad.append({"line": where, "reason": f"no text in column {self.source.column}"})
+            elif not rows.drawn(row, self.source.share, self.corpus.seed):
+                self.stat_update("dropped_not_taken")
             else:
-                yield Document(text=text, id=str(number))
+                yield Document(text=text, id=str(where))
         if bad:
             folder = Path(self.dropped)
             folder.mkdir(parents=True, exist_ok=True)
@@ -102,7 +108,8 @@ def filtered(corpus: Corpus, work: Path, on: Executor) -> Path:
         **(_english_only(corpus.language) if corpus.drop_low_quality else _COUNT_WORDS_ALONE),
     )
     repeats = GopherRepetitionFilter(language=corpus.language, exclusion_writer=_writer(dropped / "repetition"))
-    pipeline = [_reader(corpus, dropped, on.tasks), words, *([repeats] if corpus.drop_repetitive else [])]
+    readers = [_reader(corpus, index, dropped, on.tasks) for index in range(len(corpus.sets))]
+    pipeline = [*readers, words, *([repeats] if corpus.drop_repetitive else [])]
     return _run("1-filtered", pipeline, work, on)
 
 
@@ -122,14 +129,29 @@ def _english_only(language: str) -> dict[str, Any]:
     return {} if language == "en" else {"min_stop_words": None}
 
 
-def _reader(corpus: Corpus, dropped: Path, tasks: int) -> PipelineStep:
-    if corpus.file:
-        return Rows(corpus, dropped / "rows", rows.shares(corpus.file, corpus.limit, tasks))
-    options = {"name": corpus.subset, "split": corpus.split, "revision": corpus.revision}
-    limit = -1 if corpus.limit is None else -(-corpus.limit // _reading(corpus.hub, options, tasks))
-    return HuggingFaceDatasetReader(
-        corpus.hub, dataset_options=options, streaming=True, text_key=corpus.column, limit=limit
-    )
+def _reader(corpus: Corpus, index: int, dropped: Path, tasks: int) -> PipelineStep:
+    """What reads a data set, behind the documents of those before it."""
+    one = corpus.sets[index]
+    if one.file:
+        return Rows(corpus, index, dropped / f"rows-{index}", rows.shares(one.file, one.limit, tasks))
+    options = {"name": one.subset, "split": one.split, "revision": one.revision}
+    limit = -1 if one.limit is None else -(-one.limit // _reading(one.hub, options, tasks))
+    reader = HubRows(one.hub, dataset_options=options, streaming=True, text_key=one.column, limit=limit)
+    reader.taken = (one.share, corpus.seed)
+    return reader
+
+
+class HubRows(HuggingFaceDatasetReader):
+    """Documents of a dataset on the hub. taken: the share of its rows that is taken, and the seed of the draw."""
+
+    taken = (1.0, 0)
+
+    def get_document_from_dict(self, data: dict[str, Any], *place: Any) -> Document | None:
+        if not rows.drawn(data, *self.taken):
+            self.stat_update("dropped_not_taken")
+            return None
+        document: Document | None = super().get_document_from_dict(data, *place)
+        return document
 
 
 def _reading(hub: str | None, options: Mapping[str, Any], tasks: int) -> int:

@@ -6,21 +6,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from runner.data.rows import Source
+from runner.data.rows import DataSet, DataSets
 
 
 @dataclass(frozen=True, kw_only=True)
-class Corpus(Source):
+class CorpusSet(DataSet):
+    """Documents. column: of the text. limit: documents to read, all of them where None."""
+
+    column: str
+    limit: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Corpus(DataSets):
     """Documents, and which of them are dropped.
 
-    packed: a folder of blocks to take instead, as somebody has made them. column: of the text. limit: documents to read, all
-    of them where None. language: of the text, as datatrove names it. min_words, max_words: of a document, counts.
+    packed: a folder of blocks to take instead, as somebody has made them. language: of the text, as datatrove names it. min_words, max_words: of a document, counts.
     validation_share: part of the documents, 0 to 1, that a draw by `seed` keeps for validation.
     """
 
+    sets: tuple[CorpusSet, ...]
     packed: str | None
-    column: str
-    limit: int | None
     language: str
     min_words: int
     max_words: int
@@ -28,7 +34,6 @@ class Corpus(Source):
     drop_low_quality: bool
     deduplicate: Literal["near", "exact", "off"]
     validation_share: float
-    seed: int
 
 
 @dataclass(frozen=True, kw_only=True)

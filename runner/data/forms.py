@@ -129,7 +129,7 @@ def _role(message: Any, number: int) -> str:
     named = message.get("role") or message.get("from")
     if named is None:
         raise NoConversation(f"turn {number} has no role (`role`, or `from`)")
-    if named not in ROLES:
+    if not isinstance(named, str) or named not in ROLES:
         raise NoConversation(f"turn {number} has the role `{named}`; it can be {listed(ROLES, 'or')}")
     return ROLES[named]
 

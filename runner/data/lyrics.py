@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal
@@ -93,23 +93,23 @@ def prepare(
     drawn = _draw(lyrics, min(count, sample_rows or count), report)
     if sample_rows is not None and sample_rows < count and report.not_drawn:
         report.sampled_from = len(drawn) + report.not_drawn
-    tasks = [_task(song, lyrics) for song in drawn]
+    tasks = [replace(_task(song, lyrics), origin=index) for song, index in drawn]
     report.tasks = dict(Counter(task.kind for task in tasks))
     return finish(tasks, lyrics, out, tokenizer_for, report)
 
 
-def _draw(lyrics: Lyrics, count: int, report: Report) -> list[Song]:
-    """About `count` songs, of all that may be asked about; every row that is left out is counted, with the reason."""
+def _draw(lyrics: Lyrics, count: int, report: Report) -> list[tuple[Song, int]]:
+    """About `count` songs, of all that may be asked about, each with the number of its data set; every row that is left out is counted, with the reason."""
     songs = lyrics.songs
     read = re.compile(_pattern(songs.instruction_form), re.IGNORECASE)
-    draw: Draw[Song] = Draw(count, songs.per_artist, lyrics.seed)
-    for _, row in whole_rows(lyrics, report, lyrics.stream):
+    draw: Draw[tuple[Song, int]] = Draw(count, songs.per_artist, lyrics.seed)
+    for index, _, row in whole_rows(lyrics, report, lyrics.stream):
         song = _song(row, songs, read)
         reason = song if isinstance(song, str) else _unfit(song, songs)
         if isinstance(song, str) or reason:
             report.dropped[str(reason)] += 1
         else:
-            draw.offer(song, song.key, song.artist.casefold() if song.artist else None)
+            draw.offer((song, index), song.key, song.artist.casefold() if song.artist else None)
     report.duplicates = draw.duplicates
     report.distinct = len(draw)
     report.not_drawn = draw.not_drawn

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,7 +14,7 @@ from runner.data import rows
 from runner.data.report import REPORT_FILE, SHOWN_BAD_LINES
 from runner.data.split import TokenizerFor
 from runner.data.tokenizers import Pretrained
-from runner.files import content_of, read_json, write_json
+from runner.files import read_json, write_json
 from runner.names import content_hash, listed
 from runner.problem import Stop
 
@@ -20,20 +22,25 @@ SIDES = ("train", "validation")
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlainText(rows.Source):
+class TextSet(rows.DataSet):
+    """Documents in the column `text`."""
+
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlainText(rows.DataSets):
     """Documents for blocks of `sequence_len` tokens.
 
-    validation_split, validation_path, validation_share: what is kept for validation, one of them at most; the share is of
-    the documents, 0 to 1, drawn by `seed`. text: their column. tokenizer: cuts them.
+    validation_sets, validation_share: what is kept for validation, one of them at most; the share is of the documents, 0 to
+    1, drawn by `seed`. tokenizer: cuts them.
     effective_batch_size (blocks), epochs, warmup_steps, eval_steps: of training, for saying how many steps the blocks make.
     """
 
     kind: Literal["plain-text"] = "plain-text"
-    validation_split: str | None
-    validation_path: str | None
+    sets: tuple[TextSet, ...]
+    validation_sets: tuple[TextSet, ...] = ()
     validation_share: float | None
-    text: str
-    seed: int
     tokenizer: Pretrained
     sequence_len: int
     effective_batch_size: int
@@ -43,9 +50,7 @@ class PlainText(rows.Source):
 
     def of(self, side: str) -> PlainText:
         """Where the documents of `train` or of `validation` are read, before a share of them is drawn."""
-        if side == "train":
-            return self
-        return replace(self, split=self.validation_split or self.split, path=self.validation_path or self.path)
+        return self if side == "train" else replace(self, sets=self.validation_sets or self.sets)
 
 
 @dataclass
@@ -53,7 +58,7 @@ class TextReport:
     """What became of the documents. key: hash of everything that the result depends on.
 
     train, validation: `documents`, `tokens`, `blocks`, `dropped` (tokens), validation empty where there is none.
-    skipped: why a row gave no document, and how often. bad_lines: line number and why.
+    sets: documents to train on by data set. skipped: why a row gave no document, and how often. bad_lines: line number and why.
     """
 
     key: str = ""
@@ -63,12 +68,17 @@ class TextReport:
     train: dict[str, int] = field(default_factory=dict)
     validation: dict[str, int] = field(default_factory=dict)
     skipped: dict[str, int] = field(default_factory=dict)
-    bad_lines: list[tuple[int, str]] = field(default_factory=list)
+    bad_lines: list[tuple[int | str, str]] = field(default_factory=list)
+    sets: dict[str, int] = field(default_factory=dict)
     cut_short: bool = False
     notes: list[str] = field(default_factory=list)
 
     # The rows that training sees are blocks; nothing is drawn.
     sampled_from: None = None
+
+    @property
+    def token_lengths(self) -> dict[str, int]:
+        return {"median": self.block_len}
 
     @property
     def train_rows(self) -> int:
@@ -94,6 +104,8 @@ class TextReport:
         for name in SIDES:
             if side := getattr(self, name):
                 yield f"{name + ' documents':<20} {side['documents']:>11,}"
+                for said, count in self.sets.items() if name == "train" and len(self.sets) > 1 else ():
+                    yield f"  {said.partition(' ')[0]:<18} {count:>11,}   {said.partition(' ')[2]}"
                 yield f"  tokens             {side['tokens']:>11,}   with an end-of-text after each document (tokenizer of {self.tokenizer})"
                 yield f"  blocks             {side['blocks']:>11,}   of {self.block_len:,} tokens"
                 rest = "after the last block" if not self.cut_short else "a rehearsal takes the first blocks"
@@ -177,24 +189,42 @@ def _too_little(plain_text: PlainText, side: str, tokens: int, report: TextRepor
 
 
 def _validates(plain_text: PlainText) -> bool:
-    return bool(plain_text.validation_split or plain_text.validation_path or plain_text.validation_share)
+    return bool(plain_text.validation_sets or plain_text.validation_share)
 
 
 def documents(plain_text: PlainText, side: str, report: TextReport) -> Iterator[str]:
     """The texts of one side, in order. A share for validation is drawn by a hash of seed and text, so that equal
-    documents stay on one side, and one more document in the file does not redraw all the others."""
-    share = plain_text.validation_share
-    for number, row in rows.read(plain_text.of(side), column=plain_text.text):
-        reason = _wrong(row, plain_text.text)
+    documents stay on one side, and one more document in the file does not redraw all the others. Several data sets give
+    one document each in turn, so that the first blocks hold some of all."""
+    source = plain_text.of(side)
+    waiting = deque(_of_set(source, index, side, report) for index in range(len(source.sets)))
+    while waiting:
+        for text in islice(waiting[0], 1):
+            yield text
+            waiting.rotate(-1)
+            break
+        else:
+            waiting.popleft()
+
+
+def _of_set(source: PlainText, index: int, side: str, report: TextReport) -> Iterator[str]:
+    one, share = source.sets[index], source.validation_share
+    for number, row in rows.read(one, column=one.text):
+        reason = _wrong(row, one.text)
+        if not (reason or isinstance(row, rows.Bad) or rows.drawn(row, one.share, source.seed)):
+            reason = "beyond the `share` of its data set, drawn by the seed"
         if isinstance(row, rows.Bad) or reason:
             # Both sides of a share read the same rows; they are counted once.
             if side == "train" or not share:
                 report.skipped[reason] = report.skipped.get(reason, 0) + 1
                 if isinstance(row, rows.Bad):
-                    report.bad_lines.append((number, row.reason))
+                    report.bad_lines.append((rows.where(source, index, number), row.reason))
             continue
-        text = row[plain_text.text]
-        if not share or _drawn(text, plain_text.seed, share) == (side == "validation"):
+        text = row[one.text]
+        if not share or _drawn(text, source.seed, share) == (side == "validation"):
+            if side == "train":
+                said = f"{rows.set_name(index)} {one.name}"
+                report.sets[said] = report.sets.get(said, 0) + 1
             yield text
 
 
@@ -226,8 +256,7 @@ class _Texts:
 
 def _key(plain_text: PlainText, tokenizer: Any, sample_rows: int | None) -> str:
     """Everything that the blocks depend on: the settings, the files' content, and the tokenizer."""
-    named = {"path": plain_text.path, "validation_path": plain_text.validation_path}
-    contents = {setting: content_of(Path(file)) for setting, file in named.items() if file and Path(file).exists()}
+    contents = [one.content for one in (*plain_text.sets, *plain_text.validation_sets)]
     tokens = [tokenizer.name_or_path, len(tokenizer), tokenizer.eos_token_id]
     figures = ("effective_batch_size", "epochs", "warmup_steps", "eval_steps")
     settings = {name: value for name, value in asdict(plain_text).items() if name not in figures}

@@ -9,45 +9,32 @@ from pathlib import Path
 from typing import Any, Self
 
 from runner.files import read_json, write_json
-from runner.names import content_hash
+from runner.prepared import Rows, asked
 
 REPORT_FILE = "report.json"
-ROWS_FILE = "rows.json"
 SHOWN_BAD_LINES = 10
 
 
-@dataclass(frozen=True)
-class Rows:
-    """How many rows of whatever kind were prepared, for what follows from that. sampled_from: of how many they are a draw,
-    None where all are there. asked: what they were made for, as `asked` has it."""
+@dataclass
+class SetCounts:
+    """One of the data sets: as a person names it, the share of its rows that is taken, 0 to 1, its rows, and those of them
+    that are trained on."""
 
-    train_rows: int
-    validation_rows: int = 0
-    sampled_from: int | None = None
-    asked: str = ""
-
-    def write(self, folder: Path) -> None:
-        write_json(folder / ROWS_FILE, asdict(self))
-
-    @classmethod
-    def read(cls, folder: Path) -> Self | None:
-        facts = read_json(folder / ROWS_FILE)
-        return cls(**facts) if isinstance(facts, dict) else None
-
-
-def asked(data: Mapping[str, Any]) -> str:
-    """A hash of what a stage's `data` asks for, wherever its files lie."""
-    named = {name: Path(data[name]).name for name in ("path", "validation_path") if data.get(name)}
-    return content_hash({**data, **named}, 32)
+    name: str
+    share: float = 1.0
+    rows_in: int = 0
+    train_rows: int = 0
 
 
 @dataclass
 class Report:
     """Counts of rows; token lengths of whole conversations; sizes in bytes.
 
+    sets: the same by data set. not_taken: rows beyond the share of their data set.
+
     form: that of the rows, and how it is known; empty where there is but one. not_drawn: rows that the seeded draw of a part passed by.
     unit: what must not be on both sides of the split. tasks: rows of each kind of task, empty where there is one kind.
-    key: hash of everything that the result depends on. bad_lines: line number (0 where there is none) and why.
+    key: hash of everything that the result depends on. bad_lines: where it stands (see `rows.where`; 0 where that is nowhere) and why.
     token_lengths: `min`, `median`, `p95`, `max` in tokens, empty where no tokenizer is at hand.
     """
 
@@ -56,7 +43,9 @@ class Report:
     form: str = ""
     rows_in: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
-    bad_lines: list[tuple[int, str]] = field(default_factory=list)
+    bad_lines: list[tuple[int | str, str]] = field(default_factory=list)
+    sets: list[SetCounts] = field(default_factory=list)
+    not_taken: int = 0
     duplicates: int = 0
     not_drawn: int = 0
     unit: str = "question"
@@ -72,9 +61,15 @@ class Report:
 
     def lines(self) -> Iterator[str]:
         """The report for a person, a line a fact."""
-        yield f"rows in              {self.rows_in:>9,}   from {self.source}"
+        several = self.sets if len(self.sets) > 1 else []
+        yield f"rows in              {self.rows_in:>9,}   from {f'{len(several)} data sets' if several else self.source}"
+        for index, one in enumerate(several):
+            part = f", of which a share of {one.share:g} is taken" if one.share < 1 else ""
+            yield f"  {f'sets[{index}]':<19}{one.rows_in:>9,}   {one.name}{part}"
         if self.form:
             yield f"form                           {self.form}"
+        if self.not_taken:
+            yield f"not taken            {self.not_taken:>9,}   beyond the `share` of their data set, drawn by the seed"
         for reason, count in self.dropped.most_common():
             yield f"  dropped            {count:>9,}   {reason}"
         for number, reason in self.bad_lines[:SHOWN_BAD_LINES]:
@@ -88,6 +83,8 @@ class Report:
         if self.sampled_from is not None:
             yield f"sampled              {self.train_rows + self.validation_rows:>9,}   of {self.sampled_from:,}"
         yield f"training rows        {self.train_rows:>9,}"
+        for index, one in enumerate(several):
+            yield f"  {f'sets[{index}]':<19}{one.train_rows:>9,}   {one.train_rows / max(1, self.train_rows):.1%} of them"
         yield f"validation rows      {self.validation_rows:>9,}   no {self.unit} on both sides"
         for task, count in self.tasks.items():
             yield f"  {task.replace('_', ' '):<19}{count:>9,}"
@@ -110,6 +107,13 @@ class Report:
         if not isinstance(facts, dict):
             return None
         try:
-            return cls(**facts | {"dropped": Counter(facts["dropped"])})
+            sets = [SetCounts(**one) for one in facts["sets"]]
+            return cls(**facts | {"dropped": Counter(facts["dropped"]), "sets": sets})
         except (TypeError, KeyError):
             return None
+
+
+def rows_of(report: Report, data: Mapping[str, Any]) -> Rows:
+    """What others must know of rows with this report; data: what was asked for."""
+    usual = report.token_lengths.get("median")
+    return Rows(report.train_rows, report.validation_rows, report.sampled_from, asked(data), usual)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from runner.data import rows
 from runner.data.forms import NoConversation
-from runner.data.report import Report
+from runner.data.report import Report, SetCounts
 from runner.data.tokenizers import Pretrained
 from runner.files import replacing, sha256
 from runner.names import content_hash, listed
@@ -23,18 +24,24 @@ TokenizerFor = Callable[[Iterable[str]], Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TwoSides(rows.Source):
+class TwoSides(rows.DataSets):
     """Rows, and the `validation_share` of them, 0 to 1, that a draw by `seed` keeps for validation."""
 
     validation_share: float
-    seed: int
 
 
-class Grouped(Protocol):
-    """Something to learn from; equal items are learned once, and those of one group stay on one side of the split."""
+@dataclass(frozen=True, kw_only=True)
+class Grouped:
+    """Something to learn from; equal items are learned once, and those of one group stay on one side of the split.
+
+    origin: the number of the data set that it was first read from, which makes no two items differ.
+    """
+
+    origin: int = field(default=0, compare=False)
 
     @property
-    def group(self) -> str: ...
+    def group(self) -> str:
+        raise NotImplementedError
 
 
 Item = TypeVar("Item", bound=Grouped)
@@ -48,13 +55,13 @@ def same(text: str) -> str:
 def begin(source: TwoSides, tokenizer: Pretrained | None = None, sample_rows: int | None = None) -> Report:
     """An empty report, whose key says what the result depends on: settings, the rows' file, and the file of the tokenizer
     whose tokens are counted, where it lies in a folder."""
-    content = source.content
     words = Path(tokenizer.base) / "tokenizer.json" if tokenizer else None
     tokens = [sha256(words)] if words and words.is_file() else []
     return Report(
-        key=content_hash([asdict(source), content, tokens, sample_rows], 32),
+        key=content_hash([asdict(source), source.content, tokens, sample_rows], 32),
         source=source.name,
-        bytes_before=source.file.stat().st_size if source.file and source.file.is_file() else None,
+        sets=[SetCounts(one.name, one.share) for one in source.sets],
+        bytes_before=source.size,
     )
 
 
@@ -74,33 +81,43 @@ def already(out: Path, report: Report, tokenizer_for: TokenizerFor | None = None
     return known if known and known.key == report.key and there and counted else None
 
 
-def whole_rows(source: rows.Source, report: Report, stream: bool = False) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Every row with its line number, counted; a line that is no row goes into the report and is left out."""
-    for number, row in rows.read(source, stream=stream):
-        report.rows_in += 1
-        if isinstance(row, rows.Bad):
-            report.bad_lines.append((number, row.reason))
-            report.dropped["not a row, named by line below"] += 1
-        else:
-            yield number, row
+def whole_rows(
+    sources: rows.DataSets, report: Report, stream: bool = False
+) -> Iterator[tuple[int, rows.Where, dict[str, Any]]]:
+    """Every row that is taken, with the number of its data set and where it stands there; all are counted. A line that is
+    no row goes into the report and is left out."""
+    for index, one in enumerate(sources.sets):
+        for number, row in rows.read(one, stream=stream):
+            report.rows_in += 1
+            report.sets[index].rows_in += 1
+            where = rows.where(sources, index, number)
+            if isinstance(row, rows.Bad):
+                report.bad_lines.append((where, row.reason))
+                report.dropped["not a row, named by line below"] += 1
+            elif rows.drawn(row, one.share, sources.seed):
+                yield index, where, row
+            else:
+                report.not_taken += 1
 
 
-def collect(source: rows.Source, make: Callable[[Mapping[str, Any]], Item | str], report: Report) -> list[Item]:
-    """What `make` gives for every row, once each, in the order of the file.
+def collect(
+    sources: rows.DataSets, makers: Sequence[Callable[[Mapping[str, Any]], Item | str]], report: Report
+) -> list[Item]:
+    """What is made of every row, once each, in the order of the data sets.
 
-    make: gives a reason instead to drop a row; it raises KeyError with a column that the row lacks, NoConversation where
-    the row is to be named with a reason of its own.
+    makers: one for each data set; it gives a reason instead to drop a row, and raises KeyError with a column that the row
+    lacks, NoConversation where the row is to be named with a reason of its own.
     """
     distinct: dict[Item, None] = {}
-    for number, row in whole_rows(source, report):
+    for index, where, row in whole_rows(sources, report):
         try:
-            item = make(row)
+            item = makers[index](row)
         except KeyError as column:
-            report.bad_lines.append((number, f"no column `{column.args[0]}`; there are {listed(list(row)[:10])}"))
+            report.bad_lines.append((where, f"no column `{column.args[0]}`; there are {listed(list(row)[:10])}"))
             report.dropped["a column is missing, named by line below"] += 1
             continue
         except NoConversation as reason:
-            report.bad_lines.append((number, str(reason)))
+            report.bad_lines.append((where, str(reason)))
             report.dropped["no conversation, named by line below"] += 1
             continue
         if isinstance(item, str):
@@ -108,7 +125,7 @@ def collect(source: rows.Source, make: Callable[[Mapping[str, Any]], Item | str]
         elif item in distinct:
             report.duplicates += 1
         else:
-            distinct[item] = None
+            distinct[replace(item, origin=index) if index else item] = None
     report.distinct = len({item.group for item in distinct})
     return list(distinct)
 
@@ -146,6 +163,8 @@ def finish(
     """
     train, validation = split(items, source.validation_share, source.seed)
     report.train_rows, report.validation_rows = len(train), len(validation)
+    for index, count in Counter(item.origin for item in train).items():
+        report.sets[index].train_rows = count
     if not train or not validation:
         lines = "\n".join(report.lines())
         raise Stop(

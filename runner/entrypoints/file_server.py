@@ -49,11 +49,10 @@ def digest(file: Path, sign: Callable[[], None] = lambda: None) -> str:
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a file: `length` bytes from `offset` on of one that has `size` and the SHA-256 `digest` in the end."""
+    """A part of a file: `length` bytes from `offset` on of one that has the SHA-256 `digest` in the end."""
 
     path: str
     digest: str
-    size: int
     offset: int
     length: int
 
@@ -71,22 +70,29 @@ def partial(file: Path, expected: str) -> Path:
     return file.with_name(f".{file.name[:200]}.{expected[:16]}.partial")
 
 
-def state(root: Path, digests: Mapping[str, str], sign: Callable[[], None]) -> dict[str, object]:
-    """How much of each wanted file (its SHA-256, by path) is there, in bytes, -1 for all; and how many bytes are free."""
-    there = {}
-    for name, expected in digests.items():
-        file = inside(root, name)
-        half = partial(file, expected)
-        whole = file.is_file() and digest(file, sign) == expected
-        there[name] = -1 if whole else half.stat().st_size if half.is_file() else 0
+def state(root: Path, files: Mapping[str, tuple[int, str]], sign: Callable[[], None]) -> dict[str, object]:
+    """How much of each wanted file (its size and SHA-256, by path) is there, in bytes, -1 for all; and how many bytes are
+    free. What has come whole takes its name, and what has another hash is deleted."""
+    there = {name: _there(inside(root, name), size, expected, sign) for name, (size, expected) in files.items()}
     return {"there": there, "free": shutil.disk_usage(root).free}
 
 
-def take(root: Path, pieces: Iterable[Piece], body: IO[bytes]) -> None:
-    """Writes pieces as they come in a body, one behind the other. A file that is whole takes its name.
+def _there(file: Path, size: int, expected: str, sign: Callable[[], None]) -> int:
+    half = partial(file, expected)
+    if half.is_file():
+        if (came := half.stat().st_size) < size:
+            return came
+        if digest(half, sign) == expected:
+            half.replace(file)
+            return -1
+        half.unlink()
+        return 0
+    return -1 if file.is_file() and digest(file, sign) == expected else 0
 
-    Raises ValueError where a piece does not continue what is there, or a whole file has another hash.
-    """
+
+def take(root: Path, pieces: Iterable[Piece], body: IO[bytes]) -> None:
+    """Writes pieces as they come in a body, one behind the other. Raises ValueError where one does not continue what is
+    there."""
     for piece in pieces:
         file = inside(root, piece.path)
         half = partial(file, piece.digest)
@@ -96,11 +102,6 @@ def take(root: Path, pieces: Iterable[Piece], body: IO[bytes]) -> None:
             if out.tell() != piece.offset or len(data) != piece.length:
                 raise ValueError(f"{piece.path} has {out.tell()} bytes, and what came begins at {piece.offset}")
             out.write(data)
-        if piece.offset + piece.length == piece.size:
-            if digest(half) != piece.digest:
-                half.unlink()
-                raise ValueError(f"{piece.path} did not come over whole")
-            half.replace(file)
 
 
 def keep_only(root: Path, names: Iterable[str]) -> None:
@@ -127,7 +128,7 @@ def handler(root: Path, word: str, writes: bool = False) -> type[BaseHTTPRequest
             elif verb == "list":
                 self._answer(json.dumps(listing(root)).encode())
             elif (file := (root / name).resolve()).is_file() and file.is_relative_to(root):
-                self._signing(lambda sign: digest(file, sign)) if verb == "hash" else self._file(file)
+                self._signing(lambda sign: {"digest": digest(file, sign)}) if verb == "hash" else self._file(file)
             else:
                 self.send_error(404)
 
@@ -139,7 +140,7 @@ def handler(root: Path, word: str, writes: bool = False) -> type[BaseHTTPRequest
                 return
             try:
                 if verb == "state":
-                    self._signing(lambda sign: json.dumps(state(root, json.loads(body), sign)))
+                    self._signing(lambda sign: state(root, json.loads(body), sign))
                     return
                 if verb == "pieces":
                     head, _, data = body.partition(b"\n")
@@ -158,12 +159,17 @@ def handler(root: Path, word: str, writes: bool = False) -> type[BaseHTTPRequest
             self.end_headers()
             self.wfile.write(body)
 
-        def _signing(self, answer: Callable[[Callable[[], None]], str]) -> None:
-            """An answer behind blanks: hashing a large file takes longer than the gateways between are willing to wait."""
+        def _signing(self, answer: Callable[[Callable[[], None]], Mapping[str, object]]) -> None:
+            """An answer behind blanks: hashing a large file takes longer than the gateways between are willing to wait. Its
+            status is sent before, so that an `error` stands in the answer."""
             self.send_response(200)
             self.send_header("Transfer-Encoding", "chunked")
             self.end_headers()
-            self._chunk(answer(lambda: self._chunk(b" ")).encode())
+            try:
+                said = answer(lambda: self._chunk(b" "))
+            except OSError as error:
+                said = {"error": str(error)}
+            self._chunk(json.dumps(said).encode())
             self._chunk(b"")
 
         def _chunk(self, data: bytes) -> None:

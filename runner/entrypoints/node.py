@@ -9,19 +9,20 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-import yaml
 
 from runner.check.validate import changed, valid
 from runner.data.tokenised import forget_older
 from runner.entrypoints import rendezvous, stage
 from runner.entrypoints.rendezvous import Hello, Tell
 from runner.files import Artifact, write_text
-from runner.plan import PLAN_FILE, RECIPE_FILE, Place
+from runner.names import content_hash
+from runner.plan import PLAN_FILE, Place, Plan
 from runner.problem import Stop
 from runner.recipe import reading
 from runner.recipe.overrides import Override
@@ -31,7 +32,6 @@ from runner.runs.report import report
 from runner.runs.run_folder import RunFolder, open_for
 from runner.runs.stage_folder import StageFolder
 from runner.scenarios import translate
-from runner.scenarios.shared import axolotl
 from runner.targets import nodes
 from runner.training.versions import versions
 
@@ -68,36 +68,37 @@ def meet(file: str, rank: int, address: str, port: int, gpus: str, total: int) -
     site: Nodes = recipe.settings["nodes"]
     patience_s = site.wait_minutes * 60
     if rank != 0:
-        rendezvous.join(hello, address, port, patience_s, _tell)
-        _shared(recipe, rank)
-        _forget_older(recipe)
+        files = rendezvous.join(hello, address, port, patience_s, _tell)
+        # Each machine keeps tokenised rows of its own, by the config that the main one wrote for all.
+        forget_older(_shared(recipe, rank, files).stages[-1].config)
         return
     with rendezvous.Main(hello, recipe.machines.nodes, port, patience_s, _tell) as main:
         counts = main.gather()
         try:
-            lead(recipe, counts, total, accelerator=not cpu, tell=_tell)
+            files = lead(recipe, counts, total, accelerator=not cpu, tell=_tell)
         except Stop as stop:
             main.refuse(stop.text)
             raise
-        _forget_older(recipe)
-        main.ready()
+        main.ready(files)
 
 
 @node.command()
 @click.option("--results", required=True)
 def finish(results: str) -> None:
-    """Marks the run as finished, and says what was learned."""
+    """Marks the run as finished, or as stopped where its time was over, and says what was learned."""
     plan = stage.read(Path(results) / "config" / PLAN_FILE)
-    for line in (*pipeline.finish(StageFolder(plan, plan.stages[-1])), *report(plan)):
+    training = StageFolder(plan, plan.stages[-1])
+    for line in (*pipeline.finish(training), *report(plan)):
         _tell(line)
-    RunFolder(Path(results)).mark("finished")
+    training.run.mark("finished" if training.finished else "stopped")
 
 
 def read(file: str) -> Recipe:
     """The recipe beside the script. Its sample is for rehearsals elsewhere and need not be here."""
     document = reading.read(file)
-    if isinstance(document.data, dict) and isinstance(document.data.get("data"), dict):
-        document.data["data"].pop("sample", None)
+    data = document.lookup(("data",))
+    for one in (data, *(data.get("sets") or ())) if isinstance(data, dict) else ():
+        one.pop("sample", None)
     return valid(document)[0]
 
 
@@ -117,8 +118,9 @@ def _gpus_are_here(gpus: str, count: int) -> None:
         )
 
 
-def lead(recipe: Recipe, counts: list[int], total: int, accelerator: bool, tell: Tell) -> None:
-    """On the main machine: the recipe for the GPUs that came, its data, and its config, in the shared folder."""
+def lead(recipe: Recipe, counts: list[int], total: int, accelerator: bool, tell: Tell) -> dict[str, str]:
+    """On the main machine: the recipe for the GPUs that came, its data, and its config, in the shared folder; gives the
+    hash of each file of the config."""
     if sum(counts) != total:
         raise Stop(
             f"The machines use {' + '.join(map(str, counts))} = {sum(counts)} GPUs together, and TOTAL_GPUS is {total}.",
@@ -137,8 +139,10 @@ def lead(recipe: Recipe, counts: list[int], total: int, accelerator: bool, tell:
     pipeline.keep_what_took_training(plan, pipeline.decide(plan, plan.stages), ELSEWHERE)
     pipeline.carry_out(plan, [data.stage], tell, lambda: nullcontext(lambda event: None))
     pipeline.begin(training, pipeline.decision_on(training), tell)
-    for file in (*training.stage.files, Artifact(PLAN_FILE, plan.as_json())):
+    files = (*training.stage.files, Artifact(PLAN_FILE, plan.as_json()))
+    for file in files:
         write_text(Path(place.config_dir) / file.path, file.text)
+    return {file.path: content_hash(file.text) for file in files}
 
 
 def on_these(recipe: Recipe, counts: list[int], tell: Tell) -> Recipe:
@@ -160,18 +164,13 @@ def on_these(recipe: Recipe, counts: list[int], tell: Tell) -> Recipe:
     return recipe
 
 
-def _forget_older(recipe: Recipe) -> None:
-    """Each machine keeps tokenised rows of its own, by the config that the main one wrote for all."""
-    config = Path(nodes.place(recipe).config_dir) / axolotl.CONFIG_FILE
-    forget_older(yaml.safe_load(config.read_text(encoding="utf-8")))
-
-
-def _shared(recipe: Recipe, rank: int) -> None:
-    """What the main machine has just written must be seen from here, though a network file system may take a while."""
+def _shared(recipe: Recipe, rank: int, files: Mapping[str, str]) -> Plan:
+    """The plan, once all that the main machine has just written is seen from here: a network file system may take a while,
+    and show the files of an earlier start meanwhile. files: the hash of each, by its name."""
     place = nodes.place(recipe)
     config = Path(place.config_dir)
     deadline = time.monotonic() + PATIENCE_WITH_STORAGE_S
-    while not (config.is_dir() and RECIPE_FILE in os.listdir(config)):
+    while any(_hash_of(config / name) != written for name, written in files.items()):
         if time.monotonic() < deadline:
             time.sleep(0.5)
             continue
@@ -179,6 +178,14 @@ def _shared(recipe: Recipe, rank: int) -> None:
             f"Machine {rank} does not see what machine 0 wrote into `{place.run_dir}`.",
             "That folder must be on storage that all machines share, under the same path on each.",
         )
+    return stage.read(config / PLAN_FILE)
+
+
+def _hash_of(file: Path) -> str:
+    try:
+        return content_hash(file.read_text(encoding="utf-8"))
+    except OSError:
+        return ""
 
 
 def _tell(text: str) -> None:

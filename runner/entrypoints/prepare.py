@@ -17,14 +17,14 @@ import yaml
 
 from runner import scenarios
 from runner.data import tokenizers
-from runner.data.report import Report, Rows, asked
+from runner.data.report import Report, rows_of
 from runner.data.tokenised import forget_older
 from runner.data.tokenizers import Pretrained
 from runner.files import read_json, write_json, write_text
 from runner.problem import Stop
+from runner.run_files import REPORT, STOPPED
 from runner.scenarios.shared import twin as twins
 from runner.training import parent_watch
-from runner.training.run_files import REPORT, STOPPED
 
 MODEL_DONE_FILE = ".fetched.json"
 # What a model folder needs: weights in one format, configs, tokenizer.
@@ -63,21 +63,20 @@ def rows(work: Mapping[str, Any], tell: Tell) -> None:
     for line in lines:
         tell(line)
     write_text(out / REPORT, "\n".join(lines) + "\n")
-    Rows(report.train_rows, report.validation_rows, report.sampled_from, asked(work["data"])).write(out)
+    rows_of(report, work["data"]).write(out)
     if work["tokenise"]:
         tokenise(work["tokenise"], tell)
 
 
 def _rows(work: Mapping[str, Any], out: Path) -> Report:
     data, twin = work["data"], work.get("twin")
-    path = data.get("path")
-    # Images lie in a folder, everything else in a file.
-    if path and not Path(path).exists():
-        raise Stop(
-            f"The data file or folder `{path}` is not here.",
-            "In a pod: with `openshift.data_from: claim` `recipe submit` sends it; with `image` or `git` it must lie there in the "
-            "image, or in the commit.",
-        )
+    for source in (*data.get("sets", [data]), *data.get("validation_sets", ())):
+        if source["path"] and not Path(source["path"]).exists():
+            raise Stop(
+                f"The data file or folder `{source['path']}` is not here.",
+                "In a pod: with `openshift.data_from: claim` `recipe submit` sends it; with `image` or `git` it must lie there in "
+                "the image, or in the commit.",
+            )
     named = data.get("tokenizer")
     tokenizer_for = (
         twins.tokenizer_for(twin) if twin else _tokenizer(Pretrained(**named) if named else None, work["model"])

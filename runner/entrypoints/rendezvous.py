@@ -25,7 +25,6 @@ TELL_EVERY_S = 15.0
 # Between two looks into the store, and how long one that says nothing is waited for at least.
 BEAT_S = 0.25
 SILENT_S = 5.0
-READY = "Ready"
 
 
 @dataclass(frozen=True)
@@ -135,8 +134,9 @@ class Main:
     def refuse(self, reason: str) -> None:
         self._say("ready", {"refused": [reason]})
 
-    def ready(self) -> None:
-        self._say("ready", {"ready": True})
+    def ready(self, files: Mapping[str, str] | None = None) -> None:
+        """files: what was written for all, the hash of each by its name."""
+        self._say("ready", {"ready": True, "files": files or {}})
 
     def _all_left(self) -> bool:
         return bool(self.store.check([f"left/{number}" for number in range(1, self.store.add("arrivals", 0) + 1)]))
@@ -161,13 +161,14 @@ class Main:
         return {number: arrival.hello for number, arrival in self.arrivals.items() if arrival.heard > last}
 
 
-def join(hello: Hello, address: str, port: int, patience_s: float, tell: Tell) -> None:
-    """Another machine's side: waits for the main machine's port, says hello, and waits until all is ready.
+def join(hello: Hello, address: str, port: int, patience_s: float, tell: Tell) -> dict[str, str]:
+    """Another machine's side: waits for the main machine's port, says hello, and waits until all is ready; gives the files
+    that the main machine has written, each with its hash.
 
     Raises Stop where the main machine does not come, refuses, or stops.
     """
     _wait_for_port(address, port, patience_s, tell)
-    heard: queue.Queue[str | Stop] = queue.Queue()
+    heard: queue.Queue[str | Stop | dict[str, str]] = queue.Queue()
     # In a thread of its own, because a store that does not answer holds whoever asks.
     threading.Thread(target=_talk, args=(hello, address, port, heard), daemon=True).start()
     while True:
@@ -177,13 +178,14 @@ def join(hello: Hello, address: str, port: int, patience_s: float, tell: Tell) -
             raise _stopped(hello) from None
         if isinstance(said, Stop):
             raise said
+        if isinstance(said, dict):
+            tell("Ready")
+            return said
         if said:
             tell(said)
-        if said == READY:
-            return
 
 
-def _talk(hello: Hello, address: str, port: int, heard: queue.Queue[str | Stop]) -> None:
+def _talk(hello: Hello, address: str, port: int, heard: queue.Queue[str | Stop | dict[str, str]]) -> None:
     """Puts into `heard` what the main machine says, and "" as long as it only lives."""
     try:
         store = _store(address, port)
@@ -205,7 +207,8 @@ def _talk(hello: Hello, address: str, port: int, heard: queue.Queue[str | Stop])
             if not answer.get("ready") and number not in answer.get("accepted", ()):
                 heard.put(_stopped(hello))
                 break
-            heard.put("Same recipe and packages as machine 0; it prepares the data" if word == "met" else READY)
+            met = "Same recipe and packages as machine 0; it prepares the data"
+            heard.put(met if word == "met" else answer["files"])
         store.set(f"left/{number}", "")
     except RuntimeError:
         heard.put(_stopped(hello))

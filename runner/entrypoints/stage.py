@@ -36,7 +36,7 @@ Tell = Callable[[str], None]
 def run(folder: StageFolder, command: list[str], tell: Tell) -> int:
     """A stage behind the gates before it; the exit code of its command.
 
-    Every machine looks before it starts; the first one alone hashes what is read, and keeps the stage's record.
+    Every machine looks before it starts; the first one alone hashes what other stages have left, and keeps the stage's record.
     Raises Stop where a stage before is not as this one needs it, a gate is closed, or the results are not whole.
     """
     first = os.environ.get("PET_NODE_RANK", "0") == "0"

@@ -18,7 +18,7 @@ from runner.estimate.outside import Spread
 from runner.estimate.parameters import FAMILIES
 from runner.estimate.rows import Rows
 from runner.estimate.workload import Run
-from runner.plan import Plan, Stage
+from runner.plan import RUNS, Plan, Stage
 from runner.problem import Problem
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
@@ -169,7 +169,7 @@ def of(
     every machine. Raises KeyError where a model's architecture has no formulas.
     """
     forecasts = []
-    run_dir = Path("runs") / recipe.name if look else None
+    run_dir = Path(RUNS) / recipe.name if look else None
     if price is None:
         price = (recipe.settings.get("limits") or {}).get("price_per_gpu_hour")
     for stage in plan.stages:

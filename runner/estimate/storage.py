@@ -58,7 +58,7 @@ def _hub(plan: Plan) -> str:
 def before_training(plan: Plan) -> Iterator[Disk]:
     """What the stages write that train nothing: text and its blocks, and first weights."""
     for stage in plan.stages:
-        if stage.engine != "runner":
+        if stage.trains:
             continue
         if "lengths" in stage.config and (tokens := plan.facts.get("tokens_in_all")):
             if not stage.config["text"].get("packed"):

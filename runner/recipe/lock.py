@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -140,12 +140,7 @@ def _read(file: Path) -> Document | None:
     if not file.is_file():
         return None
     remedy = f"`git checkout {file.name}` brings back an older one; or delete it, and run `recipe models add NAME`."
-    try:
-        document = reading.read(file)
-    except Stop as stop:
-        # What is wrong of any YAML is said as of a recipe's.
-        mine = [replace(one, message=one.message.replace("a recipe", "a lock file")) for one in stop.problems]
-        raise Stop([replace(one, hint=remedy) if "recipe new" in one.hint else one for one in mine]) from None
+    document = reading.read(file, "lock file", remedy)
     if not isinstance(document.data.get("models"), dict):
         raise Stop(document.problem(("models",), "A lock file has its models under `models`.", remedy))
     return document

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from runner.files import Record
 from runner.problem import Problem, Stop
 from runner.recipe.document import Document
 from runner.recipe.reading import parse as parse_yaml
@@ -27,16 +28,16 @@ ENVIRONMENT = {
 
 
 @dataclass(frozen=True)
-class Override:
+class Override(Record):
     """One setting that is not what the file says.
 
     setting: dotted; before, after: values, None for not there; by: what a person can point at; why: one sentence.
     """
 
-    setting: str
-    before: Any
-    after: Any
-    by: str
+    setting: str = ""
+    before: Any = None
+    after: Any = None
+    by: str = ""
     why: str = ""
 
     @property
@@ -47,19 +48,11 @@ class Override:
         reason = f"  ({self.why})" if self.why else f"  ({self.by})"
         return f"{self.setting}: {_shown(self.before)} → {_shown(self.after)}{reason}"
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "setting": self.setting,
-            "before": self.before,
-            "after": self.after,
-            "by": self.by,
-            "why": self.why,
-        }
-
 
 def path_of(setting: str) -> tuple[str | int, ...]:
-    """The keys and indices of a dotted setting."""
-    return tuple(int(part) if part.isdecimal() else part for part in setting.split("."))
+    """The keys and indices of a dotted setting, whose indices may stand in brackets."""
+    parts = re.sub(r"\[(\d+)\]", r".\1", setting).split(".")
+    return tuple(int(part) if part.isdecimal() else part for part in parts)
 
 
 def _shown(value: Any) -> str:
@@ -84,7 +77,7 @@ def from_options(options: Iterable[str]) -> list[Override]:
                 "For example: --set train.epochs=2",
                 code=2,
             )
-        setting = re.sub(r"\[(\d+)\]", r".\1", setting.strip())
+        setting = ".".join(map(str, path_of(setting.strip())))
         changes.append(Override(setting, None, _value(option, text), by=f"--set {option}"))
     return changes
 
@@ -128,7 +121,9 @@ def from_data_option(data: str | None) -> list[Override]:
         raise Stop(Problem(data, 0, 0, "There is no such file.", "Name a data file behind `--data`."))
     by, why = f"--data {data}", "the file you named"
     # What is taken away goes with the dataset that the file replaces.
-    gone = [Override(f"data.{name}", None, None, by, why) for name in ("hub", "validation_split", "validation_path")]
+    gone = [
+        Override(f"data.{name}", None, None, by, why) for name in ("hub", "sets", "validation_split", "validation_path")
+    ]
     return [*gone, Override("data.path", None, str(Path(data).resolve()), by, why)]
 
 

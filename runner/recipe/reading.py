@@ -19,10 +19,11 @@ from runner.recipe.document import Document, Place
 
 # A recipe is a page or two; the bound only keeps a wrong file from being read whole.
 MAX_BYTES = 1_000_000
+START = "Start from a copy: `recipe new my-demo --from survival`."
 
 
-def read(file: Path | str) -> Document:
-    """Reads and parses one recipe file.
+def read(file: Path | str, kind: str = "recipe", start: str = START) -> Document:
+    """Reads and parses one recipe file, or another of its kind. start: what to do where nothing of that kind is in it.
 
     Raises Stop with the Problem for a file that is missing, no text, or no YAML.
     """
@@ -43,7 +44,7 @@ def read(file: Path | str) -> Document:
                 name,
                 0,
                 0,
-                f"This file has {size:,} bytes; a recipe has at most {MAX_BYTES:,}.",
+                f"This file has {size:,} bytes; a {kind} has at most {MAX_BYTES:,}.",
                 "Is it the right file?",
             )
         )
@@ -63,10 +64,10 @@ def read(file: Path | str) -> Document:
                 "In your editor, save it again with the encoding UTF-8.",
             )
         ) from None
-    return parse(name, text)
+    return parse(name, text, kind, start)
 
 
-def parse(name: str, text: str) -> Document:
+def parse(name: str, text: str, kind: str = "recipe", start: str = START) -> Document:
     """Parses the text of a recipe; raises Stop with a Problem for each thing that keeps it from being read."""
     document = Document(name, text)
     builder = Builder(document)
@@ -85,15 +86,13 @@ def parse(name: str, text: str) -> Document:
             )
         )
     if not builder.problems and document.data is None:
-        builder.problems.append(
-            Problem(name, 1, 1, "This file is empty.", "Start from a copy: `recipe new my-demo --from survival`.")
-        )
+        builder.problems.append(Problem(name, 1, 1, "This file is empty.", start))
     elif not builder.problems and not isinstance(document.data, dict):
         builder.problems.append(
             document.problem_at(
                 Place(1, 1, 1),
-                "This is not a recipe: it has no `setting: value` lines.",
-                "Start from a copy: `recipe new my-demo --from survival`.",
+                f"This is not a {kind}: it has no `setting: value` lines.",
+                start,
             )
         )
     if builder.problems:

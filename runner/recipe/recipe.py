@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from runner.catalog import Model
 from runner.names import content_hash
 from runner.problem import Stop
-from runner.recipe.document import Document
+from runner.recipe.document import Document, Path_
 
 if TYPE_CHECKING:
     from runner.recipe.sections import ImageCodeFromGit, Nodes, Openshift, Sections
@@ -79,6 +79,16 @@ class Settings(Mapping[str, Any]):
         """Whether the schema has a setting of this name here, be it set or not."""
         return key in self._known
 
+    def with_own(self, own: Settings, together: tuple[str, ...]) -> Settings:
+        """This section as one of its `sets` has it, whose own settings win. together: names of which the set's own hide all."""
+        hidden = {"sets", *(together if any(name in own for name in together) else ())}
+        defaults = {"form": "auto"} if self.knows("form") else {}
+        kept = {name: value for name, value in self._values.items() if name not in hidden}
+        merged = Settings({}, {})
+        object.__setattr__(merged, "_known", self._known | own._known)
+        object.__setattr__(merged, "_values", defaults | kept | own._values)
+        return merged
+
     def plain(self) -> dict[str, Any]:
         """The section as plain dicts and lists. Raises BrokenSetting where the schema has refused one of its values."""
         if BROKEN in self._values.values():
@@ -117,9 +127,23 @@ def with_defaults(value: Any, schema: Mapping[str, Any]) -> Any:
             filled[key] = with_defaults(value[key], part)
         elif "default" in part and part.get("x-default-unless") not in value:
             filled[key] = part["default"]
+        elif other := part.get("x-default-twice"):
+            filled[key] = 2 * filled[other] if isinstance(filled[other], int | float) else filled[other]
         elif part.get("type") == "object" and not part.get("required"):
             filled[key] = with_defaults({}, part)
     return filled
+
+
+# What belongs together: a data set with one of these lines of its own takes none of them from its section.
+_FORM = ("form", "question", "answer")
+
+
+def sets_of(home: Path_, data: Settings) -> list[tuple[Path_, Settings]]:
+    """The data sets of a section at the path `home`, each with its path and the settings that hold for it: its own, and
+    those of the section that it does not say. A section that names one data set is that set itself."""
+    return [
+        ((*home, "sets", index), data.with_own(own, _FORM)) for index, own in enumerate(data.get("sets") or ())
+    ] or [(home, data)]
 
 
 @dataclass(frozen=True)
@@ -176,27 +200,32 @@ class Recipe(Sections):
         code: ImageCodeFromGit | None = (self.settings.get("image") or {}).get("code_from_git")
         return code
 
-    def data_sections(self) -> Iterator[tuple[str, Settings]]:
-        """Every section that names data, with its dotted name: `data`, and `data` inside other sections."""
+    def data_sections(self) -> Iterator[tuple[Path_, Settings]]:
+        """Every section that names data, with its path: `data`, and `data` inside other sections."""
         if "data" in self.settings:
-            yield "data", self.data
+            yield ("data",), self.data
         for name, section in self.settings.items():
             if isinstance(section, Settings) and "data" in section:
-                yield f"{name}.data", section["data"]
+                yield (name, "data"), section["data"]
 
-    def local_files(self) -> Iterator[tuple[str, str]]:
-        """What training needs of this machine: the dotted name of each setting that names a file or folder, and that name.
-        What pods have on a claim is not among them."""
-        named = [
-            (f"{home}.{setting}", data.get(setting))
+    def data_sets(self) -> Iterator[tuple[Path_, Settings]]:
+        """Every data set that the recipe names, with the path of what names it and the settings that hold for it."""
+        return (one for home, data in self.data_sections() for one in sets_of(home, data))
+
+    def local_files(self) -> Iterator[tuple[Path_, str]]:
+        """What training needs of this machine: the path of each setting that names a file or folder, and that name. What pods
+        have on a claim is not among them."""
+        named: list[tuple[Path_, str | None]] = [((*home, "path"), data.get("path")) for home, data in self.data_sets()]
+        named += [
+            ((*home, setting), data.get(setting))
             for home, data in self.data_sections()
-            for setting in ("path", "validation_path", "packed")
+            for setting in ("validation_path", "packed")
         ]
         if "base" in self.settings.get("model", ()) and self.base_folder:
-            named.append(("model.base", self.model.base))
+            named.append((("model", "base"), self.model.base))
         tokenizer: Settings | None = self.settings.get("tokenizer")
         if tokenizer and tokenizer.get("base") and (self.folder / tokenizer["base"]).is_dir():
-            named.append(("tokenizer.base", tokenizer["base"]))
+            named.append((("tokenizer", "base"), tokenizer["base"]))
         return ((setting, name) for setting, name in named if name and not self.on_claim(name))
 
     def on_claim(self, path: str) -> bool:
@@ -230,6 +259,9 @@ class Recipe(Sections):
         for section, names in _OUTSIDE_IN.items():
             if isinstance(values := settings.get(section), dict):
                 settings[section] = {key: value for key, value in values.items() if key not in names}
+                if sets := values.get("sets"):
+                    kept = [{key: value for key, value in one.items() if key not in names} for one in sets]
+                    settings[section]["sets"] = kept
         # Equal counts are in `machines` already.
         uneven = {"gpu_counts": self.gpu_counts} if len(set(self.gpu_counts)) > 1 else {}
         pinned = {"commit": self.model_facts.revision} if self.model_facts and self.model_facts.revision else {}

@@ -84,14 +84,15 @@ class Train(Settings):
 
 class Data(Settings):
     hub: str | None
-    revision: str
+    revision: str | None
     subset: str | None
-    split: str
+    split: str | None
     validation_split: str | None
     path: str | None
     validation_path: str | None
     validation_share: float | None
     sample: str | None
+    sets: tuple[DataSets, ...] | None
     text: str
     seed: int
     test_split: str | None
@@ -118,6 +119,21 @@ class Data(Settings):
     drop_low_quality: bool
     deduplicate: Literal["near", "exact", "off"]
     cleaning: DataCleaning
+
+class DataSets(Settings):
+    hub: str | None
+    revision: str | None
+    subset: str | None
+    split: str | None
+    path: str | None
+    share: float
+    sample: str | None
+    text: str | None
+    form: Literal["auto", "columns", "messages", "sharegpt", "alpaca", "prompt_completion"] | None
+    question: str | None
+    answer: str | None
+    column: str | None
+    limit: int | None
 
 class Communication(Settings):
     nccl_debug: Literal["VERSION", "WARN", "INFO", "TRACE"]
@@ -172,7 +188,7 @@ class Openshift(Settings):
     data_from: Literal["claim", "image", "git"]
     data_dir: str | None
     output_dir: str | None
-    claims: tuple[OpenshiftClaims, ...] | None
+    claims: tuple[OpenshiftClaims, ...]
     requests: OpenshiftRequests
     limits: OpenshiftLimits
     queue: str | None
@@ -310,11 +326,12 @@ class Sft(Settings):
 
 class SftData(Settings):
     hub: str | None
-    revision: str
+    revision: str | None
     subset: str | None
-    split: str
+    split: str | None
     path: str | None
     sample: str | None
+    sets: tuple[SftDataSets, ...] | None
     form: Literal["auto", "columns", "messages", "sharegpt", "alpaca", "prompt_completion"]
     question: str | None
     answer: str | None
@@ -322,6 +339,18 @@ class SftData(Settings):
     train_on: Literal["assistant", "last", "all"]
     validation_share: float
     seed: int
+
+class SftDataSets(Settings):
+    hub: str | None
+    revision: str | None
+    subset: str | None
+    split: str | None
+    path: str | None
+    share: float
+    sample: str | None
+    form: Literal["auto", "columns", "messages", "sharegpt", "alpaca", "prompt_completion"] | None
+    question: str | None
+    answer: str | None
 
 class Dpo(Settings):
     data: DpoData
@@ -344,17 +373,30 @@ class Dpo(Settings):
 
 class DpoData(Settings):
     hub: str | None
-    revision: str
+    revision: str | None
     subset: str | None
-    split: str
+    split: str | None
     path: str | None
     sample: str | None
+    sets: tuple[DpoDataSets, ...] | None
     prompt: str
     chosen: str
     rejected: str
     system_prompt: str | None
     validation_share: float
     seed: int
+
+class DpoDataSets(Settings):
+    hub: str | None
+    revision: str | None
+    subset: str | None
+    split: str | None
+    path: str | None
+    share: float
+    sample: str | None
+    prompt: str | None
+    chosen: str | None
+    rejected: str | None
 
 class Lora(Settings):
     data: LoraData
@@ -379,11 +421,12 @@ class Lora(Settings):
 
 class LoraData(Settings):
     hub: str | None
-    revision: str
+    revision: str | None
     subset: str | None
-    split: str
+    split: str | None
     path: str | None
     sample: str | None
+    sets: tuple[LoraDataSets, ...] | None
     form: Literal["auto", "columns", "messages", "sharegpt", "alpaca", "prompt_completion"]
     question: str | None
     answer: str | None
@@ -391,6 +434,18 @@ class LoraData(Settings):
     train_on: Literal["assistant", "last", "all"]
     validation_share: float
     seed: int
+
+class LoraDataSets(Settings):
+    hub: str | None
+    revision: str | None
+    subset: str | None
+    split: str | None
+    path: str | None
+    share: float
+    sample: str | None
+    form: Literal["auto", "columns", "messages", "sharegpt", "alpaca", "prompt_completion"] | None
+    question: str | None
+    answer: str | None
 
 class Evaluation(Settings):
     tasks: tuple[str, ...] | None

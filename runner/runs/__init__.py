@@ -1,1 +1,1 @@
-"""Things that act: preparing data, making twins, launching training, keeping run folders, asking models."""
+"""Things that act: launching stages, keeping run folders, measuring, asking and comparing models."""

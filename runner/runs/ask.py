@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,11 +11,11 @@ from runner.files import read_json
 from runner.plan import Plan
 from runner.problem import Stop
 from runner.recipe.recipe import Recipe
+from runner.run_files import ANSWERS, DEMO, SUMMARY
 from runner.runs.run_folder import RunFolder
 from runner.runs.stage_folder import StageFolder
 from runner.scenarios import translate
 from runner.training.answers import Chat, answers, chats
-from runner.training.run_files import ANSWERS, DEMO
 
 
 def plan_of(recipe: Recipe, run: RunFolder) -> Plan:
@@ -48,7 +48,7 @@ def models(recipe: Recipe, folder: StageFolder) -> tuple[Chat, Chat]:
     if stage.trains and "demo" not in stage.config["recipe_runner"]:
         raise Stop(
             f"`{recipe.name}` trains a model that tells images apart; there is nothing to ask it in words.",
-            f"How well it does is in `{folder.path}/training_summary.json`: best_accuracy, and test_accuracy where there "
+            f"How well it does is in `{folder.path / SUMMARY}`: best_accuracy, and test_accuracy where there "
             "are test images.",
         )
     if demo is None or not folder.model.is_dir():
@@ -67,24 +67,19 @@ def models(recipe: Recipe, folder: StageFolder) -> tuple[Chat, Chat]:
     return replace(before, max_new_tokens=length), replace(after, max_new_tokens=length)
 
 
-def answer(chat: Chat, question: str) -> str:
-    """One answer. Raises Stop where the model cannot be loaded."""
-    return next(iter(_asked(chat, [question])))
-
-
 def compare(recipe: Recipe, folder: StageFolder, questions: Iterable[str]) -> list[dict[str, str]]:
     """`question`, `before` and `after` for each question; what the stage has already answered is not asked again."""
     known = {row["question"]: row for row in read_json(folder.path / ANSWERS) or []}
     new = [question for question in questions if question not in known]
     if new:
         before, after = models(recipe, folder)
-        both = zip(new, _asked(before, new), _asked(after, new), strict=True)
+        both = zip(new, answers_of(before, new), answers_of(after, new), strict=True)
         known |= {question: {"question": question, "before": old, "after": tuned} for question, old, tuned in both}
     return [known[question] for question in questions]
 
 
-def _asked(chat: Chat, questions: list[str]) -> list[str]:
-    """Raises Stop where the model cannot be loaded."""
+def answers_of(chat: Chat, questions: Sequence[str]) -> list[str]:
+    """An answer to each question, from a model that is loaded once. Raises Stop where it cannot be."""
     if Path(chat.model).is_absolute() and not Path(chat.model).is_dir():
         raise Stop(
             f"The model `{chat.model}` is not here.",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from runner.plan import Plan
 from runner.recipe.recipe import Recipe
 from runner.runs import ask, gates
+from runner.runs.pipeline import OUT_OF_TIME
 from runner.runs.run_folder import RunFolder
 from runner.runs.stage_folder import StageFolder
 from runner.training.summary import Summary
@@ -43,14 +44,15 @@ def _column(recipe: Recipe, plan: Plan, questions: Sequence[str]) -> Iterator[tu
         if not stage.trains:
             continue
         folder = StageFolder(plan, stage)
-        yield (stage.name, "state"), folder.state.status
+        status = folder.state.status
+        yield (stage.name, "state"), status if status in ("not begun", "finished", OUT_OF_TIME) else "not finished"
         if folder.summary is not None:
             yield from (((stage.name, what), text) for what, text in _trained(folder.summary))
         yield from (((stage.name, what), text) for what, text in _measured(folder))
-        if folder.finished and stage.config["recipe_runner"].get("demo", {}).get("chat"):
-            for question in questions:
-                _, chat = ask.models(recipe, folder)
-                yield (stage.name, f"answer to “{question}”"), ask.answer(chat, question) or "(nothing)"
+        if questions and folder.finished and stage.config["recipe_runner"].get("demo", {}).get("chat"):
+            _, chat = ask.models(recipe, folder)
+            for question, answer in zip(questions, ask.answers_of(chat, questions), strict=True):
+                yield (stage.name, f"answer to “{question}”"), answer or "(nothing)"
 
 
 def _trained(summary: Summary) -> Iterator[tuple[str, str]]:
@@ -78,6 +80,6 @@ def _measured(folder: StageFolder) -> Iterator[tuple[str, str]]:
         yield name, f"{gates.shown(value)}{old}"
     for verdict in gates.verdicts(folder):
         said = "holds" if verdict.holds else f"MISSED: got {verdict.got}, {verdict.why}"
-        yield f"gate {verdict.metric} {verdict.wanted}", said
+        yield f"gate {verdict.metric} {verdict.threshold}", said
     if override := gates.promotion(folder):
         yield "promotion", "\n".join(line.strip() for line in override.lines)

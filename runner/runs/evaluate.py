@@ -16,11 +16,11 @@ from typing import Any
 from runner.files import read_json, write_json
 from runner.names import listed
 from runner.quiet import hush
+from runner.run_files import HISTORY
 from runner.runs.gates import Task
-from runner.scenarios.shared.gates import GENERATED, SCORE, rise_window
+from runner.scenarios.shared.gates import BY_TRAINING, GENERATED, SCORE, rise_window
 from runner.text import yaml_text
 from runner.training import parent_watch
-from runner.training.run_files import HISTORY
 from runner.training.summary import Summary
 
 TEXT_BLOCKS = 64
@@ -57,7 +57,8 @@ def main(file: str) -> int:
 
     task: Task = TypeAdapter(Task).validate_json(Path(file).read_bytes())
     names, measures = task.metrics, Measures()
-    measures.take(names, lambda: by_training(task))
+    own = [name for name in names if name in BY_TRAINING[task.kind]]
+    measures.take(own, lambda: by_training(task))
     for name in names:
         if window := rise_window(name):
             measures.take([name], _named(name, loss_rise, task, window))
@@ -69,12 +70,12 @@ def main(file: str) -> int:
 
     measures.take([*names, GENERATED], opened)
     if loaded:
-        model, words = loaded
-        measures.take([GENERATED], _named(GENERATED, generated, model, words, task.prompt))
+        model, tokenizer = loaded
+        measures.take([GENERATED], _named(GENERATED, generated, model, tokenizer, task.prompt))
         measures.take(["text_loss", "text_perplexity"], lambda: text_loss(model, task.text_blocks))
         scores = [name for name in names if "lm_eval." in name]
         if task.tasks:
-            measures.take(scores, lambda: lm_eval_scores(model, words, task, measures))
+            measures.take(scores, lambda: lm_eval_scores(model, tokenizer, task, measures))
     for name in names:
         if name.startswith("regression."):
             measured = name.removeprefix("regression.")
@@ -140,7 +141,7 @@ def load(task: Task) -> tuple[Any, Any]:
     # A checkpoint beside an adapter is the adapter alone; `best_model` is the two merged.
     adapter = bool(task.base) and (Path(task.model) / "adapter_config.json").is_file()
     cuda = torch.cuda.is_available()
-    words = AutoTokenizer.from_pretrained(task.model)
+    tokenizer = AutoTokenizer.from_pretrained(task.model)
     model = AutoModelForCausalLM.from_pretrained(
         task.base if adapter else task.model, dtype=torch.bfloat16 if cuda else torch.float32
     )
@@ -148,18 +149,18 @@ def load(task: Task) -> tuple[Any, Any]:
         from peft import PeftModel
 
         model = PeftModel.from_pretrained(model, task.model)
-    return model.to("cuda" if cuda else "cpu").eval(), words
+    return model.to("cuda" if cuda else "cpu").eval(), tokenizer
 
 
-def generated(model: Any, words: Any, prompt: str) -> int:
+def generated(model: Any, tokenizer: Any, prompt: str) -> int:
     """Tokens that the model goes on with after the prompt, at most 16, without sampling."""
     import torch
 
-    tokens = words(prompt, add_special_tokens=False, return_tensors="pt").to(model.device)
+    tokens = tokenizer(prompt, add_special_tokens=False, return_tensors="pt").to(model.device)
     with torch.no_grad():
-        out = model.generate(**tokens, max_new_tokens=NEW_TOKENS, do_sample=False, pad_token_id=words.pad_token_id)
+        out = model.generate(**tokens, max_new_tokens=NEW_TOKENS, do_sample=False, pad_token_id=tokenizer.pad_token_id)
     new = out[0, tokens["input_ids"].shape[1] :].tolist()
-    return len([token for token in new if token not in words.all_special_ids])
+    return len([token for token in new if token not in tokenizer.all_special_ids])
 
 
 def text_loss(model: Any, file: str) -> dict[str, float]:
@@ -177,7 +178,7 @@ def text_loss(model: Any, file: str) -> dict[str, float]:
     return {"text_loss": loss, "text_perplexity": _exp(loss)}
 
 
-def lm_eval_scores(model: Any, words: Any, task: Task, measures: Measures) -> dict[str, float]:
+def lm_eval_scores(model: Any, tokenizer: Any, task: Task, measures: Measures) -> dict[str, float]:
     """lm-eval's scores as `lm_eval.TASK.METRIC`; a sample file stands in for the hub where the task names one."""
     from lm_eval import simple_evaluate
     from lm_eval.models.huggingface import HFLM
@@ -187,7 +188,7 @@ def lm_eval_scores(model: Any, words: Any, task: Task, measures: Measures) -> di
         if task.sample_task:
             (Path(folder) / "sample.yaml").write_text(_sample_task(task), encoding="utf-8")
         results = simple_evaluate(
-            model=HFLM(pretrained=model, tokenizer=words, batch_size=task.batch_size),
+            model=HFLM(pretrained=model, tokenizer=tokenizer, batch_size=task.batch_size),
             tasks=list(task.tasks),
             # Reading the thousands of tasks that lm-eval brings takes seconds, and the sample is none of them.
             task_manager=TaskManager(include_path=folder, include_defaults=False) if task.sample_task else None,

@@ -18,9 +18,9 @@ from runner.files import Record, read_json, sha256, write_json
 from runner.names import content_hash
 from runner.plan import Evaluation, Gate, Plan
 from runner.problem import Stop
+from runner.run_files import EVALUATION, EVALUATION_TASK, LOG, MEASURED, PROMOTION
 from runner.runs.launch import environment, follow
 from runner.runs.stage_folder import StageFolder, weights_of
-from runner.training.run_files import EVALUATION, EVALUATION_TASK, PROMOTION
 
 _HOLDS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 
@@ -69,14 +69,19 @@ class Task(Evaluation):
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """One line of the table: metric, what was wanted, what was got, whether it holds, and if not, why."""
+class Verdict(Record):
+    """One line of the table: metric, the threshold, what was got, whether it holds, and if not, why."""
 
-    metric: str
-    wanted: str
-    got: str
-    holds: bool
+    metric: str = ""
+    threshold: str = ""
+    got: str = ""
+    holds: bool = False
     why: str = ""
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> Self:
+        # Older records call it so.
+        return super().of({"threshold": facts.get("wanted"), **facts})
 
 
 @dataclass(frozen=True)
@@ -101,7 +106,7 @@ class Promotion(Record):
     @property
     def lines(self) -> list[str]:
         """Who overruled the gate, when, why, and what it had missed."""
-        missed = [f"{verdict.metric} {verdict.got} (wanted {verdict.wanted})" for verdict in self.missed]
+        missed = [f"{verdict.metric} {verdict.got} (wanted {verdict.threshold})" for verdict in self.missed]
         return [
             f"PROMOTED against its gate by {self.by} at {self.at}: {self.reason}",
             f"  it had missed: {'; '.join(missed)}",
@@ -110,14 +115,8 @@ class Promotion(Record):
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Self:
         known = super().of(facts)
-        told: tuple[Any, ...] = known.missed
-        whole = all(isinstance(verdict, dict) and {"metric", "wanted", "got"} <= verdict.keys() for verdict in told)
-        missed = (
-            Verdict(verdict["metric"], verdict["wanted"], verdict["got"], False, verdict.get("why", ""))
-            for verdict in told
-            if whole
-        )
-        return replace(known, missed=tuple(missed))
+        whole = all(verdict.metric and verdict.threshold and verdict.got for verdict in known.missed)
+        return known if whole else replace(known, missed=())
 
 
 _STALE = {
@@ -139,8 +138,8 @@ def judge(gates: Iterable[Gate], record: Measurement | str, subject: Subject | N
         return [Verdict("(no gate)", "at least one gate", "none", False, "a stage without a gate proves nothing")]
     usable = _about(subject, record)
     if isinstance(usable, str):
-        return [Verdict(gate.metric, _wanted(gate), "nothing", False, usable) for gate in gates]
-    return [_one(gate, usable.metrics, usable.missing) for gate in gates]
+        return [Verdict(gate.metric, _threshold(gate), "nothing", False, usable) for gate in gates]
+    return [_verdict(gate, usable.metrics, usable.missing) for gate in gates]
 
 
 def passed(verdicts: Iterable[Verdict]) -> bool:
@@ -161,8 +160,8 @@ def _about(subject: Subject | None, record: Measurement | str) -> Measurement | 
     return record
 
 
-def _one(gate: Gate, metrics: Mapping[str, Any], missing: Mapping[str, str]) -> Verdict:
-    threshold = _wanted(gate)
+def _verdict(gate: Gate, metrics: Mapping[str, Any], missing: Mapping[str, str]) -> Verdict:
+    threshold = _threshold(gate)
     if gate.metric not in metrics or metrics[gate.metric] is None:
         return Verdict(gate.metric, threshold, "nothing", False, str(missing.get(gate.metric, "it was not measured")))
     value = metrics[gate.metric]
@@ -183,7 +182,7 @@ def _finite(value: int | float) -> bool:
         return False
 
 
-def _wanted(gate: Gate) -> str:
+def _threshold(gate: Gate) -> str:
     return f"{gate.comparison} {gate.threshold:g}"
 
 
@@ -199,7 +198,7 @@ def table(verdicts: Iterable[Verdict]) -> list[str]:
     rows = [("metric", "wanted", "got", "verdict")]
     for verdict in verdicts:
         rows.append(
-            (verdict.metric, verdict.wanted, verdict.got, "holds" if verdict.holds else f"MISSED: {verdict.why}")
+            (verdict.metric, verdict.threshold, verdict.got, "holds" if verdict.holds else f"MISSED: {verdict.why}")
         )
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     return [
@@ -268,7 +267,7 @@ def measure(folder: StageFolder, checkpoint: Path | None = None) -> Measurement:
     if stage.evaluation is None:
         raise Stop(f"The stage `{stage.name}` has no gates, so nothing is measured after it.")
     model = checkpoint or folder.model
-    out = folder.path / ".measured.json"
+    out = folder.path / MEASURED
     task = Task(
         **asdict(stage.evaluation),
         model=str(model),
@@ -286,7 +285,7 @@ def measure(folder: StageFolder, checkpoint: Path | None = None) -> Measurement:
     follow(command, env, folder.path, lambda event: None, f"Measuring `{stage.name}`")
     measured = read_json(out)
     if not isinstance(measured, dict):
-        raise Stop(f"Measuring `{stage.name}` ended without a result.", f"The whole log: {folder.path}/train.log")
+        raise Stop(f"Measuring `{stage.name}` ended without a result.", f"The whole log: {folder.path / LOG}")
     result = Measurement(
         run=folder.run.state.id,
         stage=stage.name,
@@ -371,7 +370,7 @@ def opened(folder: StageFolder, look: bool = False) -> tuple[bool, list[str]]:
 def closed(folder: StageFolder, consequence: str, where: str = "") -> str:
     """What a closed gate says. where: the option of `recipe promote` that names where the run lives."""
     missed = "\n".join(
-        f"  {verdict.metric}: wanted {verdict.wanted}, got {verdict.got}: {verdict.why}"
+        f"  {verdict.metric}: wanted {verdict.threshold}, got {verdict.got}: {verdict.why}"
         for verdict in verdicts(folder)
         if not verdict.holds
     )

@@ -12,13 +12,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from runner import extras
 from runner.files import read_json, write_text
-from runner.hardware import device_names
+from runner.hardware import BY_BUS, device_names
 from runner.plan import Place, Stage
 from runner.problem import Stop
+from runner.run_files import LOG, LOG_KEPT, STOPPED
 from runner.runs.engines import ENGINES
 from runner.training import parent_watch, progress_lines
-from runner.training.run_files import LOG, STOPPED
 
 # What training processes need where they have no GPU.
 WITHOUT_GPU = {
@@ -46,7 +47,7 @@ def launch(stage: Stage, place: Place, progress: Progress) -> None:
     _require_packages()
     for file in stage.files:
         write_text(Path(place.config_dir) / file.path, file.text)
-    doing = DOING.get(stage.name, TRAINING) if stage.engine == "runner" else TRAINING
+    doing = TRAINING if stage.trains else DOING.get(stage.name, TRAINING)
     follow(ENGINES[stage.engine](stage, place), environment(stage, place), Path(place.run_dir), progress, doing)
 
 
@@ -70,7 +71,7 @@ def follow(command: list[str], env: dict[str, str], run_dir: Path, progress: Pro
     start = log.stat().st_size if log.exists() else 0
     process = subprocess.Popen(
         command,
-        env=env,
+        env=env | {LOG_KEPT: str(log)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -97,7 +98,8 @@ def environment(stage: Stage, place: Place) -> dict[str, str]:
     """This process's environment with the stage's on top. A pod's processes see the GPUs that the cluster has given it."""
     bin_dir = str(Path(sys.executable).parent)
     env = (
-        os.environ
+        BY_BUS
+        | os.environ
         | dict(stage.env)
         | {"PATH": f"{bin_dir}{os.pathsep}{os.environ.get('PATH', '')}", "PYTHONUNBUFFERED": "1"}
         | {parent_watch.PARENT: str(os.getpid())}
@@ -142,17 +144,22 @@ _MEANINGS = (
         r"FlashAttention\d? has been toggled on, but it cannot be used|No module named 'flash_attn|ImportError: .*flash_attn",
         "FlashAttention cannot be used here. Install the extra `flash`, or write `attention: sdpa`.",
     ),
-    (
-        r"ModuleNotFoundError: No module named '([^']+)'",
-        "A package is missing. Install the training extra: pip install 'recipe-runner[train]'.",
-    ),
 )
+_MISSING = re.compile(r"ModuleNotFoundError: No module named '([^']+)'")
 _ERROR_LINE = re.compile(r"^(?:\[rank\d+\]: )?\s*(?:[\w.]+\.)?(?:\w*(?:Error|Exception)|TrainingStopped)\b.*$")
 
 
 def meaning(log: str) -> str:
     """What the end of a log means, in words with a remedy; empty where it says nothing known."""
-    return next((text for pattern, text in _MEANINGS if re.search(pattern, log)), "")
+    known = next((text for pattern, text in _MEANINGS if re.search(pattern, log)), "")
+    return known or (_missing(extras.package(named[1])) if (named := _MISSING.search(log)) else "")
+
+
+def _missing(package: str) -> str:
+    """What to do about a package that is not there. Code that comes with a model may want one that no extra brings."""
+    extra = extras.bringing(package)
+    install = extras.install(extra) if extra else f"pip install {package}"
+    return f"The package `{package}` is missing. Install it: {install}"
 
 
 def _end_of(log: Path, start: int) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from runner.problem import Stop
 from runner.recipe.recipe import Recipe
+from runner.run_files import ADAPTER, BEST_IMAGES, BEST_MODEL
 from runner.runs import ask
 from runner.runs.run_folder import find
 from runner.runs.run_folder import folder as folder_of
@@ -13,7 +15,6 @@ from runner.runs.stage_folder import StageFolder
 from runner.scenarios import translate
 from runner.training import merging
 from runner.training.results import precision_of
-from runner.training.run_files import ADAPTER, BEST_IMAGES, BEST_MODEL
 
 
 def of_run(recipe: Recipe, run_dir: str | None, out: Path | None) -> Path:
@@ -24,31 +25,43 @@ def of_run(recipe: Recipe, run_dir: str | None, out: Path | None) -> Path:
     plan = translate(recipe, folder_of(recipe.name, "run").place())
     stages = [stage.name for stage in plan.stages if stage.trains and stage.config.get("adapter")]
     if not stages:
-        best = BEST_IMAGES if plan.stages[-1].engine == "images" else f"{BEST_MODEL}/"
+        best = f"{BEST_MODEL}/" if "base_model" in plan.stages[-1].config else BEST_IMAGES
         raise Stop(
             f"`{recipe.document.file}` trains the model itself and no adapter, so there is nothing to merge.",
             f"Its model is in `{best}` of the run.",
         )
-    plan = ask.plan_of(recipe, find(recipe.name, run_dir))
-    stage = plan.stage(stages[-1])
-    home, config = StageFolder(plan, stage).path, stage.config
-    trust = bool(config.get("trust_remote_code"))
-    return _merge(home / ADAPTER, out or home / BEST_MODEL, precision_of(config), trust)
+    run = find(recipe.name, run_dir)
+    plan = ask.plan_of(recipe, run)
+    folder = StageFolder(plan, plan.stage(stages[-1]))
+    config, adapter = folder.stage.config, folder.path / ADAPTER
+    # The run may have been moved or fetched since the adapter's own note.
+    base = (config["base_model"], config.get("revision_of_model"))
+    merge = partial(
+        _merge, adapter, precision=precision_of(config), trust=bool(config.get("trust_remote_code")), base=base
+    )
+    if out and not (folder.model.exists() and out.exists() and out.samefile(folder.model)):
+        return merge(out)
+    with run.lock():
+        written = merge(folder.model)
+        if folder.finished:
+            folder.mark("finished", outputs=folder.outputs())
+    return written
 
 
 def folder(adapter: Path, out: Path | None) -> Path:
     """Merges the adapter in a folder. Raises Stop where it is none, or its base cannot be loaded."""
-    return _merge(adapter, out or adapter.with_name(f"{adapter.name}-merged"), "auto", trust_remote_code=False)
+    return _merge(adapter, out or adapter.with_name(f"{adapter.name}-merged"), "auto", trust=False)
 
 
-def _merge(adapter: Path, out: Path, precision: str, trust_remote_code: bool) -> Path:
+def _merge(adapter: Path, out: Path, precision: str, trust: bool, base: tuple[str, str | None] | None = None) -> Path:
     if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / "config.json").is_file())):
         raise Stop(f"`{out}` holds other things than a model.", "Name an empty or a new folder with `--out`.")
     try:
-        for kind, kept in (("adapter itself", adapter), ("adapter's base model", Path(merging.base_of(adapter)[0]))):
+        base = merging.base_of(adapter, base)
+        for kind, kept in (("adapter itself", adapter), ("adapter's base model", Path(base[0]))):
             if out.exists() and kept.exists() and out.samefile(kept):
                 raise Stop(f"`{out}` holds the {kind}, which would be lost.", "Name another folder with `--out`.")
-        return merging.merge(adapter, out, precision, trust_remote_code)
+        return merging.merge(adapter, out, precision, trust, base)
     except merging.NotAnAdapter as error:
         raise Stop(str(error), "A finished run of scenario `lora` has one in `lora_adapter/`.") from None
     except (merging.CannotLoad, OSError, ValueError) as error:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from typing import Any
 
 from runner.data.tokenised import forget_older
 from runner.names import listed
 from runner.plan import Plan, Stage
 from runner.problem import Stop
 from runner.recipe import units
+from runner.run_files import LOG, REPORT, STOPPED, SUMMARY
 from runner.runs import gates
 from runner.runs.launch import Progress, launch
 from runner.runs.run_folder import FRESH
 from runner.runs.stage_folder import StageFolder, check_weights, differences, inputs
 from runner.training.elapsed import elapsed_seconds
-from runner.training.run_files import LOG, REPORT, STOPPED, SUMMARY
 from runner.training.summary import Summary
 
 Tell = Callable[[str], None]
@@ -117,25 +118,29 @@ def stale(folder: StageFolder) -> tuple[Stage, list[str]] | None:
     return None
 
 
-def carry_out(plan: Plan, stages: list[Stage], tell: Tell, watch: Watch) -> list[Summary]:
+def carry_out(
+    plan: Plan, stages: list[Stage], tell: Tell, watch: Watch, made_with: Mapping[str, Any] | None = None
+) -> list[Summary]:
     """Runs the chosen stages and tells what came out; gives a summary of each stage of the plan that is finished.
+    made_with: of the run, for the record, where anything is to be made.
 
     Raises Stop (exit 1) where a stage fails, a stage before is missing, or a gate does not open.
     """
     run = StageFolder(plan, plan.stages[0]).run
     decisions = decide(plan, stages)
-    if len(stages) > 1 and all(decision.action == "keep" for decision in decisions):
+    done = all(decision.action == "keep" for decision in decisions)
+    if len(stages) > 1 and done:
         tell(f"This {run.kind} is done already; `--fresh` repeats it.")
     elif len(stages) > 1:
         tell("What is to be done")
         for decision in decisions:
             tell(f"  {decision}")
     keep_what_took_training(plan, decisions, FRESH)
-    run.mark("running")
+    run.mark("running", **({} if done or made_with is None else made_with))
     try:
         for stage in stages:
             _carry_out(StageFolder(plan, stage), tell, watch)
-    except Stop:
+    except BaseException:
         run.mark("stopped")
         raise
     run.mark("finished" if is_done(plan) else "stopped")
@@ -187,13 +192,15 @@ def begin(folder: StageFolder, decision: Decision, tell: Tell) -> None:
     Raises Stop where the recipe's time for training is used up.
     """
     stage = folder.stage
-    _make_room(folder, decision, tell)
-    _time_left(folder)
-    log = "" if folder.place.on_cluster else f"; log in {folder.path}/train.log"
+    anew = decision.action in ("again", "begin") and (bool(folder.state) or folder.has_trained)
+    _time_left(folder, anew)
+    if anew:
+        _make_room(folder, decision, tell)
+    log = "" if folder.place.on_cluster else f"; log in {folder.path / LOG}"
     tell(f"{stage.name}: {'going on' if decision.action == 'go on' else 'starting'}{log}")
     if "dataset_prepared_path" in stage.config:
         forget_older(stage.config)
-    folder.mark("running", inputs=inputs(folder.plan, stage), keys=dict(stage.keys), outputs=None)
+    folder.mark("begun", inputs=inputs(folder.plan, stage), keys=dict(stage.keys), outputs=None)
     for name in (SUMMARY, STOPPED):
         (folder.path / name).unlink(missing_ok=True)
 
@@ -217,8 +224,6 @@ def keep_what_took_training(plan: Plan, decisions: Iterable[Decision], remedy: s
 
 
 def _make_room(folder: StageFolder, decision: Decision, tell: Tell) -> None:
-    if decision.action not in ("again", "begin") or not (folder.state or folder.has_trained):
-        return
     tell(f"{decision}")
     # A GPU that is missing for a day changes inputs too, and must not cost weeks of training. A rehearsal is soon made again,
     # and on a claim nobody has planned room for two.
@@ -275,12 +280,13 @@ def _is_of_this_recipe(folder: StageFolder) -> bool:
     return folder.summary is not None and folder.summary.fingerprint == told and bool(folder.weights_files)
 
 
-def _time_left(folder: StageFolder) -> None:
-    """Raises Stop where the stage trains something and the recipe's time for all of training is used up."""
+def _time_left(folder: StageFolder, anew: bool) -> None:
+    """Raises Stop where the stage trains something and the recipe's time for all of training is used up. anew: what the
+    stage has used itself was for what goes."""
     plan, stage = folder.plan, folder.stage
     limit = stage.config.get("recipe_runner", {}).get("time_limit_seconds")
     # As training itself counts: what later stages have used belongs to a model that is not built on this one.
-    before = plan.stages[: [other.name for other in plan.stages].index(stage.name) + 1]
+    before = plan.stages[: [other.name for other in plan.stages].index(stage.name) + (not anew)]
     used = elapsed_seconds({plan.place_of(other).run_dir for other in before}) if limit else 0.0
     if limit and used >= limit:
         raise Stop(
@@ -298,7 +304,7 @@ def _ended_early(folder: StageFolder) -> str:
         return ""
     model = folder.model if folder.model.is_dir() else folder.weights_files[0]
     return (
-        f"The time limit of {units.duration(summary.time_limit['limit_seconds'])} has ended `{folder.stage.name}` after step "
+        f"The time limit of {units.duration(summary.time_limit.limit_seconds)} has ended `{folder.stage.name}` after step "
         f"{summary.steps:,}. Its model so far is in `{model}`."
     )
 

@@ -6,13 +6,15 @@ translation, the same engine and the same results as the full run.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 from runner import scenarios
 from runner.check.validate import changed
-from runner.data.report import Rows
+from runner.prepared import Rows
 from runner.problem import Stop
+from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
 from runner.runs.pipeline import Selection, Tell, Watch, carry_out
 from runner.runs.report import introduction, report
@@ -21,10 +23,18 @@ from runner.scenarios import translate
 from runner.scenarios.shared.common import DATA, with_config
 
 
-def rehearse(recipe: Recipe, run: RunFolder, data: str | None, chosen: Selection, tell: Tell, watch: Watch) -> None:
+def rehearse(
+    recipe: Recipe,
+    run: RunFolder,
+    data: str | None,
+    chosen: Selection,
+    tell: Tell,
+    watch: Watch,
+    changes: Iterable[Override] = (),
+) -> None:
     """Rehearses the chosen stages of a recipe in a run folder, and tells what was learned.
 
-    data: a file with rows to use instead of the recipe's sample.
+    data: a file with rows to use instead of the recipe's sample. changes: what the person has changed in the recipe.
     Raises Stop where anything fails, a gate does not open, or too little is learned (see the scenario's `rehearsal`).
     """
     rehearsal, place = scenarios.rehearsal(recipe.scenario), run.place()
@@ -37,14 +47,15 @@ def rehearse(recipe: Recipe, run: RunFolder, data: str | None, chosen: Selection
     tell("What stands in for the real thing")
     for override in made:
         tell(f"  {override}")
-    run.substitute(made)
     for line in introduction(plan):
         tell(line)
     if rehearsal.after_data is not None:
         # What else must be small follows from the rows, and so they come first.
-        carry_out(plan, [stage for stage in chosen.of(plan) if stage.name == DATA], tell, watch)
+        carry_out(
+            plan, [stage for stage in chosen.of(plan) if stage.name == DATA], tell, watch, run.made_with(changes, made)
+        )
         rows = Rows.read(Path(place.data_dir))
-        if rows is None:
+        if not rows:
             raise Stop(
                 "The stage `data` is not finished, and what is trained follows from its rows.", "Leave out `--stage`."
             )
@@ -52,10 +63,10 @@ def rehearse(recipe: Recipe, run: RunFolder, data: str | None, chosen: Selection
         tell("What stands in for it, now that the rows are known")
         for line in rehearsal.shown(recipe, more, rows):
             tell(f"  {line}")
-        run.substitute([*made, *more])
+        made += more
         # What the rows were prepared for is the model that they train, not the twin.
         plan = replace(plan, stages=(prepares, *translate(second, place).stages[1:]))
-    summaries = carry_out(plan, chosen.of(plan), tell, watch)
+    summaries = carry_out(plan, chosen.of(plan), tell, watch, run.made_with(changes, made))
     for line in report(plan):
         tell(line)
     rehearsal.judge(plan, summaries)

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from runner.files import read_json
 from runner.plan import Plan
+from runner.run_files import ANSWERS
 from runner.runs import gates
 from runner.runs.pipeline import summaries
 from runner.runs.stage_folder import StageFolder
-from runner.training.run_files import ANSWERS
 from runner.training.summary import Summary
 
 
@@ -41,7 +41,7 @@ def report(plan: Plan) -> Iterator[str]:
 
 def _details(summary: Summary) -> Iterator[str]:
     first, best = summary.first_validation_loss, summary.best_validation_loss
-    share = summary.trainable_parameters / summary.total_parameters
+    share = summary.trainable_parameters / max(1, summary.total_parameters)
     yield (
         f"trained {summary.trainable_parameters:,} of {summary.total_parameters:,} parameters ({share:.2%}), "
         f"{summary.steps} steps in {summary.training_seconds:.0f} s"
@@ -52,7 +52,7 @@ def _details(summary: Summary) -> Iterator[str]:
     if summary.best_accuracy is not None:
         tested = f", {summary.test_accuracy:.1%} of the test images" if summary.test_accuracy is not None else ""
         yield (
-            f"accuracy {summary.best_accuracy:.1%} of the validation images, in epoch {summary.best_epoch:g}{tested}"
+            f"accuracy {summary.best_accuracy:.1%} of the validation images, in epoch {summary.best_epoch or 0:g}{tested}"
         )
 
 

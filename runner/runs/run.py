@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import replace
 
 from runner import catalog, hardware
@@ -16,13 +17,17 @@ from runner.runs import ask
 from runner.runs.pipeline import Selection, Tell, Watch, carry_out, is_done
 from runner.runs.report import introduction, report
 from runner.runs.run_folder import RunFolder
+from runner.scenarios import translate
 from runner.scenarios.shared import common
 
 BY = "this machine"
 
 
-def run(recipe: Recipe, folder: RunFolder, chosen: Selection, tell: Tell, watch: Watch) -> None:
-    """Runs the chosen stages on this machine's GPUs, and tells what was learned.
+def run(
+    recipe: Recipe, folder: RunFolder, chosen: Selection, tell: Tell, watch: Watch, changes: Iterable[Override] = ()
+) -> None:
+    """Runs the chosen stages on this machine's GPUs, and tells what was learned. changes: what the person has changed in the
+    recipe.
 
     Raises Stop where there is no GPU for a stage that trains, where anything fails, and where a gate does not open.
     """
@@ -34,14 +39,13 @@ def run(recipe: Recipe, folder: RunFolder, chosen: Selection, tell: Tell, watch:
         gpus, devices = gpus_here(recipe)
         if not gpus and any(stage.trains for stage in stages):
             raise _no_gpu(recipe)
-        if gpus:
-            folder.substitute(_on_these(recipe, gpus, tell))
-        plan = _on_devices(ask.plan_of(recipe, folder), devices)
+        made = _on_these(recipe, gpus, tell) if gpus else folder.overrides
+        plan = _on_devices(translate(changed(recipe, made)[0], folder.place()), devices)
         if gpus:
             _compare_precision(plan, gpus, tell)
         for line in introduction(plan):
             tell(line)
-        carry_out(plan, chosen.of(plan), tell, watch)
+        carry_out(plan, chosen.of(plan), tell, watch, folder.made_with(changes, made))
     for line in report(plan):
         tell(line)
 
@@ -73,6 +77,7 @@ def gpus_here(recipe: Recipe) -> tuple[list[str], str]:
     has them. Of a machine that others use too, `nodes` names particular ones."""
     import torch
 
+    os.environ.update(hardware.BY_BUS | os.environ)  # before CUDA counts
     names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     visible, numbers = os.environ.get("CUDA_VISIBLE_DEVICES"), hardware.gpus_of(recipe)
     mine = hardware.particular(visible, numbers, len(names))

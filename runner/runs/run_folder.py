@@ -6,9 +6,9 @@ import fcntl
 import os
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from runner.files import Record, read_record, write_json
 from runner.plan import RUNS, Place
 from runner.problem import Stop
 from runner.recipe.overrides import Override
-from runner.training.run_files import CONFIG, LOCK, RUN, SUMMARY
+from runner.run_files import CONFIG, LOCK, RUN, SUMMARY
 
 ROOT = Path(RUNS)
 FRESH = "`--fresh` deletes that run and begins anew; `--out DIR` keeps it and uses another folder."
@@ -28,7 +28,8 @@ class RunRecord(Record):
 
     id: the folder's own number, empty before it has one; results of another run never count here. recipe: its name.
     status: `running`, `stopped` or `finished`. changes, substitutions: what the person and the runner have changed in the
-    recipe. data_dir: prepared data elsewhere than in the folder. origin: `cluster` where the run was fetched.
+    recipe. folder: where this one lay when the substitutions were made, which may name it. data_dir: prepared data elsewhere
+    than in the folder. origin: `cluster` where the run was fetched.
     """
 
     FILE = RUN
@@ -36,9 +37,10 @@ class RunRecord(Record):
     status: str = ""
     kind: str = ""
     recipe: str = ""
-    changes: tuple[Mapping[str, Any], ...] = ()
+    changes: tuple[Override, ...] = ()
     data_dir: str | None = None
-    substitutions: tuple[Mapping[str, Any], ...] = ()
+    substitutions: tuple[Override, ...] = ()
+    folder: str = ""
     origin: str = ""
 
 
@@ -65,15 +67,23 @@ class RunFolder:
 
     @property
     def overrides(self) -> list[Override]:
-        """What a rehearsal, or the machine, has put in place of the recipe's own settings."""
-        return [Override(**facts) for facts in self.state.substitutions]
+        """What a rehearsal, or the machine, has put in place of the recipe's own settings; what it named in this folder is
+        named where the folder lies now."""
+        state = self.state
+        return [replace(override, after=self._here(override.after, state.folder)) for override in state.substitutions]
+
+    def _here(self, value: Any, there: str) -> Any:
+        inside = there and isinstance(value, str) and Path(value).is_relative_to(there)
+        return str(self.path / Path(value).relative_to(there)) if inside else value
 
     def mark(self, status: str, **facts: Any) -> None:
         now = {"id": self.state.id or uuid.uuid4().hex, "status": status, "kind": self.kind}
         write_json(self.path / RUN, read_record(self.path / RUN) | now | facts)
 
-    def substitute(self, overrides: Iterable[Override]) -> None:
-        self.mark("running", substitutions=[override.as_json() for override in overrides])
+    def made_with(self, changes: Iterable[Override], substitutions: Iterable[Override]) -> dict[str, Any]:
+        """What goes on record of how the person and the runner have changed the recipe, once something is made with it."""
+        told = {"changes": changes, "substitutions": substitutions}
+        return {"folder": str(self.path)} | {name: [asdict(made) for made in known] for name, known in told.items()}
 
     def place(self, data_dir: str | None = None) -> Place:
         """This folder as a Place; a rehearsal's has no GPU. data_dir: prepared data, elsewhere than in the folder."""
@@ -107,10 +117,8 @@ def folder(name: str, kind: str, out: str | None = None) -> RunFolder:
 
 
 @contextmanager
-def session(
-    run: RunFolder, recipe_name: str, changes: Iterable[Override], fresh: bool, data_dir: str | None = None
-) -> Iterator[None]:
-    """The folder, ours alone, for a recipe of that name. changes: what the person has changed in it.
+def session(run: RunFolder, recipe_name: str, fresh: bool, data_dir: str | None = None) -> Iterator[None]:
+    """The folder, ours alone, for a recipe of that name.
 
     Raises Stop where the folder holds a run of another recipe, or things that are no run at all.
     """
@@ -118,7 +126,7 @@ def session(
     with run.lock():
         try:
             open_for(run, recipe_name, fresh)
-            run.mark("running", recipe=recipe_name, changes=[change.as_json() for change in changes], data_dir=data_dir)
+            run.mark("running", recipe=recipe_name, data_dir=data_dir)
             yield
         except BaseException:
             _forget(run, made_here)

@@ -14,19 +14,19 @@ from runner.files import Record, content_of, read_json, read_record, sha256, wri
 from runner.names import content_hash
 from runner.plan import Place, Plan, Stage, learned_from, without_place
 from runner.problem import Stop
+from runner.run_files import BEST_IMAGES, BEST_MODEL, CHECKPOINTS, LEFT, STAGE
 from runner.runs.run_folder import RunFolder
-from runner.training.run_files import BEST_IMAGES, BEST_MODEL, CHECKPOINTS, LEFT, STAGE
 from runner.training.summary import Summary
 
 # Settings that name a file or a folder of this machine, by the last part of their names.
-_FILES = ("path", "validation_path", "base", "packed")
+_FILES = ("path", "base", "base_model", "packed")
 
 
 @dataclass(frozen=True)
 class StageRecord(Record):
     """What a stage was made from, and what it has left.
 
-    status: `not begun`, `running`, `finished` or `out of time`; inputs: see the function; keys: of the Stage; outputs: hashes by file.
+    status: `not begun`, `begun`, `finished` or `out of time`; inputs: see the function; keys: of the Stage; outputs: hashes by file.
     """
 
     FILE = STAGE
@@ -73,8 +73,7 @@ class StageFolder:
     @property
     def weights_files(self) -> list[Path]:
         """The files that hold the best model: in a folder as transformers writes it, or one of the image trainer."""
-        files = (*self.model.glob("*.safetensors"), *self.model.glob("*.bin"), *self.path.glob(BEST_IMAGES))
-        return sorted(files)
+        return [*weight_files(self.model), *self.path.glob(BEST_IMAGES)]
 
     @property
     def state(self) -> StageRecord:
@@ -155,9 +154,14 @@ class StageFolder:
                 shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
 
 
+def weight_files(folder: Path) -> list[Path]:
+    """The files with the weights of a model, as transformers writes it."""
+    return sorted(folder.glob("*.safetensors"))
+
+
 def weights_of(folder: Path) -> str:
     """The hash that `StageFolder.weights` would give for a folder with a model."""
-    chosen = {file.name: sha256(file) for file in sorted(folder.glob("*.safetensors"))}
+    chosen = {file.name: sha256(file) for file in weight_files(folder)}
     return content_hash(chosen, 32) if chosen else ""
 
 
@@ -166,7 +170,7 @@ def inputs(plan: Plan, stage: Stage) -> dict[str, Any]:
     what the stages before it have left. None for a stage before it that has nothing yet."""
     by_name: dict[str, Any] = {}
     for name, value in learned_from(stage.config):
-        if isinstance(value, str) and name.split(".")[-1] in _FILES and _is_data(value, stage):
+        if name.split(".")[-1] in _FILES and _is_given(value, plan.place):
             # What it holds counts, wherever the command was called from.
             by_name[f"{name} (its content)"] = content_of(Path(value))
         else:
@@ -178,9 +182,12 @@ def inputs(plan: Plan, stage: Stage) -> dict[str, Any]:
     return read_back
 
 
-def _is_data(value: str, stage: Stage) -> bool:
-    """Whether a setting of a stage names something of this machine that it learns from."""
-    return Path(value).is_file() or (not stage.trains and Path(value).is_dir())
+def _is_given(value: Any, place: Place) -> bool:
+    """Whether a setting names a file or folder that is there and that no stage has made."""
+    if not isinstance(value, str) or not Path(value).exists():
+        return False
+    own = (place.data_dir, place.config_dir, place.run_dir, place.model_dir)
+    return not any(folder and Path(value).is_relative_to(folder) for folder in own)
 
 
 def results_of(plan: Plan, name: str, beginnings: tuple[str, ...]) -> str | None:
@@ -219,7 +226,7 @@ def check_weights(folder: Path) -> int:
     """
     from safetensors import SafetensorError, safe_open
 
-    files = sorted(folder.glob("*.safetensors"))
+    files = weight_files(folder)
     if not files:
         raise Stop(f"`{folder}` holds no weights.")
     index = read_json(folder / "model.safetensors.index.json")

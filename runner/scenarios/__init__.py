@@ -44,10 +44,11 @@ def translate(recipe: Recipe, place: Place) -> Plan:
     return cast(Translation, part(recipe.scenario, "translation")).translate(recipe, place)
 
 
-def rules(scenario: str) -> tuple[Rule, ...]:
-    """What a recipe of this scenario must obey beyond what every recipe must."""
+def rules(scenario: str, look: bool = True) -> tuple[Rule, ...]:
+    """What a recipe of this scenario must obey beyond what every recipe must. look: whether its files are looked at."""
     module = part(scenario, "rules")
-    return cast(Rules, module).RULES if module else ()
+    files: tuple[Rule, ...] = getattr(module, "FILE_RULES", ()) if look else ()
+    return (*cast(Rules, module).RULES, *files) if module else ()
 
 
 def model_facts(scenario: str, settings: Settings) -> Model | None:

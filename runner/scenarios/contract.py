@@ -32,7 +32,8 @@ from runner.recipe.recipe import Recipe, Settings
 from runner.training.summary import Summary
 
 if TYPE_CHECKING:
-    from runner.data.report import Report, Rows
+    from runner.data.report import Report
+    from runner.prepared import Rows
 
 Rule = Callable[[Recipe], Iterator[Problem]]
 
@@ -44,7 +45,8 @@ class Translation(Protocol):
 
 
 class Rules(Protocol):
-    """RULES judge recipes of this scenario alone, after those of `runner/check/` that judge all."""
+    """RULES judge recipes of this scenario alone, after those of `runner/check/` that judge all. Rules that look at files of
+    this machine stand in FILE_RULES, where there are any: whoever asks after a job need not have them."""
 
     RULES: tuple[Rule, ...]
 

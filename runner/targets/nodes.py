@@ -94,7 +94,7 @@ def _data_files(stage: Stage) -> list[str]:
     """Relative data files as the recipe names them; the stage's own paths start from where the recipe was rendered."""
     text = next((file.text for file in stage.files if file.path == RECIPE_FILE), "{}")
     data = json.loads(text).get("data", {})
-    named = [data.get(setting) for setting in ("path", "validation_path")]
+    named = [*(one.get("path") for one in data.get("sets", [data])), data.get("validation_path")]
     return [path for path in named if path and not path.startswith("/")]
 
 

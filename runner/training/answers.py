@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.training.run_files import BEST_MODEL
+from runner.run_files import BEST_MODEL
 
 
 @dataclass(frozen=True)

@@ -9,19 +9,24 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from runner.files import read_json, write_json
+from runner.files import read_json, read_record, write_json
 
 # Written into a checkpoint after everything else in it.
 COMPLETE_FILE = "complete.json"
 
 
 class MarkComplete(TrainerCallback):
-    """Marks each checkpoint once all of it is on disk; without the mark it counts as broken."""
+    """Marks each checkpoint once all of it is on disk; without the mark it counts as broken. resumed_from: the checkpoint that
+    the recipe names to go back to, empty where it names none."""
+
+    def __init__(self, resumed_from: str = "") -> None:
+        self.resumed_from = resumed_from
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         if state.is_world_process_zero and folder.is_dir():
-            write_json(folder / COMPLETE_FILE, {"step": state.global_step, "tokens": int(state.num_input_tokens_seen)})
+            facts = {"step": state.global_step, "tokens": int(state.num_input_tokens_seen)}
+            write_json(folder / COMPLETE_FILE, facts | {"resumed_from": self.resumed_from})
 
 
 def step_of(checkpoint: Path) -> int | None:
@@ -31,12 +36,13 @@ def step_of(checkpoint: Path) -> int | None:
     return mark.get("step") if whole else None
 
 
-def last_good(folder: Path, since: int = 0) -> Path | None:
-    """The latest complete checkpoint in `folder`; since: of those completed after that time, in nanoseconds."""
+def last_good(folder: Path, resumed_from: str | None = None) -> Path | None:
+    """The latest complete checkpoint in `folder`; resumed_from: of those that go back to this one."""
     whole = [
         (step, path)
         for path in folder.glob("checkpoint-*")
-        if (step := step_of(path)) is not None and (path / COMPLETE_FILE).stat().st_mtime_ns > since
+        if (step := step_of(path)) is not None
+        and resumed_from in (None, read_record(path / COMPLETE_FILE).get("resumed_from"))
     ]
     return max(whole)[1] if whole else None
 

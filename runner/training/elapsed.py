@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
-from runner.files import read_json
-from runner.training.run_files import TIME_LIMIT
+from runner.files import Record
+from runner.run_files import TIME_LIMIT
+
+
+@dataclass(frozen=True)
+class TimeUsed(Record):
+    """What a stage has used of the recipe's time for training, restarts among it, and whether that has ended it."""
+
+    FILE = TIME_LIMIT
+    limit_seconds: float = 0.0
+    used_seconds: float = 0.0
+    reached: bool = False
 
 
 def elapsed_seconds(run_dirs: Iterable[str | Path]) -> float:
     """Seconds of training in these folders together, restarts among them; a folder without a note counts as none."""
-    notes = (read_json(Path(folder) / TIME_LIMIT) for folder in run_dirs)
-    return sum(float(note["used_seconds"]) for note in notes if isinstance(note, dict))
+    return sum(TimeUsed.read(Path(folder)).used_seconds for folder in run_dirs)

@@ -11,8 +11,8 @@ import torch
 from transformers import TrainerCallback
 
 from runner.files import write_json
+from runner.run_files import HISTORY
 from runner.training import progress_lines
-from runner.training.run_files import HISTORY
 from runner.training.settings import RunSettings
 
 # What DPO measures on held-out pairs: how often, and by how much, the better answer is preferred.
@@ -20,7 +20,7 @@ PREFERENCES = {"preference_accuracy": "eval_rewards/accuracies", "preference_mar
 
 
 class History(TrainerCallback):
-    """Writes `training_history.json`: `steps` (loss, learning_rate, grad_norm, samples_per_second, tokens_per_second,
+    """Writes `training_history.json`: `seconds` of training so far, `steps` (loss, learning_rate, grad_norm, samples_per_second, tokens_per_second,
     gpu_memory_gib) and `epochs` (train_loss, validation_loss; accuracy, 0 to 1, where there are classes; for DPO
     preference_accuracy and preference_margin; epoch 0 is before training)."""
 
@@ -31,6 +31,7 @@ class History(TrainerCallback):
         self.epochs: list[dict[str, Any]] = []
         self.parameters: dict[str, Any] = {}
         self.started = self.last_time = time.monotonic()
+        self.earlier = 0.0
         self.last_step = self.last_tokens = 0
         self.final: dict[str, Any] = {}
         self.preferences: dict[str, float] = {}
@@ -48,6 +49,12 @@ class History(TrainerCallback):
         before = json.loads(self.file.read_text(encoding="utf-8"))
         self.steps = [entry for entry in before["steps"] if entry["step"] <= step]
         self.epochs = [entry for entry in before["epochs"] if entry["step"] <= step]
+        self.earlier = before.get("seconds", 0.0)
+
+    @property
+    def seconds(self) -> float:
+        """How long training has taken so far, those parts among it that a stop or a kill has ended."""
+        return round(self.earlier + time.monotonic() - self.started, 1)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         # DPO's measures are logged, and are not among the metrics that an evaluation hands on.
@@ -102,11 +109,13 @@ class History(TrainerCallback):
             "epoch": round(state.epoch or 0, 4),
             "best_checkpoint": state.best_model_checkpoint,
             "tokens": int(state.num_input_tokens_seen),
+            "seconds": self.seconds,
         }
+        self._write(state)
 
     def _write(self, state: Any) -> None:
         if state.is_world_process_zero:
-            write_json(self.file, {"steps": self.steps, "epochs": self.epochs})
+            write_json(self.file, {"seconds": self.seconds, "steps": self.steps, "epochs": self.epochs})
 
     @staticmethod
     def _say(state: Any, **facts: Any) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from runner.files import read_json, replacing_folder
 from runner.quiet import hush
+from runner.training import parent_watch
 
 PRECISIONS = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "auto": "auto"}
 
@@ -20,21 +21,28 @@ class CannotLoad(Exception):
     """The adapter or its base model cannot be read, or they do not fit together."""
 
 
-def base_of(adapter: Path) -> tuple[str, str | None]:
-    """Name (or folder) and revision of the model that an adapter was trained beside. Raises NotAnAdapter."""
+Base = tuple[str, str | None]
+
+
+def base_of(adapter: Path, known: Base | None = None) -> Base:
+    """Name (or folder) and revision of the model that an adapter was trained beside: what is known, else what the adapter
+    says. Raises NotAnAdapter."""
     facts = read_json(adapter / "adapter_config.json")
     if not isinstance(facts, dict) or not list(adapter.glob("adapter_model.*")):
         raise NotAnAdapter(f"`{adapter}` holds no adapter (adapter_config.json and adapter_model.safetensors).")
-    base = facts.get("base_model_name_or_path")
+    base, revision = known or (facts.get("base_model_name_or_path"), facts.get("revision"))
     if not base:
         raise NotAnAdapter(f"`{adapter}/adapter_config.json` does not name the base model.")
-    return base, None if Path(base).is_dir() else facts.get("revision")
+    return base, None if Path(base).is_dir() else revision
 
 
-def merge(adapter: Path, out: Path, precision: str = "auto", trust_remote_code: bool = False) -> Path:
+def merge(
+    adapter: Path, out: Path, precision: str = "auto", trust_remote_code: bool = False, known: Base | None = None
+) -> Path:
     """Adds an adapter's weights to those of its base model and writes the whole model, with its tokenizer, into `out`.
 
-    precision: of the written weights; `auto` is the base model's own. The base is read whole and unquantised, also
+    precision: of the written weights; `auto` is the base model's own. known: the base, where it is not what the adapter says.
+    The base is read whole and unquantised, also
     where the adapter was trained beside one in 4 bits. Takes the base model's size in main memory.
     Raises NotAnAdapter and CannotLoad.
     """
@@ -43,7 +51,7 @@ def merge(adapter: Path, out: Path, precision: str = "auto", trust_remote_code: 
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    base, revision = base_of(adapter)
+    base, revision = base_of(adapter, known)
     options: dict[str, Any] = {"revision": revision} if revision else {}
     name = PRECISIONS[precision]
     dtype = name if name == "auto" else getattr(torch, name)
@@ -54,14 +62,15 @@ def merge(adapter: Path, out: Path, precision: str = "auto", trust_remote_code: 
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise CannotLoad(str(error)) from error
     # The adapter's tokenizer carries the chat template of its training.
-    known, options = (adapter, {}) if (adapter / "tokenizer_config.json").is_file() else (base, options)
+    named_by, options = (adapter, {}) if (adapter / "tokenizer_config.json").is_file() else (base, options)
     with replacing_folder(out) as partial:
         merged.save_pretrained(str(partial))
-        AutoTokenizer.from_pretrained(str(known), **trust, **options).save_pretrained(str(partial))
+        AutoTokenizer.from_pretrained(str(named_by), **trust, **options).save_pretrained(str(partial))
     return out
 
 
 def main() -> None:
+    parent_watch.start()
     hush()
     parser = argparse.ArgumentParser()
     parser.add_argument("adapter", type=Path)

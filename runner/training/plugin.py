@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from typing import Any
 
 import torch
@@ -28,7 +27,7 @@ class RecipePlugin(BasePlugin):
         super().__init__()
         parent_watch.start()
         self.history: History  # there once the trainer is
-        self.state: dict[str, Any] = {}
+        self.resumed_from = ""
 
     def register(self, cfg: dict[str, Any]) -> None:
         # With several processes Axolotl 0.19.0 asks the driver how its GPUs reach each other, and the CUDA build of torch, which is
@@ -50,7 +49,7 @@ class RecipePlugin(BasePlugin):
         if settings.master_weights == "fp32" and not cfg.deepspeed:
             cfg.torch_dtype = torch.float32
         if not preprocess:
-            resume.choose(cfg, settings)
+            self.resumed_from = resume.choose(cfg, settings)
         if settings.blocks is None:
             return None
         reached = resume.reached(cfg)
@@ -81,19 +80,14 @@ class RecipePlugin(BasePlugin):
         ends = [EndOfLength(settings.blocks)] if settings.blocks else []
         watchdog = Watchdog(settings, zero_loss_allowed=bool(cfg.rl))
         watching = [watchdog, self.history, *metrics.from_environment()]
-        return [*watching, *ends, *time_limits(settings), MarkComplete()]
-
-    def post_train(self, cfg: DictDefault, model: Any) -> None:
-        # Called twice, right after training and again after saving; the first time the clock is right.
-        self.state.setdefault("ended", time.monotonic())
+        return [*watching, *ends, *time_limits(settings), MarkComplete(self.resumed_from)]
 
     def post_train_unload(self, cfg: DictDefault) -> None:
         if int(os.environ.get("RANK", "0")) != 0:
             return
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-        state = self.history.final | {"seconds": round(self.state["ended"] - self.history.started, 1)}
-        results.finish(run_settings(cfg), self.history, state, cfg.to_dict())
+        results.finish(run_settings(cfg), self.history, cfg.to_dict())
 
 
 def run_settings(cfg: DictDefault) -> RunSettings:

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runner import run_files
 from runner.files import read_json, replacing_folder, write_json
-from runner.training import run_files
+from runner.training.elapsed import TimeUsed
 from runner.training.summary import Summary
 from runner.training.versions import versions
 
@@ -59,10 +60,9 @@ def precision_of(config: Mapping[str, Any]) -> str:
     return "bf16" if config.get("bf16") else "fp16" if config.get("fp16") else "fp32"
 
 
-def summary(
-    settings: RunSettings, history: History, state: Any, config: dict[str, Any], engine: str = "axolotl"
-) -> Summary:
+def summary(settings: RunSettings, history: History, config: dict[str, Any], engine: str = "axolotl") -> Summary:
     """What a run says of itself in the end."""
+    state = history.final
     losses = [entry["validation_loss"] for entry in history.epochs if entry["validation_loss"] is not None]
     preferred = [entry["preference_accuracy"] for entry in history.epochs if "preference_accuracy" in entry]
     return Summary(
@@ -83,9 +83,7 @@ def summary(
         tokens=state["tokens"],
         training_seconds=state["seconds"],
         # A note that an earlier part of the run has left says nothing where there is no limit any more.
-        time_limit=read_json(Path(settings.run_dir) / run_files.TIME_LIMIT)
-        if settings.time_limit_seconds is not None
-        else None,
+        time_limit=TimeUsed.read(Path(settings.run_dir)) if settings.time_limit_seconds is not None else None,
         first_validation_loss=losses[0] if losses else None,
         best_validation_loss=min(losses) if losses else None,
         last_validation_loss=losses[-1] if losses else None,
@@ -127,8 +125,9 @@ def _alone(module: str, *arguments: str) -> None:
 
 
 def keep_log_and_configs(run_dir: Path, checkpoints: Path, recipe_file: Path) -> None:
-    """On a cluster nobody else collects them: the configs that ran, and Axolotl's own log as `train.log`."""
-    if not (run_dir / run_files.LOG).exists() and (checkpoints / "debug.log").is_file():
+    """On a cluster nobody else collects them: the configs that ran, and Axolotl's own log as `train.log`, in place of that of
+    an earlier attempt."""
+    if run_files.LOG_KEPT not in os.environ and (checkpoints / "debug.log").is_file():
         shutil.copyfile(checkpoints / "debug.log", run_dir / run_files.LOG)
     configs = run_dir / run_files.CONFIG
     if recipe_file.parent != configs and recipe_file.is_file():
@@ -138,7 +137,7 @@ def keep_log_and_configs(run_dir: Path, checkpoints: Path, recipe_file: Path) ->
                 shutil.copyfile(file, configs / file.name)
 
 
-def finish(settings: RunSettings, history: History, state: dict[str, Any], config: dict[str, Any]) -> None:
+def finish(settings: RunSettings, history: History, config: dict[str, Any]) -> None:
     run_dir = Path(settings.run_dir)
     if config.get("adapter"):
         keep_adapter(run_dir, config)
@@ -149,4 +148,4 @@ def finish(settings: RunSettings, history: History, state: dict[str, Any], confi
         write_json(run_dir / run_files.DEMO, settings.demo.model_dump())
     answer_demo(settings)
     # Last, because its presence says that everything before it is there.
-    summary(settings, history, state, config).write(run_dir)
+    summary(settings, history, config).write(run_dir)

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runner.files import Record
-from runner.training.run_files import SUMMARY
+from runner.recipe.overrides import Override
+from runner.run_files import SUMMARY
+from runner.training.elapsed import TimeUsed
 
 
 @dataclass(frozen=True)
@@ -19,7 +21,6 @@ class Summary(Record):
     kind: `run` or `rehearsal`; changes, substitutions: what the person and the runner have changed in the recipe.
     adapter: kind, rank, alpha, dropout and layers. backend: how processes talked, None for one.
     effective_batch_size: rows a step; learning_rate: after scaling. best_checkpoint: the name of its folder.
-    time_limit: `limit_seconds`, `used_seconds` and whether it was `reached`.
     model: of images, the shape of the network. preference accuracy: how often DPO's model prefers the better answer, on held-out pairs.
     """
 
@@ -29,8 +30,8 @@ class Summary(Record):
     recipe: Mapping[str, Any] | None = None
     stage: str = ""
     kind: str = ""
-    changes: tuple[Mapping[str, Any], ...] = ()
-    substitutions: tuple[Mapping[str, Any], ...] = ()
+    changes: tuple[Override, ...] = ()
+    substitutions: tuple[Override, ...] = ()
     engine: str = ""
     base_model: str | None = None
     adapter: Mapping[str, Any] | None = None
@@ -45,7 +46,7 @@ class Summary(Record):
     epochs: float = 0.0
     tokens: int = 0
     training_seconds: float = 0.0
-    time_limit: Mapping[str, Any] | None = None
+    time_limit: TimeUsed | None = None
     first_validation_loss: float | None = None
     best_validation_loss: float | None = None
     last_validation_loss: float | None = None
@@ -62,7 +63,7 @@ class Summary(Record):
 
     @property
     def out_of_time(self) -> bool:
-        return bool(self.time_limit and self.time_limit.get("reached"))
+        return self.time_limit is not None and self.time_limit.reached
 
     @property
     def losses(self) -> str:

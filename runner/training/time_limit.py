@@ -10,9 +10,7 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
-from runner.files import write_json
-from runner.training.elapsed import elapsed_seconds
-from runner.training.run_files import TIME_LIMIT
+from runner.training.elapsed import TimeUsed, elapsed_seconds
 from runner.training.settings import RunSettings
 
 
@@ -28,7 +26,7 @@ class TimeLimit(TrainerCallback):
     def __init__(self, settings: RunSettings) -> None:
         limit = settings.time_limit_seconds
         self.limit = math.inf if limit is None else limit
-        self.file = Path(settings.run_dir) / TIME_LIMIT
+        self.run_dir = Path(settings.run_dir)
         self.earlier = elapsed_seconds(settings.time_limit_earlier)
         self.before = 0.0
         self.began = self.step_began = time.monotonic()
@@ -42,7 +40,7 @@ class TimeLimit(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.global_step:
-            self.before = elapsed_seconds([self.file.parent])
+            self.before = elapsed_seconds([self.run_dir])
         self.began = self.step_began = time.monotonic()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -84,9 +82,7 @@ class TimeLimit(TrainerCallback):
 
     def _note(self, state: Any) -> None:
         if state.is_world_process_zero:
-            write_json(
-                self.file, {"limit_seconds": self.limit, "used_seconds": round(self.used, 1), "reached": self.reached}
-            )
+            TimeUsed(self.limit, round(self.used, 1), self.reached).write(self.run_dir)
 
 
 def time_limits(settings: RunSettings) -> list[TimeLimit]:

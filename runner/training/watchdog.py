@@ -12,7 +12,7 @@ from accelerate import PartialState
 from accelerate.utils import DistributedType
 from transformers import TrainerCallback
 
-from runner.training.run_files import STOPPED
+from runner.run_files import STOPPED
 from runner.training.settings import RunSettings
 
 # A model that knows nothing starts at ln(vocabulary); half as much again means that its weights are broken.

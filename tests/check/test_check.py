@@ -8,7 +8,7 @@ import pytest
 
 from runner.check.examine import examine
 from runner.check.validate import load
-from runner.cli import EXTRAS
+from runner.extras import EXTRAS
 from runner.recipe.lock import LOCK
 from runner.recipe.overrides import from_options
 from tests.conftest import ROOT, STARTERS, setting_of

@@ -79,7 +79,9 @@ class Api:
     faults: requests that end without an answer before one is answered again; lost_answers: pieces of files that arrive in a
     pod without an answer; busy: statuses that the next requests are
     answered with, those of `busy_at` alone where it names a part of their path; missing: plurals the server does not know;
-    quota, forbidden: texts with which pods, or everything, are refused; requests: what was asked, `VERB path`.
+    quota, forbidden: texts with which pods, or everything, are refused; refused_parts: the same for pods of a
+    `recipe-runner/part`; ending_seconds: how long pods take to end, and what owns them to be gone; requests: what was asked,
+    `VERB path`.
     """
 
     def __init__(self, namespace: str, version: str = "3.5") -> None:
@@ -98,6 +100,8 @@ class Api:
         self.missing: set[str] = set()
         self.forbidden = ""
         self.quota = ""
+        self.ending_seconds = 0.0
+        self.refused_parts: dict[str, str] = {}
         self.requests: list[str] = []
         self.lock = threading.RLock()
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
@@ -138,6 +142,10 @@ class Api:
         if self.quota and kind in ("Pod", "Job", "PyTorchJob", "TrainJob"):
             raise No(403, f'{plural} "{manifest["metadata"]["name"]}" is forbidden: {self.quota}')
 
+        part = (manifest["metadata"].get("labels") or {}).get("recipe-runner/part")
+        if kind == "Pod" and (text := self.refused_parts.get(part)):
+            raise No(403, f'{plural} "{manifest["metadata"]["name"]}" is forbidden: {text}')
+
     def put(self, plural: str, space: str, manifest: dict[str, Any], dry: bool) -> dict[str, Any]:
         name = manifest["metadata"]["name"]
         self.admit(manifest, plural, space)
@@ -154,7 +162,7 @@ class Api:
                 "generation": 1,
                 **{
                     key: meta[key]
-                    for key in ("uid", "creationTimestamp", "generation", "resourceVersion")
+                    for key in ("uid", "creationTimestamp", "deletionTimestamp", "generation", "resourceVersion")
                     if key in meta
                 },
                 **manifest["metadata"],
@@ -185,18 +193,37 @@ class Api:
         if plural == "pytorchjobs":
             operate(self, space, manifest)
         part = manifest["metadata"].get("labels", {}).get("recipe-runner/part")
-        if plural == "pods" and part == "fetch":
+        if plural == "pods" and part in ("fetch", "send"):
             start_share(self, space, manifest)
         if plural == "pods" and part in ("promote", "look"):
             threading.Thread(target=run_to_its_end, args=(self, space, manifest), daemon=True).start()
 
-    def delete(self, plural: str, space: str, name: str) -> None:
+    def delete(self, plural: str, space: str, name: str, query: dict[str, str]) -> None:
+        """In the background an object goes at once, in the foreground after all that it owns."""
         with self.lock:
-            if self.objects.pop((plural, space, name), None) is None:
+            if (known := self.objects.get((plural, space, name))) is None:
                 raise No(404, f'{plural} "{name}" not found')
-            for key, value in list(self.objects.items()):
-                owners = value["metadata"].get("ownerReferences") or []
-                if any(owner["name"] == name and owner["kind"] == KINDS[plural][1] for owner in owners):
+            uid = known["metadata"]["uid"]
+            going = {
+                key: value["metadata"]["uid"]
+                for key, value in self.objects.items()
+                if any(owner["uid"] == uid for owner in value["metadata"].get("ownerReferences") or [])
+            }
+            if query.get("propagationPolicy") == "Foreground":
+                going[(plural, space, name)] = uid
+            else:
+                del self.objects[(plural, space, name)]
+            for key in going:
+                self.objects[key]["metadata"].setdefault("deletionTimestamp", stamp())
+        if self.ending_seconds and query.get("gracePeriodSeconds") != "0":
+            threading.Timer(self.ending_seconds, self.gone, (going,)).start()
+        else:
+            self.gone(going)
+
+    def gone(self, going: dict[tuple[str, str, str], str]) -> None:
+        with self.lock:
+            for key, uid in going.items():
+                if key in self.objects and self.objects[key]["metadata"]["uid"] == uid:
                     del self.objects[key]
 
     def select(self, plural: str, space: str, selector: str) -> list[dict[str, Any]]:
@@ -439,7 +466,7 @@ def _handler(api: Api) -> type[BaseHTTPRequestHandler]:
                     raise No(404, f'{plural} "{name}" not found')
                 self.send(200, json.dumps(api.objects[(plural, space, name)]).encode())
             elif self.command == "DELETE":
-                api.delete(plural, space, name)
+                api.delete(plural, space, name, query)
                 self.send(200, b'{"kind": "Status", "status": "Success"}')
             elif sub == "status":
                 merge(api.objects[(plural, space, name)], json.loads(body))

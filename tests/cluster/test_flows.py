@@ -153,7 +153,10 @@ def test_an_option_that_would_say_nothing_is_refused(site, capsys, words, remedy
 
 @in_process
 def test_submit_asks_for_each_claim_once(site):
-    for options in ((), ("--set", "train.epochs=2", "--yes")):
+    data = "openshift.data_dir=/shared/models/data/survival"
+    assert site.recipe("submit", "--set", data, "--stage", "data") == 0
+    site.set_status("Job", "survival-data", {"conditions": [{"type": "Complete", "status": "True"}]})
+    for options in (("--set", data), ("--set", "train.epochs=2", "--yes")):
         before = len(site.api.requests)
         assert site.recipe("submit", *options) == 0
         asked = [line for line in site.api.requests[before:] if line.startswith("GET") and "claims/" in line]
@@ -231,6 +234,45 @@ def test_stop_ends_the_job_and_leaves_the_claims(site, capsys):
     assert len(site.cluster.list("PersistentVolumeClaim", site.namespace)) == 2
     assert site.recipe("stop") == 0
     assert "No job of `survival` is under way." in capsys.readouterr().out
+
+
+@in_process
+def test_stop_waits_until_the_pods_have_ended(site):
+    """They still write on the claim."""
+    assert site.recipe("submit") == 0
+    site.pods()
+    site.api.ending_seconds = 1.0
+    assert site.recipe("stop") == 0
+    assert site.job() is None and site.cluster.list("Pod", site.namespace) == []
+
+
+@in_process
+def test_a_job_that_is_being_deleted_is_waited_for_and_sent_anew(site, capsys):
+    assert site.recipe("submit") == 0
+    first = site.job()["metadata"]["uid"]
+    site.api.ending_seconds = 1.0
+    site.cluster.delete("PyTorchJob", site.namespace, "survival")
+    capsys.readouterr()
+    assert site.recipe("status") == 0
+    assert "  Being deleted." in capsys.readouterr().out
+    assert site.recipe("submit") == 0
+    assert "nothing changes" not in capsys.readouterr().out
+    assert site.job()["metadata"]["uid"] != first
+    assert {pod["metadata"]["ownerReferences"][0]["uid"] for pod in site.pods()} == {site.job()["metadata"]["uid"]}
+
+
+@in_process
+def test_a_claim_that_is_being_deleted_takes_no_job(site, capsys, golden_message):
+    assert site.recipe("submit") == 0
+    assert site.recipe("stop") == 0
+    site.api.ending_seconds = 60.0
+    site.cluster.delete("PersistentVolumeClaim", site.namespace, "workspace-pvc")
+    capsys.readouterr()
+    assert site.recipe("submit") == 1
+    said = capsys.readouterr().err
+    assert f"The claim `workspace-pvc` in `{site.namespace}` is being deleted" in said
+    golden_message(said)
+    assert site.job() is None
 
 
 def test_a_name_in_use_is_not_taken_over(site, capsys, golden_message):

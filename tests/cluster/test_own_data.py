@@ -11,24 +11,33 @@ import shutil
 import tempfile
 import threading
 import time
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from runner import catalog, cli
 from runner.check.validate import load
-from runner.cluster import upload
-from runner.cluster.client import connect
+from runner.cluster import helper_pod, upload
+from runner.cluster.client import Connection, connect
 from runner.commands import cluster_options
-from runner.data.report import Rows, asked
 from runner.emit import planned
 from runner.entrypoints import file_server
+from runner.files import read_json, write_json
 from runner.plan import Place
+from runner.prepared import Rows, asked
 from runner.problem import Stop
 from runner.recipe.overrides import from_options
 from runner.scenarios import translate
 from runner.scenarios.shared import twin
 from runner.targets import kubernetes
+from runner.training.summary import Summary
+from tests import shapes
 from tests.cluster import api
 from tests.cluster.api import mapped
 from tests.cluster.conftest import in_process
@@ -94,7 +103,7 @@ def submit(recipe: Path, *more: str) -> int:
 
 
 def config(site, job: dict, folder: Path) -> dict[str, Path]:
-    """The folder behind a job's config map, as a kubelet makes it."""
+    """The folder behind a job's config map, as a kubelet makes it, and as it is without a GPU."""
     template = job["spec"].get("template") or job["spec"]["pytorchReplicaSpecs"]["Master"]["template"]
     (volume,) = [volume for volume in template["spec"]["volumes"] if "configMap" in volume]
     (mount,) = [
@@ -104,7 +113,8 @@ def config(site, job: dict, folder: Path) -> dict[str, Path]:
     ]
     folder.mkdir()
     for file, text in site.api.objects[("configmaps", site.namespace, volume["configMap"]["name"])]["data"].items():
-        (folder / file).write_text(mapped(site.api, text).replace(mount, str(folder)), encoding="utf-8")
+        here = mapped(site.api, text).replace(mount, str(folder)).replace("backend: nccl", "backend: gloo")
+        (folder / file).write_text(here, encoding="utf-8")
     return {mount: folder}
 
 
@@ -159,6 +169,158 @@ def test_a_copy_trains_on_the_files_that_lie_beside_it(site, desk, capsys):
     assert rows["source"].endswith("/mine/files/questions.csv")
 
 
+@dataclass(frozen=True)
+class Copy:
+    """A recipe of somebody's own. starter: what `--from` names, and how; data: the file or folder that `files` makes of the
+    rows; base: whose twin is the model in the folder `my-model`, None for images; classes: of these.
+
+    on_cpu: what lets the pods train without a GPU, and makes of few rows enough steps.
+    """
+
+    starter: tuple[str, ...]
+    data: str
+    files: Callable[[Path], list[str]]
+    base: str | None
+    on_cpu: tuple[str, ...]
+    classes: int | None = None
+    kin: bool = True
+
+    @property
+    def three(self) -> dict[str, object]:
+        """Data and model; the namespace is the third."""
+        model = {"model.classes": self.classes} if self.classes else {"model.base": "my-model"}
+        return {"data.path": self.data, **model}
+
+
+def chats(desk: Path) -> list[str]:
+    """Conversations of two questions each, with a system turn, in JSONL."""
+    sample = [
+        json.loads(line) for line in (ROOT / "recipes/data/survival-sample.jsonl").read_text("utf-8").splitlines()
+    ]
+    with (desk / "chats.jsonl").open("w", encoding="utf-8") as file:
+        for first, second in zip(sample, sample[1:] + sample[:1], strict=True):
+            turns = [("system", f"You know {first['topic']}.")]
+            for row in (first, second):
+                turns += [("user", row["question"]), ("assistant", row["answer"])]
+            messages = [{"role": role, "content": content} for role, content in turns]
+            file.write(json.dumps({"id": first["question"][:8], "messages": messages}, ensure_ascii=False) + "\n")
+    return [row["answer"] for row in sample]
+
+
+def notes(desk: Path) -> list[str]:
+    """Texts in files of two kinds, in folders."""
+    paragraphs = (ROOT / "recipes/data/gemma-sample.txt").read_text("utf-8").split("\n\n")
+    for number, text in enumerate(paragraphs):
+        file = desk / "notes" / f"{number % 3}" / f"{number}{'.md' if number % 2 else '.txt'}"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    (desk / "notes" / "picture.png").write_bytes(b"not a text")
+    return paragraphs
+
+
+def drawings(desk: Path) -> list[str]:
+    """Images of three sizes in a folder for each class."""
+    draw = np.random.default_rng(1)
+    for name in ("disc", "rows", "checks"):
+        (desk / "drawings" / name).mkdir(parents=True)
+        for number in range(40):
+            image = Image.fromarray(shapes.picture(name, draw)).resize((32 + number % 3 * 16,) * 2)
+            image.save(desk / "drawings" / name / f"{number}.{'png' if number % 2 else 'jpg'}")
+    return []
+
+
+def songs(desk: Path) -> list[str]:
+    """Songs as a spreadsheet writes them: semicolons, quotes, a byte-order mark."""
+    rows = [json.loads(line) for line in (ROOT / "recipes/data/lyrics-sample.jsonl").read_text("utf-8").splitlines()]
+    with (desk / "songs.csv").open("w", newline="", encoding="utf-8-sig") as file:
+        table = csv.DictWriter(file, ["instruction", "lyrics"], delimiter=";", extrasaction="ignore")
+        table.writeheader()
+        table.writerows(rows)
+    return [row["lyrics"] for row in rows]
+
+
+TEXT_ON_CPU = (
+    "model.precision=fp32",
+    "model.attention=sdpa",
+    "train.optimizer=adamw_torch",
+    "train.gradient_accumulation_steps=1",
+    "train.effective_batch_size=",
+    "train.micro_batch_size=2",
+    "train.learning_rate=0.002",
+    "train.epochs=2",
+    "machines.nodes=1",
+)
+COPIES = {
+    "messages": Copy(
+        ("survival",), "chats.jsonl", chats, "Qwen/Qwen3-0.6B", (*TEXT_ON_CPU, "demo.questions="), kin=False
+    ),
+    "texts": Copy(
+        ("gemma", "--minimal"),
+        "notes",
+        notes,
+        "google/gemma-3-270m",
+        (
+            *TEXT_ON_CPU,
+            "model.sequence_len=64",
+            "train.cross_entropy=plain",
+            "train.eval_steps=10",
+            "train.save_steps=10",
+        ),
+    ),
+    "classes": Copy(
+        ("resnet",), "drawings", drawings, None, ("model.width=8", "train.optimizer=adamw_torch"), classes=3
+    ),
+    "songs": Copy(
+        ("lyrics",),
+        "songs.csv",
+        songs,
+        "microsoft/Phi-4-mini-instruct",
+        (*TEXT_ON_CPU, "train.cross_entropy=plain", "demo.categories="),
+    ),
+}
+
+
+@pytest.mark.long
+@in_process
+@pytest.mark.parametrize("case", COPIES)
+def test_a_copy_of_three_decisions_goes_all_the_way(site, desk, recipe_command, case):
+    """`recipe new` with data, model and namespace, and then the README's commands, with nothing built and nothing copied."""
+    made = COPIES[case]
+    texts = made.files(desk)
+    if made.base:
+        template = catalog.chat_template("chatml")
+        facts = twin.wanted(catalog.model(made.base), template, 2, 1, desk / "my-model", "lyrics" in made.starter)
+        twin.tokenizer_for(facts)(texts)
+        twin.build(facts)
+    if not made.kin:
+        # A model that nobody has written down anywhere.
+        whole = read_json(desk / "my-model" / "config.json")
+        write_json(desk / "my-model" / "config.json", {key: whole[key] for key in whole if key != "twin_of"})
+    decisions = made.three | {"openshift.namespace": site.namespace}
+    sets = [f"--set={setting}={value}" for setting, value in decisions.items()]
+    assert cli._code(["new", "mine", "--from", *made.starter, *sets]) == 0
+    for verb in ("check", "plan", "rehearse"):
+        done = recipe_command(verb, "mine.yaml", cwd=desk, env={"HF_HUB_OFFLINE": "1"})
+        assert done.returncode == 0, done.stdout[-4000:] + done.stderr
+    for mount in ("data", "models", "workspace"):
+        site.api.mounts[f"/shared/{mount}"] = desk / mount
+    kubelet(site, desk, jobs=1)
+    name = kubernetes.job_name(cluster_options.open_plan("mine.yaml", ()))
+    assert cli._code(["submit", "mine.yaml", "--yes", *(f"--set={one}" for one in made.on_cpu)]) == 0, said(desk)
+    job = site.job(name=name)
+    mine = pods(job, mounts(site) | config(site, job, desk / "train"), desk / "pods")
+    operate(job, mine, lambda: None, timeout=300)
+    run = desk / "models" / "mine"
+    summary = Summary.read(run)
+    if made.base:
+        assert (run / "best_model" / "model.safetensors").is_file()
+        assert summary.best_validation_loss < summary.first_validation_loss
+    else:
+        assert (run / "best_model.pth").is_file() and summary.best_accuracy > 1 / made.classes
+    data = read_json(next(desk.glob("models/mine/data/report.json"), desk / "data" / "mine" / "report.json"))
+    assert data["source"].endswith(f"/mine/files/{made.data}")
+
+
 @pytest.fixture
 def sending(site, desk, monkeypatch):
     """Sends a folder of files to the claim as `submit` does before the first stage; gives what it told."""
@@ -171,7 +333,8 @@ def sending(site, desk, monkeypatch):
     def send() -> list[str]:
         told: list[str] = []
         opened, plan = cluster_options.open_both(str(recipe), ())
-        upload.upload(connect(), plan, plan.stages[0], upload.files(opened, plan.place), told.append)
+        (stage, *_) = plan.stages
+        upload.upload(connect(), plan.only(stage), stage, upload.files(opened, plan.place), told.append)
         return told
 
     return send
@@ -208,6 +371,19 @@ def test_what_lies_there_is_not_sent_again_and_what_is_gone_here_goes_there(site
         file.write("Knots,Which one?,The bowline.\n")
     assert "MiB sent" in sending()[-1]
     assert there(desk) == here(desk) and posts(site) == pieces + 1
+
+
+@in_process
+def test_what_sends_is_named_once_after_its_stage(site, desk, sending, monkeypatch):
+    names, create = [], Connection.create
+
+    def named(cluster, manifest):
+        names.append(manifest["metadata"]["name"])
+        return create(cluster, manifest)
+
+    monkeypatch.setattr(Connection, "create", named)
+    sending()
+    assert names == ["mine-data-send"]
 
 
 @in_process
@@ -251,7 +427,22 @@ def test_the_right_that_sending_needs_is_named(site, desk, sending, monkeypatch,
 
 
 def helpers(site) -> list:
-    return [pod for pod in site.cluster.list("Pod", site.namespace) if pod["metadata"]["name"].endswith("-fetch")]
+    return [
+        pod for pod in site.cluster.list("Pod", site.namespace) if pod["metadata"]["name"].endswith(("-fetch", "-send"))
+    ]
+
+
+@pytest.mark.parametrize(("data_from", "part"), [("claim", "send"), ("image", "look")])
+def test_a_dry_run_judges_the_pod_that_works_before_the_job(site, capsys, golden_message, data_from, part):
+    """Quota, admission and rights of pods are others than those of jobs."""
+    site.api.refused_parts = {part: "exceeded quota: pods"}
+    sets = ("--set", f"openshift.data_from={data_from}")
+    hub = () if data_from == "image" else ("--set", "data.hub=", "--set", "data.path=data/survival-sample.jsonl")
+    assert site.recipe("submit", "--dry-run", *sets, *hub) == 1
+    golden_message(capsys.readouterr().err, part)
+    site.api.refused_parts = {}
+    assert site.recipe("submit", "--dry-run", *sets, *hub) == 0
+    assert site.cluster.list("Pod", site.namespace) == []
 
 
 def test_nothing_is_written_or_deleted_outside_of_the_folder(tmp_path):
@@ -260,20 +451,49 @@ def test_nothing_is_written_or_deleted_outside_of_the_folder(tmp_path):
     (tmp_path / "kept").write_text("kept")
     for name in ("../kept", "/etc/hostname", "", "."):
         with pytest.raises(OSError):
-            file_server.take(root, [file_server.Piece(name, "0" * 64, 1, 0, 1)], io.BytesIO(b"x"))
+            file_server.take(root, [file_server.Piece(name, "0" * 64, 0, 1)], io.BytesIO(b"x"))
         with pytest.raises(OSError):
-            file_server.state(root, {name: "0" * 64}, lambda: None)
+            file_server.state(root, {name: (1, "0" * 64)}, lambda: None)
     file_server.keep_only(root, [])
     assert (tmp_path / "kept").read_text() == "kept"
 
 
 def test_a_file_that_did_not_come_over_whole_never_takes_its_name(tmp_path):
-    piece = file_server.Piece("a/b.csv", hashlib.sha256(b"right").hexdigest(), 5, 0, 5)
-    with pytest.raises(ValueError):
-        file_server.take(tmp_path, [piece], io.BytesIO(b"wrong"))
-    assert [file for file in tmp_path.rglob("*") if file.is_file()] == []
+    piece = file_server.Piece("a/b.csv", hashlib.sha256(b"right").hexdigest(), 0, 5)
+
+    def there() -> int:
+        return file_server.state(tmp_path, {piece.path: (5, piece.digest)}, lambda: None)["there"][piece.path]
+
+    file_server.take(tmp_path, [piece], io.BytesIO(b"wrong"))
+    assert there() == 0 and [file for file in tmp_path.rglob("*") if file.is_file()] == []
     file_server.take(tmp_path, [piece], io.BytesIO(b"right"))
-    assert (tmp_path / "a" / "b.csv").read_bytes() == b"right"
+    assert there() == -1 and (tmp_path / "a" / "b.csv").read_bytes() == b"right"
+    assert there() == -1
+
+
+def test_the_last_piece_of_a_large_file_is_answered_before_the_file_is_hashed(tmp_path, monkeypatch):
+    """Hashing takes minutes where storage is slow, and the answer to a piece has no room for signs of life."""
+    monkeypatch.setattr(file_server, "digest", lambda *_: pytest.fail("it was hashed"))
+    file_server.take(tmp_path, [file_server.Piece("a", "0" * 64, 0, 1)], io.BytesIO(b"x"))
+
+
+@pytest.mark.parametrize(("verb", "body"), [("hash/a", None), ("state", b'{"a": [1, "0"]}')])
+def test_a_disk_that_refuses_in_the_middle_of_an_answer_is_said(tmp_path, monkeypatch, verb, body):
+    def refuses(*_):
+        raise OSError(5, "Input/output error", "a")
+
+    (tmp_path / "a").write_text("x")
+    monkeypatch.setattr(file_server, "digest", refuses)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), file_server.handler(tmp_path, "word", writes=True))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        address = f"http://127.0.0.1:{server.server_address[1]}/word/{verb}"
+        with urllib.request.urlopen(address, data=body, timeout=10) as answer, pytest.raises(Stop) as stop:
+            helper_pod.signed(answer.read(), "The data files cannot be sent")
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert "Input/output error" in stop.value.text
 
 
 @pytest.fixture

@@ -69,7 +69,7 @@ def pod_of_job_ends(site, job: str, well: bool, message: str) -> None:
         meta["labels"] = template["metadata"]["labels"] | {POD_LABEL["Job"]: job}
         site.cluster.apply({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": template["spec"]})
     for _ in range(300):
-        if pods := pods_of(site.cluster, "Job", site.namespace, job):
+        if pods := pods_of(site.cluster, site.job("Job", job)):
             break
         time.sleep(0.1)
     state = {"terminated": {"exitCode": 0 if well else 1, "message": message}}

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import shutil
+import signal
 import socket
 import threading
 import time
@@ -13,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from runner.check.validate import load
-from runner.cluster import fetch, helper_pod, jobs, logs, port_forward, status
+from runner.cluster import fetch, follow, helper_pod, jobs, logs, port_forward, status, submit
 from runner.cluster.diagnose import reasons
 from runner.cluster.errors import TryAgain, explain, patiently
 from runner.cluster.jobs import sent
@@ -105,6 +108,21 @@ def test_no_machine_with_that_gpu(golden_message):
     said = why([unscheduled("0/6 nodes are available: 6 node(s) didn't match Pod's node affinity/selector.")])
     assert "(`survival-master-0`)" in said and "GPU `NVIDIA-L40S`" in said
     golden_message(said)
+
+
+def test_a_claim_that_lies_on_another_machine(golden_message):
+    """Volumes of one machine (RWO) are found by a node affinity of their own, which names no GPU."""
+    said = why(
+        [unscheduled("0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had volume node affinity conflict.")]
+    )
+    assert "its claims lie where no free machine is" in said and "GPU" not in said
+    golden_message(said)
+
+
+def test_a_pod_that_asks_for_no_gpu_is_not_told_of_one():
+    pod = unscheduled("0/6 nodes are available: 6 node(s) didn't match Pod's node affinity/selector.")
+    pod["spec"] = pod["spec"] | {"nodeSelector": {}}
+    assert "GPU" not in why([pod]) and "node affinity/selector" in why([pod])
 
 
 def test_machines_that_are_full(golden_message):
@@ -366,7 +384,7 @@ def test_following_a_job_that_fails_ends_with_its_reason(site, capsys):
     assert site.recipe("submit", "--follow") == 1
     player.join()
     said = capsys.readouterr().err
-    assert "PyTorchJob `survival` failed." in said
+    assert "PyTorchJob `survival` failed." in said and "`recipe logs RECIPE --stage train`" in said
     assert "(`survival-worker-0`) ended with exit code 1" in said and "GPU's memory is too small" in said
 
 
@@ -467,6 +485,35 @@ def test_machines_are_those_that_a_job_is_for():
     assert jobs.machines({"kind": "Job", "spec": {"template": {}}}) == 1
 
 
+@in_process
+def test_a_pod_made_again_is_the_one_that_is_watched(site, capsys):
+    """A plain Job leaves its failed pods, and names them as it likes; an earlier job's may still be ending."""
+    data = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "survival-data", "namespace": site.namespace}}
+    template = job()["spec"]["pytorchReplicaSpecs"]["Master"]["template"]
+    data["spec"] = {"template": {"spec": template["spec"] | {"restartPolicy": "Never"}}}
+    uid = site.cluster.apply(data)["metadata"]["uid"]
+    entry = {"name": "prepare", "restartCount": 0}
+    ended = {"terminated": {"exitCode": 1, "message": "no network"}}
+    for name, owner, phase, state in (
+        ("c-of-before", "another", "Running", {"running": {}}),
+        ("a-failed", uid, "Failed", ended),
+        ("b-now", uid, "Running", {"running": {}}),
+    ):
+        owners = [{"apiVersion": "batch/v1", "kind": "Job", "name": "survival-data", "uid": owner}]
+        meta = {"name": name, "namespace": site.namespace, "labels": {"job-name": "survival-data"}}
+        spec = template["spec"]
+        site.cluster.apply(
+            {"apiVersion": "v1", "kind": "Pod", "metadata": meta | {"ownerReferences": owners}, "spec": spec}
+        )
+        site.set_status("Pod", name, {"phase": phase, "containerStatuses": [entry | {"state": state}]})
+    there = site.job("Job", "survival-data")
+    assert logs.pod_of(site.cluster, there, 0)["metadata"]["name"] == "b-now"
+    state = status.look(site.cluster, there)
+    assert follow.line(state).endswith(", 1 of 1 machines run")
+    (said,) = reasons(state, lambda _pod: "")
+    assert "(`a-failed`, since replaced) ended. It said: no network" in said
+
+
 def record_of(path, *options: str) -> bytes:
     """What the last stage's pod has put on record in the end."""
     recipe, _, _ = load(path, from_options(options))
@@ -533,6 +580,49 @@ def test_results_of_the_recipe_as_it_was_are_not_taken_for_those_of_now(
     assert site.recipe("fetch", *changed) == 0
     assert "as it was before" not in capsys.readouterr().out
     assert json.loads(run.read_text())["status"] == "finished"
+
+
+@in_process
+def test_a_fetch_of_another_run_leaves_nothing_of_the_one_before(site, results, tmp_path):
+    """Transformers would load a whole model that lies beside the shards of a newer one."""
+    claim, home = tmp_path / "claim" / "survival", tmp_path / "runs" / "survival"
+    (claim / "lora_adapter").mkdir()
+    (claim / "lora_adapter" / "adapter_model.safetensors").write_bytes(b"of the first run")
+    assert site.recipe("fetch") == 0
+    made_here = home / "best_model" / "merged_here.json"
+    made_here.write_text("{}")
+    # The same run again: what was made from it here stays.
+    assert site.recipe("fetch") == 0 and made_here.is_file()
+
+    # Another run has begun, and has nothing yet.
+    shutil.rmtree(claim / "lora_adapter")
+    shutil.rmtree(claim / "demo_outputs")
+    (claim / "best_model" / "model.safetensors").rename(claim / "kept")
+    (claim / "stage.json").write_bytes(b'{"stage": "train", "status": "running"}')
+    assert site.recipe("fetch") == 0
+    assert (home / "best_model" / "model.safetensors").is_file()
+
+    (claim / "stage.json").write_bytes(record_of(SURVIVAL, "train.epochs=2"))
+    for name in ("model-00001-of-00002.safetensors", "model.safetensors.index.json"):
+        (claim / "best_model" / name).write_bytes(b"of the second run")
+    assert site.recipe("fetch") == 0
+    assert {path.name for path in (home / "best_model").iterdir()} == {
+        "model-00001-of-00002.safetensors",
+        "model.safetensors.index.json",
+    }
+    assert not (home / "lora_adapter" / "adapter_model.safetensors").exists()
+    assert (home / "training_summary.json").is_file()
+
+
+@in_process
+def test_a_fetch_does_not_pour_into_the_run_of_another_recipe(site, results, tmp_path, capsys):
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "run.json").write_text('{"status": "finished", "kind": "run", "origin": "cluster", "recipe": "lyrics"}')
+    assert site.recipe("fetch", "--to", str(home)) == 1
+    said = capsys.readouterr().err
+    assert "holds a run of the recipe `lyrics`." in said and "`--to`" in said
+    assert [path.name for path in home.iterdir()] == ["run.json"]
 
 
 @in_process
@@ -671,6 +761,37 @@ def test_a_fetch_that_is_interrupted_leaves_no_helper(site, results, tmp_path, m
 
 
 @in_process
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+def test_a_fetch_that_is_ended_from_outside_leaves_no_helper(site, results, tmp_path, monkeypatch, number):
+    def ended(*_arguments):
+        assert len(helpers(site)) == 1
+        os.kill(os.getpid(), number)
+        time.sleep(5)
+
+    # So that a signal that nobody takes care of ends this test, and not all tests.
+    monkeypatch.setattr(fetch, "_one", ended)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(helper_pod.signal, "getsignal", lambda _number: signal.SIG_DFL)
+        before = signal.signal(number, lambda *_: pytest.fail("nobody has taken care of it"))
+        try:
+            assert site.recipe("fetch", "--to", str(tmp_path / "home")) == 130
+        finally:
+            signal.signal(number, before)
+    assert helpers(site) == []
+
+
+@in_process
+def test_two_people_do_not_end_each_others_fetch(site, results, tmp_path, capsys, golden_message):
+    recipe, _, _ = load(SURVIVAL, from_options((f"openshift.namespace={site.namespace}",)))
+    plan = translate(recipe, kubernetes.place(recipe))
+    with fetch.helper(site.cluster, plan, plan.stages[0], lambda _line: None, plan.place.run_dir):
+        uid = helpers(site)[0]["metadata"]["uid"]
+        assert site.recipe("fetch", "--to", str(tmp_path / "home")) == 1
+        golden_message(capsys.readouterr().err)
+        assert [pod["metadata"]["uid"] for pod in helpers(site)] == [uid]
+
+
+@in_process
 def test_a_run_of_this_machine_is_not_overwritten(site, results, tmp_path, capsys):
     home = tmp_path / "runs" / "survival"
     home.mkdir(parents=True)
@@ -683,7 +804,7 @@ def test_a_run_of_this_machine_is_not_overwritten(site, results, tmp_path, capsy
 def test_only_who_knows_the_word_sees_the_files(site, results):
     recipe, _, _ = load(SURVIVAL, from_options((f"openshift.namespace={site.namespace}",)))
     plan = translate(recipe, kubernetes.place(recipe))
-    with fetch.helper(site.cluster, plan, plan.stages[0], lambda _line: None):
+    with fetch.helper(site.cluster, plan, plan.stages[0], lambda _line: None, plan.place.run_dir):
         (port,) = site.api.ports.values()
         for path in ("/list", "/wrong/list", "/wrong/file/training_summary.json"):
             with pytest.raises(urllib.error.HTTPError, match="403"):
@@ -820,6 +941,23 @@ def test_waiting_for_the_data_stage_survives_a_busy_cluster(site, capsys):
     player.join()
     assert site.job() is not None
     assert "The cluster answered 503 to " in capsys.readouterr().out
+
+
+@in_process
+def test_what_comes_after_a_wait_survives_a_busy_cluster(site, monkeypatch):
+    """It was waited for perhaps for hours: one busy answer must not end the command then."""
+    waits = submit.follow
+
+    def then_busy(*arguments):
+        state = waits(*arguments)
+        site.api.busy = [503, 429]
+        return state
+
+    monkeypatch.setattr(submit, "follow", then_busy)
+    player = job_of_data(site, "Complete")
+    assert site.recipe("submit", *PREPARED) == 0
+    player.join()
+    assert site.job() is not None and site.api.busy == []
 
 
 @in_process

@@ -38,11 +38,17 @@ def tokenizer(tmp_path_factory):
     )
 
 
+ONE = plain_text.TextSet(hub=None, revision="main", subset=None, split="train", path=str(SAMPLE), text="text")
 SETTINGS = plain_text.PlainText(
-    hub=None, revision="main", subset=None, split="train", path=str(SAMPLE), validation_split=None, validation_path=None,
-    validation_share=None, text="text", seed=42, tokenizer=Pretrained("google/gemma-3-270m"), sequence_len=64,
+    sets=(ONE,), validation_share=None, seed=42, tokenizer=Pretrained("google/gemma-3-270m"), sequence_len=64,
     effective_batch_size=4, epochs=1, warmup_steps=0, eval_steps=None,
 )  # fmt: skip
+
+
+def changed(**settings):
+    """The settings with others in their place, of the one data set or of all."""
+    of_set = {name: settings.pop(name) for name in list(settings) if hasattr(ONE, name)}
+    return replace(SETTINGS, sets=(replace(ONE, **of_set),), **settings)
 
 
 def column(file, name="input_ids") -> list[list[int]]:
@@ -190,9 +196,7 @@ def test_every_kind_of_file_gives_the_same_blocks(ending, tokenizer, tmp_path):
         rows.save_to_disk(str(file))
     else:
         {"jsonl": rows.to_json, "csv": rows.to_csv, "parquet": rows.to_parquet}[ending](str(file))
-    report = plain_text.prepare(
-        replace(SETTINGS, path=str(file)), tmp_path / "out", tokenizer_for=lambda texts: tokenizer
-    )
+    report = plain_text.prepare(changed(path=str(file)), tmp_path / "out", tokenizer_for=lambda texts: tokenizer)
     assert report.train["documents"] == len(DOCUMENTS)
     line = straight(DOCUMENTS, tokenizer)
     assert column(tmp_path / "out" / "train.parquet") == [
@@ -203,7 +207,7 @@ def test_every_kind_of_file_gives_the_same_blocks(ending, tokenizer, tmp_path):
 def test_a_text_in_a_folder_that_is_no_utf_8_is_named_and_an_empty_folder_is_said(tokenizer, tmp_path, golden_message):
     folder = tmp_path / "texts"
     folder.mkdir()
-    settings = replace(SETTINGS, path=str(folder))
+    settings = changed(path=str(folder))
     with pytest.raises(Stop) as stop:
         plain_text.prepare(settings, tmp_path / "out", tokenizer_for=lambda texts: tokenizer)
     golden_message(str(stop.value).replace(str(tmp_path), "<folder>"))
@@ -215,7 +219,7 @@ def test_a_text_in_a_folder_that_is_no_utf_8_is_named_and_an_empty_folder_is_sai
 
 def test_a_share_of_the_documents_is_kept_for_validation(tokenizer, tmp_path):
     report = plain_text.prepare(
-        replace(SETTINGS, validation_share=0.3, sequence_len=8), tmp_path, tokenizer_for=lambda texts: tokenizer
+        changed(validation_share=0.3, sequence_len=8), tmp_path, tokenizer_for=lambda texts: tokenizer
     )
     sides = [report.train["documents"], report.validation["documents"]]
     assert sum(sides) == len(DOCUMENTS)
@@ -228,10 +232,10 @@ def test_a_share_of_the_documents_is_kept_for_validation(tokenizer, tmp_path):
 
 def test_one_more_document_does_not_redraw_the_others(tokenizer, tmp_path):
     report = plain_text.TextReport()
-    before = list(plain_text.documents(replace(SETTINGS, validation_share=0.3), "validation", report))
+    before = list(plain_text.documents(changed(validation_share=0.3), "validation", report))
     more = tmp_path / "more.txt"
     more.write_text("Something new.\n\n" + SAMPLE.read_text("utf-8"))
-    after = list(plain_text.documents(replace(SETTINGS, validation_share=0.3, path=str(more)), "validation", report))
+    after = list(plain_text.documents(changed(validation_share=0.3, path=str(more)), "validation", report))
     assert set(before) <= set(after)
 
 
@@ -247,9 +251,7 @@ def test_rows_without_text_are_counted_and_bad_lines_are_named(tokenizer, tmp_pa
     file = tmp_path / "d.jsonl"
     good = [json.dumps({"text": text}) for text in DOCUMENTS]
     file.write_text("\n".join([*good, '{"text": ""}', '{"other": 1}', '{"text": [1]}', "{broken"]))
-    report = plain_text.prepare(
-        replace(SETTINGS, path=str(file)), tmp_path / "out", tokenizer_for=lambda texts: tokenizer
-    )
+    report = plain_text.prepare(changed(path=str(file)), tmp_path / "out", tokenizer_for=lambda texts: tokenizer)
     assert list(report.skipped.values()) == [1, 1, 1, 1]
     golden_message("\n".join(report.skipped))
     assert report.bad_lines[0][0] == len(DOCUMENTS) + 4
@@ -257,7 +259,7 @@ def test_rows_without_text_are_counted_and_bad_lines_are_named(tokenizer, tmp_pa
 
 def test_preparing_again_changes_nothing_and_another_length_changes_all(tokenizer, tmp_path):
     def prepare(**settings):
-        plain_text.prepare(replace(SETTINGS, **settings), tmp_path, tokenizer_for=lambda texts: tokenizer)
+        plain_text.prepare(changed(**settings), tmp_path, tokenizer_for=lambda texts: tokenizer)
         return (tmp_path / "train.parquet").stat().st_mtime_ns
 
     first = prepare()
@@ -270,7 +272,7 @@ def test_too_little_text_says_how_much_there_is(tokenizer, tmp_path, golden_mess
     file = tmp_path / "d.txt"
     file.write_text("Only a word or two.")
     with pytest.raises(Stop) as stop:
-        plain_text.prepare(replace(SETTINGS, path=str(file)), tmp_path / "out", tokenizer_for=lambda texts: tokenizer)
+        plain_text.prepare(changed(path=str(file)), tmp_path / "out", tokenizer_for=lambda texts: tokenizer)
     assert f" {len(straight(['Only a word or two.'], tokenizer))} tokens" in stop.value.text
     golden_message(stop.value)
 
@@ -279,7 +281,7 @@ def test_where_no_text_is_left_the_reasons_are_shown(tokenizer, tmp_path, golden
     file = tmp_path / "d.jsonl"
     file.write_text('{"text": ["a list"]}\n' + '{"text": "broken \\ud83d"}\n')
     with pytest.raises(Stop) as stop:
-        plain_text.prepare(replace(SETTINGS, path=str(file)), tmp_path / "out", tokenizer_for=lambda texts: tokenizer)
+        plain_text.prepare(changed(path=str(file)), tmp_path / "out", tokenizer_for=lambda texts: tokenizer)
     assert "column `text`" in stop.value.text and "line 2: " in stop.value.text
     golden_message(stop.value)
 
@@ -288,7 +290,7 @@ def test_a_parquet_file_of_no_rows_has_too_little_text(tokenizer, tmp_path):
     file = tmp_path / "d.parquet"
     parquet.write_table(pa.table({"text": pa.array([], pa.string())}), file)
     with pytest.raises(Stop, match=" 0 tokens"):
-        plain_text.prepare(replace(SETTINGS, path=str(file)), tmp_path / "out", tokenizer_for=lambda texts: tokenizer)
+        plain_text.prepare(changed(path=str(file)), tmp_path / "out", tokenizer_for=lambda texts: tokenizer)
 
 
 def test_too_little_text_for_validation_says_how_to_give_more(tokenizer, tmp_path, golden_message):
@@ -296,7 +298,7 @@ def test_too_little_text_for_validation_says_how_to_give_more(tokenizer, tmp_pat
     file.write_text("\n\n".join(["The same words each time. " * 20] * 5))
     with pytest.raises(Stop) as stop:
         plain_text.prepare(
-            replace(SETTINGS, path=str(file), validation_share=0.001),
+            changed(path=str(file), validation_share=0.001),
             tmp_path / "out",
             tokenizer_for=lambda texts: tokenizer,
         )
@@ -314,7 +316,7 @@ def test_a_tokenizer_learns_from_a_long_word_in_parts(tmp_path):
 
 def test_the_report_says_when_the_intervals_do_not_fit_the_text(tokenizer, tmp_path, golden_message):
     report = plain_text.prepare(
-        replace(SETTINGS, warmup_steps=500, eval_steps=500, validation_share=0.3),
+        changed(warmup_steps=500, eval_steps=500, validation_share=0.3),
         tmp_path,
         tokenizer_for=lambda texts: tokenizer,
     )

@@ -36,11 +36,10 @@ ROWS = [
 ]
 
 
-def wanted(path=None, **other):
+def one_set(path=None, **other):
+    """A data set as a preparer of conversations reads it."""
     return {
-        "kind": "chat",
         "form": "columns",
-        "special_tokens": asdict(catalog.chat_template("chatml")),
         "hub": None,
         "revision": "main",
         "subset": None,
@@ -48,6 +47,16 @@ def wanted(path=None, **other):
         "path": str(path) if path else None,
         "question": "For [topic], [question]",
         "answer": "[answer]",
+    } | other
+
+
+def wanted(path=None, **other):
+    """What a preparer of conversations reads, of one data set; `other` is of the set or of all."""
+    of_set = one_set(path)
+    return {
+        "kind": "chat",
+        "special_tokens": asdict(catalog.chat_template("chatml")),
+        "sets": [of_set | {name: other.pop(name) for name in list(other) if name in of_set}],
         "system_prompt": "You know.",
         "validation_share": 0.2,
         "seed": 42,

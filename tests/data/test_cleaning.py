@@ -16,7 +16,7 @@ import pytest
 
 from runner.check.validate import load
 from runner.data import cleaning, executors, rows
-from runner.data.corpus import Cleaning, Corpus
+from runner.data.corpus import Cleaning, Corpus, CorpusSet
 from runner.problem import Stop
 from runner.recipe.overrides import from_options
 from runner.runs import run_folder
@@ -199,7 +199,7 @@ def test_slurm_is_a_change_of_few_lines_and_cleans_nothing_anew(tmp_path):
     assert inputs(*one) == inputs(*other)
 
 
-def dataset(folder: Path, *rows: int) -> Corpus:
+def dataset(folder: Path, *rows: int, limit: int | None = None) -> Corpus:
     """A dataset of the hub that lies here, in a file for each number of rows."""
     folder.mkdir()
     for number, count in enumerate(rows):
@@ -207,7 +207,7 @@ def dataset(folder: Path, *rows: int) -> Corpus:
         (folder / f"train-{number}.jsonl").write_text("".join(lines))
     loose = {"min_words": 0, "drop_low_quality": False, "drop_repetitive": False, "deduplicate": "off"}
     source = {"path": None, "hub": str(folder), "subset": None, "split": "train", "revision": None, "column": "text"}
-    return replace(corpus(), **loose, **source)
+    return replace(corpus(), **loose, sets=(CorpusSet(**source, limit=limit),))
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def dataset(folder: Path, *rows: int) -> Corpus:
     ids=["files", "one file", "more files than tasks", "a short file"],
 )  # fmt: skip
 def test_a_limit_is_reached_however_many_files_a_dataset_has(rows, limit, read, said, tmp_path):
-    text = replace(dataset(tmp_path / "hub", *rows), limit=limit)
+    text = dataset(tmp_path / "hub", *rows, limit=limit)
     report = cleaning.clean(text, tmp_path / "out", Cleaning(tasks=8, workers=1))
     assert (report.documents_in, report.kept) == (read, read)
     assert [line for line in report.lines() if "fewer" in line] == ([said] if said else [])
@@ -232,14 +232,20 @@ def read_bytes() -> int:
     return int(Path("/proc/self/io").read_text().split("rchar: ")[1].split()[0])
 
 
+def of_file(file: Path, limit: int | None = None) -> Corpus:
+    one = replace(corpus().sets[0], path=str(file), limit=limit)
+    return replace(corpus(), sets=(one,))
+
+
 def by_tasks(text: Corpus, dropped: Path, tasks: int) -> tuple[list[list], int]:
     """What each task yields or keeps aside, as (id, text) and lines, and the bytes that all of them have read."""
     from runner.data.cleaning_steps import Rows
 
-    parts = rows.shares(text.file, text.limit, tasks)
+    one = text.sets[0]
+    parts = rows.shares(one.file, one.limit, tasks)
     began, given = read_bytes(), []
     for rank in range(tasks):
-        reader = Rows(text, dropped / str(tasks), parts)
+        reader = Rows(text, 0, dropped / str(tasks), parts)
         given.append([(document.id, document.text) for document in reader.run(rank=rank, world_size=tasks)])
     return given, read_bytes() - began
 
@@ -264,7 +270,7 @@ def written(folder: Path, kind: str, count: int) -> Path:
 @pytest.mark.parametrize("limit", [None, 1, 500, 10**6])
 @pytest.mark.parametrize("kind", ["jsonl", "parquet", "csv", "json"])
 def test_any_number_of_tasks_reads_the_same_documents(kind, limit, tmp_path):
-    text, aside = replace(corpus(), path=str(written(tmp_path, kind, 1200)), limit=limit), tmp_path / "d"
+    text, aside = of_file(written(tmp_path, kind, 1200), limit), tmp_path / "d"
     one = sorted(by_tasks(text, aside, 1)[0][0])
     assert len(one) == min(1200, limit or 1200) - (0 if kind != "jsonl" else {None: 3, 10**6: 3, 500: 1, 1: 0}[limit])
     kept_aside = [json.loads(line) for line in dropped_lines(aside / "1")]
@@ -284,7 +290,7 @@ def dropped_lines(folder: Path) -> list[str]:
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_all_tasks_together_read_a_file_once(kind, tmp_path):
     file = written(tmp_path, kind, 20_000 if kind == "jsonl" else 100_000)
-    text, aside = replace(corpus(), path=str(file)), tmp_path / "d"
+    text, aside = of_file(file), tmp_path / "d"
     by_tasks(text, aside, 1)  # imports
     for tasks in (1, 8):
         assert by_tasks(text, aside, tasks)[1] < 1.5 * file.stat().st_size

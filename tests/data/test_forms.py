@@ -377,6 +377,8 @@ def test_whatever_a_row_holds_it_is_a_conversation_or_named(form, data):
 
 def test_a_mixture_holds_turns_of_both_kinds(tmp_path):
     """A domain that marks its last turns and has reasoning, with general rows that have neither."""
+    from pydantic import TypeAdapter
+
     from runner.data import chat
     from runner.scenarios.pipeline.mixing import Mixture, prepare
 
@@ -386,8 +388,8 @@ def test_a_mixture_holds_turns_of_both_kinds(tmp_path):
     ]
     domain += [{"messages": [{"role": "user", "content": "Who?"}, TALK[2]]}]
     own = wanted()["special_tokens"] | {"axolotl": chat.OWN, "tokens": ()}
-    facts = wanted(written(tmp_path, "domain.jsonl", domain), **OPEN) | {"special_tokens": catalog.ChatTemplate(**own)}
-    mixture = Mixture(**facts, train_on="last", domain_share=0.5)
+    facts = wanted(written(tmp_path, "domain.jsonl", domain), **OPEN) | {"special_tokens": own}
+    mixture = TypeAdapter(Mixture).validate_python(facts | {"train_on": "last", "domain_share": 0.5})
     lines = prepare(mixture, tmp_path / "mixed", tmp_path / "out" / "train.parquet", lambda texts: None)
     assert any(line.startswith("mixed") for line in lines)
     rows = [row["messages"] for row in table(tmp_path / "mixed", "train")]

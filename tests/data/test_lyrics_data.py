@@ -31,8 +31,11 @@ def asked_for(path=None, **songs) -> dict:
         "min_words": 3, "max_words": 50, "tasks": ALL,
     }  # fmt: skip
     return {
-        "kind": "lyrics", "stream": True, "hub": None if path else "someone/songs", "revision": "main",
-        "subset": None, "split": "train", "path": str(path) if path else None, "system_prompt": None,
+        "kind": "lyrics", "stream": True, "system_prompt": None,
+        "sets": [{
+            "hub": None if path else "someone/songs", "revision": "main", "subset": None, "split": "train",
+            "path": str(path) if path else None,
+        }],
         "special_tokens": asdict(catalog.chat_template("chatml")), "validation_share": 0.2, "seed": 42, "sequence_len": 1024,
         "songs": limits | songs,
     }  # fmt: skip
@@ -154,7 +157,7 @@ def test_a_stream_of_any_length_takes_the_memory_of_the_draw(tmp_path, monkeypat
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     settings: lyrics.Lyrics = TypeAdapter(lyrics.Lyrics).validate_python(asked_for(count=200))
-    report = lyrics.Report(unit="song")
+    report = lyrics.begin(settings)
     tracemalloc.start()
     try:
         drawn = lyrics._draw(settings, 200, report)
@@ -260,7 +263,7 @@ def test_a_form_of_other_words_is_read_as_the_recipe_says():
 def test_the_recipes_own_sample_gives_every_task(tmp_path):
     recipe, _, _ = load(ROOT / "recipes" / "lyrics.yaml")
     wanted = dict(translate(recipe, kubernetes.place(recipe)).stages[-1].data)
-    wanted |= {"hub": None, "path": str(ROOT / "recipes" / recipe.data.sample)}
+    wanted["sets"] = [wanted["sets"][0] | {"hub": None, "path": str(ROOT / "recipes" / recipe.data.sample)}]
     report, sides = prepared(tmp_path, wanted)
     assert report.train_rows + report.validation_rows == 120
     assert set(report.tasks) == set(ALL)

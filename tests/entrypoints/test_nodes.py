@@ -24,11 +24,14 @@ from runner.emit import emit
 from runner.entrypoints import node, rendezvous
 from runner.entrypoints.rendezvous import Hello
 from runner.files import write_all
+from runner.names import content_hash
 from runner.plan import PLAN_FILE
 from runner.problem import Stop
 from runner.recipe.overrides import from_options
 from runner.runs import pipeline
+from runner.scenarios import translate
 from runner.scenarios.shared import twin
+from runner.targets import nodes
 from tests.conftest import ROOT
 
 GEMMA = ROOT / "recipes" / "gemma.yaml"
@@ -420,9 +423,44 @@ def test_a_results_folder_that_is_not_shared_is_named(tmp_path, monkeypatch, gol
     recipe, _, _ = load(GEMMA, from_options([f"nodes.output_dir={tmp_path}/out"]))
     monkeypatch.setattr(node, "PATIENCE_WITH_STORAGE_S", 0.0)
     with pytest.raises(Stop) as stop:
-        node._shared(recipe, 1)
+        node._shared(recipe, 1, {"plan.json": "0"})
     assert stop.value.text.startswith("Machine 1 ") and f"`{tmp_path}/out`" in stop.value.text
     golden_message(stop.value)
+
+
+def test_a_machine_waits_until_it_sees_the_files_of_this_start(tmp_path, monkeypatch):
+    """Those of an earlier start lie there already, and a network file system shows them for a while."""
+    recipe, _, _ = load(GEMMA, from_options([f"nodes.output_dir={tmp_path}/out"]))
+    place = nodes.place(recipe)
+    files = {"axolotl.yaml": "seed: 2\n", "plan.json": translate(recipe, place).as_json()}
+    config = Path(place.config_dir)
+    config.mkdir(parents=True)
+    for name, text in (files | {"axolotl.yaml": "seed: 1\n", "recipe.json": "{}"}).items():
+        (config / name).write_text(text)
+    slept = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        (config / "axolotl.yaml").write_text(files["axolotl.yaml"])
+
+    monkeypatch.setattr(node.time, "sleep", sleep)
+    plan = node._shared(recipe, 1, {name: content_hash(text) for name, text in files.items()})
+    assert len(slept) == 1 and plan.stages[-1].config["dataset_prepared_path"]
+
+
+@pytest.mark.parametrize(("early", "status"), [(None, "finished"), ("step 5 of 9", "stopped")])
+def test_a_run_that_the_time_limit_ends_is_not_finished(tmp_path, monkeypatch, early, status):
+    recipe, _, _ = load(GEMMA, from_options([f"nodes.output_dir={tmp_path}"]))
+    plan = translate(recipe, nodes.place(recipe))
+    config = Path(plan.place.config_dir)
+    config.mkdir()
+    (config / "plan.json").write_text(plan.as_json())
+    # What training has left is looked at elsewhere.
+    for name, said in (("_is_of_this_recipe", True), ("_ended_early", early)):
+        monkeypatch.setattr(pipeline, name, lambda _folder, said=said: said)
+    monkeypatch.setattr(node, "report", lambda _plan: [])
+    node.finish.callback(str(tmp_path))
+    assert json.loads((tmp_path / "run.json").read_text())["status"] == status
 
 
 def begun(folder: Path, checkpoint: bool):

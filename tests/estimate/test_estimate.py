@@ -314,6 +314,26 @@ def test_rows_are_counted_in_the_file_that_the_recipe_names(tmp_path):
     assert rows.known({"hub": "someone/unknown"}, tmp_path, given=50).training == 50
 
 
+def test_the_files_of_a_folder_are_counted(tmp_path):
+    for name in (
+        "cats/1.png",
+        "cats/2.jpg",
+        "dogs/1.png",
+        "test/cats/9.png",
+        ".trash/1.png",
+        "cats/.hidden",
+        "notes.csv",
+    ):
+        (tmp_path / "pictures" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "pictures" / name).write_bytes(b"x")
+    assert rows.known({"path": str(tmp_path / "pictures")}, tmp_path / "data").training == 3
+    for name in ("a.txt", "inner/b.md", "inner/c.png"):
+        (tmp_path / "texts" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "texts" / name).write_text("x" * 420)
+    counted = rows.known({"path": str(tmp_path / "texts")}, tmp_path / "data")
+    assert (counted.training, counted.tokens) == (2, 100 + rows.MARKS)
+
+
 @pytest.mark.parametrize("precision", ["bf16", "fp16", "fp32"])
 @pytest.mark.parametrize("gpu", catalog.gpu_names())
 def test_no_change_is_offered_that_the_checker_would_complain_of(gpu, precision):

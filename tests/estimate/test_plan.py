@@ -7,15 +7,22 @@ import re
 import subprocess
 import sys
 import time
+from dataclasses import asdict
+from pathlib import Path
 
 import pytest
+from pydantic import TypeAdapter
 
+from runner import prepared
 from runner.catalog import from_config
 from runner.check.examine import examine
 from runner.check.validate import load
 from runner.estimate import forecast, limits, memory, saved
+from runner.estimate.rows import Rows
+from runner.plan import Place
 from runner.recipe.overrides import from_options
 from runner.scenarios import translate
+from runner.scenarios.pipeline.data import Data
 from runner.targets import place
 from tests.conftest import ROOT, STARTERS
 
@@ -468,8 +475,43 @@ def test_a_stated_size_that_is_too_small_is_noted_by_check_and_refused_by_plan(r
 
 def test_what_is_rendered_does_not_depend_on_what_lies_prepared_here(tmp_path, monkeypatch):
     before = asked()
-    prepared = tmp_path / "runs" / "survival" / "data" / "report.json"
-    prepared.parent.mkdir(parents=True)
-    prepared.write_text(json.dumps({"train_rows": 10**9, "validation_rows": 1, "token_lengths": {"median": 900}}))
+    lies_prepared("survival", 10**9, tmp_path)
     monkeypatch.chdir(tmp_path)
     assert asked() == before
+
+
+def lies_prepared(name: str, rows: int, folder: Path, *options: str) -> None:
+    """As if the data of a recipe with these changes had been prepared below a folder, as its config says it."""
+    known = load(ROOT / "recipes" / f"{name}.yaml", from_options(options))[0]
+    plan = translate(known, Place(*[str(folder)] * 4))
+    config = json.loads(json.dumps(plan.stage("data").config))
+    parts = {part: config[part] for part in ("sft", "dpo", "lora") if part in config} or {"": config["data"]}
+    for part, data in parts.items():
+        made = prepared.Rows(rows, 1, asked=prepared.asked(data), tokens=900)
+        (folder / "runs" / name / "data" / part).mkdir(parents=True, exist_ok=True)
+        made.write(folder / "runs" / name / "data" / part)
+
+
+@pytest.mark.parametrize(
+    ("name", "stage", "option"), [("survival", "train", "data.seed=7"), ("seven-b", "dpo", "dpo.data.seed=7")]
+)
+def test_only_data_prepared_for_these_very_settings_is_counted(tmp_path, monkeypatch, name, stage, option):
+    def counted(*options: str) -> Rows:
+        known = load(ROOT / "recipes" / f"{name}.yaml", from_options(options))[0]
+        plan = translate(known, Place(*[str(tmp_path)] * 4))
+        return next(one.rows for one in forecast.of(known, plan) if one.stage.name == stage)
+
+    monkeypatch.chdir(tmp_path)
+    before = counted()
+    lies_prepared(name, 12_345, tmp_path)
+    assert (counted().training, counted().validation, counted().tokens) == (12_345, 1, 900)
+    lies_prepared(name, 12_345, tmp_path, option)
+    assert counted() == before and counted(option).training == 12_345
+
+
+def test_what_the_parts_of_a_pipeline_are_made_for_reads_the_same_in_its_plan_and_in_its_work():
+    known = load(ROOT / "recipes" / "seven-b.yaml")[0]
+    config = translate(known, Place(*["/there"] * 4)).stage("data").config
+    read_back = TypeAdapter(Data).validate_json(json.dumps(config))
+    for part in ("sft", "dpo", "lora"):
+        assert prepared.asked(asdict(getattr(read_back, part))) == prepared.asked(config[part])

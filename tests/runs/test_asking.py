@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,13 @@ from runner.check.validate import load
 from runner.plan import Plan
 from runner.problem import Stop
 from runner.recipe.overrides import Override
-from runner.runs import ask, compare, gates
+from runner.runs import ask, compare, gates, pipeline
 from runner.runs.report import report
 from runner.runs.run_folder import RunFolder
 from runner.runs.stage_folder import StageFolder
+from runner.training.elapsed import elapsed_seconds
 from tests.conftest import RECIPES, ROOT
-from tests.stages import finish, leave, plan_in
+from tests.stages import finish, leave, model_folder, plan_in
 
 SEVEN_B, SURVIVAL, RESNET = (ROOT / "recipes" / f"{name}.yaml" for name in ("seven-b", "survival", "resnet"))
 
@@ -74,6 +76,30 @@ def test_a_run_that_has_trained_nothing_yet_says_how_to_go_on(path, tmp_path):
     assert "no trained model yet" in stop.value.text and "it resumes" in stop.value.text
 
 
+def test_the_settings_of_training_are_no_model(tmp_path):
+    RunFolder(tmp_path).mark("running")
+    plan = plan_in(tmp_path, "survival")
+    (tmp_path / "best_model").mkdir()
+    (tmp_path / "best_model" / "training_args.bin").write_bytes(b"settings")
+    assert not folder_of(plan, "train").has_trained
+    with pytest.raises(Stop, match="no trained model yet"):
+        ask.newest(plan)
+
+
+def test_a_model_is_loaded_once_for_all_questions(tmp_path, monkeypatch):
+    run_of(tmp_path, "survival")
+    loaded = []
+
+    def answers(chat, questions):
+        loaded.append(chat.model)
+        return [question.upper() for question in questions]
+
+    monkeypatch.setattr(ask, "answers", answers)
+    rows = compare.compare(load(SURVIVAL)[0], [RunFolder(tmp_path)], ["Why?", "How?"])
+    assert [row.texts for row in rows if row.what.startswith("answer to")] == [("WHY?",), ("HOW?",)]
+    assert loaded == [f"{tmp_path}/best_model"]
+
+
 def test_a_model_of_images_is_asked_nothing_in_words(tmp_path):
     plan = plan_in(tmp_path, "resnet")
     (tmp_path / "best_model.pth").write_text("weights")
@@ -107,6 +133,53 @@ def test_a_stage_that_is_not_there_is_said_with_the_ones_that_are(recipe, recipe
     )
     assert done.returncode == 2
     assert "no stage `dada`" in done.stderr and "`data`" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("file", "facts"),
+    [
+        ("training_summary.json", {"steps": "many", "total_parameters": 0, "best_accuracy": 0.5}),
+        ("training_summary.json", {"tokens": [7], "time_limit": {"reached": True}, "last_validation_loss": "low"}),
+        ("training_summary.json", {"time_limit": {"reached": "no", "limit_seconds": None}, "changes": [1]}),
+        ("time_limit.json", {"limit_seconds": 7}),
+        ("time_limit.json", {"used_seconds": "long"}),
+        ("stage.json", {"outputs": {"best_model/model.safetensors": 7}, "status": "finished"}),
+        ("run.json", {"substitutions": [{"setting": "train.epochs", "after": 2, "mood": "good"}, 7]}),
+        ("run.json", {"substitutions": {"setting": 7}, "recipe": ["survival"], "status": None}),
+    ],
+)
+def test_a_record_without_sense_counts_for_nothing_and_ends_in_no_trace(tmp_path, file, facts):
+    plan = run_of(tmp_path, "survival")
+    (tmp_path / file).write_text(
+        json.dumps(
+            json.loads((tmp_path / file).read_text()) | facts
+            if file in ("stage.json", "training_summary.json")
+            else facts
+        )
+    )
+    recipe, run = load(SURVIVAL)[0], RunFolder(tmp_path)
+    compare.compare(recipe, [run])
+    "\n".join(report(ask.plan_of(recipe, run)))
+    folder = folder_of(plan, "train")
+    pipeline.decision_on(folder)
+    "\n".join(pipeline.finish(folder))
+    assert elapsed_seconds([tmp_path]) == 0
+
+
+def test_a_moved_rehearsal_has_its_tiny_model_where_it_lies_now(tmp_path):
+    there, here = RunFolder(tmp_path / "there", "rehearsal"), tmp_path / "here"
+    rebuilt = model_folder(there.path / "base_model")
+    made = [Override("model.base", None, str(rebuilt), "rehearsal", "a tiny twin")]
+    there.mark("running", recipe="survival", **there.made_with([], made))
+    recipe = load(SURVIVAL)[0]
+    assert ask.plan_of(recipe, there).stage("train").config["base_model"] == str(rebuilt)
+    there.path.rename(here)
+    run = RunFolder.at(here)
+    assert ask.plan_of(recipe, run).stage("train").config["base_model"] == str(here / "base_model")
+    shutil.copytree(here, there.path)
+    assert ask.plan_of(recipe, run).stage("train").config["base_model"] == str(here / "base_model"), (
+        "also beside the old one"
+    )
 
 
 def cells(rows: list[compare.Row], stage: str) -> dict[str, tuple[str, ...]]:
@@ -155,8 +228,7 @@ def test_metrics_gates_and_overrides_of_several_runs_stand_side_by_side(tmp_path
 
 def test_a_run_is_asked_with_what_this_machine_has_put_in_its_place(tmp_path):
     run = RunFolder(tmp_path, "rehearsal")
-    run.mark("running")
-    run.substitute([Override("train.epochs", 4, 9, "rehearsal", "few rows")])
+    run.mark("running", **run.made_with([], [Override("train.epochs", 4, 9, "rehearsal", "few rows")]))
     assert ask.plan_of(load(SURVIVAL)[0], run).stage("train").config["num_epochs"] == 9
 
 

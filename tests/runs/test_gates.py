@@ -292,7 +292,8 @@ def test_a_gate_and_a_promotion_are_about_the_weights_that_lie_there(tmp_path):
             assert (gates.promotion(folder) is not None) == lenient, f"{part}: {broken} makes it no promotion"
         (folder.path / "promotion.json").write_text(json.dumps({name: whole[name] for name in whole if name != part}))
         assert gates.promotion(folder) is None
-    figures = [{name: verdict[name] for name in ("metric", "wanted", "got")} for verdict in whole["missed"]]
+    # As older versions have written them.
+    figures = [{"metric": of["metric"], "wanted": of["threshold"], "got": of["got"]} for of in whole["missed"]]
     (folder.path / "promotion.json").write_text(json.dumps(whole | {"missed": figures, "of": "tomorrow"}))
     assert gates.promotion(folder).lines == promotion.lines
     promotion.write(folder.path)
@@ -356,3 +357,17 @@ def test_what_a_process_is_told_to_measure_comes_over_whole(tmp_path, monkeypatc
     assert [task.metrics_before for task in told] == [None, {"x": math.inf}]
     written = json.loads((tmp_path / "sft" / "evaluation.json").read_text())
     assert list(written) == [*vars(HERE), "checkpoint", "metrics", "missing"]
+
+
+def test_a_score_that_lm_eval_does_not_give_is_not_put_down_to_training(tmp_path, monkeypatch):
+    monkeypatch.setattr(evaluate, "load", lambda task: ("model", "tokenizer"))
+    monkeypatch.setattr(evaluate, "generated", lambda *given: 16)
+    monkeypatch.setattr(evaluate, "lm_eval_scores", lambda *given: {"lm_eval.sample.acc": 0.5})
+    task = gates.Task(
+        kind="sft", metrics=("perplexity", "lm_eval.sample.akk"), tasks=("sample",), model=str(tmp_path),
+        stage_dir=str(tmp_path), checkpoint_step=None, out=str(tmp_path / "out.json"), metrics_before=None,
+    )  # fmt: skip
+    (tmp_path / "task.json").write_text(json.dumps(asdict(task)))
+    assert evaluate.main(str(tmp_path / "task.json")) == 0
+    missing = json.loads((tmp_path / "out.json").read_text())["missing"]
+    assert "no history" in missing["perplexity"] and missing["lm_eval.sample.akk"] == "it was not measured"

@@ -58,6 +58,7 @@ FAILURES = {
     "no FlashAttention": "import flash_attn_of_tomorrow",
     "an error in FlashAttention": "print('  File \"flash_attn/flash_attn_interface.py\", line 1'); raise RuntimeError('CUDA error: odd')",
     "a package": "import torch_of_tomorrow",
+    "a package of an extra": "raise ModuleNotFoundError(\"No module named 'datatrove.pipeline'\")",
     "an error": "raise ValueError('odd')",
     "a signal": "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
     "an exit": "import sys; sys.exit(3)",
@@ -141,7 +142,9 @@ def test_no_more_gpus_are_seen_than_are_planned(monkeypatch, here, planned, visi
     if here:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", here)
     stage = Stage("train", "images", {}, "c.yaml", {}, (), (), {}, Machines(1, planned, "NVIDIA-L40S", 8, 2), 1)
-    assert environment(stage, Place("c", "d", "r", "s"))["CUDA_VISIBLE_DEVICES"] == visible
+    env = environment(stage, Place("c", "d", "r", "s"))
+    # Their numbers are those of nvidia-smi, which CUDA does not use by itself.
+    assert (env["CUDA_VISIBLE_DEVICES"], env["CUDA_DEVICE_ORDER"]) == (visible, "PCI_BUS_ID")
 
 
 def test_a_rehearsal_that_learns_too_little_is_an_error(golden_message):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -10,13 +11,14 @@ import pytest
 from runner.check.validate import load
 from runner.plan import Plan
 from runner.problem import Stop
-from runner.recipe.overrides import from_options
+from runner.recipe.overrides import Override, from_options
 from runner.runs import ask, pipeline
+from runner.runs.compare import compare
 from runner.runs.pipeline import Selection, carry_out
 from runner.runs.run_folder import RunFolder, find, folder, session
 from runner.runs.stage_folder import StageFolder
 from tests.conftest import ROOT
-from tests.stages import leave
+from tests.stages import finish, leave, model_folder
 
 ROWS = ROOT / "recipes" / "data" / "survival-sample.jsonl"
 LOCAL = ("data.hub=", "data.revision=")
@@ -28,6 +30,7 @@ class Life:
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch, kind: str = "run") -> None:
         self.rows, self.run, self.told, self.fails = path / "rows.jsonl", RunFolder(path / "run", kind), [], set()
         self.rows.write_bytes(ROWS.read_bytes())
+        self.ends: BaseException = Stop("out of luck")
         monkeypatch.setattr(pipeline, "launch", self.launch)
 
     def plan(self, *sets: str) -> Plan:
@@ -40,14 +43,17 @@ class Life:
             checkpoint = Path(place.checkpoints_dir) / "checkpoint-1"
             if stage.trains:
                 checkpoint.mkdir(parents=True, exist_ok=True)
-            raise Stop("out of luck")
+            raise self.ends
         leave(self.planned, stage)
 
-    def go(self, *sets: str, stage: str | None = None) -> list[str]:
+    def go(self, *sets: str, stage: str | None = None, made: tuple[Override, ...] = ()) -> list[str]:
         self.told = []
         plan = self.planned = self.plan(*sets)
-        with session(self.run, plan.name, [], fresh=False):
-            carry_out(plan, Selection(stage).of(plan), self.told.append, lambda: nullcontext(lambda event: None))
+        with session(self.run, plan.name, fresh=False):
+            record = self.run.made_with(made, made)
+            carry_out(
+                plan, Selection(stage).of(plan), self.told.append, lambda: nullcontext(lambda event: None), record
+            )
         return [line.removeprefix("launched ") for line in self.told if line.startswith("launched ")]
 
 
@@ -121,6 +127,26 @@ def test_a_model_of_which_nothing_is_on_record_is_not_trained_over(life):
         life.go()
 
 
+def test_what_was_interrupted_is_not_said_to_run_for_ever(life):
+    life.fails, life.ends = {"train"}, KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        life.go()
+    assert life.run.state.status == "stopped"
+    (state,) = [row for row in compare(load(ROOT / "recipes" / "survival.yaml")[0], [life.run]) if row.what == "state"]
+    assert state.texts == ("not finished",)
+
+
+def test_a_refused_command_leaves_no_trace_in_the_record_of_what_was_made(life):
+    life.go(made=(Override("train.logging_steps", 10, 5, "me"),))
+    known = (life.run.state.changes, life.run.state.substitutions, life.run.overrides)
+    refused = Override("train.logging_steps", 10, 7, "me")
+    with pytest.raises(Stop, match="as it was before it changed"):
+        life.go("train.seed=7", made=(refused,))
+    assert (life.run.state.changes, life.run.state.substitutions, life.run.overrides) == known
+    life.go(made=(refused,))
+    assert (life.run.state.changes, life.run.state.substitutions, life.run.overrides) == known, "nothing was made"
+
+
 def test_a_stage_by_its_name(life):
     assert life.go(stage="data") == ["data"]
     assert life.go(stage="train") == ["train"]
@@ -130,19 +156,19 @@ def test_a_stage_by_its_name(life):
 
 def test_a_folder_of_another_recipe_or_of_other_things_is_refused(life, tmp_path):
     life.go()
-    with pytest.raises(Stop, match="holds a run of the recipe `survival`"), session(life.run, "other", [], False):
+    with pytest.raises(Stop, match="holds a run of the recipe `survival`"), session(life.run, "other", False):
         raise AssertionError("not reached")
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "to-mum.txt").write_text("Dear")
     letters = RunFolder(tmp_path / "letters")
-    with pytest.raises(Stop, match="holds files that are no run"), session(letters, "x", [], True):
+    with pytest.raises(Stop, match="holds files that are no run"), session(letters, "x", True):
         raise AssertionError("not reached")
     assert (tmp_path / "letters" / "to-mum.txt").is_file()
 
 
 def test_a_refused_command_leaves_no_folder(tmp_path):
     run = RunFolder(tmp_path / "new")
-    with pytest.raises(Stop, match="no GPU"), session(run, "x", [], False):
+    with pytest.raises(Stop, match="no GPU"), session(run, "x", False):
         raise Stop("no GPU")
     assert not run.path.exists()
 
@@ -158,3 +184,44 @@ def test_the_run_that_has_trained_something_is_meant_before_one_that_has_not(tmp
     assert find("x", str(run.path)) == run
     with pytest.raises(Stop, match="is not a run folder"):
         find("x", str(tmp_path))
+
+
+@pytest.fixture
+def project(tmp_path) -> Path:
+    """A folder with a recipe, its rows, its model and the run of it, as people copy it about."""
+    home = tmp_path / "project"
+    model_folder(home / "mine")
+    (home / "rows.jsonl").write_bytes(ROWS.read_bytes())
+    (home / "survival.yaml").write_bytes((ROOT / "recipes" / "survival.yaml").read_bytes())
+    return home
+
+
+def actions(home: Path, file: str, recorded: bool = False) -> dict[str, tuple[str, str]]:
+    """What becomes of each stage of a project whose recipe is named so, and why; `recorded` makes it look finished first."""
+    recipe = load(
+        file,
+        from_options([*LOCAL, "data.path=rows.jsonl", "data.sample=rows.jsonl", "model.base=mine", "model.revision="]),
+    )[0]
+    plan = ask.plan_of(recipe, RunFolder(home / "run"))
+    if recorded:
+        finish(plan)
+    return {
+        decision.stage.name: (decision.action, "".join(decision.why)) for decision in pipeline.decide(plan, plan.stages)
+    }
+
+
+def test_a_run_is_the_same_from_wherever_it_is_called_and_wherever_its_project_is_copied(project, monkeypatch):
+    monkeypatch.chdir(project)
+    assert {action for action, _ in actions(project, "survival.yaml", recorded=True).values()} == {"keep"}
+    monkeypatch.chdir(project.parent)
+    assert {action for action, _ in actions(project, "project/survival.yaml").values()} == {"keep"}
+    copy = shutil.copytree(project, project.with_name("copy"), copy_function=shutil.copyfile)
+    assert {action for action, _ in actions(copy, str(copy / "survival.yaml")).values()} == {"keep"}
+
+
+def test_a_base_model_in_a_folder_counts_by_what_it_holds(project):
+    recipe = str(project / "survival.yaml")
+    actions(project, recipe, recorded=True)
+    (project / "mine" / "model.safetensors").write_bytes(b"changed")
+    action, why = actions(project, recipe)["train"]
+    assert action == "again" and "base_model: the file's content has changed" in why

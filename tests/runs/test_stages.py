@@ -107,6 +107,17 @@ def test_what_took_training_is_moved_aside_before_a_stage_runs_again(finished, t
     assert not [*tmp_path.glob("init.*"), *tmp_path.glob("dpo.*")]
 
 
+def test_nothing_is_taken_away_for_a_stage_that_has_no_time_left(finished, tmp_path):
+    (tmp_path / "pretrain-512" / "time_limit.json").write_text('{"used_seconds": 100.0}')
+    (tmp_path / "sft" / "time_limit.json").write_text('{"used_seconds": 100.0}')
+    for place in ({}, {"on_cluster": True}):
+        with pytest.raises(Stop, match="is used up"):
+            begin(finished("limits.time=90 s", "sft.learning_rate=1e-5", **place), "sft")
+        assert (tmp_path / "sft" / WEIGHTS).is_file() and not (tmp_path / "sft.before").exists()
+    # What the stage itself has used was for what goes.
+    assert "starting" in begin(finished("limits.time=150 s", "sft.learning_rate=1e-5"), "sft")[-1]
+
+
 def in_its_pod(plan: Plan, name: str) -> Plan:
     """The plan as the pod of a stage reads it."""
     return Plan.read(next(file.text for file in plan.stage(name).files if file.path == PLAN_FILE))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from runner.check.validate import changed, load
-from runner.data.report import Rows
+from runner.prepared import Rows
 from runner.problem import Stop
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe

@@ -51,6 +51,29 @@ def wanted(path, **other):
     }  # fmt: skip
 
 
+# The recipe
+
+
+@pytest.mark.parametrize("names", [("cats", "dogs", "owls"), ("train/cats", "train/dogs", "train/owls", "test/cats")])
+def test_a_folder_with_other_classes_than_the_recipe_says_is_told_by_check(tmp_path, golden_message, names):
+    for name in names:
+        (tmp_path / "pets" / name).mkdir(parents=True)
+    own = ("data.hub=", "data.test_split=", f"data.path={tmp_path / 'pets'}")
+    with pytest.raises(Stop) as stop:
+        load(RECIPE, from_options(own))
+    (problem,) = stop.value.problems
+    assert setting_of(problem) == "classes"
+    golden_message(problem)
+    assert load(RECIPE, from_options([*own, "model.classes=3"]))[0].model.classes == 3
+
+
+def test_a_folder_without_classes_is_told_by_check(tmp_path):
+    (tmp_path / "cats").mkdir()
+    with pytest.raises(Stop) as stop:
+        load(RECIPE, from_options(["data.hub=", "data.test_split=", f"data.path={tmp_path}"]))
+    assert [setting_of(problem) for problem in stop.value.problems] == ["data.path"]
+
+
 # The network
 
 

@@ -16,12 +16,16 @@ from runner.check.validate import load
 from runner.plan import Place
 from runner.problem import Stop
 from runner.recipe.overrides import from_options
-from runner.runs import merge
+from runner.runs import ask, merge, pipeline
+from runner.runs.run_folder import RunFolder
+from runner.runs.stage_folder import StageFolder
 from runner.scenarios import translate
 from runner.scenarios.shared import twin
 from runner.targets import kubernetes, render
+from runner.training import merging
 from tests.catalog.test_axolotl_settings import axolotl, emitted, stages, unknown_keys
 from tests.conftest import ROOT
+from tests.stages import finish, plan_in
 
 pytestmark = pytest.mark.heavy
 
@@ -137,6 +141,15 @@ def test_without_a_gpu_no_fused_kernels_are_asked_for():
 
 def test_single_layers_can_be_chosen():
     assert config_of("train.lora_layers=[qkv_proj]")["lora_target_modules"] == ["qkv_proj"]
+
+
+def test_a_rank_alone_leaves_the_adapters_weight_as_it_is():
+    minimal = ROOT / "recipes" / "minimal" / "lora.yaml"
+    for rank, alpha in (("16", 32), ("4", 8), ("256", 512)):
+        recipe, _, notes = load(minimal, from_options([f"train.lora_rank={rank}"]))
+        assert recipe.train.lora_alpha == alpha and not [note for note in notes if "alpha" in note.message]
+    recipe, _, _ = load(minimal, from_options(["train.lora_rank=4", "train.lora_alpha=16"]))
+    assert recipe.train.lora_alpha == 16
 
 
 def test_the_environment_sets_the_rank_and_a_note_tells_what_that_does(golden_message):
@@ -277,6 +290,42 @@ def test_merging_again_gives_the_same_model(rehearsed, recipe_command, tmp_path)
         one, two = (load_file(folder / "model.safetensors") for folder in (run / "best_model", out))
         assert one.keys() == two.keys() and all(one[key].equal(two[key]) for key in one)
         assert (out / "tokenizer.json").is_file()
+
+
+def test_a_moved_rehearsal_is_merged_into_its_own_folder_and_stays_done(rehearsed, recipe_command, tmp_path):
+    run, _ = rehearsed
+    moved = run.rename(tmp_path / "moved")
+    try:
+        before = (moved / "best_model" / "model.safetensors").stat().st_ino
+        done = recipe_command("merge", LYRICS, "--run", moved)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert (moved / "best_model" / "model.safetensors").stat().st_ino != before
+        plan = ask.plan_of(load(LYRICS)[0], RunFolder.at(moved))
+        assert pipeline.decision_on(StageFolder(plan, plan.stage("train"))).action == "keep"
+    finally:
+        moved.rename(run)
+
+
+def test_a_merge_into_the_run_is_put_on_record_and_waits_for_nobody_at_work_there(tmp_path, monkeypatch):
+    run, recipe = RunFolder(tmp_path), load(LYRICS)[0]
+    run.mark("running", recipe="lyrics")
+    plan = plan_in(tmp_path, "lyrics")
+    finish(plan)
+    (tmp_path / "lora_adapter").mkdir()
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        (tmp_path / "lora_adapter" / name).write_text("{}")
+
+    def merged(adapter, out, *given):
+        (out / "model.safetensors").write_bytes(b"in another precision")
+        return out
+
+    monkeypatch.setattr(merging, "merge", merged)
+    with run.lock(), pytest.raises(Stop, match="Another command is at work"):
+        merge.of_run(recipe, str(tmp_path), None)
+    train = StageFolder(plan, plan.stage("train"))
+    (tmp_path / "best_model" / "config.json").write_text("{}")
+    assert merge.of_run(recipe, str(tmp_path), None) == tmp_path / "best_model"
+    assert train.finished and not train.changed_outputs()
 
 
 def test_merging_what_is_no_adapter_is_refused_in_plain_words(recipe_command, tmp_path, golden_message):

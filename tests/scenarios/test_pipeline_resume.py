@@ -157,7 +157,7 @@ def where(out: Path) -> str:
     """The stage that was running."""
     # A kill in the first moments comes before there is any stage.
     states = {file.parent.name: json.loads(file.read_text("utf-8")) for file in out.glob("*/stage.json")}
-    return ", ".join(name for name, state in states.items() if state["status"] == "running") or "between stages"
+    return ", ".join(name for name, state in states.items() if state["status"] == "begun") or "between stages"
 
 
 def compare(undisturbed: dict[str, dict], killed: dict[str, dict]) -> None:

@@ -223,7 +223,7 @@ def test_pods_look_for_data_files_where_pods_have_them(tmp_path, monkeypatch, da
     here = plan_of(Path("recipes/seven-b.yaml"), *none, *files)
     work = here.stages[0].config
     assert work["text"]["path"] == f"{folder}/seven-b-text.jsonl"
-    assert work["sft"]["path"] == f"{folder}/seven-b-questions.jsonl"
+    assert work["sft"]["sets"][0]["path"] == f"{folder}/seven-b-questions.jsonl"
     monkeypatch.chdir(tmp_path / "recipes")
     assert [file.text for file in render(plan_of(Path("seven-b.yaml"), *none, *files))] == [
         file.text for file in render(here)
@@ -244,8 +244,8 @@ def test_files_of_other_sections_come_from_the_clone_or_a_claim(golden_message):
     stage = translate(recipe, kubernetes.place(recipe)).stage("data")
     assert (notes[0].severity, notes[0].file) == ("note", "--set data.path=/m/corpus.txt")
     golden_message(notes[0])
-    assert stage.config["data"]["path"] == "/m/corpus.txt"
-    assert stage.config["data"]["validation_path"] == "/opt/recipe-code/repository/recipes/data/gemma-sample.txt"
+    paths = [one["path"] for name in ("sets", "validation_sets") for one in stage.config["data"][name]]
+    assert paths == ["/m/corpus.txt", "/opt/recipe-code/repository/recipes/data/gemma-sample.txt"]
 
 
 def test_prometheus_is_told_where_training_shows_its_metrics():

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
+from transformers import TrainerState
 
-from runner.training import checkpoints, resume
+from runner.training import checkpoints, history, resume
 from runner.training.blocks import TrainBlocks
 from runner.training.settings import BlocksSettings
 
@@ -45,34 +47,62 @@ def test_a_checkpoint_that_a_kill_left_half_written_is_never_resumed_from(tmp_pa
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-10"]
 
 
-def test_a_named_checkpoint_is_gone_back_to_once(tmp_path, monkeypatch):
-    own, old = tmp_path / "checkpoints", tmp_path / "old" / "checkpoint-9"
-    old.mkdir(parents=True)
+def test_a_named_checkpoint_is_gone_back_to_once_wherever_the_run_lies(tmp_path):
+    run, old = tmp_path / "run", tmp_path / "old" / "checkpoint-9"
 
-    def save(step: int) -> None:
-        folder = own / f"checkpoint-{step}"
+    def chosen(named: Path) -> tuple[str, str]:
+        cfg = SimpleNamespace(resume_from_checkpoint=str(named), output_dir=str(named.parent if named != old else run))
+        name = resume.choose(cfg, SimpleNamespace())
+        return Path(cfg.resume_from_checkpoint).name, name
+
+    def save(step: int, resumed_from: str = "") -> None:
+        folder = run / f"checkpoint-{step}"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "trainer_state.json").write_text("{}")
-        (folder / "complete.json").write_text(json.dumps({"step": step}))
-        time.sleep(0.02)
+        state = SimpleNamespace(global_step=step, is_world_process_zero=True, num_input_tokens_seen=1)
+        checkpoints.MarkComplete(resumed_from).on_save(SimpleNamespace(output_dir=str(run)), state, None)
 
-    def chosen(name: Path, rank: int = 0) -> str:
-        monkeypatch.setenv("RANK", str(rank))
-        cfg = SimpleNamespace(resume_from_checkpoint=str(name), output_dir=str(own))
-        resume.choose(cfg, SimpleNamespace(run_dir=str(tmp_path)))
-        return Path(cfg.resume_from_checkpoint).name
-
-    named = own / "checkpoint-500"
-    assert chosen(named) == "checkpoint-500" and not (tmp_path / "resumed-from.json").exists(), "it is not there yet"
+    named = run / "checkpoint-500"
+    assert chosen(named) == ("checkpoint-500", "checkpoint-500"), "it is not there yet"
     for step in (500, 600, 700):
         save(step)
-    # The second process looks before and after the first has written its note.
-    assert [chosen(named, rank) for rank in (1, 0, 1, 0)] == ["checkpoint-500"] * 4
-    time.sleep(0.02)
-    save(600)
-    assert [chosen(named, rank) for rank in (1, 0)] == ["checkpoint-600"] * 2, "700 is of the way that was left"
+    assert chosen(named)[0] == "checkpoint-500"
+    save(600, chosen(named)[1])
+    assert chosen(named)[0] == "checkpoint-600", "700 is of the way that was left"
+    # As a copy or `recipe fetch` leaves them, in any order of time.
+    copy = shutil.copytree(run, tmp_path / "copy", copy_function=shutil.copyfile)
+    os.utime(copy / "checkpoint-600" / "complete.json", (1, 1))
+    assert chosen(copy / "checkpoint-500")[0] == "checkpoint-600"
+    # Rotation may have taken the named one.
     shutil.rmtree(named)
-    assert chosen(named) == "checkpoint-600"
-    assert chosen(old) == "checkpoint-9", "another one that the recipe names is gone back to"
-    shutil.rmtree(old)
-    assert chosen(old) == "checkpoint-700"
+    assert chosen(named)[0] == "checkpoint-600"
+    assert chosen(old) == ("checkpoint-9", str(old)), "another one that the recipe names is gone back to"
+    save(10, str(old))
+    assert chosen(old)[0] == "checkpoint-10"
+
+
+def test_the_time_of_training_counts_over_a_stop(tmp_path, monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr(history.time, "monotonic", lambda: clock[0])
+    settings = SimpleNamespace(run_dir=str(tmp_path), effective_batch_size=1)
+
+    def train(first: int, last: int, ends: bool) -> history.History:
+        """A second a step."""
+        known, model = history.History(settings), torch.nn.Linear(1, 1)
+        state = TrainerState(global_step=first, max_steps=last, is_world_process_zero=True)
+        known.on_train_begin(None, state, None, model=model)
+        for state.global_step in range(first + 1, last + 1):
+            clock[0] += 1
+            known.on_log(None, state, None, logs={"loss": 1.0})
+        if ends:
+            known.on_train_end(None, state, None)
+        clock[0] += 1000
+        return known
+
+    train(0, 7, ends=False)
+    # Steps 6 and 7 are made again from the checkpoint of step 5; their time was spent all the same.
+    assert train(5, 10, ends=True).final["seconds"] == 12
+    assert [entry["step"] for entry in json.loads((tmp_path / "training_history.json").read_text())["steps"]] == [
+        *range(1, 11)
+    ]
+    assert train(0, 3, ends=True).final["seconds"] == 3, "what begins anew has used nothing yet"

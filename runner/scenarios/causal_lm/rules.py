@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from runner.names import listed
+from runner.names import setting as name_of
 from runner.problem import Problem
 from runner.recipe.recipe import Recipe
 
@@ -23,15 +24,18 @@ def one_validation(recipe: Recipe) -> Iterator[Problem]:
             "Keep one of these lines.",
         )
     for setting, source in VALIDATION.items():
-        if data.get(setting) and not data.get(source):
+        # A file goes with any list of data sets; a split is one of each.
+        lacking = [home for home, one in recipe.data_sets() if not one.get(source)]
+        if data.get(setting) and lacking and not (setting == "validation_path" and data.get("sets")):
             yield recipe.document.problem(
                 ("data", setting),
-                f"`{setting}` goes with `{source}`, and `data` has no `{source}`.",
+                f"`{setting}` goes with `{source}`, and `{name_of(lacking[0])}` has no `{source}`.",
                 "Use `validation_share` to take a share of the documents instead.",
             )
 
-    path, file, split = data.get("path"), data.get("validation_path"), data.get("validation_split")
-    same_file = path and file and (recipe.folder / path).resolve() == (recipe.folder / file).resolve()
+    file, split = data.get("validation_path"), data.get("validation_split")
+    trained = [(recipe.folder / name).resolve() for _, one in recipe.data_sets() if (name := one.get("path"))]
+    same_file = file and (recipe.folder / file).resolve() in trained
     if same_file or (split and split == data.get("split")):
         yield recipe.document.problem(
             ("data", "validation_path" if same_file else "validation_split"),

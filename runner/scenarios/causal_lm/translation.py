@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
-from runner.data.plain_text import PlainText
+from runner.data.plain_text import PlainText, TextSet
 from runner.plan import Place, Plan
 from runner.recipe.recipe import Recipe
 from runner.scenarios.shared import axolotl, common
@@ -63,14 +65,22 @@ def training(recipe: Recipe, place: Place) -> dict[str, Any]:
     return config
 
 
+def validation(recipe: Recipe, place: Place, sets: Iterable[TextSet]) -> Iterator[TextSet]:
+    """What only the validation loss is measured on: a split of each dataset, or a file. Empty where it is a share, or nothing."""
+    data = recipe.data
+    if split := data.validation_split:
+        yield from (replace(one, split=split, share=1.0) for one in sets)
+    if path := common.data_file(recipe, place, data.validation_path):
+        yield TextSet(hub=None, revision=None, subset=None, split=data.split, path=path, text=data.text)
+
+
 def plain_text(recipe: Recipe, place: Place) -> PlainText:
     data = recipe.data
+    sets = tuple(TextSet(**source, text=one["text"]) for source, one in common.data_sets(recipe, place, data))
     return PlainText(
-        **common.source(recipe, place, data),
-        validation_split=data.validation_split,
-        validation_path=common.data_file(recipe, place, data.validation_path),
+        sets=sets,
+        validation_sets=tuple(validation(recipe, place, sets)),
         validation_share=data.validation_share,
-        text=data.text,
         seed=data.seed,
         tokenizer=common.tokenizer(recipe, place),
         sequence_len=recipe.model.sequence_len,

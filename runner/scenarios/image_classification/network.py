@@ -11,8 +11,8 @@ from torch import nn
 from transformers import ResNetConfig, ResNetForImageClassification, TrainerCallback
 
 from runner.catalog.trainers import DEPTHS
-from runner.files import read_json, replacing
-from runner.training.run_files import BEST_IMAGES, LATEST_IMAGES
+from runner.files import replacing
+from runner.run_files import BEST_IMAGES, LATEST_IMAGES
 
 
 class SmallResNetForImageClassification(ResNetForImageClassification):
@@ -124,10 +124,3 @@ class Weights(TrainerCallback):
             "epoch": state.epoch,
             "step": state.global_step,
         }
-
-
-def last_checkpoint(folder: Path) -> str | None:
-    """The latest checkpoint that was written to its end, or None. Its state is written last."""
-    numbered = [entry for entry in folder.glob("checkpoint-*") if entry.name.removeprefix("checkpoint-").isdigit()]
-    whole = [entry for entry in numbered if read_json(entry / "trainer_state.json")]
-    return str(max(whole, key=lambda entry: int(entry.name.removeprefix("checkpoint-")))) if whole else None

@@ -16,7 +16,7 @@ import numpy as np
 
 from runner.data.rows import Bad, no_dataset
 from runner.problem import Stop
-from runner.scenarios.image_classification.images import Images
+from runner.scenarios.image_classification.images import Images, class_names, entries, folders
 
 # The names and the formats of images that are opened.
 ENDINGS = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif"}
@@ -204,36 +204,19 @@ def split_of(name: str) -> str:
     return "test" if name.startswith("test") else "train"
 
 
-def class_names(path: Path) -> list[str]:
-    """The names of the classes, in the order of their labels. Raises Stop where there are none to tell apart."""
-    train = path / "train"
-    names = [folder.name for folder in _folders(train if train.is_dir() else path)]
-    if len(names) < 2:
-        inner = (
-            f"Its only folder is `{names[0]}`; where the images lie below that, name `{path / names[0]}`. "
-            if names
-            else ""
-        )
-        raise Stop(
-            f"`{path}` holds no images that can be read.",
-            f"{inner}It may hold CIFAR-10's binary version (*.bin), Parquet files, or one folder of images for each class.",
-        )
-    return names
-
-
 def class_files(path: Path, known: list[str]) -> Iterator[tuple[str, Path, int | Bad]]:
     """Split, file, and the number of its class or why it is no image. known: the classes."""
     homes = [("train", path)]
     if (path / "train").is_dir():
         # Of equal images the first one counts, so the test ones come last.
-        homes = sorted(((split_of(home.name), home) for home in _folders(path)), key=lambda home: home[0] == "test")
+        homes = sorted(((split_of(home.name), home) for home in folders(path)), key=lambda home: home[0] == "test")
     for home in dict.fromkeys([path, *(home for _, home in homes)]):
-        for file in _entries(home):
+        for file in entries(home):
             if file.suffix.lower() in ENDINGS:
                 yield "train", file, Bad("in no folder of a class")
     for name, home in homes:
-        for folder in _folders(home):
-            for file in _entries(folder):
+        for folder in folders(home):
+            for file in entries(folder):
                 yield name, file, _label(file, folder.name, known)
 
 
@@ -243,11 +226,3 @@ def _label(file: Path, folder: str, known: list[str]) -> int | Bad:
     if file.suffix.lower() not in ENDINGS:
         return Bad(f"its name does not end in {', '.join(sorted(ENDINGS))}")
     return known.index(folder) if folder in known else Bad("its class has no folder in `train`")
-
-
-def _folders(path: Path) -> list[Path]:
-    return [entry for entry in _entries(path) if entry.is_dir()]
-
-
-def _entries(path: Path) -> list[Path]:
-    return sorted(entry for entry in path.iterdir() if not entry.name.startswith("."))

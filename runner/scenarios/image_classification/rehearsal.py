@@ -6,17 +6,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from runner.data.report import Rows
 from runner.plan import Plan
+from runner.prepared import Rows
 from runner.problem import Stop
 from runner.recipe import overrides
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
-from runner.scenarios.shared.rehearsal import BY, data
+from runner.scenarios.shared.rehearsal import BY, data, on_processors, processes_for
 from runner.training.summary import Summary
 
 MAX_IMAGES = 1000
-MAX_PROCESSES = 2
 WIDTH = 16
 # So many looks at images are enough for the narrow twin, and take half a minute on two cores.
 MIN_LOOKS = 8000
@@ -34,8 +33,7 @@ def stands_in(recipe: Recipe, folder: Path) -> dict[str, Any]:
 
 def after_data(recipe: Recipe, rows: Rows, folder: Path) -> list[Override]:
     """The narrow twin, processes in place of machines, and as many epochs as it takes."""
-    train, machines = recipe.train, recipe.machines
-    processes = min(MAX_PROCESSES, machines.nodes * machines.gpus_per_node, rows.train_rows)
+    train = recipe.train
     micro = min(train.micro_batch_size, 32)
     epochs = max(train.epochs, -(-MIN_LOOKS // rows.train_rows))
     enough = f"at least {MIN_LOOKS:,} looks at {rows.train_rows} images"
@@ -45,14 +43,7 @@ def after_data(recipe: Recipe, rows: Rows, folder: Path) -> list[Override]:
         Override("model.precision", None, "fp32", BY, "runs on any processor"),
         Override("data.mean", None, None, BY, "measured on these images"),
         Override("data.std", None, None, BY, "measured on these images"),
-        Override("machines.nodes", None, 1, BY, "this machine"),
-        Override(
-            "machines.gpus_per_node",
-            None,
-            processes,
-            BY,
-            f"{processes} process{'es' if processes > 1 else ''} on the CPU{', talking over gloo' if processes > 1 else ''}",
-        ),
+        *on_processors(recipe, processes_for(recipe, rows)),
         Override("train.micro_batch_size", None, micro, BY, "small steps"),
         Override("train.gradient_accumulation_steps", None, 1, BY, "small steps"),
         Override("train.epochs", None, epochs, BY, enough),

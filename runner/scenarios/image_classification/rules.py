@@ -1,11 +1,12 @@
-"""Rules for images: how they are normalised and cropped."""
+"""Rules for images: how they are normalised and cropped, and how many classes a folder has."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from runner.problem import Problem
+from runner.problem import Problem, Stop
 from runner.recipe.recipe import Recipe
+from runner.scenarios.image_classification.images import class_folders, class_names
 
 
 def normalising(recipe: Recipe) -> Iterator[Problem]:
@@ -29,4 +30,24 @@ def crop(recipe: Recipe) -> Iterator[Problem]:
         )
 
 
-RULES = (normalising, crop)
+def classes(recipe: Recipe) -> Iterator[Problem]:
+    """A folder of images for each class has as many as the recipe says."""
+    data, stated = recipe.data, recipe.model.classes
+    folder = recipe.folder / data.path if data.path else None
+    if folder is None or not folder.is_dir() or not class_folders(folder):
+        return
+    try:
+        there = len(class_names(folder))
+    except Stop as stop:
+        message, _, remedy = stop.text.partition("\n")
+        yield recipe.document.problem(("data", "path"), message, remedy)
+        return
+    if there != stated:
+        yield recipe.document.problem(
+            ("model", "classes"),
+            f"`{folder}` has {there} folders of images, one a class, and `classes` is {stated}.",
+            f"Write `classes: {there}`.",
+        )
+
+
+RULES = (normalising, crop, classes)

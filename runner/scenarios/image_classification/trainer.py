@@ -15,8 +15,8 @@ from pathlib import Path
 from runner.files import write_json
 from runner.problem import Stop
 from runner.quiet import hush
+from runner.run_files import LOG, STOPPED
 from runner.training import parent_watch
-from runner.training.run_files import LOG, STOPPED
 
 # Import names that OpenShift AI's training image py312-cuda128-torch290 has, among many more. Source: Pipfile and
 # Pipfile.lock in opendatahub-io/distributed-workloads, images/runtime/training/py312-cuda128-torch290 (transformers 5.5.0,

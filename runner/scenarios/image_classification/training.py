@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,13 @@ from transformers import Trainer, TrainingArguments, set_seed
 
 from runner import scenarios
 from runner.problem import Stop
+from runner.run_files import BEST_IMAGES, FINAL_IMAGES, TENSORBOARD
 from runner.scenarios.image_classification import network
 from runner.scenarios.image_classification.data import SPLITS, ImageReport
-from runner.scenarios.image_classification.network import Weights, last_checkpoint
-from runner.training import metrics, results
+from runner.scenarios.image_classification.network import Weights
+from runner.training import checkpoints, metrics, results
+from runner.training.checkpoints import MarkComplete
 from runner.training.history import History
-from runner.training.run_files import BEST_IMAGES, FINAL_IMAGES
 from runner.training.settings import RunSettings
 from runner.training.time_limit import time_limits
 from runner.training.watchdog import Watchdog
@@ -54,7 +54,7 @@ def train(config: dict[str, Any], prepare_first: bool = False) -> None:
     history = History(settings)
     facts = {"shape": shape, "image_size": shape["image_size"], "classes": report.classes, **look}
     weights = Weights(Path(settings.run_dir), facts | {"fingerprint": settings.fingerprint})
-    resume = last_checkpoint(Path(args.output_dir))
+    resume = checkpoints.last_good(Path(args.output_dir))
     # What the first evaluation measures, before training, is in the history already where a run goes on.
     args.eval_on_start = resume is None
     # A loss of exactly 0 is possible here: the Trainer rounds it, and small sets are learned by heart.
@@ -67,9 +67,9 @@ def train(config: dict[str, Any], prepare_first: bool = False) -> None:
         eval_dataset=data["validation"],
         compute_metrics=lambda seen: {"accuracy": float((seen.predictions == seen.label_ids).mean())},
         preprocess_logits_for_metrics=lambda logits, labels: logits.argmax(-1),
-        callbacks=[watchdog, history, weights, *time_limits(settings), *metrics.from_environment()],
+        callbacks=[watchdog, history, weights, *time_limits(settings), *metrics.from_environment(), MarkComplete()],
     )
-    trainer.train(resume_from_checkpoint=resume)
+    trainer.train(resume_from_checkpoint=str(resume) if resume else None)
     finish(trainer, settings, history, weights, data["test"], shape)
     # A process that leaves while its group is open can end the others with it, after all is done.
     trainer.accelerator.wait_for_everyone()
@@ -87,7 +87,7 @@ def arguments(trainer: dict[str, Any], settings: RunSettings) -> TrainingArgumen
         # A number below 1 is a share of the steps there.
         trainer["warmup_steps"] = min(trainer.pop("warmup_ratio"), 0.9999)
     if "logging_dir" in known:
-        trainer["logging_dir"] = os.environ.get("TENSORBOARD_LOGGING_DIR", f"{settings.run_dir}/tensorboard")
+        trainer["logging_dir"] = os.environ.get("TENSORBOARD_LOGGING_DIR", f"{settings.run_dir}/{TENSORBOARD}")
     cuda = torch.cuda.is_available()
     return TrainingArguments(
         **trainer,
@@ -125,7 +125,6 @@ def finish(
 ) -> None:
     """Writes the final weights, measures the best ones on the test images once, and writes the summary."""
     run_dir = Path(settings.run_dir)
-    seconds = round(time.monotonic() - history.started, 1)
     main = trainer.is_world_process_zero()
     if main:
         network.save(run_dir / FINAL_IMAGES, weights.content(trainer.model, trainer.state))
@@ -139,7 +138,7 @@ def finish(
     if not main:
         return
     results.keep_log_and_configs(run_dir, Path(trainer.args.output_dir), Path(settings.recipe_file))
-    summary = results.summary(settings, history, history.final | {"seconds": seconds}, {}, engine="images")
+    summary = results.summary(settings, history, {}, engine="images")
     summary = dataclasses.replace(
         summary,
         model=shape,

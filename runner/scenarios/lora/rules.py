@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from runner.names import listed
+from runner.names import listed, setting
 from runner.problem import Problem
 from runner.recipe import templates
 from runner.recipe.recipe import Recipe
@@ -40,13 +40,16 @@ def adapter_scale(recipe: Recipe) -> Iterator[Problem]:
 
 def one_kind(recipe: Recipe) -> Iterator[Problem]:
     """Data is songs or conversations, by whether the recipe names songs."""
-    data = recipe.data
-    there = [setting for setting in ("question", "answer") if data.get(setting) is not None]
-    there += ["form"] if data.get("form") != "auto" else []
-    if data.get("songs") is not None and there:
+    if recipe.data.get("songs") is None:
+        return
+    for home, data in recipe.data_sets():
+        there = [name for name in ("question", "answer") if data.get(name) is not None]
+        there += ["form"] if data.get("form") != "auto" else []
+        if not there:
+            continue
         yield recipe.document.problem(
-            ("data", there[0]),
-            f"`data` names `songs` and also {listed(there)}; a row can be a song or a conversation, not both.",
+            (*home, there[0]),
+            f"`{setting(home)}` names `songs` and also {listed(there)}; a row can be a song or a conversation, not both.",
             "Keep one of the two.",
             key=True,
         )

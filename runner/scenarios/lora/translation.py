@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from runner.data.lyrics import Lyrics, Songs
-from runner.data.rows import Source
+from runner.data.rows import DataSet, DataSets
 from runner.plan import Place, Plan
 from runner.recipe.recipe import Recipe
 from runner.scenarios.shared import axolotl, common, conversations
@@ -25,7 +25,7 @@ def translate(recipe: Recipe, place: Place) -> Plan:
             **axolotl.training(recipe, place),
         }
 
-    def data(place: Place) -> Source:
+    def data(place: Place) -> DataSets:
         songs = recipe.data.songs
         return lyrics(recipe, place, songs) if songs else conversations.questions_and_answers(recipe, place)
 
@@ -49,7 +49,7 @@ def adapter(recipe: Recipe, place: Place) -> dict[str, Any]:
 def lyrics(recipe: Recipe, place: Place, songs: DataSongs) -> Lyrics:
     data = recipe.data
     return Lyrics(
-        **common.source(recipe, place, data),
+        sets=tuple(DataSet(**source) for source, _ in common.data_sets(recipe, place, data)),
         songs=Songs(**songs.plain()),
         system_prompt=data.system_prompt,
         train_on=common.given(data.train_on),

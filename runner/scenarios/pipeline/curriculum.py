@@ -19,8 +19,13 @@ def stage_of(sequence_len: int) -> str:
 
 def stage_names(recipe: Recipe) -> list[str]:
     """The stages of the recipe, in their order."""
+    return ["data", "init", *trained_names(recipe)]
+
+
+def trained_names(recipe: Recipe) -> list[str]:
+    """Those of them that train something."""
     lengths = [stage_of(part.sequence_len) for part in recipe.pretrain.curriculum]
-    return ["data", "init", *lengths, *(kind for kind in AFTER if recipe.settings.get(kind))]
+    return [*lengths, *(kind for kind in AFTER if recipe.settings.get(kind))]
 
 
 def warmup_steps(recipe: Recipe) -> int:

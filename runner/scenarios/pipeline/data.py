@@ -7,17 +7,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from runner.data.chat import Chat
-from runner.data.corpus import Cleaning, Corpus
+from runner.data.corpus import Cleaning, Corpus, CorpusSet
 from runner.plan import Place
 from runner.recipe.recipe import Recipe
 from runner.scenarios.pipeline.architecture import parameters
 from runner.scenarios.pipeline.mixing import Mixture
-from runner.scenarios.pipeline.preferences import Preferences
+from runner.scenarios.pipeline.preferences import Preferences, PreferenceSet
 from runner.scenarios.shared import common, conversations
 
 if TYPE_CHECKING:
     from runner.recipe.sections import Lora
 
+# What ends a document, and a text that a model goes on with.
+END_OF_TEXT = "<|endoftext|>"
 # What the data stage leaves for others, by folder, and which of its settings each part is made from.
 PARTS = {
     "tokenizer": ("text", "tokenizer"),
@@ -91,11 +93,10 @@ def everything(recipe: Recipe, place: Place, lengths: tuple[tuple[int, int], ...
 
 def text(recipe: Recipe, place: Place) -> Corpus:
     data = recipe.data
+    sets = [] if data.packed else common.data_sets(recipe, place, data)
     return Corpus(
-        **common.source(recipe, place, data),
+        sets=tuple(CorpusSet(**source, column=one["column"], limit=one.get("limit")) for source, one in sets),
         packed=common.data_file(recipe, place, data.packed),
-        column=data.column,
-        limit=data.limit,
         language=data.language,
         min_words=data.min_words,
         max_words=data.max_words,
@@ -126,10 +127,10 @@ def mixture(recipe: Recipe, place: Place, lora: Lora) -> Mixture:
 def preferences(recipe: Recipe, place: Place) -> Preferences:
     data = recipe.dpo.data
     return Preferences(
-        **common.source(recipe, place, data),
-        prompt=data.prompt,
-        chosen=data.chosen,
-        rejected=data.rejected,
+        sets=tuple(
+            PreferenceSet(**source, prompt=one["prompt"], chosen=one["chosen"], rejected=one["rejected"])
+            for source, one in common.data_sets(recipe, place, data)
+        ),
         system_prompt=data.system_prompt,
         validation_share=data.validation_share,
         seed=data.seed,

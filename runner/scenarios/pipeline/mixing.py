@@ -23,8 +23,9 @@ class Mixture(chat.Chat):
     domain_share: float
 
 
-def prepare(mixture: Mixture, out: Path, general: Path, tokenizer_for: TokenizerFor) -> list[str]:
-    """Writes `out/train.parquet` (mixed) and `out/validation.parquet` (the domain alone); gives the report's lines.
+def prepare(mixture: Mixture, out: Path, general: Path, tokenizer_for: TokenizerFor) -> tuple[Report, list[str]]:
+    """Writes `out/train.parquet` (mixed) and `out/validation.parquet` (the domain alone); gives the domain's report, and
+    lines about the mixture.
 
     general: Parquet with the general conversations, of which the rest is drawn, each at most once.
     """
@@ -44,8 +45,7 @@ def prepare(mixture: Mixture, out: Path, general: Path, tokenizer_for: Tokenizer
     _write(Dataset(mixed).shuffle(seed=mixture.seed), out / "train.parquet")
     _write(Dataset.from_parquet(str(out / "domain" / "validation.parquet")), out / "validation.parquet")
     short = round(len(domain) * (1 - share) / share) - count
-    return [
-        *report.lines(),
+    return report, [
         f"mixed                {len(domain):>9,} of the domain, {count:,} general: {len(domain) / len(mixed):.0%} domain",
         *([f"  note: {short:,} general rows are missing for a share of {share:.0%}"] if short else []),
     ]

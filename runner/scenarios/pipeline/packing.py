@@ -17,9 +17,7 @@ from runner.catalog.trainers import VALIDATION_BLOCKS
 from runner.data import blocks, tokenizers
 from runner.files import replacing
 from runner.problem import Stop
-from runner.scenarios.pipeline.data import Tokenizer
-
-END_OF_TEXT = "<|endoftext|>"
+from runner.scenarios.pipeline.data import END_OF_TEXT, Tokenizer
 
 
 def tokenizer_for(chosen: Tokenizer, texts: Callable[[], Iterable[str]], folder: Path) -> Any:
@@ -65,14 +63,14 @@ def _taken(base: str, revision: str, template: catalog.ChatTemplate) -> Any:
 def pack(
     texts: Callable[[], Iterable[str]],
     tokenizer: Any,
-    tokens_wanted: Mapping[int, int],
+    tokens: Mapping[int, int],
     share: float,
     seed: int,
     out: Path,
 ) -> dict[str, dict[str, int]]:
     """Writes `train-<length>.npy` and `validation-<length>.npy`; arrays (blocks, length) of token numbers.
 
-    tokens_wanted: for each length how many tokens training will read; the training documents are divided among the
+    tokens: for each length how many tokens training will read; the training documents are divided among the
     lengths in these proportions, so that no length learns another's text again. share: part of the documents for
     validation, on which every length is measured.
     Raises Stop where the text is too little for one block of a length.
@@ -80,7 +78,7 @@ def pack(
     end = tokenizer.convert_tokens_to_ids(END_OF_TEXT)
     encode, dtype = blocks.encoder(tokenizer), np.uint16 if len(tokenizer) <= 2**16 else np.int32
     report = {}
-    for length, home in _homes(tokens_wanted, share).items():
+    for length, home in _homes(tokens, share).items():
         for split, (first, last) in home.items():
             chosen = (text for text in texts() if first <= _place(text, seed) < last)
             file = NpyBlocks(out / f"{split}-{length}.npy", length, dtype)
@@ -96,11 +94,11 @@ def pack(
     return report
 
 
-def _homes(tokens_wanted: Mapping[int, int], share: float) -> dict[int, dict[str, tuple[float, float]]]:
+def _homes(tokens: Mapping[int, int], share: float) -> dict[int, dict[str, tuple[float, float]]]:
     """For each length the stretches of [0, 1) whose documents are its own: validation first, the rest divided."""
-    whole, start, homes = sum(tokens_wanted.values()), share, {}
-    for length, tokens in tokens_wanted.items():
-        end = start + (1 - share) * tokens / whole
+    whole, start, homes = sum(tokens.values()), share, {}
+    for length, count in tokens.items():
+        end = start + (1 - share) * count / whole
         homes[length] = {"train": (start, end), "validation": (0.0, share)}
         start = end
     homes[length]["train"] = (homes[length]["train"][0], 1.1)  # the last one takes what rounding leaves

@@ -4,30 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from runner.data import split
 from runner.data.report import Report
+from runner.data.rows import DataSet
 from runner.recipe import templates
 from runner.training.answers import messages
 
 
 @dataclass(frozen=True, kw_only=True)
-class Preferences(split.TwoSides):
-    """A prompt and two answers, each a template with the rows' columns in brackets. sequence_len: tokens of a row, beyond
-    which training cuts it."""
+class PreferenceSet(DataSet):
+    """A prompt and two answers, each a template with the rows' columns in brackets."""
 
-    kind: Literal["preferences"] = "preferences"
     prompt: str
     chosen: str
     rejected: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preferences(split.TwoSides):
+    """Preferences, and the tokens of a row (sequence_len) beyond which training cuts it."""
+
+    kind: Literal["preferences"] = "preferences"
+    sets: tuple[PreferenceSet, ...]
     system_prompt: str | None
     sequence_len: int
 
 
 @dataclass(frozen=True)
-class Preference:
+class Preference(split.Grouped):
     prompt: str
     chosen: str
     rejected: str
@@ -46,17 +54,14 @@ def prepare(preferences: Preferences, out: Path) -> Report:
     report = split.begin(preferences)
     if known := split.already(out, report):
         return known
-    parts = (preferences.prompt, preferences.chosen, preferences.rejected)
-
-    def preference(row: Mapping[str, Any]) -> Preference | str:
-        return _preference(*(templates.fill(part, row).strip() for part in parts))
-
-    kept = split.collect(preferences, preference, report)
+    kept = split.collect(preferences, [partial(_preference, one) for one in preferences.sets], report)
     report.tokenizer = "longer rows are cut in training"
     return split.finish(kept, lambda rows: _columns(rows, preferences.system_prompt), preferences, out, report)
 
 
-def _preference(prompt: str, chosen: str, rejected: str) -> Preference | str:
+def _preference(rows: PreferenceSet, row: Mapping[str, Any]) -> Preference | str:
+    parts = (rows.prompt, rows.chosen, rows.rejected)
+    prompt, chosen, rejected = (templates.fill(part, row).strip() for part in parts)
     if not prompt or not chosen or not rejected:
         return "a part is empty"
     return Preference(prompt, chosen, rejected) if chosen != rejected else "both answers are the same"

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from runner.plan import Plan
 from runner.problem import Problem, Stop
 from runner.recipe import overrides
 from runner.recipe.overrides import Override
-from runner.recipe.recipe import Recipe
+from runner.recipe.recipe import Recipe, sets_of
 from runner.scenarios.pipeline.curriculum import AFTER, TRAINED
 from runner.scenarios.pipeline.translation import SAMPLE_TASK
-from runner.scenarios.shared import twin
+from runner.scenarios.shared import rehearsal, twin
+from runner.scenarios.shared.rehearsal import BY
 from runner.training.summary import Summary
 
-if TYPE_CHECKING:
-    from runner.recipe.sections import Data, DpoData, LoraData, SftData
-
-BY = "rehearsal"
 STEPS = 120
 ROWS = "few rows and a small model"
 
@@ -44,30 +41,12 @@ def _data(recipe: Recipe, data: str | None) -> Iterator[Override]:
     """Each section's sample in place of its data, so that nothing is downloaded."""
     if data and not Path(data).is_file():
         raise Stop(Problem(data, 0, 0, "There is no such file.", "Name a data file behind `--data`."))
-    sections: dict[str, Data | SftData | DpoData | LoraData] = {
-        "data": recipe.data,
-        "sft.data": recipe.sft.data,
-        "dpo.data": recipe.dpo.data,
-    }
-    if lora := recipe.lora:
-        sections["lora.data"] = lora.data
-    for home, section in sections.items():
-        file = data if data and home == "data" else section.sample and str(recipe.folder / section.sample)
-        if file:
-            why = (
-                "the file you named" if data and home == "data" else "the recipe's own sample, so nothing is downloaded"
-            )
-            yield Override(f"{home}.hub", None, None, BY, why)
-            yield Override(f"{home}.path", None, str(Path(file).resolve()), BY, why)
-        elif not section.path:
-            raise Stop(
-                recipe.document.problem(
-                    tuple(home.split(".")),
-                    f"A rehearsal downloads nothing, and `{home}` names no local file.",
-                    f"Name one: `{home}.sample` in the recipe.",
-                    key=True,
-                )
-            )
+    for home, section in recipe.data_sections():
+        if data and home == ("data",):
+            yield from overrides.from_data_option(data)
+        else:
+            for one in sets_of(home, section):
+                yield from rehearsal.sample(recipe, *one)
     yield Override("data.cleaning", None, None, BY, "this machine")
     yield Override("data.limit", None, None, BY, "the sample is small")
     yield Override("data.packed", None, None, BY, "the sample is packed with the twin's own tokenizer")
@@ -96,8 +75,7 @@ def _small(recipe: Recipe) -> Iterator[Override]:
     for setting in ("fused_kernels", "fused_cross_entropy", "tf32"):
         yield Override(f"speed.{setting}", None, False, BY, gpu)
     yield Override("speed.data_workers", None, 0, BY, "few rows")
-    yield Override("machines.nodes", None, 1, BY, "this machine")
-    yield Override("machines.gpus_per_node", None, 1, BY, "one process on the CPU, which shares nothing")
+    yield from rehearsal.on_processors(recipe, 1)
     yield overrides.without_time_limit(BY)
     yield from _few_steps(recipe)
 
@@ -131,16 +109,14 @@ def _few_steps(recipe: Recipe) -> Iterator[Override]:
         },
     }
     if lora := recipe.lora:
-        rank = min(16, lora.rank)
         short["lora"] = {
             "epochs": (max(5, lora.epochs), ROWS),
-            "rank": (rank, "the twin is 64 numbers wide"),
-            "alpha": (lora.alpha * rank / lora.rank, "the same strength at the lower rank"),
             "learning_rate": (0.01, large),
             "micro_batch_size": (4, ROWS),
             "sequence_len": (min(256, lora.sequence_len), "short rows make quick steps"),
             "gradient_accumulation_steps": (1, ROWS),
         }
+        yield from rehearsal.narrow("lora.", lora.rank, lora.alpha)
     for stage, settings in short.items():
         for setting, (value, why) in settings.items():
             yield Override(f"{stage}.{setting}", None, value, BY, why)

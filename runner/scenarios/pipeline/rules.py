@@ -158,16 +158,20 @@ def gate_metrics(recipe: Recipe) -> Iterator[Problem]:
         before = known
 
 
-def packed_files(recipe: Recipe) -> Iterator[Problem]:
-    """Packed files are there for every length, and the tokenizer that they were made with is named."""
-    if not recipe.data.packed:
-        return
-    if not recipe.tokenizer.base:
+def packed_words(recipe: Recipe) -> Iterator[Problem]:
+    """The tokenizer that packed files were made with is named."""
+    if recipe.data.packed and not recipe.tokenizer.base:
         yield recipe.document.problem(
             ("data", "packed"),
             "Packed files hold token numbers, and the recipe does not say whose.",
             "Name the tokenizer they were made with under `tokenizer.base`.",
         )
+
+
+def packed_files(recipe: Recipe) -> Iterator[Problem]:
+    """Packed files are there for every length."""
+    if not recipe.data.packed:
+        return
     folder = recipe.folder / recipe.data.packed
     expected = {
         folder / f"{split}-{part.sequence_len}.npy": part.sequence_len
@@ -263,8 +267,8 @@ RULES = (
     schedule,
     context,
     gate_metrics,
-    packed_files,
-    sample_task,
+    packed_words,
     cleaning,
     stage_job_names,
 )
+FILE_RULES = (packed_files, sample_task)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from runner.plan import RECIPE_FILE, Place
+from runner.plan import Place
 from runner.recipe.recipe import Recipe
-from runner.scenarios.pipeline.curriculum import AFTER, Length, stage_names, warmup_steps
+from runner.scenarios.pipeline.curriculum import AFTER, Length, trained_names, warmup_steps
+from runner.scenarios.pipeline.data import END_OF_TEXT
 from runner.scenarios.pipeline.precision import faster, master_weights, precision_of
 from runner.scenarios.shared import axolotl, common, conversations, sharding
 
 if TYPE_CHECKING:
-    from runner.recipe.sections import Dpo, Lora, Pretrain, Sft
-
-    Section = Pretrain | Sft | Dpo | Lora
+    from runner.recipe.sections import Lora, Sft
+    from runner.scenarios.shared.common import Section
 
 
 def alike(recipe: Recipe, place: Place, kind: str, name: str, before: str, section: Section) -> dict[str, Any]:
@@ -53,25 +53,16 @@ def alike(recipe: Recipe, place: Place, kind: str, name: str, before: str, secti
 
 def plugin(recipe: Recipe, place: Place, name: str, section: Section) -> dict[str, Any]:
     """What the runner's plugin is told."""
-    here, world_size = place.below(name), common.world_size(recipe)
     return {
+        **common.run_facts(recipe, place.below(name), section),
         "name": f"{recipe.name}-{name}",
-        "fingerprint": recipe.fingerprint,
-        "run_dir": here.run_dir,
-        "recipe_file": f"{here.config_dir}/{RECIPE_FILE}",
-        "backend": "nccl" if place.accelerator else "gloo",
-        "world_size": world_size,
-        "effective_batch_size": section.micro_batch_size * section.gradient_accumulation_steps * world_size,
-        "base_learning_rate": section.learning_rate,
-        "learning_rate": section.learning_rate,
-        **_time_limit(recipe, place, name),
+        **_earlier(recipe, place, name),
         "persistent_workers": recipe.speed.persistent_workers and recipe.speed.data_workers > 0,
     }
 
 
 # Tokens of an answer; a tiny twin's words mean nothing, and more of them cost time.
 MAX_NEW_TOKENS, REHEARSED_TOKENS = 300, 40
-END_OF_TEXT = "<|endoftext|>"
 
 
 def demo(recipe: Recipe, place: Place, name: str, before: str) -> dict[str, Any]:
@@ -88,12 +79,11 @@ def demo(recipe: Recipe, place: Place, name: str, before: str) -> dict[str, Any]
     }
 
 
-def _time_limit(recipe: Recipe, place: Place, name: str) -> dict[str, Any]:
-    """The recipe's time limit, which all stages share, and where the earlier ones note what they have used of it."""
-    limit = common.time_limit(recipe)
-    stages = stage_names(recipe)[2:]  # those that train something
+def _earlier(recipe: Recipe, place: Place, name: str) -> dict[str, Any]:
+    """Of a time limit, which all stages share: where the earlier ones note what they have used of it."""
+    stages = trained_names(recipe)
     earlier = [place.below(stage).run_dir for stage in stages[: stages.index(name)]]
-    return limit | ({"time_limit_earlier": earlier} if limit and earlier else {})
+    return {"time_limit_earlier": earlier} if earlier and common.time_limit(recipe) else {}
 
 
 def pretraining(recipe: Recipe, place: Place, length: Length, before: str) -> dict[str, Any]:

@@ -16,8 +16,7 @@ from runner.scenarios.shared import axolotl, common, gates, sharding
 
 
 def translate(recipe: Recipe, place: Place) -> Plan:
-    batch = common.world_size(recipe) * recipe.pretrain.micro_batch_size
-    batch *= recipe.pretrain.gradient_accumulation_steps
+    batch = common.effective_batch_size(recipe, recipe.pretrain)
     tokens = {length.name: length.tokens(batch) for length in curriculum(recipe)}
     facts = {
         "world_size": common.world_size(recipe),

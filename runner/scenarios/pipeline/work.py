@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.data.tokenizers import Pretrained
+from runner.files import replacing_folder
 from runner.problem import Stop
+from runner.run_files import REPORT
 from runner.scenarios.pipeline.data import Data, FirstWeights
-from runner.training.run_files import REPORT
 
 if TYPE_CHECKING:
     from runner.data.split import TokenizerFor
@@ -34,16 +35,24 @@ def data(everything: Data, tell: Tell) -> None:
 def _parts(everything: Data, out: Path) -> Iterator[tuple[str, Iterable[str]]]:
     """Each part with its report, made when it is its turn."""
     from runner.data import chat
+    from runner.data.report import rows_of
     from runner.scenarios.pipeline import mixing, preferences
 
     # What lies in the folder counts too: with another tokenizer the rows are others.
     tokenizer, words = Pretrained(str(out / "tokenizer")), _words(out)
     yield "text", _text(everything, out)
-    yield "sft", chat.prepare(replace(everything.sft, tokenizer=tokenizer), out / "sft", tokenizer_for=words).lines()
-    yield "dpo", preferences.prepare(everything.dpo, out / "dpo").lines()
+    report = chat.prepare(replace(everything.sft, tokenizer=tokenizer), out / "sft", tokenizer_for=words)
+    rows_of(report, asdict(everything.sft)).write(out / "sft")
+    yield "sft", report.lines()
+    report = preferences.prepare(everything.dpo, out / "dpo")
+    rows_of(report, asdict(everything.dpo)).write(out / "dpo")
+    yield "dpo", report.lines()
     if everything.lora:
         general = out / "sft" / "train.parquet"
-        yield "lora", mixing.prepare(replace(everything.lora, tokenizer=tokenizer), out / "lora", general, words)
+        mixture = replace(everything.lora, tokenizer=tokenizer)
+        report, mixed = mixing.prepare(mixture, out / "lora", general, words)
+        rows_of(report, asdict(everything.lora)).write(out / "lora")
+        yield "lora", [*report.lines(), *mixed]
 
 
 def _text(everything: Data, out: Path) -> Iterator[str]:
@@ -88,12 +97,9 @@ def _words(out: Path) -> TokenizerFor:
 
 def init(weights: FirstWeights, tell: Tell) -> None:
     """Draws the first weights of the recipe's architecture and puts the tokenizer beside them."""
-    import shutil
-
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-    out = Path(weights.out)
     words = AutoTokenizer.from_pretrained(weights.tokenizer)
     config = AutoConfig.for_model(
         **weights.architecture,
@@ -106,10 +112,7 @@ def init(weights: FirstWeights, tell: Tell) -> None:
     count = sum(parameter.numel() for parameter in model.parameters())
     if count != weights.parameters:
         raise Stop(f"The model has {count:,} parameters, and the recipe makes {weights.parameters:,}.")
-    fresh = out.with_name(f".{out.name}.partial")
-    shutil.rmtree(fresh, ignore_errors=True)
-    model.save_pretrained(str(fresh))
-    words.save_pretrained(str(fresh))
-    shutil.rmtree(out, ignore_errors=True)
-    fresh.rename(out)
+    with replacing_folder(Path(weights.out)) as partial:
+        model.save_pretrained(str(partial))
+        words.save_pretrained(str(partial))
     tell(f"drew {count:,} parameters in {weights.dtype}, seed {weights.seed}")

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import Any
 
 from runner import catalog
-from runner.data.rows import Source
+from runner.data.rows import DataSets
 from runner.names import listed
 from runner.plan import Place, Plan, Stage
 from runner.problem import Problem, Stop
@@ -116,7 +116,7 @@ def reporting(tool: str, name: str) -> dict[str, Any]:
 
 
 def plan(
-    recipe: Recipe, place: Place, config: Callable[[Place], dict[str, Any]], data: Callable[[Place], Source]
+    recipe: Recipe, place: Place, config: Callable[[Place], dict[str, Any]], data: Callable[[Place], DataSets]
 ) -> Plan:
     """The Plan of a recipe whose data Axolotl trains on. config: the settings that the scenario has chosen; data: what must
     be prepared; each at a place."""
@@ -128,7 +128,7 @@ def plan(
     return common.plan(recipe, place, stages, batch_facts(recipe))
 
 
-def train(recipe: Recipe, place: Place, config: dict[str, Any], data: Source) -> Stage:
+def train(recipe: Recipe, place: Place, config: dict[str, Any], data: DataSets) -> Stage:
     """The stage that Axolotl trains, in the plan's own folders."""
     runs_on = machines(recipe, place)
     shared, shared_files = sharding.settings(recipe, place, runs_on)

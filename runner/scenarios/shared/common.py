@@ -29,11 +29,14 @@ from runner.plan import (
     without_place,
 )
 from runner.recipe import units
-from runner.recipe.recipe import Recipe, Settings
+from runner.recipe.recipe import Recipe, Settings, sets_of
+from runner.run_files import TENSORBOARD
 from runner.text import yaml_text
 
 if TYPE_CHECKING:
-    from runner.recipe.sections import Openshift
+    from runner.recipe.sections import Dpo, Lora, Openshift, Pretrain, Sft, Train
+
+    Section = Train | Pretrain | Sft | Dpo | Lora
 
 Given = TypeVar("Given")
 
@@ -41,17 +44,20 @@ Given = TypeVar("Given")
 DATA = "data"
 
 
-def learning_rate(recipe: Recipe) -> float:
+def learning_rate(recipe: Recipe, section: Section | None = None) -> float:
     """The learning rate that the optimizer gets: linear scaling multiplies by the world size (Goyal et al. 2017,
-    arXiv 1706.02677, section 2.1)."""
-    scale = world_size(recipe) if recipe.train.learning_rate_scaling == "linear" else 1
+    arXiv 1706.02677, section 2.1). section: that says how is trained, `train` where it is None, here and below."""
+    section = section or recipe.train
+    scale = world_size(recipe) if section.get("learning_rate_scaling") == "linear" else 1
     # Twelve digits, so that 4 × 5e-5 is written as 2e-4 and not as the next binary number.
-    return float(f"{recipe.train.learning_rate * scale:.12g}")
+    return float(f"{section.learning_rate * scale:.12g}")
 
 
-def effective_batch_size(recipe: Recipe) -> int:
+def effective_batch_size(recipe: Recipe, section: Section | None = None) -> int:
     """Rows behind one optimizer step: micro batch × accumulation × world size."""
-    return recipe.train.micro_batch_size * recipe.train.gradient_accumulation_steps * world_size(recipe)
+    section = section or recipe.train
+    rows: int = section.micro_batch_size * section.gradient_accumulation_steps
+    return rows * world_size(recipe)
 
 
 def world_size(recipe: Recipe) -> int:
@@ -99,17 +105,17 @@ def shared_memory_gib(runs_on: Machines, most: int = 8) -> int:
     return min(most, max(1, int(runs_on.memory_gib // 4)))
 
 
-def batch_facts(recipe: Recipe) -> dict[str, Any]:
+def batch_facts(recipe: Recipe, section: Section | None = None) -> dict[str, Any]:
     """World size, rows behind a step, and the learning rate as stated and as scaled."""
     return {
         "world_size": world_size(recipe),
-        "effective_batch_size": effective_batch_size(recipe),
-        "base_learning_rate": recipe.train.learning_rate,
-        "learning_rate": learning_rate(recipe),
+        "effective_batch_size": effective_batch_size(recipe, section),
+        "base_learning_rate": (section or recipe.train).learning_rate,
+        "learning_rate": learning_rate(recipe, section),
     }
 
 
-def run_facts(recipe: Recipe, place: Place) -> dict[str, Any]:
+def run_facts(recipe: Recipe, place: Place, section: Section | None = None) -> dict[str, Any]:
     """What the training process must know of its run, under `recipe_runner` in its config."""
     return {
         "name": recipe.name,
@@ -117,7 +123,7 @@ def run_facts(recipe: Recipe, place: Place) -> dict[str, Any]:
         "run_dir": place.run_dir,
         "recipe_file": f"{place.config_dir}/{RECIPE_FILE}",
         "backend": "nccl" if place.accelerator else "gloo",
-        **batch_facts(recipe),
+        **batch_facts(recipe, section),
         **time_limit(recipe),
     }
 
@@ -132,7 +138,7 @@ def common_environment(recipe: Recipe, place: Place) -> dict[str, str]:
     """Environment of every training process."""
     return {
         "NCCL_DEBUG": recipe.communication.nccl_debug,
-        "TENSORBOARD_LOGGING_DIR": f"{place.run_dir}/tensorboard",
+        "TENSORBOARD_LOGGING_DIR": f"{place.run_dir}/{TENSORBOARD}",
         "TQDM_DISABLE": "1",
     }
 
@@ -162,6 +168,18 @@ def source(recipe: Recipe, place: Place, data: Settings) -> SourceFields:
         "split": data.get("split"),
         "path": data_file(recipe, place, data.get("path")),
     }
+
+
+class SetFields(SourceFields):
+    """The fields of `runner.data.rows.DataSet`."""
+
+    share: float
+
+
+def data_sets(recipe: Recipe, place: Place, data: Settings) -> Iterator[tuple[SetFields, Settings]]:
+    """The data sets of a section: where each comes from, and the settings that hold for it."""
+    for _, one in sets_of((), data):
+        yield {**source(recipe, place, one), "share": one.get("share", 1.0)}, one
 
 
 def base_model(recipe: Recipe, place: Place) -> str:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from runner import catalog
 from runner.catalog import ChatTemplate
 from runner.data import forms
-from runner.data.chat import OWN, TRAINING, Chat, TrainOn
+from runner.data.chat import OWN, TRAINING, Chat, ChatSet, TrainOn
 from runner.data.tokenizers import jinja
 from runner.plan import Place
-from runner.recipe.recipe import Recipe
+from runner.recipe.recipe import Recipe, Settings
 from runner.scenarios.shared import common
 
 if TYPE_CHECKING:
@@ -94,11 +94,13 @@ def questions_and_answers(recipe: Recipe, place: Place) -> Chat:
 
 def chat(recipe: Recipe, place: Place, data: Data | SftData | LoraData, sequence_len: int) -> Chat:
     """Conversations in ChatML, of which a section of the recipe says where they come from."""
+
+    def asked(one: Settings) -> dict[str, Any]:
+        question, answer = one.get("question"), one.get("answer")
+        return {"form": forms.stated(one["form"], question, answer), "question": question, "answer": answer}
+
     return Chat(
-        **common.source(recipe, place, data),
-        form=forms.stated(common.given(data.form), data.question, data.answer),
-        question=data.question,
-        answer=data.answer,
+        sets=tuple(ChatSet(**source, **asked(one)) for source, one in common.data_sets(recipe, place, data)),
         system_prompt=data.system_prompt,
         train_on=common.given(data.train_on),
         special_tokens=catalog.chat_template("chatml"),

@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from runner import catalog
-from runner.data.report import Rows
+from runner.names import setting
 from runner.plan import Plan
+from runner.prepared import Rows
 from runner.problem import Stop
 from runner.recipe import overrides
+from runner.recipe.document import Path_
 from runner.recipe.overrides import Override
-from runner.recipe.recipe import Recipe
-from runner.scenarios.shared import conversations, twin
+from runner.recipe.recipe import Recipe, Settings, sets_of
+from runner.scenarios.shared import common, conversations, twin
 from runner.training.summary import Summary
 
 BY = "rehearsal"
@@ -79,16 +81,24 @@ def data(recipe: Recipe, file: str | None) -> list[Override]:
     """Rows from `--data`, else from the recipe's sample, else from the recipe's own file."""
     if file:
         return overrides.from_data_option(file)
-    if sample := recipe.data.get("sample"):
+    other = "`recipe rehearse … --data FILE`, or "
+    return [change for home, one in sets_of(("data",), recipe.data) for change in sample(recipe, home, one, other)]
+
+
+def sample(recipe: Recipe, home: Path_, data: Settings, other: str = "") -> list[Override]:
+    """The sample of a data set in its place; its own file where it has none. other: what else names rows, for whoever has
+    neither. Raises Stop there."""
+    name = setting(home)
+    if file := data.get("sample"):
         why = "the recipe's own sample, so nothing is downloaded"
-        return [Override("data.hub", None, None, BY, why), Override("data.path", None, sample, BY, why)]
-    if recipe.data.get("path"):
+        return [Override(f"{name}.hub", None, None, BY, why), Override(f"{name}.path", None, file, BY, why)]
+    if data.get("path"):
         return []
     raise Stop(
         recipe.document.problem(
-            ("data",),
-            "A rehearsal downloads nothing, and `data` names no local file.",
-            "Name one: `recipe rehearse … --data FILE`, or `data.sample` in the recipe.",
+            home,
+            f"A rehearsal downloads nothing, and `{name}` names no local file.",
+            f"Name one: {other}`{name}.sample` in the recipe.",
             key=True,
         )
     )
@@ -133,11 +143,22 @@ def _has(recipe: Recipe, path: tuple[str | int, ...]) -> bool:
     return section.get(path[-1]) is not None
 
 
+def processes_for(recipe: Recipe, rows: Rows) -> int:
+    """Processes in place of GPUs. One without a row would never make a step."""
+    return min(MAX_PROCESSES, common.world_size(recipe), rows.train_rows)
+
+
+def on_processors(recipe: Recipe, processes: int) -> list[Override]:
+    """What puts a recipe on the processors of this machine."""
+    several = f"{processes} processes on the CPU, talking over gloo"
+    alone = "one process on the CPU, which shares nothing"
+    return overrides.on_one_machine(recipe, processes, BY, several if processes > 1 else alone)
+
+
 def training(recipe: Recipe, rows: Rows) -> list[Override]:
     """Processes for machines, and batches small enough for at least 30 steps."""
     chosen = recipe.train
-    # A process without a row would never make a step.
-    processes = min(MAX_PROCESSES, sum(recipe.gpu_counts), rows.train_rows)
+    processes = processes_for(recipe, rows)
     micro, accumulation, epochs = (
         min(chosen.micro_batch_size, 8),
         min(chosen.gradient_accumulation_steps, 2),
@@ -156,7 +177,6 @@ def training(recipe: Recipe, rows: Rows) -> list[Override]:
     while steps() < MIN_STEPS:
         epochs += 1
     few = f"at least {MIN_STEPS} steps from {rows.train_rows} rows"
-    on_cpu = f"{processes} process{'es' if processes > 1 else ''} on the CPU, talking over gloo"
     third = max(1, steps() // 3)
     # Settings that some scenarios have and others do not.
     others = [
@@ -166,7 +186,7 @@ def training(recipe: Recipe, rows: Rows) -> list[Override]:
         Override("train.save_steps", None, third, BY, "few steps"),
     ]
     return [
-        *overrides.on_one_machine(recipe, processes, BY, on_cpu),
+        *on_processors(recipe, processes),
         Override("train.micro_batch_size", None, micro, BY, few),
         Override("train.gradient_accumulation_steps", None, accumulation, BY, few),
         Override("train.epochs", None, epochs, BY, few),
@@ -183,18 +203,22 @@ def training(recipe: Recipe, rows: Rows) -> list[Override]:
 
 def adapter(recipe: Recipe) -> list[Override]:
     """An adapter that is small beside the twin too, with the recipe's own ratio of alpha to rank."""
-    rank = recipe.train.get("lora_rank")
-    if rank is None:
+    train = recipe.train
+    if "lora_rank" not in train:
         return []
-    plain = Override("train.cross_entropy", None, "plain", BY, "the fused and chunked ones are compiled for a GPU")
-    if rank <= MAX_RANK:
-        return [plain]
-    alpha = max(1, round(recipe.train.lora_alpha * MAX_RANK / rank))
-    narrow = f"the twin is {twin.WIDTH} wide"
     return [
-        plain,
-        Override("train.lora_rank", None, MAX_RANK, BY, narrow),
-        Override("train.lora_alpha", None, alpha, BY, "in the ratio of the recipe"),
+        Override("train.cross_entropy", None, "plain", BY, "the fused and chunked ones are compiled for a GPU"),
+        *narrow("train.lora_", train.lora_rank, train.lora_alpha),
+    ]
+
+
+def narrow(setting: str, rank: int, alpha: float) -> list[Override]:
+    """Rank and alpha of an adapter, whose names begin so, that fit the twin: as strong as the recipe's at a lower rank."""
+    if rank <= MAX_RANK:
+        return []
+    return [
+        Override(f"{setting}rank", None, MAX_RANK, BY, f"the twin is {twin.WIDTH} wide"),
+        Override(f"{setting}alpha", None, max(1, round(alpha * MAX_RANK / rank)), BY, "in the ratio of the recipe"),
     ]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from runner.files import Artifact
 from runner.plan import Machines, Place
 from runner.recipe.recipe import Recipe
+from runner.scenarios.shared import common
 
 DEEPSPEED_FILE = "deepspeed.json"
 
@@ -36,12 +37,12 @@ def settings(
 
 def by_fsdp(recipe: Recipe) -> bool:
     """Whether FSDP splits the model; a single GPU has nothing to split."""
-    return sum(recipe.gpu_counts) > 1 and recipe.distribution in ("auto", "fsdp")
+    return common.world_size(recipe) > 1 and recipe.distribution in ("auto", "fsdp")
 
 
 def by_zero(recipe: Recipe) -> bool:
     """Whether DeepSpeed splits the model's state."""
-    return sum(recipe.gpu_counts) > 1 and recipe.distribution.startswith("zero")
+    return common.world_size(recipe) > 1 and recipe.distribution.startswith("zero")
 
 
 def optimizer(recipe: Recipe, chosen: str) -> str:

@@ -40,6 +40,8 @@ mkdir -p "$OUTPUT_DIR" && [[ -w "$OUTPUT_DIR" ]] || refuse "the results folder $
 
 # Show the programs below these GPUs alone; they count them from 0.
 export CUDA_VISIBLE_DEVICES="$GPUS"
+# Count GPUs as nvidia-smi does, and not the fastest first.
+export CUDA_DEVICE_ORDER=PCI_BUS_ID
 # Find the programs that were installed beside that Python.
 PATH="$(cd "$(dirname "$(command -v "$PYTHON")")" && pwd):$PATH"
 # How much NVIDIA's communication library writes to the log.

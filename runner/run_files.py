@@ -10,6 +10,8 @@ CONFIG = "config"
 # Of every stage: what it was made from and what it has left; its log; why it was stopped, where it says so itself.
 STAGE = "stage.json"
 LOG = "train.log"
+# In the environment of whom somebody else keeps the log for.
+LOG_KEPT = "RECIPE_RUNNER_LOG"
 STOPPED = "stopped.json"
 # Of a stage that prepares data: what became of the rows, as text.
 REPORT = "report.txt"
@@ -22,7 +24,6 @@ CHECKPOINTS = "checkpoints"
 SUMMARY = "training_summary.json"
 HISTORY = "training_history.json"
 TIME_LIMIT = "time_limit.json"
-RESUMED_FROM = "resumed-from.json"
 # How its model is asked, and what it and the one before have answered.
 DEMO = "demo.json"
 DEMO_OUTPUTS = "demo_outputs"
@@ -31,12 +32,13 @@ TENSORBOARD = "tensorboard"
 # Of a stage with a gate: what was measured, how, and a person's override.
 EVALUATION = "evaluation.json"
 EVALUATION_TASK = "evaluation-task.json"
+MEASURED = ".measured.json"
 PROMOTION = "promotion.json"
 
 # Everything that training, and measuring after it, leave in the folder of a stage beside its configs, as patterns of names.
 LEFT = (
     *(pattern for home in (BEST_MODEL, ADAPTER) for pattern in (home, f".{home}.partial")),
     *(BEST_IMAGES, FINAL_IMAGES, LATEST_IMAGES),
-    *(CHECKPOINTS, SUMMARY, HISTORY, TIME_LIMIT, RESUMED_FROM, STOPPED, STAGE),
-    *(DEMO, DEMO_OUTPUTS, TENSORBOARD, "train*.log", EVALUATION, EVALUATION_TASK, PROMOTION),
+    *(CHECKPOINTS, SUMMARY, HISTORY, TIME_LIMIT, STOPPED, STAGE),
+    *(DEMO, DEMO_OUTPUTS, TENSORBOARD, "train*.log", EVALUATION, EVALUATION_TASK, MEASURED, PROMOTION),
 )

@@ -1,0 +1,52 @@
+"""Every process that another one starts ends with it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runner.training import parent_watch
+from tests.conftest import ROOT
+
+# The first processes of a pod or a terminal: nobody else's child.
+FIRST = {
+    "runner.entrypoints.embedded",
+    "runner.entrypoints.file_server",
+    "runner.entrypoints.node",
+    "runner.entrypoints.stage",
+}
+FIRST |= {"runner.__main__"}
+# The arguments of all others, with a file that nobody ever writes into: whoever waits for it is at work for ever.
+CHILDREN = {
+    "runner.entrypoints.prepare": ["{folder}/file"],
+    "runner.runs.evaluate": ["{folder}/file"],
+    "runner.scenarios.image_classification.trainer": ["{folder}/file"],
+    "runner.training.demo": ["{folder}"],
+    "runner.training.merging": ["{folder}", "{folder}/out"],
+}
+
+
+def programs() -> set[str]:
+    files = [file for file in (ROOT / "runner").rglob("*.py") if "__main__" in file.name + file.read_text("utf-8")]
+    return {".".join(file.relative_to(ROOT).with_suffix("").parts) for file in files}
+
+
+def test_every_program_of_the_runner_is_known_here():
+    assert programs() == FIRST | CHILDREN.keys()
+
+
+@pytest.mark.parametrize("module", CHILDREN)
+def test_a_program_ends_when_the_one_that_started_it_is_gone(module, tmp_path):
+    for name in ("file", "demo.json", "adapter_config.json"):
+        os.mkfifo(tmp_path / name)
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    env = os.environ | {"PYTHONPATH": str(ROOT), parent_watch.PARENT: str(gone.pid)}
+    command = [sys.executable, "-m", module, *(part.format(folder=tmp_path) for part in CHILDREN[module])]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "")
+    assert Path(tmp_path / "demo.json").is_fifo()
