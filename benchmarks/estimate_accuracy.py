@@ -3,8 +3,9 @@
     python benchmarks/estimate_accuracy.py                the 120 cells, about 15 minutes on 2 idle cores
     python benchmarks/estimate_accuracy.py --cells 10     the first 10 of them
 
-Both leave out what is constant: CUDA context, NCCL, allocator slack. Exit 1 where the median difference is over 5 % or
-a single one over 15 %. What the whole table last said is in benchmarks/results/estimate-accuracy.txt.
+Both leave out what is constant: CUDA context, NCCL, allocator slack. A tied embedding's two gradients are summed into a third
+by fake tensors, and in place by real ones (torch/csrc/autograd/input_buffer.cpp): there a trace says more. Exit 1 where the median difference is over 5 % or
+a single one over 15 %, in training or in evaluation. What the whole table last said is in benchmarks/results/estimate-accuracy.txt.
 """
 
 from __future__ import annotations

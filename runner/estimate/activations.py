@@ -138,8 +138,12 @@ def boundary(workload: Workload) -> int:
 def backward(workload: Workload) -> int:
     """Bytes a token that are in flight while a layer's backward pass is at its widest, in the feed-forward part: the
     gradients of the product, of gate and of up, and of the stream."""
-    wide = widths(workload)
-    return 3 * wide.linear * workload.model.intermediate_size + 2 * wide.stream * workload.model.hidden_size
+    wide, count = widths(workload), 3
+    adapted = workload.adapter and {"gate_proj", "up_proj", "gate_up_proj"} & set(workload.adapter.targets)
+    if adapted and workload.checkpointing:
+        # An adapter's own, before both are summed; what is kept without checkpointing is gone by then.
+        count += 2 if parameters.family(workload.model).fused else 1
+    return count * wide.linear * workload.model.intermediate_size + 2 * wide.stream * workload.model.hidden_size
 
 
 def first_trained(workload: Workload) -> int:

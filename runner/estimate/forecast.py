@@ -13,7 +13,7 @@ from runner.catalog import Gpu
 from runner.estimate import measured, outside
 from runner.estimate import rows as counted
 from runner.estimate.formulas import Advice, Counts, Formulas
-from runner.estimate.memory import Memory, usable
+from runner.estimate.memory import EVALUATION, Memory, usable
 from runner.estimate.outside import Spread
 from runner.estimate.parameters import FAMILIES
 from runner.estimate.rows import Rows
@@ -89,9 +89,10 @@ class Forecast:
     @property
     def memory_range(self) -> tuple[int, int]:
         """Between which bytes the need of each GPU lies, in nine of ten cases: by what its tensors may turn out to be."""
-        low, high = self.memory_spread.of(self.memory.tensors)
-        rest = self.memory.total - self.memory.tensors
-        return round(low + rest), round(high + rest)
+        memory = self.memory
+        tensors = memory.evaluation if memory.moment == EVALUATION else memory.tensors
+        low, high = self.memory_spread.of(tensors)
+        return round(memory.total - tensors + low), round(memory.total - tensors + high)
 
     @cached_property
     def time_source(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from math import prod
 
 from runner import catalog
 from runner.catalog import Gpu
@@ -160,14 +161,14 @@ def _moments(workload: Workload, state: State) -> Iterator[Moment]:
     left = 0 if workload.checkpointing else halves
     yield Moment("loss", base, there, sum(kept) + last, loss(workload, tokens), left)
     # While a layer runs, the two after it are gathered, each in one piece before it is copied out.
-    if workload.checkpointing:
-        yield Moment("forward", base, there, sum(kept), 0, 3 * state.layer)
+    yield Moment("forward", base, there, sum(kept[:-1]), 0, 3 * state.layer)
     if halves:
         yield Moment("loss", base, there, sum(kept) + last, _forward_end(workload, tokens), halves)
     yield from _head_backward(workload, base, state, sum(kept) + last, tokens, left)
     head = gradient(workload, [_head(workload)])
     # A tied head's gradient waits for the embedding's, beside those of the micro batches before.
-    waiting = head if model.tied and workload.accumulation > 1 and not state.root else 0
+    waiting = head if model.tied and not state.root else 0
+    again = waiting if workload.accumulation > 1 else 0
     for index in reversed(range(first, model.num_hidden_layers)):
         own = gradient(workload, [name for name, _ in parameters.layer(model, index)]) if trained[index] else 0
         left_behind = own
@@ -184,17 +185,21 @@ def _moments(workload: Workload, state: State) -> Iterator[Moment]:
         recomputed = full[index] if workload.checkpointing else 0
         fresh = own if workload.accumulation > 1 else 0
         flight = activations.backward(workload) * tokens
+        if workload.adapter and workload.adapter.four_bit and workload.checkpointing:
+            # A 4-bit weight is unpacked for its backward pass (bitsandbytes, MatMul4Bit), when one of those is gone.
+            unpacked = HALF * max(prod(shape) for shape in parameters.linear(model).values())
+            flight += max(0, unpacked - HALF * model.intermediate_size * tokens)
         if trained[index]:
             # The down-projection's input is gone when gate's and up's gradients are there.
             flight -= activations.widths(workload).linear * model.intermediate_size * tokens
         # The next layer is on its way, and this one's gradients are whole twice while they are summed and split.
         flight += state.layer * (3 if trained[index] else 1)
         flight += halves * (1 if workload.checkpointing else index + 1) // model.num_hidden_layers
-        yield Moment("backward", base, done, sum(kept[: index + 1]) + recomputed, 0, flight + fresh // 2 + waiting)
+        yield Moment("backward", base, done, sum(kept[: index + 1]) + recomputed, 0, flight + fresh // 2 + again)
         if not workload.checkpointing and index < model.num_hidden_layers - 1 and trained[index] == trained[index + 1]:
             break  # the layers below are like this one and hold less
     fresh = gradient(workload, [model.embedding]) if workload.trains(model.embedding) else 0
-    late = fresh + waiting if workload.accumulation > 1 else 0
+    late = waiting + (fresh if workload.accumulation > 1 else 0)
     if state.root and fresh:
         # Gradients of what is outside the layers are whole twice; a tied embedding's come from both ends.
         late += state.root * (3 if model.tied else 2) - state.layer
@@ -286,9 +291,9 @@ def step(workload: Workload, state: State) -> int:
 def evaluation(workload: Workload, state: State) -> int:
     """The peak of evaluation: what is held, the logits, and one layer in flight; no gradients, nothing kept."""
     tokens = workload.evaluation_batch_size * workload.answers * workload.sequence_len
-    flight = activations.boundary(workload) * tokens
+    edge = activations.boundary(workload) * tokens
     # Gate, its activation and up; an adapter's share lies beside its layer's, and their sum.
-    wide = 3 if not workload.adapter else 7 if parameters.family(workload.model).fused else 5
+    wide = 3 if not workload.adapter else 6 if parameters.family(workload.model).fused else 5
     layer = wide * activations.widths(workload).linear * workload.model.intermediate_size * tokens
     if workload.attention == "eager":  # the scores, masked, and their softmax in fp32
         layer = max(layer, 2 * FULL * tokens * workload.sequence_len * workload.model.num_attention_heads)
@@ -297,7 +302,8 @@ def evaluation(workload: Workload, state: State) -> int:
         at_loss = max(at_loss, _forward_end(workload, tokens, training=False) + halves)
     base = state.weights + state.optimizer + state.buffers
     # Weights are gathered into one piece and copied out of it, those outside the layers first.
-    running = state.gathered + max(at_loss, layer + 3 * state.layer) + flight
+    # Beside a layer there are its input, its norm's output, the sum around attention, and the embeddings, which a variable holds.
+    running = state.gathered + max(at_loss + edge, layer + 3 * state.layer + 4 * edge)
     return base + max(running, 2 * state.root + state.root // workload.machines.world_size)
 
 
