@@ -29,6 +29,7 @@ from runner import catalog
 from runner.catalog import Gpu, Model
 from runner.estimate import duration, memory, outside
 from runner.estimate.outside import Kind
+from runner.estimate.parameters import UnknownArchitecture
 from runner.estimate.workload import Adapter, Workload
 from runner.plan import Machines
 
@@ -304,7 +305,7 @@ def replay_all(rows: Iterable[Row], folders: Sequence[Path]) -> tuple[list[Repla
     for row in rows:
         try:
             replayed.append(replay(row, folders))
-        except (KeyError, ValueError) as error:
+        except (KeyError, ValueError, UnknownArchitecture) as error:
             unread.append(f"row {row['id'] or '?'} of {row['source']}: {error}")
     return replayed, unread
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from runner import catalog
 from runner.estimate import forecast, storage
+from runner.estimate.parameters import UnknownArchitecture
 from runner.hardware import FLASH_KERNEL, PORTS, Machine, device_names, gpus_of, particular
 from runner.plan import Plan
 from runner.recipe import units
@@ -242,7 +243,7 @@ def needed_gib(recipe: Recipe | None, plan: Plan | None) -> float:
         return 0.0
     try:
         forecasts = forecast.of(recipe, plan)
-    except KeyError:
+    except UnknownArchitecture:
         return 0.0  # an architecture without formulas; `plan` says so
     return sum(entry.size for entry in storage.everything(plan, forecasts)) / 2**30 if forecasts else 0.0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from runner import targets
 from runner.estimate import forecast, storage
+from runner.estimate.parameters import UnknownArchitecture
 from runner.files import Artifact
 from runner.names import listed
 from runner.plan import Plan
@@ -46,5 +47,5 @@ def planned(recipe: Recipe, target: str) -> Plan:
     plan = translate(recipe, targets.place(recipe, target))
     try:
         return storage.sized(plan, forecast.of(recipe, plan, look=False))
-    except KeyError:
+    except UnknownArchitecture:
         return storage.sized(plan, [])  # an architecture without formulas; `plan` says so

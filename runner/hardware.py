@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from runner import catalog
+from runner.catalog.published import why_no_hub
 from runner.recipe.recipe import Recipe
 
 PACKAGES = (
@@ -122,7 +123,7 @@ def visible_devices(visible: str | None, numbers: Sequence[int], count: int, mos
 def probe(folder: Path, models: tuple[str, ...] = (), ports: tuple[int, ...] = PORTS) -> Machine:
     """This machine, as far as it can be seen. folder: where results would go. models: names on the hub to ask for. ports:
     those to be free."""
-    hub = _hub()
+    hub = why_no_hub()
     return Machine(
         python=platform.python_version(),
         packages={name: _version(name) for name in PACKAGES},
@@ -212,23 +213,6 @@ def _taken(port: int) -> bool:
         except OSError:
             return True
     return False
-
-
-def _hub() -> str | None:
-    """None where the hub answers; else why it does not, in plain words."""
-    if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
-        return "HF_HUB_OFFLINE is set"
-    import urllib.error
-    import urllib.request
-
-    address = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
-    try:
-        urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=5)
-    except urllib.error.HTTPError:
-        return None  # it answers, if only to say no
-    except (OSError, ValueError) as error:
-        return f"{address} does not answer ({getattr(error, 'reason', error)})"
-    return None
 
 
 def _token() -> bool:

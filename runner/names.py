@@ -23,6 +23,11 @@ def listed(words: Iterable[str], joint: str = "and") -> str:
     return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} {joint} {quoted[-1]}" if quoted else ""
 
 
+def same(text: str) -> str:
+    """Equal for texts that differ in nothing but space and case."""
+    return " ".join(text.split()).casefold()
+
+
 def content_hash(value: Any, length: int = 10) -> str:
     """The first `length` hexadecimal digits of a value's SHA-256; equal values, equal digits, on every machine."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.files import Record
+from runner.files import Record, sha256
 from runner.names import content_hash
 
 
@@ -15,7 +15,7 @@ from runner.names import content_hash
 class Rows(Record):
     """How many rows of whatever kind were prepared, for what follows from that. sampled_from: of how many they are a draw,
     None where all are there. asked: what they were made for, as `asked` has it. tokens: of a usual row, None where nobody has
-    counted."""
+    counted. contents: what they were made from, as `contents` has it."""
 
     FILE = "rows.json"
     train_rows: int = 0
@@ -23,6 +23,7 @@ class Rows(Record):
     sampled_from: int | None = None
     asked: str = ""
     tokens: int | None = None
+    contents: str = ""
 
 
 def asked(data: Mapping[str, Any]) -> str:
@@ -34,3 +35,18 @@ def _anywhere(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: Path(item).name if name == "path" and item else _anywhere(item) for name, item in value.items()}
     return [_anywhere(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def contents(data: Mapping[str, Any]) -> str:
+    """A hash of what the files of a stage's `data` hold; empty where it names none, a folder, or one that is not here."""
+    files = [Path(path) for path in _paths(data)]
+    return content_hash([sha256(file) for file in files], 32) if files and all(map(Path.is_file, files)) else ""
+
+
+def _paths(value: Any) -> Iterator[str]:
+    items = value.items() if isinstance(value, Mapping) else enumerate(value if isinstance(value, list | tuple) else ())
+    for name, item in items:
+        if name == "path" and item:
+            yield item
+        else:
+            yield from _paths(item)

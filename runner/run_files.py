@@ -24,6 +24,8 @@ CHECKPOINTS = "checkpoints"
 SUMMARY = "training_summary.json"
 HISTORY = "training_history.json"
 TIME_LIMIT = "time_limit.json"
+# What was proven of its rows before the first step.
+PROOF = "proof.json"
 # How its model is asked, and what it and the one before have answered.
 DEMO = "demo.json"
 DEMO_OUTPUTS = "demo_outputs"
@@ -39,6 +41,6 @@ PROMOTION = "promotion.json"
 LEFT = (
     *(pattern for home in (BEST_MODEL, ADAPTER) for pattern in (home, f".{home}.partial")),
     *(BEST_IMAGES, FINAL_IMAGES, LATEST_IMAGES),
-    *(CHECKPOINTS, SUMMARY, HISTORY, TIME_LIMIT, STOPPED, STAGE),
+    *(CHECKPOINTS, SUMMARY, HISTORY, PROOF, TIME_LIMIT, STOPPED, STAGE),
     *(DEMO, DEMO_OUTPUTS, TENSORBOARD, "train*.log", EVALUATION, EVALUATION_TASK, MEASURED, PROMOTION),
 )

@@ -27,6 +27,7 @@ FLOORS = {
     "runner.estimate": 4,
     "runner.targets": 4,
     "runner.training": 4,
+    "runner.proof": 4,
     "runner.data": 5,
     "runner.scenarios": 6,
     "runner.check": 7,

@@ -1,7 +1,13 @@
 """Facts about models, GPUs, data sets and the pinned engine, kept as data with a source for each."""
 
 from runner.catalog.datasets import dataset
-from runner.catalog.engine import AXOLOTL_SETTINGS_FILE, AXOLOTL_VERSION, axolotl_settings, fused_loss_models
+from runner.catalog.engine import (
+    AXOLOTL_SETTINGS_FILE,
+    AXOLOTL_VERSION,
+    axolotl_settings,
+    fused_kernels,
+    fused_loss_models,
+)
 from runner.catalog.gpus import Gpu, gpu, gpu_names, label_of
 from runner.catalog.models import (
     TWIN_OF,
@@ -11,6 +17,7 @@ from runner.catalog.models import (
     from_config,
     model,
     model_ids,
+    model_types,
     near_model,
     unsuitable,
 )
@@ -33,12 +40,14 @@ __all__ = [
     "chat_template",
     "dataset",
     "from_config",
+    "fused_kernels",
     "fused_loss_models",
     "gpu",
     "gpu_names",
     "label_of",
     "model",
     "model_ids",
+    "model_types",
     "near_model",
     "network",
     "table",

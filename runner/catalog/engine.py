@@ -6,7 +6,7 @@ import json
 from functools import cache
 from typing import Any
 
-from runner.catalog.tables import HERE
+from runner.catalog.tables import HERE, table
 
 AXOLOTL_VERSION = "0.19.0"
 
@@ -20,6 +20,12 @@ def axolotl_settings() -> dict[str, Any]:
     that these hold. Written by `schemas/axolotl_settings.py`; tests compare it with Axolotl itself."""
     schema: dict[str, Any] = json.loads(AXOLOTL_SETTINGS_FILE.read_text(encoding="utf-8"))
     return schema
+
+
+def fused_kernels(model_type: str) -> dict[str, bool]:
+    """Which of `rope`, `rms_norm` and `glu` liger-kernel 0.8.1 computes as transformers does for models of a type; empty
+    where nobody has looked."""
+    return dict(table("fused-kernels").get(model_type, {}))
 
 
 @cache

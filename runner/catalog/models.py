@@ -27,7 +27,8 @@ class Model:
     fp16: whether its activations stay within fp16. custom_code: whether it runs code that comes with the model;
     remote_code: whether that code is fetched from the hub. published: the hub's own count of parameters, which may hold
     tied ones twice. licence: as the hub abbreviates it; gated: whether it must be accepted there before files can be had.
-    revision: the commit that a lock file holds it to; empty where none does.
+    revision: the commit that a lock file holds it to; empty where none does. usual_glu: whether its feed-forward part has the
+    activation of its family and no biases, which is what fused kernels compute; False where nobody has looked.
     """
 
     id: str
@@ -58,6 +59,7 @@ class Model:
     licence: str = ""
     gated: bool = False
     revision: str = ""
+    usual_glu: bool = False
     source: str = ""
 
     @property
@@ -92,6 +94,11 @@ def model_ids() -> list[str]:
     return list(table("models"))
 
 
+def model_types() -> set[str]:
+    """The architectures that the catalog has models of."""
+    return {str(facts["model_type"]) for facts in _models().values()}
+
+
 def near_model(name: str) -> str | None:
     """The catalog's model whose name is most like `name`, one that begins with it first; None where none is near."""
     begins = (known for known in model_ids() if known.lower().startswith(name.lower()))
@@ -120,7 +127,7 @@ def model(name: str, folder: Path | None = None) -> Model | None:
     None where it is neither.
     """
     if facts := _models().get(name):
-        return Model(id=name, **facts | {"linear": tuple(facts["linear"])})
+        return Model(id=name, **{"usual_glu": True} | facts | {"linear": tuple(facts["linear"])})
     if config := _config(name, folder):
         with suppress(KeyError, TypeError, ValueError):
             return from_config(name, config)
@@ -189,7 +196,14 @@ def from_config(name: str, config: Mapping[str, Any]) -> Model:
         custom_code=bool(code) and not kin,
         # `owner/name--module.Class` means that the code lies in another repository than the weights.
         remote_code=any("--" in place for place in code),
+        usual_glu=_usual_glu(config),
         source=f"{name}/config.json",
         **{key: kin[key] for key in INHERITED if key in kin},
         **{key: speaks[key] for key in SPOKEN if key in speaks},
     )
+
+
+def _usual_glu(config: Mapping[str, Any]) -> bool:
+    own = config.get("hidden_activation") or config.get("hidden_act") or "silu"
+    gemma = str(config["model_type"]).startswith("gemma")
+    return own in (("gelu_pytorch_tanh",) if gemma else ("silu", "swish")) and not config.get("mlp_bias")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,23 @@ CONFIG = "config.json"
 TEMPLATE = "chat_template.jinja"
 BESIDE = ("tokenizer_config.json", "generation_config.json", TEMPLATE)
 Fetch = Callable[[str], Path | None]
+
+
+def why_no_hub() -> str | None:
+    """None where the hub answers; else why it does not, in plain words."""
+    if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
+        return "HF_HUB_OFFLINE is set"
+    import urllib.error
+    import urllib.request
+
+    address = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+    try:
+        urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=5)
+    except urllib.error.HTTPError:
+        return None  # it answers, if only to say no
+    except (OSError, ValueError) as error:
+        return f"{address} does not answer ({getattr(error, 'reason', error)})"
+    return None
 
 
 def in_folder(folder: Path, name: str) -> Model:

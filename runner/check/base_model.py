@@ -27,15 +27,7 @@ def known(recipe: Recipe) -> Iterator[Problem]:
     elif base not in catalog.model_ids() and (broken := lock.find(recipe.folder, base, recipe.model.revision)[1]):
         yield from broken
     elif not recipe.model_facts:
-        near = catalog.near_model(base)
-        version = "" if recipe.model.revision == "main" else f" --revision {recipe.model.revision}"
-        yield recipe.document.problem(
-            ("model", "base"),
-            f"The model `{base}` is not in the catalog, and no folder of that name holds a readable `config.json`.",
-            (f"Did you mean `{near}`? " if near else "")
-            + "`recipe models` shows those of the catalog. Or name a folder that holds a model; or write down what the hub "
-            f"says of this one, for every machine that checks: `recipe models add {base} --recipe {recipe.file}{version}`.",
-        )
+        yield unknown(recipe)
     elif recipe.base_folder and not recipe.base_folder.is_dir() and not recipe.on_claim(base):
         yield recipe.document.problem(
             ("model", "base"),
@@ -43,6 +35,34 @@ def known(recipe: Recipe) -> Iterator[Problem]:
             "Nothing to do here, if it lies beside the recipe where the recipe is run or submitted.",
             severity="note",
         )
+
+
+def unknown(recipe: Recipe) -> Problem:
+    """That nobody knows the base model; a copy may be made all the same, and its lock file beside it."""
+    base, near = recipe.model.base, catalog.near_model(recipe.model.base)
+    version = "" if recipe.model.revision == "main" else f" --revision {recipe.model.revision}"
+    says = "lies on the claim" if recipe.on_claim(base) else "the hub says of this one"
+    return recipe.document.problem(
+        ("model", "base"),
+        f"The model `{base}` is not in the catalog, and no folder of that name holds a readable `config.json`.",
+        (f"Did you mean `{near}`? " if near else "")
+        + f"`recipe models` shows those of the catalog. Or name a folder that holds a model; or write down what {says}, "
+        f"for every machine that checks: `recipe models add {base} --recipe {recipe.file}{version}`.",
+    )
+
+
+def looked_at(recipe: Recipe) -> Iterator[Problem]:
+    """Of an architecture that the catalog has no model of, layers and memory are guesses."""
+    facts = recipe.model_facts if "base" in (recipe.settings.get("model") or {}) else None
+    if facts is None or facts.model_type in catalog.model_types():
+        return
+    yield recipe.document.problem(
+        ("model", "base"),
+        f"`{recipe.model.base}` is of the type `{facts.model_type}`, which nobody has tried here: which of its layers LoRA works "
+        "beside is a guess, and there are no formulas for its memory and time.",
+        "`recipe plan --exact` builds the real model and counts, and `recipe rehearse` trains a twin of it.",
+        severity="note",
+    )
 
 
 def custom_code(recipe: Recipe) -> Iterator[Problem]:
@@ -112,6 +132,19 @@ def loss_fits_model(recipe: Recipe) -> Iterator[Problem]:
             ("train", "cross_entropy"),
             f"Axolotl has no fused cross-entropy for models of the type `{facts.model_type}`.",
             "Write `cross_entropy: auto`, which is chunked for this model.",
+        )
+
+
+def attention_fits_precision(recipe: Recipe) -> Iterator[Problem]:
+    """FlashAttention 2 multiplies in half precision alone."""
+    model = recipe.settings.get("model") or {}
+    if model.get("attention") == "flash_attention_2" and model.get("precision") == "fp32":
+        half = advised_precision(recipe)
+        instead = "" if half == "fp32" else f", or `precision: {half}`"
+        yield recipe.document.problem(
+            ("model", "attention"),
+            "`flash_attention_2` multiplies in half precision alone, and `precision` is fp32.",
+            f"Write `attention: sdpa`{instead}.",
         )
 
 

@@ -31,13 +31,14 @@ class Verdict:
         return {"checked": self.checked, "problems": [problem.as_json() for problem in self.errors]}
 
 
-def judged(files: Sequence[Path | str], changes: Sequence[Override] = ()) -> Verdict:
+def judged(files: Sequence[Path | str], changes: Sequence[Override] = (), online: bool = False) -> Verdict:
     """Every file examined, with the same changes on top of each."""
-    return Verdict(len(files), tuple(problem for file in files for problem in examine(file, changes)))
+    return Verdict(len(files), tuple(problem for file in files for problem in examine(file, changes, online)))
 
 
-def examine(file: Path | str, changes: Iterable[Override] = ()) -> list[Problem]:
-    """Every Problem with the recipe in a file, notes included; translating it, too, must find nothing wrong."""
+def examine(file: Path | str, changes: Iterable[Override] = (), online: bool = False) -> list[Problem]:
+    """Every Problem with the recipe in a file, notes included; translating it, too, must find nothing wrong. online: whether
+    the hub is asked for what only it can say."""
     try:
         document, _ = override(reading.read(file), changes)
     except Stop as stop:
@@ -53,7 +54,12 @@ def examine(file: Path | str, changes: Iterable[Override] = ()) -> list[Problem]
         plan = translate(recipe, place(recipe))
     except Stop as stop:
         return problems + _said(file, stop)
-    return problems + _foreseen(recipe, plan)
+    problems += _foreseen(recipe, plan)
+    if online:
+        from runner.check.online import datasets
+
+        problems += datasets(recipe)
+    return problems
 
 
 def _said(file: Path | str, stop: Stop) -> list[Problem]:
@@ -64,11 +70,12 @@ def _foreseen(recipe: Recipe, plan: Plan) -> list[Problem]:
     """Notes, in the figures of `recipe plan`: stages that do not fit their GPU, claims and pods that are too small, a
     learning rate that never stops rising. No data file is opened for them."""
     from runner.estimate import forecast, storage
+    from runner.estimate.parameters import UnknownArchitecture
 
     try:
         forecasts = forecast.of(recipe, plan, look=False)
         notes = [forecast.too_large(recipe, stage, severity="note") for stage in forecasts]
-    except KeyError:
+    except UnknownArchitecture:
         return []  # an architecture without formulas; `plan` says so
     notes += storage.problems(recipe.document, plan, forecasts, severity="note")
     return [note for note in (*notes, *forecast.notes(recipe, forecasts)) if note]

@@ -55,7 +55,7 @@ def batch_sizes(recipe: Recipe) -> tuple[int, int] | None:
 
 
 # Lines of a section of data that are about the rows of one source alone, and where nothing else says which rows validate.
-OF_A_SOURCE = ("hub", "revision", "subset", "split", "test_split", "sample", "mean", "std")
+OF_A_SOURCE = ("hub", "sets", "revision", "subset", "split", "test_split", "sample", "mean", "std")
 VALIDATES, SHARE = ("validation_split", "validation_path"), 0.1
 
 

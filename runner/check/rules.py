@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from runner import catalog, scenarios
-from runner.check import advanced, base_model, placing, sources
+from runner.check import advanced, base_model, packing, placing, sources
 from runner.check.following import batch_sizes
 from runner.names import JOB_NAME, listed, nearest
 from runner.problem import Problem
@@ -159,10 +159,13 @@ def storage(recipe: Recipe) -> Iterator[Problem]:
 # Each rule that several scenarios share costs one line here.
 RULES: tuple[Rule, ...] = (
     base_model.known,
+    base_model.looked_at,
     base_model.custom_code,
     base_model.template_fits,
     base_model.precision_fits,
     base_model.loss_fits_model,
+    base_model.attention_fits_precision,
+    *packing.RULES,
     base_model.gated,
     sequence_length,
     known_gpu,

@@ -122,9 +122,13 @@ def _wrong_type(allowed: str, value: Any, part: dict[str, Any], name: str, defau
             f"Write {kind} behind `{name.strip('`')}:`.",
         )
     if isinstance(value, list):
+        words = ", ".join(map(str, value))
+        text = allowed == "string" and value and all(isinstance(item, str) for item in value)
+        # `answer: [column]` is what people write first.
+        hint = f'Text with brackets takes quotes: `{name.strip("`")}: "[{short(words)}]"`.' if text else ""
         return (
             f"{name} must be {kind}, and here it is a list.",
-            "Write a single value, without `-` or brackets.",
+            hint or "Write a single value, without `-` or brackets.",
         )
     if isinstance(value, str):
         return f"{name} must be {kind}, and `{short(value)}` is text.", _number_hint(

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from runner.check import columns
+from runner.check.first_rows import first_rows
 from runner.data import forms
 from runner.files import text_files
 from runner.names import listed, nearest
@@ -84,17 +85,16 @@ def shares_of_rows(recipe: Recipe) -> Iterator[Problem]:
 
 
 QUESTION_ANSWER = ("question", "answer")
-TEMPLATES = (*QUESTION_ANSWER, "prompt", "chosen", "rejected")
 
 
 def one_form(recipe: Recipe) -> Iterator[Problem]:
     """Rows in columns have templates for question and answer, and those in other forms have none."""
     for home, data in recipe.data_sets():
         if data.knows("form") and not data.get("songs"):
-            yield from _said_of(home, _one_form(recipe, home, data))
+            yield from said_of(home, _one_form(recipe, home, data))
 
 
-def _said_of(home: Path_, problems: Iterable[Problem]) -> Iterator[Problem]:
+def said_of(home: Path_, problems: Iterable[Problem]) -> Iterator[Problem]:
     """Problems with a data set, which they name where it is one of several."""
     name = f"`{name_of(home)}`"
     for problem in problems:
@@ -129,9 +129,8 @@ def _one_form(recipe: Recipe, home: Path_, data: Settings) -> Iterator[Problem]:
         )
 
 
-def _form(recipe: Recipe, home: Path_, data: Settings, setting: str, there: list[str]) -> Iterator[Problem]:
-    """The form of a file with these columns, told where the recipe leaves it open, and refused where it has none."""
-    file = recipe.folder / data[setting]
+def _form(recipe: Recipe, home: Path_, data: Settings, setting: str, said: str, there: list[str]) -> Iterator[Problem]:
+    """The form of data with these columns, told where the recipe leaves it open, and refused where it has none."""
     stated = forms.stated(data["form"], data.get("question"), data.get("answer"))
     form = stated or forms.told(there)
     missing = [column for column in forms.COLUMNS.get(form, ()) if column not in there] if form else []
@@ -140,14 +139,14 @@ def _form(recipe: Recipe, home: Path_, data: Settings, setting: str, there: list
         meant = forms.told(there)
         yield recipe.document.problem(
             (*home, setting),
-            f"`{file}` {what}; its columns are {listed(there)}.",
-            f"Write `form: {meant}`, or delete the line." if meant else forms.WANTED,
+            f"`{said}` {what}; its columns are {listed(there)}.",
+            f"Write `form: {meant}`, or delete the line." if meant else forms.NO_FORM,
         )
     elif stated is None:
         yield _at(
             recipe,
             (*home, setting),
-            f"The rows of `{file}` are read in the form {form}, told from their columns.",
+            f"The rows of `{said}` are read in the form {form}, told from their columns.",
             "Nothing to do; `form` says otherwise where that is wrong.",
             severity="note",
         )
@@ -157,7 +156,7 @@ def data_files(recipe: Recipe) -> Iterator[Problem]:
     """Local data files are there and have the columns that the templates name."""
     for home, data in recipe.data_sections():
         for path, one in sets_of(home, data):
-            yield from _said_of(path, _data_files(recipe, path, one, ("path", "sample")))
+            yield from said_of(path, _data_files(recipe, path, one, ("path", "sample")))
         yield from _data_files(recipe, home, data, ("validation_path",))
 
 
@@ -167,7 +166,7 @@ def templates_name_columns(recipe: Recipe) -> Iterator[Problem]:
             (home, data),
             *(((*home, "sets", index), own) for index, own in enumerate(data.get("sets") or ())),
         ):
-            for setting in TEMPLATES:
+            for setting in templates.SETTINGS:
                 template = one.get(setting)
                 if template and templates.unclosed(template) is not None:
                     yield _at(
@@ -186,11 +185,6 @@ def templates_name_columns(recipe: Recipe) -> Iterator[Problem]:
 
 
 def _data_files(recipe: Recipe, home: Path_, data: Settings, files: tuple[str, ...]) -> Iterator[Problem]:
-    names: dict[str, str] = {setting: data[setting] for setting in TEMPLATES if data.get(setting)}
-    needed = {column: setting for setting, template in names.items() for column in templates.columns(template)}
-    needed |= {data[part]: part for part in ("image_column", "label_column", "column", "text") if data.get(part)}
-    if songs := data.get("songs"):
-        needed |= {songs[setting]: f"songs.{setting}" for setting in ("instruction", "lyrics")}
     for setting in files:
         name = data.get(setting)
         if not name:
@@ -239,31 +233,39 @@ def _data_files(recipe: Recipe, home: Path_, data: Settings, files: tuple[str, .
                 reason.severity,
             )
             continue
-        if data.knows("form") and not songs:
-            yield from _form(recipe, home, data, setting, there)
         # A copy of a starter recipe brings a sample that says nothing about one's own file.
         other = (
             " Or delete the line `sample`, if it is of other data." if setting == "sample" and data.get("path") else ""
         )
-        for column, user in needed.items():
-            if there.count(column) > 1:
-                yield _at(
-                    recipe,
-                    (*home, user),
-                    f"`{file}` has {there.count(column)} columns called `{column}`, and only one can be meant.",
-                    "Give each column a name of its own.",
-                )
-            if column not in there:
-                near = nearest(column, there)
-                meant = f"[{near}]" if user in names else near
-                hint = (f"Did you mean `{meant}`? " if near else "") + f"Its columns are {listed(there)}.{other}"
-                yield _at(
-                    recipe,
-                    (*home, user),
-                    f"`{user.rpartition('.')[2]}` names the column `{column}`, which `{file}` does not have.",
-                    hint,
-                )
+        yield from fits(recipe, home, data, setting, str(file), there, other)
+
+
+def fits(
+    recipe: Recipe, home: Path_, data: Settings, setting: str, said: str, there: list[str], other: str = ""
+) -> Iterator[Problem]:
+    """Whether data with these columns has those that the recipe names, and a form. setting: that names the data; said: the
+    data, as a person names it; other: what else helps."""
+    if data.knows("form") and not data.get("songs"):
+        yield from _form(recipe, home, data, setting, said, there)
+    for column, user in templates.needed(data).items():
+        if there.count(column) > 1:
+            yield _at(
+                recipe,
+                (*home, user),
+                f"`{said}` has {there.count(column)} columns called `{column}`, and only one can be meant.",
+                "Give each column a name of its own.",
+            )
+        if column not in there:
+            near = nearest(column, there)
+            meant = f"[{near}]" if user in templates.SETTINGS else near
+            hint = (f"Did you mean `{meant}`? " if near else "") + f"Its columns are {listed(there)}.{other}"
+            yield _at(
+                recipe,
+                (*home, user),
+                f"`{user.rpartition('.')[2]}` names the column `{column}`, which `{said}` does not have.",
+                hint,
+            )
 
 
 RULES = (one_source, once, shares_of_rows, one_form, templates_name_columns)
-FILE_RULES = (data_files,)
+FILE_RULES = (data_files, first_rows)

@@ -14,19 +14,23 @@ from runner.targets import batch, code, kubernetes, podspec
 Tell = Callable[[str], None]
 
 
-def require(cluster: Cluster, plan: Plan, stage: Stage, tell: Tell) -> None:
-    """Raises Stop where the stage's image has no rows for it, or others than the recipe asks for now."""
-    for line in finished(cluster, pod(plan, stage), LOOK, tell):
+def require(cluster: Cluster, plan: Plan, stage: Stage, contents: str, tell: Tell) -> None:
+    """Raises Stop where the stage's image has no rows for it, or others than the recipe asks for now.
+
+    contents: of its files as they are on this machine; empty where they are not here, and then they are not compared.
+    """
+    for line in finished(cluster, pod(plan, stage, contents), LOOK, tell):
         tell(line)
 
 
-def pod(plan: Plan, stage: Stage) -> Manifest:
+def pod(plan: Plan, stage: Stage, contents: str) -> Manifest:
     """The pod: the image of training, no GPU, no claim, and an hour, because the image may have to be fetched."""
     share = {"cpu": "1", "memory": "1Gi"}
+    what = [plan.place.data_dir, asked(stage.data), contents, plan.name]
     container = {
         "name": LOOK,
         **kubernetes.pulled(plan),
-        "command": ["python", "-m", "runner.entrypoints.embedded", plan.place.data_dir, asked(stage.data), plan.name],
+        "command": ["python", "-m", "runner.entrypoints.embedded", *what],
         "env": podspec.listed(podspec.CACHES | code.environment(plan)),
         "resources": {"requests": share, "limits": share},
         "terminationMessagePolicy": "FallbackToLogsOnError",

@@ -4,30 +4,25 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
-from runner.cluster.client import Cluster, Refused, Response, pieces
-from runner.cluster.errors import Busy, TryAgain, passes, patiently
-from runner.cluster.helper_pod import helper, signed
-from runner.entrypoints.file_server import CHUNK, digest
+from runner.cluster.client import Cluster, pieces
+from runner.cluster.errors import TryAgain
+from runner.cluster.helper_pod import POLL_SECONDS, TRIES, Share, Tell, helper
+from runner.entrypoints.file_server import CHUNK, partial
+from runner.files import sha256
 from runner.plan import Plan, Stage
 from runner.problem import Stop
 from runner.run_files import ADAPTER, BEST_IMAGES, BEST_MODEL, DEMO_OUTPUTS, RUN, STAGE
 from runner.runs.run_folder import RunRecord
 from runner.targets.kubernetes import SENT_FILES
 
-POLL_SECONDS = 2.0
-# How often a broken transfer is taken up again.
-TRIES = 8
 # Large, and of no use away from the cluster.
 LEFT_THERE = ("checkpoints/", "scratch/", "data/", f"{SENT_FILES}/")
 # What a stage is for: where some of it has come, what is not among it is of another run.
 RESULTS = (BEST_MODEL, ADAPTER, BEST_IMAGES, DEMO_OUTPUTS)
-
-Tell = Callable[[str], None]
 
 
 def fetch(
@@ -39,18 +34,32 @@ def fetch(
 
     Raises Stop where there are no results, or the helper does not start.
     """
-    with helper(cluster, plan.only(stage), stage, tell, plan.place.run_dir) as base:
-        files = json.loads(_get(cluster, f"{base}/list").data)
+    with helper(cluster, plan.only(stage), stage, tell, plan.place.run_dir) as share:
+        files = json.loads(share.get("list"))
         number = ""
         if any(file["path"] == RUN for file in files):
-            number = RunRecord.of(json.loads(_get(cluster, f"{base}/file/{RUN}").data)).id
+            number = RunRecord.of(json.loads(share.get(f"file/{RUN}"))).id
         files = [file for file in files if _comes(file["path"], stage, everything)]
-        _forget_older(cluster, base, {file["path"] for file in files}, target, stage)
+        _forget_older(share, {file["path"] for file in files}, target, stage)
         if not files:
             raise Stop(
                 f"`{plan.place_of(stage).run_dir}` holds no results yet.", "`recipe status` says how far the job is."
             )
-        return sum(_one(cluster, base, file, target, tell) for file in files), number
+        return sum(_one(share, file, target, tell) for file in files), number
+
+
+def small_files(
+    cluster: Cluster, plan: Plan, stage: Stage, folder: str, names: Iterable[str], target: Path, tell: Tell
+) -> None:
+    """Brings those files of a folder on a claim into `target` that are there; they are small enough to be read at once.
+
+    Raises Stop where there is no such folder, or the helper does not start.
+    """
+    with helper(cluster, plan.only(stage), stage, tell, folder) as share:
+        there = {file["path"] for file in json.loads(share.get("list"))}
+        for name in names:
+            if name in there:
+                (target / name).write_bytes(share.get(f"file/{name}"))
 
 
 def _comes(path: str, stage: Stage, everything: bool) -> bool:
@@ -60,7 +69,7 @@ def _comes(path: str, stage: Stage, everything: bool) -> bool:
     return path != RUN and path.startswith(home) and not path.removeprefix(home).startswith(left)
 
 
-def _forget_older(cluster: Cluster, base: str, names: set[str], target: Path, stage: Stage) -> None:
+def _forget_older(share: Share, names: set[str], target: Path, stage: Stage) -> None:
     """Deletes what another run of the stage has left here and this one has not left there: a model of the files of two runs
     would load. What was made here from the same run stays, and so does the older one while there is nothing newer.
 
@@ -74,65 +83,47 @@ def _forget_older(cluster: Cluster, base: str, names: set[str], target: Path, st
     if not left or record not in names or not any(name.startswith(begins) for name in names):
         return
     here = (home / STAGE).read_bytes() if (home / STAGE).is_file() else b""
-    if here != _get(cluster, f"{base}/file/{quote(record)}").data:
+    if here != share.get(f"file/{record}"):
         for path in left:
             path.unlink()
 
 
-def _one(cluster: Cluster, base: str, file: dict[str, Any], target: Path, tell: Tell) -> int:
+def _one(share: Share, file: dict[str, Any], target: Path, tell: Tell) -> int:
     """One file; 1 where it came over, 0 where it was here. Raises Stop where its hash does not agree in the end."""
     path = target / file["path"]
     if not path.resolve().is_relative_to(target.resolve()):
         raise Stop(f"The cluster named a file outside of the folder: {file['path']}")
-    name = quote(file["path"])
-    there = signed(_get(cluster, f"{base}/hash/{name}").data, "The claim's files cannot be read")["digest"]
-    if path.is_file() and path.stat().st_size == file["size"] and digest(path) == there:
+    there = share.signed(f"hash/{file['path']}")["digest"]
+    if path.is_file() and path.stat().st_size == file["size"] and sha256(path) == there:
         return 0
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{there[:16]}.partial")
+    half = partial(path, there)
     for _ in range(TRIES):
-        _continue(cluster, f"{base}/file/{name}", partial, file["size"])
-        if partial.stat().st_size == file["size"]:
+        _continue(share, file["path"], half, file["size"])
+        if half.stat().st_size == file["size"]:
             break
-    if partial.stat().st_size < file["size"]:
+    if half.stat().st_size < file["size"]:
         raise Stop(f"`{file['path']}` has come in part only.", "Fetch again; it goes on where it stopped.")
-    if digest(partial) != there:
-        partial.unlink()
+    if sha256(half) != there:
+        half.unlink()
         raise Stop(
             f"`{file['path']}` did not come over whole.", "Fetch again; if training is still writing, wait for it."
         )
-    partial.replace(path)
+    half.replace(path)
     tell(f"{file['path']}  {file['size'] / 2**20:.1f} MiB")
     return 1
 
 
-def _continue(cluster: Cluster, address_of: str, partial: Path, size: int) -> None:
+def _continue(share: Share, name: str, half: Path, size: int) -> None:
     """Appends what is missing; a broken connection, or a cluster that is busy, leaves what has come."""
-    have = partial.stat().st_size if partial.is_file() else 0
+    have = half.stat().st_size if half.is_file() else 0
     if have >= size > 0:
         return
     try:
-        response = _ask(cluster, address_of, headers={"Range": f"bytes={have}-"} if have else None, stream=True)
-        with partial.open("ab" if have and response.status == 206 else "wb") as out:
-            for chunk in pieces(cluster, response, CHUNK):
+        response = share.ask(f"file/{name}", headers={"Range": f"bytes={have}-"} if have else None, stream=True)
+        with half.open("ab" if have and response.status == 206 else "wb") as out:
+            for chunk in pieces(share.cluster, response, CHUNK):
                 out.write(chunk)
     except TryAgain:
-        partial.touch()
+        half.touch()
         time.sleep(POLL_SECONDS)
-
-
-def _get(cluster: Cluster, path: str) -> Response:
-    # The server behind the pod's port may need a moment more than the pod.
-    return patiently(lambda: _ask(cluster, path), TRIES, POLL_SECONDS)
-
-
-def _ask(cluster: Cluster, path: str, **how: Any) -> Response:
-    """One request to the helper, through the cluster. Raises TryAgain where the next one may be answered, else Stop."""
-    try:
-        return cluster.request("GET", path, **how)
-    except Refused as refused:
-        said = f"The claim's files cannot be read: {refused.message}"
-        if passes(refused.status):
-            raise Busy(said, "Fetch again in a moment.") from None
-        rights = "You need the right to `get` `pods/proxy`; the role `recipe-user` of `recipe site` has it."
-        raise Stop(said, rights if refused.status == 403 else "Fetch again.") from None

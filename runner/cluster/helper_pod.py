@@ -1,4 +1,5 @@
-"""Helpers: short-lived pods that open a claim, for `recipe fetch` and `recipe promote`, and always go away again."""
+"""Helpers: short-lived pods that open a claim, for `fetch`, `submit` and `promote`, or look into an image for `submit`; they
+always go away again."""
 
 from __future__ import annotations
 
@@ -9,14 +10,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
-from runner.cluster.client import Cluster, address
+from runner.cluster.client import Cluster, Refused, Response, address
 from runner.cluster.diagnose import reasons
-from runner.cluster.errors import patiently
+from runner.cluster.errors import Busy, passes, patiently
 from runner.cluster.jobs import FETCH, SEND
 from runner.cluster.status import WAITING, State, going
-from runner.entrypoints.file_server import PORT, WORD, WRITES
+from runner.entrypoints.file_server import FULL, MISPLACED, PORT, WORD, WRITES
 from runner.plan import Plan, Stage
 from runner.problem import Stop
 from runner.targets import batch, code, kubernetes, podspec
@@ -31,24 +34,55 @@ TRIES = 8
 Tell = Callable[[str], None]
 
 
-def signed(body: bytes, failed: str) -> dict[str, Any]:
-    """What a helper has answered behind its signs of life. Raises Stop, beginning with `failed`, where its disk refused."""
-    answer: dict[str, Any] = json.loads(body)
-    if "error" in answer:
-        raise Stop(f"{failed}: {answer['error']}")
-    return answer
+@dataclass(frozen=True)
+class Share:
+    """The files behind a helper. base: where the cluster has them; writes: whether files are sent, and not fetched."""
+
+    cluster: Cluster
+    base: str
+    writes: bool = False
+
+    @property
+    def _failed(self) -> str:
+        return "The data files cannot be sent" if self.writes else "The claim's files cannot be read"
+
+    def ask(self, path: str, body: Any = None, **how: Any) -> Response:
+        """One request, a POST where it has a body. Raises TryAgain where the next one may be answered, else Stop."""
+        try:
+            method = "GET" if body is None else "POST"
+            return self.cluster.request(method, f"{self.base}/{quote(path)}", body=body, **how)
+        except Refused as refused:
+            said, again = f"{self._failed}: {refused.message}", "Submit again" if self.writes else "Fetch again"
+            if refused.status != FULL and (passes(refused.status) or refused.status == MISPLACED):
+                raise Busy(said, f"{again} in a moment.") from None
+            verb = "create" if self.writes else "get"
+            rights = f"You need the right to `{verb}` `pods/proxy`; the role `recipe-user` of `recipe site` has it."
+            raise Stop(said, rights if refused.status == 403 else f"{again}.") from None
+
+    def get(self, path: str, body: Any = None) -> bytes:
+        # The server behind the pod's port may need a moment more than the pod.
+        return patiently(lambda: self.ask(path, body), TRIES, POLL_SECONDS).data
+
+    def signed(self, path: str, body: Any = None) -> dict[str, Any]:
+        """What is answered behind signs of life. Raises Stop where the helper's disk refused."""
+        answer: dict[str, Any] = json.loads(self.get(path, body))
+        if "error" in answer:
+            raise Stop(f"{self._failed}: {answer['error']}")
+        return answer
 
 
 @contextmanager
-def helper(cluster: Cluster, plan: Plan, stage: Stage, tell: Tell, folder: str, writes: bool = False) -> Iterator[str]:
-    """A pod that shows a folder of a claim; gives the address of its files, and deletes it whatever happens.
+def helper(
+    cluster: Cluster, plan: Plan, stage: Stage, tell: Tell, folder: str, writes: bool = False
+) -> Iterator[Share]:
+    """A pod that shows a folder of a claim; gives its files, and deletes it whatever happens.
 
     plan: of the stage alone; writes: whether files may be sent to it.
     """
     word = secrets.token_hex(16)
     with _made(cluster, pod(plan, stage, word, folder, writes), tell) as (space, name):
         _ready(cluster, space, name, SEND if writes else FETCH)
-        yield f"{address('Pod', space, name)}:{SHARE_PORT}/proxy/{word}"
+        yield Share(cluster, f"{address('Pod', space, name)}:{SHARE_PORT}/proxy/{word}", writes)
 
 
 def finished(cluster: Cluster, manifest: dict[str, Any], container: str, tell: Tell) -> list[str]:
@@ -81,7 +115,8 @@ def _made(cluster: Cluster, manifest: dict[str, Any], tell: Tell) -> Iterator[tu
     with _interrupted_by(signal.SIGTERM, signal.SIGHUP):
         try:
             cluster.create(manifest)
-            tell(f"Pod `{name}` opens the claim")
+            opens = any("persistentVolumeClaim" in volume for volume in manifest["spec"]["volumes"])
+            tell(f"Pod `{name}` {'opens the claim' if opens else 'looks into the image'}")
             yield space, name
         finally:
             _delete(cluster, space, name)
@@ -145,7 +180,7 @@ def _ready(cluster: Cluster, space: str, name: str, container: str) -> None:
     while True:
         here = _look(cluster, space, name)
         if here is None:
-            raise Stop(f"Pod `{name}` was deleted before it could open the claim.", "Fetch again.")
+            raise Stop(f"Pod `{name}` was deleted before it could open the claim.", "Do the same again.")
         status = here.get("status", {})
         conditions = status.get("conditions") or []
         if any(entry["type"] == "Ready" and entry["status"] == "True" for entry in conditions):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +23,7 @@ CONTAINER = {"PyTorchJob": "pytorch", "TrainJob": "node"}
 PART = "recipe-runner/part"
 # The data files that were sent before a job: one hash for all.
 FILES = "recipe-runner/files"
-# The pods that only open a claim, and have one container of that name.
+# The pods of `runner.cluster.helper_pod`, each with one container of that name.
 FETCH, SEND, PROMOTE, LOOK = "fetch", "send", "promote", "look"
 # The containers that do a pod's work, whoever else runs in it.
 WORKING = (*CONTAINER.values(), preparing.PART, gate.PART, FETCH, SEND, PROMOTE, LOOK)
@@ -58,11 +57,6 @@ class Sent:
     def of_gate(self) -> bool:
         return container(self.job) == gate.PART
 
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """The kinds that the same work could have been sent as."""
-        return ("Job",) if self.kind == "Job" else tuple(KIND.values())
-
 
 def sent(plan: Plan, stage: Stage, target: str | None = None, of_gate: bool = False, files_key: str = "") -> Sent:
     """The objects of a stage, or of the gate after it, exactly those that `recipe render` writes; where data files were sent,
@@ -88,14 +82,12 @@ def _is_manifest(document: Any) -> bool:
     return isinstance(document, dict) and "kind" in document and "metadata" in document
 
 
-def names(plan: Plan, stage: Stage, of_gate: bool = False) -> Iterator[tuple[str, str]]:
-    """Kind and name of every object that may run for a stage under any target, or for the gate after it."""
-    stage_plan = plan.only(stage)
-    if of_gate:
-        yield "Job", gate.job_name(stage_plan)
-        return
-    for kind in KIND.values() if stage.trains else ("Job",):
-        yield kind, kubernetes.job_name(stage_plan)
+def existing(cluster: Cluster, plan: Plan, stage: Stage, of_gate: bool = False) -> list[dict[str, Any]]:
+    """What the cluster has for a stage, under any target, or for the gate after it. It may be of another recipe."""
+    own = plan.only(stage)
+    name = gate.job_name(own) if of_gate else kubernetes.job_name(own)
+    kinds = KIND.values() if stage.trains and not of_gate else ("Job",)
+    return [job for kind in kinds if (job := cluster.get(kind, plan.site["namespace"], name))]
 
 
 def container(job: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from runner.cluster.client import Cluster, Manifest
 from runner.cluster.diagnose import MORE_MEMORY
-from runner.cluster.jobs import FILES, annotation, key, names, pods_of
+from runner.cluster.jobs import FILES, annotation, existing, key, pods_of
 from runner.cluster.status import FAILED, FINISHED, ended, going
 from runner.entrypoints.stage import ON_CLUSTER
 from runner.plan import Plan, Stage
@@ -73,10 +73,10 @@ def milestones(cluster: Cluster, plan: Plan, files_key: str = "", claims: Claims
     claims: as `claims_of` has them, where somebody has asked already."""
     way = []
     for stage in plan.stages:
-        job = _first(cluster, plan, stage, of_gate=False)
+        job = next(iter(existing(cluster, plan, stage)), None)
         way.append(Milestone(stage, False, job, _state(job, stage.keys[""], files_key)))
         if stage.gates:
-            verdict = _first(cluster, plan, stage, of_gate=True)
+            verdict = next(iter(existing(cluster, plan, stage, of_gate=True)), None)
             state = _state(verdict, gate.key(stage), files_key)
             if verdict and job and _made(verdict) < _made(job):
                 # Since then the stage was sent again; what it has left may be something else.
@@ -94,13 +94,6 @@ def _claims_since(plan: Plan, claims: Claims) -> str:
     folders = (plan.place.run_dir, plan.place.data_dir, plan.place.model_dir)
     written = [claim["name"] for folder in folders if folder and (claim := plan.claim_of(folder))]
     return max((_made(claims[name]) for name in written), default="")
-
-
-def _first(cluster: Cluster, plan: Plan, stage: Stage, of_gate: bool) -> dict[str, Any] | None:
-    for kind, name in names(plan, stage, of_gate):
-        if job := cluster.get(kind, plan.site["namespace"], name):
-            return job
-    return None
 
 
 def _state(job: dict[str, Any] | None, key_now: str, files_key: str) -> str:

@@ -8,14 +8,14 @@ from typing import Any
 
 from runner.cluster.client import Cluster
 from runner.cluster.jobs import attempts_of, container, latest, node_number
-from runner.targets import gate
+from runner.targets import code, gate
 from runner.training import progress_lines
 
 # A job's phases, in the order in which it goes through them.
 QUEUED, WAITING, PULLING, PREPARING, STARTING, TRAINING, MEASURING, FINISHED, FAILED = (
     "queued",
     "waiting for machines",
-    "getting the image",
+    "getting image and code",
     "preparing model and data",
     "starting",
     "training",
@@ -85,7 +85,7 @@ def _phase(job: dict[str, Any], pods: list[dict[str, Any]], workload: dict[str, 
         return QUEUED
     phases = [pod.get("status", {}).get("phase", "Pending") for pod in pods]
     if not pods or any(phase == "Pending" for phase in phases):
-        return PULLING if any(_waits_in(pod, "ContainerCreating") for pod in pods) else WAITING
+        return PULLING if any(_waits_in(pod, "ContainerCreating") or _clones(pod) for pod in pods) else WAITING
     if job["kind"] != "Job":
         return TRAINING
     return MEASURING if container(job) == gate.PART else PREPARING
@@ -104,6 +104,11 @@ def _admitted(workload: dict[str, Any]) -> bool:
 def _waits_in(pod: dict[str, Any], reason: str) -> bool:
     statuses = pod.get("status", {}).get("containerStatuses") or []
     return any(entry.get("state", {}).get("waiting", {}).get("reason") == reason for entry in statuses)
+
+
+def _clones(pod: dict[str, Any]) -> bool:
+    statuses = pod.get("status", {}).get("initContainerStatuses") or []
+    return any(entry["name"] == code.CONTAINER and "running" in entry.get("state", {}) for entry in statuses)
 
 
 def _workload(cluster: Cluster, job: dict[str, Any]) -> dict[str, Any] | None:

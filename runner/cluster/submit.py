@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -13,7 +13,7 @@ from runner.cluster import embedded, helper_pod, pipeline
 from runner.cluster.client import Cluster
 from runner.cluster.errors import TryAgain, patiently
 from runner.cluster.follow import follow, line
-from runner.cluster.jobs import Sent, annotation, machines, recipe_of, sent
+from runner.cluster.jobs import Sent, annotation, existing, machines, recipe_of, sent
 from runner.cluster.pipeline import CLAIM, Claims
 from runner.cluster.status import FAILED, State, ended, going
 from runner.cluster.upload import Files, upload
@@ -38,15 +38,17 @@ def submit(
     confirm: Confirm,
     dry_run: bool = False,
     files: Files | None = None,
+    contents: Mapping[str, str] | None = None,
 ) -> Sent | None:
     """Sends what comes next of a plan, or the stage of that name; gives what was sent last, None where all is done. What
     needs no GPU is waited for, and what comes after it is sent too.
 
-    files: what the first stage finds on the claim, which is sent before it.
+    files: what the first stage finds on the claim, which is sent before it. contents: of the data files of each stage, by
+    its name, as they are here; none where they are not (see `runner.data.report.contents`).
 
     Raises Stop where the cluster refuses anything; then nothing has been sent.
     """
-    step = partial(_step, cluster, plan, stage, target, tell, confirm, dry_run, files)
+    step = partial(_step, cluster, plan, stage, target, tell, confirm, dry_run, files, contents or {})
     what = step()
     while what and not (dry_run or stage is not None or what.of_gate or what.stage.trains):
         wait(cluster, what, tell)
@@ -64,6 +66,7 @@ def _step(
     confirm: Confirm,
     dry_run: bool,
     files: Files | None,
+    contents: Mapping[str, str],
 ) -> Sent | None:
     """Sends what comes next, or finds it there; what of it was sent before a lost connection is not sent twice."""
     files_key, claims = files.key if files else "", pipeline.claims_of(cluster, plan)
@@ -75,7 +78,7 @@ def _step(
     what = sent(plan, milestone.stage, target, milestone.of_gate, files_key)
     outdated = pipeline.outdated(way, milestone) if stage is None else []
     later = _followed_by(plan, milestone.stage) if stage is None else []
-    there, holds = _existing(cluster, what), _holds(milestone, what)
+    there, holds = _existing(cluster, plan, what), _holds(milestone, what)
     first = milestone.stage == plan.stages[0] and not milestone.of_gate
     sends = files if first and files_key else None
     judge(cluster, what, claims, there, keeps=holds)
@@ -83,7 +86,7 @@ def _step(
         _judge_helpers(cluster, what, sends)
     following = [sent(plan, other, target) for other in later]
     for next_one in following:
-        judge(cluster, next_one, claims, _existing(cluster, next_one))
+        judge(cluster, next_one, claims, _existing(cluster, plan, next_one))
     if holds:
         _tell_that_it_stays(milestone, what, tell)
     elif dry_run:
@@ -91,12 +94,11 @@ def _step(
             tell(f"The cluster would accept {each.kind} `{each.name}` and {len(each.support)} objects that it needs.")
     else:
         # Those first that somebody is asked about: after a no everything is as it was.
-        at_work = [
-            job for other in outdated for job in _existing(cluster, sent(plan, other.stage, target, other.of_gate))
-        ]
+        before = [sent(plan, other.stage, target, other.of_gate) for other in outdated]
+        at_work = [job for other in before for job in _existing(cluster, plan, other)]
         for job in (*at_work, *there):
             _make_room(cluster, job, tell, confirm)
-        _send(cluster, what, claims, sends, tell)
+        _send(cluster, what, claims, sends, contents.get(what.stage.name, ""), tell)
     return what
 
 
@@ -115,7 +117,7 @@ def _tell_that_it_stays(milestone: pipeline.Milestone, sent: Sent, tell: Tell) -
         tell("It has failed. To run it again: `recipe stop`, then `recipe submit`.")
 
 
-def _send(cluster: Cluster, sent: Sent, claims: Claims, files: Files | None, tell: Tell) -> None:
+def _send(cluster: Cluster, sent: Sent, claims: Claims, files: Files | None, contents: str, tell: Tell) -> None:
     for manifest in sent.support:
         if not _is_kept(manifest, claims):
             cluster.apply(manifest)
@@ -123,7 +125,7 @@ def _send(cluster: Cluster, sent: Sent, claims: Claims, files: Files | None, tel
     if files:
         upload(cluster, sent.plan, sent.stage, files, tell)
     if _looks(sent):
-        embedded.require(cluster, sent.plan, sent.stage, tell)
+        embedded.require(cluster, sent.plan, sent.stage, contents, tell)
     cluster.apply(sent.job)
     tell(f"{sent.kind} `{sent.name}` in `{sent.namespace}`")
 
@@ -155,7 +157,7 @@ def _judge_helpers(cluster: Cluster, sent: Sent, files: Files | None) -> None:
     """Raises Stop where the cluster would refuse a pod that works before the job: what opens the claim for files, and what
     looks into the image."""
     helpers = [helper_pod.pod(sent.plan, sent.stage, "word", files.folder, writes=True)] if files else []
-    helpers += [embedded.pod(sent.plan, sent.stage)] if _looks(sent) else []
+    helpers += [embedded.pod(sent.plan, sent.stage, "")] if _looks(sent) else []
     for manifest in helpers:
         # Under another name: one may be there that an earlier command has left behind.
         meta = manifest["metadata"]
@@ -199,21 +201,16 @@ def _queue_is_there(cluster: Cluster, sent: Sent) -> None:
         )
 
 
-def _existing(cluster: Cluster, sent: Sent) -> list[dict[str, Any]]:
+def _existing(cluster: Cluster, plan: Plan, sent: Sent) -> list[dict[str, Any]]:
     """Jobs of this name, under any target. Raises Stop where one is not of this recipe."""
-    jobs = []
-    name = sent.name
-    for kind in sent.kinds:
-        if (job := cluster.get(kind, sent.namespace, name)) is None:
-            continue
-        owner = recipe_of(job)
-        if owner != sent.plan.name:
+    jobs = existing(cluster, plan, sent.stage, sent.of_gate)
+    for job in jobs:
+        if (owner := recipe_of(job)) != sent.plan.name:
             whose = f"the recipe `{owner}`" if owner else "someone who did not use recipe-runner"
             raise Stop(
-                f"The name `{name}` is in use: {whose} has a {kind} of that name in `{sent.namespace}`.",
+                f"The name `{sent.name}` is in use: {whose} has a {job['kind']} of that name in `{sent.namespace}`.",
                 "Give this one another with `openshift.job_name`.",
             )
-        jobs.append(job)
     return jobs
 
 

@@ -4,30 +4,25 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
 
-from runner.cluster.client import Cluster, Refused
-from runner.cluster.errors import Busy, TryAgain, passes, patiently
-from runner.cluster.helper_pod import helper, signed
-from runner.entrypoints.file_server import FULL, MISPLACED, Piece, digest
+from runner.cluster.client import Cluster
+from runner.cluster.errors import TryAgain
+from runner.cluster.helper_pod import POLL_SECONDS, TRIES, Share, Tell, helper
+from runner.entrypoints.file_server import Piece
+from runner.files import sha256
 from runner.names import content_hash
 from runner.plan import Place, Plan, Stage
 from runner.problem import Stop
 from runner.recipe.recipe import Recipe
 from runner.scenarios.shared.common import data_file
 
-POLL_SECONDS = 2.0
-# How often a broken transfer is taken up again without having come further.
-TRIES = 8
 # Bytes of one request: small files travel together, large ones in parts.
 MOST = 8 * 2**20
 # Seconds between two lines about how far it is.
 EVERY_SECONDS = 5.0
-
-Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -63,7 +58,7 @@ def files(recipe: Recipe, place: Place) -> Files | None:
             raise Stop(f"There is nothing in `{here}` that could be sent.", "Paths start from the recipe's own folder.")
         paths |= {(name if path == here else f"{name}/{path.relative_to(here).as_posix()}"): path for path in inner}
     try:
-        return Files(place.files_dir, paths, {name: digest(path) for name, path in paths.items()})
+        return Files(place.files_dir, paths, {name: sha256(path) for name, path in paths.items()})
     except OSError as error:
         raise Stop(f"`{error.filename}` cannot be read: {error.strerror}.") from None
 
@@ -74,15 +69,15 @@ def upload(cluster: Cluster, plan: Plan, stage: Stage, sent: Files, tell: Tell) 
 
     Raises Stop where the claim is too small, or the helper does not start.
     """
-    with helper(cluster, plan, stage, tell, sent.folder, writes=True) as base:
-        left, tries = _state(cluster, base, sent), TRIES
+    with helper(cluster, plan, stage, tell, sent.folder, writes=True) as share:
+        left, tries = _state(share, sent), TRIES
         total = sum(left.values())
         told = time.monotonic()
         while left:
             for pieces, body in _bodies(sent, left):
                 head = json.dumps([asdict(piece) for piece in pieces]).encode()
                 try:
-                    _ask(cluster, f"{base}/pieces", head + b"\n" + body, "application/octet-stream")
+                    share.ask("pieces", head + b"\n" + body, content="application/octet-stream")
                 except TryAgain:
                     time.sleep(POLL_SECONDS)
                     break
@@ -91,11 +86,11 @@ def upload(cluster: Cluster, plan: Plan, stage: Stage, sent: Files, tell: Tell) 
                 if time.monotonic() - told > EVERY_SECONDS:
                     told = time.monotonic()
                     tell(f"  sent {_mib(total - sum(left.values()))} of {_mib(total)} MiB")
-            before, left = sum(left.values()), _state(cluster, base, sent)
+            before, left = sum(left.values()), _state(share, sent)
             tries = TRIES if sum(left.values()) < before else tries - 1
             if left and not tries:
                 raise Stop("The data files came over in part only.", "Submit again; it goes on where it stopped.")
-        _patiently(cluster, f"{base}/only", list(sent.paths))
+        share.get("only", list(sent.paths))
     count = f"{len(sent.paths):,} data file{'s' if len(sent.paths) > 1 else ''}"
     tell(f"{count} in `{sent.folder}`: " + (f"{_mib(total)} MiB sent" if total else "all there already"))
 
@@ -104,11 +99,11 @@ def _mib(size: int) -> str:
     return f"{size / 2**20:,.1f}"
 
 
-def _state(cluster: Cluster, base: str, sent: Files) -> dict[str, int]:
+def _state(share: Share, sent: Files) -> dict[str, int]:
     """Bytes that are still to be sent, by file. Raises Stop where the claim has no room for them."""
     sizes = {name: path.stat().st_size for name, path in sent.paths.items()}
     asked = {name: (size, sent.digests[name]) for name, size in sizes.items()}
-    answer = signed(_patiently(cluster, f"{base}/state", asked), "The data files cannot be sent")
+    answer = share.signed("state", asked)
     there = answer["there"]
     left = {name: size - there[name] for name, size in sizes.items() if there[name] >= 0}
     if (needed := sum(left.values())) > answer["free"]:
@@ -139,20 +134,3 @@ def _bodies(sent: Files, left: Mapping[str, int]) -> Iterator[tuple[list[Piece],
                     break
     if pieces:
         yield pieces, bytes(body)
-
-
-def _patiently(cluster: Cluster, path: str, body: Any) -> bytes:
-    # The server behind the pod's port may need a moment more than the pod.
-    return patiently(lambda: _ask(cluster, path, body), TRIES, POLL_SECONDS)
-
-
-def _ask(cluster: Cluster, path: str, body: Any, content: str = "application/json") -> bytes:
-    """One request to the helper, through the cluster. Raises TryAgain where the next one may be answered, else Stop."""
-    try:
-        return cluster.request("POST", path, body=body, content=content).data
-    except Refused as refused:
-        said = f"The data files cannot be sent: {refused.message}"
-        if refused.status != FULL and (passes(refused.status) or refused.status == MISPLACED):
-            raise Busy(said, "Submit again in a moment.") from None
-        rights = "You need the right to `create` `pods/proxy`; the role `recipe-user` of `recipe site` has it."
-        raise Stop(said, rights if refused.status == 403 else "Submit again.") from None

@@ -24,9 +24,13 @@ from runner.recipe import overrides as changing
     default="text",
     help="How to print problems.",
 )
-def check(paths: tuple[str, ...], sets: tuple[str, ...], style: str) -> int:
-    """Say what is wrong in recipes: file, line, what to do. A folder means every *.yaml below it but lock files."""
-    verdict = judged(find(paths), changing.from_options(sets))
+@click.option("--online", is_flag=True, help="Ask the hub whether datasets have the columns that are named.")
+def check(paths: tuple[str, ...], sets: tuple[str, ...], style: str, online: bool) -> int:
+    """Say what is wrong in recipes: file, line, what to do. A folder means every *.yaml below it but lock files.
+
+    Without `--online` it needs no network. `recipe submit` asks the hub in any case.
+    """
+    verdict = judged(find(paths), changing.from_options(sets), online)
     errors = len(verdict.errors)
     if style == "json":
         say(json.dumps(verdict.as_json(), indent=2, ensure_ascii=False))

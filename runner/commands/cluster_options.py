@@ -40,14 +40,13 @@ def open_both(path: str, sets: tuple[str, ...], look: bool = True) -> tuple[Reci
 
 def find_job(cluster: Cluster, plan: Plan, stage: Stage) -> dict[str, Any]:
     """The stage's job on the cluster. Raises Stop where there is none."""
-    from runner.cluster.jobs import names
+    from runner.cluster.jobs import existing
+    from runner.targets import kubernetes
 
-    space = plan.site["namespace"]
-    for kind, name in names(plan, stage):
-        if job := cluster.get(kind, space, name):
-            return job
-    name = next(names(plan, stage))[1]
-    raise Stop(f"There is no job `{name}` in `{space}`.", "Send it: `recipe submit`.")
+    for job in existing(cluster, plan, stage):
+        return job
+    name = kubernetes.job_name(plan.only(stage))
+    raise Stop(f"There is no job `{name}` in `{plan.site['namespace']}`.", "Send it: `recipe submit`.")
 
 
 def job_at_work(cluster: Cluster, plan: Plan, name: str | None) -> dict[str, Any]:

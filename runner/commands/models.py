@@ -7,10 +7,14 @@ from pathlib import Path
 import click
 
 from runner import catalog
+from runner.check.validate import judge
 from runner.commands.options import say
 from runner.estimate import parameters
+from runner.problem import Stop
 from runner.recipe import lock
+from runner.recipe.document import Document
 from runner.recipe.reading import read
+from runner.recipe.recipe import Recipe
 
 
 @click.group(invoke_without_command=True)
@@ -43,6 +47,14 @@ def _size(model: catalog.Model) -> str:
     return f"{(model.parameters or parameters.total(model)) / 1e9:.2f}B"
 
 
+def _settings_of(document: Document) -> Recipe:
+    """A recipe whose model nobody knows yet. Raises Stop where its schema refuses it."""
+    recipe, problems = judge(document)
+    if recipe is None:
+        raise Stop([problem for problem in problems if problem.severity == "error"])
+    return recipe
+
+
 @models.command()
 @click.argument("name", metavar="NAME|FOLDER")
 @click.option("--recipe", metavar="RECIPE", help="Write beside this recipe, for the revision that it names.")
@@ -52,16 +64,24 @@ def _size(model: catalog.Model) -> str:
 def add(name: str, recipe: str | None, out: str | None, revision: str | None, known_as: str | None) -> None:
     """Write a model's facts into the lock file, so that check, plan and render need no network for it.
 
-    NAME is one on the Hugging Face hub; FOLDER holds a model with its config.json. Of the hub only small files are read, no
-    weights. The commit is written down too, and is what recipes beside the lock file then train.
+    NAME is one on the Hugging Face hub; FOLDER holds a model with its config.json, on this machine or, with `--recipe`, on one
+    of that recipe's claims. Only small files are read, no weights. The commit of the hub is written down too, and is what
+    recipes beside the lock file then train.
     """
     from runner.runs import locking
 
     if recipe and out:
         raise click.UsageError("`--recipe` and `--out` both say where to write; use one of them.")
-    named = read(recipe).lookup(("model", "revision")) if recipe else None
+    document = read(recipe) if recipe else None
     file = Path(recipe).parent / lock.LOCK if recipe else Path(out or lock.LOCK)
-    model = locking.add(file, name, revision or str(named or "main"), known_as)
+    if document and name.startswith("/") and not Path(name).is_dir():
+        from runner.cluster.claimed_model import copied
+
+        with copied(_settings_of(document), name, say) as folder:
+            model = locking.add(file, str(folder), "", known_as or name)
+    else:
+        named = document.lookup(("model", "revision")) if document else None
+        model = locking.add(file, name, revision or str(named or "main"), known_as)
     say(f"{file}: {model.id}" + (f" at {model.revision}" if model.revision else ""))
     say(f"{model.model_type}, {_size(model)} parameters, licence {_licence(model)}.")
     if model.model_type not in parameters.FAMILIES:

@@ -13,11 +13,12 @@ from typing import Any
 import click
 
 from runner import packaged
+from runner.check import base_model
 from runner.check.following import with_followers, with_own_data
 from runner.check.validate import judge
 from runner.commands.options import say, set_option
 from runner.names import JOB_NAME, listed, nearest
-from runner.problem import Stop
+from runner.problem import Problem, Stop
 from runner.recipe import copying, lock
 from runner.recipe import overrides as changing
 from runner.recipe.document import Document
@@ -64,7 +65,9 @@ def new(name: str, source: str, short: bool, sets: tuple[str, ...]) -> None:
     text = copying.for_file(text, schema.name, f"recipes/{origin.name}", target.name)
     with ExitStack() as undo:
         copied = _copy_beside(files.values(), origin.parent, undo) + _copy_lock(document, origin.parent, undo)
-        _refuse_errors(parse(str(target), text))
+        left = _refuse_errors(
+            parse(str(target), text), but_its_model=any(change.setting == "model.base" for change in wished)
+        )
         undo.pop_all()
     target.write_text(text, encoding="utf-8")
     shutil.copyfile(schema, schema.name)
@@ -74,6 +77,8 @@ def new(name: str, source: str, short: bool, sets: tuple[str, ...]) -> None:
             say(f"{change}")
     for file in (*copied, Path(schema.name)):
         say(f"{file}: goes with it")
+    for problem in left:
+        say(f"\nStill to do: {problem.message}\n{problem.hint}")
 
 
 def _without_placeholder(document: Document, wished: list[Override]) -> list[Override]:
@@ -85,11 +90,14 @@ def _without_placeholder(document: Document, wished: list[Override]) -> list[Ove
     return [Override(setting, None, None, "recipe new", why) for setting in ("image", "openshift.image")]
 
 
-def _refuse_errors(document: Document) -> None:
-    """Raises Stop with every error of a recipe, where it has one."""
-    _, problems = judge(document)
-    if errors := [problem for problem in problems if problem.severity == "error"]:
+def _refuse_errors(document: Document, but_its_model: bool = False) -> list[Problem]:
+    """Raises Stop with every error of a recipe, where it has one. but_its_model: gives the one that nobody knows its model,
+    which is mended by a lock file beside it."""
+    recipe, problems = judge(document)
+    left = [problem for problem in problems if but_its_model and recipe and problem == base_model.unknown(recipe)]
+    if errors := [problem for problem in problems if problem.severity == "error" and problem not in left]:
         raise Stop(errors)
+    return left
 
 
 def beside(name: str) -> str:

@@ -5,18 +5,23 @@ from __future__ import annotations
 import math
 
 import click
+from rich.console import Console
 
 from runner.check.validate import load
 from runner.commands.options import open_recipe, print_notes, recipe_path, say, set_option
 from runner.commands.planning import text
 from runner.commands.planning.report import PlanReport
-from runner.estimate import forecast, limits, storage
+from runner.commands.planning.tables import by_trace_alone
+from runner.estimate import forecast, limits, memory, storage
+from runner.estimate.forecast import Forecast
+from runner.estimate.parameters import UnknownArchitecture
+from runner.estimate.workload import Workload
 from runner.problem import Stop
 from runner.recipe import overrides as changing
 from runner.recipe.recipe import Recipe
 from runner.scenarios import translate
 from runner.targets import place
-from runner.trace import trace
+from runner.trace import any_architecture, trace
 
 
 @click.command()
@@ -47,8 +52,10 @@ def plan(
         planned = storage.sized(planned, forecast.of(recipe, planned, look=False))
         large = [problem for stage in forecasts if (problem := forecast.too_large(recipe, stage))]
         problems = large + limits.broken(recipe, forecasts)
-    except KeyError as error:
-        raise Stop(forecast.unknown_architecture(recipe, error)) from None
+    except UnknownArchitecture as error:
+        if not exact or style == "json":
+            raise Stop(forecast.unknown_architecture(recipe, error)) from None
+        return _by_trace_alone(recipe, forecast.of(recipe, planned, price, rows, any_architecture=True))
     problems += storage.problems(recipe.document, planned, forecasts)
     notes = [*forecast.notes(recipe, forecasts), *forecast.late(recipe, forecasts)]
     nodes = _counts(counts)
@@ -61,6 +68,23 @@ def plan(
     for problem in (*problems, *notes):
         say(f"\n{problem}")
     return 1 if problems else 0
+
+
+def _by_trace_alone(recipe: Recipe, forecasts: list[Forecast]) -> int:
+    """Shows what traces say of models that there are no formulas for; 1 where one does not fit its GPU."""
+    code = 0
+    for stage in forecasts:
+        if not isinstance(work := stage.workload, Workload):
+            continue
+        traced = any_architecture(work, recipe.base_folder)
+        Console(width=120).print(by_trace_alone(stage, traced))
+        room = stage.usable
+        code |= room is not None and memory.whole(work, max(traced.peak, traced.evaluation_peak)) > room
+    say(
+        "By a run on fake tensors; CUDA context and allocator slack are assumed. Kernels of the model's own that are not installed"
+    )
+    say("here are not counted: where they are, it takes less.")
+    return code
 
 
 def _open(path: str, sets: tuple[str, ...], style: str) -> Recipe:

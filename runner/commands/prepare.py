@@ -7,7 +7,11 @@ from pathlib import Path
 import click
 
 from runner.commands.options import open_recipe, recipe_path, say, set_option
+from runner.commands.training_options import proof_lines
+from runner.plan import Place
+from runner.problem import Stop
 from runner.recipe import overrides as changing
+from runner.recipe.recipe import Recipe
 
 
 @click.command()
@@ -15,7 +19,10 @@ from runner.recipe import overrides as changing
 @set_option
 @click.option("--data", metavar="FILE", help="Rows from this file instead of what the recipe names.")
 @click.option("--out", metavar="DIR", help="Where to write. Default: runs/NAME/data, where `recipe run` looks.")
-def prepare(path: str, sets: tuple[str, ...], data: str | None, out: str | None) -> None:
+@click.option(
+    "--show", metavar="N", type=click.IntRange(min=1), help="Show N rows token by token, and prove what they train."
+)
+def prepare(path: str, sets: tuple[str, ...], data: str | None, out: str | None, show: int | None) -> None:
     """Read, fill, deduplicate and split a recipe's data; write Parquet and say what became of every row."""
     from runner.quiet import hush
 
@@ -30,3 +37,20 @@ def prepare(path: str, sets: tuple[str, ...], data: str | None, out: str | None)
     work = translate(recipe, place).stages[0].config
     carry_out(work, say)
     say(f"written to {out or place.data_dir}")
+    if show:
+        _show(recipe, place, show)
+
+
+def _show(recipe: Recipe, place: Place, rows: int) -> None:
+    """What each stage trains, as the engine makes it of the rows that lie there now. Raises Stop where that cannot be said."""
+    from runner.entrypoints import prove
+    from runner.scenarios import translate
+
+    provable = prove.stages(recipe, translate(recipe, place))
+    if not provable:
+        raise Stop(f"`{recipe.name}` trains on images; there are no tokens to show.", "Leave out `--show`.", code=2)
+    for stage in provable:
+        say(f"{stage.name}: what is trained")
+        stage.prove(rows)
+        for line in proof_lines(str(stage.folder), whole=True):
+            say(line)

@@ -19,7 +19,7 @@ def stop(path: str, sets: tuple[str, ...], stage: str | None) -> None:
     """
     from runner.cluster import pipeline
     from runner.cluster.client import connect
-    from runner.cluster.jobs import names, recipe_of
+    from runner.cluster.jobs import existing, recipe_of
     from runner.cluster.submit import delete
     from runner.problem import Stop
 
@@ -28,19 +28,16 @@ def stop(path: str, sets: tuple[str, ...], stage: str | None) -> None:
     # What is done stays on the cluster, which shows by it how far all is.
     milestone = None if stage else pipeline.looked_at(pipeline.milestones(cluster, plan))
     chosen = milestone.stage if milestone else plan.stage(stage) if stage else plan.stages[-1]
-    space, plan_of = plan.site["namespace"], plan.only(chosen)
+    plan_of = plan.only(chosen)
     parts = [milestone.of_gate] if milestone else [False, True] if chosen.gates else [False]
-    ending = [name for of_gate in parts for name in names(plan, chosen, of_gate)]
     ended = []
-    for kind, name in ending:
-        job = cluster.get(kind, space, name)
-        if job is None:
-            continue
+    for job in (job for of_gate in parts for job in existing(cluster, plan, chosen, of_gate)):
+        kind, name = job["kind"], job["metadata"]["name"]
         if recipe_of(job) != plan_of.name:
             raise Stop(
                 f"{kind} `{name}` is not of the recipe `{plan.name}`, and stays.", "Look at it with `oc describe`."
             )
-        delete(cluster, kind, space, name)
+        delete(cluster, kind, job["metadata"]["namespace"], name)
         ended.append(f"{kind} `{name}`")
     if not ended:
         say(f"No job of `{plan.name}` is under way.")

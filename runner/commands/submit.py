@@ -30,11 +30,14 @@ def submit(
 
     That is what comes first that is not done: a stage, or the gate after it. What needs no GPU is waited for.
     """
-    from runner.check import placing
+    from runner import targets
+    from runner.check import online, placing
     from runner.cluster import upload
     from runner.cluster.client import connect
     from runner.cluster.follow import follow as watch
     from runner.cluster.submit import submit as send
+    from runner.prepared import contents
+    from runner.scenarios import translate
 
     if dry_run and follow:
         raise Stop("With `--dry-run` nothing is sent that `--follow` could watch.", "Leave out one of the two.", code=2)
@@ -42,9 +45,16 @@ def submit(
     if problems := list(placing.placeholder_commit(recipe)):
         raise Stop([replace(problem, severity="error") for problem in problems])
     print_notes(placing.only_here(recipe))
+    # Rows that lie in the image were read from the hub when it was built.
+    asked = [] if plan.stages[0].trains else list(online.datasets(recipe))
+    print_notes(asked)
+    if wrong := [problem for problem in asked if problem.severity == "error"]:
+        raise Stop(wrong)
     files = upload.files(recipe, plan.place)
+    # The same plan as it names files from here.
+    rows = {stage.name: contents(stage.data) for stage in translate(recipe, targets.place(recipe)).stages}
     cluster = connect()
-    what = send(cluster, plan, stage, target, say, shared.confirm(yes), dry_run, files)
+    what = send(cluster, plan, stage, target, say, shared.confirm(yes), dry_run, files, rows)
     if what is None or dry_run:
         return
     if follow:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import click
@@ -84,6 +85,9 @@ def watch() -> Iterator[Callable[[dict[str, Any]], None]]:
                 bar.update(task, completed=event["step"], loss=f"loss {event['loss']:.3f}")
             elif event["event"] == "evaluation":
                 bar.console.print(f"  epoch {event['epoch']:g}: {_evaluation(event)}")
+            elif event["event"] == "proof":
+                # Written as it is: tokens may look like rich's marks.
+                bar.console.file.writelines(f"{line}\n" for line in proof_lines(event["folder"]))
 
         yield show
 
@@ -93,13 +97,32 @@ def _lines() -> Callable[[dict[str, Any]], None]:
 
     def show(event: dict[str, Any]) -> None:
         nonlocal shown
-        if event["event"] == "evaluation":
+        if event["event"] == "proof":
+            for line in proof_lines(event["folder"]):
+                say(line)
+        elif event["event"] == "evaluation":
             say(f"  epoch {event['epoch']:g}: {_evaluation(event)}")
         elif event["event"] == "step" and (tenth := event["step"] * 10 // max(1, event["steps"])) > shown:
             shown = tenth
             say(f"  step {event['step']} of {event['steps']}, loss {event['loss']:.3f}")
 
     return show
+
+
+STYLES: dict[str, dict[str, Any]] = {
+    "trained": {"fg": "green", "bold": True},
+    "seen": {"dim": True},
+    "cut": {"fg": "red", "strikethrough": True},
+}
+
+
+def proof_lines(folder: str, whole: bool = False) -> Iterator[str]:
+    """What is trained, as the proof in a folder has it, in colour; click takes that out where nobody sees it."""
+    from runner.proof import showing
+    from runner.proof.record import Proof
+
+    for line in showing.lines(Proof.read(Path(folder)), whole):
+        yield "  " + "".join(click.style(text, **STYLES[kind]) if kind else text for kind, text in line)
 
 
 def _evaluation(event: dict[str, Any]) -> str:

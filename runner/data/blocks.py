@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +27,7 @@ BATCH_CHARACTERS = 64 * 1024
 # Rows are written in groups of about this many tokens, 2 MB of them.
 GROUP_TOKENS = 512 * 1024
 
+Made = TypeVar("Made")
 Encode = Callable[[list[str]], list[np.ndarray]]
 
 
@@ -72,7 +73,26 @@ def write(
 
 
 def tokenise(documents: Iterable[str], encode: Encode, end_of_text: int) -> Iterator[np.ndarray]:
-    """Each document's tokens (int32, `end_of_text` last), in order, made by one thread a core.
+    """Each document's tokens (int32, `end_of_text` last), in order."""
+    yield from in_threads(
+        documents, lambda batch: [np.append(tokens, np.int32(end_of_text)) for tokens in encode(batch)]
+    )
+
+
+def lengths(documents: Iterable[str], tokenizer: Any) -> np.ndarray:
+    """Tokens of each document, counts, without the tokenizer's own special tokens around each text."""
+    rust: Any = getattr(tokenizer, "backend_tokenizer", None)
+
+    def count(texts: list[str]) -> list[int]:
+        if hasattr(rust, "encode_batch_fast"):
+            return [len(encoding) for encoding in rust.encode_batch_fast(texts, add_special_tokens=False)]
+        return [len(tokens) for tokens in tokenizer(texts, add_special_tokens=False)["input_ids"]]
+
+    return np.fromiter(in_threads(documents, count), np.int64)
+
+
+def in_threads(documents: Iterable[str], work: Callable[[list[str]], list[Made]]) -> Iterator[Made]:
+    """What `work` makes of each document, in order, by one thread a core.
 
     The threads work at once because the tokenizer's Rust code lets go of the interpreter; at most two batches a thread
     are in work, so that a slow reader of this holds nothing up and a fast one fills no memory.
@@ -81,11 +101,11 @@ def tokenise(documents: Iterable[str], encode: Encode, end_of_text: int) -> Iter
     theirs = os.environ.get("TOKENIZERS_PARALLELISM")
     # The tokenizer would divide every batch over the cores again, and its threads would fight with these (a quarter slower).
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    waiting: deque[Future[list[np.ndarray]]] = deque()
+    waiting: deque[Future[list[Made]]] = deque()
     pool = ThreadPoolExecutor(threads)
     try:
         for batch in batches(documents):
-            waiting.append(pool.submit(_with_end, batch, encode, end_of_text))
+            waiting.append(pool.submit(work, batch))
             if len(waiting) >= 2 * threads:
                 yield from waiting.popleft().result()
         while waiting:
@@ -96,10 +116,6 @@ def tokenise(documents: Iterable[str], encode: Encode, end_of_text: int) -> Iter
             del os.environ["TOKENIZERS_PARALLELISM"]
         else:
             os.environ["TOKENIZERS_PARALLELISM"] = theirs
-
-
-def _with_end(batch: list[str], encode: Encode, end_of_text: int) -> list[np.ndarray]:
-    return [np.append(tokens, np.int32(end_of_text)) for tokens in encode(batch)]
 
 
 def batches(documents: Iterable[str]) -> Iterator[list[str]]:

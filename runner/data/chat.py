@@ -4,26 +4,33 @@ from __future__ import annotations
 
 import json
 import random
-import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from runner.catalog import ChatTemplate
-from runner.data import forms, split
+from runner.data import forms, rows, split
 from runner.data.forms import CALLS, REASONING, Form, NoConversation, Turn
-from runner.data.report import Report
-from runner.data.rows import DataSet
+from runner.data.report import Finding, Report
 from runner.data.split import TokenizerFor, TwoSides
 from runner.data.tokenizers import Pretrained
-from runner.names import listed
+from runner.names import listed, same
 from runner.problem import Stop
 from runner.recipe import templates
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from runner.data.spool import Spool
 
 TrainOn = Literal["assistant", "last", "all"]
 # What Axolotl's `message_field_training` names, beside each turn where not all of a role are trained.
 TRAINING = "training"
+# Stands between the parts of a conversation where it is told from others, and in no text that people write.
+SEPARATOR = "\x1f"
 # What Axolotl calls the template in the model's own tokenizer. Those that it has itself and the catalog names write roles and
 # words, and nothing else.
 OWN = "tokenizer_default"
@@ -43,15 +50,60 @@ class Conversations(TwoSides):
     sequence_len: int
     tokenizer: Pretrained | None = None
 
+    def told(self, conversation: Conversation) -> list[dict[str, Any]]:
+        """A conversation's messages, behind the recipe's system prompt where it has none of its own."""
+        prompt = self.system_prompt
+        own = [Turn("system", prompt.strip())] if prompt and conversation.turns[0].role != "system" else []
+        return [turn.message() for turn in (*own, *conversation.turns)]
+
 
 @dataclass(frozen=True, kw_only=True)
-class ChatSet(DataSet):
+class ChatSet(rows.DataSet):
     """Rows in one form. form: None where the rows tell it. question, answer: where they have that of columns, templates with
     the columns in brackets."""
 
     form: Form | None = "columns"
     question: str | None = None
     answer: str | None = None
+
+    def conversation(self, template: str, row: Mapping[str, Any]) -> Conversation | str:
+        """That of a row, or why it has none. template: what Axolotl calls the one that is to write it."""
+        assert self.form is not None
+        if self.form != "columns":
+            if not set(forms.COLUMNS[self.form]) <= set(row) and (other := forms.told(row)):
+                raise NoConversation(f"it has the form {other}, and the others {self.form}")
+            tools = row.get("tools")
+            conversation = Conversation(
+                forms.turns(self.form, row), forms.as_json(tools, "its `tools` are") if tools else ""
+            )
+            if template != OWN and (unwritten := _unwritten(conversation, "")):
+                raise NoConversation(
+                    f"it has `{unwritten}`, which the chat template `{template}` does not write; `chat_template: {OWN}` takes the "
+                    "model's own"
+                )
+            return conversation
+        question = templates.fill(self.question or "", row).strip()
+        answer = templates.fill(self.answer or "", row).strip()
+        return Conversation(pair(question, answer)) if question and answer else "the question or the answer is empty"
+
+    def told(self) -> ChatSet:
+        """With the form of its first row that has the columns of one. Raises Stop where none has."""
+        if self.form:
+            return self
+        columns: list[str] = []
+        for _, row in rows.read(self):
+            if isinstance(row, rows.Bad):
+                continue
+            if form := forms.told(row):
+                return replace(self, form=form)
+            columns = columns or list(row)
+        if columns:
+            raise Stop(
+                f"The rows of {self.name} have the columns of no form that is known; they are {listed(columns)}.",
+                forms.NO_FORM,
+            )
+        # Whatever the form: there is no row, which whoever reads them counts.
+        return replace(self, form="messages")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,20 +115,38 @@ class Chat(Conversations):
 
 
 @dataclass(frozen=True)
-class Conversation(split.Grouped):
+class Conversation:
     """turns: in order; the last one answers. tools: JSON of the functions that may be called; empty where there are none."""
 
     turns: tuple[Turn, ...]
     tools: str = ""
 
     @property
+    def asking(self) -> int:
+        """The number of the turn that asks first, from 0."""
+        for number, turn in enumerate(self.turns):
+            if turn.role == "user":
+                return number
+        raise ValueError("nobody asks")
+
+    @property
     def question(self) -> str:
-        return next(turn.content for turn in self.turns if turn.role == "user")
+        return self.turns[self.asking].content
+
+    @property
+    def said(self) -> str:
+        """All that is said in it but what a system prompt says."""
+        return "\n".join(turn.content for turn in self.turns if turn.role != "system")
+
+    @property
+    def key(self) -> str:
+        """Equal for conversations that are the same in every turn."""
+        return SEPARATOR.join([self.tools, *chain.from_iterable(self.turns)])
 
     @property
     def group(self) -> str:
         """Conversations with the same group stay on one side of the split: the first question, however it is spaced or cased."""
-        return split.same(self.question)
+        return same(self.question)
 
 
 def pair(question: str, answer: str) -> tuple[Turn, Turn]:
@@ -99,131 +169,134 @@ def prepare(
     report = split.begin(chat, chat.tokenizer, sample_rows)
     if known := split.already(out, report, tokenizer_for):
         return known
-    readings = [_Reading(one, chat.special_tokens.axolotl) for one in chat.sets]
-    found = split.collect(chat, [read.conversation for read in readings], report)
-    for read in readings:
-        if read.form is None and read.columns:
-            raise Stop(
-                f"The rows of {read.rows.name} have the columns of no form that is known; they are {listed(read.columns)}.",
-                forms.WANTED,
-            )
-    report.form = "; ".join(dict.fromkeys(read.said for read in readings if read.form))
-    if sample_rows is not None and len(found) > sample_rows:
-        report.sampled_from = len(found)
-        kept = sorted(random.Random(chat.seed).sample(range(len(found)), sample_rows))
-        found = [found[index] for index in kept]
-    return finish(found, chat, out, tokenizer_for, report)
+    from runner.data import sides, spool, turns
+
+    sets = [one.told() for one in chat.sets]
+    said = (
+        f"{one.form}{'' if stated.form else ', told from the columns'}"
+        for one, stated in zip(sets, chat.sets, strict=True)
+    )
+    report.form = "; ".join(dict.fromkeys(said))
+    kinds = [spool.Kind(partial(one.conversation, chat.special_tokens.axolotl), turns.batch) for one in sets]
+    with spool.folder(out) as place:
+        items, kept = sides.read(chat, kinds, place, report)
+        if sample_rows is not None and len(kept) > sample_rows:
+            report.sampled_from = len(kept)
+            kept = kept[sorted(random.Random(chat.seed).sample(range(len(kept)), sample_rows))]
+        report.require_few_lost(report.lost, report.rows_in, chat.max_lost_share, out)
+        if sample_rows is None:
+            look_through(items, kept, chat, report)
+        return finish(items, kept, chat, out, tokenizer_for, report)
 
 
-class _Reading:
-    """Rows of one form, for a template that Axolotl calls so; where the recipe leaves the form open, the first row with the
-    columns of one tells it."""
-
-    def __init__(self, rows: ChatSet, template: str) -> None:
-        self.rows, self.form, self.template = rows, rows.form, template
-        self.columns: list[str] = []
-
-    @property
-    def said(self) -> str:
-        return f"{self.form}{'' if self.rows.form else ', told from the columns'}"
-
-    def conversation(self, row: Mapping[str, Any]) -> Conversation | str:
-        self.columns = self.columns or list(row)
-        self.form = self.form or forms.told(row)
-        if self.form is None:
-            raise NoConversation(f"its columns ({', '.join(row)}) are those of no form")
-        if self.form != "columns":
-            if (other := forms.told(row)) not in (self.form, None) and not set(forms.COLUMNS[self.form]) <= set(row):
-                raise NoConversation(f"it has the form {other}, and the others {self.form}")
-            tools = row.get("tools")
-            one = Conversation(forms.turns(self.form, row), forms.as_json(tools, "its `tools` are") if tools else "")
-            if self.template != OWN and (unwritten := _unwritten(one, "")):
-                raise NoConversation(
-                    f"it has `{unwritten}`, which the chat template `{self.template}` does not write; `chat_template: {OWN}` takes the "
-                    "model's own"
-                )
-            return one
-        parts = (self.rows.question or "", self.rows.answer or "")
-        question, answer = (templates.fill(part, row).strip() for part in parts)
-        return Conversation(pair(question, answer)) if question and answer else "the question or the answer is empty"
-
-
-def _unwritten(one: Conversation, template: str) -> str | None:
+def _unwritten(conversation: Conversation, template: str) -> str | None:
     """What a conversation has beside its words that a template does not write, and that would be lost without a sign."""
     there = {
-        name for turn in one.turns if turn.besides for name in json.loads(turn.besides) if name in (CALLS, REASONING)
+        name
+        for turn in conversation.turns
+        if turn.besides
+        for name in json.loads(turn.besides)
+        if name in (CALLS, REASONING)
     }
-    return next((name for name in sorted(there | ({"tools"} if one.tools else set())) if name not in template), None)
+    return next(
+        (name for name in sorted(there | ({"tools"} if conversation.tools else set())) if name not in template), None
+    )
 
 
 def finish(
-    found: Sequence[Conversation],
+    items: Spool,
+    kept: np.ndarray,
     conversations: Conversations,
     out: Path,
     tokenizer_for: TokenizerFor | None,
     report: Report,
 ) -> Report:
-    """Leaves out what is too long, splits, and writes. Raises Stop where too few rows are left."""
-    kept = _within_length(found, conversations, tokenizer_for, report)
-    return split.finish(kept, lambda side: _columns(side, conversations), conversations, out, report)
+    """Leaves out of the conversations whose numbers are `kept` what is too long, splits, and writes. Raises Stop where too few
+    rows are left."""
+    from runner.data import sides, turns
+
+    others = report.lost
+    read, kept = len(kept), _within_length(items, kept, conversations, tokenizer_for, report)
+    report.require_few_lost(report.lost - others, read, conversations.max_lost_share, out)
+    return sides.write(items, kept, turns.Columns(items, conversations), conversations, out, report)
 
 
-def _columns(side: list[Conversation], conversations: Conversations) -> dict[str, list[Any]]:
-    columns: dict[str, list[Any]] = {
-        "full-question": [one.question for one in side],
-        "answer": [one.turns[-1].content for one in side],
-        "messages": [_messages(one, conversations) for one in side],
-    }
-    return columns | ({"tools": [one.tools or None for one in side]} if any(one.tools for one in side) else {})
+def look_through(items: Spool, kept: np.ndarray, source: rows.DataSets, report: Report) -> None:
+    """The doctor's findings about the conversations whose numbers are `kept`."""
+    from runner.data import doctor, turns
 
-
-def _messages(one: Conversation, conversations: Conversations) -> list[dict[str, Any]]:
-    """As Axolotl reads them, behind the recipe's system prompt where the row has none of its own."""
-    prompt = conversations.system_prompt
-    own = [Turn("system", prompt.strip())] if prompt and one.turns[0].role != "system" else []
-    said = [turn.message() for turn in (*own, *one.turns)]
-    if conversations.train_on == "last":
-        for message in said:
-            message[TRAINING] = message is said[-1]
-    return said
+    report.licence = "; ".join(filter(None, dict.fromkeys(map(rows.licence, source.sets))))
+    numbers = kept[doctor.sampled(items.keys[kept], items.characters[kept])]
+    spooled = (each for batch in items.batches(numbers) for each in turns.conversations(batch))
+    doctor.examine(
+        (
+            doctor.Row(where, conversation.said, conversation.turns[-1].content)
+            for where, conversation in zip(items.where(source, numbers), spooled, strict=True)
+        ),
+        len(kept),
+        report,
+    )
 
 
 def _within_length(
-    found: Sequence[Conversation], conversations: Conversations, tokenizer_for: TokenizerFor | None, report: Report
-) -> list[Conversation]:
+    items: Spool,
+    kept: np.ndarray,
+    conversations: Conversations,
+    tokenizer_for: TokenizerFor | None,
+    report: Report,
+) -> np.ndarray:
     """Counts tokens; leaves out what the model would not see whole."""
-    texts = [rendered(conversations.special_tokens, _messages(one, conversations)) for one in found]
-    tokenizer = tokenizer_for(texts) if tokenizer_for and texts else None
+    import numpy as np
+
+    from runner.data import blocks, turns
+
+    tokenizer = tokenizer_for(turns.Texts(items, kept, conversations)) if tokenizer_for and len(kept) else None
     if tokenizer is None:
         report.tokenizer = "the base model's tokenizer is not on this machine"
-        return list(found)
+        return kept
     report.tokenizer = getattr(tokenizer, "said_as", str(tokenizer.name_or_path))
     template = getattr(tokenizer, "chat_template", None)
     if conversations.special_tokens.axolotl == OWN and isinstance(template, str) and not hasattr(tokenizer, "said_as"):
-        written = [_unwritten(one, template) for one in found]
-        for name in filter(None, written):
-            report.dropped[f"`{name}`, which the tokenizer's chat template does not write"] += 1
-        texts = [text for text, lost in zip(texts, written, strict=True) if not lost]
-        found = [one for one, lost in zip(found, written, strict=True) if not lost]
-    if not texts:
-        return []
-    lengths: list[int] = []
-    # In parts, because the tokens of a hundred thousand rows take gigabytes as Python numbers.
-    for start in range(0, len(texts), 1000):
-        tokens = tokenizer(texts[start : start + 1000], add_special_tokens=False)["input_ids"]
-        lengths += map(len, tokens)
-    ordered = sorted(lengths)
+        written = []
+        spooled = (each for batch in items.batches(kept) for each in turns.conversations(batch))
+        for line, conversation in zip(items.where(conversations, kept), spooled, strict=True):
+            name = _unwritten(conversation, template)
+            written.append(name is None)
+            if name:
+                report.lose(line, f"`{name}`, which the tokenizer's chat template does not write")
+        kept = kept[np.array(written)]
+    if not len(kept):
+        return kept
+    lengths = blocks.lengths(turns.Texts(items, kept, conversations), tokenizer)
+    ordered = np.sort(lengths)
     report.token_lengths = {
-        "min": ordered[0],
-        "median": round(statistics.median(ordered)),
-        "p95": ordered[min(len(ordered) - 1, round(0.95 * len(ordered)))],
-        "max": ordered[-1],
+        "min": int(ordered[0]),
+        "median": round(float(np.median(ordered))),
+        "p95": int(ordered[min(len(ordered) - 1, round(0.95 * len(ordered)))]),
+        "max": int(ordered[-1]),
     }
     limit = conversations.sequence_len
-    kept = [one for one, length in zip(found, lengths, strict=True) if length <= limit]
-    if len(kept) < len(found):
-        report.dropped[f"longer than {limit} tokens"] = len(found) - len(kept)
-    return kept
+    too_long = items.where(conversations, kept[lengths > limit])
+    for line in too_long:
+        report.lose(line, f"longer than {limit} tokens")
+    if too_long:
+        lost = int(lengths[lengths > limit].sum())
+        # Of sizes that a sequence length usually has, the first that keeps all but one row of a hundred, or all.
+        enough = max(int(ordered[min(len(ordered) - 1, round(0.99 * len(ordered)))]), limit + 1)
+        needed = -(-enough // 256) * 256
+        report.findings.append(
+            Finding.of(
+                "too long",
+                len(too_long),
+                f"rows, and with them {lost:,} tokens, {lost / int(lengths.sum()):.1%} of all",
+                f"A `sequence_len` of {needed:,} would keep all but {int((lengths > needed).sum()):,}; or shorten them.",
+                too_long,
+            )
+        )
+    if hasattr(tokenizer, "said_as"):
+        # What a twin's tokenizer makes of a row says nothing about the model's.
+        report.lost -= len(too_long)
+    return kept[lengths <= limit]
 
 
 def rendered(template: ChatTemplate, conversation: list[dict[str, Any]]) -> str:

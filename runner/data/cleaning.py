@@ -15,6 +15,7 @@ from pathlib import Path
 from runner.data import cleaning_steps as steps
 from runner.data import executors
 from runner.data.corpus import Cleaning, Corpus
+from runner.data.report import require_few
 from runner.files import read_json, write_json
 from runner.names import content_hash
 from runner.problem import Stop
@@ -97,6 +98,8 @@ def clean(corpus: Corpus, folder: Path, where: Cleaning) -> CleaningReport:
     if not report.kept:
         lines = "\n".join(report.lines())
         raise Stop(f"Cleaning has left no text at all.\n{lines}", "Look at `data` in the recipe, and at the text.")
+    lost = sum(report.dropped.get(REASONS[reason], 0) for reason in ("bad_line", "no_text"))
+    require_few(lost, report.documents_in, corpus.max_lost_share, report.lines())
     # What is on record holds no more once its text is touched.
     (folder / REPORT_FILE).unlink(missing_ok=True)
     for name, made in (("text", last), ("dropped", work / "dropped")):

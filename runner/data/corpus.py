@@ -22,7 +22,8 @@ class Corpus(DataSets):
     """Documents, and which of them are dropped.
 
     packed: a folder of blocks to take instead, as somebody has made them. language: of the text, as datatrove names it. min_words, max_words: of a document, counts.
-    validation_share: part of the documents, 0 to 1, that a draw by `seed` keeps for validation.
+    validation_share: part of the documents, 0 to 1, that a draw by `seed` keeps for validation. max_lost_share: of them, that
+    may be none.
     """
 
     sets: tuple[CorpusSet, ...]
@@ -34,6 +35,7 @@ class Corpus(DataSets):
     drop_low_quality: bool
     deduplicate: Literal["near", "exact", "off"]
     validation_share: float
+    max_lost_share: float = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from runner.names import listed
 
@@ -17,7 +16,7 @@ COLUMNS: Mapping[Form, tuple[str, ...]] = {
     "alpaca": ("instruction", "output"),
     "prompt_completion": ("prompt", "completion"),
 }
-WANTED = (
+NO_FORM = (
     'Write `question: "[column]"` and `answer: "[column]"` with the names of your columns, or give the rows those of a form: '
     + "; ".join(f"{listed(columns)} ({form})" for form, columns in COLUMNS.items())
     + "."
@@ -40,8 +39,7 @@ class NoConversation(Exception):
     """A row that is no conversation, with the reason in plain words."""
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(NamedTuple):
     """What one role says. besides: JSON of what else the turn has, of `BESIDES`; empty where it has nothing."""
 
     role: str
@@ -70,12 +68,12 @@ def turns(form: Form, row: Mapping[str, Any]) -> tuple[Turn, ...]:
 
     Raises KeyError with the name of a column that the row lacks, NoConversation where it is none.
     """
-    found = tuple(_turns(form, row))
-    if not any(turn.role == "user" for turn in found):
+    said = tuple(_turns(form, row))
+    if not any(turn.role == "user" for turn in said):
         raise NoConversation("nobody asks: no turn is the user's")
-    if found[-1].role != "assistant":
-        raise NoConversation(f"it ends with the role `{found[-1].role}`, and an answer has to be last")
-    return found
+    if said[-1].role != "assistant":
+        raise NoConversation(f"it ends with the role `{said[-1].role}`, and an answer has to be last")
+    return said
 
 
 def _turns(form: Form, row: Mapping[str, Any]) -> Iterator[Turn]:

@@ -6,15 +6,16 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal
 
-from runner.data.chat import Conversation, Conversations, finish, pair
+from runner.data import rows
+from runner.data.chat import Conversation, Conversations, finish, look_through, pair
 from runner.data.draw import Draw
 from runner.data.report import Report
-from runner.data.split import TokenizerFor, already, begin, whole_rows
+from runner.data.split import TokenizerFor, already, begin
 
 # What stands in a row whose artist or genre nobody knows.
 UNKNOWN = {"", "unknown", "none", "null", "nan", "n/a", "na", "-", "?", "various", "various artists", "misc", "other"}
@@ -49,12 +50,13 @@ class Lyrics(Conversations):
 
 @dataclass(frozen=True)
 class Song:
-    """A row: its own instruction, who and what it names (None where the row does not say), and the words."""
+    """A row: its own instruction, who and what it names (None where the row does not say), and the words. line: its number."""
 
     instruction: str
     artist: str | None
     genre: str | None
     lyrics: str
+    line: int
 
     @property
     def key(self) -> str:
@@ -93,23 +95,37 @@ def prepare(
     drawn = _draw(lyrics, min(count, sample_rows or count), report)
     if sample_rows is not None and sample_rows < count and report.not_drawn:
         report.sampled_from = len(drawn) + report.not_drawn
-    tasks = [replace(_task(song, lyrics), origin=index) for song, index in drawn]
+    tasks = [_task(song, lyrics) for song, _ in drawn]
     report.tasks = dict(Counter(task.kind for task in tasks))
-    return finish(tasks, lyrics, out, tokenizer_for, report)
+    import numpy as np
+
+    from runner.data import spool, turns
+
+    with spool.folder(out) as place:
+        writer = spool.Writer(turns.batch, lyrics.seed, place / "0.arrow")
+        for (song, index), task in zip(drawn, tasks, strict=True):
+            writer.add(task, song.line, index)
+        items = writer.close()
+        report.require_few_lost(report.lost, report.rows_in, lyrics.max_lost_share, out)
+        if sample_rows is None:
+            look_through(items, np.arange(len(items)), lyrics, report)
+        return finish(items, np.arange(len(items)), lyrics, out, tokenizer_for, report)
 
 
 def _draw(lyrics: Lyrics, count: int, report: Report) -> list[tuple[Song, int]]:
-    """About `count` songs, of all that may be asked about, each with the number of its data set; every row that is left out is counted, with the reason."""
+    """About `count` songs, of all that may be asked about, each with the number of its data set; every row that is left out is
+    counted, with the reason."""
     songs = lyrics.songs
     read = re.compile(_pattern(songs.instruction_form), re.IGNORECASE)
     draw: Draw[tuple[Song, int]] = Draw(count, songs.per_artist, lyrics.seed)
-    for index, _, row in whole_rows(lyrics, report, lyrics.stream):
-        song = _song(row, songs, read)
-        reason = song if isinstance(song, str) else _unfit(song, songs)
-        if isinstance(song, str) or reason:
-            report.dropped[str(reason)] += 1
-        else:
-            draw.offer((song, index), song.key, song.artist.casefold() if song.artist else None)
+    for index, one in enumerate(lyrics.sets):
+        for number, row in report.whole(lyrics, index, rows.read(one, stream=lyrics.stream)):
+            song = _song(number, row, songs, read)
+            reason = song if isinstance(song, str) else _unfit(song, songs)
+            if isinstance(song, str) or reason:
+                report.dropped[str(reason)] += 1
+            else:
+                draw.offer((song, index), song.key, song.artist.casefold() if song.artist else None)
     report.duplicates = draw.duplicates
     report.distinct = len(draw)
     report.not_drawn = draw.not_drawn
@@ -128,7 +144,7 @@ def _pattern(form: str) -> str:
     return rf"\s*{''.join(parts)}\s*\.?\s*\Z"
 
 
-def _song(row: Mapping[str, Any], songs: Songs, read: re.Pattern[str]) -> Song | str:
+def _song(number: int, row: Mapping[str, Any], songs: Songs, read: re.Pattern[str]) -> Song | str:
     """The row's song, or why it is none."""
     for column, said in ((songs.instruction, "instruction"), (songs.lyrics, "words of the song")):
         if column not in row:
@@ -140,7 +156,7 @@ def _song(row: Mapping[str, Any], songs: Songs, read: re.Pattern[str]) -> Song |
     if not match:
         return "the instruction does not have the recipe's form"
     artist, genre = (_named(match[part]) for part in ("artist", "genre"))
-    return Song(" ".join(instruction.split()), artist, genre, lyrics)
+    return Song(" ".join(instruction.split()), artist, genre, lyrics, number)
 
 
 def _named(text: str) -> str | None:

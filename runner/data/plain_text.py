@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from runner.data import rows
-from runner.data.report import REPORT_FILE, SHOWN_BAD_LINES
+from runner.data.report import REPORT_FILE, SHOWN_BAD_LINES, require_few
 from runner.data.split import TokenizerFor
 from runner.data.tokenizers import Pretrained
 from runner.files import read_json, write_json
@@ -33,7 +33,7 @@ class PlainText(rows.DataSets):
     """Documents for blocks of `sequence_len` tokens.
 
     validation_sets, validation_share: what is kept for validation, one of them at most; the share is of the documents, 0 to
-    1, drawn by `seed`. tokenizer: cuts them.
+    1, drawn by `seed`. max_lost_share: of the rows, that may give no document. tokenizer: cuts them.
     effective_batch_size (blocks), epochs, warmup_steps, eval_steps: of training, for saying how many steps the blocks make.
     """
 
@@ -41,6 +41,7 @@ class PlainText(rows.DataSets):
     sets: tuple[TextSet, ...]
     validation_sets: tuple[TextSet, ...] = ()
     validation_share: float | None
+    max_lost_share: float = 0.01
     tokenizer: Pretrained
     sequence_len: int
     effective_batch_size: int
@@ -58,7 +59,8 @@ class TextReport:
     """What became of the documents. key: hash of everything that the result depends on.
 
     train, validation: `documents`, `tokens`, `blocks`, `dropped` (tokens), validation empty where there is none.
-    sets: documents to train on by data set. skipped: why a row gave no document, and how often. bad_lines: line number and why.
+    sets: documents to train on by data set. skipped: why a row gave no document, and how often; lost: those of them that nobody
+    asked to leave out. bad_lines: line number and why.
     """
 
     key: str = ""
@@ -68,6 +70,7 @@ class TextReport:
     train: dict[str, int] = field(default_factory=dict)
     validation: dict[str, int] = field(default_factory=dict)
     skipped: dict[str, int] = field(default_factory=dict)
+    lost: int = 0
     bad_lines: list[tuple[int | str, str]] = field(default_factory=list)
     sets: dict[str, int] = field(default_factory=dict)
     cut_short: bool = False
@@ -168,6 +171,10 @@ def prepare(
             },
         )
         report.cut_short |= counts.blocks == sample_rows
+        read = sum(each.get("documents", 0) for each in (report.train, report.validation)) + sum(
+            report.skipped.values()
+        )
+        require_few(report.lost, read, plain_text.max_lost_share, report.left_out())
         if not counts.blocks:
             raise _too_little(plain_text, side, counts.tokens, report)
     report.notes = list(_notes(plain_text, report))
@@ -211,12 +218,14 @@ def _of_set(source: PlainText, index: int, side: str, report: TextReport) -> Ite
     one, share = source.sets[index], source.validation_share
     for number, row in rows.read(one, column=one.text):
         reason = _wrong(row, one.text)
-        if not (reason or isinstance(row, rows.Bad) or rows.drawn(row, one.share, source.seed)):
+        lost = bool(reason)
+        if not (isinstance(row, rows.Bad) or reason or rows.drawn(row, one.share, source.seed)):
             reason = "beyond the `share` of its data set, drawn by the seed"
         if isinstance(row, rows.Bad) or reason:
             # Both sides of a share read the same rows; they are counted once.
             if side == "train" or not share:
                 report.skipped[reason] = report.skipped.get(reason, 0) + 1
+                report.lost += lost
                 if isinstance(row, rows.Bad):
                     report.bad_lines.append((rows.where(source, index, number), row.reason))
             continue

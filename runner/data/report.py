@@ -2,17 +2,48 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from runner.data.rows import Bad, DataSets, Numbered, Where, drawn, where
 from runner.files import read_json, write_json
-from runner.prepared import Rows, asked
+from runner.prepared import Rows, asked, contents
+from runner.problem import Stop
 
 REPORT_FILE = "report.json"
 SHOWN_BAD_LINES = 10
+# So many lines of a kind are named at most, in the file too; all of them are counted.
+MOST_NAMED = 10_000
+
+
+def _in_order(where: Where) -> tuple[str, int]:
+    number, _, of_set = str(where).partition(" of ")
+    return of_set, int(number)
+
+
+def _numbers(lines: Sequence[Where], count: int) -> str:
+    """The first line numbers of `count`, as they stand behind a fact; nothing where none is known."""
+    if not lines:
+        return ""
+    shown = ", ".join(f"{line:,}" if isinstance(line, int) else line for line in lines[:SHOWN_BAD_LINES])
+    more = f" and {count - SHOWN_BAD_LINES:,} more" if count > SHOWN_BAD_LINES else ""
+    return f": line{'' if count == 1 else 's'} {shown}{more}"
+
+
+def require_few(lost: int, of: int, share: float, lines: Iterable[str]) -> None:
+    """Raises Stop where more than `share` of the rows are lost. lines: of the report, which name them."""
+    if lost <= share * of:
+        return
+    said = "\n".join(lines)
+    raise Stop(
+        f"{lost:,} of {of:,} rows are lost ({lost / of:.1%}), and {100 * share:.3g}% of all may be.\n{said}",
+        "Mend the rows that are named above. Where it may be so, write how many may be lost beside the data, such as "
+        f"`max_lost_share: {math.ceil(lost / of * 100) / 100:g}`.",
+    )
 
 
 @dataclass
@@ -26,6 +57,33 @@ class SetCounts:
     train_rows: int = 0
 
 
+@dataclass(frozen=True)
+class Finding:
+    """Something that rows do to training. count: of what `kind` names, and of `lines` as many as are named; said: what it is
+    about them, remedy: what to do."""
+
+    kind: str
+    count: int
+    said: str
+    remedy: str = ""
+    lines: tuple[Where, ...] = ()
+
+    @classmethod
+    def of(cls, kind: str, count: int, said: str, remedy: str = "", lines: Sequence[Where] = ()) -> Self:
+        """With the first of lines that come in any order."""
+        return cls(kind, count, said, remedy, tuple(sorted(lines, key=_in_order)[:MOST_NAMED]))
+
+    def told_of(self) -> str:
+        """What it is about, with the lines that are named."""
+        return f"{self.said}{_numbers(self.lines, max(self.count, len(self.lines)))}"
+
+    def told(self) -> Iterator[str]:
+        """The finding for a person, with the lines that are named."""
+        yield f"  {self.kind:<19}{self.count:>9,}   {self.told_of()}"
+        if self.remedy:
+            yield f"{'':<33}{self.remedy}"
+
+
 @dataclass
 class Report:
     """Counts of rows; token lengths of whole conversations; sizes in bytes.
@@ -34,8 +92,10 @@ class Report:
 
     form: that of the rows, and how it is known; empty where there is but one. not_drawn: rows that the seeded draw of a part passed by.
     unit: what must not be on both sides of the split. tasks: rows of each kind of task, empty where there is one kind.
-    key: hash of everything that the result depends on. bad_lines: where it stands (see `rows.where`; 0 where that is nowhere) and why.
+    key: hash of everything that the result depends on. bad_lines: where it stands (see `rows.where`; 0 where that is nowhere) and why. lost: bad
+    rows, which are kept out though nobody asked for that; lost_lines: their numbers by reason, where there is no other word on each.
     token_lengths: `min`, `median`, `p95`, `max` in tokens, empty where no tokenizer is at hand.
+    findings: of the doctor, who has looked at `looked_at` of `looked_of` rows, none in a rehearsal. licence: of a dataset on the hub.
     """
 
     key: str = ""
@@ -43,10 +103,13 @@ class Report:
     form: str = ""
     rows_in: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
-    bad_lines: list[tuple[int | str, str]] = field(default_factory=list)
+    bad_lines: list[tuple[Where, str]] = field(default_factory=list)
     sets: list[SetCounts] = field(default_factory=list)
     not_taken: int = 0
+    lost: int = 0
+    lost_lines: dict[str, list[Where]] = field(default_factory=dict)
     duplicates: int = 0
+    duplicate_lines: list[Where] = field(default_factory=list)
     not_drawn: int = 0
     unit: str = "question"
     distinct: int = 0
@@ -58,6 +121,75 @@ class Report:
     tokenizer: str = ""
     bytes_before: int | None = None
     bytes_after: int = 0
+    licence: str = ""
+    looked_at: int = 0
+    looked_of: int = 0
+    findings: list[Finding] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, sources: DataSets) -> Self:
+        """An empty report."""
+        sets = [SetCounts(one.name, one.share) for one in sources.sets]
+        return cls(source=sources.name, sets=sets, bytes_before=sources.size)
+
+    def whole(
+        self, sources: DataSets, index: int, numbered: Iterable[Numbered]
+    ) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Every row of a data set that is taken, with its line number; all are counted. A line that is no row is lost."""
+        share = sources.sets[index].share
+        for number, row in numbered:
+            self.rows_in += 1
+            self.sets[index].rows_in += 1
+            if isinstance(row, Bad):
+                self.lose(where(sources, index, number), "not a row", row.reason)
+            elif share >= 1 or drawn(row, share, sources.seed):
+                yield number, row
+            else:
+                self.not_taken += 1
+
+    def lose(self, line: Where, reason: str, why: str = "") -> None:
+        """A bad row is kept out. why: what is to be said of this very line."""
+        self.lost += 1
+        self.dropped[f"{reason}, named by line below" if why else reason] += 1
+        if why:
+            if len(self.bad_lines) < MOST_NAMED:
+                self.bad_lines.append((line, why))
+        elif len(named := self.lost_lines.setdefault(reason, [])) < MOST_NAMED:
+            named.append(line)
+
+    def require_few_lost(self, lost: int, of: int, share: float, folder: Path) -> None:
+        """Raises Stop where more than `share` of the rows are lost; then the report lies in `folder`, as that of no data."""
+        try:
+            require_few(lost, of, share, [*self.left_out(), *self.found()])
+        except Stop:
+            self.key = ""
+            self.write(folder)
+            raise
+
+    def add(self, part: Report) -> None:
+        """What became of more rows, which come after those that are counted already."""
+        self.rows_in += part.rows_in
+        self.lost += part.lost
+        self.not_taken += part.not_taken
+        for known, more in zip(self.sets, part.sets, strict=True):
+            known.rows_in += more.rows_in
+        self.dropped += part.dropped
+        self.bad_lines = [*self.bad_lines, *part.bad_lines][:MOST_NAMED]
+        for reason, lines in part.lost_lines.items():
+            self.lost_lines[reason] = [*self.lost_lines.get(reason, []), *lines][:MOST_NAMED]
+
+    def left_out(self) -> Iterator[str]:
+        """Rows that are kept out, and why."""
+        for reason, count in self.dropped.most_common():
+            yield f"  dropped            {count:>9,}   {reason}{_numbers(self.lost_lines.get(reason, []), count)}"
+        for number, reason in self.bad_lines[:SHOWN_BAD_LINES]:
+            yield f"    line {number}: {reason}"
+        if len(self.bad_lines) > SHOWN_BAD_LINES:
+            yield f"    and {len(self.bad_lines) - SHOWN_BAD_LINES:,} more bad lines, all in {REPORT_FILE}"
+
+    def found(self) -> Iterator[str]:
+        for finding in self.findings:
+            yield from finding.told()
 
     def lines(self) -> Iterator[str]:
         """The report for a person, a line a fact."""
@@ -70,13 +202,8 @@ class Report:
             yield f"form                           {self.form}"
         if self.not_taken:
             yield f"not taken            {self.not_taken:>9,}   beyond the `share` of their data set, drawn by the seed"
-        for reason, count in self.dropped.most_common():
-            yield f"  dropped            {count:>9,}   {reason}"
-        for number, reason in self.bad_lines[:SHOWN_BAD_LINES]:
-            yield f"    line {number}: {reason}"
-        if len(self.bad_lines) > SHOWN_BAD_LINES:
-            yield f"    and {len(self.bad_lines) - SHOWN_BAD_LINES:,} more bad lines, all in {REPORT_FILE}"
-        yield f"exact duplicates     {self.duplicates:>9,}   taken out"
+        yield from self.left_out()
+        yield f"exact duplicates     {self.duplicates:>9,}   taken out{_numbers(self.duplicate_lines, self.duplicates)}"
         yield f"{f'distinct {self.unit}s':<21}{self.distinct:>9,}"
         if self.not_drawn:
             yield f"not drawn            {self.not_drawn:>9,}   more than the recipe asks for"
@@ -95,6 +222,12 @@ class Report:
             yield f"tokens a row         not counted: {self.tokenizer}"
         before = f"{self.bytes_before:,} → " if self.bytes_before is not None else ""
         yield f"bytes                {before}{self.bytes_after:,}"
+        if self.licence:
+            yield f"licence              {self.licence}"
+        if self.looked_at:
+            some = ", drawn by their hashes" if self.looked_at < self.looked_of else ""
+            yield f"looked through       {self.looked_at:>9,}   of {self.looked_of:,} rows{some}"
+        yield from self.found()
 
     def write(self, folder: Path) -> None:
         # asdict() rebuilds a Counter from pairs, which counts the pairs.
@@ -107,8 +240,9 @@ class Report:
         if not isinstance(facts, dict):
             return None
         try:
+            findings = [Finding(**finding | {"lines": tuple(finding["lines"])}) for finding in facts["findings"]]
             sets = [SetCounts(**one) for one in facts["sets"]]
-            return cls(**facts | {"dropped": Counter(facts["dropped"]), "sets": sets})
+            return cls(**facts | {"dropped": Counter(facts["dropped"]), "findings": findings, "sets": sets})
         except (TypeError, KeyError):
             return None
 
@@ -116,4 +250,4 @@ class Report:
 def rows_of(report: Report, data: Mapping[str, Any]) -> Rows:
     """What others must know of rows with this report; data: what was asked for."""
     usual = report.token_lengths.get("median")
-    return Rows(report.train_rows, report.validation_rows, report.sampled_from, asked(data), usual)
+    return Rows(report.train_rows, report.validation_rows, report.sampled_from, asked(data), usual, contents(data))

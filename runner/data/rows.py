@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import hashlib
-import io
 import json
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import accumulate, islice
+from itertools import accumulate, chain, islice
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -106,6 +108,12 @@ class Bad:
 
     reason: str
 
+
+NOT_UTF8 = "bytes that are not UTF-8; save the file again with the encoding UTF-8"
+# Wrong bytes are read as half characters, so that the line that has them can be named.
+KEPT = "surrogateescape"
+# Characters of a table's row that goes over several lines; behind so many a quote counts as not closed.
+LONGEST_RECORD = 2**20
 
 Numbered = tuple[int, dict[str, Any] | Bad]
 
@@ -226,36 +234,26 @@ def read(
         raise Stop(f"`{file}` cannot be read: {error.strerror}.") from None
 
 
-class _Part(io.RawIOBase):
-    """The next `size` bytes of an open file, and then its end."""
-
-    def __init__(self, whole: Any, size: int) -> None:
-        self.whole, self.left = whole, size
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        read = int(self.whole.readinto(memoryview(buffer)[: self.left]))
-        self.left -= read
-        return read
-
-
 def _jsonl(file: Path, share: Share | None = None) -> Iterator[Numbered]:
-    with file.open("rb", buffering=0) as whole:
+    with file.open("rb") as lines:
         part = share or Share(0, file.stat().st_size, 1)
-        whole.seek(part.start)
-        bounded = io.BufferedReader(_Part(whole, part.end - part.start), 2**20)
-        lines = io.TextIOWrapper(bounded, encoding="utf-8" if part.start else "utf-8-sig")
+        lines.seek(part.start)
+        left = part.end - part.start
         for number, line in enumerate(lines, part.first):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                yield number, Bad(f"not JSON ({getattr(error, 'msg', 'nested too deep')})")
-                continue
-            yield number, _named(row, escaped="\\u" in line)
+            if left <= 0:
+                break
+            left -= len(line)
+            if line.strip():
+                yield number, _of_line(line.removeprefix(codecs.BOM_UTF8) if number == 1 else line)
+
+
+def _of_line(line: bytes) -> dict[str, Any] | Bad:
+    try:
+        return _named(json.loads(line.decode()), escaped=b"\\u" in line)
+    except UnicodeDecodeError as error:
+        return Bad(f"byte {error.start + 1} of the line begins {NOT_UTF8}")
+    except (ValueError, RecursionError) as error:
+        return Bad(f"not JSON ({getattr(error, 'msg', 'nested too deep')})")
 
 
 def _named(row: Any, escaped: bool) -> dict[str, Any] | Bad:
@@ -273,57 +271,118 @@ def _named(row: Any, escaped: bool) -> dict[str, Any] | Bad:
 
 def _txt(file: Path, column: str) -> Iterator[Numbered]:
     """Documents, with empty lines between them, each under the number of its first line."""
-    with file.open(encoding="utf-8-sig") as lines:
+    with file.open(encoding="utf-8-sig", errors=KEPT) as lines:
         first = 0
         document: list[str] = []
-        for number, line in enumerate(lines, 1):
+        # An empty line ends the last one too.
+        for number, line in enumerate(chain(lines, [""]), 1):
             if line.strip():
                 first = first if document else number
                 document.append(line)
             elif document:
-                yield first, {column: "".join(document).rstrip("\n")}
+                text = "".join(document).rstrip("\n")
+                yield first, {column: text} if _whole(text) else Bad(NOT_UTF8)
                 document = []
-        if document:
-            yield first, {column: "".join(document).rstrip("\n")}
+
+
+def _whole(text: str) -> bool:
+    """Whether a text was read without bytes that are none; those stand in it as half characters."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _json(file: Path) -> Iterator[Numbered]:
     try:
-        text = file.read_text(encoding="utf-8-sig")
+        text = file.read_text(encoding="utf-8-sig", errors=KEPT)
         rows = json.loads(text)
     except (ValueError, RecursionError) as error:
-        if isinstance(error, UnicodeDecodeError):
-            raise
         raise Stop(
             f"`{file}` is not JSON, at line {getattr(error, 'lineno', '?')}.",
             "A file with one object a line must end in .jsonl.",
         ) from None
     if not isinstance(rows, list):
         raise Stop(f"`{file}` does not hold a list of rows.", "Write [ … ] around the rows.")
-    escaped = "\\u" in text
+    broken = not _whole(text)
+    escaped = broken or "\\u" in text
     for number, row in enumerate(rows, 1):
-        yield number, _named(row, escaped)
+        named = _named(row, escaped)
+        yield number, Bad(NOT_UTF8) if broken and isinstance(row, dict) and isinstance(named, Bad) else named
+
+
+class _Lines:
+    """Lines of a table, of which those of the record that is being read can be given back.
+
+    number: of the last line that was given, from 1. taken: the record's lines.
+    """
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self._lines, self._again = iter(lines), deque[str]()
+        self.number, self.taken, self._size = 0, list[str](), 0
+
+    def begin(self) -> None:
+        self.taken, self._size = [], 0
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        line = self._again.popleft() if self._again else next(self._lines)
+        self.taken.append(line)
+        self.number += 1
+        self._size += len(line)
+        if self._size > LONGEST_RECORD and len(self.taken) > 1:
+            raise csv.Error(f"a row of more than {LONGEST_RECORD:,} characters")
+        return line
+
+    def give_back(self, count: int) -> None:
+        self._again.extendleft(reversed(self.taken[-count:]))
+        self.number -= count
 
 
 def _csv(file: Path) -> Iterator[Numbered]:
-    with table(file) as (lines, separator):
+    """Rows below the line with the names of the columns. A quote that is opened and not closed takes the lines behind it along,
+    up to the next quote or the end: it costs its own line, and the others are read again."""
+    with table(file, errors=KEPT) as (text, separator):
+        lines = _Lines(text)
         reader = csv.reader(lines, delimiter=separator, strict=True)
-        header: list[str] | None = None
+        header: list[str] = []
         while True:
-            number = reader.line_num + 1
+            lines.begin()
+            number, fields, reason = lines.number + 1, [""], ""
             try:
                 fields = next(reader)
             except StopIteration:
                 return
             except csv.Error as error:
-                yield number, Bad(f"not CSV ({error})")
-                continue
-            if header is None:
+                reason = f"not CSV ({error})"
+            if not reason and not header:
                 header = fields
-            elif fields and len(fields) != len(header):
-                yield number, Bad(f"{len(fields)} columns, and the first line names {len(header)}")
+                continue
+            if not reason and len(fields) not in (0, len(header)):
+                reason = f"{len(fields)} columns, and the first line names {len(header)}"
+            behind = len(lines.taken) - 1
+            if reason and behind and (reason.startswith("not CSV") or _rows(lines.taken[1:], separator, len(header))):
+                lines.give_back(behind)
+                reason = (
+                    "a quote is opened in it and not closed; close it, or write it twice where it is part of a text"
+                )
+            if not reason and not all(field.isascii() or _whole(field) for field in fields):
+                reason = NOT_UTF8
+            if reason:
+                yield number, Bad(reason)
             elif fields:
                 yield number, dict(zip(header, fields, strict=True))
+
+
+def _rows(lines: list[str], separator: str, columns: int) -> bool:
+    """Whether lines are rows by themselves, all of them."""
+    try:
+        return all(len(fields) == columns for fields in csv.reader(lines, delimiter=separator, strict=True))
+    except csv.Error:
+        return False
 
 
 def _xlsx(file: Path) -> Iterator[Numbered]:
@@ -421,17 +480,63 @@ def _hub(source: Source, stream: bool) -> Iterator[Numbered]:
         raise no_dataset(source, error) from None
 
 
+class Unreachable(Stop):
+    """The hub does not answer, which says nothing of the dataset."""
+
+
+def columns_on_hub(source: Source) -> list[str]:
+    """The names of the columns of a dataset on the hub, from what the hub says of it or from its first row, as it will be
+    read later. Raises Stop where it cannot be read, Unreachable where that is for the hub's sake."""
+    from datasets import load_dataset
+    from datasets.utils.logging import set_verbosity_error
+
+    set_verbosity_error()
+    try:
+        dataset = load_dataset(source.hub, source.subset, split=source.split, revision=source.revision, streaming=True)
+        return list(dataset.column_names or next(iter(dataset), ()))
+    except Exception as error:
+        raise no_dataset(source, error) from None
+
+
+def licence(source: Source) -> str:
+    """What a dataset's page on the hub says about its licence, for a person; empty for a file."""
+    if source.file:
+        return ""
+    from huggingface_hub import HfApi
+
+    try:
+        facts = HfApi().dataset_info(str(source.hub), revision=source.revision, timeout=10)
+    except Exception:  # of as many kinds as in `_reason`
+        return f"not known, the hub cannot be asked; look at the page of {source.hub} before you publish a model"
+    names = [tag.partition(":")[2] for tag in facts.tags or () if tag.startswith("license:")]
+    if not names:
+        return f"none on the page of {source.hub}; ask its makers before you publish a model"
+    return f"{' '.join(names)}, as {source.hub} says; keep to it where you publish a model"
+
+
 def no_dataset(source: Source, error: Exception) -> Stop:
     """What to say where the hub does not give a dataset."""
-    return Stop(
-        f"The dataset `{source.hub}` cannot be loaded from the hub: {_reason(error)}",
+    reason = _reason(error)
+    kind = Unreachable if reason == UNREACHABLE else Stop
+    return kind(
+        f"The dataset `{source.hub}` cannot be loaded from the hub: {reason}",
         "Check its name, your network and your access; or download it and name it under `data.path`.",
     )
 
 
+UNREACHABLE = "it cannot be reached from this machine."
+
+
 def _reason(error: Exception) -> str:
     """The library raises some twenty kinds of errors here: offline, no such dataset, gated, no such split."""
-    words = f"{type(error).__name__} {error}".lower()
+    kind, said = type(error).__name__, str(error).strip()
+    if kind in ("DatasetNotFoundError", "RepositoryNotFoundError", "GatedRepoError"):
+        return (
+            "there is none of that name that you may read; a gated or private one needs `hf auth login`, or HF_TOKEN."
+        )
+    words = f"{kind} {said}".lower()
     if any(sign in words for sign in ("connect", "client has been closed", "name or service", "timed out", "offline")):
-        return "it cannot be reached from this machine."
-    return str(error).strip().split("\n")[0]
+        return UNREACHABLE
+    if several := re.search(r"config name is missing.*?\[(.*?)\]", said, re.IGNORECASE | re.DOTALL):
+        return f"it has several subsets, and `subset` has to name one of them: {several[1]}."
+    return said.split("\n")[0]

@@ -1,6 +1,7 @@
-"""`python -m runner.entrypoints.embedded DIR ASKED NAME`: whether the image that this runs in holds a recipe's rows.
+"""`python -m runner.entrypoints.embedded DIR ASKED CONTENTS NAME`: whether the image that this runs in holds a recipe's rows.
 
-DIR: where they should lie; ASKED: what they should have been made for (`runner.prepared.asked`); NAME: the recipe's.
+DIR: where they should lie; ASKED, CONTENTS: what they should have been made for, and from (`runner.prepared`; empty
+CONTENTS: that is not known); NAME: the recipe's.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from runner.prepared import Rows
 REMEDY = "Write `openshift.data_from: claim`, and the cluster prepares them; or build the image with EMBED={name}."
 
 
-def main(folder: str, expected: str, name: str) -> int:
+def main(folder: str, expected: str, contents: str, name: str) -> int:
     rows = Rows.read(Path(folder))
-    if rows and rows.asked == expected:
+    as_asked = rows is not None and rows.asked == expected
+    if rows is not None and as_asked and contents in ("", rows.contents):
         print(f"The image holds {rows.train_rows:,} rows for training and {rows.validation_rows:,} for validation.")
         return 0
-    what = "no rows of this recipe" if not rows else "rows that were made for other settings of `data`"
+    other = "from the data file as it was before it changed" if as_asked else "for other settings of `data`"
+    what = "no rows of this recipe" if rows is None else f"rows that were made {other}"
     print(f"The image holds {what} in `{folder}`.", REMEDY.format(name=name), sep="\n")
     return 1
 

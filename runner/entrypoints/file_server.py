@@ -1,6 +1,7 @@
-"""Share: one folder's files over HTTP for whoever knows the word (`python -m runner.entrypoints.file_server DIR [--write]`).
+"""File server: one folder's files over HTTP for whoever knows the word (`python -m runner.entrypoints.file_server DIR [--write]`).
 
-It runs in the short-lived pods of `recipe fetch` and `recipe submit`, and is reached through the cluster's own API alone.
+It runs in the short-lived pods of `recipe fetch` and `recipe submit`, which reach it through the cluster's own API. Other pods
+may reach its port, too; the word alone keeps them out.
 """
 
 from __future__ import annotations

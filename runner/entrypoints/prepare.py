@@ -7,23 +7,27 @@ that is written, and nothing is done where everything lies there already.
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from runner import scenarios
-from runner.data import tokenizers
+from runner.data import forms, tokenizers
 from runner.data.report import Report, rows_of
-from runner.data.tokenised import forget_older
+from runner.data.rows import Source, Unreachable, columns_on_hub
 from runner.data.tokenizers import Pretrained
 from runner.files import read_json, write_json, write_text
+from runner.names import listed, nearest
 from runner.problem import Stop
+from runner.recipe import templates
 from runner.run_files import REPORT, STOPPED
 from runner.scenarios.shared import twin as twins
+from runner.scenarios.shared.common import PROOF_FOLDER
 from runner.training import parent_watch
 
 MODEL_DONE_FILE = ".fetched.json"
@@ -38,8 +42,11 @@ Tell = Callable[[str], None]
 def carry_out(work: Mapping[str, Any], tell: Tell) -> None:
     """Does what the config of such a stage asks for: `rows`, or a work of its scenario's own.
 
-    Raises Stop where there is too little space, or model or data cannot be had.
+    Raises Stop where there is too little space, model or data cannot be had, or what would be trained is wrong.
     """
+    for part in work.values():
+        if isinstance(part, Mapping) and ("sets" in part or "hub" in part):
+            require_columns(part)
     if work["work"] == "rows":
         rows(work, tell)
     else:
@@ -47,7 +54,8 @@ def carry_out(work: Mapping[str, Any], tell: Tell) -> None:
 
 
 def rows(work: Mapping[str, Any], tell: Tell) -> None:
-    """Prepares rows of one kind; before that brings the base model, and after that tokenises, where that is asked for.
+    """Prepares rows of one kind; before that brings the base model, and after that tokenises and proves what will be trained,
+    where that is asked for.
 
     `out`: where to; `data`: as a preparer reads it; `model`: what to fetch, and where to; `tokenise`: the engine's config,
     whose settings are `tokenised_for`;
@@ -65,7 +73,32 @@ def rows(work: Mapping[str, Any], tell: Tell) -> None:
     write_text(out / REPORT, "\n".join(lines) + "\n")
     rows_of(report, work["data"]).write(out)
     if work["tokenise"]:
-        tokenise(work["tokenise"], tell)
+        _prove(work["tokenise"], out, tell)
+
+
+def require_columns(data: Mapping[str, Any]) -> None:
+    """Raises Stop where a dataset on the hub lacks a column that is named, or has those of no form: said before it is
+    fetched. data: as a preparer reads it."""
+    for one in data.get("sets", [data]):
+        if one["path"]:
+            continue
+        source = Source(**{field.name: one[field.name] for field in fields(Source)})
+        with suppress(Unreachable):  # it may lie in the cache of this machine
+            there = columns_on_hub(source)
+            form = (one["form"] or forms.told(there)) if "form" in one else "columns"
+            if form is None:
+                raise Stop(
+                    f"The dataset `{source.hub}` has the columns of no form; they are {listed(there)}.", forms.NO_FORM
+                )
+            settings = {column: f"`{user}`" for column, user in templates.needed({**data, **one}).items()}
+            used = settings | dict.fromkeys(forms.COLUMNS.get(form, ()), f"the form {form}")
+            for column, user in used.items():
+                if column not in there:
+                    near = nearest(column, there)
+                    raise Stop(
+                        f"The dataset `{source.hub}` has no column `{column}`, which {user} names.",
+                        (f"Did you mean `{near}`? " if near else "") + f"Its columns are {listed(there)}.",
+                    )
 
 
 def _rows(work: Mapping[str, Any], out: Path) -> Report:
@@ -149,15 +182,15 @@ def require_space(folder: Path, size: int, what: str) -> None:
         )
 
 
-def tokenise(config: str, tell: Tell) -> None:
-    """Axolotl's own preprocessing: training then finds the rows tokenised."""
-    tell("Tokenising")
-    forget_older(yaml.safe_load(Path(config).read_text(encoding="utf-8")))
-    code = subprocess.run([sys.executable, "-m", "axolotl.cli.main", "preprocess", config]).returncode
-    if code != 0:
-        raise Stop(
-            "Tokenising failed; the reason stands above.", "The prepared data is kept; the next try starts here."
-        )
+def _prove(file: str, out: Path, tell: Tell) -> None:
+    """The engine gets as far as its first step: rows are tokenised, where training finds them, and judged before a GPU is held."""
+    from runner.entrypoints import prove
+    from runner.proof import showing
+
+    tell("Tokenising, and proving what will be trained")
+    config = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
+    for line in showing.plain(prove.prove(config, out / PROOF_FOLDER)):
+        tell(f"  {line}")
 
 
 def _first_line(error: Exception) -> str:

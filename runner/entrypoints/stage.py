@@ -156,7 +156,10 @@ def read(file: Path) -> Plan:
     try:
         return Plan.read(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise Stop(f"{file} is missing or broken: {error}", "Render and submit the recipe again.") from None
+        raise Stop(
+            f"{file} is missing or broken: {error}",
+            "In a pod: render and submit the recipe again. On plain machines: start the scripts again.",
+        ) from None
 
 
 def _say(line: str) -> None:

@@ -93,7 +93,8 @@ def repeated(workload: Workload) -> bool:
     `use_gqa_in_sdpa`): PEFT's published runs at 4 × 768 tokens hold 1 GiB more by that."""
     rows = workload.micro_batch_size * workload.answers
     grouped = workload.model.num_key_value_heads < workload.model.num_attention_heads
-    return workload.attention == "sdpa" and rows > 1 and not workload.packing and grouped
+    padded = rows > 1 and not workload.packing and not workload.joined
+    return workload.attention == "sdpa" and padded and grouped
 
 
 def _adapted(workload: Workload, adapter: Adapter) -> int:

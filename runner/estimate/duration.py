@@ -322,7 +322,7 @@ def estimate(workload: Workload, gpu: Gpu) -> Duration | None:
         training_seconds=count * step,
         evaluation_seconds=evaluations * pass_of_all,
         overhead_seconds=START_SECONDS + moved / (DISK_GB_S * 1e9),
-        rows_a_step=workload.effective_batch_size,
+        rows_a_step=workload.batch_rows or workload.effective_batch_size,
         tokens_a_step=tokens,
         tokens=tokens * count,
         evaluations=evaluations,

@@ -15,7 +15,7 @@ from runner.estimate import rows as counted
 from runner.estimate.formulas import Advice, Counts, Formulas
 from runner.estimate.memory import EVALUATION, Memory, usable
 from runner.estimate.outside import Spread
-from runner.estimate.parameters import FAMILIES
+from runner.estimate.parameters import FAMILIES, UnknownArchitecture
 from runner.estimate.rows import Rows
 from runner.estimate.workload import Run
 from runner.plan import RUNS, Plan, Stage
@@ -162,12 +162,18 @@ def largest(fits: Callable[[int], bool]) -> int:
 
 
 def of(
-    recipe: Recipe, plan: Plan, price: float | None = None, given_rows: int | None = None, look: bool = True
+    recipe: Recipe,
+    plan: Plan,
+    price: float | None = None,
+    given_rows: int | None = None,
+    look: bool = True,
+    any_architecture: bool = False,
 ) -> list[Forecast]:
     """A Forecast for every stage that there are formulas for.
 
     look: whether data prepared here, data files and the hub's cache may be asked; without, the answer is the same on
-    every machine. Raises KeyError where a model's architecture has no formulas.
+    every machine. Raises UnknownArchitecture where a model's architecture has no formulas; any_architecture: not here, but where its
+    figures are asked for.
     """
     forecasts = []
     run_dir = Path(RUNS) / recipe.name if look else None
@@ -182,7 +188,7 @@ def of(
             network = (plan.site.get("network") or {}).get("kind") or "ethernet"
             formulas = formulas.changed(network=network)
             forecast = Forecast(stage, formulas, rows, catalog.gpu(stage.machines.gpu), price)
-            assert forecast.counts  # KeyError comes here, and not from half of a plan
+            assert any_architecture or forecast.counts  # UnknownArchitecture comes here, and not from half of a plan
             forecasts.append(forecast)
     return forecasts
 
@@ -196,11 +202,11 @@ def basis(forecasts: list[Forecast], nodes: Iterable[int] = ()) -> str:
     return f"{said} Each machine is assumed to have {' or '.join(links)}, of which training reaches four fifths."
 
 
-def unknown_architecture(recipe: Recipe, error: KeyError) -> Problem:
+def unknown_architecture(recipe: Recipe, error: UnknownArchitecture) -> Problem:
     return recipe.document.problem(
         ("model", "base"),
-        f"There are no formulas for models of the type {error}, so nothing can be said about memory and time.",
-        f"Formulas are there for {', '.join(FAMILIES)}.",
+        f"There are no formulas for models of the type '{error}', so nothing can be said about memory and time.",
+        f"`recipe plan --exact` says what a step of the real model takes. Formulas are there for {', '.join(FAMILIES)}.",
     )
 
 

@@ -56,7 +56,7 @@ class Formulas(Protocol):
 
     @property
     def counts(self) -> Counts:
-        """Raises KeyError where the model's architecture has no formulas."""
+        """Raises UnknownArchitecture where the model's architecture has no formulas."""
 
     @property
     def memory(self) -> Memory:

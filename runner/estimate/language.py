@@ -124,7 +124,8 @@ class LanguageFormulas:
         reference = " and the reference model" if state.reference(work) else ""
         held = "4-bit base" if work.adapter and work.adapter.four_bit else work.precision
         held = f"fp32, used in {work.precision}" if activations.in_full(work) else held
-        length = "full length" if work.row_tokens is None or work.packing else "padding counted"
+        read = "without padding" if work.joined else "padding counted"
+        length = "full length" if work.row_tokens is None or work.packing else read
         return {
             "activations": f"micro batch {work.micro_batch_size} × {'2 answers × ' if work.answers > 1 else ''}{work.sequence_len:,} tokens, "
             f"{'with' if work.checkpointing else 'without'} checkpointing, {work.attention}",

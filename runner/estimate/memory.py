@@ -90,14 +90,20 @@ def estimate(workload: Workload) -> Memory:
     return at_peak(workload, state, _moments(workload, state), evaluation(workload, state))
 
 
+def whole(run: Run, tensors: int) -> int:
+    """What a GPU is taken of, in bytes, where so many of them are tensors: the context and the allocator's slack beside them."""
+    known = measured.constants(run.machines.gpu)
+    return round(tensors * (1 + known.slack)) + known.context + nccl(run.machines.world_size)
+
+
 def at_peak(run: Run, state: State, moments: Iterable[Moment], evaluation: int) -> Memory:
     """The memory of a run, given what is held between steps, the moments that can be the peak of training, and the bytes
     of tensors in evaluation."""
     peak = max(moments, key=lambda moment: moment.size)
     known = measured.constants(run.machines.gpu)
     context = known.context + nccl(run.machines.world_size)
-    needed = round((1 + known.slack) * max(peak.size, evaluation)) + context
-    shown = round((1 + _slack_shown(run)) * max(peak.size, evaluation)) + context
+    most = max(peak.size, evaluation)
+    shown = round((1 + _slack_shown(run)) * most) + context
     card = catalog.gpu(run.machines.gpu)
     return Memory(
         weights=state.weights,
@@ -114,7 +120,7 @@ def at_peak(run: Run, state: State, moments: Iterable[Moment], evaluation: int) 
         evaluation_slack=round(evaluation * known.slack),
         state=state,
         # A full card shows no more than it has.
-        shown=max(needed, min(shown, usable(card)) if card else shown),
+        shown=max(whole(run, most), min(shown, usable(card)) if card else shown),
     )
 
 

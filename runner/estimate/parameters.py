@@ -50,8 +50,14 @@ FAMILIES = {
 }
 
 
+class UnknownArchitecture(Exception):
+    """There are no formulas for models of this type."""
+
+
 def family(model: Model) -> Family:
-    """The architecture of a model. Raises KeyError where none of that type is known."""
+    """The architecture of a model. Raises UnknownArchitecture where none of that type is known."""
+    if model.model_type not in FAMILIES:
+        raise UnknownArchitecture(model.model_type)
     return FAMILIES[model.model_type]
 
 

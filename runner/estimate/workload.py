@@ -94,7 +94,8 @@ class Workload(Run):
     attention: flash_attention_2, sdpa or eager. sequence_len: tokens of the longest row.
     offload: whether optimizer state lies in main memory. bucket_bytes: of gradients that travel together.
     fused_loss: none, fused (Liger: no whole logits in training), cut (Cut Cross-Entropy: none at all) or chunked.
-    objective: sft or dpo. packing: rows fill the length; evaluation_packing: in evaluation too.
+    objective: sft or dpo. packing: rows fill the length; evaluation_packing: in evaluation too. several: whether a row that fills
+    the length is several of the data's, as many as fit. joined: the rows of a micro batch are one, without padding.
     evaluation_steps, save_steps: steps between two, 0 where epochs decide.
     row_tokens: tokens of a mean row, None where nobody has counted.
     compile: whether torch.compile runs. fused_kernels: whether norms, rotation and feed-forward (or, beside an adapter, its
@@ -115,11 +116,26 @@ class Workload(Run):
     objective: str = "sft"
     packing: bool = False
     evaluation_packing: bool = False
+    several: bool = False
+    joined: bool = False
     row_tokens: float | None = None
     evaluation_steps: int = 0
     save_steps: int = 0
     compile: bool = False
     fused_kernels: bool = False
+
+    @property
+    def batch_tokens(self) -> int | None:
+        """Tokens of a step where it has room for so many, whatever rows they are; None where it counts rows."""
+        return self.effective_batch_size * self.sequence_len if self.several else None
+
+    @property
+    def batch_rows(self) -> int | None:
+        """The data's rows of a step; None where nobody knows how many go into a packed one."""
+        if not self.several:
+            return self.effective_batch_size
+        count = self.row_tokens and self.effective_batch_size * self.sequence_len / self.row_tokens
+        return max(1, round(count)) if count else None
 
     @property
     def answers(self) -> int:
@@ -175,6 +191,8 @@ def from_stage(stage: Stage, model: Model, rows: Rows | None = None) -> Workload
         optimizer=str(config.get("optimizer") or _OPTIMIZER),
         objective="dpo" if config.get("rl") in ("dpo", "ipo", "kto", "simpo", "orpo") else "sft",
         packing=bool(config.get("sample_packing")) or _blocks(config),
+        several=bool(config.get("sample_packing")) and not _blocks(config),
+        joined=bool(config.get("batch_flattening")),
         evaluation_packing=_blocks(config) or bool(config.get("eval_sample_packing", config.get("sample_packing"))),
         epochs=float(config.get("num_epochs") or 1),
         max_steps=_max_steps(config),

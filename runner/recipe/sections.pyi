@@ -68,6 +68,7 @@ class Train(Settings):
     max_grad_norm: float
     optimizer: Literal["adamw_torch_fused", "adamw_torch", "adamw_bnb_8bit", "sgd"]
     cross_entropy: Literal["auto", "fused", "chunked", "plain"]
+    kernels: Literal["auto", "none"]
     seed: int
     logging_steps: int
     eval_steps: int
@@ -76,6 +77,7 @@ class Train(Settings):
     report_to: Literal["tensorboard", "wandb", "mlflow", "none"]
     last_layers: int
     lm_head: bool
+    packing: Literal["auto", "flatten", "pack", "none"]
     adapter: Literal["lora", "qlora"]
     lora_rank: int
     lora_alpha: int
@@ -91,6 +93,7 @@ class Data(Settings):
     path: str | None
     validation_path: str | None
     validation_share: float | None
+    max_lost_share: float
     sample: str | None
     sets: tuple[DataSets, ...] | None
     text: str
@@ -308,7 +311,7 @@ class PretrainCurriculum(Settings):
 
 class Sft(Settings):
     data: SftData
-    packing: bool
+    packing: Literal["auto", "flatten", "pack", "none"]
     sequence_len: int
     epochs: float
     learning_rate: float
@@ -338,6 +341,7 @@ class SftData(Settings):
     system_prompt: str | None
     train_on: Literal["assistant", "last", "all"]
     validation_share: float
+    max_lost_share: float
     seed: int
 
 class SftDataSets(Settings):
@@ -384,6 +388,7 @@ class DpoData(Settings):
     rejected: str
     system_prompt: str | None
     validation_share: float
+    max_lost_share: float
     seed: int
 
 class DpoDataSets(Settings):
@@ -404,6 +409,7 @@ class Lora(Settings):
     rank: int
     alpha: float
     dropout: float
+    packing: Literal["auto", "flatten", "pack", "none"]
     sequence_len: int
     epochs: float
     learning_rate: float
@@ -433,6 +439,7 @@ class LoraData(Settings):
     system_prompt: str | None
     train_on: Literal["assistant", "last", "all"]
     validation_share: float
+    max_lost_share: float
     seed: int
 
 class LoraDataSets(Settings):

@@ -11,9 +11,13 @@ from runner.plan import Place, Stage
 Engine = Callable[[Stage, Place], list[str]]
 
 
+# Axolotl's own command in this interpreter; a config and a launcher follow.
+TRAIN = (sys.executable, "-m", "axolotl.cli.main", "train")
+
+
 def axolotl(stage: Stage, place: Place) -> list[str]:
     """Axolotl in this interpreter: plain for one process, through torchrun with its own rendezvous for several."""
-    train = [sys.executable, "-m", "axolotl.cli.main", "train", f"{place.config_dir}/{stage.config_file}"]
+    train = [*TRAIN, f"{place.config_dir}/{stage.config_file}"]
     if stage.machines.world_size == 1:
         return [*train, "--launcher", "python"]
     return [*train, "--launcher", "torchrun", "--", "--standalone", f"--nproc_per_node={stage.machines.world_size}"]

@@ -94,16 +94,16 @@ def follow(command: list[str], env: dict[str, str], run_dir: Path, progress: Pro
         raise Stop(_reason(run_dir, _end_of(log, start), code, doing) + f"\nThe whole log: {log}")
 
 
+def engine_environment() -> dict[str, str]:
+    """This process's environment for an engine that ends with it."""
+    bin_dir = str(Path(sys.executable).parent)
+    path = f"{bin_dir}{os.pathsep}{os.environ.get('PATH', '')}"
+    return {**BY_BUS, **os.environ, "PATH": path, "PYTHONUNBUFFERED": "1", parent_watch.PARENT: str(os.getpid())}
+
+
 def environment(stage: Stage, place: Place) -> dict[str, str]:
     """This process's environment with the stage's on top. A pod's processes see the GPUs that the cluster has given it."""
-    bin_dir = str(Path(sys.executable).parent)
-    env = (
-        BY_BUS
-        | os.environ
-        | dict(stage.env)
-        | {"PATH": f"{bin_dir}{os.pathsep}{os.environ.get('PATH', '')}", "PYTHONUNBUFFERED": "1"}
-        | {parent_watch.PARENT: str(os.getpid())}
-    )
+    env = engine_environment() | dict(stage.env)
     if not place.accelerator:
         env |= WITHOUT_GPU
     elif stage.machines.nodes == 1 and not place.on_cluster:

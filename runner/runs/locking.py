@@ -27,8 +27,9 @@ def add(file: Path, name: str, revision: str, known_as: str | None = None) -> ca
     elif name.startswith("/"):
         raise Stop(
             f"There is no folder `{name}` on this machine.",
-            f"Is it on a claim? Then copy its small files here, from a pod that has it: `oc exec POD -- cat {name}/config.json > "
-            f"my-model/config.json`, and the same of `tokenizer_config.json`; then `recipe models add my-model --as {name}`.",
+            f"Is it on a claim? Then `recipe models add {name} --recipe RECIPE` reads it there, with a recipe that names the "
+            f"claim. Without a cluster: copy its `config.json` and `tokenizer_config.json` into a folder, and "
+            f"`recipe models add FOLDER --as {name}`.",
         )
     elif known_as:
         raise Stop("`--as` is for a folder: a model on the hub has its name.", "Leave it out.", code=2)

@@ -46,7 +46,8 @@ def _details(summary: Summary) -> Iterator[str]:
         f"trained {summary.trainable_parameters:,} of {summary.total_parameters:,} parameters ({share:.2%}), "
         f"{summary.steps} steps in {summary.training_seconds:.0f} s"
     )
-    yield f"effective batch {summary.effective_batch_size}, learning rate {summary.learning_rate:g}"
+    packed = f" packed rows, {tokens:,} tokens" if (tokens := summary.effective_batch_tokens) else ""
+    yield f"effective batch {summary.effective_batch_size}{packed}, learning rate {summary.learning_rate:g}"
     if first and best is not None:
         yield f"validation loss {first:.3f} → {best:.3f}, {1 - best / first:.1%} better"
     if summary.best_accuracy is not None:

@@ -3,9 +3,11 @@ loaded when it is called."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from runner import extras
 from runner.estimate import activations
 from runner.estimate.images import Images
 from runner.estimate.workload import Run, Workload
@@ -53,8 +55,41 @@ def trace(run: Run, operations: bool = True) -> Traced:
 
                 return images.trace(run)
     except ImportError:
-        raise Stop("`--exact` needs packages that are not installed.", "pip install 'recipe-runner[train]'") from None
+        raise Stop("`--exact` needs packages that are not installed.", extras.install("train")) from None
     raise TypeError(f"nothing traces {type(run).__name__}")
+
+
+def any_architecture(run: Workload, folder: Path | None) -> Traced:
+    """The trace of a model whose architecture nobody has looked at, by its own `config.json`: in a folder, or the hub's cache.
+
+    Raises Stop where that is not on this machine, or the architecture does something that fake tensors cannot follow.
+    """
+    from runner.quiet import hush
+
+    hush()
+    try:
+        from transformers import AutoConfig
+
+        AutoConfig.from_pretrained(name := str(folder or run.model.id), local_files_only=True)
+    except ImportError:
+        raise Stop("`--exact` needs packages that are not installed.", extras.install("train")) from None
+    except (OSError, ValueError) as error:
+        raise Stop(
+            f"`{run.model.id}` is of the type `{run.model.model_type}`, and its own `config.json` is needed to build it: "
+            f"{str(error).splitlines()[0]}",
+            "Run this where the model lies in its folder, or in the hub's cache.",
+        ) from None
+    try:
+        return trace(replace(run, model=replace(run.model, id=name)), operations=False)
+    except Stop:
+        raise
+    except Exception as error:  # any code of any architecture
+        said = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise Stop(
+            f"Models of the type `{run.model.model_type}` cannot be traced: {said}",
+            "What it takes can only be tried: `recipe rehearse` shows whether it trains, and a short run on the GPU how much it "
+            "needs. `recipe models` shows those that are known.",
+        ) from None
 
 
 def left_out(run: Run) -> dict[str, Any]:

@@ -48,11 +48,7 @@ def answers(chat: Chat, questions: Iterable[str]) -> Iterator[str]:
     ends = [tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids(chat.turn_end) if chat.turn_end else None]
     ends = [token for token in ends if token is not None]
     for question in questions:
-        prompt = question
-        if chat.chat:
-            prompt = tokenizer.apply_chat_template(
-                messages(chat.system_prompt, question), add_generation_prompt=True, tokenize=False
-            )
+        prompt = written(tokenizer, messages(chat.system_prompt, question), asking=True) if chat.chat else question
         tokens = tokenizer(prompt, add_special_tokens=False, return_tensors="pt").to(model.device)
         with torch.no_grad():
             output = model.generate(
@@ -63,6 +59,14 @@ def answers(chat: Chat, questions: Iterable[str]) -> Iterator[str]:
                 pad_token_id=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id,
             )
         yield tokenizer.decode(output[0, tokens["input_ids"].shape[1] :], skip_special_tokens=True).strip()
+
+
+def written(tokenizer: Any, conversation: list[dict[str, Any]], *, asking: bool, tools: Any = None) -> str:
+    """A conversation as the tokenizer's chat template writes it. asking: with the beginning of the answer behind it, as a model
+    is asked, here and by a server."""
+    options = {"tools": tools} if tools else {}
+    text: str = tokenizer.apply_chat_template(conversation, add_generation_prompt=asking, tokenize=False, **options)
+    return text
 
 
 def messages(system_prompt: str | None, question: str, answer: str | None = None) -> list[dict[str, str]]:

@@ -7,7 +7,7 @@ import threading
 import time
 from pathlib import Path
 
-# The process that must live; `runner.runs.launch` sets it, a cluster does not.
+# The process that must live; whoever starts an engine sets it: `runner.runs.launch`, `entrypoints.stage`, `run_node.sh`.
 PARENT = "RECIPE_RUNNER_PARENT"
 SECONDS = 0.5
 
@@ -16,12 +16,13 @@ def start() -> None:
     """Watches from a thread of its own; does nothing where no parent is named."""
     parent = os.environ.get(PARENT, "")
     if parent.isdigit():
-        _start(int(parent))
+        end_with(int(parent))
         # A fork takes no threads along, and a pool's manager would wait for ever for a parent that is gone.
-        os.register_at_fork(after_in_child=lambda: _start(int(parent)))
+        os.register_at_fork(after_in_child=lambda: end_with(int(parent)))
 
 
-def _start(parent: int) -> None:
+def end_with(parent: int) -> None:
+    """Ends this process when that one is gone."""
     threading.Thread(target=_watch, args=(parent,), daemon=True).start()
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+import sys
 from typing import Any
 
 import torch
+from accelerate import PartialState
 from axolotl.common.datasets import TrainDatasetMeta
 from axolotl.integrations.base import BasePlugin
 from axolotl.utils import trainer
 from axolotl.utils.dict import DictDefault
+from transformers.trainer import unwrap_peft_model
 
-from runner.training import blocks, metrics, parent_watch, results, resume
+from runner.training import blocks, metrics, parent_watch, proof, results, resume
 from runner.training.blocks import EndOfLength
 from runner.training.checkpoints import MarkComplete
 from runner.training.history import History
@@ -43,11 +47,22 @@ class RecipePlugin(BasePlugin):
         # (`normalize_config`), and this is the last hook before the model is loaded that comes after it.
         if not torch.cuda.is_available():
             cfg.device_map = None
+            if cfg.sample_packing:
+                # Packing asks for the other processes before the Trainer does, and accelerate 1.13.0 would then join them
+                # without a backend's name.
+                PartialState(cpu=True)
         settings = run_settings(cfg)
         # Axolotl 0.19.0 keeps weights in what they are multiplied in, and bf16 rounds small steps away. It has read this
         # setting when it calls `pre_model_load`. DeepSpeed puts all weights into bf16 and keeps fp32 ones of its own.
         if settings.master_weights == "fp32" and not cfg.deepspeed:
             cfg.torch_dtype = torch.float32
+        # Without FlashAttention Axolotl 0.19.0 refuses it, for what the mask costs. It is kept apart just so: transformers makes
+        # the mask from the positions, which begin anew with each row.
+        if settings.flatten:
+            cfg.batch_flattening = True
+        if settings.proof.attention:
+            # Later than Axolotl's own rules, which let rows be joined for some attentions alone.
+            cfg.attn_implementation = settings.proof.attention
         if not preprocess:
             self.resumed_from = resume.choose(cfg, settings)
         if settings.blocks is None:
@@ -64,12 +79,24 @@ class RecipePlugin(BasePlugin):
             "logging_nan_inf_filter": False,
             # Logs are read in files and in pods, where a bar redrawn a thousand times hides every line.
             "disable_tqdm": True,
-            "include_num_input_tokens_seen": "non_padding",
+            # Joined rows have no padding, and no mask to count by; without one every token that is also used for padding, as
+            # the end of a turn may be, would be taken for padding.
+            "include_num_input_tokens_seen": "all" if cfg.batch_flattening else "non_padding",
             # Axolotl has no setting for it.
             "dataloader_persistent_workers": run_settings(cfg).persistent_workers,
         }
 
     def post_trainer_create(self, cfg: DictDefault, trainer: Any) -> None:
+        settings = run_settings(cfg)
+        if not cfg.rl:
+            # Axolotl 0.19.0 looks for `num_items_in_batch` by name among what the inner model takes, and finds it nowhere. Each
+            # micro batch would then count alike, however few of its tokens are trained, and the loss depend on accumulation.
+            trainer.model_accepts_loss_kwargs = _averages_over_tokens(trainer)
+        proven = proof.prove(cfg, trainer, settings)
+        if proven.faults:
+            Watchdog(settings).stop(proven.complaint)
+        if settings.proof.only:
+            sys.exit(0)
         if int(os.environ.get("RANK", "0")) != 0:
             # It raises KeyError 'Active (gib)' on ranks other than 0 (Axolotl 0.19.0).
             trainer.create_model_card = lambda *args, **kwargs: None
@@ -88,6 +115,13 @@ class RecipePlugin(BasePlugin):
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         results.finish(run_settings(cfg), self.history, cfg.to_dict())
+
+
+def _averages_over_tokens(trainer: Any) -> bool:
+    """Whether the model's loss is one over the tokens of a whole step, as transformers 5.16.1 itself tells it."""
+    model = unwrap_peft_model(trainer.accelerator.unwrap_model(trainer.model))
+    takes = inspect.signature(model.forward).parameters.values()
+    return bool(getattr(model, "accepts_loss_kwargs", any(name.kind is name.VAR_KEYWORD for name in takes)))
 
 
 def run_settings(cfg: DictDefault) -> RunSettings:

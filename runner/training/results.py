@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner import run_files
 from runner.files import read_json, replacing_folder, write_json
+from runner.proof.record import Proof
 from runner.training.elapsed import TimeUsed
 from runner.training.summary import Summary
 from runner.training.versions import versions
@@ -75,6 +76,7 @@ def summary(settings: RunSettings, history: History, config: dict[str, Any], eng
         world_size=settings.world_size,
         backend=settings.backend if settings.world_size > 1 else None,
         effective_batch_size=settings.effective_batch_size,
+        effective_batch_tokens=settings.effective_batch_tokens,
         base_learning_rate=settings.base_learning_rate,
         learning_rate=settings.learning_rate,
         **history.parameters,
@@ -91,6 +93,7 @@ def summary(settings: RunSettings, history: History, config: dict[str, Any], eng
         last_preference_accuracy=preferred[-1] if preferred else None,
         last_training_loss=history.steps[-1]["loss"] if history.steps else None,
         best_checkpoint=Path(state["best_checkpoint"]).name if state["best_checkpoint"] else None,
+        proof=proof.summed if (proof := Proof.read(Path(settings.run_dir))) else None,
         versions=versions(),
     )
 

@@ -43,6 +43,24 @@ class BlocksSettings(BaseModel):
     continue_from: str | None = None
 
 
+class ProofSettings(BaseModel):
+    """What is proven of rows and batches before the first step.
+
+    questions: a file of questions, as JSON lines with `question`, that the model is measured by later. show: rows to show.
+    only: end when all is proven, and train nothing. attention: what is asked in place of the `planned` one, where that is not here.
+    prepared: the folder of a proof that was made when the data was, of what GPUs are not asked again.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    questions: str | None = None
+    show: int = 2
+    only: bool = False
+    attention: str | None = None
+    planned: str | None = None
+    prepared: str | None = None
+
+
 class RunSettings(BaseModel):
     """What the plan expects of the run; the watchdog holds the run to it.
 
@@ -50,8 +68,10 @@ class RunSettings(BaseModel):
     time_limit_seconds: the longest that training may take; None for no limit. time_limit_earlier: run folders of the
     stages before this one, whose training counts too.
     demo: None where there is nothing to ask, as with images.
+    effective_batch_tokens: tokens a step where rows are packed into rows of full length; None where a step has rows as they are.
+    flatten: join the rows of a micro batch where Axolotl would refuse to, without FlashAttention.
     persistent_workers: keep data workers between epochs and evaluations. master_weights: what weights are kept in
-    between steps, None as Axolotl has it. blocks: packed blocks in place of Axolotl's own datasets.
+    between steps, None as Axolotl has it. blocks: packed blocks in place of Axolotl's own datasets. proof: of what is trained.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -63,6 +83,8 @@ class RunSettings(BaseModel):
     backend: Literal["nccl", "gloo"]
     world_size: int
     effective_batch_size: int
+    effective_batch_tokens: int | None = None
+    flatten: bool = False
     base_learning_rate: float
     learning_rate: float
     time_limit_seconds: float | None = None
@@ -71,6 +93,7 @@ class RunSettings(BaseModel):
     persistent_workers: bool = False
     master_weights: Literal["fp32", "bf16"] | None = None
     blocks: BlocksSettings | None = None
+    proof: ProofSettings = ProofSettings()
 
 
 class RecipeRunnerArgs(BaseModel):

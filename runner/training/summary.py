@@ -20,8 +20,10 @@ class Summary(Record):
     name, fingerprint, recipe: what was trained, the recipe with every default; stage: of which stage, once that is finished.
     kind: `run` or `rehearsal`; changes, substitutions: what the person and the runner have changed in the recipe.
     adapter: kind, rank, alpha, dropout and layers. backend: how processes talked, None for one.
-    effective_batch_size: rows a step; learning_rate: after scaling. best_checkpoint: the name of its folder.
-    model: of images, the shape of the network. preference accuracy: how often DPO's model prefers the better answer, on held-out pairs.
+    effective_batch_size: rows a step; effective_batch_tokens: tokens a step where rows were packed; learning_rate: after scaling.
+    best_checkpoint: the name of its folder.
+    proof: of what is trained, as `proof.json` has it, without the rows that it shows. model: of images, the shape of the
+    network. preference accuracy: how often DPO's model prefers the better answer, on held-out pairs.
     """
 
     FILE = SUMMARY
@@ -38,6 +40,7 @@ class Summary(Record):
     world_size: int = 1
     backend: str | None = None
     effective_batch_size: int = 0
+    effective_batch_tokens: int | None = None
     base_learning_rate: float = 0.0
     learning_rate: float = 0.0
     trainable_parameters: int = 0
@@ -58,6 +61,7 @@ class Summary(Record):
     test_accuracy: float | None = None
     test_loss: float | None = None
     model: Mapping[str, Any] | None = None
+    proof: Mapping[str, Any] | None = None
     best_checkpoint: str | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
 

@@ -346,3 +346,12 @@ def test_a_csv_of_ones_own_needs_only_the_data_section_changed(edited, tmp_path)
     )
     (tmp_path / "data" / "mine.csv").write_text("Frage,Antwort\nWarum?,Darum.\n")
     assert examine(path) == []
+
+
+def test_a_gated_model_without_a_token_for_the_pods_is_noted(edited, golden_message):
+    gated = ("base: HuggingFaceTB/SmolLM3-3B", "base: meta-llama/Llama-3.2-3B-Instruct")
+    (note,) = [one for one in examine(edited(gated)) if "gated" in one.message]
+    assert (note.severity, setting_of(note)) == ("note", "base")
+    golden_message(note)
+    with_token = ("  claims:", "  hub_token_secret: hub-token\n  claims:")
+    assert not [one for one in examine(edited(gated, with_token)) if "gated" in one.message]

@@ -17,6 +17,7 @@ from runner.commands.planning import text
 from runner.commands.planning.report import PlanReport
 from runner.emit import emit
 from runner.estimate import forecast, limits, storage
+from runner.estimate.parameters import UnknownArchitecture
 from runner.problem import Stop
 from runner.recipe.overrides import Override
 from runner.scenarios import translate
@@ -98,7 +99,7 @@ def planned_in_full(recipe) -> None:
         forecasts = forecast.of(recipe, plan, 2.5, None)
         plan = storage.sized(plan, forecast.of(recipe, plan, look=False))
         problems = [forecast.too_large(recipe, stage) for stage in forecasts] + limits.broken(recipe, forecasts)
-    except KeyError as error:
+    except UnknownArchitecture as error:
         assert forecast.unknown_architecture(recipe, error)
         return
     problems = [problem for problem in (*problems, *storage.problems(recipe.document, plan, forecasts)) if problem]

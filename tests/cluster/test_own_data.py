@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from runner import catalog, cli
+from runner import catalog, cli, targets
 from runner.check.validate import load
 from runner.cluster import helper_pod, upload
 from runner.cluster.client import Connection, connect
@@ -30,7 +30,7 @@ from runner.emit import planned
 from runner.entrypoints import file_server
 from runner.files import read_json, write_json
 from runner.plan import Place
-from runner.prepared import Rows, asked
+from runner.prepared import Rows, asked, contents
 from runner.problem import Stop
 from runner.recipe.overrides import from_options
 from runner.scenarios import translate
@@ -321,6 +321,34 @@ def test_a_copy_of_three_decisions_goes_all_the_way(site, desk, recipe_command, 
     assert data["source"].endswith(f"/mine/files/{made.data}")
 
 
+MINIMAL_COPIES = {
+    "last-layers": ("survival", "messages"),
+    "lora": ("minimal/lora", "messages"),
+    "lyrics-demo": ("minimal/lyrics-demo", "songs"),
+    "image-classification": ("resnet", "classes"),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("case", MINIMAL_COPIES)
+def test_a_minimal_copy_with_data_of_its_own_rehearses(tmp_path, recipe_command, case):
+    """With the catalog's model. (The minimal starter for text goes all the way above.)"""
+    starter, data = MINIMAL_COPIES[case]
+    made = COPIES[data]
+    made.files(tmp_path)
+    classes = [f"--set=model.classes={made.classes}"] if made.classes else []
+    short = [] if "/" in starter else ["--minimal"]
+    commands = (
+        ["new", "mine", "--from", starter, *short, f"--set=data.path={made.data}", *classes],
+        ["rehearse", "mine.yaml"],
+    )
+    for command in commands:
+        done = recipe_command(*command, cwd=tmp_path, env={"HF_HUB_OFFLINE": "1"}, timeout=1200)
+        assert done.returncode == 0, done.stdout[-4000:] + done.stderr
+    (report,) = (tmp_path / "runs").rglob("report.json")
+    assert read_json(report)["source"].endswith(f"/{made.data}")
+
+
 @pytest.fixture
 def sending(site, desk, monkeypatch):
     """Sends a folder of files to the claim as `submit` does before the first stage; gives what it told."""
@@ -409,7 +437,8 @@ def test_sending_that_was_given_up_goes_on_later(site, desk, sending):
 
 @in_process
 def test_a_claim_without_room_is_named_before_anything_is_sent(site, desk, sending, monkeypatch, golden_message):
-    monkeypatch.setattr(upload, "_patiently", lambda *_: json.dumps({"there": dict.fromkeys(here(desk), 0), "free": 5}))
+    full = {"there": dict.fromkeys(here(desk), 0), "free": 5}
+    monkeypatch.setattr(helper_pod.Share, "signed", lambda *_: full)
     with pytest.raises(Stop) as stop:
         sending()
     golden_message(re.sub(r"need [\d.,]+ MiB", "need N MiB", stop.value.text))
@@ -437,7 +466,7 @@ def test_a_dry_run_judges_the_pod_that_works_before_the_job(site, capsys, golden
     """Quota, admission and rights of pods are others than those of jobs."""
     site.api.refused_parts = {part: "exceeded quota: pods"}
     sets = ("--set", f"openshift.data_from={data_from}")
-    hub = () if data_from == "image" else ("--set", "data.hub=", "--set", "data.path=data/survival-sample.jsonl")
+    hub = ("--set", "data.hub=", "--set", "data.path=data/survival-sample.jsonl")
     assert site.recipe("submit", "--dry-run", *sets, *hub) == 1
     golden_message(capsys.readouterr().err, part)
     site.api.refused_parts = {}
@@ -488,12 +517,50 @@ def test_a_disk_that_refuses_in_the_middle_of_an_answer_is_said(tmp_path, monkey
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         address = f"http://127.0.0.1:{server.server_address[1]}/word/{verb}"
-        with urllib.request.urlopen(address, data=body, timeout=10) as answer, pytest.raises(Stop) as stop:
-            helper_pod.signed(answer.read(), "The data files cannot be sent")
+        with urllib.request.urlopen(address, data=body, timeout=10) as answer:
+            said = answer.read()
+        monkeypatch.setattr(helper_pod.Share, "get", lambda *_: said)
+        with pytest.raises(Stop) as stop:
+            helper_pod.Share(None, address).signed(verb)
     finally:
         server.shutdown()
         server.server_close()
     assert "Input/output error" in stop.value.text
+
+
+@in_process
+def test_a_model_on_a_claim_is_written_down_through_a_pod_and_then_needs_no_cluster(site, desk, capsys, golden_message):
+    facts = twin.wanted(
+        catalog.model("Qwen/Qwen3-0.6B"), catalog.chat_template("chatml"), 2, 1, desk / "claim" / "us", False
+    )
+    twin.tokenizer_for(facts)(["How do I tie a bowline?"] * 50)
+    twin.build(facts)
+    (desk / "q.jsonl").write_text('{"topic": "a", "question": "b", "answer": "c"}\n', encoding="utf-8")
+    name, sets = "/shared/models/us", (f"openshift.namespace={site.namespace}", "data.path=q.jsonl")
+    new = ["new", "mine", "--from", "survival", *(f"--set={one}" for one in (f"model.base={name}", *sets))]
+    assert cli._code(new) == 0
+    said = capsys.readouterr().out
+    assert f"recipe models add {name} --recipe mine.yaml" in said
+    assert cli._code(["check", "mine.yaml"]) == 1
+    assert cli._code(["models", "add", name, "--recipe", "mine.yaml"]) == 1
+    capsys.readouterr()
+    for claim in ("trained-models-pvc", "workspace-pvc"):
+        site.claim(claim)
+    assert cli._code(["models", "add", "/shared/models/nobody", "--recipe", "mine.yaml"]) == 1
+    golden_message(capsys.readouterr().err.replace(str(desk), "<desk>"), "no such folder")
+    assert cli._code(["models", "add", "/elsewhere/us", "--recipe", "mine.yaml"]) == 1
+    golden_message(capsys.readouterr().err, "no such claim")
+    assert not Path("models.lock.yaml").exists()
+    assert cli._code(["models", "add", name, "--recipe", "mine.yaml"]) == 0
+    assert helpers(site) == []
+    requests = len(site.api.requests)
+    assert cli._code(["check", "mine.yaml"]) == 0 and cli._code(["plan", "mine.yaml"]) == 0
+    assert len(site.api.requests) == requests
+    recipe, _, _ = load("mine.yaml")
+    assert (recipe.model_facts.model_type, recipe.model_facts.hidden_size) == ("qwen3", 64)
+    # What lies on the claim is not sent, and pods start from it there.
+    assert [setting for setting, _ in recipe.local_files()] == [("data", "path")]
+    assert translate(recipe, kubernetes.place(recipe)).stage("train").config["base_model"] == name
 
 
 @pytest.fixture
@@ -518,6 +585,28 @@ def test_a_job_whose_image_lacks_its_rows_is_not_sent(looks_into_the_image, site
     assert site.cluster.list("Pod", site.namespace, {"recipe-runner/part": "look"}) == []
 
 
+@in_process
+def test_an_image_whose_rows_are_of_the_file_as_it_was_is_not_trained_on(
+    looks_into_the_image, site, desk, capfd, golden_message
+):
+    recipe = own_copy(site, desk)
+    sets = ("openshift.data_from=image", "model.base=HuggingFaceTB/SmolLM3-3B")
+    found, _, _ = load(recipe, from_options((*ON_CPU, *sets)))
+    plan = translate(found, targets.place(found))
+    site.api.mounts["/opt/recipe-runner/data"] = desk / "embedded"
+    rows = desk / "embedded" / "mine"
+    rows.mkdir(parents=True)
+    data = plan.stage("train").data
+    assert contents(data)
+    Rows(90, 10, asked=asked(data), contents=contents(data)).write(rows)
+    with (desk / "questions.csv").open("a", encoding="utf-8") as file:
+        file.write("Knots,Which one?,The bowline.\n")
+    assert submit(recipe, *(f"--set={change}" for change in sets)) == 1 and site.job(name="mine") is None
+    golden_message("\n".join(capfd.readouterr().err.replace(str(desk), "<tmp>").splitlines()[-2:]))
+    Rows(91, 10, asked=asked(data), contents=contents(data)).write(rows)
+    assert submit(recipe, *(f"--set={change}" for change in sets)) == 0 and site.job(name="mine") is not None
+
+
 def test_what_was_prepared_for_the_image_is_what_its_pods_ask_for(tmp_path):
     """`recipe prepare`, which fills the image, and a pod name the same file by two paths."""
     rows = (f"data.path={ROOT}/recipes/data/survival-sample.jsonl", "data.hub=")
@@ -525,7 +614,7 @@ def test_what_was_prepared_for_the_image_is_what_its_pods_ask_for(tmp_path):
     here = Place(*(str(tmp_path / name) for name in ("config", "data", "run", "scratch")))
     prepared = translate(recipe, here).stages[0].config["data"]
     in_pods = translate(recipe, kubernetes.place(recipe)).stage("train").data
-    assert prepared["path"] != in_pods["path"]
+    assert prepared["sets"][0]["path"] != in_pods["sets"][0]["path"]
     assert asked(prepared) == asked(in_pods)
     other, _, _ = load(ROOT / "recipes" / "survival.yaml", from_options((*rows, "data.seed=7")))
     assert asked(translate(other, here).stages[0].config["data"]) != asked(in_pods)

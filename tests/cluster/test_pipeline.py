@@ -498,7 +498,7 @@ def test_each_stages_file_is_in_its_config_map(site):
 def asked(site, monkeypatch, *arguments: str):
     """The model that `recipe ask` would ask."""
     found = []
-    monkeypatch.setattr(ask, "answer", lambda chat, _question: found.append(Path(chat.model)) or "")
+    monkeypatch.setattr(ask, "answers_of", lambda chat, _questions: found.append(Path(chat.model)) or [""])
     assert cli._code(["ask", str(ROOT / SEVEN_B), "Why?", *arguments]) == 0
     return found[0]
 

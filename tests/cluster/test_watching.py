@@ -217,6 +217,16 @@ def test_nothing_is_said_of_a_pod_that_clones_its_code(state):
     assert cloning(state) == ""
 
 
+def test_a_pod_that_clones_its_code_does_not_wait_for_a_machine():
+    init = [{"name": code.CONTAINER, "state": {"running": {}}}]
+    creating = [{"name": "pytorch", "state": {"waiting": {"reason": "PodInitializing"}}}]
+    pods = [a_pod(initContainerStatuses=init, containerStatuses=creating)]
+    assert status._phase(job(), pods, None) == status.PULLING
+    # A worker that waits for the master's pod does.
+    init[0]["name"] = "init-pytorch"
+    assert status._phase(job(), pods, None) == status.WAITING
+
+
 @pytest.mark.parametrize(
     ("state", "words"),
     [
@@ -671,6 +681,15 @@ def test_a_transfer_that_is_cut_goes_on_where_it_was(site, results, tmp_path):
 
 
 @in_process
+def test_a_file_with_a_long_name_comes_home(site, results, tmp_path):
+    """While it is on its way it has a longer one, and a disk takes 255 bytes."""
+    name = "x" * 240 + ".json"
+    (tmp_path / "claim" / "survival" / name).write_text("{}")
+    assert site.recipe("fetch", "--to", str(tmp_path / "home")) == 0
+    assert (tmp_path / "home" / name).read_text() == "{}"
+
+
+@in_process
 @pytest.mark.parametrize("at", ["/pods/survival-fetch", "/list", "/hash/best_model", "/file/best_model"])
 def test_a_fetch_survives_a_busy_cluster(site, results, tmp_path, at):
     site.api.busy_at, site.api.busy = at, [429, 500, 502, 503, 504]
@@ -685,12 +704,12 @@ def test_a_fetch_survives_a_busy_cluster_in_the_middle_of_a_file(site, results, 
     site.api.cut_after, site.api.busy_at, go_on = 2_000_000, "/file/best_model", fetch._continue
     sizes = []
 
-    def then_busy(cluster, address_of, partial, size):
-        go_on(cluster, address_of, partial, size)
-        if "best_model" in address_of:
+    def then_busy(share, name, half, size):
+        go_on(share, name, half, size)
+        if "best_model" in name:
             if not sizes:
                 site.api.busy = [429, 503]
-            sizes.append(partial.stat().st_size)
+            sizes.append(half.stat().st_size)
 
     monkeypatch.setattr(fetch, "_continue", then_busy)
     assert site.recipe("fetch", "--to", str(tmp_path / "home")) == 0

@@ -100,6 +100,11 @@ def test_lines_about_other_data_leave_a_copy_with_data_of_its_own(recipe_command
     assert not (tmp_path / "data").exists()
 
 
+def test_a_column_in_brackets_without_quotes_is_answered_with_them(edited, recipe_command):
+    done = recipe_command("check", edited(('answer: "[answer]"', "answer: [answer]")))
+    assert done.returncode == 1 and '`answer: "[answer]"`' in done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("path", MINIMAL, ids=lambda path: path.stem)
 def test_a_minimal_starter_is_copied_with_its_sample_beside_it(recipe_command, tmp_path, path):
     done = recipe_command("new", "my-demo", "--from", f"minimal/{path.stem}", cwd=tmp_path)
@@ -423,3 +428,13 @@ def test_a_recipe_for_this_machine_is_planned_and_not_sent(recipe_command, tmp_p
     sent = recipe_command("submit", RECIPES[0].with_stem("resnet"), *here, cwd=tmp_path)
     assert sent.returncode == 1
     golden_message(sent.stderr)
+
+
+@pytest.mark.parametrize("command", ["status", "logs", "stop", "fetch", "open"])
+def test_who_asks_after_a_job_needs_no_data_files(command, edited, recipe_command, tmp_path):
+    path = edited(("hub: cahlen/offline-practical-skills-qa-synthetic", "path: data/not-here.jsonl #"))
+    nowhere = {"KUBECONFIG": str(tmp_path / "no-cluster")}
+    done = recipe_command(command, path, env=nowhere)
+    # What is missing is the cluster alone.
+    assert done.returncode == 1 and "not-here" not in done.stdout + done.stderr, done.stderr
+    assert "KUBECONFIG" in done.stderr or "kubeconfig" in done.stderr

@@ -40,7 +40,7 @@ def tokenizer(tmp_path_factory):
 
 ONE = plain_text.TextSet(hub=None, revision="main", subset=None, split="train", path=str(SAMPLE), text="text")
 SETTINGS = plain_text.PlainText(
-    sets=(ONE,), validation_share=None, seed=42, tokenizer=Pretrained("google/gemma-3-270m"), sequence_len=64,
+    sets=(ONE,), validation_share=None, max_lost_share=1, seed=42, tokenizer=Pretrained("google/gemma-3-270m"), sequence_len=64,
     effective_batch_size=4, epochs=1, warmup_steps=0, eval_steps=None,
 )  # fmt: skip
 

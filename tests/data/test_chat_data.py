@@ -16,7 +16,8 @@ from runner import catalog
 from runner.check.validate import load
 from runner.data import chat
 from runner.data.chat import Conversation, pair
-from runner.data.split import split
+from runner.data.sides import drawn
+from runner.data.spool import hashes
 from runner.plan import Place
 from runner.problem import Stop
 from runner.recipe.overrides import from_options
@@ -59,6 +60,7 @@ def wanted(path=None, **other):
         "sets": [of_set | {name: other.pop(name) for name in list(other) if name in of_set}],
         "system_prompt": "You know.",
         "validation_share": 0.2,
+        "max_lost_share": 1.0,
         "seed": 42,
         "sequence_len": 1024,
     } | other
@@ -243,6 +245,12 @@ def test_rows_longer_than_the_sequence_are_left_out_and_counted(tmp_path):
     assert report.dropped["longer than 18 tokens"] >= 1
     assert report.token_lengths["max"] > 18
     assert report.train_rows + report.validation_rows == 6 - report.dropped["longer than 18 tokens"]
+
+
+def split(rows, share, seed):
+    is_validation = drawn(hashes([row.group for row in rows], f"{seed}\n"), share)
+    train = [row for row, other in zip(rows, is_validation, strict=True) if not other]
+    return train, [row for row, other in zip(rows, is_validation, strict=True) if other]
 
 
 def made(question: str, answer: str) -> Conversation:

@@ -36,7 +36,7 @@ def asked_for(path=None, **songs) -> dict:
             "hub": None if path else "someone/songs", "revision": "main", "subset": None, "split": "train",
             "path": str(path) if path else None,
         }],
-        "special_tokens": asdict(catalog.chat_template("chatml")), "validation_share": 0.2, "seed": 42, "sequence_len": 1024,
+        "special_tokens": asdict(catalog.chat_template("chatml")), "max_lost_share": 0.1, "validation_share": 0.2, "seed": 42, "sequence_len": 1024,
         "songs": limits | songs,
     }  # fmt: skip
 

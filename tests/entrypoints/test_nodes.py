@@ -32,6 +32,7 @@ from runner.runs import pipeline
 from runner.scenarios import translate
 from runner.scenarios.shared import twin
 from runner.targets import nodes
+from runner.training import parent_watch
 from tests.conftest import ROOT
 
 GEMMA = ROOT / "recipes" / "gemma.yaml"
@@ -69,6 +70,33 @@ def finish(process: subprocess.Popen, timeout: float) -> str:
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_what_trains_ends_with_a_script_that_is_killed(tmp_path):
+    """They would go on without it, and a script that is started again would find them at work in its folder."""
+    script = scripts(tmp_path, f"nodes.output_dir={tmp_path}/out", f"nodes.python={tmp_path}/bin/python")[0]
+    (tmp_path / "bin").mkdir()
+    trains = (
+        "import os, pathlib, sys, time; from runner.training import parent_watch; parent_watch.start();"
+        "pathlib.Path(sys.argv[1]).write_text(str(os.getpid())); time.sleep(60)"
+    )
+    stubs = {"python": "", "axolotl": f'exec {sys.executable} -c "{trains}" {tmp_path}/pid'}
+    for name, text in stubs.items():
+        (tmp_path / "bin" / name).write_text(f"#!/usr/bin/env bash\n{text}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    process = start(script, MAIN_NODE_IP="127.0.0.1", PYTHONPATH=str(ROOT))
+    pid = tmp_path / "pid"
+    until(lambda: pid.is_file() and pid.read_text())
+    process.kill()
+    process.wait()
+    until(lambda: not parent_watch.alive(int(pid.read_text())))
+
+
+def until(holds, seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 # What is written

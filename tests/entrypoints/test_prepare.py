@@ -11,6 +11,7 @@ import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import parse_qs, unquote
 
 import pytest
 from PIL import Image
@@ -21,6 +22,7 @@ from runner.entrypoints import prepare
 from runner.files import write_text
 from runner.plan import Place
 from runner.problem import Stop
+from runner.proof.record import Proof
 from runner.recipe.overrides import from_options
 from runner.scenarios import translate
 from runner.scenarios.shared import twin
@@ -33,10 +35,13 @@ COMMIT = "c0ffee" * 6 + "c0ff"
 
 
 class Hub:
-    """The Hugging Face hub, as far as a download of one model needs it. asked: what was asked, `VERB path`."""
+    """The Hugging Face hub, as far as a download of one model, and reading datasets, need it. datasets: the files of each, by
+    its name. asked: what was asked, `VERB path`."""
 
-    def __init__(self, files: dict[str, bytes], token: str = "") -> None:
-        self.files, self.token, self.asked = files, token, []
+    def __init__(
+        self, files: dict[str, bytes], token: str = "", datasets: dict[str, dict[str, bytes]] | None = None
+    ) -> None:
+        self.files, self.token, self.asked, self.datasets = files, token, [], datasets or {}
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
@@ -50,16 +55,28 @@ class Hub:
 
             def do_GET(self):
                 hub.asked.append(f"{self.command} {self.path}")
-                path = self.path.partition("?")[0]
+                path = unquote(self.path.partition("?")[0])
                 if hub.token and self.headers.get("Authorization") != f"Bearer {hub.token}":
                     return self.answer(401, b'{"error": "gated"}', {"X-Error-Code": "GatedRepo"})
                 if path.startswith("/api/models/"):
+                    if "/tree/" in path:
+                        return self.answer(200, json.dumps(entries(hub.files, "")).encode())
                     files = [{"rfilename": name, "size": len(body)} for name, body in hub.files.items()]
                     return self.answer(200, json.dumps({"id": "a/b", "sha": COMMIT, "siblings": files}).encode())
-                name = path.partition(f"/resolve/{COMMIT}/")[2]
-                if name not in hub.files:
+                if path.startswith("/api/datasets/"):
+                    return self.dataset(path.removeprefix("/api/datasets/"))
+                files, name = hub.files, path.partition(f"/resolve/{COMMIT}/")[2]
+                if path.startswith("/datasets/"):
+                    repository, _, name = path.removeprefix("/datasets/").partition("/resolve/")
+                    files, name = hub.datasets.get(repository, {}), name.partition("/")[2]
+                if name not in files:
                     return self.answer(404, b"{}", {"X-Error-Code": "EntryNotFound"})
-                body = hub.files[name]
+                body = files[name]
+                if begin := self.headers.get("Range"):
+                    first, last = begin.removeprefix("bytes=").split("-")
+                    part = body[int(first) : int(last) + 1 if last else None]
+                    said = f"bytes {first}-{int(first) + len(part) - 1}/{len(body)}"
+                    return self.answer(206, part, {"Content-Range": said, "ETag": '"x"', "X-Repo-Commit": COMMIT})
                 facts = {
                     "ETag": f'"{hashlib.sha256(body).hexdigest()}"',
                     "X-Repo-Commit": COMMIT,
@@ -68,6 +85,30 @@ class Hub:
                 return self.answer(200, body, facts)
 
             do_HEAD = do_GET
+
+            def do_POST(self):
+                """What the hub knows of single paths of a dataset."""
+                hub.asked.append(f"{self.command} {self.path}")
+                asked = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
+                name = self.path.removeprefix("/api/datasets/").partition("/paths-info/")[0]
+                listed = [
+                    entry
+                    for entry in entries(hub.datasets.get(name, {}), "")
+                    if entry["path"] in asked.get("paths", ())
+                ]
+                self.answer(200, json.dumps(listed).encode())
+
+            def dataset(self, path):
+                """The facts of a dataset, or the entries of one of its folders."""
+                name, _, folder = path.partition("/tree/")
+                name = name.partition("/revision/")[0]
+                if name not in hub.datasets:
+                    return self.answer(404, b'{"error": "not found"}', {"X-Error-Code": "RepoNotFound"})
+                if "/tree/" in path:
+                    return self.answer(200, json.dumps(entries(hub.datasets[name], folder.partition("/")[2])).encode())
+                siblings = [{"rfilename": file} for file in hub.datasets[name]]
+                facts = {"id": name, "sha": COMMIT, "siblings": siblings, "private": False, "gated": False, "tags": []}
+                return self.answer(200, json.dumps(facts).encode())
 
             def answer(self, status, body, headers=()):
                 self.send_response(status)
@@ -82,6 +123,19 @@ class Hub:
                 pass
 
         return Handler
+
+
+def entries(files: dict[str, bytes], folder: str) -> list[dict]:
+    """The files and folders below a folder, as the hub lists them."""
+    below = {file: body for file, body in files.items() if not folder or file.startswith(f"{folder}/")}
+    folders = {parent for file in below for parent in map(str, Path(file).parents) if parent != "."}
+    return [
+        *({"type": "directory", "path": parent, "oid": "0" * 40} for parent in sorted(folders)),
+        *(
+            {"type": "file", "path": file, "size": len(body), "oid": hashlib.sha1(body).hexdigest()}
+            for file, body in below.items()
+        ),
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -153,6 +207,9 @@ def test_model_and_data_come_onto_the_claim_and_a_second_time_does_nothing(tmp_p
     assert {"model.safetensors", "config.json", "tokenizer.json"} <= there and "weights.h5" not in there
     data = tmp_path / "claim/data"
     assert (data / "train.parquet").is_file() and list((data / "tokenised").rglob("*.arrow"))
+    proof = Proof.read(data / "proof")
+    assert "proven in " in done.stdout and not proof.faults and 0 < proof.rows <= tokenised(data)
+    assert proof.logits_moved == 0 and proof.loss_at_once == pytest.approx(proof.loss_accumulated, abs=1e-5)
     record = json.loads((tmp_path / "claim/run/data/stage.json").read_text("utf-8"))
     assert record["status"] == "finished" and {"train.parquet", "validation.parquet"} <= set(record["outputs"])
     hub.asked.clear()

@@ -92,13 +92,16 @@ def test_published_speeds_of_single_runs(replayed):
 
 def test_other_rows_of_the_form_are_replayed_and_what_cannot_be_is_named(tmp_path):
     lines = benchmark.ROWS.read_text("utf-8").splitlines()
-    table = list(csv.DictReader(lines[:3]))
+    table = list(csv.DictReader(lines[:4]))
     own = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
     own |= {"num_attention_heads": 4, "vocab_size": 512, "max_position_embeddings": 4096}
     (tmp_path / "models" / "theirs").mkdir(parents=True)
     (tmp_path / "models" / "theirs" / "config.json").write_text(json.dumps(own))
     table[0] |= {"model": "theirs", "gpu": "A-card-nobody-knows", "allocated_gib": "1.0", "differs": ""}
     table[1] |= {"model": "nobody-knows"}
+    (tmp_path / "models" / "odd").mkdir()
+    (tmp_path / "models" / "odd" / "config.json").write_text(json.dumps(own | {"model_type": "odd"}))
+    table[2] |= {"model": "odd"}
     with (tmp_path / "rows.csv").open("w", newline="") as opened:
         writer = csv.DictWriter(opened, table[0])
         writer.writeheader()
@@ -110,7 +113,7 @@ def test_other_rows_of_the_form_are_replayed_and_what_cannot_be_is_named(tmp_pat
     assert set(told["summary"]["time"]) == {"rows", "median_abs", "too_low", "inside_range"}
     # Of a card that nobody knows there is no time.
     assert told["summary"]["allocated"]["rows"] == 1 and told["summary"]["time"]["rows"] == 0
-    assert ["nobody-knows" in reason for reason in told["left_out"]] == [True]
+    assert ["nobody-knows" in reason for reason in told["left_out"]] == [True, False] and "odd" in told["left_out"][1]
     assert {(group["figure"], group["rows"]) for group in told["groups"]} == {("allocated", 1), ("reserved", 1)}
 
 

@@ -320,6 +320,38 @@ def test_a_model_of_the_hub_s_cache_is_planned_and_counts_as_the_hub_s(tmp_path,
     assert not recipe.model_facts.source.endswith("/config.json")
 
 
+def strange(edited, **config):
+    """A recipe on a folder with a model of another architecture."""
+    path = edited(("base: HuggingFaceTB/SmolLM3-3B ", "base: strange "))
+    (path.parent / "strange").mkdir()
+    config |= {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4}
+    config |= {"num_key_value_heads": 2, "head_dim": 16, "vocab_size": 512, "max_position_embeddings": 2048}
+    (path.parent / "strange" / "config.json").write_text(json.dumps(config | {"pad_token_id": 0}))
+    return path
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["olmo3", "qwen3_moe", "falcon_h1"])
+def test_an_architecture_without_formulas_is_planned_by_its_trace(tmp_path, edited, recipe_command, kind):
+    """One with a sliding window, a mixture of experts, and a hybrid; from another folder than the recipe's."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    path = strange(edited, model_type=kind)
+    small = ("model.sequence_len=64", "train.micro_batch_size=1", "train.gradient_accumulation_steps=8")
+    done = recipe_command("plan", path, "--exact", *(f"--set={one}" for one in small), timeout=900)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr
+    built = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(str(path.parent / "strange")))
+    assert f"{sum(part.numel() for part in built.parameters()):,}, " in done.stdout
+    assert "by trace alone" in done.stdout and "fits" in done.stdout
+
+
+def test_an_architecture_that_cannot_be_built_is_said(edited, recipe_command):
+    path = strange(edited, model_type="made_up")
+    done = recipe_command("plan", path, "--exact")
+    assert done.returncode == 1 and "made_up" in done.stderr and "Traceback" not in done.stderr
+    assert all(problem.severity == "note" for problem in examine(path))
+
+
 def test_an_architecture_without_formulas_is_named(tmp_path, edited, recipe_command, golden_message):
     path = edited(("base: HuggingFaceTB/SmolLM3-3B ", "base: strange "))
     (path.parent / "strange").mkdir()

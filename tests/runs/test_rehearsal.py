@@ -48,6 +48,18 @@ def test_a_rehearsal_learns_in_at_least_30_steps(rehearsed):
     assert f"validation loss {summary['first_validation_loss']:.3f} → {summary['best_validation_loss']:.3f}" in printed
 
 
+def test_rows_are_joined_as_on_a_gpu_and_none_is_padded(rehearsed):
+    run, printed, _ = rehearsed
+    assert (
+        "model.attention: flash_attention_2 → sdpa  (FlashAttention needs a GPU; a mask keeps joined rows apart"
+        in printed
+    )
+    summary, report = load(run, "training_summary.json"), load(run, "data/report.json")
+    # Every token that was computed is counted; padded, a row would have taken a multiple of 64.
+    each = summary["tokens"] / (summary["epochs"] * report["train_rows"])
+    assert report["token_lengths"]["min"] < each < report["token_lengths"]["median"] * 1.02
+
+
 def test_nothing_but_the_runner_writes_to_the_terminal(rehearsed):
     _, printed, errors = rehearsed
     assert errors == ""

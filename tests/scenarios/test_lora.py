@@ -82,7 +82,8 @@ def test_the_facts_of_the_lyrics_recipe_reach_axolotl():
     assert (machines.nodes, machines.gpus_per_node, machines.gpu) == (1, 1, "NVIDIA-L40S")
     assert (machines.memory_gib, machines.cpus) == (22, 7)
     data = stage.data
-    assert (data["kind"], data["hub"], data["stream"]) == ("lyrics", "rajtripathi/5M-Songs-Lyrics", True)
+    assert (data["kind"], data["stream"]) == ("lyrics", True)
+    assert [one["hub"] for one in data["sets"]] == ["rajtripathi/5M-Songs-Lyrics"]
     assert data["songs"]["count"] == 90_000
     demo = config["recipe_runner"]["demo"]
     assert list(dict.fromkeys(demo["categories"].values())) == ["artist style", "genre", "themes", "cultural context"]
@@ -172,7 +173,8 @@ def test_questions_and_answers_are_data_too():
     options = ["data.songs=", 'data.question="[instruction]"', 'data.answer="[lyrics]"']
     recipe, _, _ = load(LYRICS, from_options(options))
     data = translate(recipe, kubernetes.place(recipe)).stages[-1].data
-    assert (data["kind"], data["question"], data["answer"]) == ("chat", "[instruction]", "[lyrics]")
+    (one,) = data["sets"]
+    assert (data["kind"], one["question"], one["answer"]) == ("chat", "[instruction]", "[lyrics]")
 
 
 def test_songs_and_questions_together_are_refused(golden_message):
@@ -400,7 +402,9 @@ def twins() -> dict[str, str]:
 @pytest.mark.long
 @pytest.mark.parametrize("name", twins())
 def test_every_model_of_the_catalog_is_one_line(name, tmp_path):
-    run, _ = rehearse(tmp_path, "--set", f"model.base={name}")
+    # Mistral's template writes a system prompt when asked, and never in training; the proof ends such a rehearsal.
+    silent = ("--set", "data.system_prompt=") if catalog.model(name).chat_template == "mistral" else ()
+    run, _ = rehearse(tmp_path, "--set", f"model.base={name}", *silent)
     summary = read(run, "training_summary.json")
     assert summary["adapter"]["layers"] == list(catalog.model(name).linear)
     assert summary["best_validation_loss"] < 0.9 * summary["first_validation_loss"]

@@ -12,6 +12,7 @@ import pytest
 from runner.check.validate import changed as with_overrides
 from runner.check.validate import load
 from runner.plan import Place
+from runner.prepared import Rows, asked
 from runner.problem import Stop
 from runner.recipe.overrides import from_options
 from runner.scenarios import translate, work
@@ -48,6 +49,13 @@ def test_kept_documents_are_byte_for_byte_what_came(prepared):
     kept = [json.loads(line)["text"] for file in folder.glob("text/*.jsonl") for line in file.open(encoding="utf-8")]
     assert len(kept) == len(set(kept)) == 420
     assert set(kept) <= set(source)
+
+
+@pytest.mark.parametrize("part", ["sft", "dpo", "lora"])
+def test_each_part_says_how_many_rows_it_has_and_what_they_were_made_for(prepared, part):
+    folder, config = prepared
+    rows = Rows.read(folder / part)
+    assert rows.train_rows and rows.validation_rows and rows.asked == asked(config[part])
 
 
 def test_the_report_says_what_was_dropped_and_why(prepared):

@@ -195,7 +195,7 @@ def test_one_gpu_uses_neither_fsdp_nor_deepspeed(options):
         ("distribution=zero2",),
         ("distribution=zero3", "model.precision=bf16"),
         ("pretrain.optimizer=adamw_bnb_8bit", "speed.fused_kernels=false", "speed.compile=off"),
-        ("lora.dropout=0", "sft.packing=false", "dpo.loss=ipo"),
+        ("lora.dropout=0", "sft.packing=none", "dpo.loss=ipo"),
     ],
     ids=" ".join,
 )

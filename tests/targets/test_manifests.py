@@ -222,7 +222,7 @@ def test_pods_look_for_data_files_where_pods_have_them(tmp_path, monkeypatch, da
     monkeypatch.chdir(tmp_path)
     here = plan_of(Path("recipes/seven-b.yaml"), *none, *files)
     work = here.stages[0].config
-    assert work["text"]["path"] == f"{folder}/seven-b-text.jsonl"
+    assert work["text"]["sets"][0]["path"] == f"{folder}/seven-b-text.jsonl"
     assert work["sft"]["sets"][0]["path"] == f"{folder}/seven-b-questions.jsonl"
     monkeypatch.chdir(tmp_path / "recipes")
     assert [file.text for file in render(plan_of(Path("seven-b.yaml"), *none, *files))] == [
@@ -373,7 +373,7 @@ def test_rows_are_prepared_again_with_whatever_decides_how_they_are_tokenised():
         ("model.sequence_len=512",),
         ("model.revision=v1",),
         ("data.seed=7",),
-        ('advanced.axolotl={"sample_packing": false}',),
+        ("train.packing=pack",),
         ('advanced.axolotl={"train_on_inputs": true}',),
     )
     assert len({key(*change) for change in changes}) == len(changes)

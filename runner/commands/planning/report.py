@@ -84,6 +84,7 @@ class StagePlan:
     host_memory_bytes: Mapping[str, int]
     disk_bytes: Sequence[Disk]
     effective_batch_size: int
+    effective_batch_tokens: int | None
     learning_rate: float
     warmup_steps: int
     warmup_share: float | None
@@ -121,6 +122,7 @@ class StagePlan:
             host_memory_bytes=storage.host(forecast),
             disk_bytes=storage.disk(forecast, plan),
             effective_batch_size=work.effective_batch_size,
+            effective_batch_tokens=getattr(work, "batch_tokens", None),
             learning_rate=work.learning_rate,
             warmup_steps=forecast.warmup_steps,
             warmup_share=forecast.warmup_steps / forecast.steps if forecast.steps else None,

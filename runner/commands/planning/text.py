@@ -13,6 +13,7 @@ from runner.commands.planning.tables import exact, scaling
 from runner.estimate import storage
 from runner.estimate.forecast import MOST_TRIED, Forecast, basis
 from runner.estimate.memory import EVALUATION
+from runner.estimate.workload import Run, Workload
 from runner.plan import Plan
 from runner.recipe import units
 from runner.trace import Traced
@@ -163,12 +164,18 @@ def _disk(forecast: Forecast, plan: Plan) -> Iterator[tuple[str, str]]:
         yield f"disk: {entry.what}", f"{entry.size / 1e9:8.2f} GB   {where}"
 
 
+def _batch(work: Run) -> str:
+    """Rows behind a step; where rows are packed, tokens."""
+    counted = f"{work.micro_batch_size} × {work.accumulation} × {work.machines.world_size} GPUs"
+    if not isinstance(work, Workload) or work.batch_tokens is None:
+        return f"{work.effective_batch_size} rows: {counted}"
+    about = f", about {work.batch_rows:,} rows" if work.batch_rows else ""
+    return f"{work.batch_tokens:,} tokens: {counted} packed rows of {work.sequence_len:,}{about}"
+
+
 def _pace(forecast: Forecast) -> Iterator[tuple[str, str]]:
     time, work = forecast.time, forecast.workload
-    yield (
-        "effective batch",
-        f"{work.effective_batch_size} rows: {work.micro_batch_size} × {work.accumulation} × {work.machines.world_size} GPUs",
-    )
+    yield "effective batch", _batch(work)
     yield "learning rate", f"{work.learning_rate:g}"
     if time is None:
         yield "time", f"cannot be told: {forecast.rows.source if forecast.gpu else 'the GPU is not in the catalog'}"

@@ -16,7 +16,7 @@ def translate(recipe: Recipe, place: Place) -> Plan:
     def config(place: Place) -> dict[str, Any]:
         return {
             **axolotl.model(recipe, place),
-            **axolotl.cross_entropy(recipe),
+            **axolotl.fused(recipe, place),
             **blocks(recipe, place),
             **training(recipe, place),
         }
@@ -81,6 +81,7 @@ def plain_text(recipe: Recipe, place: Place) -> PlainText:
         sets=sets,
         validation_sets=tuple(validation(recipe, place, sets)),
         validation_share=data.validation_share,
+        max_lost_share=data.max_lost_share,
         seed=data.seed,
         tokenizer=common.tokenizer(recipe, place),
         sequence_len=recipe.model.sequence_len,

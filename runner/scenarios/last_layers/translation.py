@@ -16,7 +16,9 @@ def translate(recipe: Recipe, place: Place) -> Plan:
         return {
             **axolotl.model(recipe, place),
             "unfrozen_parameters": patterns,
+            **axolotl.fused(recipe, place),
             **conversations.settings(recipe, place),
+            **axolotl.packing(recipe, place, recipe.train),
             **axolotl.training(recipe, place),
         }
 

@@ -20,8 +20,9 @@ def translate(recipe: Recipe, place: Place) -> Plan:
         return {
             **axolotl.model(recipe, place),
             **adapter(recipe, place),
-            **axolotl.cross_entropy(recipe),
+            **axolotl.fused(recipe, place),
             **conversations.settings(recipe, place),
+            **axolotl.packing(recipe, place, recipe.train),
             **axolotl.training(recipe, place),
         }
 
@@ -55,6 +56,7 @@ def lyrics(recipe: Recipe, place: Place, songs: DataSongs) -> Lyrics:
         train_on=common.given(data.train_on),
         special_tokens=conversations.counted_tokens(recipe),
         validation_share=common.given(data.validation_share),
+        max_lost_share=data.max_lost_share,
         seed=data.seed,
         sequence_len=recipe.model.sequence_len,
         tokenizer=common.tokenizer(recipe, place),

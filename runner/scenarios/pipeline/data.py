@@ -104,6 +104,7 @@ def text(recipe: Recipe, place: Place) -> Corpus:
         drop_low_quality=data.drop_low_quality,
         deduplicate=data.deduplicate,
         validation_share=common.given(data.validation_share),
+        max_lost_share=data.max_lost_share,
         seed=data.seed,
     )
 
@@ -133,6 +134,7 @@ def preferences(recipe: Recipe, place: Place) -> Preferences:
         ),
         system_prompt=data.system_prompt,
         validation_share=data.validation_share,
+        max_lost_share=data.max_lost_share,
         seed=data.seed,
         sequence_len=recipe.dpo.sequence_len,
     )

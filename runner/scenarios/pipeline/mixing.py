@@ -42,8 +42,8 @@ def prepare(mixture: Mixture, out: Path, general: Path, tokenizer_for: Tokenizer
     drawn = sorted(random.Random(mixture.seed).sample(range(len(others)), count))
     # Permissive, because turns of the one may have what those of the other do not.
     mixed = concat_tables([domain, others.take(drawn)], promote_options="permissive").replace_schema_metadata()
-    _write(Dataset(mixed).shuffle(seed=mixture.seed), out / "train.parquet")
-    _write(Dataset.from_parquet(str(out / "domain" / "validation.parquet")), out / "validation.parquet")
+    _write(Dataset(mixed).shuffle(seed=mixture.seed).with_format("arrow")[:], out / "train.parquet")
+    _write(parquet.read_table(out / "domain" / "validation.parquet"), out / "validation.parquet")
     short = round(len(domain) * (1 - share) / share) - count
     return report, [
         f"mixed                {len(domain):>9,} of the domain, {count:,} general: {len(domain) / len(mixed):.0%} domain",
@@ -52,5 +52,7 @@ def prepare(mixture: Mixture, out: Path, general: Path, tokenizer_for: Tokenizer
 
 
 def _write(table: Any, file: Path) -> None:
+    from pyarrow import parquet
+
     with replacing(file) as partial:
-        table.to_parquet(str(partial))
+        parquet.write_table(table, partial, compression="zstd")

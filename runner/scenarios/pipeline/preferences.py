@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from runner.data import split
 from runner.data.report import Report
 from runner.data.rows import DataSet
+from runner.names import same
 from runner.recipe import templates
 from runner.training.answers import messages
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +25,15 @@ class PreferenceSet(DataSet):
     prompt: str
     chosen: str
     rejected: str
+
+    def preference(self, row: Mapping[str, Any]) -> Preference | str:
+        """That of a row, or why it has none."""
+        prompt, chosen, rejected = (
+            templates.fill(part, row).strip() for part in (self.prompt, self.chosen, self.rejected)
+        )
+        if not prompt or not chosen or not rejected:
+            return "a part is empty"
+        return Preference(prompt, chosen, rejected) if chosen != rejected else "both answers are the same"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +47,7 @@ class Preferences(split.TwoSides):
 
 
 @dataclass(frozen=True)
-class Preference(split.Grouped):
+class Preference:
     prompt: str
     chosen: str
     rejected: str
@@ -43,7 +55,12 @@ class Preference(split.Grouped):
     @property
     def group(self) -> str:
         """Rows with the same group stay in one part of the split: the prompt, however it is spaced or cased."""
-        return split.same(self.prompt)
+        return same(self.prompt)
+
+    @property
+    def key(self) -> str:
+        """Equal for rows that are the same in every part."""
+        return repr((self.prompt, self.chosen, self.rejected))
 
 
 def prepare(preferences: Preferences, out: Path) -> Report:
@@ -54,22 +71,23 @@ def prepare(preferences: Preferences, out: Path) -> Report:
     report = split.begin(preferences)
     if known := split.already(out, report):
         return known
-    kept = split.collect(preferences, [partial(_preference, one) for one in preferences.sets], report)
+    import pyarrow as pa
+
+    from runner.data import sides, spool
+
+    def columns(batch: pa.RecordBatch) -> pa.Table:
+        asked = [messages(preferences.system_prompt, prompt) for prompt in batch["prompt"].to_pylist()]
+        return pa.table({"messages": asked, "chosen": batch["chosen"], "rejected": batch["rejected"]})
+
     report.tokenizer = "longer rows are cut in training"
-    return split.finish(kept, lambda rows: _columns(rows, preferences.system_prompt), preferences, out, report)
+    kinds = [spool.Kind(one.preference, _batch) for one in preferences.sets]
+    with spool.folder(out) as place:
+        items, kept = sides.read(preferences, kinds, place, report)
+        report.require_few_lost(report.lost, report.rows_in, preferences.max_lost_share, out)
+        return sides.write(items, kept, columns, preferences, out, report)
 
 
-def _preference(rows: PreferenceSet, row: Mapping[str, Any]) -> Preference | str:
-    parts = (rows.prompt, rows.chosen, rows.rejected)
-    prompt, chosen, rejected = (templates.fill(part, row).strip() for part in parts)
-    if not prompt or not chosen or not rejected:
-        return "a part is empty"
-    return Preference(prompt, chosen, rejected) if chosen != rejected else "both answers are the same"
+def _batch(preferences: Sequence[Preference]) -> pa.RecordBatch:
+    import pyarrow as pa
 
-
-def _columns(rows: list[Preference], system_prompt: str | None) -> dict[str, list[Any]]:
-    return {
-        "messages": [messages(system_prompt, row.prompt) for row in rows],
-        "chosen": [row.chosen for row in rows],
-        "rejected": [row.rejected for row in rows],
-    }
+    return pa.RecordBatch.from_pylist([vars(preference) for preference in preferences])

@@ -12,6 +12,7 @@ from runner.recipe import overrides
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe, sets_of
 from runner.scenarios.pipeline.curriculum import AFTER, TRAINED
+from runner.scenarios.pipeline.precision import compile_mode
 from runner.scenarios.pipeline.translation import SAMPLE_TASK
 from runner.scenarios.shared import rehearsal, twin
 from runner.scenarios.shared.rehearsal import BY
@@ -117,6 +118,10 @@ def _few_steps(recipe: Recipe) -> Iterator[Override]:
             "gradient_accumulation_steps": (1, ROWS),
         }
         yield from rehearsal.narrow("lora.", lora.rank, lora.alpha)
+    for stage in ("sft", "lora"):
+        if section := recipe.settings.get(stage):
+            compiled = compile_mode(recipe, stage) is not None
+            yield rehearsal.packing(recipe, stage, section, compiled)
     for stage, settings in short.items():
         for setting, (value, why) in settings.items():
             yield Override(f"{stage}.{setting}", None, value, BY, why)

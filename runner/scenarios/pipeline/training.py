@@ -9,7 +9,7 @@ from runner.plan import Place
 from runner.recipe.recipe import Recipe
 from runner.scenarios.pipeline.curriculum import AFTER, Length, trained_names, warmup_steps
 from runner.scenarios.pipeline.data import END_OF_TEXT
-from runner.scenarios.pipeline.precision import faster, master_weights, precision_of
+from runner.scenarios.pipeline.precision import compile_mode, faster, master_weights, precision_of
 from runner.scenarios.shared import axolotl, common, conversations, sharding
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 def alike(recipe: Recipe, place: Place, kind: str, name: str, before: str, section: Section) -> dict[str, Any]:
     """What all four kinds say alike. before: the stage whose model this one starts from."""
     here = place.below(name)
+    compiled = compile_mode(recipe, kind) is not None
+    packed = axolotl.packing(recipe, place, section, compiled) if "packing" in section else {}
     config: dict[str, Any] = {
         "base_model": place.below(before).best_model_dir,
         "attn_implementation": recipe.model.attention,
@@ -43,7 +45,9 @@ def alike(recipe: Recipe, place: Place, kind: str, name: str, before: str, secti
         "output_dir": here.checkpoints_dir,
         "plugins": [axolotl.PLUGIN],
         **axolotl.reporting(recipe.report_to, f"{recipe.name}-{name}"),
+        **packed,
         "recipe_runner": plugin(recipe, place, name, section)
+        | packed.get("recipe_runner", {})
         | {"master_weights": master_weights(recipe, kind), "demo": demo(recipe, place, name, before)},
     }
     if recipe.model.gradient_checkpointing:
@@ -156,11 +160,6 @@ def sft(recipe: Recipe, place: Place, before: str) -> dict[str, Any]:
         **_by_epoch(section),
         "sequence_len": section.sequence_len,
         "weight_decay": section.weight_decay,
-        "sample_packing": section.packing,
-        # A small validation side would leave most of its only packed row out; and Axolotl 0.19.0, packing one side alone,
-        # would leave the last rows of the other out, which may be all of them.
-        "eval_sample_packing": False,
-        "dataloader_drop_last": False,
     }
 
 

@@ -35,6 +35,9 @@ class _Builder:
     def __init__(self, recipe: Recipe, place: Place) -> None:
         self.recipe, self.place = recipe, place
         self.gated: Stage | None = None
+        # Questions of a task on the hub are not here.
+        task = recipe.evaluation.sample_task
+        self.asked = str(recipe.folder / task) if task and _is_local(recipe) else None
 
     def stages(self) -> Iterator[Stage]:
         recipe = self.recipe
@@ -67,6 +70,8 @@ class _Builder:
         precision = precision_of(recipe, kind)
         split, split_files = sharding.settings(recipe, here, machines, precision, section["max_grad_norm"])
         whole = config | split
+        if self.asked and kind != "pretrain":
+            whole["recipe_runner"] = {**whole["recipe_runner"], "proof": {"questions": self.asked}}
         whole = axolotl.with_advanced(recipe, whole, kind, ("model", "speed", kind))
         conditions = tuple(gates.parse(text) for text in section.get("gates") or ()) if gated else ()
         stage = Stage(
@@ -92,13 +97,12 @@ class _Builder:
     def _evaluation(self, kind: str, before: str, conditions: tuple[Gate, ...]) -> Evaluation:
         """How a gated stage is measured. before: the stage whose model this one starts from."""
         chosen = self.recipe.evaluation
-        task = chosen.sample_task
         blocks = f"validation-{curriculum(self.recipe)[-1].sequence_len}.npy"
         return Evaluation(
             kind=kind,
             metrics=tuple(gate.metric for gate in conditions),
             tasks=tuple(chosen.tasks or ()),
-            sample_task=str(self.recipe.folder / task) if task and _is_local(self.recipe) else None,
+            sample_task=self.asked,
             limit=chosen.limit,
             batch_size=chosen.batch_size,
             prompt=chosen.prompt,

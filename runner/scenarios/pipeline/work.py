@@ -39,9 +39,9 @@ def _parts(everything: Data, out: Path) -> Iterator[tuple[str, Iterable[str]]]:
     from runner.scenarios.pipeline import mixing, preferences
 
     # What lies in the folder counts too: with another tokenizer the rows are others.
-    tokenizer, words = Pretrained(str(out / "tokenizer")), _words(out)
+    tokenizer, load = Pretrained(str(out / "tokenizer")), _tokenizer(out)
     yield "text", _text(everything, out)
-    report = chat.prepare(replace(everything.sft, tokenizer=tokenizer), out / "sft", tokenizer_for=words)
+    report = chat.prepare(replace(everything.sft, tokenizer=tokenizer), out / "sft", tokenizer_for=load)
     rows_of(report, asdict(everything.sft)).write(out / "sft")
     yield "sft", report.lines()
     report = preferences.prepare(everything.dpo, out / "dpo")
@@ -50,7 +50,7 @@ def _parts(everything: Data, out: Path) -> Iterator[tuple[str, Iterable[str]]]:
     if everything.lora:
         general = out / "sft" / "train.parquet"
         mixture = replace(everything.lora, tokenizer=tokenizer)
-        report, mixed = mixing.prepare(mixture, out / "lora", general, words)
+        report, mixed = mixing.prepare(mixture, out / "lora", general, load)
         rows_of(report, asdict(everything.lora)).write(out / "lora")
         yield "lora", [*report.lines(), *mixed]
 
@@ -62,8 +62,8 @@ def _text(everything: Data, out: Path) -> Iterator[str]:
 
     text, weights = everything.text, dict(everything.lengths)
     if text.packed:
-        words = packing.tokenizer_for(everything.tokenizer, lambda: (), out / "tokenizer")
-        counts = packing.take_packed(Path(text.packed), weights, words, out / "blocks")
+        tokenizer = packing.tokenizer_for(everything.tokenizer, lambda: (), out / "tokenizer")
+        counts = packing.take_packed(Path(text.packed), weights, tokenizer, out / "blocks")
     else:
         from runner.data import cleaning
 
@@ -72,10 +72,10 @@ def _text(everything: Data, out: Path) -> Iterator[str]:
         def first() -> Iterator[str]:
             return islice(cleaning.documents(out), TOKENIZER_DOCUMENTS)
 
-        words = packing.tokenizer_for(everything.tokenizer, first, out / "tokenizer")
+        tokenizer = packing.tokenizer_for(everything.tokenizer, first, out / "tokenizer")
         share, seed = text.validation_share, text.seed
-        counts = packing.pack(lambda: cleaning.documents(out), words, weights, share, seed, out / "blocks")
-    yield f"tokenizer            {len(words):>11,}   entries, of {everything.tokenizer.most:,} rows of the embedding"
+        counts = packing.pack(lambda: cleaning.documents(out), tokenizer, weights, share, seed, out / "blocks")
+    yield f"tokenizer            {len(tokenizer):>11,}   entries, of {everything.tokenizer.most:,} rows of the embedding"
     for name, side in counts.items():
         told = (
             f"blocks of {side['tokens']:,} tokens, taken as they are"
@@ -86,7 +86,7 @@ def _text(everything: Data, out: Path) -> Iterator[str]:
         yield f"{name:<20} {side['blocks']:>11,}   {told}"
 
 
-def _words(out: Path) -> TokenizerFor:
+def _tokenizer(out: Path) -> TokenizerFor:
     def load(_: Iterable[str]) -> Any:
         from transformers import AutoTokenizer
 
@@ -100,12 +100,12 @@ def init(weights: FirstWeights, tell: Tell) -> None:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-    words = AutoTokenizer.from_pretrained(weights.tokenizer)
+    tokenizer = AutoTokenizer.from_pretrained(weights.tokenizer)
     config = AutoConfig.for_model(
         **weights.architecture,
         bos_token_id=None,
-        eos_token_id=words.eos_token_id,
-        pad_token_id=words.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
     )
     torch.manual_seed(weights.seed)
     model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, weights.dtype))
@@ -114,5 +114,5 @@ def init(weights: FirstWeights, tell: Tell) -> None:
         raise Stop(f"The model has {count:,} parameters, and the recipe makes {weights.parameters:,}.")
     with replacing_folder(Path(weights.out)) as partial:
         model.save_pretrained(str(partial))
-        words.save_pretrained(str(partial))
+        tokenizer.save_pretrained(str(partial))
     tell(f"drew {count:,} parameters in {weights.dtype}, seed {weights.seed}")

@@ -16,7 +16,7 @@ from runner.data.rows import DataSets
 from runner.names import listed
 from runner.plan import Place, Plan, Stage
 from runner.problem import Problem, Stop
-from runner.recipe.recipe import Recipe
+from runner.recipe.recipe import Recipe, Settings
 from runner.scenarios.shared import common, conversations, sharding
 from runner.scenarios.shared.common import (
     batch_facts,
@@ -29,6 +29,9 @@ from runner.scenarios.shared.common import (
 
 LIGER = "axolotl.integrations.liger.LigerPlugin"
 PLUGIN = "runner.training.plugin.RecipePlugin"
+# Liger's parts by what they are called in Axolotl.
+LIGER_PARTS = {"rope": "rope", "rms_norm": "rms_norm", "glu": "glu_activation"}
+FLASH = "flash_attention_2"
 CONFIG_FILE = "axolotl.yaml"
 
 
@@ -59,26 +62,60 @@ def lora_kernels(recipe: Recipe, place: Place) -> dict[str, bool]:
     return dict.fromkeys(("lora_qkv_kernel", "lora_o_kernel", "lora_mlp_kernel", "lora_embedding_kernel"), fused)
 
 
-def cross_entropy(recipe: Recipe) -> dict[str, Any]:
+def fused(recipe: Recipe, place: Place) -> dict[str, Any]:
+    """What Liger computes in place of PyTorch: the loss, and normalisation, rotary positions and the feed-forward part."""
+    loss = _cross_entropy(recipe)
+    kernels = _kernels(recipe, place)
+    config: dict[str, Any] = {"chunked_cross_entropy": True} if loss == "chunked" else {}
+    if loss == "fused" or any(kernels.values()):
+        config |= {"plugins": [LIGER], "liger_fused_linear_cross_entropy": loss == "fused"}
+        config |= {f"liger_{part}": kernels.get(name, False) for name, part in LIGER_PARTS.items()}
+    return config
+
+
+def _cross_entropy(recipe: Recipe) -> str:
     """How the loss is computed. The logits of a micro batch hold micro batch × sequence length × vocabulary numbers:
     for a vocabulary of 200,000 words that can be more than all weights."""
-    chosen = recipe.train.cross_entropy
+    chosen = recipe.train.get("cross_entropy", "plain")
     if chosen == "auto":
         known = recipe.model_facts and recipe.model_facts.model_type in catalog.fused_loss_models()
-        chosen = "fused" if known else "chunked"
-    settings: dict[str, dict[str, Any]] = {
-        "fused": {
-            "plugins": [LIGER],
-            "liger_fused_linear_cross_entropy": True,
-            # Only the loss: the plugin's other kernels each change the arithmetic a little, and stay as Axolotl has them.
-            "liger_rope": False,
-            "liger_rms_norm": False,
-            "liger_glu_activation": False,
-        },
-        "chunked": {"chunked_cross_entropy": True},
-        "plain": {},
-    }
-    return settings[chosen]
+        return "fused" if known else "chunked"
+    return str(chosen)
+
+
+def _kernels(recipe: Recipe, place: Place) -> dict[str, bool]:
+    """The kernels that compute the model's own arithmetic. They are compiled for a GPU, and replace transformers' classes, which
+    code of the model's own does not use."""
+    facts = recipe.model_facts
+    if recipe.train.kernels == "none" or not place.accelerator or facts is None or recipe.model.trust_remote_code:
+        return {}
+    known = catalog.fused_kernels(facts.model_type)
+    return known | {"glu": facts.usual_glu} if known.get("glu") else known
+
+
+def joins_rows(recipe: Recipe, section: Settings, accelerator: bool, compiled: bool = False) -> bool:
+    """Whether the rows of a micro batch become one, without padding. section: the one that has `packing`. compiled: whether
+    the stage's code is compiled for the shapes that it meets, of which every joined batch has another.
+
+    FlashAttention keeps joined rows apart by their lengths. On a processor a mask does, for the few rows of a rehearsal.
+    """
+    if section["packing"] != "auto":
+        return bool(section["packing"] == "flatten")
+    able = recipe.model.attention == FLASH or not accelerator
+    return able and not compiled and section["micro_batch_size"] > 1
+
+
+def packing(recipe: Recipe, place: Place, section: Settings, compiled: bool = False) -> dict[str, Any]:
+    """What becomes of rows that are shorter than others. section and compiled as in `joins_rows`."""
+    joined = joins_rows(recipe, section, place.accelerator, compiled)
+    if section["packing"] == "pack":
+        # A small validation side would leave most of its only packed row out; and Axolotl 0.19.0, packing one side alone,
+        # would leave the last rows of the other out, which may be all of them.
+        packed = {"sample_packing": True, "eval_sample_packing": False, "dataloader_drop_last": False}
+        return packed | {"batch_flattening": False}
+    # Axolotl takes it for FlashAttention alone; elsewhere the runner's plugin sets it.
+    elsewhere = {"recipe_runner": {"flatten": True}} if joined and not place.accelerator else {}
+    return {"sample_packing": False, "batch_flattening": joined and place.accelerator, **elsewhere}
 
 
 def training(recipe: Recipe, place: Place) -> dict[str, Any]:
@@ -136,8 +173,10 @@ def train(recipe: Recipe, place: Place, config: dict[str, Any], data: DataSets) 
         "plugins": [*config.get("plugins", ()), PLUGIN],
         "recipe_runner": {
             **run_facts(recipe, place),
+            **config.get("recipe_runner", {}),
             **_master_weights(recipe),
             "demo": _demo(recipe, place),
+            **({"proof": {"prepared": common.proof_dir(place)}} if place.prepared else {}),
         },
     }
     return Stage(
@@ -214,8 +253,17 @@ def with_advanced(
     return config | extra
 
 
+# Settings of the recipe by those of Axolotl that they become, where the names differ.
+NAMES = {
+    "num_epochs": ("epochs",),
+    **dict.fromkeys(("sample_packing", "eval_sample_packing", "batch_flattening"), ("packing",)),
+    **dict.fromkeys((f"liger_{part}" for part in LIGER_PARTS.values()), ("kernels", "fused_kernels")),
+    "liger_fused_linear_cross_entropy": ("cross_entropy", "fused_cross_entropy"),
+}
+
+
 def _owner(recipe: Recipe, key: str, sections: tuple[str, ...]) -> str:
     """The section of the recipe whose setting becomes this one of Axolotl's."""
-    name = {"num_epochs": "epochs"}.get(key, key)
-    homes = [f"{section}.{name}" for section in sections if name in recipe.settings[section]]
+    names = NAMES.get(key, (key,))
+    homes = [f"{section}.{name}" for section in sections for name in names if name in recipe.settings[section]]
     return listed(homes, "or") if homes else "the setting of the recipe that it comes from"

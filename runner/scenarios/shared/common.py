@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 Given = TypeVar("Given")
 
+# Below prepared data: the proof of what will be trained.
+PROOF_FOLDER = "proof"
 # The stage that prepares what the others learn from.
 DATA = "data"
 
@@ -58,6 +60,14 @@ def effective_batch_size(recipe: Recipe, section: Section | None = None) -> int:
     section = section or recipe.train
     rows: int = section.micro_batch_size * section.gradient_accumulation_steps
     return rows * world_size(recipe)
+
+
+def batch_tokens(recipe: Recipe, section: Section, sequence_len: int | None) -> dict[str, int]:
+    """Tokens behind one optimizer step where a section of the recipe packs its rows: how many rows that are, the data decide.
+    Nothing where rows stay as they are."""
+    if section.get("packing") != "pack" or sequence_len is None:
+        return {}
+    return {"effective_batch_tokens": effective_batch_size(recipe, section) * sequence_len}
 
 
 def world_size(recipe: Recipe) -> int:
@@ -106,10 +116,12 @@ def shared_memory_gib(runs_on: Machines, most: int = 8) -> int:
 
 
 def batch_facts(recipe: Recipe, section: Section | None = None) -> dict[str, Any]:
-    """World size, rows behind a step, and the learning rate as stated and as scaled."""
+    """World size, rows behind a step, or tokens where rows are packed, and the learning rate as stated and as scaled."""
+    sequence_len = recipe.model.get("sequence_len") if section is None else section.get("sequence_len")
     return {
         "world_size": world_size(recipe),
         "effective_batch_size": effective_batch_size(recipe, section),
+        **batch_tokens(recipe, section or recipe.train, sequence_len),
         "base_learning_rate": (section or recipe.train).learning_rate,
         "learning_rate": learning_rate(recipe, section),
     }
@@ -288,6 +300,11 @@ def rows_and_training(recipe: Recipe, place: Place, training: Stage, tokenise: s
         files = (Artifact(tokenise, _text(recipe, training)), *training.files)
     yield replace(work(place, DATA, config, PREPARING), files=files)
     yield replace(training, reads={DATA: ()})
+
+
+def proof_dir(place: Place) -> str:
+    """Where the proof of what will be trained lies, made with the data."""
+    return f"{place.data_dir}/{PROOF_FOLDER}"
 
 
 def fetched_model(recipe: Recipe) -> dict[str, Any]:

@@ -105,6 +105,7 @@ def chat(recipe: Recipe, place: Place, data: Data | SftData | LoraData, sequence
         train_on=common.given(data.train_on),
         special_tokens=catalog.chat_template("chatml"),
         validation_share=common.given(data.validation_share),
+        max_lost_share=data.max_lost_share,
         seed=data.seed,
         sequence_len=sequence_len,
     )

@@ -18,7 +18,7 @@ from runner.recipe import overrides
 from runner.recipe.document import Path_
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe, Settings, sets_of
-from runner.scenarios.shared import common, conversations, twin
+from runner.scenarios.shared import axolotl, common, conversations, twin
 from runner.training.summary import Summary
 
 BY = "rehearsal"
@@ -111,12 +111,26 @@ def split(recipe: Recipe) -> list[Override]:
     return [Override("data.validation_share", None, MIN_VALIDATION_SHARE, BY, "of few rows, enough to judge by")]
 
 
+def packing(recipe: Recipe, home: str, section: Settings, compiled: bool = False) -> Override:
+    """Rows are joined where they are on a GPU, and only there. home: the section that has `packing`, dotted; compiled: whether
+    its stage's code is, on a GPU."""
+    if section["packing"] == "pack":
+        return Override(f"{home}.packing", None, "pack", BY, "as on a GPU")
+    if axolotl.joins_rows(recipe, section, accelerator=True, compiled=compiled):
+        return Override(
+            f"{home}.packing", None, "auto", BY, "a mask keeps joined rows apart, FlashAttention needs a GPU"
+        )
+    return Override(f"{home}.packing", None, "none", BY, "rows are padded, as on the GPU")
+
+
 def model(recipe: Recipe) -> list[Override]:
+    joined = "packing" in recipe.train and axolotl.joins_rows(recipe, recipe.train, accelerator=True)
+    mask = "; a mask keeps joined rows apart in its place" if joined else ""
     changes = [
         Override("model.revision", None, None, BY, "the twin is local"),
         Override("model.trust_remote_code", None, None, BY, "the twin brings no code"),
         Override("model.precision", None, "fp32", BY, "runs on any processor"),
-        Override("model.attention", None, "sdpa", BY, "FlashAttention needs a GPU"),
+        Override("model.attention", None, "sdpa", BY, f"FlashAttention needs a GPU{mask}"),
         Override(
             "distribution",
             None,
@@ -157,8 +171,11 @@ def on_processors(recipe: Recipe, processes: int) -> list[Override]:
 
 def training(recipe: Recipe, rows: Rows) -> list[Override]:
     """Processes for machines, and batches small enough for at least 30 steps."""
-    chosen = recipe.train
-    processes = processes_for(recipe, rows)
+    chosen, count = recipe.train, rows.train_rows
+    if chosen.get("packing") == "pack":
+        # Several make one; a fifth is left for what the last tokens of each do not hold.
+        count = max(1, int(0.8 * count * (rows.tokens or 0) / recipe.model.sequence_len) or count // 4)
+    processes = min(processes_for(recipe, rows), count)
     micro, accumulation, epochs = (
         min(chosen.micro_batch_size, 8),
         min(chosen.gradient_accumulation_steps, 2),
@@ -166,7 +183,7 @@ def training(recipe: Recipe, rows: Rows) -> list[Override]:
     )
 
     def steps() -> int:
-        return int(rows.train_rows // (micro * accumulation * processes) * epochs)
+        return int(count // (micro * accumulation * processes) * epochs)
 
     while steps() < MIN_STEPS and micro > 2:
         micro //= 2
@@ -180,6 +197,8 @@ def training(recipe: Recipe, rows: Rows) -> list[Override]:
     third = max(1, steps() // 3)
     # Settings that some scenarios have and others do not.
     others = [
+        *([packing(recipe, "train", chosen)] if "packing" in chosen else []),
+        Override("train.kernels", None, "none", BY, "compiled for a GPU"),
         Override("train.eval_batch_size", None, micro, BY, few),
         Override("train.warmup_steps", None, max(1, steps() // 10), BY, "few steps"),
         Override("train.eval_steps", None, third, BY, "few steps"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -80,22 +80,36 @@ def build(twin: Mapping[str, Any]) -> None:
     folder, model = Path(twin["folder"]), _model(twin)
     if (folder / "config.json").is_file():
         return
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoTokenizer
 
     words = AutoTokenizer.from_pretrained(str(folder))
-    config = AutoConfig.for_model(
-        model.model_type,
-        **geometry(model, twin["layers"], len(words)),
-        bos_token_id=words.bos_token_id,
-        eos_token_id=words.eos_token_id,
-        pad_token_id=words.pad_token_id,
-        # Read back by the catalog: what a config.json does not say is then that of this very model.
-        **{TWIN_OF: model.id},
-    )
-    torch.manual_seed(twin["seed"])
+    numbers = {f"{name}_token_id": getattr(words, f"{name}_token_id") for name in ("bos", "eos", "pad")}
+    _write(model, folder, geometry(model, twin["layers"], len(words)), twin["seed"], twin["fixed_head"], numbers)
+
+
+def bare(model: Model, folder: Path) -> None:
+    """A twin of two layers without a tokenizer, with an entry for each of the model's own tokens."""
+    from transformers import CONFIG_MAPPING
+
+    numbers = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+    if model.model_type not in CONFIG_MAPPING:
+        # Its own code is not run for a proof; what is proven of rows and batches needs no particular model.
+        model = replace(model, model_type="llama")
+    _write(model, folder, geometry(model, 2, model.vocab_size), 0, False, numbers)
+
+
+def _write(
+    model: Model, folder: Path, sizes: Mapping[str, Any], seed: int, fixed_head: bool, numbers: Mapping[str, int | None]
+) -> None:
+    """A model of these sizes with random weights. numbers: of special tokens."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    # Read back by the catalog: what a config.json does not say is then that of this very model.
+    config = AutoConfig.for_model(model.model_type, **sizes, **numbers, **{TWIN_OF: model.id})
+    torch.manual_seed(seed)
     built = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    if twin["fixed_head"]:
+    if fixed_head:
         with torch.no_grad():
             built.get_output_embeddings().weight.mul_(FIXED_HEAD_SCALE)
     built.save_pretrained(str(folder / ".weights"))

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Machine 0 of 2, the main one, at <MAIN_NODE_IP>: recipe `gemma` (e8df0d98d1).
+# Machine 0 of 2, the main one, at <MAIN_NODE_IP>: recipe `gemma` (2a6f5ea035).
 # Copy this whole folder to every machine. Start this script on machine 0, and on the others theirs, in any order.
 # Started again after an interruption, they go on from the latest checkpoint.
 # Made by recipe-runner. Change the recipe and render again; changes made here are lost.
@@ -69,6 +69,8 @@ export PET_MASTER_PORT="$MAIN_NODE_PORT"
 
 # Wait for the other machines, refuse one whose recipe or packages differ, and prepare the data and the config.
 "$PYTHON" -m runner.entrypoints.node meet --recipe "$HERE/recipe.json" --rank "$NODE_RANK" --main "$MAIN_NODE_IP" --port "$MAIN_NODE_PORT" --gpus "$GPUS" --total "$TOTAL_GPUS"
+# What trains ends when this script is gone.
+export RECIPE_RUNNER_PARENT=$$
 # Train, together with the other machines; the log is shown here and kept in the results folder.
 axolotl train /shared/models/gemma/config/axolotl.yaml --launcher torchrun 2>&1 | tee -a "$OUTPUT_DIR/train-node$NODE_RANK.log"
 # See that all results are there, and say what has been learned.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Machine 1 of 2, at <SECOND_NODE_IP>: recipe `gemma` (e8df0d98d1).
+# Machine 1 of 2, at <SECOND_NODE_IP>: recipe `gemma` (2a6f5ea035).
 # Copy this whole folder to every machine. Start this script on machine 1, and on the others theirs, in any order.
 # Started again after an interruption, they go on from the latest checkpoint.
 # Made by recipe-runner. Change the recipe and render again; changes made here are lost.
@@ -69,5 +69,7 @@ export PET_MASTER_PORT="$MAIN_NODE_PORT"
 
 # Wait for the main machine's port, refuse to go on where recipe or packages differ from its own, and wait for its data.
 "$PYTHON" -m runner.entrypoints.node meet --recipe "$HERE/recipe.json" --rank "$NODE_RANK" --main "$MAIN_NODE_IP" --port "$MAIN_NODE_PORT" --gpus "$GPUS" --total "$TOTAL_GPUS"
+# What trains ends when this script is gone.
+export RECIPE_RUNNER_PARENT=$$
 # Train, together with the other machines; the log is shown here and kept in the results folder.
 axolotl train /shared/models/gemma/config/axolotl.yaml --launcher torchrun 2>&1 | tee -a "$OUTPUT_DIR/train-node$NODE_RANK.log"

@@ -1,0 +1,83 @@
+"""The first rows of a local file of lines: what they say for themselves, long before `recipe prepare` looks at all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runner.check import columns
+from runner.data import forms
+from runner.problem import Problem, Stop
+from runner.recipe.recipe import Recipe
+
+if TYPE_CHECKING:
+    from runner.data.chat import ChatSet
+
+FIRST_ROWS = 200
+# Files that are read a row at a time, without a library that takes its time.
+ENDINGS = (".jsonl", ".csv", ".tsv")
+
+
+def first_rows(recipe: Recipe) -> Iterator[Problem]:
+    """Notes, because a few rows are not all."""
+    for home, data in recipe.data_sets():
+        name = data.get("path")
+        file = recipe.folder / name if name else None
+        if not file or file.suffix not in ENDINGS or not file.is_file() or not data.knows("form") or data.get("songs"):
+            continue
+        from runner.data.chat import ChatSet
+
+        question, answer = data.get("question"), data.get("answer")
+        form = forms.stated(data["form"], question, answer)
+        said = ChatSet(
+            hub=None,
+            revision=None,
+            subset=None,
+            split=None,
+            path=str(file),
+            form=form,
+            question=question,
+            answer=answer,
+        )
+        try:
+            columns.of(file)
+            notes = list(_notes(said, file))
+        except (columns.Unreadable, Stop, KeyError):
+            # The file cannot be read, or has other columns than are named: other rules say so, with a remedy.
+            continue
+        for message, hint in notes:
+            yield recipe.document.problem((*home, "path"), message, hint, severity="note")
+
+
+def _notes(source: ChatSet, file: Path) -> Iterator[tuple[str, str]]:
+    from runner.data import doctor, rows
+    from runner.data.chat import OWN
+    from runner.data.report import Report
+
+    sources = rows.DataSets(sets=(source,), seed=0)
+    report, checks = Report.of(sources), doctor.quick()
+    told = source.told()
+    for number, row in report.whole(sources, 0, islice(rows.read(source), FIRST_ROWS)):
+        try:
+            conversation = told.conversation(OWN, row)
+        except forms.NoConversation as error:
+            report.lose(number, "no conversation", str(error))
+            continue
+        if isinstance(conversation, str):
+            report.lose(number, "no conversation", conversation)
+            continue
+        for check in checks:
+            check.look(doctor.Row(number, conversation.said, conversation.turns[-1].content))
+    among = f"Of the first {report.rows_in:,} rows of `{file}`"
+    if report.lost:
+        first, reason = report.bad_lines[0]
+        yield (
+            f"{among}, {report.lost:,} will be kept out; the first is line {first}: {reason}.",
+            "Mend them; `recipe prepare` names all of them, and ends with 1 where they are more than `max_lost_share`.",
+        )
+    # What a few rows have in common says nothing; what is personal in one of them does.
+    telling = checks if report.rows_in >= doctor.FEW else [each for each in checks if isinstance(each, doctor.Personal)]
+    for finding in (finding for check in telling for finding in check.findings()):
+        yield f"{among}, {finding.count:,} have {finding.kind}: {finding.told_of()}.", finding.remedy

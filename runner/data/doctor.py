@@ -1,0 +1,274 @@
+"""Doctor: what rows that can be read may still do to training, each finding with lines and a remedy. It takes nothing out."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from runner.data.report import Finding, Report
+from runner.data.rows import Where
+
+if TYPE_CHECKING:
+    import numpy as np
+
+# Characters that are looked at, about 20 MB; of more text a sample is.
+MOST_CHARACTERS = 20_000_000
+# An answer of fewer characters hardly says anything, unless a label or a number is meant.
+SHORT = 10
+# Of answers that begin with the same words, so many; and a share of so many rows says something.
+BEGINNING_WORDS = 3
+BEGINNING_SHARE = 0.2
+FEW = 20
+# A text of fewer characters tells no language, and one that is less sure than that is not counted.
+SENTENCE = 40
+SURE = 0.99
+
+
+@dataclass(frozen=True)
+class Row:
+    """line: of the file. text: all that is said in it. answer: what is to be learned to say; None where all of the text is."""
+
+    line: Where
+    text: str
+    answer: str | None
+
+
+class Check(Protocol):
+    def look(self, row: Row) -> None: ...
+
+    def findings(self) -> Iterator[Finding]:
+        """What there is to say of all rows that were looked at."""
+        ...
+
+
+def sampled(keys: np.ndarray, characters: np.ndarray) -> np.ndarray:
+    """Whether each row is looked at: all, or as many as have MOST_CHARACTERS, drawn by their hashes. keys: as of a spool."""
+    import numpy as np
+
+    share = MOST_CHARACTERS / max(1, int(characters.sum()))
+    return np.ones(len(keys), bool) if share >= 1 else keys[:, 0] < np.uint64(share * 2**64)
+
+
+def examine(rows: Iterable[Row], of: int, report: Report) -> None:
+    """Writes findings into the report. of: rows that the ones looked at are drawn from."""
+    checks = quick()
+    try:
+        checks += [Languages(), NearDuplicates()]
+    except ImportError:
+        report.findings.append(
+            Finding.of("not looked for", 0, "near duplicates and languages", "pip install 'recipe-runner[data]'")
+        )
+    looked = 0
+    for row in rows:
+        looked += 1
+        for check in checks:
+            check.look(row)
+    report.looked_at, report.looked_of = looked, of
+    report.findings += [finding for check in checks for finding in check.findings()]
+
+
+def quick() -> list[Check]:
+    """Those that need no library and look at a row in microseconds."""
+    return [ShortAnswers(), Beginnings(), *(Personal(kind) for kind in PERSONAL)]
+
+
+class ShortAnswers:
+    def __init__(self) -> None:
+        self.lines: list[Where] = []
+
+    def look(self, row: Row) -> None:
+        if row.answer is not None and len(row.answer) < SHORT:
+            self.lines.append(row.line)
+
+    def findings(self) -> Iterator[Finding]:
+        if self.lines:
+            yield Finding.of(
+                "short answers",
+                len(self.lines),
+                f"of fewer than {SHORT} characters",
+                "Write them out, or delete them, unless a label or a number is meant.",
+                self.lines,
+            )
+
+
+class Beginnings:
+    """One-sided answers: many begin with the same words."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.lines: dict[str, list[Where]] = {}
+
+    def look(self, row: Row) -> None:
+        if row.answer is not None:
+            self.rows += 1
+            self.lines.setdefault(" ".join(row.answer.split(None, BEGINNING_WORDS)[:BEGINNING_WORDS]), []).append(
+                row.line
+            )
+
+    def findings(self) -> Iterator[Finding]:
+        for beginning, lines in self.lines.items():
+            if self.rows >= FEW and len(lines) > BEGINNING_SHARE * self.rows:
+                shown = beginning if not any(kind.found_in(beginning) for kind in PERSONAL) else "something personal"
+                yield Finding.of(
+                    "one-sided answers",
+                    len(lines),
+                    f"begin with “{shown[:60]}”, {len(lines) / self.rows:.0%} of all",
+                    "The model will begin so whatever it is asked; vary them, or cut that beginning.",
+                    lines,
+                )
+
+
+@dataclass(frozen=True)
+class PersonalData:
+    """A kind of personal data. sign: without that there is none, which is quickly seen."""
+
+    name: str
+    pattern: re.Pattern[str]
+    sign: str = ""
+
+    def found_in(self, text: str) -> bool:
+        return self.sign in text and self.pattern.search(text) is not None
+
+
+# Likely ones. Addresses are told by what streets are called in English, German, Dutch, French, Spanish, Portuguese and Italian.
+_STREET = r"(?:Street|St\.|Avenue|Ave\.?|Road|Rd\.?|Lane|Ln\.?|Drive|Boulevard|Blvd\.?|Court|Square|Terrace)"
+PERSONAL = (
+    PersonalData(
+        "mail addresses", re.compile(r"[\w.+-]+@(?!example\.)[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*\.[A-Za-z]{2,}\b"), "@"
+    ),
+    PersonalData(
+        "telephone numbers",
+        re.compile(
+            r"(?<![\w+.,/-])(?:\+\d{1,3}[ ()./-]{0,2}(?:\d[ ()./-]{0,2}){6,12}\d"
+            r"|\(0?\d{2,5}\)[ -]?\d{3,4}[ -]?\d{3,6}"
+            r"|\d{3}[-. ]\d{3}[-. ]\d{4}"
+            r"|0\d{2,5}[ /-]{1,3}\d{2,4}(?:[ -]?\d{2,4}){1,3})(?![\w-])"
+        ),
+    ),
+    PersonalData(
+        "postal addresses",
+        re.compile(
+            rf"\b\d{{1,5}}[A-Za-z]? (?:[A-Z][\w'.-]+ ){{1,3}}{_STREET}(?!\w)"
+            r"|\b[A-ZÄÖÜ][\w-]*(?:straße|strasse|str\.|weg|platz|allee|gasse|straat|laan|plein) \d{1,4}\b"
+            r"|\b\d{1,4},? (?:bis,? |ter,? )?(?:rue|avenue|boulevard|place|chemin|impasse) (?:de |du |des |la |l'|le )*[A-ZÀ-Ý]\w+"
+            r"|\b(?:Calle|Avenida|Paseo|Rua|Via|Viale|Piazza|Corso) (?:de |del |da |do |della |di )*[A-ZÀ-Ý]\w+(?: [A-ZÀ-Ý]\w+)*,? (?:n\.? ?º? ?)?\d{1,4}\b"
+        ),
+    ),
+)
+
+
+class Personal:
+    """Counted and named by line; what it is, is said nowhere."""
+
+    def __init__(self, kind: PersonalData) -> None:
+        self.kind = kind
+        self.lines: list[Where] = []
+
+    def look(self, row: Row) -> None:
+        if self.kind.found_in(row.text):
+            self.lines.append(row.line)
+
+    def findings(self) -> Iterator[Finding]:
+        if self.lines:
+            yield Finding.of(
+                self.kind.name,
+                len(self.lines),
+                "rows likely hold some, which the model may say again",
+                "Take them out, or put made-up ones in their place, unless they are meant for everybody.",
+                self.lines,
+            )
+
+
+class Languages:
+    """The language of each text that is long enough to tell. Raises ImportError where its library is not installed."""
+
+    def __init__(self) -> None:
+        from py3langid.langid import MODEL_FILE, LanguageIdentifier
+
+        self.identifier: Any = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+        self.rows: list[tuple[Where, str]] = []
+
+    def look(self, row: Row) -> None:
+        if len(row.text) >= SENTENCE:
+            # More text makes it no surer, and takes time.
+            language, sure = self.identifier.classify(row.text[:1000])
+            if sure >= SURE:
+                self.rows.append((row.line, language))
+
+    def findings(self) -> Iterator[Finding]:
+        counts = Counter(language for _, language in self.rows).most_common()
+        if not counts:
+            return
+        shares = ", ".join(f"{language} {count / len(self.rows):.1%}" for language, count in counts[:5])
+        others = [line for line, language in self.rows if language != counts[0][0]]
+        yield Finding.of(
+            "languages",
+            len(counts),
+            f"{shares} of the {len(self.rows):,} rows that tell" + (", the others in" if others else ""),
+            "Look at rows in another language than you mean, and delete them where they got there by mistake."
+            if others
+            else "",
+            others,
+        )
+
+
+_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|\w+")
+
+
+class _Words:
+    """Words of any language, as datatrove asks for them; of scripts without spaces, characters."""
+
+    def word_tokenize(self, text: str) -> list[str]:
+        return _WORD.findall(text)
+
+
+class NearDuplicates:
+    """Rows that share most of their phrases with one before them, by datatrove's MinHash as for pretraining. Raises ImportError
+    where it is not installed."""
+
+    def __init__(self) -> None:
+        from datatrove.pipeline.dedup import MinhashDedupSignature
+
+        from runner.data.cleaning_steps import NEAR, quiet
+
+        quiet()
+        self.minhash: Any = MinhashDedupSignature(".", NEAR)
+        self.minhash.word_tokenizer = _Words()
+        self.lines: list[Where] = []
+        self.buckets: list[np.ndarray] = []
+
+    def look(self, row: Row) -> None:
+        import numpy as np
+
+        shingles = self.minhash.get_shingles(row.text)
+        if len(shingles):
+            self.lines.append(row.line)
+            # One number for the eight of a bucket: all that is asked of them is whether they are the same.
+            self.buckets.append(
+                np.array([hash(tuple(each)) for each in self.minhash.get_signature(shingles)], np.int64)
+            )
+
+    def findings(self) -> Iterator[Finding]:
+        import numpy as np
+
+        from runner.data.spool import runs
+
+        if not self.lines:
+            return
+        like = np.arange(len(self.lines))
+        for bucket in np.stack(self.buckets, axis=1):
+            order, starts = runs(np.stack([bucket, bucket], axis=1))
+            first = np.repeat(order[starts], np.diff(np.append(starts, len(order))))
+            like[order] = np.minimum(like[order], first)
+        again = np.flatnonzero(like < np.arange(len(like))).tolist()
+        if again:
+            yield Finding.of(
+                "near duplicates",
+                len(again),
+                "share most of their phrases with a row before them",
+                "Each counts again; keep the best of each kind where they say nothing new.",
+                [self.lines[number] for number in again],
+            )

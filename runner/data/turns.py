@@ -1,0 +1,110 @@
+"""Turns as columns: conversations in Arrow, as they are spooled, counted and written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from runner.data.chat import TRAINING, Conversation, Conversations, rendered
+from runner.data.forms import Turn
+from runner.data.spool import Spool
+
+TURN = pa.struct({"role": pa.string(), "content": pa.string(), "besides": pa.string()})
+SPOOLED = pa.schema({"question": pa.int32(), "turns": pa.list_(TURN), "tools": pa.string()})
+
+
+def batch(conversations: Sequence[Conversation]) -> pa.RecordBatch:
+    """Conversations as they are spooled. question: the number of the turn that asks first."""
+    turns = [turn for conversation in conversations for turn in conversation.turns]
+    offsets = np.cumsum([0, *(len(conversation.turns) for conversation in conversations)], dtype=np.int32)
+    fields = [pa.array(list(part), pa.string()) for part in zip(*turns, strict=True)]
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([conversation.asking for conversation in conversations], pa.int32()),
+            pa.ListArray.from_arrays(pa.array(offsets), pa.StructArray.from_arrays(fields, fields=list(TURN))),
+            pa.array([conversation.tools for conversation in conversations], pa.string()),
+        ],
+        schema=SPOOLED,
+    )
+
+
+def conversations(batch: pa.RecordBatch) -> Iterator[Conversation]:
+    """Those of a batch, as they were spooled."""
+    flat = batch["turns"].flatten()
+    turns = list(map(Turn, *(flat.field(name).to_pylist() for name in Turn._fields)))
+    ends = np.cumsum(pc.list_value_length(batch["turns"]).to_numpy()).tolist()
+    for start, end, tools in zip([0, *ends], ends, batch["tools"].to_pylist(), strict=False):
+        yield Conversation(tuple(turns[start:end]), tools)
+
+
+class Texts:
+    """Conversations as the model is to see them, read anew each time they are asked for."""
+
+    def __init__(self, items: Spool, kept: np.ndarray, asked: Conversations) -> None:
+        self.items, self.kept, self.asked = items, kept, asked
+
+    def __iter__(self) -> Iterator[str]:
+        for batch in self.items.batches(self.kept):
+            for conversation in conversations(batch):
+                yield rendered(self.asked.special_tokens, self.asked.told(conversation))
+
+
+class Columns:
+    """What is written of spooled conversations: `full-question`, `answer`, `messages` as Axolotl reads them, `tools` where a
+    row has some."""
+
+    def __init__(self, items: Spool, asked: Conversations) -> None:
+        self.asked = asked
+        self.besides: pa.StructType | None = None
+        self.tools = False
+        for batch in items.batches():
+            self.tools = self.tools or pc.any(pc.not_equal(batch["tools"], "")).as_py()
+            there = set(batch["turns"].flatten().field("besides").to_pylist()) - {""}
+            if there:
+                # The order of a set differs from run to run, and that of columns may not.
+                kind = pa.infer_type([json.loads(besides) for besides in sorted(there)])
+                types = [pa.schema(list(known)) for known in (self.besides, kind) if known]
+                self.besides = pa.struct(list(pa.unify_schemas(types, promote_options="permissive")))
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.Table:
+        turns, offsets = batch["turns"].flatten(), _offsets(batch)
+        asking = turns.field("content").take(pa.array(offsets[:-1] + batch["question"].to_numpy()))
+        answer = turns.field("content").take(pa.array(offsets[1:] - 1))
+        columns = {"full-question": asking, "answer": answer, "messages": self._messages(turns, offsets)}
+        tools = pc.if_else(pc.equal(batch["tools"], ""), pa.scalar(None, pa.string()), batch["tools"])
+        return pa.table(columns | ({"tools": tools} if self.tools else {}))
+
+    def _messages(self, turns: pa.StructArray, offsets: np.ndarray) -> pa.ListArray:
+        prompt = self.asked.system_prompt
+        if prompt:
+            turns, offsets = _behind(prompt.strip(), turns, offsets)
+        fields = {name: turns.field(name) for name in ("role", "content")}
+        if self.besides:
+            besides = [json.loads(besides) if besides else {} for besides in turns.field("besides").to_pylist()]
+            more = pa.array(besides, self.besides)
+            fields |= {field.name: more.field(field.name) for field in self.besides}
+        if self.asked.train_on == "last":
+            last = np.zeros(len(turns), bool)
+            last[offsets[1:] - 1] = True
+            fields[TRAINING] = pa.array(last)
+        messages = pa.StructArray.from_arrays(list(fields.values()), names=list(fields))
+        return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), messages)
+
+
+def _offsets(batch: pa.RecordBatch) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(pc.list_value_length(batch["turns"]).to_numpy())])
+
+
+def _behind(prompt: str, turns: pa.StructArray, offsets: np.ndarray) -> tuple[pa.StructArray, np.ndarray]:
+    """Turns, and where each conversation begins, with the system prompt before those that have none of their own."""
+    own = pc.equal(turns.field("role").take(pa.array(offsets[:-1])), "system").to_numpy(zero_copy_only=False)
+    moved = offsets + np.concatenate([[0], np.cumsum(~own)])
+    taken = np.ones(moved[-1], np.int64)
+    taken[moved[:-1][~own]] = 0
+    taken[taken > 0] = np.arange(1, len(turns) + 1)
+    first = pa.array([{"role": "system", "content": prompt, "besides": ""}], TURN)
+    return pa.concat_arrays([first, turns]).take(pa.array(taken)), moved

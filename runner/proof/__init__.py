@@ -1,0 +1,1 @@
+"""Proof: what is trained, shown token by token and judged on the engine's own rows and batches before the first step."""

@@ -1,0 +1,51 @@
+"""What `recipe check` says of the first rows of a local file: notes, with line numbers, and nothing of what is personal."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import yaml
+
+from runner.check.examine import examine
+from tests.conftest import ROOT
+
+
+def notes(folder, rows: list[str], **data):
+    recipe = yaml.safe_load((ROOT / "recipes" / "survival.yaml").read_text())
+    (folder / "rows.jsonl").write_text("\n".join(rows))
+    recipe["data"] = {"path": "rows.jsonl", "question": "[q]", "answer": "[a]"} | data
+    (folder / "my.yaml").write_text(yaml.safe_dump(recipe))
+    problems = examine(folder / "my.yaml")
+    return [problem for problem in problems if "rows of" in problem.message and problem.severity == "note"]
+
+
+def row(number: int, answer: str) -> str:
+    return json.dumps({"q": f"What is {number}?", "a": answer})
+
+
+GOOD = [row(n, f"The number {n} is one of many numbers, and number {n + 1} is the next.") for n in range(3)]
+CASES = {
+    "broken": [*GOOD, "{broken", row(5, " ")],
+    "personal": [*GOOD, row(4, "Ask jane.doe@company.org about it.")],
+    "short": [row(n, "No." if n == 4 else f"{n} is one of many numbers.") for n in range(20)],
+    "one-sided": [row(n, f"{'As I said' if n % 2 else f'Number {n}'} it is {n} and so on.") for n in range(30)],
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_first_rows_are_looked_at(case, tmp_path, golden_message):
+    (note,) = notes(tmp_path, CASES[case])
+    assert note.line
+    assert "jane" not in note.message
+    golden_message(note.message.replace(str(tmp_path), "<tmp>") + "\n" + note.hint)
+
+
+def test_good_rows_and_rows_behind_the_first_are_not_spoken_of(tmp_path):
+    assert not notes(tmp_path, GOOD)
+    others = [row(n, f"{n} is one of many numbers.") for n in range(200)]
+    assert not notes(tmp_path, [*others, "{broken"])
+
+
+def test_columns_that_are_not_there_are_said_once_and_not_for_each_row(tmp_path):
+    assert not notes(tmp_path, GOOD, question="[none]")

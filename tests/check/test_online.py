@@ -1,0 +1,168 @@
+"""Datasets on a hub played on this machine: their columns are asked for online, and by the prepare Job before anything is fetched."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from runner.check.validate import load
+from runner.plan import Place
+from runner.scenarios import translate
+from tests.conftest import ROOT
+from tests.entrypoints.test_prepare import Hub
+
+RECIPE = """\
+scenario: last-layers
+name: mine
+model:
+  base: HuggingFaceTB/SmolLM3-3B
+data:
+  sets:
+    - {hub: someone/rows, question: "[question]", answer: "[answer]"}
+    - {hub: someone/chats, split: train_sft}
+    - {hub: someone/parts, subset: two, question: "[instruction]", answer: "[reply]"}
+machines:
+  gpu: NVIDIA-L40S
+"""
+WRONG = {
+    "a column": (('"[question]"', '"[query]"'), 7),
+    "a form": (("split: train_sft", "split: train_sft, form: alpaca"), 8),
+    "a split": (("train_sft", "train"), 8),
+    "a subset": (("subset: two", "subset: three"), 9),
+    "no subset": ((", subset: two", ""), 9),
+    "a name": (("someone/parts", "someone/nothing"), 9),
+    "columns of no form": (
+        ('{hub: someone/rows, question: "[question]", answer: "[answer]"}', "{hub: someone/rows}"),
+        7,
+    ),
+}
+
+
+def table(rows: list[dict]) -> bytes:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    out = io.BytesIO()
+    parquet.write_table(pa.Table.from_pylist(rows), out)
+    return out.getvalue()
+
+
+@pytest.fixture(scope="module")
+def hub():
+    pairs = [{"question": f"What is {number}?", "answer": f"It is {number}."} for number in range(30)]
+    chats = [
+        {
+            "messages": [
+                {"role": "user", "content": row["question"] + "!"},
+                {"role": "assistant", "content": row["answer"]},
+            ]
+        }
+        for row in pairs
+    ]
+    card = "---\nconfigs:\n- config_name: one\n  data_files: one.csv\n- config_name: two\n  data_files: two.csv\n---\n"
+    two = "instruction,reply\n" + "".join(f"{row['question']}?,{row['answer']}\n" for row in pairs)
+    return Hub(
+        {},
+        datasets={
+            "someone/rows": {"data/train-00000-of-00001.parquet": table(pairs)},
+            "someone/chats": {
+                "data/train_sft-00000-of-00001.parquet": table(chats),
+                "data/test_sft-00000-of-00001.parquet": table(chats[:2]),
+            },
+            "someone/parts": {"README.md": card.encode(), "one.csv": b"a,b\n1,2\n", "two.csv": two.encode()},
+        },
+    )
+
+
+@pytest.fixture
+def online(recipe_command, tmp_path, hub):
+    """What `recipe check` says with `--online`, of a recipe with lines replaced."""
+
+    def run(*changes: tuple[str, str], endpoint: str = "", arguments: tuple[str, ...] = ("--online",)):
+        text = RECIPE
+        for old, new in changes:
+            assert old in text
+            text = text.replace(old, new, 1)
+        (tmp_path / "recipe.yaml").write_text(text, "utf-8")
+        env = {
+            "HF_ENDPOINT": endpoint or hub.url,
+            "HF_HOME": str(tmp_path / "hf"),
+            "HF_TOKEN": "",
+            "HF_HUB_OFFLINE": "",
+        }
+        return recipe_command("check", "recipe.yaml", *arguments, cwd=tmp_path, env=env)
+
+    return run
+
+
+def test_what_is_right_is_accepted_and_without_the_option_nobody_is_asked(online, hub):
+    hub.asked.clear()
+    assert online(arguments=()).returncode == 0 and hub.asked == []
+    done = online()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "`someone/chats` are read in the form messages" in done.stdout and hub.asked
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_the_hub_does_not_have_is_said_with_what_it_has(case, online, golden_message):
+    change, line = WRONG[case]
+    done = online(change)
+    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stdout + done.stderr
+    (place,) = re.findall(r"^recipe.yaml:(\d+):\d+: (?!note)", done.stdout, re.MULTILINE)
+    assert int(place) == line
+    (said,) = [text for text in done.stdout.split("\n\n") if text.startswith("recipe.yaml:") and ": note: " not in text]
+    golden_message("\n".join(text for text in said.splitlines() if " | " not in text))
+
+
+def test_a_hub_that_does_not_answer_is_a_note(online):
+    done = online(("[question]", "[query]"), endpoint="http://127.0.0.1:9")
+    assert done.returncode == 0, done.stdout
+    assert "not asked for the columns of `someone/rows`, `someone/chats` and `someone/parts`" in done.stdout
+    assert "before a GPU is held" in done.stdout
+
+
+def prepared(tmp_path, hub, *changes: tuple[str, str]):
+    """What the process of the prepare Job leaves: `python -m runner.entrypoints.prepare`, with the stage's own config."""
+    text = RECIPE
+    for old, new in changes:
+        text = text.replace(old, new, 1)
+    (tmp_path / "recipe.yaml").write_text(text, "utf-8")
+    place = Place(*(str(tmp_path / name) for name in ("config", "data", "run", "scratch")))
+    stage = translate(load(tmp_path / "recipe.yaml")[0], place).stage("data")
+    (tmp_path / "work.json").write_text(json.dumps(stage.config), "utf-8")
+    return subprocess.run(
+        [sys.executable, "-m", "runner.entrypoints.prepare", str(tmp_path / "work.json")],
+        env=os.environ
+        | {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hf"), "HF_TOKEN": "", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def test_the_prepare_job_reads_all_sets_from_the_hub(tmp_path, hub):
+    done = prepared(tmp_path, hub)
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads((tmp_path / "data" / "report.json").read_text("utf-8"))
+    assert [(one["name"], one["rows_in"]) for one in report["sets"]] == [
+        ("someone/rows on the hub", 30),
+        ("someone/chats on the hub", 30),
+        ("someone/parts on the hub", 30),
+    ]
+    assert all(one["train_rows"] for one in report["sets"])
+
+
+@pytest.mark.parametrize("case", ["a column", "a form", "a split", "columns of no form"])
+def test_the_prepare_job_says_what_is_wrong_before_it_fetches_anything(case, tmp_path, hub, golden_message):
+    hub.asked.clear()
+    done = prepared(tmp_path, hub, WRONG[case][0])
+    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stdout + done.stderr
+    golden_message(done.stderr)
+    assert not (tmp_path / "data").exists() and not list((tmp_path / "hf").rglob("*.arrow"))
+    assert json.loads((tmp_path / "run" / "data" / "stopped.json").read_text("utf-8"))["message"] in done.stderr

@@ -1,0 +1,118 @@
+"""What the doctor says of rows: which lines, how many, and nothing of what is personal in them."""
+
+from __future__ import annotations
+
+import json
+from itertools import chain
+
+import pytest
+
+from runner.data import doctor
+from runner.data.doctor import Row
+from runner.data.report import Report
+from tests.data.test_chat_data import prepare, wanted
+
+WORDS = (
+    "The bowline makes a fixed loop at the end of a rope and it does not slip under load yet it comes undone with ease once "
+    "the load is gone which is why sailors and climbers and rescue teams have used it for many hundred years"
+)
+
+
+def found(rows: list[Row]) -> dict[str, tuple[int, ...]]:
+    report = Report()
+    doctor.examine(rows, len(rows), report)
+    assert (report.looked_at, report.looked_of) == (len(rows), len(rows))
+    return {finding.kind: finding.lines for finding in report.findings}
+
+
+def row(line: int, answer: str, question: str = "What is it?") -> Row:
+    return Row(line, f"{question}\n{answer}", answer)
+
+
+def test_rows_that_share_most_of_their_phrases_are_near_duplicates():
+    other = "Boil the water for a minute, let it cool, and keep it in a clean bottle that you have rinsed with a part of it."
+    rows = [row(1, WORDS), row(2, other), row(3, WORDS + " indeed"), row(7, WORDS.upper() + "!"), row(9, "Short.")]
+    assert found(rows)["near duplicates"] == (3, 7)
+
+
+def test_short_answers_are_named():
+    assert found([row(1, "Yes."), row(2, WORDS), row(5, "42")])["short answers"] == (1, 5)
+
+
+@pytest.mark.parametrize(("alike", "one_sided"), [(4, False), (5, True)])
+def test_answers_that_begin_alike_in_more_than_a_fifth_are_one_sided(alike, one_sided):
+    rows = [row(n, f"{'Of course, my' if n < alike else f'number {n} is'} friend {n}") for n in range(20)]
+    assert found(rows).get("one-sided answers") == (tuple(range(alike)) if one_sided else None)
+
+
+PERSONAL = {
+    "mail addresses": ["write to jane.doe@mail.company.org today", "JOE_9@web.de"],
+    "telephone numbers": [
+        "call +49 170 1234567",
+        "call (555) 123-4567.",
+        "555-123-4567",
+        "ring 030 / 123 45 67",
+        "+14155550123",
+    ],
+    "postal addresses": [
+        "I live at 12 Long Acre Road in town",
+        "221B Baker Street",
+        "Musterstraße 12, Berlin",
+        "12 rue de la Paix",
+        "Calle de Alcalá 45",
+        "Via Roma 7",
+    ],
+}
+IMPERSONAL = [
+    "at 10:30 on 2024-10-12, pages 100-200",
+    "ISBN 978-3-16-148410-0",
+    "1,000,000 people and 3.14159265",
+    "an @ sign, a@b, name@example.com",
+    "5 miles down the road",
+    "192.168.100.200",
+    "0123456789abcdef",
+]
+
+
+@pytest.mark.parametrize("kind", PERSONAL)
+def test_likely_personal_data_is_named_by_its_line_and_never_said(kind, tmp_path):
+    rows = [
+        row(n, text)
+        for n, text in enumerate([*PERSONAL[kind], *IMPERSONAL, *chain.from_iterable(PERSONAL.values())], 1)
+    ]
+    lines = found(rows)[kind]
+    assert lines[: len(PERSONAL[kind])] == tuple(range(1, len(PERSONAL[kind]) + 1))
+    assert len(lines) == 2 * len(PERSONAL[kind])
+    report = Report()
+    doctor.examine([row(n, f"{PERSONAL[kind][0]} again") for n in range(1, 41)], 40, report)
+    report.write(tmp_path)
+    said = "\n".join([*report.lines(), (tmp_path / "report.json").read_text()])
+    assert PERSONAL[kind][0][-8:] not in said
+
+
+def test_rows_in_another_language_are_named():
+    german = "Der Palstek ist ein Knoten, mit dem man eine feste Schlaufe macht, die sich nicht zuzieht."
+    assert found([row(n, german if n == 4 else WORDS, "") for n in range(1, 8)])["languages"] == (4,)
+
+
+def test_of_much_text_a_sample_is_looked_through_and_that_is_said(tmp_path, monkeypatch):
+    rows = [{"topic": "t", "question": f"Question {n}?", "answer": f"Answer {n}. {WORDS}"} for n in range(400)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))
+    monkeypatch.setattr(doctor, "MOST_CHARACTERS", 20_000)
+    report = prepare(wanted(tmp_path / "rows.jsonl"), tmp_path / "out")
+    assert 40 < report.looked_at < 140
+    assert report.looked_of == 400
+    assert any("of 400 rows" in line for line in report.lines())
+    again = prepare(wanted(tmp_path / "rows.jsonl"), tmp_path / "out")
+    assert list(again.lines()) == list(report.lines())
+
+
+def test_findings_are_said_with_lines_and_a_remedy(tmp_path, golden_message):
+    rows = [{"topic": "t", "question": f"Question {n}?", "answer": f"As I said, {n}. {WORDS}"} for n in range(30)]
+    rows[7]["answer"] = "Yes."
+    rows[9]["answer"] = "Mail jane@company.org."
+    rows[11] = rows[10]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows) + "{broken\n")
+    report = prepare(wanted(tmp_path / "rows.jsonl"), tmp_path / "out")
+    lines = list(report.lines())
+    golden_message("\n".join(lines[next(n for n, line in enumerate(lines) if "looked through" in line) :]))
