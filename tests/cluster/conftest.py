@@ -95,6 +95,8 @@ def site(tmp_path, monkeypatch, request):
         monkeypatch.setattr(embedded, "require", lambda *_: None)
     for module in (fetch, follow, helper_pod, logs, submit, upload):
         monkeypatch.setattr(module, "POLL_SECONDS", 0.1)
+    # Else what is said would differ by whether this machine reaches the hub.
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
     namespace = f"recipe-test-{uuid.uuid4().hex[:8]}"
