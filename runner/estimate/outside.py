@@ -71,9 +71,10 @@ def _signed(count: int) -> str:
 
 def range_of(errors: Sequence[float]) -> tuple[float, float]:
     """Between which nine of ten more such errors are to be expected, whatever their distribution: of n in order, the
-    next lies between the r-th and the r-th from the end in n + 1 - 2 r of n + 1 cases. At least LEAST wide on each side."""
+    next lies between the r-th and the r-th from the end in n + 1 - 2 r of n + 1 cases. A little wider, because what comes after is
+    of other sources too, and at least LEAST wide on each side."""
     ordered = sorted(errors)
-    rank = max(1, int(0.05 * (len(ordered) + 1)))
+    rank = max(1, int(0.03 * (len(ordered) + 1)))
     return min(ordered[rank - 1], -LEAST), max(ordered[-rank], LEAST)
 
 

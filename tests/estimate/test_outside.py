@@ -135,7 +135,8 @@ def test_what_axolotl_does_too_does_not_take_a_row_out():
 def test_nine_of_ten_stay_inside_a_range():
     errors = [number / 100 for number in range(-20, 21)]
     low, high = outside.range_of(errors)
-    assert (low, high) == (-0.19, 0.19)
+    assert (low, high) == (-0.2, 0.2)
+    assert outside.range_of([number / 1000 for number in range(-500, 501)]) == (-0.471, 0.471)
     # So near is no published figure.
     assert outside.range_of([0.0] * 30) == (-outside.LEAST, outside.LEAST)
 
