@@ -12,7 +12,7 @@ class Gpu:
     """A GPU: its label on the cluster, memory in GiB, compute capability as NVIDIA writes it (`8.9`).
 
     usable_gib: what PyTorch can have of it. memory_gb_s: its memory's bandwidth, 10^9 bytes a second. bf16_tflops and its
-    kin: dense rates, 10^12 operations a second, 0 for none. link: nvlink or pcie; link_gb_s: one direction of it.
+    kin: dense rates, 10^12 operations a second, 0 for none. link: nvlink, pcie or host; link_gb_s: one direction of it.
     """
 
     name: str

@@ -78,6 +78,8 @@ def _attention(workload: Workload, heads: int, groups: int) -> int:
     """FlashAttention and SDPA keep q, k, v, the output and a log-sum-exp (arXiv 2205.14135, section 3.1); plain
     attention keeps the softmax in fp32 and in half precision, and k and v repeated for every head."""
     model, wide = workload.model, widths(workload).linear
+    if repeated(workload):
+        return wide * 4 * heads + FULL * model.num_attention_heads
     # Where q, k and v are one linear layer, keeping v keeps the whole of its output.
     value = heads + 2 * groups if parameters.family(model).fused else groups
     if workload.attention == "eager":
@@ -86,18 +88,29 @@ def _attention(workload: Workload, heads: int, groups: int) -> int:
     return wide * (2 * heads + groups + value) + FULL * model.num_attention_heads
 
 
+def repeated(workload: Workload) -> bool:
+    """Whether SDPA gets a mask for padding, beside which transformers repeats keys and values for every head (5.16,
+    `use_gqa_in_sdpa`): PEFT's published runs at 4 × 768 tokens hold 1 GiB more by that."""
+    rows = workload.micro_batch_size * workload.answers
+    grouped = workload.model.num_key_value_heads < workload.model.num_attention_heads
+    padded = rows > 1 and not workload.packing and not workload.joined
+    return workload.attention == "sdpa" and padded and grouped
+
+
 def _adapted(workload: Workload, adapter: Adapter) -> int:
     """What the adapter's two small matrices keep beside each linear layer (peft 0.20.0, lora/layer.py, lora/bnb.py).
 
     Beside a plain layer each keeps an input of its own, in half precision after a detour through fp32; beside a 4-bit
-    layer the input is shared, unless dropout makes each its own. Dropout keeps a byte a number.
+    layer, and under FSDP, which uses the adapter in half precision, the input is shared, unless dropout makes each its own.
+    Dropout keeps a byte a number.
     """
     wide, shapes = widths(workload).linear, parameters.linear(workload.model)
     kept, shared = 0, set()
     for name in adapter.targets:
         fan_in = shapes[name][0]
         kept += wide * adapter.rank
-        own = adapter.dropout > 0 or (not adapter.four_bit and workload.precision != "fp32")
+        raised_first = not adapter.four_bit and workload.precision != "fp32" and workload.sharding != "fsdp"
+        own = adapter.dropout > 0 or raised_first
         if own:
             kept += (wide + (1 if adapter.dropout else 0)) * fan_in
         else:
@@ -126,8 +139,12 @@ def boundary(workload: Workload) -> int:
 def backward(workload: Workload) -> int:
     """Bytes a token that are in flight while a layer's backward pass is at its widest, in the feed-forward part: the
     gradients of the product, of gate and of up, and of the stream."""
-    wide = widths(workload)
-    return 3 * wide.linear * workload.model.intermediate_size + 2 * wide.stream * workload.model.hidden_size
+    wide, count = widths(workload), 3
+    adapted = workload.adapter and {"gate_proj", "up_proj", "gate_up_proj"} & set(workload.adapter.targets)
+    if adapted and workload.checkpointing:
+        # An adapter's own, before both are summed; what is kept without checkpointing is gone by then.
+        count += 2 if parameters.family(workload.model).fused else 1
+    return count * wide.linear * workload.model.intermediate_size + 2 * wide.stream * workload.model.hidden_size
 
 
 def first_trained(workload: Workload) -> int:

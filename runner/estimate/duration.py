@@ -9,22 +9,74 @@ from typing import Any
 
 from runner import catalog
 from runner.catalog import Gpu
-from runner.estimate import activations, measured, memory, parameters, saved
+from runner.estimate import activations, measured, memory, outside, parameters, saved
 from runner.estimate.activations import HALF
-from runner.estimate.state import held, trained_bytes
+from runner.estimate.state import held, trained_bytes, whole
 from runner.estimate.steps import packed, row_tokens, steps
-from runner.estimate.workload import Workload
+from runner.estimate.workload import Run, Workload
 from runner.plan import Machines
 
-# Shares of a data sheet's figures that training reaches, and what a data sheet does not say. Assumed; what
+# What no data sheet says. Each share is what published runs reach (benchmarks/results/outside.txt); what
 # benchmarks/memory_on_gpu.py has measured of a card corrects their sum (`measured.py`).
-MATMUL_SHARE = 0.60
 BANDWIDTH_SHARE = 0.75
-LINK_SHARE = 0.70
 NETWORK_SHARE = 0.80
+LEAST_WAITING = 0.1  # of the messages, which nothing hides
 SECONDS_A_LAYER = 1.2e-3  # what Python needs to launch a layer's kernels, forward and backward
+SECONDS_AN_ADAPTER = 0.25e-3  # the same for one adapted linear layer
+AGAIN = 0.6  # of both, where checkpointing runs the forward pass twice
+COMPILED = 0.5  # of both, under torch.compile
+FP8_GAIN = 1.35  # of linear layers, over half precision, in published runs of short rows: 1.31 to 1.35
+UNPACKING = 25  # bytes moved for a 4-bit weight in a micro batch
 START_SECONDS = 60.0  # imports, tokenising a small set, loading kernels
 DISK_GB_S = 1.0  # reading the model, writing checkpoints
+
+
+@dataclass(frozen=True)
+class Link:
+    """rate: what messages reach of a link's rate. hidden: behind which share of the computing they travel unseen."""
+
+    rate: float
+    hidden: float
+
+
+# How the cards of a machine talk, as the catalog says. NVLink: 4 A100 lose 2 to 3 % by it (foundation-model-stack); several
+# machines over 1,600 Gbit/s hide as much (llm-foundry). Without peer access everything goes through main memory: 2 RTX
+# 3090 and 2 RTX 6000 Ada gathered weights at 2.7 GB/s, and hid little of it (fsdp_qlora). PCIe with it is assumed.
+LINKS = {"nvlink": Link(0.70, 0.9), "pcie": Link(0.30, 0.5), "host": Link(0.085, 0.2)}
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Of a data sheet's rate, what linear layers and what attention reach."""
+
+    linear: float
+    attention: float
+
+
+# By compute capability, the newest first. Attention is FlashAttention 2, which was written for the A100.
+_SHARES = (
+    ((10, 0), Shares(0.30, 0.15)),
+    ((9, 0), Shares(0.64, 0.30)),
+    ((8, 6), Shares(0.85, 0.50)),
+    ((8, 0), Shares(0.81, 0.50)),
+    ((0, 0), Shares(0.60, 0.30)),
+)
+
+
+def shares(gpu: Gpu) -> Shares:
+    return next(shares for least, shares in _SHARES if gpu.capability >= least)
+
+
+# How often what a pass keeps goes through a card's memory, over what `traffic` counts: by whether kernels are fused (or
+# compiled), and what is trained. Plain operations write and read what lies between them.
+_TRAFFIC = {
+    (True, "full"): 0.90,
+    (True, "lora"): 1.85,
+    (True, "qlora"): 1.25,
+    (False, "full"): 1.95,
+    (False, "lora"): 3.2,
+    (False, "qlora"): 2.7,
+}
 
 
 @dataclass(frozen=True)
@@ -45,7 +97,7 @@ class Duration:
     tokens: float
     evaluations: int
     flops: float
-    spread: tuple[float, float] = measured.ASSUMED.spread
+    spread: tuple[float, float]
 
     @property
     def total_seconds(self) -> float:
@@ -69,49 +121,116 @@ class Duration:
         return self.tokens_a_step / self.step_seconds
 
 
+@dataclass(frozen=True)
+class Operations:
+    """Floating-point operations of a pass, in linear layers and in attention."""
+
+    linear: float
+    attention: float
+
+
 def flops(workload: Workload, rows: float, training: bool = True) -> float:
+    """All operations of one micro batch."""
+    counted = operations(workload, rows, training)
+    return counted.linear + counted.attention
+
+
+def operations(workload: Workload, rows: float, training: bool = True) -> Operations:
     """Operations of one micro batch: 2 a weight and token forward, as many for each of the two gradients that are
     needed (Kaplan et al. 2020, arXiv 2001.08361, section 2.1), attention by half of its square (arXiv 2307.08691, 4.1).
     """
     model, length = workload.model, row_tokens(workload)
-    tokens = rows * length
-    layer_weights = sum(prod(shape) for shape in parameters.linear(model).values())
+    tokens, layers = rows * length, model.num_hidden_layers
+    weights = 2 * sum(prod(shape) for shape in parameters.linear(model).values())
     half = 1 if workload.attention == "eager" else 0.5
     scores = 4 * half * length * model.num_attention_heads * model.head_dim
-    layer, head = 2 * layer_weights + scores, 2 * model.vocab_size * model.hidden_size
-    forward = tokens * (model.num_hidden_layers * layer + head)
+    head = 2 * model.vocab_size * model.hidden_size
     if not training:
-        return forward
-    reached = model.num_hidden_layers - activations.first_trained(workload)
-    repeated = reached * layer if workload.checkpointing else 0
-    inputs = reached * (2 * layer_weights + scores * (2.5 if half == 0.5 else 2)) + head
-    own = sum(activations.layers_trained(workload)) * 2 * layer_weights
+        return Operations(tokens * (layers * weights + head), tokens * layers * scores)
+    reached = layers - activations.first_trained(workload)
+    again = reached if workload.checkpointing else 0
+    own = sum(activations.layers_trained(workload)) * weights
     name = model.embedding if model.tied else model.lm_head
     own += head if workload.trains(name) else 0
     added = 6 * parameters.adapter(workload)
-    return forward + tokens * (repeated + inputs + own + added)
+    return Operations(
+        linear=tokens * ((layers + again + reached) * weights + 2 * head + own + added),
+        attention=tokens * (layers + again + reached * (2.5 if half == 0.5 else 2)) * scores,
+    )
 
 
 def traffic(workload: Workload, rows: float, training: bool = True) -> float:
-    """Bytes that a micro batch moves through the card's memory: what the forward pass keeps is written and read, and
-    the backward pass moves about twice that; weights are read in each pass; the loss goes over its logits thrice."""
+    """Bytes that a micro batch moves through the card's memory for its tokens: what the forward pass keeps is written and
+    read, and the backward pass moves about twice that; the loss goes over its logits thrice. Plain operations write and
+    read what lies between them too."""
     tokens = rows * row_tokens(workload)
     trained = activations.layers_trained(workload)
     kept = sum(activations.layer(workload, own) for own in trained) * tokens
-    weights = held(workload).weights
     logits = memory.loss(workload, round(tokens), training)
-    if not training:
-        return 2 * kept + weights + 2 * logits
-    return (8 if workload.checkpointing else 6) * kept + 3 * weights + 3 * logits
+    again = _TRAFFIC[workload.fused_kernels or workload.compile, _method(workload)]
+    passes = 2 if not training else 8 if workload.checkpointing else 6
+    return again * passes * kept + (3 if training else 2) * logits
+
+
+def _method(workload: Workload) -> str:
+    return "full" if not workload.adapter else "qlora" if workload.adapter.four_bit else "lora"
 
 
 def rate(workload: Workload, gpu: Gpu) -> float:
     """Operations a second that the card's data sheet promises for the run's precision."""
     table = {"bf16": gpu.bf16_tflops, "fp16": gpu.fp16_tflops, "fp32": gpu.fp32_tflops}
-    if workload.fp8 and gpu.fp8_tflops and gpu.fp8:
-        # Only the layers' products run in FP8; attention and head stay: three quarters of the gain (torchao, float8).
-        return (0.25 * gpu.bf16_tflops + 0.75 * gpu.fp8_tflops) * 1e12
     return (table[workload.precision] or gpu.fp32_tflops) * 1e12
+
+
+@dataclass(frozen=True)
+class Passing:
+    """Seconds of one micro batch on one GPU: of linear layers, of attention, of moving bytes, and what Python takes to
+    launch all of it, which counts where it is more than the rest."""
+
+    linear: float
+    attention: float
+    moving: float
+    launching: float
+
+    @property
+    def seconds(self) -> float:
+        return max(self.linear + self.attention + self.moving, self.launching)
+
+
+def passing(workload: Workload, gpu: Gpu, rows: float, training: bool = True) -> Passing:
+    """One micro batch, forward and backward, or forward alone, before anything has been measured."""
+    counted, reached, peak = operations(workload, rows, training), shares(gpu), rate(workload, gpu)
+    gain = FP8_GAIN if workload.fp8 and gpu.fp8 else 1.0
+    weights = (3 if training else 1) * held(workload).weights + unpacked(workload)
+    moved = traffic(workload, rows, training) + weights
+    return Passing(
+        linear=counted.linear / (reached.linear * gain * peak),
+        attention=counted.attention / (reached.attention * peak),
+        moving=moved / (gpu.memory_gb_s * 1e9 * BANDWIDTH_SHARE),
+        launching=launching(workload, training),
+    )
+
+
+def unpacked(workload: Workload) -> float:
+    """Bytes that 4-bit weights cost to unpack in a micro batch. At 2 × 512 tokens QLoRA was measured 1.44 to 1.51 times as
+    slow as LoRA (h2oai/h2o-llmstudio, A100)."""
+    if not workload.adapter or not workload.adapter.four_bit:
+        return 0
+    linear = sum(prod(shape) for shape in parameters.linear(workload.model).values())
+    return UNPACKING * linear * workload.model.num_hidden_layers
+
+
+def launching(workload: Workload, training: bool = True) -> float:
+    """Seconds that Python needs to launch a micro batch: 4.7 to 5.2 ms a layer with LoRA on all linear layers and with
+    checkpointing (QwenLM/Qwen, rows of 256 tokens)."""
+    layer = SECONDS_A_LAYER
+    if workload.adapter:
+        layer += SECONDS_AN_ADAPTER * len(workload.adapter.targets)
+    if not training:
+        layer *= 0.3
+    elif workload.checkpointing:
+        layer *= 1 + AGAIN
+    return workload.model.num_hidden_layers * layer * (COMPILED if workload.compile else 1)
 
 
 def pass_seconds(workload: Workload, gpu: Gpu, rows: float, training: bool = True) -> float:
@@ -121,53 +240,69 @@ def pass_seconds(workload: Workload, gpu: Gpu, rows: float, training: bool = Tru
 
 def assumed_seconds(workload: Workload, gpu: Gpu, rows: float, training: bool = True) -> float:
     """The same before anything has been measured."""
-    compute = flops(workload, rows, training) / (rate(workload, gpu) * MATMUL_SHARE)
-    moving = traffic(workload, rows, training) / (gpu.memory_gb_s * 1e9 * BANDWIDTH_SHARE)
-    launching = workload.model.num_hidden_layers * SECONDS_A_LAYER * (1 if training else 0.3)
-    return max(compute + moving, launching)
+    return passing(workload, gpu, rows, training).seconds
 
 
-def waiting(workload: Workload, gpu: Gpu) -> float:
-    """Seconds of a step that GPUs wait for each other. A ring moves 2(n-1)/n of the gradients (Patarasuk and Yuan 2009);
-    ZeRO-3 and FSDP move half as much again and do so every micro batch (arXiv 1910.02054, section 7). The slowest link
-    counts, and half of it is hidden behind the backward pass."""
+def sent(workload: Workload) -> float:
+    """Bytes that a GPU sends in a step. A ring moves 2(n-1)/n of the gradients (Patarasuk and Yuan 2009); ZeRO-3 and FSDP
+    gather all weights twice in every micro batch, and split gradients in each (arXiv 1910.02054, section 7)."""
     count = workload.machines.world_size
     if count == 1:
         return 0.0
     state = parameters.trainable(workload) * (4 if workload.adapter else HALF)
     if workload.sharding == "ddp":
         state = trained_bytes(workload)  # it sends gradients as they are
-    moved = 2 * (count - 1) / count * state
     if workload.sharding in ("zero3", "fsdp"):
-        whole = parameters.total(workload.model) * HALF
-        moved = (count - 1) / count * (2 * whole * workload.accumulation + state)
-    return 0.5 * moved / slowest_link(workload.machines, gpu, workload.network)
+        return (count - 1) / count * (2 * whole(workload) + state) * workload.accumulation
+    return 2 * (count - 1) / count * state
 
 
-def slowest_link(machines: Machines, gpu: Gpu, network: str) -> float:
-    """Bytes a second between two GPUs, over the network where there are several machines. network: its kind."""
-    link = gpu.link_gb_s * 1e9 * LINK_SHARE
+def waiting(workload: Workload, gpu: Gpu, computing: float) -> float:
+    """Seconds of a step that GPUs wait for each other: what lasts longer than the computing that hides it. computing:
+    seconds of a step."""
+    machines = workload.machines
+    messages = sent(workload) / slowest_link(machines, gpu, workload.network, workload.network_gbit_s)
+    hidden = LINKS[gpu.link if machines.nodes == 1 else "nvlink"].hidden
+    return max(LEAST_WAITING * messages, messages - hidden * computing)
+
+
+def slowest_link(machines: Machines, gpu: Gpu, network: str, gbit_s: float = 0.0) -> float:
+    """Bytes a second between two GPUs, over the network where there are several machines. network: its kind; gbit_s: what
+    is known of it, 0 for nothing."""
+    link = gpu.link_gb_s * 1e9 * LINKS[gpu.link].rate
     if machines.nodes > 1:
-        link = min(link, catalog.network(network).gbit_s * 1e9 / 8 * NETWORK_SHARE)
+        rate = gbit_s or catalog.network(network).gbit_s
+        between = rate * 1e9 / 8 * NETWORK_SHARE
+        return between if machines.gpus_per_node == 1 else min(link, between)
     return link
 
 
 def updating(workload: Workload, gpu: Gpu) -> float:
-    """The optimizer's step: weights, gradients and state are read, weights and state written."""
+    """The optimizer's step: weights, gradients and state are read, weights and state written; the plain AdamW goes over its
+    lists of tensors about 20 times (a step of PEFT's full run on an L40S takes 363 ms). Clipping reads gradients twice
+    and writes them."""
     state = held(workload)
     if workload.offload:
         return 16 * parameters.trainable(workload) / workload.machines.world_size / 10e9  # over PCIe and main memory
-    return (2 * state.optimizer + 3 * state.gradients) / (gpu.memory_gb_s * 1e9 * BANDWIDTH_SHARE)
+    moved = 2 * state.optimizer + 3 * state.gradients
+    if workload.optimizer == "adamw_torch" and not workload.sharding.startswith("zero"):
+        moved = 20 * state.gradients
+    return (moved + 3 * state.gradients) / (gpu.memory_gb_s * 1e9 * BANDWIDTH_SHARE)
 
 
-def step_seconds(workload: Workload, gpu: Gpu) -> float:
-    """One step of the optimizer: its micro batches, in preference training through the reference model too, the wait for
-    other GPUs, and the update."""
+def computing(workload: Workload, gpu: Gpu) -> float:
+    """Seconds of a step's micro batches; in preference training through the reference model too."""
     at_once = workload.micro_batch_size * workload.answers
     micro = pass_seconds(workload, gpu, at_once)
     if workload.objective == "dpo":
         micro += pass_seconds(workload, gpu, at_once, training=False)
-    return micro * workload.accumulation + waiting(workload, gpu) + updating(workload, gpu)
+    return micro * workload.accumulation
+
+
+def step_seconds(workload: Workload, gpu: Gpu) -> float:
+    """One step of the optimizer: its micro batches, the wait for other GPUs, and the update."""
+    own = computing(workload, gpu)
+    return own + waiting(workload, gpu, own) + updating(workload, gpu)
 
 
 def estimate(workload: Workload, gpu: Gpu) -> Duration | None:
@@ -175,7 +310,7 @@ def estimate(workload: Workload, gpu: Gpu) -> Duration | None:
     count = steps(workload)
     if count is None:
         return None
-    step, wait = step_seconds(workload, gpu), waiting(workload, gpu)
+    step, wait = step_seconds(workload, gpu), waiting(workload, gpu, computing(workload, gpu))
     evaluations, pass_of_all = evaluating(workload, gpu, count)
     saves = count // workload.save_steps if workload.save_steps else max(1, math.ceil(workload.epochs))
     moved = saved.whole(workload) + saves * saved.checkpoint(workload)
@@ -192,8 +327,15 @@ def estimate(workload: Workload, gpu: Gpu) -> Duration | None:
         tokens=tokens * count,
         evaluations=evaluations,
         flops=flops(workload, workload.micro_batch_size * workload.answers),
-        spread=measured.constants(gpu.name).spread,
+        spread=spread(workload, gpu),
     )
+
+
+def spread(run: Run, gpu: Gpu) -> tuple[float, float]:
+    """The fastest and the slowest that is likely, as shares of the time: of this card where it has been measured, else by
+    what the plan was on published runs."""
+    constants = measured.constants(gpu.name)
+    return constants.spread if constants.source else outside.time(run).of(1.0)
 
 
 def evaluating(workload: Workload, gpu: Gpu, steps: int) -> tuple[int, float]:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 from runner import catalog
 from runner.catalog import Gpu
-from runner.estimate import measured
+from runner.estimate import measured, outside
 from runner.estimate import rows as counted
 from runner.estimate.formulas import Advice, Counts, Formulas
-from runner.estimate.memory import Memory, usable
+from runner.estimate.memory import EVALUATION, Memory, usable
+from runner.estimate.outside import Spread
 from runner.estimate.parameters import FAMILIES, UnknownArchitecture
 from runner.estimate.rows import Rows
 from runner.estimate.workload import Run
@@ -79,6 +80,25 @@ class Forecast:
     @cached_property
     def time(self) -> Duration | None:
         return self.formulas.time(self.gpu) if self.gpu else None
+
+    @cached_property
+    def memory_spread(self) -> Spread:
+        """How far planned memory was off on published runs."""
+        return outside.allocated(self.workload)
+
+    @property
+    def memory_range(self) -> tuple[int, int]:
+        """Between which bytes the need of each GPU lies, in nine of ten cases: by what its tensors may turn out to be."""
+        memory = self.memory
+        tensors = memory.evaluation if memory.moment == EVALUATION else memory.tensors
+        low, high = self.memory_spread.of(tensors)
+        return round(memory.total - tensors + low), round(memory.total - tensors + high)
+
+    @cached_property
+    def time_source(self) -> str:
+        """What the range of the time rests on, in words."""
+        own = measured.constants(self.stage.machines.gpu).source
+        return f"measured: {own}" if own else str(outside.time(self.workload))
 
     @property
     def usable(self) -> int | None:

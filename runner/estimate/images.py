@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 # What Python needs to launch one layer's kernels (convolution, norm, ReLU) forward and backward, and the optimizer's.
 SECONDS_A_LAYER = 5e-4
+CONVOLUTION_SHARE = 0.60  # of a data sheet's rate that convolutions reach; assumed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,9 +185,9 @@ class ImageFormulas:
     def pass_seconds(self, gpu: Gpu, rows: int, training: bool = True) -> float:
         """One micro batch. What is kept is written once and read twice or more, and backward moves as much again; small
         images leave a GPU waiting for Python, which launches every layer's kernels."""
-        from runner.estimate.duration import BANDWIDTH_SHARE, MATMUL_SHARE
+        from runner.estimate.duration import BANDWIDTH_SHARE
 
-        compute = self.flops(rows, training) / (self.rate(gpu) * MATMUL_SHARE)
+        compute = self.flops(rows, training) / (self.rate(gpu) * CONVOLUTION_SHARE)
         moved = rows * sum(self._kept) * (6 if training else 2) + self.counts.total * FULL
         launching = len(list(convolutions(self.work))) * SECONDS_A_LAYER * (1 if training else 0.3)
         seconds = max(compute + moved / (gpu.memory_gb_s * 1e9 * BANDWIDTH_SHARE), launching)
@@ -222,7 +223,7 @@ class ImageFormulas:
             tokens=0,
             evaluations=epochs + 1,
             flops=self.flops(work.micro_batch_size),
-            spread=measured.constants(gpu.name).spread,
+            spread=duration.spread(work, gpu),
         )
 
     def offers(self, recipe: Recipe, stage: Stage, gpu: Gpu, budget: float) -> list[Advice[Images]]:

@@ -86,10 +86,11 @@ def basis(gpus: Iterable[str]) -> str:
     known = [source for source in dict.fromkeys(sources.values()) if source]
     if not known:
         return (
-            "By closed formulas checked against fake-tensor runs alone; CUDA context, allocator slack and the speed that a "
-            "card reaches are assumed, because nothing has been measured on a GPU of this kind yet."
+            "By closed formulas, checked against fake-tensor runs and against GPU runs that others have published; from those "
+            "come CUDA context, allocator slack and the speed that a card reaches, because nothing has been measured here "
+            "on a GPU of this kind yet."
         )
-    rest = "" if all(sources.values()) else " For the other cards they are assumed."
+    rest = "" if all(sources.values()) else " For the other cards they come from published runs."
     return (
         "By closed formulas checked against fake-tensor runs; CUDA context, allocator slack and the speed that a card "
         f"reaches were measured: {'; '.join(known)}.{rest}"

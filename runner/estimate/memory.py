@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from math import prod
 
 from runner import catalog
 from runner.catalog import Gpu
@@ -17,14 +18,22 @@ GIB = 2**30
 EVALUATION = "evaluation"
 
 ZERO_3_GROUP = 10**9  # numbers, DeepSpeed's default `sub_group_size`
-NCCL_BUFFERS = int(0.4 * GIB)  # its channels, where GPUs talk to each other; assumed
+# NCCL's channels, where GPUs talk to each other: published are 0.53 GiB among 2 A100 and 0.67 among 4 (NVIDIA/nccl, issue
+# 964), and 1.45 to 1.6 over several machines (stas00/ml-engineering; NVIDIA/nccl, issue 864).
+NCCL_LEAST, NCCL_A_PEER, NCCL_MOST = int(0.7 * GIB), int(0.07 * GIB), int(1.6 * GIB)
+# What PyTorch's allocator takes of a card beyond the most that tensors ever held, as a share of that: by whether weights or
+# gradients are split over GPUs, and whether logits are whole. Medians over published runs (benchmarks/results/outside.txt)
+# without `expandable_segments`; with them, as Axolotl 0.19 sets them, blocks grow in place and little is left over.
+SLACK_SHOWN = {(False, False): 0.07, (False, True): 0.27, (True, False): 0.20, (True, True): 0.25}
+SLACK_EXPANDABLE = {False: 0.04, True: 0.08}
 
 
 @dataclass(frozen=True)
 class Memory:
     """The parts at the peak of training, in bytes on one GPU, and the peak of evaluation.
 
-    training_moment: when the peak of training is: loss, backward or step. state: what is held between steps.
+    training_moment: when the peak of training is: forward, loss, backward or step. state: what is held between steps.
+    shown: what nvidia-smi will show, which is more than the run needs: the allocator gives back only what others need.
     """
 
     weights: int
@@ -40,6 +49,7 @@ class Memory:
     evaluation: int
     evaluation_slack: int
     state: State
+    shown: int
 
     @property
     def tensors(self) -> int:
@@ -66,7 +76,7 @@ class Memory:
 
     @property
     def moment(self) -> str:
-        """When most is taken of all: loss, backward or step, or evaluation, which may need more than training."""
+        """When most is taken of all: forward, loss, backward or step, or evaluation, which may need more than training."""
         return EVALUATION if self.total == self.in_evaluation else self.training_moment
 
     def parts(self) -> dict[str, int]:
@@ -83,8 +93,7 @@ def estimate(workload: Workload) -> Memory:
 def whole(run: Run, tensors: int) -> int:
     """What a GPU is taken of, in bytes, where so many of them are tensors: the context and the allocator's slack beside them."""
     known = measured.constants(run.machines.gpu)
-    buffers = NCCL_BUFFERS if run.machines.world_size > 1 else 0
-    return round(tensors * (1 + known.slack)) + known.context + buffers
+    return round(tensors * (1 + known.slack)) + known.context + nccl(run.machines.world_size)
 
 
 def at_peak(run: Run, state: State, moments: Iterable[Moment], evaluation: int) -> Memory:
@@ -92,6 +101,10 @@ def at_peak(run: Run, state: State, moments: Iterable[Moment], evaluation: int) 
     of tensors in evaluation."""
     peak = max(moments, key=lambda moment: moment.size)
     known = measured.constants(run.machines.gpu)
+    context = known.context + nccl(run.machines.world_size)
+    most = max(peak.size, evaluation)
+    shown = round((1 + _slack_shown(run)) * most) + context
+    card = catalog.gpu(run.machines.gpu)
     return Memory(
         weights=state.weights,
         gradients=peak.gradients,
@@ -100,13 +113,25 @@ def at_peak(run: Run, state: State, moments: Iterable[Moment], evaluation: int) 
         logits=peak.logits,
         temporary=peak.temporary + (state.gathered if peak.name != "step" else 0),
         communication=state.buffers,
-        context=known.context + (NCCL_BUFFERS if run.machines.world_size > 1 else 0),
+        context=context,
         slack=round(peak.size * known.slack),
         training_moment=peak.name,
         evaluation=evaluation,
         evaluation_slack=round(evaluation * known.slack),
         state=state,
+        # A full card shows no more than it has.
+        shown=max(whole(run, most), min(shown, usable(card)) if card else shown),
     )
+
+
+def nccl(gpus: int) -> int:
+    """Bytes of NCCL's buffers on each of so many GPUs."""
+    return 0 if gpus == 1 else min(NCCL_MOST, max(NCCL_LEAST, int(0.39 * GIB) + NCCL_A_PEER * gpus))
+
+
+def _slack_shown(run: Run) -> float:
+    split = run.sharding not in ("none", "ddp")
+    return SLACK_EXPANDABLE[split] if run.expandable_segments else SLACK_SHOWN[split, run.whole_logits]
 
 
 @dataclass(frozen=True)
@@ -141,30 +166,46 @@ def _moments(workload: Workload, state: State) -> Iterator[Moment]:
     halves = copies(workload)
     left = 0 if workload.checkpointing else halves
     yield Moment("loss", base, there, sum(kept) + last, loss(workload, tokens), left)
+    # While a layer runs, the two after it are gathered, each in one piece before it is copied out.
+    yield Moment("forward", base, there, sum(kept[:-1]), 0, 3 * state.layer)
     if halves:
         yield Moment("loss", base, there, sum(kept) + last, _forward_end(workload, tokens), halves)
     yield from _head_backward(workload, base, state, sum(kept) + last, tokens, left)
     head = gradient(workload, [_head(workload)])
+    # A tied head's gradient waits for the embedding's, beside those of the micro batches before.
+    waiting = head if model.tied and not state.root else 0
+    again = waiting if workload.accumulation > 1 else 0
     for index in reversed(range(first, model.num_hidden_layers)):
         own = gradient(workload, [name for name, _ in parameters.layer(model, index)]) if trained[index] else 0
+        left_behind = own
         if workload.adapter:
-            own = state.gradients // model.num_hidden_layers
+            own = left_behind = state.gradients // model.num_hidden_layers
+        elif workload.sharding == "fsdp":
+            # What a layer leaves behind is its shard, in fp32.
+            left_behind = own * FULL // (activations.widths(workload).linear * workload.machines.world_size)
         done = (
             state.gradients
             if workload.accumulation > 1
-            else min(state.gradients, head + own * (model.num_hidden_layers - index))
+            else min(state.gradients, head + left_behind * (model.num_hidden_layers - index))
         )
         recomputed = full[index] if workload.checkpointing else 0
         fresh = own if workload.accumulation > 1 else 0
         flight = activations.backward(workload) * tokens
+        if workload.adapter and workload.adapter.four_bit and workload.checkpointing:
+            # A 4-bit weight is unpacked for its backward pass (bitsandbytes, MatMul4Bit), when one of those is gone.
+            unpacked = HALF * max(prod(shape) for shape in parameters.linear(model).values())
+            flight += max(0, unpacked - HALF * model.intermediate_size * tokens)
+        if trained[index]:
+            # The down-projection's input is gone when gate's and up's gradients are there.
+            flight -= activations.widths(workload).linear * model.intermediate_size * tokens
         # The next layer is on its way, and this one's gradients are whole twice while they are summed and split.
         flight += state.layer * (3 if trained[index] else 1)
         flight += halves * (1 if workload.checkpointing else index + 1) // model.num_hidden_layers
-        yield Moment("backward", base, done, sum(kept[: index + 1]) + recomputed, 0, flight + fresh // 2)
+        yield Moment("backward", base, done, sum(kept[: index + 1]) + recomputed, 0, flight + fresh // 2 + again)
         if not workload.checkpointing and index < model.num_hidden_layers - 1 and trained[index] == trained[index + 1]:
             break  # the layers below are like this one and hold less
     fresh = gradient(workload, [model.embedding]) if workload.trains(model.embedding) else 0
-    late = fresh if workload.accumulation > 1 else 0
+    late = waiting + (fresh if workload.accumulation > 1 else 0)
     if state.root and fresh:
         # Gradients of what is outside the layers are whole twice; a tied embedding's come from both ends.
         late += state.root * (3 if model.tied else 2) - state.layer
@@ -205,7 +246,8 @@ def loss(workload: Workload, tokens: int, training: bool = True) -> int:
     that leaves it, each in fp32: 12 bytes a token and word. Evaluation holds the logits in half precision, in fp32
     and the log-softmax: 10. Chunked still holds the logits in half precision and twice in fp32, its own and accelerate's
     copy: 10. Liger (arXiv 2410.10989, section 3.2) holds chunks of as many rows as the vocabulary is wider than the
-    stream, and the gradients of input and weight, in training alone; Cut Cross-Entropy (arXiv 2411.09009) does so always.
+    stream, a power of two of them (0.8.1), and the gradients of input and weight, in training alone; Cut Cross-Entropy
+    (arXiv 2411.09009) holds chunks always.
     """
     model, way = workload.model, workload.fused_loss
     words = tokens * model.vocab_size
@@ -215,13 +257,25 @@ def loss(workload: Workload, tokens: int, training: bool = True) -> int:
         return (4 if training else 3) * FULL * words
     if way == "cut" or (way == "fused" and training):
         wide = activations.widths(workload).linear
-        chunks = max(1, -(-model.vocab_size // model.hidden_size))
-        weight = gradient(workload, [_head(workload)]) if training else 0
-        return wide * words // chunks + wide * tokens * model.hidden_size + weight
+        at_once = -(-tokens // max(1, -(-model.vocab_size // model.hidden_size)))
+        if not training:
+            return wide * at_once * model.vocab_size
+        weight = gradient(workload, [_head(workload)])
+        if way == "fused":
+            at_once = min(tokens, 1 << (at_once - 1).bit_length())
+            weight += _added(workload) if weight else 0
+        return wide * at_once * model.vocab_size + wide * tokens * model.hidden_size + weight
     if workload.precision == "fp32":
         return (3 if training and way == "none" else 2) * FULL * words
     raised = HALF * model.vocab_size * model.hidden_size if activations.raised(workload) else 0
     return (12 if training and way == "none" else 10) * words + raised
+
+
+def _added(workload: Workload) -> int:
+    """What Liger holds while it adds a chunk's gradient of the head: in half precision the product and its copy in fp32
+    (0.8.1 without `accum_dtype`); a head in fp32 is added in place."""
+    half = gradient(workload, [_head(workload)]) == HALF * workload.model.vocab_size * workload.model.hidden_size
+    return (HALF + FULL) * workload.model.vocab_size * workload.model.hidden_size if half else 0
 
 
 def step(workload: Workload, state: State) -> int:
@@ -243,8 +297,10 @@ def step(workload: Workload, state: State) -> int:
 def evaluation(workload: Workload, state: State) -> int:
     """The peak of evaluation: what is held, the logits, and one layer in flight; no gradients, nothing kept."""
     tokens = workload.evaluation_batch_size * workload.answers * workload.sequence_len
-    flight = activations.boundary(workload) * tokens
-    layer = 3 * activations.widths(workload).linear * workload.model.intermediate_size * tokens
+    edge = activations.boundary(workload) * tokens
+    # Gate, its activation and up; an adapter's share lies beside its layer's, and their sum.
+    wide = 3 if not workload.adapter else 6 if parameters.family(workload.model).fused else 5
+    layer = wide * activations.widths(workload).linear * workload.model.intermediate_size * tokens
     if workload.attention == "eager":  # the scores, masked, and their softmax in fp32
         layer = max(layer, 2 * FULL * tokens * workload.sequence_len * workload.model.num_attention_heads)
     at_loss = loss(workload, tokens, training=False)
@@ -252,7 +308,8 @@ def evaluation(workload: Workload, state: State) -> int:
         at_loss = max(at_loss, _forward_end(workload, tokens, training=False) + halves)
     base = state.weights + state.optimizer + state.buffers
     # Weights are gathered into one piece and copied out of it, those outside the layers first.
-    running = state.gathered + max(at_loss, layer + 2 * state.layer) + flight
+    # Beside a layer there are its input, its norm's output, the sum around attention, and the embeddings, which a variable holds.
+    running = state.gathered + max(at_loss + edge, layer + 3 * state.layer + 4 * edge)
     return base + max(running, 2 * state.root + state.root // workload.machines.world_size)
 
 

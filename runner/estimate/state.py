@@ -59,11 +59,17 @@ def _fsdp(workload: Workload, weights: int, gradients: int, optimizer: int, shar
         if "8bit" in workload.optimizer:
             optimizer = 2 * count + count // 32
     gathered = {"layer": wide * sum(whole), "root": wide * root}
+    if workload.adapter and workload.adapter.four_bit:
+        # Four-bit weights travel packed, and each is unpacked when it is used.
+        linear = [prod(shape) for shape in parameters.linear(workload.model).values()]
+        gathered["layer"] += sum(linear) // 2 - wide * sum(linear)
     # What is outside the reference model's layers is gathered once and stays: it has no backward pass to split it again.
     kept = wide * root if reference(workload) else 0
     if workload.offload:
         return State(0, 0, 0, kept, **gathered)
-    return State(weights // shards, gradients // shards, optimizer // shards, kept, **gathered)
+    # The scales of 4-bit weights are no parameters, and every GPU holds them all: published states are whole with them.
+    alone = _scales(workload)
+    return State(alone + (weights - alone) // shards, gradients // shards, optimizer // shards, kept, **gathered)
 
 
 def _zero(workload: Workload, stage: int) -> State:
@@ -106,18 +112,33 @@ def _width(workload: Workload, name: str) -> int:
     return activations.widths(workload).linear
 
 
+def whole(workload: Workload) -> int:
+    """Bytes of all weights as GPUs that share them gather them: in the run's precision, 4-bit ones packed."""
+    if workload.adapter and workload.adapter.four_bit:
+        return _weights(workload) - _scales(workload)
+    return activations.widths(workload).linear * parameters.total(workload.model) + adapter_bytes(workload)
+
+
 def _weights(workload: Workload) -> int:
-    """All weights; in 4 bits half a byte a number and a little for scales."""
+    """All weights; in 4 bits half a byte a number, and their scales."""
     four_bit = workload.adapter is not None and workload.adapter.four_bit
     linear = set(parameters.linear(workload.model))
     size = 0
     for name, shape in parameters.shapes(workload.model).items():
         count = prod(shape)
         if four_bit and name.split(".")[-2] in linear and name.endswith(".weight"):
-            size += count // 2 + count // 64 + FULL * count // 16384
+            size += count // 2
         else:
             size += count * _width(workload, name)
-    return size + adapter_bytes(workload)
+    return size + _scales(workload) + adapter_bytes(workload)
+
+
+def _scales(workload: Workload) -> int:
+    """The scales of 4-bit weights: a byte for 64 numbers, and four for 16,384 (double quantisation)."""
+    if workload.adapter is None or not workload.adapter.four_bit:
+        return 0
+    counts = [prod(shape) for shape in parameters.linear(workload.model).values()]
+    return workload.model.num_hidden_layers * sum(count // 64 + FULL * count // 16384 for count in counts)
 
 
 def adapter_bytes(workload: Workload) -> int:

@@ -12,14 +12,16 @@ PADDING = 1.2
 
 
 def steps(workload: Workload) -> int | None:
-    """Steps of the optimizer; None where nobody knows the rows. The last, smaller step of an epoch counts (Trainer)."""
+    """Steps of the optimizer; None where nobody knows the rows. Axolotl counts the rows of all epochs together, so that one
+    smaller step ends the run and not each epoch (0.19.0, calculate_total_num_steps), and gives that to the Trainer."""
     if workload.max_steps:
         return workload.max_steps
-    return steps_of(_rows(workload), workload.effective_batch_size, workload.epochs)
+    rows = _rows(workload)
+    return None if rows is None else max(1, math.ceil(rows * workload.epochs / workload.effective_batch_size))
 
 
 def steps_of(rows: float | None, batch: int, epochs: float) -> int | None:
-    """Steps of so many rows in batches of so many, over all GPUs."""
+    """Steps of so many rows in batches of so many, over all GPUs, where each epoch ends with a smaller one."""
     return None if rows is None else max(1, math.ceil(math.ceil(rows / batch) * epochs))
 
 

@@ -15,6 +15,8 @@ from runner.plan import Machines, Stage
 
 # Axolotl's defaults, read in its schema (0.19.0), for what a config leaves out.
 _OPTIMIZER = "adamw_torch_fused"
+# Settings of Axolotl's that put fused kernels in the place of a layer's own operations.
+_FUSED_KERNELS = ("liger_rms_norm", "liger_glu_activation", "lora_mlp_kernel", "lora_qkv_kernel")
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,9 @@ class Run:
     precision: bf16, fp16 or fp32, what weights are multiplied in.
     micro_batch_size, evaluation_batch_size: rows on one GPU at once. evaluation_follows: whether the second is the first,
     because the recipe says nothing of its own. accumulation: micro batches a step.
-    sharding: none, ddp, zero1, zero2, zero3 or fsdp. network: between machines, ethernet or rdma.
+    sharding: none, ddp, zero1, zero2, zero3 or fsdp. network: between machines, ethernet or rdma; network_gbit_s: of all
+    links of a machine together, 10^9 bits a second, 0 where the kind of network says it.
+    expandable_segments: whether PyTorch's allocator lets blocks grow in place.
     rows: training rows, None where nobody has counted; evaluation_rows likewise. max_steps: 0 where epochs decide.
     keep: checkpoints kept.
     """
@@ -51,6 +55,8 @@ class Run:
     optimizer: str = _OPTIMIZER
     sharding: str = "none"
     network: str = "ethernet"
+    network_gbit_s: float = 0.0
+    expandable_segments: bool = True
     epochs: float = 1.0
     max_steps: int = 0
     warmup_ratio: float = 0.0
@@ -63,6 +69,11 @@ class Run:
     @property
     def effective_batch_size(self) -> int:
         return self.micro_batch_size * self.accumulation * self.machines.world_size
+
+    @property
+    def whole_logits(self) -> bool:
+        """Whether the logits of a whole micro batch are there at once."""
+        return False
 
     def with_rows(self, rows: int) -> Self:
         """The same with another micro batch; evaluation follows unless the recipe says how many rows it takes."""
@@ -87,6 +98,8 @@ class Workload(Run):
     the length is several of the data's, as many as fit. joined: the rows of a micro batch are one, without padding.
     evaluation_steps, save_steps: steps between two, 0 where epochs decide.
     row_tokens: tokens of a mean row, None where nobody has counted.
+    compile: whether torch.compile runs. fused_kernels: whether norms, rotation and feed-forward (or, beside an adapter, its
+    matrices) are fused kernels.
     """
 
     model: Model
@@ -109,6 +122,7 @@ class Workload(Run):
     evaluation_steps: int = 0
     save_steps: int = 0
     compile: bool = False
+    fused_kernels: bool = False
 
     @property
     def batch_tokens(self) -> int | None:
@@ -127,6 +141,10 @@ class Workload(Run):
     def answers(self) -> int:
         """Rows that the model reads for one row of the data: a preference has a chosen and a rejected answer (TRL 1.9)."""
         return 2 if self.objective == "dpo" else 1
+
+    @property
+    def whole_logits(self) -> bool:
+        return self.fused_loss not in ("fused", "cut")
 
     def runs_on(self, gpu: Gpu) -> bool:
         """FlashAttention 2 needs what bf16 needs."""
@@ -188,6 +206,7 @@ def from_stage(stage: Stage, model: Model, rows: Rows | None = None) -> Workload
         save_steps=_every(config, "save"),
         keep=int(config.get("save_total_limit") or 1),
         compile=bool(config.get("torch_compile")),
+        fused_kernels=any(config.get(name) for name in _FUSED_KERNELS),
     )
 
 

@@ -51,12 +51,13 @@ def build(workload: Workload, real: bool = False) -> torch.nn.Module:
 
     stand_ins.register()
     dtype = torch.float32 if activations.in_full(workload) else DTYPES[workload.precision]
-    # On a GPU SDPA runs the same kernels; on a CPU it would repeat keys and values for every head.
-    attention = workload.attention if real or workload.attention == "eager" else stand_ins.ATTENTION
+    # On a GPU SDPA runs kernels like FlashAttention's; on a CPU it would repeat keys and values for every head.
+    stand_in = stand_ins.PADDED if activations.repeated(workload) else stand_ins.ATTENTION
+    attention = workload.attention if real or workload.attention == "eager" else stand_in
     model = AutoModelForCausalLM.from_config(hf_config(workload), dtype=dtype, attn_implementation=attention)
     model.config.use_cache = False
     if workload.fused_loss in ("fused", "cut") and not real:
-        stand_ins.fuse_loss(model, in_evaluation=workload.fused_loss == "cut")
+        stand_ins.fuse_loss(model, liger=workload.fused_loss == "fused")
     if workload.adapter and workload.adapter.four_bit:
         stand_ins.four_bit(model, dtype)
     if workload.checkpointing:

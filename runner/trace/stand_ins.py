@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from transformers import AttentionInterface
 
-ATTENTION = "recipe_stand_in"
+ATTENTION, PADDED = "recipe_stand_in", "recipe_stand_in_padded"
 
 
 class _Flash(torch.autograd.Function):
@@ -43,8 +43,17 @@ def flash(
     return _Flash.apply(*swapped), None
 
 
+def padded(module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *given: Any, **kwargs: Any) -> Any:
+    """SDPA beside a mask for padding: transformers repeats keys and values for every head (5.16, `use_gqa_in_sdpa`)."""
+    from transformers.integrations.sdpa_attention import repeat_kv
+
+    count = getattr(module, "num_key_value_groups", 1)
+    return flash(module, query, repeat_kv(key, count), repeat_kv(value, count), *given, **kwargs)
+
+
 def register() -> None:
     AttentionInterface.register(ATTENTION, flash)
+    AttentionInterface.register(PADDED, padded)
 
 
 class _MatMul4Bit(torch.autograd.Function):
@@ -146,16 +155,25 @@ def moving_by_replacing() -> Iterator[None]:
 
 
 class _FusedLoss(torch.autograd.Function):
-    """Liger's fused linear cross-entropy: logits of a chunk at a time, and both gradients made in the forward pass."""
+    """A fused linear cross-entropy: logits of a chunk at a time, and both gradients made in the forward pass. Liger's (0.8.1,
+    ops/fused_linear_cross_entropy.py) takes a power of two of rows at a time, and adds each chunk's gradient of a head in
+    half precision by way of a copy in fp32."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor) -> Any:
+    def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, liger: bool, training: bool) -> Any:
         rows, width = hidden.numel() // hidden.shape[-1], hidden.shape[-1]
-        chunks = max(1, -(-weight.shape[0] // width))
-        gradients = [torch.empty_like(hidden)]
-        gradients += [torch.empty_like(weight)] if ctx.needs_input_grad[1] else []
-        chunk = hidden.new_empty((-(-rows // chunks), weight.shape[0]))
+        at_once = -(-rows // max(1, -(-weight.shape[0] // width)))
+        if liger:
+            at_once = min(rows, 1 << (at_once - 1).bit_length())
+        learned = training and ctx.needs_input_grad[1]
+        gradients = [torch.empty_like(hidden)] if training else []
+        gradients += [torch.empty_like(weight)] if learned else []
+        chunk = hidden.new_empty((at_once, weight.shape[0]))
         loss = hidden.new_empty((), dtype=torch.float32)
+        if liger and learned and weight.dtype != torch.float32:
+            product = torch.empty_like(weight)
+            raised = product.float()
+            del product, raised
         del chunk
         ctx.save_for_backward(*gradients)
         return loss
@@ -163,17 +181,20 @@ class _FusedLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         hidden, *weight = ctx.saved_tensors
-        return hidden, weight[0] if weight else None
+        return hidden, weight[0] if weight else None, None, None
 
 
-def fuse_loss(model: nn.Module, in_evaluation: bool) -> None:
-    """Puts the fused loss in the place of LM head and loss, in training and, where asked, in evaluation."""
+def fuse_loss(model: nn.Module, liger: bool) -> None:
+    """Puts a fused loss in the place of LM head and loss: Liger's in training, Cut Cross-Entropy in evaluation too."""
     head, plain_head, plain_loss = model.lm_head, model.lm_head.forward, model.loss_function
 
     def fused() -> bool:
-        return model.training or in_evaluation
+        return model.training or not liger
 
-    head.forward = lambda hidden: _FusedLoss.apply(hidden, head.weight) if fused() else plain_head(hidden)
+    def forward(hidden: torch.Tensor) -> Any:
+        return _FusedLoss.apply(hidden, head.weight, liger, model.training) if fused() else plain_head(hidden)
+
+    head.forward = forward
     model.loss_function = lambda logits, *given, **named: logits if fused() else plain_loss(logits, *given, **named)
 
 

@@ -188,7 +188,7 @@ def test_machines_that_wait_for_each_other_in_vain(golden_message):
 def test_gpu_memory_used_up_reads_as_on_this_machine(golden_message):
     said = why([container(state={"terminated": {"exitCode": 1}})], log="torch.OutOfMemoryError: CUDA out of memory.")
     assert "exit code 1" in said and "GPU's memory is too small" in said
-    assert said.endswith(" 23.7 GiB on each GPU.")
+    assert said.endswith(" 24.0 GiB on each GPU.")
     golden_message(said)
 
 

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.estimate_accuracy import MODELS
 from runner import catalog
 from runner.check.validate import load
-from runner.estimate import activations, duration, forecast, memory, parameters, rows, storage
+from runner.estimate import activations, duration, forecast, memory, outside, parameters, rows, storage
 from runner.estimate.workload import Adapter, Workload, from_stage
 from runner.plan import Machines
 from runner.recipe import units
@@ -138,20 +138,43 @@ def test_a_checkpoint_takes_the_time_of_what_it_writes():
 
 
 def test_ddp_sends_gradients_as_they_are():
-    machines, gpu = Machines(1, 8, "NVIDIA-L40S", 256, 64), catalog.gpu("NVIDIA-L40S")
+    machines = Machines(1, 8, "NVIDIA-L40S", 256, 64)
     half, full = (work(machines=machines, sharding="ddp", fp32_weights=wide) for wide in (False, True))
-    assert duration.waiting(full, gpu) == 2 * duration.waiting(half, gpu)
+    assert duration.sent(full) == 2 * duration.sent(half)
 
 
-def test_the_network_between_machines_is_the_recipe_s(golden_message):
+def test_the_network_between_machines_is_the_recipe_s():
     survival = ROOT / "recipes" / "survival.yaml"
     slow, fast = (forecast.of(*planned(survival, f"openshift.network.kind={kind}"))[0] for kind in ("ethernet", "rdma"))
     gradients = slow.memory.state.gradients
-    # 2 × 3/4 of the gradients, half of it hidden, at four fifths of 25 Gbit/s.
-    assert slow.time.waiting_seconds == pytest.approx(0.5 * 1.5 * gradients / 2.5e9)
-    # The L40S's own PCIe link at 70 % is slower than... or as fast as the network allows, whichever is less.
-    link = min(20e9, 0.7e9 * catalog.gpu("NVIDIA-L40S").link_gb_s)
-    assert fast.time.waiting_seconds == pytest.approx(0.5 * 1.5 * gradients / link)
+    # 2 × 3/4 of the gradients at four fifths of 25 Gbit/s, hidden behind nine tenths of the computing; a machine with one GPU
+    # sends nothing over its own PCIe link.
+    hidden = 0.9 * duration.computing(slow.workload, catalog.gpu("NVIDIA-L40S"))
+    assert 0 < hidden < 1.5 * gradients / 2.5e9
+    assert slow.time.waiting_seconds == pytest.approx(1.5 * gradients / 2.5e9 - hidden)
+    assert fast.time.waiting_seconds == pytest.approx(0.1 * 1.5 * gradients / 20e9)
+
+
+def test_messages_hide_behind_computing_and_no_longer():
+    card = catalog.gpu("NVIDIA-H100-80GB-HBM3")
+    job = work(machines=Machines(2, 8, card.name, 256, 64), sharding="fsdp")
+    messages = duration.sent(job) / duration.slowest_link(job.machines, card, job.network)
+    assert duration.waiting(job, card, 0.0) == pytest.approx(messages)
+    assert duration.waiting(job, card, messages / 2) == pytest.approx(messages - 0.9 * messages / 2)
+    assert duration.waiting(job, card, 10 * messages) == pytest.approx(0.1 * messages)
+
+
+def test_a_machine_s_network_may_be_known():
+    card = catalog.gpu("NVIDIA-H100-80GB-HBM3")
+    machines = Machines(2, 8, card.name, 256, 64)
+    assert duration.slowest_link(machines, card, "ethernet", 400.0) == pytest.approx(40e9)
+    # NVLink carries what the ring brings, and is then the slower.
+    assert duration.slowest_link(machines, card, "ethernet", 1e6) == pytest.approx(0.7 * 450e9)
+
+
+def test_the_words_about_a_network_name_it(golden_message):
+    survival = ROOT / "recipes" / "survival.yaml"
+    (fast,) = forecast.of(*planned(survival, "openshift.network.kind=rdma"))
     assert "200 Gbit/s InfiniBand" in forecast.basis([fast])
     golden_message(forecast.basis([fast]))
     (one,) = forecast.of(*planned(ROOT / "recipes" / "lyrics.yaml"))
@@ -229,8 +252,10 @@ def test_a_workload_is_read_from_the_config_that_the_engine_gets(path):
 def test_steps_tokens_and_warmup_of_the_survival_recipe():
     recipe, plan = planned(ROOT / "recipes" / "survival.yaml")
     (found,) = forecast.of(recipe, plan, given_rows=2845)
-    assert found.time.steps == 4 * 41  # 2,561 rows in batches of 64, the last one smaller
-    # 3 % of them, 4.92, in whole steps as Axolotl takes them.
+    assert (
+        found.time.steps == 161
+    )  # 4 times 2,561 rows in batches of 64, the last one of all smaller: so many were made
+    # 3 % of them, 4.83, in whole steps as Axolotl takes them.
     assert found.warmup_steps == 4
     assert found.time.rows_a_step == 64
 
@@ -402,10 +427,25 @@ def test_the_quick_estimate_agrees_with_the_kept_table_of_exact_traces():
     from benchmarks.estimate_accuracy import CELLS, MEDIAN, WORST, cells
 
     table = (ROOT / "benchmarks" / "results" / "estimate-accuracy.txt").read_text("utf-8")
-    rows = re.findall(r"^ *(\d+) (.+?) +(\d+\.\d\d) +\d+\.\d\d +[+-]", table, re.MULTILINE)
-    assert [int(number) for number, _, _ in rows] == list(range(CELLS))
-    shares = []
-    for (_, named, exact), cell in zip(rows, cells(), strict=True):
+    rows = re.findall(r"^ *(\d+) (.+?) +(\d+\.\d\d) +\d+\.\d\d +[+-]\S+ +(\d+\.\d\d) +[+-]", table, re.MULTILINE)
+    assert [int(number) for number, *_ in rows] == list(range(CELLS))
+    shares, evaluations = [], []
+    for (_, named, exact, evaluation), cell in zip(rows, cells(), strict=True):
         assert named == str(cell).rstrip()
-        shares.append(abs(memory.estimate(cell.workload).tensors / 2**30 / float(exact) - 1))
-    assert statistics.median(shares) <= MEDIAN and max(shares) <= WORST
+        quick = memory.estimate(cell.workload)
+        shares.append(abs(quick.tensors / 2**30 / float(exact) - 1))
+        evaluations.append(abs(quick.evaluation / 2**30 / float(evaluation) - 1))
+    assert statistics.median(shares) <= MEDIAN and max(*shares, *evaluations) <= WORST
+    # Nine of ten lie as near as a plan says where no published run is like it.
+    assert sorted(shares)[int(0.9 * CELLS)] <= outside.UNLIKE + 0.005
+
+
+def test_the_grid_draws_what_people_train():
+    from benchmarks.estimate_accuracy import LAYERS, cells
+
+    drawn = {(cell.kind, cell.workload.sharding, cell.workload.fused_loss, cell.workload.objective) for cell in cells()}
+    assert {loss for _, _, loss, _ in drawn} == {"none", "fused", "cut"}
+    assert {objective for *_, objective in drawn} == {"sft", "dpo"}
+    assert {("lora", "fsdp")} <= {(kind, sharding) for kind, sharding, _, _ in drawn}
+    assert any(cell.workload.evaluation_batch_size > cell.workload.micro_batch_size for cell in cells())
+    assert sum(cell.workload.model.num_hidden_layers > LAYERS for cell in cells()) == 3

@@ -17,9 +17,14 @@ from runner.trace import Traced
 
 @dataclass(frozen=True)
 class GpuMemory:
-    """Bytes of each GPU. usable: None where nobody knows the card. moment: when most is taken. evaluation: of tensors."""
+    """Bytes of each GPU. total: what the run needs; range: between which that lies in nine of ten cases; published: what that
+    rests on; shown: what nvidia-smi will show. usable: None where nobody knows the card. moment: when most is taken.
+    evaluation: of tensors."""
 
     total: int
+    range: tuple[int, int]
+    published: str
+    shown: int
     usable: int | None
     moment: str
     parts: Mapping[str, int]
@@ -85,6 +90,7 @@ class StagePlan:
     warmup_share: float | None
     rows: RowCounts
     time: Mapping[str, Any] | None
+    time_published: str
     gpu_hours: float | None
     cost: float | None
     machines: Sequence[OnMachines]
@@ -101,7 +107,16 @@ class StagePlan:
             adapter_parameters=forecast.counts.adapter,
             gpu=forecast.stage.machines.gpu,
             gpus=forecast.stage.machines.world_size,
-            gpu_memory_bytes=GpuMemory(memory.total, forecast.usable, memory.moment, memory.parts(), memory.evaluation),
+            gpu_memory_bytes=GpuMemory(
+                total=memory.total,
+                range=forecast.memory_range,
+                published=str(forecast.memory_spread),
+                shown=memory.shown,
+                usable=forecast.usable,
+                moment=memory.moment,
+                parts=memory.parts(),
+                evaluation=memory.evaluation,
+            ),
             fits=forecast.fits,
             largest_micro_batch=forecast.largest_micro_batch,
             host_memory_bytes=storage.host(forecast),
@@ -113,6 +128,7 @@ class StagePlan:
             warmup_share=forecast.warmup_steps / forecast.steps if forecast.steps else None,
             rows=RowCounts(work.rows, work.evaluation_rows, rows.tokens, rows.source),
             time=forecast.time.as_json() if forecast.time else None,
+            time_published=forecast.time_source,
             gpu_hours=forecast.gpu_hours,
             cost=forecast.cost,
             machines=[OnMachines.of(forecast.on(count)) for count in nodes],

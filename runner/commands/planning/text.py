@@ -107,7 +107,10 @@ def _model(forecast: Forecast) -> Iterator[tuple[str, str]]:
 
 def _memory(forecast: Forecast) -> Iterator[tuple[str, str]]:
     memory, work = forecast.memory, forecast.workload
-    yield "GPU memory, each", f"{units.both(memory.total)}, {_MOMENTS[memory.moment]}"
+    yield "GPU memory, each", f"{units.both(memory.total)} needed, {_MOMENTS[memory.moment]}"
+    low, high = forecast.memory_range
+    yield "  likely", f"{units.gib(low)} to {units.gib(high)} ({forecast.memory_spread})"
+    yield "  nvidia-smi shows", f"{units.gib(memory.shown)}, with what the allocator keeps for later"
     if memory.moment == EVALUATION:
         yield "  in training", f"{_column(sum(memory.parts().values()))}, {_MOMENTS[memory.training_moment]}, of which:"
     notes = forecast.formulas.notes()
@@ -138,6 +141,7 @@ def _column(size: int) -> str:
 
 
 _MOMENTS = {
+    "forward": "at the forward pass",
     "loss": "at the loss",
     "backward": "at the backward pass",
     "step": "at the optimizer's step",
@@ -187,6 +191,7 @@ def _pace(forecast: Forecast) -> Iterator[tuple[str, str]]:
     rising = forecast.warmup_steps / time.steps
     yield "warmup", f"{forecast.warmup_steps:,} steps ({rising:.1%})" + (", more than there are" if rising > 1 else "")
     yield "time", f"{units.duration(time.total_seconds)} ({_range(time.range_seconds)})"
+    yield "  likely", forecast.time_source
     yield (
         "  of that",
         f"training {units.duration(time.training_seconds)}, evaluation {units.duration(time.evaluation_seconds)}, start and saving {units.duration(time.overhead_seconds)}",

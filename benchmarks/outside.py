@@ -1,0 +1,362 @@
+"""How far the plan is from GPU runs that others have published: every row of a table is planned as it ran, and compared.
+
+    python benchmarks/outside.py                   the project's own rows (benchmarks/outside/public.csv), a table by kind
+    python benchmarks/outside.py --rows FILE       other rows of that form; models lie in `models/` beside them, or here
+    python benchmarks/outside.py --format json     summary, groups and every row, for tools
+    python benchmarks/outside.py --write           keeps the table in benchmarks/results/, and the errors by kind in the
+                                                   catalog, from where `recipe plan` prints them beside its figures
+
+An error is planned over measured, less 1: below zero the plan says too little (of memory), or promises too much (of time).
+The summary of memory leaves out rows that ran what Axolotl never does (OURS says what it does); that of time leaves out
+rows of several machines whose source does not say what lies between them (NETWORKS). In the groups they stand too, and
+are counted. Nothing is fetched, and no GPU is needed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from runner import catalog
+from runner.catalog import Gpu, Model
+from runner.estimate import duration, memory, outside
+from runner.estimate.outside import Kind
+from runner.estimate.parameters import UnknownArchitecture
+from runner.estimate.workload import Adapter, Workload
+from runner.plan import Machines
+
+HERE = Path(__file__).parent
+ROWS, MODELS = HERE / "outside" / "public.csv", HERE / "outside" / "models"
+TABLE = HERE / "results" / "outside.txt"
+GIB = 2**30
+GPUS_A_MACHINE = 8
+TOO_LOW = 0.03
+
+# What `differs` may name although Axolotl does it too, and what says how a row was read. All else that is named there ran in
+# other code than Axolotl's: its memory is not what is planned.
+OURS = ("compiled", "packed", "padding-free", "assumed", "FSDP2")
+# Gbit/s of all links of a machine together, where the source says it: (source, part of the card's name).
+NETWORKS = {("mosaicml/llm-foundry", "A100"): 1600.0}  # "with 1600 Gbps node-node interconnect (RoCE)"
+# MPT ran FlashAttention 1, over which the second is at least 1.7 times as fast (arXiv 2307.08691, section 4.1); and its norms
+# and its feed-forward's activation are one kernel each, as fused ones are.
+MPT, OLDER_ATTENTION = "MPT", 1.7
+
+LOSSES = {"plain": "none", "inplace": "none", "fused": "fused", "cut": "cut", "chunked": "chunked"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One published run. Columns as the file has them; `said` gives a number, None where the cell is empty."""
+
+    columns: dict[str, str]
+
+    def __getitem__(self, name: str) -> str:
+        return self.columns.get(name) or ""
+
+    def said(self, name: str) -> float | None:
+        return float(self[name]) if self[name] else None
+
+    def yes(self, name: str) -> bool:
+        return bool(self.said(name))
+
+    @property
+    def foreign(self) -> list[str]:
+        """What ran that Axolotl never does."""
+        named = [part.strip() for part in self["differs"].split(";") if part.strip()]
+        return [part for part in named if not any(known in part for known in OURS)]
+
+    @property
+    def machines(self) -> int:
+        return -(-int(self["gpus"]) // GPUS_A_MACHINE)
+
+    @property
+    def gbit_s(self) -> float | None:
+        """Of the network, where a source says it; 0 where there is none."""
+        if self.machines == 1:
+            return 0.0
+        told = [rate for (source, card), rate in NETWORKS.items() if source == self["source"] and card in self["gpu"]]
+        return told[0] if told else None
+
+
+def read(file: Path) -> list[Row]:
+    with file.open(encoding="utf-8", newline="") as opened:
+        return [Row(columns) for columns in csv.DictReader(opened)]
+
+
+def model_of(row: Row, folders: Iterable[Path]) -> Model:
+    """Raises KeyError where no folder has the model's geometry."""
+    for folder in folders:
+        file = folder / row["model"] / "config.json"
+        if file.is_file():
+            return catalog.from_config(row["model"], json.loads(file.read_text(encoding="utf-8")))
+    raise KeyError(f"no geometry of {row['model']}")
+
+
+def workload(row: Row, model: Model) -> Workload:
+    """A row as a run of ours. Selective checkpointing (0.5) keeps about as much as none."""
+    gpus, rows, card = int(row["gpus"]), int(row["micro_batch"]), catalog.gpu(row["gpu"])
+    # Where nobody says how fast the network is, it is taken to be no slower than NVLink.
+    network = GPUS_A_MACHINE * 8 * card.link_gb_s if row.gbit_s is None and card else row.gbit_s
+    method = row["method"].split()[0]
+    adapter = None
+    if method in ("lora", "qlora"):
+        targets = tuple(row["lora_targets"].split("+")) if row["lora_targets"] else model.linear
+        adapter = Adapter(int(row["lora_rank"]), targets, row.said("lora_dropout") or 0.0, row.yes("four_bit"))
+    return Workload(
+        model=model,
+        machines=Machines(row.machines, gpus // row.machines, row["gpu"], 1024, 64),
+        adapter=adapter,
+        precision=row["precision"] or "bf16",
+        fp32_weights=row.yes("fp32_weights") and adapter is None,
+        fp8=row.yes("fp8"),
+        attention=row["attention"] or "flash_attention_2",
+        checkpointing=row.said("checkpointing") == 1,
+        sequence_len=int(row["seq_len"]),
+        micro_batch_size=rows,
+        evaluation_batch_size=0,  # what is published is training alone
+        accumulation=int(row["accumulation"] or 1),
+        optimizer=row["optimizer"] or "adamw_torch_fused",
+        sharding=row["sharding"] or "none",
+        fused_loss=LOSSES[row["loss"] or "plain"],
+        fused_kernels=row.yes("fused_kernels") or MPT in row["differs"],
+        compile=row.yes("compile"),
+        packing=row["packed"] != "0" or not row["mean_row_tokens"],
+        row_tokens=row.said("mean_row_tokens"),
+        network_gbit_s=network or 0.0,
+        expandable_segments=row["expandable_segments"] != "0",
+    )
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """One row beside its plan: GiB, and tokens a second on one GPU, what was measured and what is planned. alike: whether
+    all of it ran as Axolotl would. told: whether its network is known."""
+
+    row: Row
+    work: Workload
+    planned: dict[str, float]
+    measured: dict[str, float]
+
+    @property
+    def kind(self) -> Kind:
+        return outside.kind(self.work)
+
+    @property
+    def alike(self) -> bool:
+        return not self.row.foreign
+
+    @property
+    def told(self) -> bool:
+        return self.row.gbit_s is not None
+
+    def answers(self, what: str) -> bool:
+        """Whether the summary counts it."""
+        return self.error(what) is not None and (self.told if what == "time" else self.alike)
+
+    def error(self, what: str) -> float | None:
+        """Of time as seconds: planned over measured, less 1."""
+        if what not in self.planned or not self.measured.get(what):
+            return None
+        ratio = self.planned[what] / self.measured[what]
+        return (1 / ratio if what == "time" else ratio) - 1
+
+
+FIGURES = ("allocated", "reserved", "driver", "time")
+ANSWERED = ("allocated", "time")  # what a plan prints a range of
+
+
+def replay(row: Row, folders: Sequence[Path]) -> Replayed:
+    work = workload(row, model_of(row, folders))
+    known = memory.estimate(work)
+    planned = {
+        "allocated": known.tensors / GIB,
+        "reserved": (known.tensors + known.slack) / GIB,
+        "driver": known.shown / GIB,
+    }
+    card = catalog.gpu(row["gpu"])
+    if card:
+        tokens = duration.row_tokens(work) if work.packing else row.said("mean_row_tokens") or 0.0
+        planned["time"] = tokens * work.micro_batch_size * work.accumulation / seconds(row, work, card)
+    measured = {what: row.said(f"{what}_gib") for what in ("allocated", "reserved", "driver")}
+    measured["time"] = row.said("tokens_per_s_per_gpu")
+    return Replayed(row, work, planned, {what: figure for what, figure in measured.items() if figure})
+
+
+def seconds(row: Row, work: Workload, card: Gpu) -> float:
+    """Of a step. Selective checkpointing (0.5) lies halfway between all and none."""
+    step = duration.step_seconds(work, card)
+    if row.said("checkpointing") == 0.5:
+        step = (step + duration.step_seconds(replace(work, checkpointing=True), card)) / 2
+    if MPT in row["differs"]:
+        attention = duration.passing(work, card, work.micro_batch_size).attention
+        step += (OLDER_ATTENTION - 1) * attention * work.accumulation
+    return step
+
+
+def errors(replayed: Iterable[Replayed], what: str) -> list[float]:
+    return [error for each in replayed if (error := each.error(what)) is not None]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """rows: that the plan answers for. median_abs: of their errors; too_low: the share of memory said more than 3 % too low,
+    of time promised more than 3 % too short; inside_range: the share that the printed range holds."""
+
+    rows: int
+    median_abs: float
+    too_low: float
+    inside_range: float
+
+
+def summary(replayed: Sequence[Replayed], what: str) -> Summary:
+    rows = [each for each in replayed if each.answers(what)]
+    found = errors(rows, what)
+    if not found:
+        return Summary(0, 0.0, 0.0, 0.0)
+    inside = sum(_inside(each, what) for each in rows)
+    low = sum(error < -TOO_LOW for error in found)
+    return Summary(len(found), statistics.median(map(abs, found)), low / len(found), inside / len(found))
+
+
+def _inside(replayed: Replayed, what: str) -> bool:
+    spread = outside.time(replayed.work) if what == "time" else outside.allocated(replayed.work)
+    error = replayed.error(what)
+    return error is not None and spread.low - 1e-9 <= error <= spread.high + 1e-9
+
+
+@dataclass(frozen=True)
+class Group:
+    """Errors of one kind of run in one figure. spread: the highest less the lowest; answered: rows that the summary counts."""
+
+    kind: str
+    figure: str
+    rows: int
+    answered: int
+    median: float
+    spread: float
+    worst: float
+
+    def __str__(self) -> str:
+        mark = "" if self.answered == self.rows else f"  {self.answered} in the summary"
+        return f"{self.rows:>5} {self.median:>+8.1%} {self.spread:>8.1%} {self.worst:>+8.1%}{mark}"
+
+
+def groups(replayed: Sequence[Replayed]) -> list[Group]:
+    kinds: dict[str, list[Replayed]] = defaultdict(list)
+    for each in replayed:
+        kinds[str(each.kind)].append(each)
+    made = []
+    for name in sorted(kinds):
+        for what in FIGURES:
+            if found := errors(kinds[name], what):
+                answered = sum(each.answers(what) for each in kinds[name])
+                worst = max(found, key=abs)
+                spread = max(found) - min(found)
+                made.append(Group(name, what, len(found), answered, statistics.median(found), spread, worst))
+    return made
+
+
+def table(replayed: Sequence[Replayed], unread: Sequence[str]) -> str:
+    lines = [f"{len(replayed)} published runs, planned as they ran: planned over measured, less 1"]
+    for what in ANSWERED:
+        of = summary(replayed, what)
+        lines.append(
+            f"{what:<10} {of.rows:>4} rows: median {of.median_abs:.1%} off, {of.too_low:.1%} more than 3 % too low, "
+            f"{of.inside_range:.1%} inside the printed range"
+        )
+    untold = sum(not each.told for each in replayed)
+    strange = sum(each.error("allocated") is not None and not each.alike for each in replayed)
+    lines.append(
+        f"Not in these lines, and below all the same: memory of {strange} rows that ran what Axolotl never does, and time of "
+        f"{untold} rows\nof several machines whose source does not name the network (planned as if it were as fast as NVLink)."
+    )
+    lines += [f"Left out: {why}" for why in unread]
+    lines += [
+        "",
+        f"{'method, sharding, loss, card':<46} {'figure':<10} {'rows':>5} {'median':>8} {'spread':>8} {'worst':>8}",
+    ]
+    lines += [f"{group.kind:<46} {group.figure:<10} {group}" for group in groups(replayed)]
+    return "\n".join(lines) + "\n"
+
+
+def known(replayed: Sequence[Replayed]) -> dict[str, list[list[Any]]]:
+    """The errors by kind that a plan reads, of the rows that the summary counts."""
+    return {
+        what: sorted(
+            [*asdict(each.kind).values(), round(error, 3)]
+            for each in replayed
+            if each.answers(what) and (error := each.error(what)) is not None
+        )
+        for what in ANSWERED
+    }
+
+
+def replay_all(rows: Iterable[Row], folders: Sequence[Path]) -> tuple[list[Replayed], list[str]]:
+    """The rows that can be planned, and why others cannot."""
+    replayed, unread = [], []
+    for row in rows:
+        try:
+            replayed.append(replay(row, folders))
+        except (KeyError, ValueError, UnknownArchitecture) as error:
+            unread.append(f"row {row['id'] or '?'} of {row['source']}: {error}")
+    return replayed, unread
+
+
+def as_json(replayed: Sequence[Replayed], unread: Sequence[str]) -> dict[str, Any]:
+    return {
+        "summary": {what: asdict(summary(replayed, what)) for what in ANSWERED},
+        "groups": [asdict(group) for group in groups(replayed)],
+        "rows": [
+            {
+                "id": each.row["id"],
+                "source": each.row["source"],
+                "kind": str(each.kind),
+                "planned": each.planned,
+                "measured": each.measured,
+                "errors": {what: each.error(what) for what in FIGURES},
+                "answered": [what for what in FIGURES if each.answers(what)],
+                "foreign": each.row.foreign,
+            }
+            for each in replayed
+        ],
+        "left_out": list(unread),
+    }
+
+
+def kept(replayed: Sequence[Replayed]) -> str:
+    """What the catalog keeps, a row a line."""
+    lines = {what: ",\n  ".join(map(json.dumps, entries)) for what, entries in known(replayed).items()}
+    return "{\n" + ",\n".join(f'"{what}": [\n  {text}\n]' for what, text in lines.items()) + "\n}\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=Path, default=ROWS)
+    parser.add_argument("--format", choices=("text", "json"), default="text")
+    parser.add_argument("--write", action="store_true")
+    asked = parser.parse_args()
+    if not asked.rows.is_file():
+        print(f"{asked.rows}: there is no such file.", file=sys.stderr)
+        return 2
+    replayed, unread = replay_all(read(asked.rows), (asked.rows.parent / "models", MODELS))
+    if asked.write:
+        outside.FILE.write_text(kept(replayed), encoding="utf-8")
+        outside.forget()
+        TABLE.write_text(table(replayed, unread), encoding="utf-8")
+    if asked.format == "json":
+        print(json.dumps(as_json(replayed, unread), indent=2))
+    else:
+        print(table(replayed, unread), end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
