@@ -50,6 +50,7 @@ pytestmark = pytest.mark.heavy
 ON_CPU = (
     "model.precision=fp32",
     "model.attention=sdpa",
+    "train.kernels=none",
     "train.optimizer=adamw_torch",
     "train.epochs=2",
     "machines.nodes=1",
@@ -242,6 +243,7 @@ def songs(desk: Path) -> list[str]:
 TEXT_ON_CPU = (
     "model.precision=fp32",
     "model.attention=sdpa",
+    "train.kernels=none",
     "train.optimizer=adamw_torch",
     "train.gradient_accumulation_steps=1",
     "train.effective_batch_size=",

@@ -33,6 +33,7 @@ TOKEN = "hf_PlantedHubTokenOfTheTests"
 SMALL = (
     "model.precision=fp32",
     "model.attention=sdpa",
+    "train.kernels=none",
     "train.learning_rate=0.002",
     "train.learning_rate_scaling=none",
     "train.optimizer=adamw_torch",
