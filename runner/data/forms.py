@@ -67,7 +67,7 @@ def told(columns: Collection[str]) -> Form | None:
 def turns(form: Form, row: Mapping[str, Any]) -> tuple[Turn, ...]:
     """The turns of a row in a form other than columns; the last one answers.
 
-    Raises KeyError with the name of a column that the row lacks, NoConversation where it is none.
+    Raises KeyError with the name of a column that the row lacks, NoText where it is no conversation.
     """
     said = tuple(_turns(form, row))
     if not any(turn.role == "user" for turn in said):

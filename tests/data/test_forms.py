@@ -402,7 +402,7 @@ def test_a_mixture_holds_turns_of_both_kinds(tmp_path):
     own = wanted()["special_tokens"] | {"axolotl": chat.OWN, "tokens": ()}
     facts = wanted(written(tmp_path, "domain.jsonl", domain), **OPEN) | {"special_tokens": own}
     mixture = TypeAdapter(Mixture).validate_python(facts | {"train_on": "last", "domain_share": 0.5})
-    lines = prepare(mixture, tmp_path / "mixed", tmp_path / "out" / "train.parquet", lambda texts: None)
+    _, lines = prepare(mixture, tmp_path / "mixed", tmp_path / "out" / "train.parquet", lambda texts: None)
     assert any(line.startswith("mixed") for line in lines)
     rows = [row["messages"] for row in table(tmp_path / "mixed", "train")]
     assert {row[0]["training"] for row in rows} == {None, False}

@@ -494,6 +494,18 @@ def _file(module):
     return next((path for path in (base.with_suffix(".py"), base / "__init__.py") if path.is_file()), None)
 
 
+# Packages that the stock image lacks, and the modules that import them when they are called: for spreadsheets, models of the
+# hub, cleaning, and what is said of rows.
+OF_LANGUAGE = {
+    "openpyxl": ("data.rows",),
+    "httpx": ("catalog.published", "entrypoints.prepare", "hardware"),
+    "datatrove": ("data.doctor", "data.cleaning_steps", "data.executors"),
+    "loguru": ("data.cleaning_steps",),
+    "ray": ("data.executors",),
+    "py3langid": ("data.doctor",),
+}
+
+
 def test_what_runs_in_a_stock_image_imports_only_what_that_has():
     """Both of a recipe's pods, and what they import by name."""
     named = [image_classification.PREPARERS["images"], image_classification.ENGINES["images"]]
@@ -517,6 +529,13 @@ def test_what_runs_in_a_stock_image_imports_only_what_that_has():
         "runner.training.history",
         "runner.scenarios.image_classification.data",
     } <= set(reached)
-    # Rows of spreadsheets, which no recipe of images has.
-    assert foreign.pop("openpyxl", set()) <= {"runner.data.rows"}
+    # What only recipes of language come to.
+    for package, modules in OF_LANGUAGE.items():
+        assert foreign.pop(package, set()) <= {f"runner.{module}" for module in modules}, package
     assert set(foreign) <= set(STOCK_PACKAGES), {name: foreign[name] for name in set(foreign) - set(STOCK_PACKAGES)}
+    without = f"import sys; sys.modules.update(dict.fromkeys({list(OF_LANGUAGE)}))"
+    imports = "; ".join(
+        f"import {module.partition(':')[0]}"
+        for module in ("runner.entrypoints.stage", "runner.entrypoints.prepare", *named)
+    )
+    subprocess.run([sys.executable, "-c", f"{without}; {imports}"], check=True, cwd=ROOT)

@@ -27,6 +27,7 @@ from runner.runs.launch import environment
 from runner.scenarios import prepare, translate
 from runner.scenarios.image_classification import network, training
 from runner.training import progress_lines
+from runner.training.checkpoints import COMPLETE_FILE
 from tests import shapes
 from tests.conftest import ROOT
 
@@ -78,7 +79,7 @@ def test_a_run_that_was_killed_goes_on_and_ends_as_if_nothing_had_happened(tmp_p
     process = start(stage, killed, log)
     checkpoints = Path(killed.checkpoints_dir)
     deadline = time.monotonic() + 200
-    while not list(checkpoints.glob("checkpoint-*/trainer_state.json")) and time.monotonic() < deadline:
+    while not list(checkpoints.glob(f"checkpoint-*/{COMPLETE_FILE}")) and time.monotonic() < deadline:
         time.sleep(0.01)
     process.kill()
     process.wait()

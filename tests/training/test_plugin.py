@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from axolotl.utils import trainer
+from axolotl.utils import environment, trainer
 from axolotl.utils.dict import DictDefault
 
 from runner.training.plugin import RecipePlugin
@@ -18,7 +18,8 @@ def test_several_processes_without_a_gpu_ask_no_driver(monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "can_device_access_peer", no_driver)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(trainer, "check_cuda_p2p_ib_support", trainer.check_cuda_p2p_ib_support)
+    # Not the trainer's, which another test's plugin may have changed already.
+    monkeypatch.setattr(trainer, "check_cuda_p2p_ib_support", environment.check_cuda_p2p_ib_support)
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(RuntimeError):
         trainer.prepare_optim_env(DictDefault({}))
