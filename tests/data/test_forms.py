@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from runner import catalog
 from runner.check.examine import examine
 from runner.data import forms
-from runner.data.forms import NoConversation
 from runner.problem import Stop
 from runner.recipe.overrides import from_options
+from runner.recipe.templates import NoText
 from runner.scenarios import prepare
 from runner.scenarios.shared import conversations
 from tests.conftest import ROOT
@@ -381,7 +381,7 @@ def test_whatever_a_row_holds_it_is_a_conversation_or_named(form, data):
     row = {column: data.draw(anything) for column in columns}
     try:
         turns = forms.turns(form, row)
-    except NoConversation:
+    except NoText:
         return
     assert turns[-1].role == "assistant" and all(turn.content or turn.besides for turn in turns)
     json.dumps([turn.message() for turn in turns])
