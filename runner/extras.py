@@ -5,7 +5,7 @@ from __future__ import annotations
 # By the names that packages are imported by; whatever else a command cannot import is our own bug.
 EXTRAS = {
     "cluster": {"kubernetes"},
-    "data": {"datatrove", "orjson", "spacy"},
+    "data": {"datatrove", "orjson", "py3langid", "spacy"},
     "flash": {"flash_attn"},
     "train": {
         "PIL",

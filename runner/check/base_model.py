@@ -10,6 +10,7 @@ from runner.names import listed
 from runner.problem import Problem
 from runner.recipe import lock
 from runner.recipe.recipe import Recipe
+from runner.scenarios.shared.axolotl import FLASH
 
 FULL_COMMIT = re.compile(r"[0-9a-f]{40}\Z")
 
@@ -138,12 +139,12 @@ def loss_fits_model(recipe: Recipe) -> Iterator[Problem]:
 def attention_fits_precision(recipe: Recipe) -> Iterator[Problem]:
     """FlashAttention 2 multiplies in half precision alone."""
     model = recipe.settings.get("model") or {}
-    if model.get("attention") == "flash_attention_2" and model.get("precision") == "fp32":
+    if model.get("attention") == FLASH and model.get("precision") == "fp32":
         half = advised_precision(recipe)
         instead = "" if half == "fp32" else f", or `precision: {half}`"
         yield recipe.document.problem(
             ("model", "attention"),
-            "`flash_attention_2` multiplies in half precision alone, and `precision` is fp32.",
+            f"`{FLASH}` multiplies in half precision alone, and `precision` is fp32.",
             f"Write `attention: sdpa`{instead}.",
         )
 

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from runner import catalog
 from runner.problem import Problem
 from runner.recipe.recipe import Recipe, Settings
-
-FLASH = "flash_attention_2"
+from runner.scenarios.shared.axolotl import FLASH
 
 
 def _sections(recipe: Recipe, way: str) -> Iterator[tuple[str, Settings]]:

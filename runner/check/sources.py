@@ -17,11 +17,6 @@ from runner.recipe import templates
 from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe, Settings, sets_of
 
-
-def _at(recipe: Recipe, path: Path_, message: str, hint: str, severity: str = "error") -> Problem:
-    return recipe.document.problem(path, message, hint, severity=severity)
-
-
 SOURCES = ("path", "hub", "packed")
 # What says where one data set comes from, and so means nothing beside a list of several.
 OF_ONE = ("path", "hub", "packed", "revision", "subset", "split", "sample")
@@ -31,8 +26,7 @@ def one_source(recipe: Recipe) -> Iterator[Problem]:
     for home, data in recipe.data_sections():
         beside = [setting for setting in OF_ONE if data.get(setting)] if data.get("sets") else []
         for setting in beside:
-            yield _at(
-                recipe,
+            yield recipe.document.problem(
                 (*home, setting),
                 f"`{name_of(home)}` has `sets`, and beside them `{setting}`, which is a line of one data set.",
                 f"Move it into the set that it belongs to, or delete {'it' if len(beside) == 1 else 'these lines'}.",
@@ -40,8 +34,7 @@ def one_source(recipe: Recipe) -> Iterator[Problem]:
     for home, data in recipe.data_sets():
         given = [source for source in SOURCES if data.get(source)]
         if len(given) > 1:
-            yield _at(
-                recipe,
+            yield recipe.document.problem(
                 (*home, given[0]),
                 f"`{name_of(home)}` has {'both ' if len(given) == 2 else ''}{listed(given)}, and only one can be read.",
                 f"Delete {'one of the two lines' if len(given) == 2 else 'all but one of the lines'}.",
@@ -75,8 +68,7 @@ def shares_of_rows(recipe: Recipe) -> Iterator[Problem]:
     for home, data in recipe.data_sections():
         shares = [own["share"] for own in data.get("sets") or () if own.get("share")]
         if len(shares) > 1 and abs(sum(shares) - 1) < 0.005:
-            yield _at(
-                recipe,
+            yield recipe.document.problem(
                 (*home, "sets", 0, "share"),
                 f"The shares of `{name_of(home)}.sets` add up to 1, and each is the part of its own data set's rows that is taken.",
                 "Nothing to do, if so many rows are to be left out. `recipe prepare` says what part of the mix each set then has.",
@@ -120,8 +112,7 @@ def _one_form(recipe: Recipe, home: Path_, data: Settings) -> Iterator[Problem]:
             key=True,
         )
     elif form == "auto" and missing and data.get("hub") and not data.get("path"):
-        yield _at(
-            recipe,
+        yield recipe.document.problem(
             (*home, "hub"),
             f"What the rows of `{data['hub']}` look like is told from their columns when they are prepared.",
             "`recipe prepare` shows it; `form`, or `question` and `answer`, say it here.",
@@ -143,8 +134,7 @@ def _form(recipe: Recipe, home: Path_, data: Settings, setting: str, said: str, 
             f"Write `form: {meant}`, or delete the line." if meant else forms.NO_FORM,
         )
     elif stated is None:
-        yield _at(
-            recipe,
+        yield recipe.document.problem(
             (*home, setting),
             f"The rows of `{said}` are read in the form {form}, told from their columns.",
             "Nothing to do; `form` says otherwise where that is wrong.",
@@ -169,15 +159,13 @@ def templates_name_columns(recipe: Recipe) -> Iterator[Problem]:
             for setting in templates.SETTINGS:
                 template = one.get(setting)
                 if template and templates.unclosed(template) is not None:
-                    yield _at(
-                        recipe,
+                    yield recipe.document.problem(
                         (*path, setting),
                         f"`{setting}` opens a bracket and does not close it.",
                         "Write `[column]`, or `[[` for a bracket that is text.",
                     )
                 elif template and not templates.columns(template):
-                    yield _at(
-                        recipe,
+                    yield recipe.document.problem(
                         (*path, setting),
                         f"`{setting}` names no column, so it says the same in every row.",
                         f'Write the column in brackets and quotes, for example `{setting}: "[{template.strip() or setting}]"`.',
@@ -196,8 +184,7 @@ def _data_files(recipe: Recipe, home: Path_, data: Settings, files: tuple[str, .
             # The rehearsal looks into it; here opening Parquet would slow every check down.
             continue
         if recipe.on_claim(name) and not os.path.exists(file):
-            yield _at(
-                recipe,
+            yield recipe.document.problem(
                 (*home, setting),
                 f"`{name}` lies on a claim, so its columns are not checked here.",
                 "Nothing to do, if the file is on the claim before the job starts.",
@@ -205,16 +192,14 @@ def _data_files(recipe: Recipe, home: Path_, data: Settings, files: tuple[str, .
             )
             continue
         if not os.path.exists(file):
-            yield _at(
-                recipe,
+            yield recipe.document.problem(
                 (*home, setting),
                 f"There is no file `{file}`.",
                 "Paths start from the recipe's own folder.",
             )
             continue
         if data.get("image_column") and file.suffix != ".parquet":
-            yield _at(
-                recipe,
+            yield recipe.document.problem(
                 (*home, setting),
                 f"`{file}` is no file of images.",
                 "Name a Parquet file, or a folder with CIFAR-10's binary files, Parquet files, or a folder of images for each class.",
@@ -225,12 +210,11 @@ def _data_files(recipe: Recipe, home: Path_, data: Settings, files: tuple[str, .
         try:
             there = columns.of(file, data.get("split"))
         except columns.Unreadable as reason:
-            yield _at(
-                recipe,
+            yield recipe.document.problem(
                 (*home, setting),
                 f"`{file}` cannot be read: {reason}",
                 reason.hint,
-                reason.severity,
+                severity=reason.severity,
             )
             continue
         # A copy of a starter recipe brings a sample that says nothing about one's own file.
@@ -249,8 +233,7 @@ def fits(
         yield from _form(recipe, home, data, setting, said, there)
     for column, user in templates.needed(data).items():
         if there.count(column) > 1:
-            yield _at(
-                recipe,
+            yield recipe.document.problem(
                 (*home, user),
                 f"`{said}` has {there.count(column)} columns called `{column}`, and only one can be meant.",
                 "Give each column a name of its own.",
@@ -259,8 +242,7 @@ def fits(
             near = nearest(column, there)
             meant = f"[{near}]" if user in templates.SETTINGS else near
             hint = (f"Did you mean `{meant}`? " if near else "") + f"Its columns are {listed(there)}.{other}"
-            yield _at(
-                recipe,
+            yield recipe.document.problem(
                 (*home, user),
                 f"`{user.rpartition('.')[2]}` names the column `{column}`, which `{said}` does not have.",
                 hint,

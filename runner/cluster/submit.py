@@ -44,7 +44,7 @@ def submit(
     needs no GPU is waited for, and what comes after it is sent too.
 
     files: what the first stage finds on the claim, which is sent before it. contents: of the data files of each stage, by
-    its name, as they are here; none where they are not (see `runner.data.report.contents`).
+    its name, as they are here; none where they are not (see `runner.prepared.contents`).
 
     Raises Stop where the cluster refuses anything; then nothing has been sent.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -29,8 +29,8 @@ class Turn:
 
 @dataclass(frozen=True)
 class Talk:
-    """A prepared row. tokens: the whole of it, as the template writes it; answers: in order; said: its words, for telling
-    equal rows and for naming it. trained_turns: of whatever role."""
+    """A prepared row. tokens: the whole of it, as the template writes it; answers: in order; trained_turns: of whatever
+    role; named: how its first question begins, for naming it."""
 
     tokens: Tokens
     answers: tuple[Turn, ...]
@@ -156,9 +156,6 @@ def _call(call: Mapping[str, Any]) -> dict[str, Any]:
 def short(text: str, width: int = 60) -> str:
     flat = " ".join(text.split())
     return flat if len(flat) <= width else f"{flat[: width - 1]}…"
-
-
-Spread = Callable[[int], range]
 
 
 def spread(count: int, most: int) -> range:
