@@ -9,7 +9,7 @@ from runner.cluster.helper_pod import finished
 from runner.cluster.jobs import LOOK
 from runner.plan import Plan, Stage
 from runner.prepared import asked
-from runner.targets import batch, code, kubernetes, podspec
+from runner.targets import batch, code
 
 Tell = Callable[[str], None]
 
@@ -25,17 +25,9 @@ def require(cluster: Cluster, plan: Plan, stage: Stage, contents: str, tell: Tel
 
 def pod(plan: Plan, stage: Stage, contents: str) -> Manifest:
     """The pod: the image of training, no GPU, no claim, and an hour, because the image may have to be fetched."""
-    share = {"cpu": "1", "memory": "1Gi"}
     what = [plan.place.data_dir, asked(stage.data), contents, plan.name]
-    container = {
-        "name": LOOK,
-        **kubernetes.pulled(plan),
-        "command": ["python", "-m", "runner.entrypoints.embedded", *what],
-        "env": podspec.listed(podspec.CACHES | code.environment(plan)),
-        "resources": {"requests": share, "limits": share},
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-        "securityContext": podspec.container_security(),
-        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}, *code.mounts(plan)],
-    }
+    command = ["python", "-m", "runner.entrypoints.embedded", *what]
+    container = batch.small(plan, LOOK, command, [{"name": "tmp", "mountPath": "/tmp"}, *code.mounts(plan)])
     volumes = [{"name": "tmp", "emptyDir": {}}, *code.volumes(plan)]
-    return batch.alone(plan, stage, LOOK, container, volumes, seconds=3600)
+    said = {"terminationMessagePolicy": "FallbackToLogsOnError"}
+    return batch.alone(plan, stage, LOOK, container | said, volumes, seconds=3600)

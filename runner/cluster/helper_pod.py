@@ -22,7 +22,7 @@ from runner.cluster.status import WAITING, State, going
 from runner.entrypoints.file_server import FULL, MISPLACED, PORT, WORD, WRITES
 from runner.plan import Plan, Stage
 from runner.problem import Stop
-from runner.targets import batch, code, kubernetes, podspec
+from runner.targets import batch, code, podspec
 
 SHARE_PORT = 8080
 POLL_SECONDS = 2.0
@@ -212,29 +212,11 @@ def pod(plan: Plan, stage: Stage, word: str, folder: str, writes: bool = False) 
     """The helper: the claims, read-only unless it writes, our own file server on a folder, and an end of its own after four
     hours. plan: of the stage alone, after which it is named."""
     part = SEND if writes else FETCH
-    share = {"cpu": "1", "memory": "1Gi"}
-    claims = plan.site.get("claims") or ()
-    container = {
-        "name": part,
-        **kubernetes.pulled(plan),
-        "command": ["python", "-m", "runner.entrypoints.file_server", folder, *([WRITES] if writes else [])],
-        "env": podspec.listed(podspec.CACHES | code.environment(plan) | {WORD: word, PORT: str(SHARE_PORT)}),
+    command = ["python", "-m", "runner.entrypoints.file_server", folder, *([WRITES] if writes else [])]
+    mounts = [{"name": "tmp", "mountPath": "/tmp"}, *code.mounts(plan), *podspec.claim_mounts(plan, not writes)]
+    container = batch.small(plan, part, command, mounts, {WORD: word, PORT: str(SHARE_PORT)}) | {
         "ports": [{"containerPort": SHARE_PORT}],
         "readinessProbe": {"tcpSocket": {"port": SHARE_PORT}, "periodSeconds": 2},
-        "resources": {"requests": share, "limits": share},
-        "securityContext": podspec.container_security(),
-        "volumeMounts": [
-            {"name": "tmp", "mountPath": "/tmp"},
-            *code.mounts(plan),
-            *(
-                {"name": claim["name"], "mountPath": claim["mount"]} | ({} if writes else {"readOnly": True})
-                for claim in claims
-            ),
-        ],
     }
-    volumes = [
-        {"name": "tmp", "emptyDir": {}},
-        *code.volumes(plan),
-        *({"name": claim["name"], "persistentVolumeClaim": {"claimName": claim["name"]}} for claim in claims),
-    ]
+    volumes = [{"name": "tmp", "emptyDir": {}}, *code.volumes(plan), *podspec.claim_volumes(plan)]
     return batch.alone(plan, stage, part, container, volumes, seconds=4 * 3600)

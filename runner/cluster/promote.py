@@ -14,7 +14,7 @@ from runner.cluster.jobs import PROMOTE, sent
 from runner.cluster.status import FAILED
 from runner.plan import PLAN_FILE, Plan, Stage
 from runner.problem import Stop
-from runner.targets import batch, code, kubernetes, podspec
+from runner.targets import batch, kubernetes, podspec
 
 Tell = Callable[[str], None]
 
@@ -51,17 +51,10 @@ def _annotate(cluster: Cluster, job: dict[str, Any], promotion: str) -> None:
 
 def pod(plan: Plan, stage: Stage, by: str, reason: str) -> dict[str, Any]:
     """The pod: no GPU, the claims, and half an hour, because a large model's weights are hashed first."""
-    share = {"cpu": "1", "memory": "4Gi"}
     file = f"{plan.place.config_dir}/{PLAN_FILE}"
-    container = {
-        "name": PROMOTE,
-        **kubernetes.pulled(plan),
-        "command": ["python", "-m", "runner.entrypoints.stage", PROMOTE, file, "--by", by, "--reason", reason],
-        "env": podspec.listed(podspec.CACHES | code.environment(plan)),
-        "resources": {"requests": share, "limits": share},
-        "securityContext": podspec.container_security(),
-        "volumeMounts": [mount for mount in podspec.mounts(plan) if mount["name"] != "shm"],
-    }
+    command = ["python", "-m", "runner.entrypoints.stage", PROMOTE, file, "--by", by, "--reason", reason]
+    mounts = [mount for mount in podspec.mounts(plan) if mount["name"] != "shm"]
     volumes = podspec.volumes(plan, stage, kubernetes.config_map_name(plan, stage))
     volumes = [volume for volume in volumes if volume["name"] != "shm"]
+    container = batch.small(plan, PROMOTE, command, mounts, memory="4Gi")
     return batch.alone(plan, stage, PROMOTE, container, volumes, seconds=1800)

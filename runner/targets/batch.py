@@ -49,6 +49,27 @@ def pod(
     }
 
 
+def small(
+    plan: Plan,
+    part: str,
+    command: list[str],
+    mounts: list[dict[str, Any]],
+    env: dict[str, str] | None = None,
+    memory: str = "1Gi",
+) -> dict[str, Any]:
+    """The container of a pod that computes nothing. env: beside the writable folders and the code's own; memory: a quantity."""
+    share = {"cpu": "1", "memory": memory}
+    return {
+        "name": part,
+        **kubernetes.pulled(plan),
+        "command": command,
+        "env": podspec.listed(podspec.CACHES | code.environment(plan) | (env or {})),
+        "resources": {"requests": share, "limits": share},
+        "securityContext": podspec.container_security(),
+        "volumeMounts": mounts,
+    }
+
+
 def alone(
     plan: Plan, stage: Stage, part: str, container: dict[str, Any], volumes: list[dict[str, Any]], seconds: int
 ) -> dict[str, Any]:

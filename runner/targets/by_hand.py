@@ -33,20 +33,10 @@ def render(plan: Plan, files: Mapping[str, str], recipe: str) -> list[Artifact]:
 
 def manifest(plan: Plan, stage: Stage) -> dict[str, Any]:
     """A pod that opens the claims and waits. Its image needs `tar`, as `oc cp` does."""
-    share = {"cpu": "1", "memory": "1Gi"}
-    claims = plan.site.get("claims") or ()
-    container = {
-        "name": PART,
-        **kubernetes.pulled(plan),
-        "command": ["sleep", str(OPEN_SECONDS)],
-        "resources": {"requests": share, "limits": share},
-        "securityContext": podspec.container_security(),
-        "volumeMounts": [{"name": claim["name"], "mountPath": claim["mount"]} for claim in claims],
-    }
-    volumes = [{"name": claim["name"], "persistentVolumeClaim": {"claimName": claim["name"]}} for claim in claims]
     # It runs nothing of the recipe's code.
     alone = replace(plan.only(stage), code_from_git=None)
-    return batch.alone(alone, stage, PART, container, volumes, seconds=OPEN_SECONDS)
+    container = batch.small(alone, PART, ["sleep", str(OPEN_SECONDS)], podspec.claim_mounts(plan))
+    return batch.alone(alone, stage, PART, container, podspec.claim_volumes(plan), seconds=OPEN_SECONDS)
 
 
 def _claim(plan: Plan, files: Mapping[str, str], recipe: str) -> Iterator[str]:

@@ -109,7 +109,19 @@ def mounts(plan: Plan) -> list[dict[str, Any]]:
         {"name": "shm", "mountPath": "/dev/shm"},
         {"name": "tmp", "mountPath": "/tmp"},
         *code.mounts(plan),
-        *({"name": claim["name"], "mountPath": claim["mount"]} for claim in plan.site.get("claims") or ()),
+        *claim_mounts(plan),
+    ]
+
+
+def claim_mounts(plan: Plan, read_only: bool = False) -> list[dict[str, Any]]:
+    how = {"readOnly": True} if read_only else {}
+    return [{"name": claim["name"], "mountPath": claim["mount"]} | how for claim in plan.site.get("claims") or ()]
+
+
+def claim_volumes(plan: Plan) -> list[dict[str, Any]]:
+    return [
+        {"name": claim["name"], "persistentVolumeClaim": {"claimName": claim["name"]}}
+        for claim in plan.site.get("claims") or ()
     ]
 
 
@@ -121,10 +133,7 @@ def volumes(plan: Plan, stage: Stage, config: str) -> list[dict[str, Any]]:
         {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{stage.shm_gib}Gi"}},
         {"name": "tmp", "emptyDir": {}},
         *code.volumes(plan),
-        *(
-            {"name": claim["name"], "persistentVolumeClaim": {"claimName": claim["name"]}}
-            for claim in plan.site.get("claims") or ()
-        ),
+        *claim_volumes(plan),
     ]
 
 
