@@ -1,10 +1,17 @@
-"""Writing YAML that people can read and that YAML 1.1 readers (PyYAML, kubectl) understand as we mean it."""
+"""Writing YAML that people can read, and that readers of YAML 1.1 (PyYAML) and 1.2 (kubectl, Helm, editors) take as we mean it."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import yaml
+
+# Texts that PyYAML writes and reads without quotes, and that others take for numbers or truth: `840195e251` (a number in the
+# core schema of YAML 1.2, section 10.3.2), octal and binary numbers as Go's reader has them, and YAML 1.1's `y` and `n`.
+_OTHERWISE_NO_TEXT = re.compile(
+    r"[-+]?(\.[0-9][0-9_]*|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9_]+)?|[-+]?0[oO][0-7_]+|[-+]?0[xX][0-9a-fA-F_]+|[-+]?0[bB][01_]+|[yYnN]"
+)
 
 
 class _Dumper(yaml.SafeDumper):
@@ -18,7 +25,8 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _string(dumper: _Dumper, text: str) -> yaml.Node:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+    style = "|" if "\n" in text else "'" if _OTHERWISE_NO_TEXT.fullmatch(text) else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
 _Dumper.add_representer(str, _string)
