@@ -19,6 +19,7 @@ from runner.catalog.models import (
     model_ids,
     model_types,
     near_model,
+    original,
     unsuitable,
 )
 from runner.catalog.networks import Network, network
@@ -50,6 +51,7 @@ __all__ = [
     "model_types",
     "near_model",
     "network",
+    "original",
     "table",
     "unsuitable",
 ]

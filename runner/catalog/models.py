@@ -146,7 +146,8 @@ def _config(name: str, folder: Path | None) -> dict[str, Any] | None:
 # What a `config.json` does not say, and models of one kind have in common; and those of one vocabulary too.
 INHERITED = ("layers_path", "embedding", "lm_head", "layer_class", "fp16")
 SPOKEN = ("chat_template", "eos_token", "pad_token", "bos_token")
-# The setting in a tiny twin's `config.json` that names its original.
+# The setting in a tiny twin's `config.json` that says of its original what such a file does not, by these names; older twins
+# hold the name alone.
 TWIN_OF = "twin_of"
 
 
@@ -165,8 +166,13 @@ def cached_model(name: str, revision: str) -> Model | None:
         return None
 
 
+def original(model: Model) -> dict[str, Any]:
+    """What `from_config` reads of a twin's original, which may be a model that no catalog has."""
+    return {"id": model.id, **{name: getattr(model, name) for name in ("linear", *INHERITED, *SPOKEN)}}
+
+
 def from_config(name: str, config: Mapping[str, Any]) -> Model:
-    """A Model from a Hugging Face `config.json`. What that does not say is taken from the model it is a twin of, else
+    """A Model from a Hugging Face `config.json`. What that does not say is what a twin was told of its original, else taken
     from the catalog's first model of that type, and special tokens only where the vocabulary is equally large; names inside
     the model are else those of the LLaMA family.
 
@@ -174,7 +180,8 @@ def from_config(name: str, config: Mapping[str, Any]) -> Model:
     """
     models = _models()
     alike = [facts for facts in models.values() if facts["model_type"] == config["model_type"]]
-    twin = models.get(config.get(TWIN_OF, ""))
+    told = config.get(TWIN_OF, "")
+    twin = models.get(told) if isinstance(told, str) else told
     speaks = twin or next((facts for facts in alike if facts["vocab_size"] == config["vocab_size"]), {})
     kin = twin or (alike[0] if alike else {})
     heads = config["num_attention_heads"]

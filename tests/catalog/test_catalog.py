@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -15,6 +16,7 @@ from runner.problem import Problem, Stop
 from runner.recipe.overrides import apply, from_options
 from runner.recipe.reading import parse, read
 from runner.scenarios import translate
+from runner.scenarios.shared import twin
 from tests.conftest import ROOT
 
 LYRICS = ROOT / "recipes" / "lyrics.yaml"
@@ -348,3 +350,12 @@ def test_a_pipeline_is_told_what_it_knows_where_the_gpu_has_no_bf16(precision):
     here = translate(recipe, Place(*["/x"] * 4))
     assert set(here.facts["precision"].values()) == {"fp32"}
     assert not any(stage.config.get("bf16") for stage in here.stages)
+
+
+def test_a_twin_speaks_as_its_original_does_though_no_catalog_has_that(tmp_path):
+    """A folder of somebody's own, or a locked model: its chat template and end token must reach the rehearsal."""
+    original = replace(catalog.model("microsoft/Phi-4-mini-instruct"), id="somebody/their-own")
+    twin.bare(original, tmp_path)
+    small = catalog.model(str(tmp_path))
+    assert (small.chat_template, small.eos_token) == ("phi-4-mini", "<|endoftext|>")
+    assert (small.linear, small.hidden_size) == (original.linear, twin.WIDTH)

@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from runner import catalog
 from runner.catalog import TWIN_OF, ChatTemplate, Model
 from runner.data import tokenizers
 from runner.files import read_json, write_json
@@ -106,7 +107,7 @@ def _write(
     from transformers import AutoConfig, AutoModelForCausalLM
 
     # Read back by the catalog: what a config.json does not say is then that of this very model.
-    config = AutoConfig.for_model(model.model_type, **sizes, **numbers, **{TWIN_OF: model.id})
+    config = AutoConfig.for_model(model.model_type, **sizes, **numbers, **{TWIN_OF: catalog.original(model)})
     torch.manual_seed(seed)
     built = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     if fixed_head:
