@@ -290,8 +290,9 @@ def test_a_copy_of_three_decisions_goes_all_the_way(site, desk, recipe_command, 
     made = COPIES[case]
     texts = made.files(desk)
     if made.base:
-        template = catalog.chat_template("chatml")
-        facts = twin.wanted(catalog.model(made.base), template, 2, 1, desk / "my-model", "lyrics" in made.starter)
+        base = catalog.model(made.base)
+        template = catalog.chat_template(base.chat_template or "chatml")
+        facts = twin.wanted(base, template, 2, 1, desk / "my-model", "lyrics" in made.starter)
         twin.tokenizer_for(facts)(texts)
         twin.build(facts)
     if not made.kin:
