@@ -19,6 +19,7 @@ from runner.check.examine import examine
 from runner.check.validate import load
 from runner.estimate import forecast, limits, memory, saved
 from runner.estimate.rows import Rows
+from runner.lengths import Lengths
 from runner.plan import Place
 from runner.recipe.overrides import from_options
 from runner.scenarios import translate
@@ -519,7 +520,7 @@ def lies_prepared(name: str, rows: int, folder: Path, *options: str) -> None:
     config = json.loads(json.dumps(plan.stage("data").config))
     parts = {part: config[part] for part in ("sft", "dpo", "lora") if part in config} or {"": config["data"]}
     for part, data in parts.items():
-        made = prepared.Rows(rows, 1, asked=prepared.asked(data), tokens=900)
+        made = prepared.Rows(rows, 1, asked=prepared.asked(data), lengths=Lengths(900, 100, 1200))
         (folder / "runs" / name / "data" / part).mkdir(parents=True, exist_ok=True)
         made.write(folder / "runs" / name / "data" / part)
 
