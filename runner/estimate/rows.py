@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner import catalog, prepared
-from runner.estimate import local_rows
-from runner.estimate.local_rows import LocalRows, Unreadable
 from runner.lengths import UNKNOWN, Lengths
 from runner.plan import Plan, Stage
 from runner.recipe import templates
+
+if TYPE_CHECKING:
+    from runner.estimate.local_rows import LocalRows
 
 # Bytes of text in UTF-8 a token, for tokenizers with 50,000 words and more: of English text, whose letters take a byte each.
 # Other scripts have fewer letters a token and more bytes a letter.
@@ -174,12 +175,14 @@ def _tokens(text: str) -> float:
 
 def _local(path: Path, one: Mapping[str, Any], data: Mapping[str, Any]) -> Rows:
     """The rows of a file or a folder as the preparers read it."""
+    from runner.estimate import local_rows  # `recipe check`, which opens none, counts its milliseconds
+
     written = [str(one.get(name) or "") for name in templates.SETTINGS]
     columns = [column for template in written for column in templates.columns(template)]
     columns += [name for name in (one.get("text"), (data.get("songs") or {}).get("lyrics")) if name]
     try:
         there = local_rows.of(path, one.get("split"), columns, images=data.get("kind") == "images")
-    except Unreadable as error:
+    except local_rows.Unreadable as error:
         return Rows(source=f"{error}; `--rows N` says how many rows there are")
     return _sampled(
         there, one, data, f"the {there.unit} of {path}{', of which a part was read' if there.about else ''}"
