@@ -31,6 +31,7 @@ from runner.estimate import duration, memory, outside
 from runner.estimate.outside import Kind
 from runner.estimate.parameters import UnknownArchitecture
 from runner.estimate.workload import Adapter, Workload
+from runner.lengths import Lengths
 from runner.plan import Machines
 
 HERE = Path(__file__).parent
@@ -129,7 +130,8 @@ def workload(row: Row, model: Model) -> Workload:
         fused_kernels=row.yes("fused_kernels") or MPT in row["differs"],
         compile=row.yes("compile"),
         packing=row["packed"] != "0" or not row["mean_row_tokens"],
-        row_tokens=row.said("mean_row_tokens"),
+        # Whose rows have lengths of their own batches those of one length together.
+        lengths=Lengths(mean=row.said("mean_row_tokens") or 0.0),
         network_gbit_s=network or 0.0,
         expandable_segments=row["expandable_segments"] != "0",
     )

@@ -8,21 +8,22 @@ from pathlib import Path
 from typing import Any
 
 from runner.files import Record, sha256
+from runner.lengths import UNKNOWN, Lengths
 from runner.names import content_hash
 
 
 @dataclass(frozen=True)
 class Rows(Record):
     """How many rows of whatever kind were prepared, for what follows from that. sampled_from: of how many they are a draw,
-    None where all are there. asked: what they were made for, as `asked` has it. tokens: of a usual row, None where nobody has
-    counted. contents: what they were made from, as `contents` has it."""
+    None where all are there. asked: what they were made for, as `asked` has it. lengths: of those to train on,
+    empty where nobody has counted. contents: what they were made from, as `contents` has it."""
 
     FILE = "rows.json"
     train_rows: int = 0
     validation_rows: int = 0
     sampled_from: int | None = None
     asked: str = ""
-    tokens: int | None = None
+    lengths: Lengths = UNKNOWN
     contents: str = ""
 
 

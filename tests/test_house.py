@@ -15,6 +15,7 @@ FLOORS = {
     "runner.names": 0,
     "runner.text": 0,
     "runner.files": 0,
+    "runner.lengths": 0,
     "runner.run_files": 0,
     "runner.packaged": 0,
     "runner.quiet": 0,

@@ -8,5 +8,5 @@ from runner.catalog.tables import table
 
 
 def dataset(name: str) -> dict[str, Any] | None:
-    """`rows`, `characters` and more of a data set on the hub, as datasets.toml has them; None where nobody has counted."""
+    """`rows`, the lengths of their text and more of a data set on the hub, as datasets.toml has them; None where nobody has counted."""
     return table("datasets").get(name)

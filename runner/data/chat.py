@@ -17,6 +17,7 @@ from runner.data.forms import CALLS, REASONING, Form, NoConversation, Turn
 from runner.data.report import Finding, Report
 from runner.data.split import TokenizerFor, TwoSides
 from runner.data.tokenizers import Pretrained
+from runner.lengths import Lengths
 from runner.names import listed, same
 from runner.problem import Stop
 from runner.recipe import templates
@@ -276,6 +277,8 @@ def _within_length(
         "max": int(ordered[-1]),
     }
     limit = conversations.sequence_len
+    if len(whole := lengths[lengths <= limit]):
+        report.lengths = Lengths(float(whole.mean()), float(whole.std()), float(np.percentile(whole, 99)))
     too_long = items.where(conversations, kept[lengths > limit])
     for line in too_long:
         report.lose(line, f"longer than {limit} tokens")

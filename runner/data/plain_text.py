@@ -15,6 +15,7 @@ from runner.data.report import REPORT_FILE, SHOWN_BAD_LINES, require_few
 from runner.data.split import TokenizerFor
 from runner.data.tokenizers import Pretrained
 from runner.files import read_json, write_json
+from runner.lengths import Lengths
 from runner.names import content_hash, listed
 from runner.problem import Stop
 
@@ -80,8 +81,8 @@ class TextReport:
     sampled_from: None = None
 
     @property
-    def token_lengths(self) -> dict[str, int]:
-        return {"median": self.block_len}
+    def lengths(self) -> Lengths:
+        return Lengths(mean=self.block_len, high=self.block_len)
 
     @property
     def train_rows(self) -> int:

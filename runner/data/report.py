@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from runner.data.rows import Bad, DataSets, Numbered, Where, drawn, where
 from runner.files import read_json, write_json
+from runner.lengths import UNKNOWN, Lengths
 from runner.prepared import Rows, asked, contents
 from runner.problem import Stop
 
@@ -94,7 +95,7 @@ class Report:
     unit: what must not be on both sides of the split. tasks: rows of each kind of task, empty where there is one kind.
     key: hash of everything that the result depends on. bad_lines: where it stands (see `rows.where`; 0 where that is nowhere) and why. lost: bad
     rows, which are kept out though nobody asked for that; lost_lines: their numbers by reason, where there is no other word on each.
-    token_lengths: `min`, `median`, `p95`, `max` in tokens, empty where no tokenizer is at hand.
+    token_lengths: `min`, `median`, `p95`, `max` in tokens, empty where no tokenizer is at hand; lengths: of the rows that are kept.
     findings: of the doctor, who has looked at `looked_at` of `looked_of` rows, none in a rehearsal. licence: of a dataset on the hub.
     """
 
@@ -118,6 +119,7 @@ class Report:
     train_rows: int = 0
     validation_rows: int = 0
     token_lengths: dict[str, int] = field(default_factory=dict)
+    lengths: Lengths = UNKNOWN
     tokenizer: str = ""
     bytes_before: int | None = None
     bytes_after: int = 0
@@ -242,12 +244,13 @@ class Report:
         try:
             findings = [Finding(**finding | {"lines": tuple(finding["lines"])}) for finding in facts["findings"]]
             sets = [SetCounts(**one) for one in facts["sets"]]
-            return cls(**facts | {"dropped": Counter(facts["dropped"]), "findings": findings, "sets": sets})
+            typed = {"dropped": Counter(facts["dropped"]), "lengths": Lengths.of(facts.get("lengths") or {})}
+            return cls(**facts | typed | {"findings": findings, "sets": sets})
         except (TypeError, KeyError):
             return None
 
 
 def rows_of(report: Report, data: Mapping[str, Any]) -> Rows:
     """What others must know of rows with this report; data: what was asked for."""
-    usual = report.token_lengths.get("median")
-    return Rows(report.train_rows, report.validation_rows, report.sampled_from, asked(data), usual, contents(data))
+    counts = report.train_rows, report.validation_rows, report.sampled_from
+    return Rows(*counts, asked(data), report.lengths, contents(data))

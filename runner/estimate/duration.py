@@ -12,7 +12,7 @@ from runner.catalog import Gpu
 from runner.estimate import activations, measured, memory, outside, parameters, saved
 from runner.estimate.activations import HALF
 from runner.estimate.state import held, trained_bytes, whole
-from runner.estimate.steps import packed, row_tokens, steps
+from runner.estimate.steps import attended, packed, row_tokens, steps
 from runner.estimate.workload import Run, Workload
 from runner.plan import Machines
 
@@ -143,7 +143,7 @@ def operations(workload: Workload, rows: float, training: bool = True) -> Operat
     tokens, layers = rows * length, model.num_hidden_layers
     weights = 2 * sum(prod(shape) for shape in parameters.linear(model).values())
     half = 1 if workload.attention == "eager" else 0.5
-    scores = 4 * half * length * model.num_attention_heads * model.head_dim
+    scores = 4 * half * attended(workload) * model.num_attention_heads * model.head_dim
     head = 2 * model.vocab_size * model.hidden_size
     if not training:
         return Operations(tokens * (layers * weights + head), tokens * layers * scores)
@@ -343,9 +343,10 @@ def evaluating(workload: Workload, gpu: Gpu, steps: int) -> tuple[int, float]:
     if not workload.evaluation_rows:
         return 0, 0.0
     times = steps // workload.evaluation_steps if workload.evaluation_steps else max(1, math.ceil(workload.epochs))
-    alone = replace(workload, packing=workload.evaluation_packing)
+    rows = workload.evaluation_batch_size
+    alone = replace(workload, packing=workload.evaluation_packing, micro_batch_size=rows)
     share = (packed(alone, workload.evaluation_rows) or 0) / workload.machines.world_size
-    batches = math.ceil(share / workload.evaluation_batch_size)
-    batch_seconds = pass_seconds(alone, gpu, workload.evaluation_batch_size * workload.answers, training=False)
+    batches = math.ceil(share / rows)
+    batch_seconds = pass_seconds(alone, gpu, rows * workload.answers, training=False)
     # The reference model reads the same.
     return times + 1, batches * batch_seconds * (2 if workload.objective == "dpo" else 1)

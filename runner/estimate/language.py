@@ -91,7 +91,7 @@ class LanguageFormulas:
         work = self.work
         rows = ((work.rows or 0) + (work.evaluation_rows or 0)) * work.answers
         # A row as text, and its tokens, labels and mask as Arrow keeps them.
-        sizes = {"prepared data": 0 if work.max_steps else round(rows * (work.row_tokens or work.sequence_len) * 21)}
+        sizes = {"prepared data": 0 if work.max_steps else round(rows * (work.lengths.mean or work.sequence_len) * 21)}
         sizes |= {"checkpoint": saved.checkpoint(work), "best model": saved.weights(work)}
         halves = activations.widths(work).linear * parameters.total(work.model)
         if work.adapter:
@@ -125,7 +125,7 @@ class LanguageFormulas:
         held = "4-bit base" if work.adapter and work.adapter.four_bit else work.precision
         held = f"fp32, used in {work.precision}" if activations.in_full(work) else held
         read = "without padding" if work.joined else "padding counted"
-        length = "full length" if work.row_tokens is None or work.packing else read
+        length = read if work.lengths and not work.packing else "full length"
         return {
             "activations": f"micro batch {work.micro_batch_size} × {'2 answers × ' if work.answers > 1 else ''}{work.sequence_len:,} tokens, "
             f"{'with' if work.checkpointing else 'without'} checkpointing, {work.attention}",

@@ -2,33 +2,43 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner import catalog, prepared
-from runner.files import table, text_files
+from runner.lengths import UNKNOWN, Lengths
 from runner.plan import Plan, Stage
+from runner.recipe import templates
 
-# Characters a token of English text, for tokenizers with 50,000 words and more; and the tokens of a row's own marks.
-CHARACTERS_A_TOKEN = 4.2
-MARKS = 16
+if TYPE_CHECKING:
+    from runner.estimate.local_rows import LocalRows
+
+# Bytes of text in UTF-8 a token, for tokenizers with 50,000 words and more: of English text, whose letters take a byte each.
+# Other scripts have fewer letters a token and more bytes a letter.
+BYTES_A_TOKEN = 4.2
+# Tokens around a turn of a conversation, as ChatML has them, and at the end of a document.
+MARKS_A_TURN = 5
+MARKS_A_DOCUMENT = 1
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Counts of rows, None where nobody knows. tokens: of a mean row, None where nobody has counted.
+    """Counts of rows, None where nobody knows. lengths: in tokens, empty where nobody has counted.
 
     source: where the figures come from, as a person says it.
     """
 
     training: int | None = None
     validation: int | None = None
-    tokens: float | None = None
+    lengths: Lengths = UNKNOWN
     source: str = "nobody has counted the rows; `--rows N` says how many there are"
+
+    @property
+    def tokens(self) -> float | None:
+        """Of a mean row."""
+        return self.lengths.mean or None
 
 
 def of(plan: Plan, stage: Stage, run_dir: Path | None, given: int | None = None) -> Rows:
@@ -58,46 +68,65 @@ def _mixed(domain: Rows, training: int, general: Rows, share: float) -> Rows:
     """A domain's `training` rows with general ones beside them, drawn from those of SFT until `share` is the domain's part."""
     lacking = round(training * (1 - share) / share)
     added = min(lacking, general.training or lacking)
-    tokens = domain.tokens
-    if tokens and general.tokens:
-        tokens = (training * tokens + added * general.tokens) / (training + added)
-    return Rows(training + added, domain.validation, tokens, f"{domain.source}, {added:,} of them SFT's")
+    lengths = domain.lengths
+    if lengths and general.lengths:
+        lengths = Lengths.mixed([(training, lengths), (added, general.lengths)])
+    return Rows(training + added, domain.validation, lengths, f"{domain.source}, {added:,} of them SFT's")
 
 
 def known(data: Mapping[str, Any], folder: Path | None, given: int | None = None) -> Rows:
-    """What is known of rows: given by hand, prepared already, in the recipe, in a local file, or in the catalog.
+    """What is known of rows: given by hand, prepared already, in the recipe, in local files, or in the catalog. Lengths that
+    nobody has counted while preparing are those of files and catalog.
 
     data: as a preparer reads it. folder: where it writes; None where no file may be opened.
     """
     share = float(data.get("validation_share") or 0)
+    made = _prepared(data, folder)
+    if made and made.lengths and not given:
+        return Rows(made.train_rows, made.validation_rows, made.lengths, f"the prepared data in {folder}")
+    found = _found(data, folder)
     if given:
-        sets = data.get("sets", [data])
-        return _split(given, share, _mean_tokens(sets[0], data) if len(sets) == 1 else None, "`--rows`")
-    # Data prepared under other settings says nothing of these.
-    if folder and (made := prepared.Rows.read(folder)).train_rows and made.asked == prepared.asked(data):
-        return Rows(made.train_rows, made.validation_rows, made.tokens, f"the prepared data in {folder}")
-    songs = data.get("songs") or {}
-    if songs.get("count"):
-        return _split(songs["count"], share, None, "the recipe's `count`")
-    counts = [_of_set(one, data, folder) for one in data.get("sets", [data])]
-    if not counts or any(one.training is None for one in counts):
-        return Rows()
-    whole = sum(one.training or 0 for one in counts)
-    told = [(one.training or 0) * one.tokens for one in counts if one.tokens]
-    tokens = sum(told) / max(1, whole) if len(told) == len(counts) else None
-    rows = _split(whole, share, tokens, " and ".join(dict.fromkeys(one.source for one in counts)))
+        return _split(given, share, (made or found).lengths or found.lengths, "`--rows`")
+    if made:
+        return Rows(made.train_rows, made.validation_rows, found.lengths, f"the prepared data in {folder}")
+    if found.training is None:
+        return found
+    rows = _split(found.training, share, found.lengths, found.source)
     held_out = [_held_out(one, data, folder) for one in data.get("validation_sets", ())]
     if held_out and None not in held_out:
         return replace(rows, validation=sum(count or 0 for count in held_out))
     return replace(rows, validation=None) if held_out else rows
 
 
+def _prepared(data: Mapping[str, Any], folder: Path | None) -> prepared.Rows | None:
+    """What lies prepared; None where nothing does, where it was made under other settings, or of what the files held before."""
+    made = prepared.Rows.read(folder) if folder else None
+    if not made or not made.train_rows or made.asked != prepared.asked(data):
+        return None
+    return made if made.contents in ("", prepared.contents(data) or made.contents) else None
+
+
+def _found(data: Mapping[str, Any], folder: Path | None) -> Rows:
+    """The rows of all data sets together, before some are held out."""
+    parts = [_of_set(one, data, folder) for one in data.get("sets", [data])]
+    told = [part for part in parts if part.training and part.lengths]
+    whole = Lengths.mixed([(part.training or 0, part.lengths) for part in told]) if len(told) == len(parts) else UNKNOWN
+    count = (data.get("songs") or {}).get("count")
+    unknown = next((part for part in parts if part.training is None), None)
+    if unknown:
+        return Rows(count, None, whole, "the recipe's `count`") if count else replace(unknown, lengths=whole)
+    counted = sum(part.training or 0 for part in parts)
+    if count and count <= counted:
+        return Rows(count, None, whole, "the recipe's `count`")
+    return Rows(counted, None, whole, " and ".join(dict.fromkeys(part.source for part in parts)))
+
+
 def _of_set(one: Mapping[str, Any], data: Mapping[str, Any], folder: Path | None) -> Rows:
     """The rows of one data set that are taken, before some are held out."""
     if path := one.get("path"):
-        rows = _counted(Path(path)) if folder else Rows()
+        rows = _local(Path(path), one, data) if folder else Rows()
     elif facts := _catalogued(one):
-        rows = Rows(facts["rows"], None, _mean_tokens(one, data), "the catalog of data sets")
+        rows = Rows(facts["rows"], None, _of_catalog(facts, data), "the catalog of data sets")
     else:
         rows = Rows()
     return replace(rows, training=None if rows.training is None else round(rows.training * one.get("share", 1)))
@@ -110,9 +139,9 @@ def _held_out(one: Mapping[str, Any], data: Mapping[str, Any], folder: Path | No
     return (_catalogued(one) or {}).get(f"{one.get('split')}_rows")
 
 
-def _split(rows: int, share: float, tokens: float | None, source: str) -> Rows:
+def _split(rows: int, share: float, lengths: Lengths, source: str) -> Rows:
     validation = round(rows * share)
-    return Rows(rows - validation, validation, tokens, source)
+    return Rows(rows - validation, validation, lengths, source)
 
 
 def _catalogued(data: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -120,54 +149,97 @@ def _catalogued(data: Mapping[str, Any]) -> dict[str, Any] | None:
     return catalog.dataset(f"{hub}:{subset}" if subset else hub)
 
 
-def _mean_tokens(one: Mapping[str, Any], data: Mapping[str, Any]) -> float | None:
-    facts = _catalogued(one)
-    if not facts:
-        return None
-    characters: float = facts["characters"] + len(data.get("system_prompt") or "")
-    return characters / CHARACTERS_A_TOKEN + MARKS
+def _of_catalog(facts: Mapping[str, Any], data: Mapping[str, Any]) -> Lengths:
+    """Tokens of rows whose characters the catalog has."""
+    if "characters" not in facts:
+        return UNKNOWN
+    text = Lengths(*(facts[name] for name in ("characters", "spread", "high")))
+    beside = _beside(data) + (MARKS_A_DOCUMENT if _documents(data) else 2 * MARKS_A_TURN)
+    return text.scaled(1 / facts.get("characters_a_token", BYTES_A_TOKEN), beside)
 
 
-def _counted(path: Path) -> Rows:
-    """Rows of a local file or folder, counted as the preparers read them; Parquet is not opened, because that takes a
-    library that is slow to load."""
-    if path.is_dir():
-        return _in_folder(path)
-    counters = {
-        ".jsonl": ("lines", _lines),
-        ".csv": ("rows", _records),
-        ".tsv": ("rows", _records),
-        ".txt": ("documents", _documents),
-    }
-    if not path.is_file() or path.suffix not in counters:
-        return Rows()
-    unit, counted = counters[path.suffix]
-    # A byte that is no UTF-8 is still part of one row.
-    with table(path, errors="replace") as (file, separator):
-        count = counted(file, separator)
-    tokens = path.stat().st_size / max(1, count) / CHARACTERS_A_TOKEN + MARKS
-    return Rows(count, None, tokens, f"the {unit} of {path}")
+def _beside(data: Mapping[str, Any]) -> float:
+    """Tokens that stand before each row's own: those of the system prompt, and of what is asked about a song."""
+    prompt = data.get("system_prompt") or ""
+    asked = (data.get("songs") or {}).get("instruction_form") or ""
+    return (MARKS_A_TURN if prompt else 0) + _tokens(prompt) + _tokens(asked)
 
 
-def _in_folder(path: Path) -> Rows:
-    """Texts of a folder, each file one document; else the images in its folders, one a class; those in `test…` are not trained on."""
-    if texts := text_files(path):
-        tokens = sum(text.stat().st_size for text in texts) / len(texts) / CHARACTERS_A_TOKEN + MARKS
-        return Rows(len(texts), None, tokens, f"the files in {path}")
-    inner = [file.relative_to(path).parts for file in path.glob("*/**/*") if file.is_file()]
-    images = sum(not parts[0].startswith(("test", ".")) and not parts[-1].startswith(".") for parts in inner)
-    return Rows(images, None, None, f"the files in the folders of {path}") if images else Rows()
+def _documents(data: Mapping[str, Any]) -> bool:
+    return data.get("kind") == "plain-text"
 
 
-def _lines(file: Iterable[str], _: str) -> int:
-    return sum(1 for line in file if line.strip())
+def _tokens(text: str) -> float:
+    return len(text.encode(errors="replace")) / BYTES_A_TOKEN
 
 
-def _records(file: Iterable[str], separator: str) -> int:
-    """Records below the line of names; quoted text may hold line ends of its own."""
-    return max(0, sum(1 for record in csv.reader(file, delimiter=separator) if record) - 1)
+def _local(path: Path, one: Mapping[str, Any], data: Mapping[str, Any]) -> Rows:
+    """The rows of a file or a folder as the preparers read it."""
+    from runner.estimate import local_rows  # `recipe check`, which opens none, counts its milliseconds
+
+    written = [str(one.get(name) or "") for name in templates.SETTINGS]
+    columns = [column for template in written for column in templates.columns(template)]
+    columns += [name for name in (one.get("text"), (data.get("songs") or {}).get("lyrics")) if name]
+    try:
+        there = local_rows.of(path, one.get("split"), columns, images=data.get("kind") == "images")
+    except local_rows.Unreadable as error:
+        return Rows(source=f"{error}; `--rows N` says how many rows there are")
+    return _sampled(
+        there, one, data, f"the {there.unit} of {path}{', of which a part was read' if there.about else ''}"
+    )
 
 
-def _documents(file: Iterable[str], _: str) -> int:
-    """Documents with empty lines between them."""
-    return sum(1 for text, _ in groupby(file, key=lambda line: bool(line.strip())) if text)
+def _sampled(there: LocalRows, one: Mapping[str, Any], data: Mapping[str, Any], source: str) -> Rows:
+    """The rows that will be taken, by what some of them are."""
+    beside, taken, lengths = _beside(data), 0, list[float]()
+    for row in there.rows:
+        read = list(_read(row, one, data))
+        taken += bool(read)
+        lengths += [tokens + beside for tokens in read]
+    # A row that none can be made of is left out by whoever prepares them; where none is like what was looked for, nothing is known.
+    count = round(there.count * taken / len(there.rows)) if taken else there.count
+    return Rows(count, None, Lengths.counted(lengths), source)
+
+
+def _read(row: Any, one: Mapping[str, Any], data: Mapping[str, Any]) -> Iterator[float]:
+    """The tokens of each row that the model reads for one of the data's: two where it prefers the one to the other."""
+    if isinstance(row, int):
+        yield row / BYTES_A_TOKEN + MARKS_A_DOCUMENT
+        return
+    if not isinstance(row, Mapping):
+        return
+    if _documents(data):
+        text = row.get(one.get("text") or "")
+        if isinstance(text, str) and text.strip():
+            yield _tokens(text) + MARKS_A_DOCUMENT
+        return
+    if songs := data.get("songs"):
+        words = row.get(songs["lyrics"])
+        if isinstance(words, str) and songs["min_words"] <= len(words.split()) <= songs["max_words"]:
+            yield _tokens(words) + 2 * MARKS_A_TURN
+        return
+    asked = one.get("question") or one.get("prompt")
+    answers = [one[name] for name in ("answer", "chosen", "rejected") if one.get(name)]
+    if asked or answers:
+        try:
+            for answer in answers or [""]:
+                yield _tokens(templates.fill(f"{asked or ''}{answer}", row)) + 2 * MARKS_A_TURN
+        except (KeyError, templates.NoText):
+            return
+        return
+    turns = next((row[name] for name in _TURNS if isinstance(row.get(name), list)), None)
+    yield (
+        _said(row if turns is None else [turns, row.get("tools")]) + (2 if turns is None else len(turns)) * MARKS_A_TURN
+    )
+
+
+# Columns with the turns of a conversation.
+_TURNS = ("messages", "conversations")
+
+
+def _said(value: Any) -> float:
+    """Tokens of all text in a row, wherever it stands."""
+    if isinstance(value, str):
+        return _tokens(value)
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    return sum(map(_said, inner))

@@ -6,9 +6,8 @@ import math
 
 from runner.estimate.workload import Workload
 
-# The longest of a few rows, as Axolotl pads them to a multiple of 64, over the mean one: 1.21 for 8 of the survival rows
-# (benchmarks/packing.py).
-PADDING = 1.2
+# What Axolotl rounds padded rows up to (0.19.0, core/builders/causal.py); TRL does not round those of preferences (1.9).
+MULTIPLE = 64
 
 
 def steps(workload: Workload) -> int | None:
@@ -31,15 +30,28 @@ def _rows(workload: Workload) -> float | None:
 
 
 def packed(workload: Workload, rows: int | None) -> float | None:
-    if workload.packing and workload.row_tokens and rows:
-        return max(1.0, rows * workload.row_tokens / workload.sequence_len)
-    return rows
+    """So many of the data's rows as the model sees them: several in one of the whole length, or cut out of all their text."""
+    if not (workload.packing and workload.lengths and rows):
+        return rows
+    length = workload.sequence_len
+    in_one = workload.lengths.packed(length) if workload.several else length / workload.lengths.mean
+    return max(1.0, rows / in_one)
 
 
 def row_tokens(workload: Workload) -> float:
-    """Tokens that a GPU computes for one row, padding counted where there is some; the whole length where nobody knows the rows'
-    own."""
-    if workload.packing or workload.row_tokens is None:
-        return workload.sequence_len
-    padding = PADDING if workload.micro_batch_size > 1 and not workload.joined else 1.0
-    return min(workload.sequence_len, workload.row_tokens * padding)
+    """Tokens that a GPU computes for one row, padding counted where there is some: up to the longest row of its micro batch. The
+    whole length where nobody knows the rows' own."""
+    length = workload.sequence_len
+    if workload.packing or not workload.lengths:
+        return length
+    if workload.joined:
+        return workload.lengths.within(length)
+    multiple = 1 if workload.answers > 1 else MULTIPLE
+    return workload.lengths.longest(workload.micro_batch_size * workload.answers, length, multiple)
+
+
+def attended(workload: Workload) -> float:
+    """Tokens of the row that a mean token attends to: rows that stand in one do not see each other."""
+    if workload.lengths and (workload.several if workload.packing else workload.joined):
+        return workload.lengths.attended(workload.sequence_len)
+    return row_tokens(workload)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from runner.catalog import allocatable
-from runner.estimate.rows import CHARACTERS_A_TOKEN
+from runner.estimate.rows import BYTES_A_TOKEN
 from runner.plan import Plan, Stage
 from runner.problem import Problem
 from runner.recipe.document import Document
@@ -62,7 +62,7 @@ def before_training(plan: Plan) -> Iterator[Disk]:
             continue
         if "lengths" in stage.config and (tokens := plan.facts.get("tokens_in_all")):
             if not stage.config["text"].get("packed"):
-                text = round(COPIES_OF_TEXT * tokens * CHARACTERS_A_TOKEN)
+                text = round(COPIES_OF_TEXT * tokens * BYTES_A_TOKEN)
                 yield Disk("text, and its copies while it is cleaned", text, stage.config["out"])
             wide = 2 if stage.config["tokenizer"]["most"] <= 2**16 else 4
             yield Disk("blocks of tokens", wide * tokens, stage.config["out"])

@@ -11,6 +11,7 @@ from typing import Any, Self
 from runner.catalog import Gpu, Model
 from runner.catalog.trainers import VALIDATION_BLOCKS
 from runner.estimate.rows import Rows
+from runner.lengths import UNKNOWN, Lengths
 from runner.plan import Machines, Stage
 
 # Axolotl's defaults, read in its schema (0.19.0), for what a config leaves out.
@@ -97,7 +98,7 @@ class Workload(Run):
     objective: sft or dpo. packing: rows fill the length; evaluation_packing: in evaluation too. several: whether a row that fills
     the length is several of the data's, as many as fit. joined: the rows of a micro batch are one, without padding.
     evaluation_steps, save_steps: steps between two, 0 where epochs decide.
-    row_tokens: tokens of a mean row, None where nobody has counted.
+    lengths: of the data's rows in tokens, empty where nobody has counted.
     compile: whether torch.compile runs. fused_kernels: whether norms, rotation and feed-forward (or, beside an adapter, its
     matrices) are fused kernels.
     """
@@ -118,7 +119,7 @@ class Workload(Run):
     evaluation_packing: bool = False
     several: bool = False
     joined: bool = False
-    row_tokens: float | None = None
+    lengths: Lengths = UNKNOWN
     evaluation_steps: int = 0
     save_steps: int = 0
     compile: bool = False
@@ -134,8 +135,9 @@ class Workload(Run):
         """The data's rows of a step; None where nobody knows how many go into a packed one."""
         if not self.several:
             return self.effective_batch_size
-        count = self.row_tokens and self.effective_batch_size * self.sequence_len / self.row_tokens
-        return max(1, round(count)) if count else None
+        if not self.lengths:
+            return None
+        return max(1, round(self.effective_batch_size * self.lengths.packed(self.sequence_len)))
 
     @property
     def answers(self) -> int:
@@ -201,7 +203,7 @@ def from_stage(stage: Stage, model: Model, rows: Rows | None = None) -> Workload
         learning_rate=float(config.get("learning_rate") or 0),
         rows=rows.training,
         evaluation_rows=VALIDATION_BLOCKS if _length(config) else rows.validation,
-        row_tokens=rows.tokens,
+        lengths=rows.lengths,
         evaluation_steps=_every(config, "eval"),
         save_steps=_every(config, "save"),
         keep=int(config.get("save_total_limit") or 1),

@@ -13,6 +13,7 @@ from runner import catalog
 from runner.check.validate import load
 from runner.estimate import activations, duration, forecast, memory, outside, parameters, rows, storage
 from runner.estimate.workload import Adapter, Workload, from_stage
+from runner.lengths import Lengths
 from runner.plan import Machines
 from runner.recipe import units
 from runner.scenarios import translate
@@ -261,10 +262,10 @@ def test_steps_tokens_and_warmup_of_the_survival_recipe():
 
 
 def test_packed_rows_fill_the_length_and_padded_ones_do_not():
-    packed = work(packing=True, rows=1000, row_tokens=100.0)
+    packed = work(packing=True, rows=1000, lengths=Lengths(100.0, 0.0, 100.0))
     assert duration.row_tokens(packed) == 1024
     assert duration.steps(packed) == 98
-    assert duration.row_tokens(replace(packed, packing=False, micro_batch_size=4)) == pytest.approx(120)
+    assert duration.row_tokens(replace(packed, packing=False, micro_batch_size=4)) == 128
 
 
 def test_operations_are_six_a_weight_and_token_and_eight_with_checkpointing():
@@ -330,12 +331,12 @@ def test_the_files_of_a_folder_are_counted(tmp_path):
     ):
         (tmp_path / "pictures" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "pictures" / name).write_bytes(b"x")
-    assert rows.known({"path": str(tmp_path / "pictures")}, tmp_path / "data").training == 3
+    assert rows.known({"path": str(tmp_path / "pictures"), "kind": "images"}, tmp_path / "data").training == 3
     for name in ("a.txt", "inner/b.md", "inner/c.png"):
         (tmp_path / "texts" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "texts" / name).write_text("x" * 420)
     counted = rows.known({"path": str(tmp_path / "texts")}, tmp_path / "data")
-    assert (counted.training, counted.tokens) == (2, 100 + rows.MARKS)
+    assert (counted.training, counted.tokens) == (2, 100 + rows.MARKS_A_DOCUMENT)
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16", "fp32"])

@@ -19,6 +19,7 @@ from runner.check.examine import examine
 from runner.check.validate import load
 from runner.estimate import forecast, limits, memory, saved
 from runner.estimate.rows import Rows
+from runner.lengths import Lengths
 from runner.plan import Place
 from runner.recipe.overrides import from_options
 from runner.scenarios import translate
@@ -150,7 +151,7 @@ def test_plain_machines_are_shown_as_they_are(recipe_command):
     assert rows["on"] == "2 + 4 NVIDIA A40 48 GB"
     assert "main memory, each machine" in rows and "main memory, each pod" not in rows
     download, data = (rows[f"disk: {what}"].partition("   ") for what in ("model download", "prepared data"))
-    assert (download[0], data[0], data[2]) == ("0.54 GB", "0.07 GB", "/shared/models/gemma/data")
+    assert (download[0], data[0], data[2]) == ("0.54 GB", "0.06 GB", "/shared/models/gemma/data")
     assert download[2] == "~/.cache/huggingface of each machine"
 
 
@@ -414,7 +415,7 @@ def test_there_are_fixtures_of_hopes():
 
 
 def test_what_was_hoped_of_one_l40s_is_answered_line_by_line(golden_message):
-    messages = {at: message for at, message, _ in broken(HOPES[0])}
+    messages = {at: message for at, message, _ in broken(HOPES[0], rows=90_000)}
     stated = {
         "weights:": "6 GB",
         "adapter:": "0.5 GB",
@@ -519,7 +520,7 @@ def lies_prepared(name: str, rows: int, folder: Path, *options: str) -> None:
     config = json.loads(json.dumps(plan.stage("data").config))
     parts = {part: config[part] for part in ("sft", "dpo", "lora") if part in config} or {"": config["data"]}
     for part, data in parts.items():
-        made = prepared.Rows(rows, 1, asked=prepared.asked(data), tokens=900)
+        made = prepared.Rows(rows, 1, asked=prepared.asked(data), lengths=Lengths(900, 100, 1200))
         (folder / "runs" / name / "data" / part).mkdir(parents=True, exist_ok=True)
         made.write(folder / "runs" / name / "data" / part)
 

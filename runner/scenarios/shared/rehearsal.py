@@ -174,7 +174,7 @@ def training(recipe: Recipe, rows: Rows) -> list[Override]:
     chosen, count = recipe.train, rows.train_rows
     if chosen.get("packing") == "pack":
         # Several make one; a fifth is left for what the last tokens of each do not hold.
-        count = max(1, int(0.8 * count * (rows.tokens or 0) / recipe.model.sequence_len) or count // 4)
+        count = max(1, int(0.8 * count * rows.lengths.mean / recipe.model.sequence_len) or count // 4)
     processes = min(processes_for(recipe, rows), count)
     micro, accumulation, epochs = (
         min(chosen.micro_batch_size, 8),
