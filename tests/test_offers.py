@@ -36,7 +36,7 @@ CASES = {
     "batch too large": (SURVIVAL, TOO_MUCH),
     "batch too large, fp32": (SURVIVAL, (*TOO_MUCH, "model.precision=fp32", "model.attention=sdpa")),
     "memory limit": (SURVIVAL, ("limits.gpu_memory=20 GB",)),
-    "parts": (SURVIVAL, ("limits.gpu_memory_parts.weights=6 GB",)),
+    "parts": (SURVIVAL, ('limits.gpu_memory_parts={"weights": "6 GB"}',)),
     "time limit": (SURVIVAL, ("limits.time=3 min",)),
     "cost limit": (SURVIVAL, ("limits.cost=0.1", "limits.price_per_gpu_hour=2")),
     "speed": (SURVIVAL, ("limits.samples_per_second=1000",)),

@@ -79,7 +79,7 @@ def _memory(recipe: Recipe, forecast: Forecast, stated: str, most: int) -> Itera
         recipe,
         "gpu_memory",
         f"Stage `{forecast.stage.name}` needs {units.both(need)} on each GPU, and the limit is {stated}. Most of it: {shown}.",
-        f"Write `gpu_memory: {_up(most)}` where the card is yours alone. {OFFERED}",
+        f"Write `gpu_memory: {_up(most)}` where the card is yours alone. {OFFERED}" if forecast.fits else OFFERED,
         _up(most),
     )
 

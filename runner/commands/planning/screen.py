@@ -48,9 +48,11 @@ def stages(planned: Planned, nodes: list[int], traced: Mapping[str, Traced]) -> 
             table.add_row(stage.name, *_row(forecast, priced))
         else:
             table.add_row(stage.name, "no GPU", "", "not estimated")
-    say()
-    console.print(table)
-    say()
+    if console.measure(table).maximum > WIDTH:
+        table.padding = (0, 1, 0, 0)
+    with console.capture() as drawn:
+        console.print(table)
+    say("\n" + "\n".join(line.rstrip() for line in drawn.get().splitlines()) + "\n")
     for line in (*_basis(planned), *_disk(planned)):
         say(textwrap.fill(line, WIDTH))
     for forecast in planned.forecasts:
@@ -71,11 +73,11 @@ def _fits(planned: Planned) -> str:
     most, name = max(planned.forecasts, key=lambda each: each.memory.total), planned.plan.name
     low, high = (size / 2**30 for size in most.memory_range)
     stage = most.stage.name if len(planned.forecasts) > 1 else "it"
-    need = f"{units.gib(most.memory.total)} ({low:.1f} to {high:.1f})"
+    need = f"{units.gib(most.memory.total)} ({low:.1f}–{high:.1f})"
     if most.usable is None:
         return f"{name} needs {need} on each GPU; `{most.stage.machines.gpu}` is not in the catalog."
     verdict = "fits" if most.fits else "does not fit"
-    return f"{name} {verdict}: {stage} needs {need} of a GPU's {most.usable / 2**30:.1f}."
+    return f"{name} {verdict}: {stage} needs {need}, a GPU has {most.usable / 2**30:.1f}."
 
 
 def _time(planned: Planned) -> str:
@@ -93,18 +95,24 @@ def _cost(planned: Planned) -> str:
     whole = planned.together
     if len(whole.without) == len(planned.forecasts):
         return "What it costs cannot be told either."
-    hours = f"{whole.gpu_hours:,.{2 if whole.gpu_hours < 10 else 1}f} GPU hours"
+    hours = f"{_rounded(whole.gpu_hours)} GPU hours"
     if whole.cost is None:
         return f"It costs {hours}; with `--price`, that of one, it is told in money."
-    return f"It costs {whole.cost:,.2f}: {hours} at {planned.forecasts[0].price:g}."
+    return f"It costs {_rounded(whole.cost)}: {hours} at {planned.forecasts[0].price:g}."
 
 
 def _change(planned: Planned, offers: list[Offer]) -> str:
     if planned.problems and not offers:
         return "Something has to change, and is said below; nothing here mends all of it."
     if planned.problems:
+        if planned.recipe.document.origins:
+            return "Something has to change, and each of the offers below would do."
         return "Something has to change: `--apply N` writes offer N into the recipe."
+    if planned.seconds is None:
+        return "Nothing has to change, as far as that can be told."
     if offers:
+        if planned.recipe.document.origins:
+            return "Nothing has to change; what is offered below loses nothing."
         return "Nothing has to change; `--apply N` writes an offer, and none loses anything."
     return "Nothing has to change, and nothing would be much faster and lose nothing."
 
@@ -120,7 +128,12 @@ def _row(forecast: Forecast, priced: bool) -> Iterator[str]:
         yield from ("cannot be told", "")
         return
     yield f"{units.duration(forecast.time.total_seconds)} ({units.between(*forecast.time.range_seconds, '–')})"
-    yield f"{forecast.cost if priced else forecast.gpu_hours:,.2f}"
+    yield _rounded((forecast.cost if priced else forecast.gpu_hours) or 0)
+
+
+def _rounded(count: float) -> str:
+    """An amount of hours or money."""
+    return f"{count:,.0f}" if count >= 1000 else f"{count:,.1f}" if count >= 100 else f"{count:,.2f}"
 
 
 def _basis(planned: Planned) -> Iterator[str]:
@@ -143,7 +156,7 @@ def _taking(offer: OfferReport) -> str:
     time = (
         "time unknown"
         if offer.total_seconds is None
-        else f"{units.duration(offer.total_seconds)}, {offer.gpu_hours:,.2f} GPU hours"
+        else f"{units.duration(offer.total_seconds)}, {_rounded(offer.gpu_hours)} GPU hours"
     )
-    cost = f", cost {offer.cost:,.2f}" if offer.cost is not None else ""
+    cost = f", cost {_rounded(offer.cost)}" if offer.cost is not None else ""
     return f"{time}{cost}, {units.gib(offer.gpu_memory_bytes)}; {', '.join(offer.loses) or 'loses nothing'}"
