@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 # Characters of a line that are shown; the lines of a recipe are shorter.
 SHOWN = 200
@@ -19,6 +20,7 @@ class Problem:
     hint: what to do about it; may be empty.
     source: the text of the line, for showing; width: how many characters the caret marks.
     severity: `error` stops the command, `note` only informs.
+    mends: a dotted setting, and a value that by itself would make the problem go away; None where no value does.
     """
 
     file: str
@@ -29,6 +31,7 @@ class Problem:
     source: str = ""
     width: int = 1
     severity: str = "error"
+    mends: tuple[str, Any] | None = None
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}:{self.column}: " if self.line else f"{self.file}: "

@@ -33,6 +33,8 @@ FLOORS = {
     "runner.scenarios": 6,
     "runner.check": 7,
     "runner.emit": 7,
+    "runner.planned": 7,
+    "runner.offers": 7,
     "runner.trace": 7,
     "runner.runs": 8,
     "runner.hardware": 8,

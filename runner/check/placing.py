@@ -170,6 +170,7 @@ def deadline(recipe: Recipe) -> Iterator[Problem]:
             f"The job is ended after {deadline_hours:g} hours, before training could stop at its limit of {limit} and save.",
             f"Write {math.ceil(hours * 1.1) + 1} or more: starting, loading and the last saving count too.",
             severity="note",
+            mending=math.ceil(hours * 1.1) + 1,
         )
 
 

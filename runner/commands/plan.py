@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from pathlib import Path
 
 import click
 from rich.console import Console
 
+from runner import offers
 from runner.check.validate import load
 from runner.commands.options import open_recipe, print_notes, recipe_path, say, set_option
-from runner.commands.planning import text
+from runner.commands.planning import screen, text
+from runner.commands.planning.chart import svg
 from runner.commands.planning.report import PlanReport
 from runner.commands.planning.tables import by_trace_alone
-from runner.estimate import forecast, limits, memory, storage
+from runner.estimate import forecast, memory
 from runner.estimate.forecast import Forecast
 from runner.estimate.parameters import UnknownArchitecture
 from runner.estimate.workload import Workload
+from runner.files import write_text
+from runner.offers import Offer
+from runner.planned import Planned
 from runner.problem import Stop
+from runner.recipe import copying
 from runner.recipe import overrides as changing
 from runner.recipe.recipe import Recipe
 from runner.scenarios import translate
@@ -28,46 +36,98 @@ from runner.trace import any_architecture, trace
 @recipe_path
 @set_option
 @click.option("--format", "style", type=click.Choice(["text", "json"]), default="text", help="How to print the plan.")
+@click.option("--details", is_flag=True, help="Show the parts of every figure, stage by stage.")
 @click.option("--exact", is_flag=True, help="Build the real model and count every byte of two steps on fake tensors.")
 @click.option("--price", type=click.FloatRange(min=0), help="What one GPU costs an hour, in any currency.")
 @click.option("--machines", "counts", metavar="N,N…", help="Compare these counts of machines, e.g. 1,2,4.")
 @click.option("--rows", type=click.IntRange(min=1), help="How many rows there are, where nobody has counted them.")
+@click.option("--apply", "taken", type=click.IntRange(min=1), metavar="N", help="Write offer N into the recipe.")
+@click.option(
+    "--chart", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.svg", help="Draw memory and time."
+)
 def plan(
     path: str,
     sets: tuple[str, ...],
     style: str,
+    details: bool,
     exact: bool,
     price: float | None,
     counts: str | None,
     rows: int | None,
+    taken: int | None,
+    chart: Path | None,
 ) -> int:
-    """Say what every stage of a recipe will need, whether it fits, and what would make it fit."""
+    """Say whether a recipe fits, how long it takes, what it costs, and what to change."""
     if price is not None and not math.isfinite(price):
         raise Stop(f"`--price {price}` is no price.", "For example: --price 2.50", code=2)
-    recipe = _open(path, sets, style)
-    planned = translate(recipe, place(recipe))
-    try:
-        forecasts = forecast.of(recipe, planned, price, rows)
-        # Claims are asked for by what is known everywhere, and judged by what is known here.
-        planned = storage.sized(planned, forecast.of(recipe, planned, look=False))
-        large = [problem for stage in forecasts if (problem := forecast.too_large(recipe, stage))]
-        problems = large + limits.broken(recipe, forecasts)
-    except UnknownArchitecture as error:
-        if not exact or style == "json":
-            raise Stop(forecast.unknown_architecture(recipe, error)) from None
-        return _by_trace_alone(recipe, forecast.of(recipe, planned, price, rows, any_architecture=True))
-    problems += storage.problems(recipe.document, planned, forecasts)
-    notes = [*forecast.notes(recipe, forecasts), *forecast.late(recipe, forecasts)]
+    if taken and (sets or style == "json"):
+        other = "--set" if sets else "--format json"
+        hint = (
+            "Write what is set into the recipe first, or leave it out."
+            if sets
+            else "It shows a difference; leave that out."
+        )
+        raise Stop(f"`--apply` writes into the recipe as it stands, and does not go with `{other}`.", hint, code=2)
     nodes = _counts(counts)
+    recipe = _open(path, sets, style)
+    try:
+        planned = Planned.of(recipe, price, rows)
+    except UnknownArchitecture as error:
+        if not exact or style == "json" or taken or chart:
+            raise Stop(forecast.unknown_architecture(recipe, error)) from None
+        made = translate(recipe, place(recipe))
+        return _by_trace_alone(recipe, forecast.of(recipe, made, price, rows, any_architecture=True))
+    found = offers.of(planned)
+    if taken:
+        return _apply(planned, found, taken)
     # Operations are shown by JSON alone.
-    traced = {stage.stage.name: trace(stage.workload, style == "json") for stage in forecasts} if exact else {}
+    traced = {stage.stage.name: trace(stage.workload, style == "json") for stage in planned.forecasts} if exact else {}
+    report = PlanReport.of(planned, found, nodes, traced)
+    if chart:
+        _draw(report, chart)
     if style == "json":
-        say(PlanReport.of(planned, forecasts, nodes, traced, problems, notes).as_json())
-        return 1 if problems else 0
-    text.show(planned, forecasts, nodes, traced)
-    for problem in (*problems, *notes):
-        say(f"\n{problem}")
-    return 1 if problems else 0
+        say(report.as_json())
+        return 1 if planned.problems else 0
+    screen.answer(planned, found)
+    if details:
+        text.show(planned, nodes, traced)
+    else:
+        screen.stages(planned, nodes, traced)
+    screen.offered(found)
+    for problem in (*planned.problems, *planned.notes):
+        # Here the offers are there to see.
+        say(f"\n{replace(problem, hint=problem.hint.removesuffix(forecast.OFFERED).rstrip())}")
+    if chart:
+        say(f"\n{chart}: memory over a step, and time by stage")
+    return 1 if planned.problems else 0
+
+
+def _apply(planned: Planned, found: list[Offer], taken: int) -> int:
+    """Writes an offer into the recipe's file and shows the difference."""
+    if taken > len(found):
+        known = (
+            "There are none."
+            if not found
+            else "There is one: `--apply 1`."
+            if len(found) == 1
+            else f"They go from 1 to {len(found)}."
+        )
+        raise Stop(
+            f"There is no offer {taken} for `{planned.recipe.document.file}`.",
+            f"{known} `recipe plan` shows them, with the same options.",
+        )
+    say(copying.rewrite(planned.recipe.document, found[taken - 1].changes))
+    say(f"\nWritten. `recipe plan {planned.recipe.document.file}` says what it takes now.")
+    return 0
+
+
+def _draw(report: PlanReport, file: Path) -> None:
+    try:
+        write_text(file, svg(report))
+    except OSError as error:
+        raise Stop(
+            f"`{file}` cannot be written: {error.strerror}.", "Name a file in a folder that is yours behind `--chart`."
+        ) from None
 
 
 def _by_trace_alone(recipe: Recipe, forecasts: list[Forecast]) -> int:

@@ -8,9 +8,11 @@ its input in fp32. It is the same reckoning as Korthikanti et al. 2022 (arXiv 22
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
+from runner.catalog import Model
 from runner.estimate import parameters
-from runner.estimate.workload import Adapter, Workload
+from runner.estimate.workload import Adapter, Workload, matches
 
 HALF, FULL = 2, 4
 
@@ -156,15 +158,16 @@ def first_trained(workload: Workload) -> int:
     return trained.index(True) if any(trained) else model.num_hidden_layers
 
 
-def layers_trained(workload: Workload) -> list[bool]:
+def layers_trained(workload: Workload) -> tuple[bool, ...]:
     """For each layer, whether any of its own weights is trained."""
-    model = workload.model
-    if workload.adapter:
-        return [False] * model.num_hidden_layers
-    return [
-        any(workload.trains(name) for name, _ in parameters.layer(model, index))
-        for index in range(model.num_hidden_layers)
-    ]
+    layers = workload.model.num_hidden_layers
+    return (False,) * layers if workload.adapter else _layers_trained(workload.model, workload.unfrozen)
+
+
+@lru_cache(maxsize=256)
+def _layers_trained(model: Model, unfrozen: tuple[str, ...]) -> tuple[bool, ...]:
+    layers = range(model.num_hidden_layers)
+    return tuple(any(matches(unfrozen, name) for name, _ in parameters.layer(model, index)) for index in layers)
 
 
 def final_norm(workload: Workload) -> int:

@@ -1,4 +1,4 @@
-"""Advice: what makes a run of a language model fit, cheapest first, each as the line to change and what it costs."""
+"""Advice: what makes a run of a language model fit by formulas, what loses least first. Whether it holds, trying it says."""
 
 from __future__ import annotations
 
@@ -7,51 +7,48 @@ from dataclasses import replace
 from runner import catalog
 from runner.catalog import Gpu
 from runner.estimate import duration, memory
-from runner.estimate.formulas import Advice
-from runner.estimate.offers import ANOTHER_GPU, ANOTHER_MODEL, OFFERS, Lines, fits
+from runner.estimate.formulas import Advice, Loss
+from runner.estimate.offers import OFFERS, WITHIN_A_MODEL, Lines, fits
 from runner.estimate.workload import Workload
 
+# Changes that are looked for together, and how many of those that are not enough are built on.
+TOGETHER, KEPT = 3, 6
 
-def cheapest(lines: Lines, workload: Workload, gpu: Gpu, budget: float, count: int = 3) -> list[Advice[Workload]]:
-    """The cheapest changes that bring a GPU's memory to at most `budget` bytes: single ones, and pairs where too few
-    single ones are enough."""
-    singles = [advice for offer in OFFERS for advice in offer(lines, workload, budget)]
-    enough = [advice for advice in singles if fits(advice, budget)]
-    if len(enough) < count:
-        # In a pair the second change is looked for on top of the first.
-        for first in [advice for advice in singles if not fits(advice, budget) and advice.loss < ANOTHER_MODEL]:
-            for offer in OFFERS:
-                seconds = [
-                    second for second in offer(lines, first.workload, budget) if not _keys(first) & _keys(second)
-                ]
-                pairs = [_both(first, second) for second in seconds if fits(second, budget)]
-                # A pair of which one half is enough says nothing new.
-                enough += [pair for pair in pairs if not any(set(half.lines) < set(pair.lines) for half in enough)]
-    if budget == memory.usable(gpu):
-        enough += _larger_gpu(workload)
-    timed = {frozenset(advice.lines): replace(advice, time=_time(advice.workload, workload, gpu)) for advice in enough}
-    ranked = sorted(timed.values(), key=lambda advice: (round(advice.time + advice.loss, 2), len(advice.lines)))
+
+def cheapest(lines: Lines, workload: Workload, gpu: Gpu, budget: float, count: int = 8) -> list[Advice[Workload]]:
+    """The changes that bring a GPU's memory to at most `budget` bytes: single ones, and several together where too few that
+    lose nothing are enough alone."""
+    started = [advice for offer in OFFERS for advice in offer(lines, workload, budget)]
+    enough = [advice for advice in started if fits(advice, budget)]
+    for _ in range(TOGETHER - 1):
+        if sum(advice.loss == Loss.NOTHING for advice in enough) >= 2:
+            break
+        short = [advice for advice in started if not fits(advice, budget) and advice.loss < Loss.ANOTHER_MODEL]
+        # What loses nothing, and of that what saves most, is built on first.
+        short.sort(key=lambda advice: (advice.loss, memory.estimate(advice.workload).total))
+        started = [
+            _both(first, second)
+            for first in short[:KEPT]
+            for offer in WITHIN_A_MODEL
+            for second in offer(lines, first.workload, budget)
+            if not first.changes.keys() & second.changes.keys()
+        ]
+        # Several of which fewer are enough say nothing new.
+        known = [half.changes.items() for half in enough]
+        enough += [
+            advice for advice in started if fits(advice, budget) and not any(k <= advice.changes.items() for k in known)
+        ]
+    timed = [replace(advice, time=_time(advice.workload, workload, gpu)) for advice in enough]
     chosen: list[Advice[Workload]] = []
-    for advice in ranked:
+    for advice in sorted(timed, key=lambda advice: (advice.loss, len(advice.changes), advice.time)):
         # One way of each kind: three sequence lengths are one idea.
-        if all(_keys(advice) != _keys(known) for known in chosen):
+        if all(advice.changes.keys() != known.changes.keys() for known in chosen):
             chosen.append(advice)
-    return [replace(advice, cost=_priced(advice)) for advice in chosen[:count]]
-
-
-def _priced(advice: Advice[Workload]) -> str:
-    change = round((advice.time - 1) * 100)
-    pace = f"{change} % slower" if change > 1 else f"{-change} % faster" if change < -1 else "no slower"
-    return f"{advice.cost}; {pace}" if advice.cost else pace
-
-
-def _keys(advice: Advice[Workload]) -> set[str]:
-    return {line.partition(":")[0] for line in advice.lines}
+    return chosen[:count]
 
 
 def _both(first: Advice[Workload], second: Advice[Workload]) -> Advice[Workload]:
-    cost = "; ".join(part for part in (first.cost, second.cost) if part)
-    return Advice((*first.lines, *second.lines), cost, second.workload, loss=max(first.loss, second.loss))
+    return Advice({**first.changes, **second.changes}, second.workload, max(first.loss, second.loss))
 
 
 def _time(after: Workload, before: Workload, gpu: Gpu) -> float:
@@ -60,12 +57,3 @@ def _time(after: Workload, before: Workload, gpu: Gpu) -> float:
         return duration.step_seconds(workload, card) / (workload.micro_batch_size * workload.accumulation)
 
     return of_a_row(after) / of_a_row(before)
-
-
-def _larger_gpu(workload: Workload) -> list[Advice[Workload]]:
-    """The smallest card of the catalog that the run fits as it stands."""
-    card = memory.smallest_card(memory.estimate(workload).total, workload)
-    if card is None:
-        return []
-    changed = replace(workload, machines=replace(workload.machines, gpu=card.name))
-    return [Advice((f"machines.gpu: {card.name}",), "a larger card", changed, loss=ANOTHER_GPU)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -129,7 +130,7 @@ class Forecast:
         return largest(lambda rows: taken(rows) <= room)
 
     def offers(self, recipe: Recipe, budget: float) -> Sequence[Advice[Run]]:
-        """The cheapest changes that bring the memory of a GPU to `budget` bytes."""
+        """The changes that bring the memory of a GPU to `budget` bytes by these formulas, those that lose least first."""
         return self.formulas.offers(recipe, self.stage, self.gpu, budget) if self.gpu else []
 
     def on(self, count: int) -> Forecast:
@@ -210,6 +211,10 @@ def unknown_architecture(recipe: Recipe, error: UnknownArchitecture) -> Problem:
     )
 
 
+# What to do about something that several lines of a recipe decide.
+OFFERED = "`recipe plan` offers what would change that, with time and cost, and `recipe plan --apply N` writes it."
+
+
 def too_large(recipe: Recipe, forecast: Forecast, severity: str = "error") -> Problem | None:
     """That a stage does not fit its GPU, at the line that names the GPU; None where it fits or nobody knows."""
     need, have = forecast.memory.total, forecast.usable
@@ -218,10 +223,7 @@ def too_large(recipe: Recipe, forecast: Forecast, severity: str = "error") -> Pr
     return recipe.document.problem(
         ("machines", "gpu"),
         f"Stage `{forecast.stage.name}` needs {units.both(need)} on each GPU, and {forecast.gpu.title} has {units.both(have)} to use.",
-        remedy(
-            forecast.offers(recipe, have),
-            "Nothing that this recipe can change makes it fit; name a larger GPU, or more of them.",
-        ),
+        OFFERED,
         severity=severity,
     )
 
@@ -273,10 +275,5 @@ def late(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
                 f"job is ended after {hours:g} hours.",
                 "Raise `deadline_hours`, or set `limits.time` below it, so that training stops by itself with a model.",
                 severity="note",
+                mending=math.ceil(forecast.time.total_seconds / 3600 * 1.1) + 1,
             )
-
-
-def remedy(offers: Sequence[Advice[Run]], otherwise: str) -> str:
-    if not offers:
-        return otherwise
-    return "What makes it fit, cheapest first:\n" + "\n".join(f"  {n}. {offer}" for n, offer in enumerate(offers, 1))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from runner.catalog import Gpu
@@ -27,21 +28,35 @@ class Counts:
     adapter: int = 0
 
 
+class Loss(IntEnum):
+    """What a change takes from what is learned; less comes first."""
+
+    NOTHING = 0
+    EXACTNESS = 1  # numbers with fewer digits
+    LEARNING = 2  # fewer rows, fewer steps, or less that can be learned
+    ANOTHER_MODEL = 3
+
+
 @dataclass(frozen=True)
 class Advice(Generic[W_co]):
-    """A change: the lines to write, what it costs in words, and the workload after it.
+    """A change by formulas alone: dotted settings with their values, the workload after it, and what it loses.
 
-    time: seconds of a row after the change over seconds before. loss: what it costs beyond time, in the same measure.
+    time: seconds of a row after the change over seconds before.
     """
 
-    lines: tuple[str, ...]
-    cost: str
+    changes: Mapping[str, Any]
     workload: W_co
+    loss: Loss = Loss.NOTHING
     time: float = 1.0
-    loss: float = 0.0
 
-    def __str__(self) -> str:
-        return f"{', '.join(f'`{line}`' for line in self.lines)} ({self.cost})"
+
+def splits(run: Run, smaller: bool) -> Iterator[tuple[int, int]]:
+    """Micro batches and accumulations with the same product as the run's: the next smaller micro batch and so on, or the
+    next larger ones."""
+    rows, own = run.micro_batch_size * run.accumulation, run.micro_batch_size
+    for size in range(own - 1, 0, -1) if smaller else range(own + 1, rows + 1):
+        if rows % size == 0:
+            yield size, rows // size
 
 
 class Formulas(Protocol):
@@ -77,7 +92,7 @@ class Formulas(Protocol):
         """Operations a second that the card's data sheet promises."""
 
     def offers(self, recipe: Recipe, stage: Stage, gpu: Gpu, budget: float) -> Sequence[Advice[Run]]:
-        """The cheapest changes that bring the memory of a GPU to `budget` bytes."""
+        """The changes that bring the memory of a GPU to `budget` bytes, those that lose least first."""
 
     def written(self, stage: Stage) -> dict[str, int]:
         """What the run leaves on disk and fetches, by kind; one is a `checkpoint`."""

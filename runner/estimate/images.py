@@ -13,8 +13,8 @@ from runner.catalog import Gpu
 from runner.catalog.trainers import DEPTHS
 from runner.estimate import measured
 from runner.estimate.activations import FULL, HALF
-from runner.estimate.formulas import Advice, Counts
-from runner.estimate.memory import Memory, Moment, at_peak, smallest_card, usable
+from runner.estimate.formulas import Advice, Counts, Loss, splits
+from runner.estimate.memory import Memory, Moment, at_peak
 from runner.estimate.rows import Rows
 from runner.estimate.state import State
 from runner.estimate.steps import steps_of
@@ -227,26 +227,18 @@ class ImageFormulas:
         )
 
     def offers(self, recipe: Recipe, stage: Stage, gpu: Gpu, budget: float) -> list[Advice[Images]]:
-        work, batch = self.work, self.work.micro_batch_size
-        advice = []
-        for rows in (rows for rows in range(batch - 1, 0, -1) if batch % rows == 0):
-            changed = replace(work.with_rows(rows), accumulation=work.accumulation * batch // rows)
+        work, advice = self.work, []
+        for rows, accumulation in splits(work, smaller=True):
+            changed = replace(work.with_rows(rows), accumulation=accumulation)
             if ImageFormulas(changed).memory.total <= budget:
-                lines = (
-                    f"train.micro_batch_size: {rows}",
-                    f"train.gradient_accumulation_steps: {changed.accumulation}",
-                )
-                advice.append(Advice(lines, "same effective batch, slower", changed))
+                changes = {"train.micro_batch_size": rows, "train.gradient_accumulation_steps": accumulation}
+                advice.append(Advice(changes, changed))
                 break
         if work.precision == "fp32" and gpu.bf16:
-            advice.append(Advice(("model.precision: bf16",), "slightly less exact", replace(work, precision="bf16")))
+            advice.append(Advice({"model.precision": "bf16"}, replace(work, precision="bf16"), Loss.EXACTNESS))
         narrower = replace(work, width=work.width // 2)
-        advice.append(Advice((f"model.width: {narrower.width}",), "a quarter of the parameters, learns less", narrower))
-        enough = [change for change in advice if ImageFormulas(change.workload).memory.total <= budget]
-        if budget == usable(gpu) and (card := smallest_card(self.memory.total, work)):
-            larger = replace(work, machines=replace(work.machines, gpu=card.name))
-            enough.append(Advice((f"machines.gpu: {card.name}",), "a larger card", larger))
-        return enough[:3]
+        advice.append(Advice({"model.width": narrower.width}, narrower, Loss.LEARNING))
+        return [change for change in advice if ImageFormulas(change.workload).memory.total <= budget]
 
     def written(self, stage: Stage) -> dict[str, int]:
         """Prepared pixels, a checkpoint (weights and optimizer), and the three weight files, of which the latest has the

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from runner.catalog import Gpu
-from runner.estimate.forecast import Forecast, remedy
+from runner.estimate.forecast import OFFERED, Forecast
 from runner.estimate.memory import EVALUATION
 from runner.problem import Problem
 from runner.recipe import units
@@ -38,7 +38,8 @@ def broken(recipe: Recipe, forecasts: list[Forecast]) -> list[Problem]:
         return [_no_formulas(recipe, setting) for setting, stated in limits.items() if stated and setting in _JUDGED]
     problems: list[Problem] = []
     if limits.get("gpu_memory"):
-        problems += [p for forecast in forecasts for p in _memory(recipe, forecast, limits["gpu_memory"])]
+        most = max(forecast.memory.total for forecast in forecasts)
+        problems += [p for forecast in forecasts for p in _memory(recipe, forecast, limits["gpu_memory"], most)]
     if limits.get("gpu_memory_parts"):
         problems += [p for forecast in forecasts for p in _parts(recipe, forecast, limits["gpu_memory_parts"])]
     for setting, judge in (("time", _time), ("cost", _cost), ("samples_per_second", _speed)):
@@ -59,11 +60,13 @@ def _no_formulas(recipe: Recipe, setting: str) -> Problem:
     )
 
 
-def _problem(recipe: Recipe, setting: str, message: str, hint: str) -> Problem:
-    return recipe.document.problem(("limits", *setting.split(".")), message, hint)
+def _problem(recipe: Recipe, setting: str, message: str, hint: str, holds: Any = None) -> Problem:
+    """holds: a value of the limit that would hold."""
+    return recipe.document.problem(("limits", *setting.split(".")), message, hint, mending=holds)
 
 
-def _memory(recipe: Recipe, forecast: Forecast, stated: str) -> Iterator[Problem]:
+def _memory(recipe: Recipe, forecast: Forecast, stated: str, most: int) -> Iterator[Problem]:
+    """most: bytes that the stage with most of them needs."""
     limit, need = units.size(stated), forecast.memory.total
     if need <= limit:
         return
@@ -76,10 +79,8 @@ def _memory(recipe: Recipe, forecast: Forecast, stated: str) -> Iterator[Problem
         recipe,
         "gpu_memory",
         f"Stage `{forecast.stage.name}` needs {units.both(need)} on each GPU, and the limit is {stated}. Most of it: {shown}.",
-        remedy(
-            forecast.offers(recipe, limit),
-            f"Nothing that this recipe can change brings it to {stated}; write `gpu_memory: {_up(need)}`.",
-        ),
+        f"Write `gpu_memory: {_up(most)}` where the card is yours alone. {OFFERED}" if forecast.fits else OFFERED,
+        _up(most),
     )
 
 
@@ -96,11 +97,13 @@ def _parts(recipe: Recipe, forecast: Forecast, stated: Mapping[str, str]) -> Ite
         if part == "weights":
             need -= adapter if "adapter" in stated else 0
         if need > units.size(text):
+            holds = f"{math.ceil(need / 10**8) / 10:g} GB"
             yield _problem(
                 recipe,
                 f"gpu_memory_parts.{part}",
                 f"`{part}` takes {units.both(need)} in stage `{forecast.stage.name}`, and {text} are stated.",
-                f"Write `{part}: {need / 10**9:.1f} GB`, or change what it is made of; `recipe plan` shows every part.",
+                f"Write `{part}: {holds}`, or change what it is made of; `recipe plan --details` shows every part.",
+                holds,
             )
 
 
@@ -142,38 +145,25 @@ def _time(recipe: Recipe, forecasts: list[Forecast], stated: str) -> list[Proble
         f"{stated}: {time.steps:,} steps of {units.speed(time.step_seconds)} s, {units.speed(time.samples_a_second)} samples "
         f"and {units.speed(time.tokens_a_second)} tokens a second."
     )
-    return [_problem(recipe, "time", message, _in_time(timed, longest, limit, need))]
+    holds = _rounded(sum(each.time.range_seconds[1] for each in timed))
+    hint = f"Training itself stops at the limit with what it has learned by then; `time: {holds}` would let it end. {OFFERED}"
+    return [_problem(recipe, "time", message, hint, holds)]
 
 
-def _in_time(timed: list[_Timed], longest: _Timed, limit: float, need: float) -> str:
-    """What would hold: so much less to do, so many machines, or so much more time."""
-    ways = [way for way in (_fewer_steps(timed, longest, limit, need),) if way]
-    for count in (2, 4, 8, 16, 32, 64):
-        more = [each.forecast.on(each.forecast.stage.machines.nodes * count) for each in timed]
-        if sum(forecast.time.total_seconds if forecast.time else math.inf for forecast in more) <= limit:
-            ways.append(f"`machines.nodes: {more[0].stage.machines.nodes}`")
-            break
-    ways.append(f"`time: {_rounded(need)}`")
-    return (
-        f"What would hold: {', or '.join(ways)}. Training itself stops at the limit with what it has learned by then."
-    )
-
-
-def _fewer_steps(timed: list[_Timed], longest: _Timed, limit: float, need: float) -> str:
-    """So many steps of the longest stage as the time is enough for, at the setting that says how many; the lengths of a
-    curriculum share theirs. Empty where not even one is possible."""
-    curriculum = longest.forecast.stage.name.startswith(CURRICULUM)
-    shorter = [each for each in timed if each.forecast.stage.name.startswith(CURRICULUM)] if curriculum else [longest]
-    training = sum(each.time.training_seconds for each in shorter)
-    steps = sum(each.time.steps for each in shorter)
-    fewer = int(steps * (limit - (need - training)) / training)
+def fewer_steps(recipe: Recipe, forecasts: list[Forecast], share: float) -> dict[str, float]:
+    """The settings that leave the longest stage, whose rows or steps take most of the time, so large a share of its steps; the
+    lengths of a curriculum share theirs. Empty where not even one step would be left, or nothing says how many there are."""
+    longest = max(forecasts, key=lambda each: each.time.total_seconds if each.time else 0)
+    curriculum = longest.stage.name.startswith(CURRICULUM)
+    shorter = [each for each in forecasts if each.stage.name.startswith(CURRICULUM)] if curriculum else [longest]
+    work, steps = longest.workload, sum(each.steps or 0 for each in shorter)
+    fewer = int(steps * share)
     if fewer < 1:
-        return ""
-    work = longest.forecast.workload
-    line = f"epochs: {work.epochs * fewer / steps:.2g}"
+        return {}
     if work.max_steps:
-        line = f"{'pretrain.steps' if curriculum else 'advanced.axolotl.max_steps'}: {fewer}"
-    return f"{fewer:,} steps in place of {steps:,} (`{line}`)"
+        return {"pretrain.steps" if curriculum else "advanced.axolotl.max_steps": fewer}
+    name = longest.stage.name if longest.stage.name in recipe.settings else "train"
+    return {f"{name}.epochs": math.floor(work.epochs * share * 100) / 100}
 
 
 def _rounded(need: float) -> str:
@@ -195,13 +185,13 @@ def _cost(recipe: Recipe, forecasts: list[Forecast], limit: float) -> list[Probl
     if need <= limit:
         return []
     hours = sum(forecast.gpu_hours or 0 for forecast in forecasts)
-    share = limit / need
     return [
         _problem(
             recipe,
             "cost",
             f"The run costs about {need:.2f} ({hours:.1f} GPU hours at {forecasts[0].price:g}), and the limit is {limit:g}.",
-            f"What would hold: {share:.0%} of the steps, epochs or rows, a cheaper GPU, or `cost: {math.ceil(need)}`.",
+            f"Write `cost: {math.ceil(need)}`, or choose a cheaper GPU. {OFFERED}",
+            math.ceil(need),
         )
     ]
 
@@ -214,6 +204,9 @@ def _speed(recipe: Recipe, forecasts: list[Forecast], limit: float) -> list[Prob
     pace, stage = slowest.time.samples_a_second, slowest.forecast.stage
     if pace >= limit:
         return []
+    # Downwards, so that what is written holds.
+    digits = 2 - math.floor(math.log10(pace))
+    holds = math.floor(pace * 10**digits) / 10**digits
     operations = slowest.time.flops / slowest.forecast.workload.micro_batch_size
     peak = slowest.forecast.formulas.rate(slowest.gpu) * stage.machines.world_size
     return [
@@ -223,6 +216,7 @@ def _speed(recipe: Recipe, forecasts: list[Forecast], limit: float) -> list[Prob
             f"Stage `{stage.name}` trains about {units.speed(pace)} samples a second, and {limit:g} are stated.",
             f"A sample takes {operations / 1e12:.3g} × 10^12 operations; {limit:g} a second are {operations * limit / 1e12:,.3g} × 10^12, "
             f"and {stage.machines.world_size} × {slowest.gpu.title} can at most do "
-            f"{peak / 1e12:,.0f} × 10^12. Write `samples_per_second: {units.speed(pace)}`.",
+            f"{peak / 1e12:,.0f} × 10^12. Write `samples_per_second: {holds:g}`.",
+            holds,
         )
     ]

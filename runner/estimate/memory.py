@@ -16,6 +16,8 @@ from runner.estimate.workload import Run, Workload
 GIB = 2**30
 
 EVALUATION = "evaluation"
+# The phases of a step, in order.
+PHASES = ("forward", "loss", "backward", "step")
 
 ZERO_3_GROUP = 10**9  # numbers, DeepSpeed's default `sub_group_size`
 # NCCL's channels, where GPUs talk to each other: published are 0.53 GiB among 2 A100 and 0.67 among 4 (NVIDIA/nccl, issue
@@ -32,7 +34,8 @@ SLACK_EXPANDABLE = {False: 0.04, True: 0.08}
 class Memory:
     """The parts at the peak of training, in bytes on one GPU, and the peak of evaluation.
 
-    training_moment: when the peak of training is: forward, loss, backward or step. state: what is held between steps.
+    training_moment: when the peak of training is: forward, loss, backward or step. moments: all of a step, in order.
+    state: what is held between steps.
     shown: what nvidia-smi will show, which is more than the run needs: the allocator gives back only what others need.
     """
 
@@ -46,6 +49,7 @@ class Memory:
     context: int
     slack: int
     training_moment: str
+    moments: tuple[Moment, ...]
     evaluation: int
     evaluation_slack: int
     state: State
@@ -99,6 +103,7 @@ def whole(run: Run, tensors: int) -> int:
 def at_peak(run: Run, state: State, moments: Iterable[Moment], evaluation: int) -> Memory:
     """The memory of a run, given what is held between steps, the moments that can be the peak of training, and the bytes
     of tensors in evaluation."""
+    moments = sorted(moments, key=lambda moment: PHASES.index(moment.name))
     peak = max(moments, key=lambda moment: moment.size)
     known = measured.constants(run.machines.gpu)
     context = known.context + nccl(run.machines.world_size)
@@ -116,6 +121,7 @@ def at_peak(run: Run, state: State, moments: Iterable[Moment], evaluation: int) 
         context=context,
         slack=round(peak.size * known.slack),
         training_moment=peak.name,
+        moments=tuple(moments),
         evaluation=evaluation,
         evaluation_slack=round(evaluation * known.slack),
         state=state,
@@ -318,8 +324,9 @@ def usable(gpu: Gpu) -> int:
     return round(gpu.usable_gib * GIB)
 
 
-def smallest_card(need: int, run: Run) -> Gpu | None:
-    """The smallest card of the catalog that has `need` bytes to use and can run what `run` asks for; None for none."""
-    cards = [card for name in catalog.gpu_names() if (card := catalog.gpu(name))]
-    able = [card for card in cards if usable(card) >= need and run.runs_on(card)]
-    return min(able, key=lambda card: card.usable_gib, default=None)
+def cards(need: int, runs: Iterable[Run]) -> list[Gpu]:
+    """The cards of the catalog that have `need` bytes to use and can run what all of `runs` ask for, the smallest first."""
+    runs = list(runs)
+    known = [card for name in catalog.gpu_names() if (card := catalog.gpu(name))]
+    able = [card for card in known if usable(card) >= need and all(run.runs_on(card) for run in runs)]
+    return sorted(able, key=lambda card: card.usable_gib)

@@ -7,13 +7,11 @@ from dataclasses import dataclass, replace
 
 from runner import catalog
 from runner.estimate import activations, memory, parameters
-from runner.estimate.formulas import Advice
+from runner.estimate.formulas import Advice, Loss, splits
 from runner.estimate.workload import Workload
 from runner.plan import Stage
 from runner.recipe.recipe import Recipe
 
-# What a change costs beyond time, weighed against it: 0.5 counts like a run that takes half as long again. Our judgement.
-EXACTNESS, LEARNING, ANOTHER_MODEL, ANOTHER_GPU = 0.1, 0.5, 1.0, 1.5
 SEQUENCES = (16384, 8192, 4096, 2048, 1024, 512, 256, 128)
 
 
@@ -43,23 +41,16 @@ class Lines:
 
 
 def _smaller_batch(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice[Workload]]:
-    """The largest divisor of the micro batch that fits, accumulation making up for it; one that is too large comes too,
-    because another change beside it may be enough."""
-    if workload.micro_batch_size == 1 or not lines.find("micro_batch_size"):
+    """The largest smaller micro batch that fits, accumulation making up for it; 1 comes too where it is too large, because
+    another change beside it may be enough."""
+    if not lines.find("micro_batch_size"):
         return
-    divisors = [n for n in range(workload.micro_batch_size - 1, 0, -1) if workload.micro_batch_size % n == 0]
-    for rows in divisors:
-        changed = replace(
-            workload.with_rows(rows), accumulation=workload.accumulation * workload.micro_batch_size // rows
-        )
-        advice = Advice(
-            (
-                f"{lines.section}.micro_batch_size: {rows}",
-                f"{lines.section}.gradient_accumulation_steps: {changed.accumulation}",
-            ),
-            "same effective batch",
-            changed,
-        )
+    for rows, accumulation in splits(workload, smaller=True):
+        changes = {
+            f"{lines.section}.micro_batch_size": rows,
+            f"{lines.section}.gradient_accumulation_steps": accumulation,
+        }
+        advice = Advice(changes, replace(workload.with_rows(rows), accumulation=accumulation))
         if rows == 1 or fits(advice, budget):
             yield advice
             return
@@ -73,23 +64,22 @@ def _smaller_evaluation(lines: Lines, workload: Workload, budget: float) -> Iter
     rows = rows // 2 if rows == workload.evaluation_batch_size else rows
     while rows:
         changed = replace(workload, evaluation_batch_size=rows, evaluation_follows=False)
-        advice = Advice((f"{lines.section}.eval_batch_size: {rows}",), "fewer rows at once in evaluation", changed)
-        if rows == 1 or fits(advice, budget):
-            yield advice
+        if rows == 1 or memory.estimate(changed).in_evaluation <= budget:
+            yield Advice({f"{lines.section}.eval_batch_size": rows}, changed)
             return
         rows //= 2
 
 
 def _checkpointing(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice[Workload]]:
     if not workload.checkpointing:
-        yield Advice(("model.gradient_checkpointing: true",), "", replace(workload, checkpointing=True))
+        yield Advice({"model.gradient_checkpointing": True}, replace(workload, checkpointing=True))
 
 
 def _fused_loss(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice[Workload]]:
     name = lines.find("cross_entropy", "fused_cross_entropy")
     if workload.fused_loss == "none" and workload.objective == "sft" and name:
-        value = "true" if name.endswith("fused_cross_entropy") else "auto"
-        yield Advice((f"{name}: {value}",), "", replace(workload, fused_loss="fused"))
+        value = True if name.endswith("fused_cross_entropy") else "auto"
+        yield Advice({name: value}, replace(workload, fused_loss="fused"))
 
 
 def _flash(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice[Workload]]:
@@ -97,28 +87,25 @@ def _flash(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice[W
     changed = replace(workload, attention="flash_attention_2")
     # It multiplies in half precision alone.
     if changed != workload and workload.precision != "fp32" and gpu and changed.runs_on(gpu):
-        yield Advice(("model.attention: flash_attention_2",), "", changed)
+        yield Advice({"model.attention": "flash_attention_2"}, changed)
 
 
 def _sharding(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice[Workload]]:
     if workload.sharding == "ddp" and "distribution" in lines.recipe.settings:
         for way in ("zero2", "zero3", "fsdp"):
-            yield Advice((f"distribution: {way}",), "more communication", replace(workload, sharding=way))
+            yield Advice({"distribution": way}, replace(workload, sharding=way))
 
 
 def _eight_bit(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice[Workload]]:
     name = lines.find("optimizer")
     if "8bit" not in workload.optimizer and name:
-        changed = replace(workload, optimizer="adamw_bnb_8bit")
-        yield Advice((f"{name}: adamw_bnb_8bit",), "slightly less exact steps", changed, loss=EXACTNESS)
+        yield Advice({name: "adamw_bnb_8bit"}, replace(workload, optimizer="adamw_bnb_8bit"), Loss.EXACTNESS)
 
 
 def _four_bit(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice[Workload]]:
     if workload.adapter and not workload.adapter.four_bit and lines.find("adapter"):
         changed = replace(workload, adapter=replace(workload.adapter, four_bit=True))
-        yield Advice(
-            ("train.adapter: qlora",), "the base model in 4 bits, slightly less exact", changed, loss=EXACTNESS
-        )
+        yield Advice({"train.adapter": "qlora"}, changed, Loss.EXACTNESS)
 
 
 def _shorter(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice[Workload]]:
@@ -126,12 +113,7 @@ def _shorter(lines: Lines, workload: Workload, budget: float) -> Iterator[Advice
     if not name:
         return
     for length in (length for length in SEQUENCES if length < workload.sequence_len):
-        advice = Advice(
-            (f"{name}: {length}",),
-            "longer rows are left out",
-            replace(workload, sequence_len=length),
-            loss=LEARNING,
-        )
+        advice = Advice({name: length}, replace(workload, sequence_len=length), Loss.LEARNING)
         if length == SEQUENCES[-1] or fits(advice, budget):
             yield advice
             return
@@ -142,12 +124,8 @@ def _lower_rank(lines: Lines, workload: Workload, budget: float) -> Iterator[Adv
     if not workload.adapter or not name:
         return
     for rank in (rank for rank in (64, 32, 16, 8) if rank < workload.adapter.rank):
-        advice = Advice(
-            (f"{name}: {rank}",),
-            "the adapter learns less",
-            replace(workload, adapter=replace(workload.adapter, rank=rank)),
-            loss=LEARNING,
-        )
+        changed = replace(workload, adapter=replace(workload.adapter, rank=rank))
+        advice = Advice({name: rank}, changed, Loss.LEARNING)
         if rank == 8 or fits(advice, budget):
             yield advice
             return
@@ -165,9 +143,7 @@ def _smaller_model(lines: Lines, workload: Workload, budget: float) -> Iterator[
     for other in smaller:
         adapter = workload.adapter and replace(workload.adapter, targets=other.linear)
         changed = replace(workload, model=other, adapter=adapter, unfrozen=_moved(workload, other))
-        # The smaller it is, the less it is what was meant.
-        loss = ANOTHER_MODEL * size / (other.parameters or size)
-        advice = Advice((f"model.base: {other.id}",), "a smaller model", changed, loss=loss)
+        advice = Advice({"model.base": other.id}, changed, Loss.ANOTHER_MODEL)
         if fits(advice, budget):
             yield advice
             return
@@ -202,3 +178,4 @@ OFFERS: tuple[Offer, ...] = (
     _lower_rank,
     _smaller_model,
 )
+WITHIN_A_MODEL = OFFERS[:-1]

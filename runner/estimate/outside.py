@@ -62,7 +62,12 @@ class Spread:
     def __str__(self) -> str:
         """How much less and more than planned it may be, for people."""
         less, more = (round(100 * (share - 1)) for share in self.of(1.0))
-        return f"{_signed(less)} to {_signed(more)} % on {self.rows} published runs {self.shared}".rstrip()
+        return f"{_signed(less)} to {_signed(more)} % on {self.runs}"
+
+    @property
+    def runs(self) -> str:
+        """The runs that the range comes from, in words."""
+        return f"{self.rows} published runs {self.shared}".rstrip()
 
 
 def _signed(count: int) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from math import prod
 
 from runner.catalog import Model
-from runner.estimate.workload import Workload
+from runner.estimate.workload import Workload, matches
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,12 @@ def adapter(workload: Workload) -> int:
 
 def trained(workload: Workload) -> dict[str, tuple[int, ...]]:
     """The base model's trained parameters: name to shape."""
-    return {name: shape for name, shape in shapes(workload.model).items() if workload.trains(name)}
+    return {} if workload.adapter else _trained(workload.model, workload.unfrozen)
+
+
+@lru_cache(maxsize=256)
+def _trained(model: Model, unfrozen: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
+    return {name: shape for name, shape in shapes(model).items() if matches(unfrozen, name)}
 
 
 def trainable(workload: Workload) -> int:

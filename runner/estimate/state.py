@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 
 from runner.estimate import activations, parameters
@@ -30,6 +31,7 @@ class State:
         return self.layer + self.root
 
 
+@lru_cache(maxsize=1024)
 def held(workload: Workload) -> State:
     """What lies on one GPU between steps. Sharding as in Rajbhandari et al. 2019 (arXiv 1910.02054, section 5)."""
     if workload.sharding.startswith("zero"):

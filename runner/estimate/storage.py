@@ -137,6 +137,7 @@ def _claims(document: Document, plan: Plan, forecasts: list[Forecast], severity:
                 f"The claim `{claim['name']}` has {stated} GiB, and the run writes {need / GIB:.1f} GiB to it ({parts}).",
                 f"Write `size_gib: {rounded(need)}`, leave the line out, or keep fewer checkpoints.",
                 severity=severity,
+                mending=rounded(need),
             )
 
 

@@ -156,9 +156,12 @@ class Workload(Run):
 
     def trains(self, name: str) -> bool:
         """Whether the base model's parameter of that name is trained."""
-        if self.adapter:
-            return False
-        return not self.unfrozen or any(_matches(pattern, name) for pattern in self.unfrozen)
+        return not self.adapter and matches(self.unfrozen, name)
+
+
+def matches(unfrozen: tuple[str, ...], name: str) -> bool:
+    """Whether a parameter of that name is trained where these are; none means all."""
+    return not unfrozen or any(_matches(pattern, name) for pattern in unfrozen)
 
 
 @lru_cache(maxsize=4096)

@@ -1,18 +1,23 @@
-"""Copying a recipe: its text with other values in it, comments and order as they were."""
+"""Copying a recipe: its text with other values in it, comments and order as they were. And writing it where it stands."""
 
 from __future__ import annotations
 
+import codecs
+import difflib
 import json
+import os
 import re
+import shutil
 from collections.abc import Iterable, Iterator
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
+from runner.files import replacing
 from runner.names import listed
-from runner.problem import Stop
+from runner.problem import Problem, Stop
 from runner.recipe.document import Document, Path_
-from runner.recipe.overrides import Override
-from runner.recipe.reading import parse
+from runner.recipe.overrides import Override, apply
+from runner.recipe.reading import parse, read
 from runner.recipe.scalars import scalar
 
 # Words that mean the same with and without quotes, inside brackets too.
@@ -60,6 +65,44 @@ def edit(text: str, changes: Iterable[Override]) -> str:
         else:
             text = _with(document, path, change)
     return text
+
+
+def rewrite(document: Document, changes: Iterable[Override]) -> str:
+    """Makes changes in the very file that was read, and gives the difference, a unified diff without context.
+
+    Raises Stop, with nothing written, where the file cannot be written to, is another one by now, or where its form keeps a
+    change from being made in its text."""
+    changes, path = list(changes), Path(document.file)
+    wanted, _ = apply(document, changes)
+    by_hand = f"Write by hand: {listed(f'{change.setting}: {written(change.after)}' for change in changes)}."
+    try:
+        text = edit(document.text, changes)
+        made = parse(document.file, text).data == wanted.data
+    except Stop:
+        made = False
+    if not made:
+        raise Stop(
+            Problem(document.file, 0, 0, "The form of this file keeps the change from being written into it.", by_hand)
+        )
+    if read(path).text != document.text:
+        raise Stop(
+            Problem(
+                document.file, 0, 0, "This file has changed meanwhile; nothing is written.", "Give the command again."
+            )
+        )
+    try:
+        if not os.access(path, os.W_OK):
+            raise PermissionError(13, "it is read-only")
+        # What a link points to is changed, and not the link.
+        with replacing(path.resolve()) as partial:
+            mark = codecs.BOM_UTF8 if path.read_bytes().startswith(codecs.BOM_UTF8) else b""
+            partial.write_bytes(mark + text.encode())
+            shutil.copymode(path, partial)
+    except OSError as error:
+        message = f"This file cannot be written: {error.strerror}."
+        raise Stop(Problem(document.file, 0, 0, message, by_hand)) from None
+    before, after = document.text.splitlines(), text.splitlines()
+    return "\n".join(difflib.unified_diff(before, after, str(path), str(path), n=0, lineterm=""))
 
 
 def for_file(text: str, schema: str, old_file: str, new_file: str) -> str:
@@ -168,9 +211,16 @@ def _with(document: Document, path: Path_, change: Override) -> str:
         return "".join([*lines, f"{key}: {text}\n"])
     section = document.lookup(tuple(parents))
     if isinstance(section, dict) and section:
+        start = document.values[tuple(parents)].start
+        if document.text[start] == "{":
+            return f"{document.text[: start + 1]}{key}: {text}, {document.text[start + 1 :]}"
         first = document.keys[(*parents, next(iter(section)))]
-        lines.insert(first.line - 1, f"{' ' * (first.column - 1)}{key}: {text}\n")
-        return "".join(lines)
+        line = f"{' ' * (first.column - 1)}{key}: {text}\n"
+        # The first key of an item stands behind its dash, and there it stays.
+        behind = lines[first.line - 1][: first.column - 1].strip() == "-"
+        end = document.values[(*parents, next(iter(section)))].end
+        at = document.text.count("\n", 0, max(end - 1, 0)) + 1 if behind else first.line - 1
+        return "".join([*lines[:at], line, *lines[at:]])
     if len(parents) == 1 and section is None:
         return "".join([*lines, f"{parents[0]}:\n", f"  {key}: {text}\n"])
     raise Stop(

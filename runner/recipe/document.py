@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from runner.problem import Problem
@@ -37,9 +37,20 @@ class Document:
     origins: dict[Path_, str] = field(default_factory=dict)
 
     def problem(
-        self, path: Path_, message: str, hint: str = "", *, key: bool = False, severity: str = "error"
+        self,
+        path: Path_,
+        message: str,
+        hint: str = "",
+        *,
+        key: bool = False,
+        severity: str = "error",
+        mending: Any = None,
     ) -> Problem:
-        """A Problem at the value (or the key) of `path`, or at the nearest parent that stands in the file."""
+        """A Problem at the value (or the key) of `path`, or at the nearest parent that stands in the file. mending: a value there
+        with which all is well."""
+        if mending is not None:
+            found = self.problem(path, message, hint, key=key, severity=severity)
+            return replace(found, mends=(".".join(map(str, path)), mending))
         for length in range(len(path), -1, -1):
             if origin := self.origins.get(path[:length]):
                 return Problem(origin, 0, 0, message, hint, severity=severity)

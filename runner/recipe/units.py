@@ -47,3 +47,10 @@ def duration(count: float) -> str:
 def speed(count: float) -> str:
     """A rate with three digits that say something."""
     return f"{count:,.0f}" if count >= 100 else f"{count:.3g}"
+
+
+def between(low: float, high: float, mark: str = " to ") -> str:
+    """A range of seconds, its unit once where both have the same."""
+    ends = [duration(end) for end in (low, high)]
+    units_ = [end.rpartition(" ")[2] for end in ends]
+    return mark.join([ends[0].removesuffix(f" {units_[0]}") if units_[0] == units_[1] else ends[0], ends[1]])

@@ -7,21 +7,22 @@ import copy
 import json
 from collections.abc import Iterator
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
 from runner import scenarios
 from runner.check.by_schema import schema
 from runner.check.validate import changed, judge, load, override
-from runner.commands.planning import text
+from runner.commands.planning import screen, text
+from runner.commands.planning.chart import svg
 from runner.commands.planning.report import PlanReport
 from runner.emit import emit
-from runner.estimate import forecast, limits, storage
+from runner.estimate import forecast
 from runner.estimate.parameters import UnknownArchitecture
+from runner.planned import Planned
 from runner.problem import Stop
 from runner.recipe.overrides import Override
-from runner.scenarios import translate
-from runner.targets import place
 from tests.conftest import RECIPES
 
 pytestmark = pytest.mark.heavy
@@ -94,18 +95,17 @@ def with_section(document: Any, whole: dict[str, Any], path: tuple[str, ...], va
 
 def planned_in_full(recipe) -> None:
     """What `recipe plan` does, in text and in JSON."""
-    plan = translate(recipe, place(recipe))
     try:
-        forecasts = forecast.of(recipe, plan, 2.5, None)
-        plan = storage.sized(plan, forecast.of(recipe, plan, look=False))
-        problems = [forecast.too_large(recipe, stage) for stage in forecasts] + limits.broken(recipe, forecasts)
+        planned = Planned.of(recipe, 2.5)
     except UnknownArchitecture as error:
         assert forecast.unknown_architecture(recipe, error)
         return
-    problems = [problem for problem in (*problems, *storage.problems(recipe.document, plan, forecasts)) if problem]
-    notes = [*forecast.notes(recipe, forecasts), *forecast.late(recipe, forecasts)]
-    text.show(plan, forecasts, [1, 2], {})
-    assert json.loads(PlanReport.of(plan, forecasts, [1, 2], {}, problems, notes).as_json(), parse_constant=no_number)
+    screen.answer(planned, [])
+    screen.stages(planned, [1, 2], {})
+    text.show(planned, [1, 2], {})
+    report = PlanReport.of(planned, [], [1, 2], {})
+    assert json.loads(report.as_json(), parse_constant=no_number)
+    assert ElementTree.fromstring(svg(report)) is not None
 
 
 def no_number(name: str) -> None:

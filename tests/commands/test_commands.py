@@ -447,7 +447,7 @@ def test_a_recipe_for_this_machine_needs_no_section_that_says_where(path, tmp_pa
 
 def test_a_recipe_for_this_machine_is_planned_and_not_sent(recipe_command, tmp_path, golden_message):
     here = ["--set", "openshift="]
-    shown = recipe_command("plan", RECIPES[0].with_stem("resnet"), *here, cwd=tmp_path)
+    shown = recipe_command("plan", RECIPES[0].with_stem("resnet"), *here, "--details", cwd=tmp_path)
     assert shown.returncode == 0 and "main memory, each machine" in shown.stdout and "pod" not in shown.stdout
     sent = recipe_command("submit", RECIPES[0].with_stem("resnet"), *here, cwd=tmp_path)
     assert sent.returncode == 1

@@ -196,12 +196,12 @@ def test_another_count_of_machines_is_counted_in_equal_machines():
 def test_a_card_that_does_not_know_the_precision_is_not_offered():
     gib = 2**30
     half = work(precision="fp16", attention="sdpa")
-    assert memory.smallest_card(10 * gib, half).name == "Tesla-T4"
-    assert memory.smallest_card(10 * gib, replace(half, precision="bf16")).bf16
+    assert memory.cards(10 * gib, [half])[0].name == "Tesla-T4"
+    assert memory.cards(10 * gib, [half, replace(half, precision="bf16")])[0].bf16
     # FlashAttention 2 needs what bf16 needs.
-    assert memory.smallest_card(10 * gib, replace(half, attention="flash_attention_2")).bf16
-    assert memory.smallest_card(10 * gib, replace(half, precision="bf16", fp8=True)).fp8
-    assert memory.smallest_card(1000 * gib, half) is None
+    assert memory.cards(10 * gib, [replace(half, attention="flash_attention_2")])[0].bf16
+    assert memory.cards(10 * gib, [replace(half, precision="bf16", fp8=True)])[0].fp8
+    assert memory.cards(1000 * gib, [half]) == []
 
 
 def test_an_8_bit_optimizer_keeps_embeddings_in_full():
@@ -302,12 +302,12 @@ def test_advice_makes_it_fit_and_keeps_the_effective_batch():
     (found,) = forecast.of(recipe, plan)
     assert found.fits is False
     offers = found.offers(recipe, found.usable)
-    assert len(offers) == 3
+    assert len(offers) >= 3
     for offer in offers:
-        card = catalog.gpu(offer.workload.machines.gpu)
-        assert memory.estimate(offer.workload).total <= memory.usable(card)
+        assert memory.estimate(offer.workload).total <= found.usable
     assert offers[0].workload.effective_batch_size == found.workload.effective_batch_size
-    assert offers[0].lines[0].startswith("train.micro_batch_size: ")
+    assert next(iter(offers[0].changes)) == "train.micro_batch_size"
+    assert [offer.loss for offer in offers] == sorted(offer.loss for offer in offers)
 
 
 def test_rows_are_counted_in_the_file_that_the_recipe_names(tmp_path):

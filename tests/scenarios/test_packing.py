@@ -76,16 +76,16 @@ def test_a_pipeline_packs_its_sft_and_joins_nothing_that_is_compiled():
 
 def test_a_packed_batch_is_said_in_tokens(capsys):
     from runner.commands.planning import text
+    from runner.planned import Planned
 
     recipe, _, _ = load(SURVIVAL, from_options(("train.packing=pack",)))
-    plan = translate(recipe, place(recipe))
-    assert plan.facts["effective_batch_tokens"] == 64 * 1024
-    forecasts = forecast.of(recipe, plan, look=False)
-    (only,) = forecasts
+    planned = Planned.of(recipe)
+    assert planned.plan.facts["effective_batch_tokens"] == 64 * 1024
+    (only,) = planned.forecasts
     rows = only.workload.batch_rows
     # Five of 181 tokens go into one of 1,024 where no shorter one fills the rest.
     assert 64 * 5 <= rows < 64 * 1024 / only.workload.lengths.mean
-    text.show(plan, forecasts, [], {})
+    text.show(planned, [], {})
     assert f"65,536 tokens: 8 × 2 × 4 GPUs packed rows of 1,024, about {rows} rows" in capsys.readouterr().out
 
 

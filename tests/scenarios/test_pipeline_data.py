@@ -165,7 +165,7 @@ def test_a_recipe_with_packed_files_is_checked_planned_and_its_data_stage_takes_
         done = recipe_command(*command)
         assert done.returncode == 0, done.stdout + done.stderr
     planned = recipe_command("plan", SEVEN_B, *sets)
-    assert "stage pretrain-2048" in planned.stdout, planned.stdout + planned.stderr
+    assert "\npretrain-2048 " in planned.stdout, planned.stdout + planned.stderr
     out = tmp_path / "run"
     done = recipe_command("run", SEVEN_B, *sets, "--until", "data", "--out", out, env={"HF_HUB_OFFLINE": "1"})
     assert done.returncode == 0, done.stdout + done.stderr

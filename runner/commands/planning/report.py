@@ -4,22 +4,75 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from runner.estimate import storage
 from runner.estimate.forecast import Forecast, basis
+from runner.estimate.memory import Memory, Moment
 from runner.estimate.storage import Disk
+from runner.offers import Offer
 from runner.plan import Plan
-from runner.problem import Problem
+from runner.planned import Planned, Together
 from runner.trace import Traced
+
+# Moments of the backward pass that are told, of one for each layer.
+MOST_MOMENTS = 12
+
+
+@dataclass(frozen=True)
+class MomentReport:
+    """Bytes of a GPU at a moment of a step: forward, loss, backward, step. other: buffers, weights gathered for a while,
+    and what is on its way. reserve: CUDA context and allocator slack."""
+
+    moment: str
+    weights: int
+    optimizer: int
+    gradients: int
+    activations: int
+    loss: int
+    other: int
+    reserve: int
+
+    @classmethod
+    def of(cls, memory: Memory, moment: Moment) -> MomentReport:
+        state, slack = memory.state, memory.slack / max(memory.tensors, 1)
+        return cls(
+            moment=moment.name,
+            weights=state.weights,
+            optimizer=state.optimizer,
+            gradients=moment.gradients,
+            activations=moment.activations,
+            loss=moment.logits,
+            other=moment.base - state.weights - state.optimizer + moment.temporary,
+            reserve=round(moment.size * slack) + memory.context,
+        )
+
+    @property
+    def total(self) -> int:
+        return sum(getattr(self, name) for name in PARTS)
+
+
+PARTS = ("weights", "optimizer", "gradients", "activations", "loss", "other", "reserve")
+
+
+def step(memory: Memory) -> list[MomentReport]:
+    """The moments of a step; of a long backward pass some, evenly apart, and the one that takes most."""
+    backward = [moment for moment in memory.moments if moment.name == "backward"]
+    most = max(backward, key=lambda moment: moment.size, default=None)
+    every = -(-len(backward) // MOST_MOMENTS) or 1
+    kept = [moment for n, moment in enumerate(backward) if n % every == 0 or moment in (most, backward[-1])]
+    whole = [moment for moment in memory.moments if moment.name != "backward" or moment in kept]
+    # A step begins with what is held and no activations yet.
+    start = replace(whole[0], name="forward", activations=0, logits=0, temporary=0)
+    return [MomentReport.of(memory, moment) for moment in (start, *whole)]
 
 
 @dataclass(frozen=True)
 class GpuMemory:
     """Bytes of each GPU. total: what the run needs; range: between which that lies in nine of ten cases; published: what that
     rests on; shown: what nvidia-smi will show. usable: None where nobody knows the card. moment: when most is taken.
-    evaluation: of tensors."""
+    evaluation: of tensors, in_evaluation: of all. step: the moments of a step in order, from its beginning."""
 
     total: int
     range: tuple[int, int]
@@ -29,6 +82,8 @@ class GpuMemory:
     moment: str
     parts: Mapping[str, int]
     evaluation: int
+    in_evaluation: int
+    step: Sequence[MomentReport]
 
 
 @dataclass(frozen=True)
@@ -116,6 +171,8 @@ class StagePlan:
                 moment=memory.moment,
                 parts=memory.parts(),
                 evaluation=memory.evaluation,
+                in_evaluation=memory.in_evaluation,
+                step=step(memory),
             ),
             fits=forecast.fits,
             largest_micro_batch=forecast.largest_micro_batch,
@@ -137,27 +194,22 @@ class StagePlan:
 
 
 @dataclass(frozen=True)
-class Together:
-    """Time and cost of the stages whose time can be told, and the names of the others. cost: None where no price is named."""
+class OfferReport:
+    """A change that holds: the lines to write, what all stages take then, and what is learned less or otherwise, in words.
+    seconds: None where they cannot be told; cost: None too where the price is of another card."""
 
-    total_seconds: float
-    range_seconds: tuple[float, float]
+    lines: Sequence[str]
+    total_seconds: float | None
     gpu_hours: float
     cost: float | None
-    without: Sequence[str]
+    gpu_memory_bytes: int
+    loses: Sequence[str]
 
     @classmethod
-    def of(cls, forecasts: Iterable[Forecast]) -> Together:
-        forecasts = list(forecasts)
-        told = [forecast.time for forecast in forecasts if forecast.time]
-        costs = [forecast.cost for forecast in forecasts if forecast.cost is not None]
-        return cls(
-            total_seconds=sum(time.total_seconds for time in told),
-            range_seconds=(sum(time.range_seconds[0] for time in told), sum(time.range_seconds[1] for time in told)),
-            gpu_hours=sum(forecast.gpu_hours or 0 for forecast in forecasts),
-            cost=sum(costs) if costs else None,
-            without=[forecast.stage.name for forecast in forecasts if not forecast.time],
-        )
+    def of(cls, offer: Offer) -> OfferReport:
+        after = offer.after
+        memory = max(forecast.memory.total for forecast in after.forecasts)
+        return cls(offer.lines, after.seconds, after.together.gpu_hours, offer.cost, memory, offer.loses)
 
 
 @dataclass(frozen=True)
@@ -175,29 +227,26 @@ class PlanReport:
     before_training_bytes: Sequence[Disk]
     problems: Sequence[Mapping[str, str | int]]
     notes: Sequence[Mapping[str, str | int]]
+    offers: Sequence[OfferReport]
 
     @classmethod
     def of(
-        cls,
-        plan: Plan,
-        forecasts: list[Forecast],
-        nodes: list[int],
-        traced: Mapping[str, Traced],
-        problems: Iterable[Problem],
-        notes: Iterable[Problem],
+        cls, planned: Planned, offers: Iterable[Offer], nodes: list[int], traced: Mapping[str, Traced]
     ) -> PlanReport:
-        planned = {forecast.stage.name for forecast in forecasts}
+        plan, forecasts = planned.sized, planned.forecasts
+        reckoned = {forecast.stage.name for forecast in forecasts}
         return cls(
             name=plan.name,
             basis=basis(forecasts, nodes),
             claims_gib={claim["name"]: plan.claim_gib(claim["name"]) for claim in plan.site.get("claims") or ()},
             claims_bytes=storage.needs(plan, forecasts),
             stages=[StagePlan.of(plan, each, nodes, traced.get(each.stage.name)) for each in forecasts],
-            without_formulas=[stage.name for stage in plan.stages if stage.name not in planned],
-            all_stages=Together.of(forecasts),
+            without_formulas=[stage.name for stage in plan.stages if stage.name not in reckoned],
+            all_stages=planned.together,
             before_training_bytes=list(storage.before_training(plan)),
-            problems=[problem.as_json() for problem in problems],
-            notes=[note.as_json() for note in notes],
+            problems=[problem.as_json() for problem in planned.problems],
+            notes=[note.as_json() for note in planned.notes],
+            offers=[OfferReport.of(offer) for offer in offers],
         )
 
     def as_json(self) -> str:

@@ -1,4 +1,4 @@
-"""The plan as text: a table for each stage, then the claims and what the figures rest on. No figure is made here."""
+"""The parts of a plan as text: a table for each stage, then the claims and what the figures rest on. No figure is made here."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from rich.console import Console
 from rich.table import Table
 
 from runner.commands.options import say
-from runner.commands.planning.report import Together
 from runner.commands.planning.tables import exact, scaling
 from runner.estimate import storage
 from runner.estimate.forecast import MOST_TRIED, Forecast, basis
 from runner.estimate.memory import EVALUATION
 from runner.estimate.workload import Run, Workload
 from runner.plan import Plan
+from runner.planned import Planned
 from runner.recipe import units
 from runner.trace import Traced
 
@@ -31,10 +31,11 @@ _PARTS = {
 }
 
 
-def show(plan: Plan, forecasts: list[Forecast], nodes: list[int], traced: Mapping[str, Traced]) -> None:
-    """Prints the plan of a recipe, a table a stage."""
+def show(planned: Planned, nodes: list[int], traced: Mapping[str, Traced]) -> None:
+    """Prints the parts of a plan, a table a stage."""
     terminal = Console()
     console = terminal if terminal.is_terminal else Console(width=120)
+    plan, forecasts = planned.sized, planned.forecasts
     for forecast in forecasts:
         table = Table(title=f"{plan.name}, stage {forecast.stage.name}", title_justify="left", show_header=False)
         for section in (_model(forecast), _memory(forecast), _disk(forecast, plan), _pace(forecast)):
@@ -42,41 +43,27 @@ def show(plan: Plan, forecasts: list[Forecast], nodes: list[int], traced: Mappin
                 table.add_row(*row)
             table.add_section()
         console.print(table)
-        if forecast.stage.name in traced:
-            console.print(exact(forecast, traced[forecast.stage.name]))
-        if nodes:
-            console.print(scaling(forecast, nodes))
-    planned = {forecast.stage.name for forecast in forecasts}
+        beside(console, forecast, nodes, traced)
+    reckoned = {forecast.stage.name for forecast in forecasts}
     for stage in plan.stages:
-        if stage.name not in planned:
+        if stage.name not in reckoned:
             say(
                 f"Stage `{stage.name}` trains nothing; how long it takes depends on processors and network, and is not estimated."
             )
     for entry in storage.before_training(plan):
         say(f"Before training: {entry.what}, {entry.size / 1e9:,.0f} GB in {entry.folder}")
-    if len(forecasts) > 1:
-        say(_sum(forecasts))
     if plan.site.get("claims"):
         say(_claims(plan, forecasts))
     if forecasts:
         say(basis(forecasts, nodes))
 
 
-def _sum(forecasts: list[Forecast]) -> str:
-    """Time and cost of all stages together, as far as they can be told."""
-    whole = Together.of(forecasts)
-    if len(whole.without) == len(forecasts):
-        return "All stages: how long they take cannot be told."
-    cost = f", {whole.cost:,.2f} at {forecasts[0].price:g} a GPU hour" if whole.cost is not None else ""
-    without = f"; without {', '.join(whole.without)}, whose time cannot be told" if whole.without else ""
-    return (
-        f"All stages that train: {units.duration(whole.total_seconds)} ({_range(whole.range_seconds)}), "
-        f"{whole.gpu_hours:,.1f} GPU hours{cost}{without}."
-    )
-
-
-def _range(seconds: tuple[float, float]) -> str:
-    return " to ".join(map(units.duration, seconds))
+def beside(console: Console, forecast: Forecast, nodes: list[int], traced: Mapping[str, Traced]) -> None:
+    """What is asked for beside the plan of a stage: its exact trace, and other counts of machines."""
+    if forecast.stage.name in traced:
+        console.print(exact(forecast, traced[forecast.stage.name]))
+    if nodes:
+        console.print(scaling(forecast, nodes))
 
 
 def _claims(plan: Plan, forecasts: list[Forecast]) -> str:
@@ -190,7 +177,7 @@ def _pace(forecast: Forecast) -> Iterator[tuple[str, str]]:
     yield "steps", f"{time.steps:,}, {time.tokens:,.0f} tokens ({reading})" if reading else f"{time.steps:,}"
     rising = forecast.warmup_steps / time.steps
     yield "warmup", f"{forecast.warmup_steps:,} steps ({rising:.1%})" + (", more than there are" if rising > 1 else "")
-    yield "time", f"{units.duration(time.total_seconds)} ({_range(time.range_seconds)})"
+    yield "time", f"{units.duration(time.total_seconds)} ({units.between(*time.range_seconds)})"
     yield "  likely", forecast.time_source
     yield (
         "  of that",
