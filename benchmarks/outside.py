@@ -130,7 +130,7 @@ def workload(row: Row, model: Model) -> Workload:
         compile=row.yes("compile"),
         packing=row["packed"] != "0" or not row["mean_row_tokens"],
         row_tokens=row.said("mean_row_tokens"),
-        network_gbit_s=network or 0.0,
+        network=catalog.network("ethernet", network),
         expandable_segments=row["expandable_segments"] != "0",
     )
 
