@@ -132,7 +132,7 @@ def workload(row: Row, model: Model) -> Workload:
         packing=row["packed"] != "0" or not row["mean_row_tokens"],
         # Whose rows have lengths of their own batches those of one length together.
         lengths=Lengths(mean=row.said("mean_row_tokens") or 0.0),
-        network_gbit_s=network or 0.0,
+        network=catalog.network("ethernet", network),
         expandable_segments=row["expandable_segments"] != "0",
     )
 

@@ -70,6 +70,21 @@ def equal_on_the_cluster(recipe: Recipe) -> Iterator[Problem]:
         )
 
 
+def links_are_used(recipe: Recipe) -> Iterator[Problem]:
+    """Over Ethernet NCCL talks through the interfaces that it is told, and through no other. A name without a number at its
+    end stands for all that begin so."""
+    site: Openshift | None = recipe.settings.get("openshift")
+    if site is None or site.network.kind != "ethernet":
+        return
+    named = site.network.interface.removeprefix("=").split(",")
+    if (site.network.links or 1) > len(named) and all(name[-1:].isdigit() for name in named):
+        yield recipe.document.problem(
+            ("openshift", "network", "links"),
+            f"`links` is {site.network.links}, and pods talk to each other through {listed(named)} alone.",
+            "Delete the line, and let `gbit_s` be what that carries; or name every interface, with commas between them.",
+        )
+
+
 # No machine has less or more; whoever writes it meant another unit.
 LEAST_MEMORY, MOST_MEMORY = 2**30, 64 * 2**40
 LONGEST_SECONDS = 365 * 86400

@@ -180,6 +180,7 @@ RULES: tuple[Rule, ...] = (
     placing.counted_here,
     placing.counts_agree,
     placing.equal_on_the_cluster,
+    placing.links_are_used,
     placing.data_place,
     placing.deadline,
     advanced.settings,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from math import prod
 from typing import Any
 
-from runner import catalog
-from runner.catalog import Gpu
+from runner.catalog import Gpu, Network
 from runner.estimate import activations, measured, memory, outside, parameters, saved
 from runner.estimate.activations import HALF
 from runner.estimate.state import held, trained_bytes, whole
@@ -19,7 +20,6 @@ from runner.plan import Machines
 # What no data sheet says. Each share is what published runs reach (benchmarks/results/outside.txt); what
 # benchmarks/memory_on_gpu.py has measured of a card corrects their sum (`measured.py`).
 BANDWIDTH_SHARE = 0.75
-NETWORK_SHARE = 0.80
 LEAST_WAITING = 0.1  # of the messages, which nothing hides
 SECONDS_A_LAYER = 1.2e-3  # what Python needs to launch a layer's kernels, forward and backward
 SECONDS_AN_ADAPTER = 0.25e-3  # the same for one adapted linear layer
@@ -83,7 +83,8 @@ _TRAFFIC = {
 class Duration:
     """steps: of the optimizer, a count. The rest in seconds: of one step, of it spent waiting for other GPUs, of all
     steps, of evaluations, of starting and saving. tokens_a_step, rows_a_step: over all GPUs; tokens are 0 for images.
-    flops: of one micro batch. spread: the fastest and the slowest that is likely, as shares of the time.
+    flops: of one micro batch. spread: the fastest and the slowest that is likely, as shares of the time; network_seconds: how
+    much less and more all steps take over the fastest and the slowest network that is assumed.
     """
 
     steps: int
@@ -98,6 +99,7 @@ class Duration:
     evaluations: int
     flops: float
     spread: tuple[float, float]
+    network_seconds: tuple[float, float] = (0.0, 0.0)
 
     @property
     def total_seconds(self) -> float:
@@ -105,7 +107,8 @@ class Duration:
 
     @property
     def range_seconds(self) -> tuple[float, float]:
-        return self.total_seconds * self.spread[0], self.total_seconds * self.spread[1]
+        less, more = self.network_seconds
+        return (self.total_seconds - less) * self.spread[0], (self.total_seconds + more) * self.spread[1]
 
     def as_json(self) -> dict[str, Any]:
         """Every field, and what follows from them."""
@@ -257,24 +260,31 @@ def sent(workload: Workload) -> float:
     return 2 * (count - 1) / count * state
 
 
-def waiting(workload: Workload, gpu: Gpu, computing: float) -> float:
+def waiting(workload: Workload, gpu: Gpu, computing: float, gbit_s: float | None = None) -> float:
     """Seconds of a step that GPUs wait for each other: what lasts longer than the computing that hides it. computing:
-    seconds of a step."""
+    seconds of a step. gbit_s: what the network between machines reaches, None where that is the workload's own."""
     machines = workload.machines
-    messages = sent(workload) / slowest_link(machines, gpu, workload.network, workload.network_gbit_s)
+    messages = sent(workload) / slowest_link(machines, gpu, gbit_s or workload.network.gbit_s)
     hidden = LINKS[gpu.link if machines.nodes == 1 else "nvlink"].hidden
+    if workload.sharding in ("ddp", "zero1"):
+        computing /= workload.accumulation  # gradients travel in a step's last micro batch alone
     return max(LEAST_WAITING * messages, messages - hidden * computing)
 
 
-def slowest_link(machines: Machines, gpu: Gpu, network: str, gbit_s: float = 0.0) -> float:
-    """Bytes a second between two GPUs, over the network where there are several machines. network: its kind; gbit_s: what
-    is known of it, 0 for nothing."""
+def slowest_link(machines: Machines, gpu: Gpu, gbit_s: float) -> float:
+    """Bytes a second between two GPUs, over the network where there are several machines. gbit_s: what that reaches."""
     link = gpu.link_gb_s * 1e9 * LINKS[gpu.link].rate
     if machines.nodes > 1:
-        rate = gbit_s or catalog.network(network).gbit_s
-        between = rate * 1e9 / 8 * NETWORK_SHARE
+        between = gbit_s * 1e9 / 8
         return between if machines.gpus_per_node == 1 else min(link, between)
     return link
+
+
+def by_network(steps: int, network: Network, wait: Callable[[float], float]) -> tuple[float, float]:
+    """Seconds that so many steps take less and more where the network is the fastest or the slowest that is assumed. wait:
+    seconds of a step at so many Gbit/s."""
+    usual = wait(network.gbit_s)
+    return steps * (usual - wait(network.most)), steps * (wait(network.least) - usual)
 
 
 def updating(workload: Workload, gpu: Gpu) -> float:
@@ -310,7 +320,8 @@ def estimate(workload: Workload, gpu: Gpu) -> Duration | None:
     count = steps(workload)
     if count is None:
         return None
-    step, wait = step_seconds(workload, gpu), waiting(workload, gpu, computing(workload, gpu))
+    own = computing(workload, gpu)
+    step, wait = step_seconds(workload, gpu), waiting(workload, gpu, own)
     evaluations, pass_of_all = evaluating(workload, gpu, count)
     saves = count // workload.save_steps if workload.save_steps else max(1, math.ceil(workload.epochs))
     moved = saved.whole(workload) + saves * saved.checkpoint(workload)
@@ -328,6 +339,7 @@ def estimate(workload: Workload, gpu: Gpu) -> Duration | None:
         evaluations=evaluations,
         flops=flops(workload, workload.micro_batch_size * workload.answers),
         spread=spread(workload, gpu),
+        network_seconds=by_network(count, workload.network, partial(waiting, workload, gpu, own)),
     )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner import catalog
-from runner.catalog import Gpu
+from runner.catalog import Gpu, Network
 from runner.estimate import measured, outside
 from runner.estimate import rows as counted
 from runner.estimate.formulas import Advice, Counts, Formulas
@@ -99,7 +99,11 @@ class Forecast:
     def time_source(self) -> str:
         """What the range of the time rests on, in words."""
         own = measured.constants(self.stage.machines.gpu).source
-        return f"measured: {own}" if own else str(outside.time(self.workload))
+        said = f"measured: {own}" if own else str(outside.time(self.workload))
+        network = self.workload.network
+        if self.stage.machines.nodes == 1 or not network.assumed:
+            return said
+        return f"{said}; {network.least:g} to {network.most:g} Gbit/s between machines"
 
     @property
     def usable(self) -> int | None:
@@ -186,12 +190,18 @@ def of(
         rows = counted.of(plan, stage, run_dir, given_rows)
         formulas = FORMULAS[stage.engine](recipe, stage, rows, look)
         if formulas is not None:
-            network = (plan.site.get("network") or {}).get("kind") or "ethernet"
-            formulas = formulas.changed(network=network)
+            formulas = formulas.changed(network=_network(plan))
             forecast = Forecast(stage, formulas, rows, catalog.gpu(stage.machines.gpu), price)
             assert any_architecture or forecast.counts  # UnknownArchitecture comes here, and not from half of a plan
             forecasts.append(forecast)
     return forecasts
+
+
+def _network(plan: Plan) -> Network:
+    """What lies between the machines, as the recipe says it, or as those of its kind have it."""
+    own = (plan.site if plan.place.on_cluster else plan.nodes).get("network") or {}
+    kind = own.get("kind") or ("ethernet" if plan.place.on_cluster else "plain")
+    return catalog.network(kind, own.get("gbit_s"), own.get("links"))
 
 
 def basis(forecasts: list[Forecast], nodes: Iterable[int] = ()) -> str:
@@ -199,8 +209,12 @@ def basis(forecasts: list[Forecast], nodes: Iterable[int] = ()) -> str:
     said = measured.basis(forecast.stage.machines.gpu for forecast in forecasts)
     if max((*nodes, *(forecast.stage.machines.nodes for forecast in forecasts)), default=1) == 1:
         return said
-    links = dict.fromkeys(catalog.network(forecast.workload.network).title for forecast in forecasts)
-    return f"{said} Each machine is assumed to have {' or '.join(links)}, of which training reaches four fifths."
+    network = forecasts[0].workload.network
+    if not network.assumed:
+        return f"{said} Each machine has, as the recipe says, {network.title}."
+    return (
+        f"{said} Assumed between machines: {network.title}; `gbit_s` and `links` under `network` say what yours have."
+    )
 
 
 def unknown_architecture(recipe: Recipe, error: UnknownArchitecture) -> Problem:

@@ -200,8 +200,12 @@ class ImageFormulas:
         if count is None:
             return None
         world = work.machines.world_size
-        link = duration.slowest_link(work.machines, gpu, work.network)
-        wait = 0.5 * 2 * (world - 1) / world * state.gradients / link
+
+        def waiting(gbit_s: float) -> float:
+            link = duration.slowest_link(work.machines, gpu, gbit_s)
+            return 0.5 * 2 * (world - 1) / world * state.gradients / link
+
+        wait = waiting(work.network.gbit_s)
         update = (2 * state.optimizer + 3 * state.gradients) / (gpu.memory_gb_s * 1e9 * duration.BANDWIDTH_SHARE)
         step = self.pass_seconds(gpu, work.micro_batch_size) * work.accumulation + wait + update
         batch_seconds = self.pass_seconds(gpu, work.evaluation_batch_size, training=False)
@@ -224,6 +228,7 @@ class ImageFormulas:
             evaluations=epochs + 1,
             flops=self.flops(work.micro_batch_size),
             spread=duration.spread(work, gpu),
+            network_seconds=duration.by_network(count, work.network, waiting),
         )
 
     def offers(self, recipe: Recipe, stage: Stage, gpu: Gpu, budget: float) -> list[Advice[Images]]:

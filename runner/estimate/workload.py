@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Self
 
-from runner.catalog import Gpu, Model
+from runner.catalog import Gpu, Model, Network, network
 from runner.catalog.trainers import VALIDATION_BLOCKS
 from runner.estimate.rows import Rows
 from runner.lengths import UNKNOWN, Lengths
@@ -40,8 +40,7 @@ class Run:
     precision: bf16, fp16 or fp32, what weights are multiplied in.
     micro_batch_size, evaluation_batch_size: rows on one GPU at once. evaluation_follows: whether the second is the first,
     because the recipe says nothing of its own. accumulation: micro batches a step.
-    sharding: none, ddp, zero1, zero2, zero3 or fsdp. network: between machines, ethernet or rdma; network_gbit_s: of all
-    links of a machine together, 10^9 bits a second, 0 where the kind of network says it.
+    sharding: none, ddp, zero1, zero2, zero3 or fsdp. network: between machines.
     expandable_segments: whether PyTorch's allocator lets blocks grow in place.
     rows: training rows, None where nobody has counted; evaluation_rows likewise. max_steps: 0 where epochs decide.
     keep: checkpoints kept.
@@ -55,8 +54,7 @@ class Run:
     accumulation: int = 1
     optimizer: str = _OPTIMIZER
     sharding: str = "none"
-    network: str = "ethernet"
-    network_gbit_s: float = 0.0
+    network: Network = field(default_factory=lambda: network("ethernet"))
     expandable_segments: bool = True
     epochs: float = 1.0
     max_steps: int = 0

@@ -172,7 +172,12 @@ class Nodes(Settings):
     port: int
     wait_minutes: float
     python: str
+    network: NodesNetwork | None
     machines: tuple[NodesMachines, ...]
+
+class NodesNetwork(Settings):
+    gbit_s: float
+    links: int | None
 
 class NodesMachines(Settings):
     address: str
@@ -203,8 +208,11 @@ class Openshift(Settings):
 class OpenshiftNetwork(Settings):
     kind: Literal["ethernet", "rdma"]
     interface: str
+    attachment: str | None
     rdma_resource: str
     rdma_devices: str
+    gbit_s: float | None
+    links: int | None
 
 class OpenshiftClaims(Settings):
     name: str

@@ -18,9 +18,16 @@ def environment(plan: Plan, stage: Stage) -> dict[str, str]:
     return over | {"NCCL_IB_DISABLE": "1"}
 
 
+def joined(plan: Plan, stage: Stage) -> dict[str, str]:
+    """What joins a pod to a secondary network, where the recipe names one (Multus, Kubernetes Network Custom Resource
+    Definition De-facto Standard v1.3, section 4.1.1)."""
+    attachment = (plan.site.get("network") or {}).get("attachment")
+    return {"k8s.v1.cni.cncf.io/networks": attachment} if attachment and stage.machines.nodes > 1 else {}
+
+
 def resources(plan: Plan, stage: Stage) -> dict[str, int]:
-    """The RDMA device that a pod asks for; nothing over Ethernet."""
+    """The RDMA devices that a pod asks for, one a link; nothing over Ethernet."""
     network = plan.site.get("network")
     if stage.machines.nodes == 1 or network is None or network["kind"] != "rdma":
         return {}
-    return {network["rdma_resource"]: 1}
+    return {network["rdma_resource"]: network.get("links") or 1}

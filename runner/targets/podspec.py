@@ -25,11 +25,17 @@ CACHES = {
 TRACKING = ("WANDB_API_KEY", "MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN")
 
 
+def metadata(plan: Plan, stage: Stage) -> dict[str, Any]:
+    """By what the pod of a stage is found, read and joined to a network."""
+    annotations = kubernetes.scraped(plan) | network.joined(plan, stage)
+    return {"labels": kubernetes.pod_labels(plan, stage), "annotations": annotations}
+
+
 def pod_template(plan: Plan, stage: Stage, container: str, ports: list[dict[str, Any]]) -> dict[str, Any]:
     """The pod of every machine of a stage, master or worker."""
     site = plan.site
     return {
-        "metadata": {"labels": kubernetes.pod_labels(plan, stage), "annotations": kubernetes.scraped(plan)},
+        "metadata": metadata(plan, stage),
         "spec": {
             **identity(plan),
             "securityContext": pod_security(),

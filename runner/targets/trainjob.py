@@ -105,7 +105,7 @@ def _pod(plan: Plan, stage: Stage) -> dict[str, Any]:
     the same values when it admits the pod."""
     account = plan.site.get("service_account")
     return {
-        "metadata": {"labels": kubernetes.pod_labels(plan, stage), "annotations": kubernetes.scraped(plan)},
+        "metadata": podspec.metadata(plan, stage),
         "spec": {
             **({"serviceAccountName": account} if account else {}),
             **podspec.where(stage.machines),

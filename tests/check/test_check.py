@@ -86,6 +86,7 @@ WRONG = {
     "a pod of no memory": (ABOVE_REQUESTS, "requests:\n    memory: 0 GiB ", "memory"),
     "a limit above the machine": (ABOVE_REQUESTS, "limits:\n    memory: 64 GiB ", "memory"),
     "a limit below the request": (ABOVE_REQUESTS, "requests: {cpus: 4}\n  limits:\n    cpus: 2 ", "cpus"),
+    "a rate in Mbit/s": (ABOVE_REQUESTS, "network:\n    gbit_s: 25000 ", "gbit_s"),
     "an unknown scenario": ("scenario: last-layers", "scenario: last-layer", "scenario"),
 }
 
@@ -118,6 +119,7 @@ CONTRADICTIONS = {
     "a sequence longer than the model reads": ("sequence_len: 1024", "sequence_len: 100000", "sequence_len"),
     "two sources": ("  split: train", "  path: data/survival-sample.jsonl\n  split: train", "path"),
     "results on no claim": ("output_dir: /shared/models/survival", "output_dir: /tmp/survival", "output_dir"),
+    "links over which nobody talks": (ABOVE_REQUESTS, "network:\n    gbit_s: 25\n    links: 2 ", "links"),
     "two claims at one mount": ("mount: /shared/workspace", "mount: /shared/models", "mount"),
 }
 

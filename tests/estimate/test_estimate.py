@@ -148,18 +148,18 @@ def test_the_network_between_machines_is_the_recipe_s():
     survival = ROOT / "recipes" / "survival.yaml"
     slow, fast = (forecast.of(*planned(survival, f"openshift.network.kind={kind}"))[0] for kind in ("ethernet", "rdma"))
     gradients = slow.memory.state.gradients
-    # 2 × 3/4 of the gradients at four fifths of 25 Gbit/s, hidden behind nine tenths of the computing; a machine with one GPU
-    # sends nothing over its own PCIe link.
-    hidden = 0.9 * duration.computing(slow.workload, catalog.gpu("NVIDIA-L40S"))
-    assert 0 < hidden < 1.5 * gradients / 2.5e9
-    assert slow.time.waiting_seconds == pytest.approx(1.5 * gradients / 2.5e9 - hidden)
+    # 2 × 3/4 of the gradients at 6.6 Gbit/s, hidden behind nine tenths of the computing of the last of two micro batches; a
+    # machine with one GPU sends nothing over its own PCIe link.
+    hidden = 0.9 * duration.computing(slow.workload, catalog.gpu("NVIDIA-L40S")) / 2
+    assert 0 < hidden < 1.5 * gradients / 6.6e9 * 8
+    assert slow.time.waiting_seconds == pytest.approx(1.5 * gradients / 6.6e9 * 8 - hidden)
     assert fast.time.waiting_seconds == pytest.approx(0.1 * 1.5 * gradients / 20e9)
 
 
 def test_messages_hide_behind_computing_and_no_longer():
     card = catalog.gpu("NVIDIA-H100-80GB-HBM3")
     job = work(machines=Machines(2, 8, card.name, 256, 64), sharding="fsdp")
-    messages = duration.sent(job) / duration.slowest_link(job.machines, card, job.network)
+    messages = duration.sent(job) / duration.slowest_link(job.machines, card, job.network.gbit_s)
     assert duration.waiting(job, card, 0.0) == pytest.approx(messages)
     assert duration.waiting(job, card, messages / 2) == pytest.approx(messages - 0.9 * messages / 2)
     assert duration.waiting(job, card, 10 * messages) == pytest.approx(0.1 * messages)
@@ -168,19 +168,47 @@ def test_messages_hide_behind_computing_and_no_longer():
 def test_a_machine_s_network_may_be_known():
     card = catalog.gpu("NVIDIA-H100-80GB-HBM3")
     machines = Machines(2, 8, card.name, 256, 64)
-    assert duration.slowest_link(machines, card, "ethernet", 400.0) == pytest.approx(40e9)
+    assert duration.slowest_link(machines, card, 320.0) == pytest.approx(40e9)
     # NVLink carries what the ring brings, and is then the slower.
-    assert duration.slowest_link(machines, card, "ethernet", 1e6) == pytest.approx(0.7 * 450e9)
+    assert duration.slowest_link(machines, card, 1e6) == pytest.approx(0.7 * 450e9)
+
+
+@pytest.mark.parametrize("section", ["openshift", "nodes"])
+def test_a_rate_in_the_recipe_wins_over_what_is_assumed_and_leaves_no_doubt(section):
+    starter = {"openshift": "survival", "nodes": "gemma"}[section]
+    path = ROOT / "recipes" / f"{starter}.yaml"
+    (assumed,) = forecast.of(*planned(path))
+    (known,) = forecast.of(*planned(path, f"{section}.network.gbit_s=100"))
+    assert known.workload.network.gbit_s == 80 > assumed.workload.network.gbit_s
+    assert known.time.network_seconds == (0, 0)
+    assert known.time.range_seconds == tuple(share * known.time.total_seconds for share in known.time.spread)
+    assert "Gbit/s" in assumed.time_source and "Gbit/s" not in known.time_source
+    options = (f"{section}.network.gbit_s=100", f"{section}.network.links=4")
+    if section == "openshift":
+        options += ("openshift.network.kind=rdma",)
+    (four,) = forecast.of(*planned(path, *options))
+    assert four.workload.network.gbit_s == 320
+
+
+def test_the_range_of_a_time_reaches_from_the_fastest_to_the_slowest_network():
+    (found,) = forecast.of(*planned(ROOT / "recipes" / "survival.yaml"))
+    network, (low, high) = found.workload.network, found.time.spread
+    ends = [
+        found.formulas.changed(network=replace(network, gbit_s=rate)).time(found.gpu).total_seconds
+        for rate in (network.most, network.least)
+    ]
+    assert ends[0] < found.time.total_seconds < ends[1]
+    assert found.time.range_seconds == (pytest.approx(ends[0] * low), pytest.approx(ends[1] * high))
 
 
 def test_the_words_about_a_network_name_it(golden_message):
     survival = ROOT / "recipes" / "survival.yaml"
-    (fast,) = forecast.of(*planned(survival, "openshift.network.kind=rdma"))
-    assert "200 Gbit/s InfiniBand" in forecast.basis([fast])
-    golden_message(forecast.basis([fast]))
+    for case in ("openshift.network.kind=rdma", "openshift.network.kind=ethernet", "openshift.network.gbit_s=25"):
+        (found,) = forecast.of(*planned(survival, case))
+        golden_message(forecast.basis([found]), case)
     (one,) = forecast.of(*planned(ROOT / "recipes" / "lyrics.yaml"))
-    assert one.stage.machines.nodes == 1 and "link" not in forecast.basis([one])
-    assert "25 Gbit/s Ethernet" in forecast.basis([one], [1, 2])
+    assert one.stage.machines.nodes == 1 and "Gbit/s" not in forecast.basis([one])
+    assert "8.8 Gbit/s" in forecast.basis([one], [1, 2])
 
 
 def test_another_count_of_machines_is_counted_in_equal_machines():
@@ -277,7 +305,7 @@ def test_operations_are_six_a_weight_and_token_and_eight_with_checkpointing():
 
 
 def test_more_machines_are_faster_but_never_more_than_their_number():
-    recipe, plan = planned(ROOT / "recipes" / "survival.yaml")
+    recipe, plan = planned(ROOT / "recipes" / "survival.yaml", "openshift.network.gbit_s=100")
     (found,) = forecast.of(recipe, plan, given_rows=2845)
     speeds = [found.on(count).time.samples_a_second for count in (1, 2, 4)]
     assert speeds[0] < speeds[1] < speeds[2] < 4 * speeds[0]

@@ -277,6 +277,16 @@ def test_rdma_asks_for_a_device_and_names_it():
     env = environment(container)
     assert (env["NCCL_IB_DISABLE"], env["NCCL_IB_HCA"], env["NCCL_SOCKET_IFNAME"]) == ("0", "mlx5", "net1")
     assert container["resources"]["requests"]["rdma/roce"] == container["resources"]["limits"]["rdma/roce"] == 1
+    (container,) = pod(*options, "openshift.network.links=4")["containers"]
+    assert container["resources"]["requests"]["rdma/roce"] == container["resources"]["limits"]["rdma/roce"] == 4
+
+
+def test_a_secondary_network_is_joined_by_pods_of_several_machines_alone():
+    chosen = ("openshift.network.attachment=fast/net", "openshift.network.interface=net1")
+    for targets in ("pytorchjob", "trainjob"):
+        for more, joined in (((), True), (("machines.nodes=1", "train.effective_batch_size="), False)):
+            text = "".join(file.text for file in render(plan_of(SURVIVAL, *chosen, *more), (targets,)))
+            assert ("k8s.v1.cni.cncf.io/networks: fast/net" in text) is joined
 
 
 def test_one_machine_needs_no_network():
