@@ -7,7 +7,7 @@
                                                    catalog, from where `recipe plan` prints them beside its figures
 
 An error is planned over measured, less 1: below zero the plan says too little (of memory), or promises too much (of time).
-The summary of memory leaves out rows that ran what Axolotl never does (OURS says what it does); that of time leaves out
+The summary of memory leaves out rows that ran what Axolotl never does (`Row.foreign`, by OURS and FOREIGN); that of time leaves out
 rows of several machines whose source does not say what lies between them (NETWORKS). In the groups they stand too, and
 are counted. Nothing is fetched, and no GPU is needed.
 """
@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import re
 import statistics
 import sys
 from collections import defaultdict
@@ -41,14 +42,24 @@ GIB = 2**30
 GPUS_A_MACHINE = 8
 TOO_LOW = 0.03
 
-# What `differs` may name although Axolotl does it too, and what says how a row was read. All else that is named there ran in
-# other code than Axolotl's: its memory is not what is planned.
-OURS = ("compiled", "packed", "padding-free", "assumed", "FSDP2")
+# What `differs` may name although Axolotl does it too as the recipes start it, and what only says how a row was read. All else
+# ran in other code than Axolotl's, or in other settings than the recipes': its memory is not what is planned.
+OURS = re.compile(
+    r"\b(torch[ .]?)?compiled?\b|\bpack(ed|ing)\b|\bpadding[- ]?free\b|\bpadding mask\b|\bremote code\b"
+    r"|\bfsdp[ -]?v?2\b|\bzero[- ]?(stage|[123])|\bflash[- ]?attention\b|\bnon[- ]?reentrant\b"
+    r"|\b(assum|guess)(ed|ing|ption)|\btaken (as|for)\b|^(nothing|none|no difference|n/?a|-+)$"
+)
+# Beside them in one phrase ("torchtune's own compiled model"), these still say that it was other code.
+FOREIGN = re.compile(
+    r"\bown\b|\bselective\b|\bfsdp[ -]?v?1\b|(?<!non-)(?<!non )\breentrant\b|\bk-?bit\b|\bfoak\b|\bin-?place\b"
+)
+# Between phrases; not inside brackets, nor in a figure as 25,000.
+BETWEEN = re.compile(r"\s*(?:[;|\n]|,(?!\d{3}\b)|\s[+&]\s)\s*")
 # Gbit/s of all links of a machine together, where the source says it: (source, part of the card's name).
 NETWORKS = {("mosaicml/llm-foundry", "A100"): 1600.0}  # "with 1600 Gbps node-node interconnect (RoCE)"
 # MPT ran FlashAttention 1, over which the second is at least 1.7 times as fast (arXiv 2307.08691, section 4.1); and its norms
 # and its feed-forward's activation are one kernel each, as fused ones are.
-MPT, OLDER_ATTENTION = "MPT", 1.7
+OLDER_ATTENTION = 1.7
 
 LOSSES = {"plain": "none", "inplace": "none", "fused": "fused", "cut": "cut", "chunked": "chunked"}
 
@@ -70,9 +81,14 @@ class Row:
 
     @property
     def foreign(self) -> list[str]:
-        """What ran that Axolotl never does."""
-        named = [part.strip() for part in self["differs"].split(";") if part.strip()]
-        return [part for part in named if not any(known in part for known in OURS)]
+        """What ran that Axolotl never does, as the row says it."""
+        named = [part.strip(" .:") for part in BETWEEN.split(re.sub(r"\([^()]*\)", "", self["differs"]))]
+        return [part for part in named if part and (FOREIGN.search(part.lower()) or not OURS.search(part.lower()))]
+
+    @property
+    def mpt(self) -> bool:
+        """Whether it was an MPT, whose kernels and layers are others than those of the geometry beside it."""
+        return bool(re.search(r"\bmpt\b", self["differs"].lower()))
 
     @property
     def machines(self) -> int:
@@ -127,7 +143,7 @@ def workload(row: Row, model: Model) -> Workload:
         optimizer=row["optimizer"] or "adamw_torch_fused",
         sharding=row["sharding"] or "none",
         fused_loss=LOSSES[row["loss"] or "plain"],
-        fused_kernels=row.yes("fused_kernels") or MPT in row["differs"],
+        fused_kernels=row.yes("fused_kernels") or row.mpt,
         compile=row.yes("compile"),
         packing=row["packed"] != "0" or not row["mean_row_tokens"],
         # Whose rows have lengths of their own batches those of one length together.
@@ -197,7 +213,7 @@ def seconds(row: Row, work: Workload, card: Gpu) -> float:
     step = duration.step_seconds(work, card)
     if row.said("checkpointing") == 0.5:
         step = (step + duration.step_seconds(replace(work, checkpointing=True), card)) / 2
-    if MPT in row["differs"]:
+    if row.mpt:
         attention = duration.passing(work, card, work.micro_batch_size).attention
         step += (OLDER_ATTENTION - 1) * attention * work.accumulation
     return step

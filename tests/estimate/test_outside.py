@@ -124,12 +124,54 @@ def test_no_such_file_is_said():
     assert ran.returncode == 2 and "nowhere.csv" in ran.stderr
 
 
-def test_what_axolotl_does_too_does_not_take_a_row_out():
-    def foreign(text):
-        return benchmark.Row({"differs": text}).foreign
+@pytest.mark.parametrize(
+    "differs",
+    [
+        "",
+        "nothing",
+        "compiled",
+        "torch.compile, packed",
+        "Packed; Compiled",
+        "FSDP2 + compiled",
+        "packing | fsdp 2 (version 2)",
+        "padding-free batches of up to 25,000 tokens taken as 26 rows of 931; checkpointing assumed",
+        "checkpointing assumed,\tpadding free batches of up to 25,000 tokens taken as 26 rows of 931",
+        "ZeRO stage and checkpointing assumed (3, yes)",
+        "remote code with a multi-token layer; taken as Qwen2",
+        "non-reentrant checkpointing assumed",
+    ],
+)
+def test_what_axolotl_does_too_does_not_take_a_row_out(differs):
+    assert not benchmark.Row({"differs": differs}).foreign
 
-    assert not foreign("") and not foreign("compiled") and not foreign("ZeRO stage and checkpointing assumed (3, yes)")
-    assert foreign("foak kernels: RMS norm and RoPE keep less; FSDP1") and foreign("torchtune's own model; compiled")
+
+@pytest.mark.parametrize(
+    "differs",
+    [
+        "foak kernels: RMS norm and RoPE keep less; FSDP1",
+        "FSDP1",
+        "fsdp v1, packed",
+        "reentrant checkpointing assumed",
+        "torchtune's own model; compiled",
+        "compiled, torchtune's own model",
+        "COMPILED + TORCHTUNE'S OWN MODEL",
+        "torchtune's own compiled model",
+        "no autocast (adapter in fp32); padding mask makes SDPA repeat k and v; KV cache on",
+        "MPT: ungated MLP (taken as a gated one of equal operations), LayerNorm, ALiBi",
+        "selective checkpointing, taken as none",
+        "selective checkpointing taken as none",
+        "remote code, torch 2.0, tool of measurement not named",
+        "what nobody has read yet",
+    ],
+)
+def test_other_code_or_other_settings_take_a_row_out_however_it_is_written(differs):
+    assert benchmark.Row({"differs": differs}).foreign
+
+
+def test_a_row_counts_in_the_summary_of_memory_by_what_it_names(replayed):
+    """Grade A names nothing, and each B and C that was measured as allocated names other code or settings."""
+    counted = {each.row["grade"] for each in replayed if each.answers("allocated")}
+    assert counted == {"A"}
 
 
 def test_nine_of_ten_stay_inside_a_range():
