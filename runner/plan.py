@@ -321,8 +321,8 @@ _NEUTRAL = {
     "data.warmup_steps",
     "data.eval_steps",
 }
-# Where text is cleaned changes no document, and what is proven of rows none of them.
-_NEUTRAL_PARTS = ("cleaning.", "recipe_runner.demo.categories.", "recipe_runner.proof.")
+# Where text is cleaned changes no document, and what is proven of rows none of them; for which settings that was, `proven_for` says.
+_NEUTRAL_PARTS = ("cleaning.", "recipe_runner.demo.categories.", "recipe_runner.proof.", "proofs.")
 
 
 def learned_from(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -27,7 +27,6 @@ from runner.problem import Stop
 from runner.recipe import templates
 from runner.run_files import REPORT, STOPPED
 from runner.scenarios.shared import twin as twins
-from runner.scenarios.shared.common import PROOF_FOLDER
 from runner.training import parent_watch
 
 MODEL_DONE_FILE = ".fetched.json"
@@ -51,14 +50,14 @@ def carry_out(work: Mapping[str, Any], tell: Tell) -> None:
         rows(work, tell)
     else:
         scenarios.work(work["work"])(work, tell)
+    for name, proof in work.get("proofs", {}).items():
+        _prove(name, proof, tell)
 
 
 def rows(work: Mapping[str, Any], tell: Tell) -> None:
-    """Prepares rows of one kind; before that brings the base model, and after that tokenises and proves what will be trained,
-    where that is asked for.
+    """Prepares rows of one kind, and before that brings the base model, where that is asked for.
 
-    `out`: where to; `data`: as a preparer reads it; `model`: what to fetch, and where to; `tokenise`: the engine's config,
-    whose settings are `tokenised_for`;
+    `out`: where to; `data`: as a preparer reads it; `model`: what to fetch, and where to;
     `twin`: in a rehearsal, what stands in for the base model (see `runner.scenarios.shared.twin`).
     """
     out = Path(work["out"])
@@ -72,8 +71,6 @@ def rows(work: Mapping[str, Any], tell: Tell) -> None:
         tell(line)
     write_text(out / REPORT, "\n".join(lines) + "\n")
     rows_of(report, work["data"]).write(out)
-    if work["tokenise"]:
-        _prove(work["tokenise"], out, tell)
 
 
 def require_columns(data: Mapping[str, Any]) -> None:
@@ -182,14 +179,22 @@ def require_space(folder: Path, size: int, what: str) -> None:
         )
 
 
-def _prove(file: str, out: Path, tell: Tell) -> None:
-    """The engine gets as far as its first step: rows are tokenised, where training finds them, and judged before a GPU is held."""
+def _prove(name: str, proof: Mapping[str, Any], tell: Tell) -> None:
+    """The engine gets as far as the first step of a stage: rows are tokenised, and judged before a GPU is held.
+
+    `config`: the engine's; `out`: where the proof goes to; `model` and `tokenizer`: as `prove` takes them.
+    """
     from runner.entrypoints import prove
     from runner.proof import showing
 
-    tell("Tokenising, and proving what will be trained")
-    config = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
-    for line in showing.plain(prove.prove(config, out / PROOF_FOLDER)):
+    tell(f"Tokenising, and proving what `{name}` will train")
+    config = yaml.safe_load(Path(proof["config"]).read_text(encoding="utf-8"))
+    model = twins.read_model(proof["model"]) if proof["model"] else None
+    try:
+        proven = prove.prove(config, Path(proof["out"]), model, proof["tokenizer"])
+    except Stop as stop:
+        raise Stop(f"`{name}` cannot be trained like this. {stop.text}") from None
+    for line in showing.plain(proven):
         tell(f"  {line}")
 
 

@@ -87,9 +87,8 @@ def prove(
         twin.bare(known, Path(scratch, "twin"))
         file = Path(scratch, "axolotl.yaml")
         write_text(file, yaml_text(_here(config, scratch, folder, tokenizer, show)))
-        follow(
-            [*TRAIN, str(file), "--launcher", "python"], engine_environment() | WITHOUT_GPU, folder, _ignore, "Proving"
-        )
+        env = engine_environment() | WITHOUT_GPU | axolotl.UNTRACKED
+        follow([*TRAIN, str(file), "--launcher", "python"], env, folder, _ignore, "Proving")
     return Proof.read(folder)
 
 

@@ -18,6 +18,7 @@ SENTENCES = {
     "row_differs": "The engine's rows are not what the chat template writes",
     "rows_mixed": "Rows of one batch see each other: a change of one row changes what the model says about the next",
     "accumulation": "The loss depends on accumulation: the same eight rows give another loss in one batch than in eight",
+    "image_leak": "Images that are measured stand in training too, so what is measured says nothing",
     "leak": "Validation rows stand in the training rows, so the validation loss says nothing",
 }
 REMEDIES = {
@@ -34,6 +35,7 @@ REMEDIES = {
     "row_differs": "Take another `data.chat_template`, or take back what stands under `advanced.axolotl`.",
     "rows_mixed": "Switch packing off, or take an attention that keeps rows apart.",
     "accumulation": "Take back what computes the loss (plugins, `cross_entropy`), or train with one batch a step.",
+    "image_leak": "Delete the prepared images and prepare them anew, which takes those out of training.",
     "leak": "Delete them from one of the two sides.",
 }
 MOST_EXAMPLES = 3

@@ -9,14 +9,15 @@ from typing import Any, Literal
 from runner.files import Record
 from runner.run_files import PROOF
 
-Kind = Literal["conversations", "text", "preferences"]
+Kind = Literal["conversations", "text", "preferences", "images"]
 
 
 @dataclass(frozen=True)
 class Proof(Record):
     """What was judged of a stage's rows, and how it came out. Counts of tokens are of all training rows.
 
-    kind: of the rows. rows: that the engine trains on; judged: of them, beside what the template writes; batches: that its
+    kind: of the rows. rows: that the engine trains on; judged: of them, beside what the template writes, or of images those that are
+    measured; batches: that its
     collator has made of them; padding: tokens that it has put in.
     trained, seen: tokens with and without a label; cut: tokens of the judged rows that the engine leaves out, and rows_cut of how
     many. joined: how rows stand in a batch: `padded`, `flattened` or `packed`; attention: the one that was judged, empty where no

@@ -48,6 +48,9 @@ def _joined(tokens: Sequence[str], whole: bool) -> str:
 
 
 def _held(proof: Proof) -> Iterator[str]:
+    if proof.kind == "images":
+        yield f"of {proof.judged:,} images that are measured none is one of the {proof.rows:,} training images"
+        return
     of = f"{proof.judged:,} of {proof.rows:,} rows" if proof.judged < proof.rows else f"{proof.rows:,} rows"
     if proof.kind == "text":
         yield f"{of} are trained whole"

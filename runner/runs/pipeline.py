@@ -65,12 +65,14 @@ class Decision:
 
 
 def decide(plan: Plan, stages: Iterable[Stage]) -> list[Decision]:
-    """A Decision a stage. A stage that reads from one that runs again runs again too, as far as can be told before."""
+    """A Decision a stage. A stage that reads from one that runs again runs again too, as far as can be told before: not where
+    that one leaves what is read as it is."""
     repeated: set[str] = {stage.name for stage in plan.stages if not StageFolder(plan, stage).finished}
     decisions = []
     for stage in stages:
-        decision = decision_on(StageFolder(plan, stage))
-        above = [name for name in stage.reads if name in repeated]
+        folder = StageFolder(plan, stage)
+        decision = decision_on(folder)
+        above = [name for name in stage.reads if name in repeated and not _stays(folder.other(name), stage.reads[name])]
         if decision.action in ("keep", "go on") and above:
             decision = Decision(stage, "again", (f"{listed(above)} before it runs again",))
         if decision.action != "keep":
@@ -108,14 +110,24 @@ def stale(folder: StageFolder) -> tuple[Stage, list[str]] | None:
         before = folder.other(name)
         if known := stale(before):
             return known
-        parts = before.stage.parts
-        settings = {setting for text in beginnings for setting in parts.get(text.split("/")[0], ())}
-        made, now = before.state.inputs, inputs(folder.plan, before.stage)
-        if settings:
-            made, now = ({name: of[name] for name in of if name.split(".")[0] in settings} for of in (made, now))
-        if changed := differences(made, now):
+        if changed := _changed(before, beginnings):
             return before.stage, changed
     return None
+
+
+def _changed(folder: StageFolder, beginnings: tuple[str, ...]) -> list[str]:
+    """What differs in what a stage was made from and would be made from now; of its parts only those count that are read."""
+    settings = {setting for text in beginnings for setting in folder.stage.parts.get(text.split("/")[0], ())}
+    made, now = folder.state.inputs, inputs(folder.plan, folder.stage)
+    if settings:
+        made, now = ({name: of[name] for name in of if name.split(".")[0] in settings} for of in (made, now))
+    return differences(made, now)
+
+
+def _stays(folder: StageFolder, beginnings: tuple[str, ...]) -> bool:
+    """Whether a finished stage that runs again finds those of its parts that are read as it would make them."""
+    apart = bool(folder.stage.parts) and folder.finished
+    return apart and not _changed(folder, beginnings) and not folder.changed_outputs(beginnings)
 
 
 def carry_out(

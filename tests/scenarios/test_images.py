@@ -15,9 +15,12 @@ from PIL import Image
 
 from runner.check.validate import load
 from runner.problem import Stop
+from runner.proof import images as proof
+from runner.proof import showing
 from runner.recipe.overrides import from_options
 from runner.scenarios import image_classification, prepare, translate
 from runner.scenarios.image_classification import network, rehearsal, training
+from runner.scenarios.image_classification.data import SPLITS
 from runner.scenarios.image_classification.trainer import STOCK_PACKAGES
 from runner.targets import code, kubernetes, render
 from runner.training.summary import Summary
@@ -257,6 +260,54 @@ def test_what_is_no_image_is_named_and_duplicates_go(tmp_path, golden_message):
     assert [number for number, _ in report.bad_lines] == [32, 33, 34]
     golden_message("\n".join(reason for _, reason in report.bad_lines))
     assert report.train_rows + report.validation_rows == 30
+
+
+def in_both(folder, shared: int):
+    """Training images, and a test that has so many of them among its own; the images of the test."""
+    images, labels = shapes.pictures(per_class=30)
+    test = [*range(200, 300), *range(shared)]
+    shapes.write(folder / "train.parquet", images[:200], labels[:200])
+    shapes.write(folder / "test.parquet", images[test], labels[test])
+    return images[test]
+
+
+def test_an_image_of_the_test_that_stands_in_training_is_taken_out_there_and_named(tmp_path):
+    tests = in_both(tmp_path, 1)
+    report = prepare(wanted(tmp_path), tmp_path / "out")
+    assert (report.shared, report.duplicates, report.test_rows) == (1, 0, 101)
+    assert report.train_rows + report.validation_rows == 199
+    assert "    train.parquet, image 1 is test.parquet, image 101" in report.lines()
+    kept, _ = training.read(tmp_path / "out" / "test.parquet", 32)
+    assert (kept.permute(0, 2, 3, 1).numpy() == tests).all(), "the test is what it is for everybody"
+    seen = proof.prove({split: tmp_path / "out" / f"{split}.parquet" for split in SPLITS}, report.shared)
+    assert (seen.rows, seen.judged) == (report.train_rows, report.validation_rows + 101) and not seen.faults
+    assert prepare(wanted(tmp_path), tmp_path / "out").shared == 1
+    told = list(showing.plain(seen))
+    assert f"  of {seen.judged:,} images that are measured none is one of the {seen.rows:,} training images" in told
+
+
+def test_a_test_that_is_a_part_of_training_ends_the_preparation(tmp_path, golden_message):
+    in_both(tmp_path, 12)
+    with pytest.raises(Stop, match="12 of 112 test images stand in training too") as stop:
+        prepare(wanted(tmp_path), tmp_path / "out")
+    golden_message(stop.value)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["report.json"]
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_a_measured_image_that_somebody_has_put_into_training_is_a_fault(split, tmp_path, golden_message):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    in_both(tmp_path, 0)
+    prepare(wanted(tmp_path), tmp_path / "out")
+    files = {name: tmp_path / "out" / f"{name}.parquet" for name in SPLITS}
+    pq.write_table(
+        pa.concat_tables([pq.read_table(files["train"]), pq.read_table(files[split]).slice(2, 1)]), files["train"]
+    )
+    seen = proof.prove(files)
+    assert [fault["kind"] for fault in seen.faults] == ["image_leak"]
+    golden_message(seen.complaint)
 
 
 def test_nothing_in_a_folder_of_images_goes_without_a_word(tmp_path, golden_message):

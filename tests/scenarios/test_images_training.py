@@ -155,6 +155,7 @@ def rehearsed(tmp_path_factory):
 def test_the_rehearsal_reaches_60_percent_and_leaves_every_result(rehearsed):
     run, said, _ = rehearsed
     summary = json.loads((run / "training_summary.json").read_text("utf-8"))
+    assert summary["proof"]["kind"] == "images" and summary["proof"]["judged"] > 0 and not summary["proof"]["faults"]
     assert summary["best_accuracy"] >= 0.6
     assert f"accuracy {summary['best_accuracy']:.1%} of the validation images" in said
     for name in ("checkpoint_latest.pth", "best_model.pth", "final_model.pth", "training_history.json"):

@@ -11,9 +11,12 @@ import pytest
 
 from runner.check.validate import changed as with_overrides
 from runner.check.validate import load
+from runner.entrypoints.prepare import carry_out
+from runner.files import write_text
 from runner.plan import Place
 from runner.prepared import Rows, asked
 from runner.problem import Stop
+from runner.proof.record import Proof
 from runner.recipe.overrides import from_options
 from runner.scenarios import translate, work
 from runner.scenarios.pipeline import packing, rehearsal
@@ -41,6 +44,33 @@ def prepared(tmp_path_factory):
     stage = translate(recipe, place).stages[0]
     work("pipeline.data")(stage.config, print)
     return folder / "data", stage.config
+
+
+@pytest.mark.long
+def test_the_data_stage_proves_what_is_trained_after_pretraining_and_ends_with_what_is_wrong(
+    prepared, tmp_path, capsys
+):
+    """Before a GPU is held: with the tokenizer that was made a moment ago, and a twin of a model that is not there yet."""
+    shutil.copytree(prepared[0], tmp_path / "data")
+
+    def carried_out(*options: str) -> None:
+        recipe, _, _ = load(SEVEN_B, from_options(options))
+        recipe, _ = with_overrides(recipe, rehearsal.before_data(recipe, None))
+        place = Place(f"{tmp_path}/config", f"{tmp_path}/data", str(tmp_path), f"{tmp_path}/scratch")
+        plan = translate(recipe, place)
+        for file in plan.stages[0].files:
+            write_text(Path(plan.place_of(plan.stages[0]).config_dir) / file.path, file.text)
+        carry_out(plan.stages[0].config, print)
+
+    carried_out()
+    told = capsys.readouterr().out
+    for stage in ("sft", "dpo", "lora"):
+        assert f"proving what `{stage}` will train" in told
+        proof = Proof.read(tmp_path / "data" / "proof" / stage)
+        assert proof.rows == proof.judged > 50 and not proof.faults, stage
+    assert Proof.read(tmp_path / "data" / "proof" / "sft").logits_moved == 0
+    with pytest.raises(Stop, match=r"^`sft` cannot be trained like this\. .*the question is not to be learned"):
+        carried_out('advanced.sft={"train_on_inputs": true}')
 
 
 def test_kept_documents_are_byte_for_byte_what_came(prepared):

@@ -144,6 +144,37 @@ def test_sft_dpo_and_lora_say_what_the_recipe_says():
         assert config["bf16"] is True and config["tf32"] is True
 
 
+def test_what_is_trained_after_pretraining_is_proven_by_the_stage_that_holds_no_gpu():
+    plan = plan_of()
+    data = plan.stage("data")
+    assert list(data.config["proofs"]) == ["sft", "dpo", "lora"] and data.machines.gpus_per_node == 0
+    files = {f"{plan.place_of(data).config_dir}/{file.path}": file.text for file in data.files}
+    for name, proof in data.config["proofs"].items():
+        stage = plan.stage(name)
+        assert files[proof["config"]] == next(file.text for file in stage.files if file.path == stage.config_file)
+        assert proof["tokenizer"] == plan.stage("init").config["tokenizer"], "the one that the model will have"
+        assert stage.config["recipe_runner"]["proof"]["prepared"] == proof["out"]
+
+
+def test_it_is_proven_again_with_whatever_decides_how_rows_are_trained_and_pretraining_stays():
+    def keys(*options):
+        return {stage.name: stage.keys for stage in plan_of(*options).stages}
+
+    before = keys()
+    for change in ("sft.packing=none", "sft.sequence_len=1024", 'advanced.lora={"train_on_inputs": true}'):
+        now = keys(change)
+        assert now["data"][""] != before["data"][""], change
+        assert {name: now[name] for name in TRAINED[:3]} == {name: before[name] for name in TRAINED[:3]}, change
+    for change in (
+        "sft.learning_rate=1e-5",
+        "dpo.beta=0.2",
+        "lora.rank=8",
+        "sft.epochs=3",
+        "openshift.output_dir=/shared/models/other",
+    ):
+        assert keys(change)["data"] == before["data"], change
+
+
 @pytest.mark.parametrize(
     ("options", "fp8", "modes"),
     [

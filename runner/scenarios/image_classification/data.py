@@ -19,6 +19,11 @@ from runner.scenarios.image_classification.images import Images
 from runner.scenarios.image_classification.pictures import Picture, Source
 
 SPLITS = ("train", "validation", "test")
+# The part of the test images, and one in any case, that may stand in training too: well-kept sets have a handful in 10,000, and
+# a folder copied to both has all.
+MOST_SHARED = 0.01
+# So many of them are named at most, in the file too.
+MOST_NAMED = 1000
 
 
 @dataclass
@@ -26,10 +31,14 @@ class ImageReport(Report):
     """Counts of images, and what training must know of them.
 
     classes: names in the order of their labels. mean, std: of red, green and blue over the training images, 0 to 1.
+    shared: images of the test that stand in training too, pixel by pixel, and are taken out there; shared_named: of the first of
+    them the one in training, and the one of the test.
     """
 
     test_rows: int = 0
     resized: int = 0
+    shared: int = 0
+    shared_named: list[tuple[str, str]] = field(default_factory=list)
     classes: list[str] = field(default_factory=list)
     mean: list[float] = field(default_factory=list)
     std: list[float] = field(default_factory=list)
@@ -45,12 +54,22 @@ class ImageReport(Report):
         if self.resized:
             yield f"scaled               {self.resized:>9,}   to the size that the network reads"
         yield f"exact duplicates     {self.duplicates:>9,}   taken out"
+        if self.shared:
+            yield f"test in training     {self.shared:>9,}   test images that are training images too; taken out of training"
+            yield from self.named_in_both()
         if self.sampled_from is not None:
             yield f"sampled              {self.train_rows + self.validation_rows:>9,}   of {self.sampled_from:,}"
         yield f"classes              {len(self.classes):>9,}   {', '.join(self.classes[:10])}"
         yield f"training images      {self.train_rows:>9,}"
         yield f"validation images    {self.validation_rows:>9,}   the same share of each class, drawn from all that is not test"
         yield f"test images          {self.test_rows:>9,}   measured once, at the end"
+
+    def named_in_both(self) -> Iterator[str]:
+        """The first images that stand in training and in the test."""
+        for training, test in self.shared_named[:SHOWN_BAD_LINES]:
+            yield f"    {training} is {test}"
+        if self.shared > SHOWN_BAD_LINES:
+            yield f"    and {self.shared - SHOWN_BAD_LINES:,} more, in {REPORT_FILE}"
 
 
 def prepare(
@@ -75,6 +94,7 @@ def prepare(
             return known
     report = ImageReport(key=key, source=images.name)
     splits = _read(images, report)
+    _require_few_shared(report, len(splits["test"]), out)
     pictures = splits["train"]
     if sample_rows is not None and len(pictures) > sample_rows:
         report.sampled_from = len(pictures)
@@ -96,8 +116,7 @@ def _key(images: Images, sample_rows: int | None) -> str:
 def _read(images: Images, report: ImageReport) -> dict[str, list[Picture]]:
     """Every picture once, by split. The same picture with two classes would teach nothing, so the first one counts."""
     source = Source(images)
-    splits: dict[str, list[Picture]] = {"train": [], "test": []}
-    seen: set[bytes] = set()
+    splits: dict[str, dict[bytes, Picture]] = {"train": {}, "test": {}}
     for split, number, picture in source.read():
         report.rows_in += 1
         if isinstance(picture, Bad):
@@ -105,19 +124,42 @@ def _read(images: Images, report: ImageReport) -> dict[str, list[Picture]]:
             report.dropped["not an image with a class, named by number below"] += 1
             continue
         digest = hashlib.sha256(picture.pixels).digest()
-        if digest in seen:
+        if digest in splits[split]:
             report.duplicates += 1
             continue
-        seen.add(digest)
-        report.resized += picture.resized
-        splits[split].append(picture)
+        splits[split][digest] = picture
     if source.classes and len(source.classes) != images.classes:
         raise Stop(
             f"The images are of {len(source.classes)} classes, and the recipe says {images.classes}.",
             f"Write `model.classes: {len(source.classes)}`.",
         )
     report.classes = source.classes or [str(label) for label in range(images.classes)]
-    return splits
+    _take_apart(splits["train"], splits["test"], report)
+    pictures = {split: list(kept.values()) for split, kept in splits.items()}
+    report.resized = sum(picture.resized for kept in pictures.values() for picture in kept)
+    return pictures
+
+
+def _take_apart(train: dict[bytes, Picture], test: dict[bytes, Picture], report: ImageReport) -> None:
+    """An image of both stays in the test, which is to be that of everybody else. Pictures by the hash of their pixels."""
+    both = [(train.pop(digest).named, test[digest].named) for digest in test if digest in train]
+    report.shared, report.shared_named = len(both), both[:MOST_NAMED]
+
+
+def _require_few_shared(report: ImageReport, of: int, out: Path) -> None:
+    """Raises Stop where training has more than a small share of the test: then one was made of the other."""
+    count = report.shared
+    if count <= max(1, MOST_SHARED * of):
+        return
+    # As the report of no data, so that nothing is named that is not to be found.
+    report.key = ""
+    report.write(out)
+    said = "\n".join(report.named_in_both())
+    raise Stop(
+        f"{count:,} of {of:,} test images stand in training too ({count / of:.1%}), and {MOST_SHARED:.0%} may: "
+        f"the accuracy on the test would be that of images learned by heart.\n{said}",
+        "Delete them from one of the two, or name another test split.",
+    )
 
 
 def sample(pictures: list[Picture], count: int, seed: int) -> list[Picture]:

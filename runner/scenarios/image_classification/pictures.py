@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +31,12 @@ CIFAR_RECORD = 1 + 3 * CIFAR_SIDE**2
 
 @dataclass(frozen=True)
 class Picture:
-    """pixels: height × width × 3 bytes, red, green, blue. resized: whether it had another size."""
+    """pixels: height × width × 3 bytes, red, green, blue. resized: whether it had another size. named: as a person finds it."""
 
     pixels: bytes
     label: int
     resized: bool = False
+    named: str = ""
 
 
 # The number of a row from 1, and its picture or why it is none.
@@ -142,7 +143,8 @@ class Source:
             self.classes = getattr(dataset.features[label], "names", None) or self.classes
             # Undecoded, so that an image that is broken is one bad row and not the end.
             for number, row in enumerate(dataset.cast_column(image, Image(decode=False)), 1):
-                yield split, number, self._decoded(row[image], row[label])
+                read = self._decoded(row[image], row[label])
+                yield split, number, read if isinstance(read, Bad) else _named(f"{name}, image {number}", read)
 
     def _folders(self, path: Path) -> Iterator[tuple[str, int, Picture | Bad]]:
         self.classes = class_names(path)
@@ -189,11 +191,20 @@ def _of(files: list[Path], read: Callable[[Path], Iterator[Row]]) -> Iterator[tu
     """The pictures of several files; a bad one says which file it is of."""
     for file in files:
         for number, picture in read(file):
-            yield split_of(file.name), number, _said_of(file.name, picture)
+            said = _said_of(file.name, picture)
+            yield (
+                split_of(file.name),
+                number,
+                said if isinstance(said, Bad) else _named(f"{file.name}, image {number}", said),
+            )
 
 
 def _said_of(name: str, read: Picture | Bad) -> Picture | Bad:
-    return Bad(f"{name}: {read.reason}") if isinstance(read, Bad) else read
+    return Bad(f"{name}: {read.reason}") if isinstance(read, Bad) else _named(name, read)
+
+
+def _named(name: str, picture: Picture) -> Picture:
+    return replace(picture, named=name)
 
 
 # Images in folders: one folder a class, below `train`, `test` and the like where there are such. What is not read is named.

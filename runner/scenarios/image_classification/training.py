@@ -16,11 +16,12 @@ from transformers import Trainer, TrainingArguments, set_seed
 
 from runner import scenarios
 from runner.problem import Stop
+from runner.proof import images as proof
 from runner.run_files import BEST_IMAGES, FINAL_IMAGES, TENSORBOARD
 from runner.scenarios.image_classification import network
 from runner.scenarios.image_classification.data import SPLITS, ImageReport
 from runner.scenarios.image_classification.network import Weights
-from runner.training import checkpoints, metrics, results
+from runner.training import checkpoints, metrics, progress_lines, results
 from runner.training.checkpoints import MarkComplete
 from runner.training.history import History
 from runner.training.settings import RunSettings
@@ -46,6 +47,7 @@ def train(config: dict[str, Any], prepare_first: bool = False) -> None:
     report = ImageReport.read(folder)
     if report is None:
         raise Stop(f"There are no prepared images in `{folder}`.", "`recipe prepare` makes them.")
+    _prove(folder, report, settings, args.process_index == 0)
     set_seed(args.seed)
     shape = config["model"]
     model = network.build(shape["architecture"], shape["width"], shape["classes"])
@@ -74,6 +76,16 @@ def train(config: dict[str, Any], prepare_first: bool = False) -> None:
     # A process that leaves while its group is open can end the others with it, after all is done.
     trainer.accelerator.wait_for_everyone()
     trainer.accelerator.end_training()
+
+
+def _prove(folder: Path, report: ImageReport, settings: RunSettings, tell: bool) -> None:
+    """Looks at the images that lie there now, whoever brought them. tell: whether this process leaves the proof."""
+    seen = proof.prove({split: folder / f"{split}.parquet" for split in SPLITS}, report.shared)
+    if tell:
+        seen.write(Path(settings.run_dir))
+        print(progress_lines.write({"event": "proof", "folder": settings.run_dir}), flush=True)
+    if seen.faults:
+        Watchdog(settings).stop(seen.complaint)
 
 
 def arguments(trainer: dict[str, Any], settings: RunSettings) -> TrainingArguments:

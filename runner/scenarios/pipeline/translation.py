@@ -47,18 +47,34 @@ class _Builder:
         everything = asdict(data.everything(recipe, self.place, tokens))
         share = common.machines(recipe, self.place)
         weights = asdict(data.first_weights(recipe, self.place))
-        yield common.work(self.place, common.DATA, everything, share, parts=data.PARTS)
+        prepares = common.work(self.place, common.DATA, everything, share, parts=data.PARTS)
+        pretrained = list(self._pretrained())
+        after = list(self._after(pretrained[-1].name))
+        # A rehearsal holds no GPU, and each of its stages proves its rows when it starts.
+        yield self._proving(prepares, after) if self.place.accelerator else prepares
         yield common.work(self.place, "init", weights, share, reads={common.DATA: ("tokenizer/",)})
-        before = "init"
+        yield from pretrained
+        yield from after
+
+    def _proving(self, prepares: Stage, trained: list[Stage]) -> Stage:
+        """Weeks may lie between the data and these stages, and their model is not there yet; its tokenizer is."""
+        tokenizer = f"{self.place.data_dir}/tokenizer"
+        return common.proving(self.recipe, self.place, prepares, trained, self.recipe.facts, tokenizer)
+
+    def _pretrained(self) -> Iterator[Stage]:
+        lengths, before = curriculum(self.recipe), "init"
         for length in lengths:
+            config = training.pretraining(self.recipe, self.place, length, before)
             last = length is lengths[-1]
-            config = training.pretraining(recipe, self.place, length, before)
-            yield self._trained("pretrain", length.name, before, config, recipe.pretrain, gated=last)
+            yield self._trained("pretrain", length.name, before, config, self.recipe.pretrain, gated=last)
             before = length.name
+
+    def _after(self, before: str) -> Iterator[Stage]:
+        """The stages after pretraining. before: the last one of that."""
         for kind in AFTER:
-            section = recipe.settings.get(kind)
+            section = self.recipe.settings.get(kind)
             if section:
-                config = training.CONFIGS[kind](recipe, self.place, before)
+                config = training.CONFIGS[kind](self.recipe, self.place, before)
                 yield self._trained(kind, kind, before, config, section, gated=True)
                 before = kind
 
@@ -70,8 +86,10 @@ class _Builder:
         precision = precision_of(recipe, kind)
         split, split_files = sharding.settings(recipe, here, machines, precision, section["max_grad_norm"])
         whole = config | split
-        if self.asked and kind != "pretrain":
-            whole["recipe_runner"] = {**whole["recipe_runner"], "proof": {"questions": self.asked}}
+        if kind != "pretrain":
+            proof = {"questions": self.asked} if self.asked else {}
+            proof |= {"prepared": f"{common.proof_dir(self.place)}/{name}"} if self.place.accelerator else {}
+            whole["recipe_runner"] = {**whole["recipe_runner"], **({"proof": proof} if proof else {})}
         whole = axolotl.with_advanced(recipe, whole, kind, ("model", "speed", kind))
         conditions = tuple(gates.parse(text) for text in section.get("gates") or ()) if gated else ()
         stage = Stage(

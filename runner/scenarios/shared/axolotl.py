@@ -33,6 +33,8 @@ PLUGIN = "runner.training.plugin.RecipePlugin"
 LIGER_PARTS = {"rope": "rope", "rms_norm": "rms_norm", "glu": "glu_activation"}
 FLASH = "flash_attention_2"
 CONFIG_FILE = "axolotl.yaml"
+# Axolotl 0.19.0 reports its use to a server unless it is told not to, and where that cannot be reached it may never end.
+UNTRACKED = {"AXOLOTL_DO_NOT_TRACK": "1"}
 
 
 def model(recipe: Recipe, place: Place) -> dict[str, Any]:
@@ -160,7 +162,7 @@ def plan(
 
     def stages(place: Place) -> Iterator[Stage]:
         training = train(recipe, place, config(place), data(place))
-        yield from common.rows_and_training(recipe, place, training, tokenise=CONFIG_FILE)
+        yield from common.rows_and_training(recipe, place, training)
 
     return common.plan(recipe, place, stages, batch_facts(recipe))
 
@@ -207,7 +209,7 @@ def _master_weights(recipe: Recipe) -> dict[str, str]:
 def environment(recipe: Recipe, place: Place) -> dict[str, str]:
     """Environment of every process that Axolotl trains in."""
     return common_environment(recipe, place) | {
-        "AXOLOTL_DO_NOT_TRACK": "1",
+        **UNTRACKED,
         # Axolotl would start one for each core of the whole machine, the pod's share or not. 0 is none beside itself: the
         # few rows of a rehearsal are done before another process has started.
         "AXOLOTL_DATASET_NUM_PROC": str(machines(recipe, place).cpus) if place.accelerator else "0",

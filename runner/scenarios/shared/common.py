@@ -6,12 +6,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from runner import catalog
-from runner.catalog import allocatable
+from runner.catalog import Model, allocatable
 from runner.catalog.allocatable import GIB
 from runner.data.tokenizers import Pretrained
 from runner.files import Artifact
@@ -274,10 +274,9 @@ def work(
 PREPARING = Machines(1, 0, "GPUs", memory_gib=16.0, cpus=4, requested_memory_gib=8.0, requested_cpus=3)
 
 
-def rows_and_training(recipe: Recipe, place: Place, training: Stage, tokenise: str = "") -> Iterator[Stage]:
+def rows_and_training(recipe: Recipe, place: Place, training: Stage) -> Iterator[Stage]:
     """The stages `data` and `train` of a recipe whose rows are of one kind. Where everything is prepared ahead, the first one
-    brings the base model too, and tokenises with the engine's config of the name `tokenise`. Pods whose data lies in their
-    image have no stage for it."""
+    brings the base model too, and proves what Axolotl will train. Pods whose data lies in their image have no stage for it."""
     if place.on_cluster and not place.prepared:
         yield training
         return
@@ -288,18 +287,61 @@ def rows_and_training(recipe: Recipe, place: Place, training: Stage, tokenise: s
         "data": dict(training.data),
         "on_claim": ahead,
         "model": {**fetched_model(recipe), "folder": place.model_dir} if ahead and place.model_dir else None,
-        "tokenise": None,
     }
-    files: tuple[Artifact, ...] = ()
-    if ahead and tokenise:
-        config["tokenise"] = f"{place.below(DATA).config_dir}/{tokenise}"
-        # Which of them decide how rows are tokenised is the engine's business; where none of those has changed, it finds
-        # its rows there, and is done at once.
-        settings = {name: without_place(value, place) for name, value in learned_from(training.config)}
-        config["tokenised_for"] = content_hash(settings)
-        files = (Artifact(tokenise, _text(recipe, training)), *training.files)
-    yield replace(work(place, DATA, config, PREPARING), files=files)
+    yield proving(recipe, place, work(place, DATA, config, PREPARING), [training] if ahead else [])
     yield replace(training, reads={DATA: ()})
+
+
+# Settings of an engine, by how their names begin, that decide steps, memory and messages, and neither rows nor batches: a proof
+# holds whatever they are.
+_OF_STEPS = (
+    *("learning_rate", "lr_scheduler", "cosine_", "warmup_", "weight_decay", "max_grad_norm", "optimizer", "adam_"),
+    *("num_epochs", "eval_steps", "save_steps", "rl_beta", "dpo_loss_type", "lora_", "bf16", "fp16", "tf32", "fp8"),
+    *("deepspeed", "fsdp", "gradient_checkpointing", "torch_compile"),
+    *(f"recipe_runner.{name}" for name in ("learning_rate", "base_learning_rate", "master_weights")),
+)
+
+
+def proving(
+    recipe: Recipe,
+    place: Place,
+    data: Stage,
+    trained: Iterable[Stage],
+    model: Model | None = None,
+    tokenizer: str | None = None,
+) -> Stage:
+    """The stage that prepares the data, which also proves what of these stages Axolotl trains, before any of them holds a GPU.
+
+    model: that they train, and tokenizer: its folder, where neither can be told from the stage's own base model, because that is
+    not there before the ones before it have trained.
+    """
+    axolotl = [stage for stage in trained if stage.engine == "axolotl"]
+    files = {stage.name: f"{stage.name}.yaml" if stage.folder else stage.config_file for stage in axolotl}
+    proofs = {
+        stage.name: {
+            "config": f"{place.below(data.folder).config_dir}/{files[stage.name]}",
+            "out": "/".join(filter(None, (proof_dir(place), stage.folder))),
+            "model": asdict(model) if model else None,
+            "tokenizer": tokenizer,
+        }
+        for stage in axolotl
+    }
+    # Where no setting has changed that may decide how rows are trained, the stage is done at once.
+    settings = {
+        stage.name: content_hash(
+            {
+                name: without_place(value, place)
+                for name, value in learned_from(stage.config)
+                if not name.startswith(_OF_STEPS)
+            }
+        )
+        for stage in axolotl
+    }
+    config = {**data.config, "proofs": proofs, "proven_for": settings}
+    # Axolotl would start a process for each core of the whole machine.
+    env = {**data.env, "AXOLOTL_DATASET_NUM_PROC": str(data.machines.cpus)} if axolotl else data.env
+    made = tuple(Artifact(files[stage.name], _text(recipe, stage)) for stage in axolotl)
+    return replace(data, config=config, env=env, files=made)
 
 
 def proof_dir(place: Place) -> str:

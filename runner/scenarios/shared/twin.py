@@ -73,7 +73,12 @@ def tokenizer_for(twin: Mapping[str, Any]) -> Callable[[list[str]], Any]:
 
 
 def _model(twin: Mapping[str, Any]) -> Model:
-    return Model(**twin["model"] | {"linear": tuple(twin["model"]["linear"])})
+    return read_model(twin["model"])
+
+
+def read_model(facts: Mapping[str, Any]) -> Model:
+    """Facts of a model as they are read back from JSON."""
+    return Model(**{**facts, "linear": tuple(facts["linear"])})
 
 
 def build(twin: Mapping[str, Any]) -> None:
