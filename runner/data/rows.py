@@ -13,17 +13,12 @@ from contextlib import closing
 from dataclasses import dataclass
 from itertools import accumulate, chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from zipfile import BadZipFile
 
 from runner.files import TEXTS, content_of, saved_by_datasets, table, text_files
 from runner.names import listed
 from runner.problem import Stop
-
-try:
-    import orjson
-except ImportError:  # It comes with what trains; `check` reads the first rows without.
-    orjson = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,6 +235,7 @@ def read(
 
 
 def _jsonl(file: Path, share: Share | None = None) -> Iterator[Numbered]:
+    quick = _quick()
     with file.open("rb") as lines:
         part = share or Share(0, file.stat().st_size, 1)
         lines.seek(part.start)
@@ -249,17 +245,25 @@ def _jsonl(file: Path, share: Share | None = None) -> Iterator[Numbered]:
                 break
             left -= len(line)
             if not line.isspace():
-                yield number, _of_line(line.removeprefix(codecs.BOM_UTF8) if number == 1 else line)
+                yield number, _of_line(line.removeprefix(codecs.BOM_UTF8) if number == 1 else line, quick)
 
 
-def _of_line(line: bytes) -> dict[str, Any] | Bad:
-    if orjson:
-        try:
-            row = orjson.loads(line)
-            if type(row) is dict and _exact(row.values()):
-                return row
-        except (ValueError, RecursionError):
-            pass  # The standard library takes more of what JSON does not allow, NaN for one, or says what is wrong.
+def _quick() -> Callable[[bytes], Any]:
+    """orjson's reader, which comes with what trains; without it, one that leaves every line to the standard library."""
+    try:
+        from orjson import loads
+    except ImportError:
+        return lambda line: None
+    return cast(Callable[[bytes], Any], loads)
+
+
+def _of_line(line: bytes, quick: Callable[[bytes], Any]) -> dict[str, Any] | Bad:
+    try:
+        row = quick(line)
+        if type(row) is dict and _exact(row.values()):
+            return row
+    except (ValueError, RecursionError):
+        pass  # The standard library says what is wrong, or takes it all the same: NaN, for one.
     try:
         return _named(json.loads(line.decode()), escaped=b"\\u" in line)
     except UnicodeDecodeError as error:
