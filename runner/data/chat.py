@@ -71,7 +71,7 @@ class ChatSet(rows.DataSet):
         """That of a row, or why it has none. template: what Axolotl calls the one that is to write it."""
         assert self.form is not None
         if self.form != "columns":
-            if not set(forms.COLUMNS[self.form]) <= set(row) and (other := forms.told(row)):
+            if not all(map(row.__contains__, forms.COLUMNS[self.form])) and (other := forms.told(row)):
                 raise NoConversation(f"it has the form {other}, and the others {self.form}")
             tools = row.get("tools")
             conversation = Conversation(
@@ -142,7 +142,7 @@ class Conversation:
     @property
     def key(self) -> str:
         """Equal for conversations that are the same in every turn."""
-        return SEPARATOR.join([self.tools, *chain.from_iterable(self.turns)])
+        return SEPARATOR.join(chain((self.tools,), *self.turns))
 
     @property
     def group(self) -> str:

@@ -70,7 +70,7 @@ def turns(form: Form, row: Mapping[str, Any]) -> tuple[Turn, ...]:
     Raises KeyError with the name of a column that the row lacks, NoText where it is no conversation.
     """
     said = tuple(_turns(form, row))
-    if not any(turn.role == "user" for turn in said):
+    if "user" not in [turn.role for turn in said]:
         raise NoConversation("nobody asks: no turn is the user's")
     if said[-1].role != "assistant":
         raise NoConversation(f"it ends with the role `{said[-1].role}`, and an answer has to be last")
@@ -93,11 +93,11 @@ def _turns(form: Form, row: Mapping[str, Any]) -> Iterator[Turn]:
     if row.get("system") and _role(said[0], 1) != "system":
         said.insert(0, {"role": "system", "content": _text(row["system"], "system")})
     for number, message in enumerate(said, 1):
-        role, turn = _role(message, number), _turn(message, number)
+        turn = _turn(message, number)
         if turn.content or turn.besides:
             yield turn
-        elif role != "system":
-            raise NoConversation(f"turn {number}, the {role}'s, is empty")
+        elif turn.role != "system":
+            raise NoConversation(f"turn {number}, the {turn.role}'s, is empty")
 
 
 def _text(value: Any, column: str) -> str:
@@ -125,7 +125,7 @@ def _has_role(message: Any) -> bool:
 
 
 def _role(message: Any, number: int) -> str:
-    if not isinstance(message, Mapping):
+    if not isinstance(message, dict):
         raise NoConversation(f"turn {number} is no object with role and content")
     named = message.get("role") or message.get("from")
     if named is None:
@@ -135,11 +135,14 @@ def _role(message: Any, number: int) -> str:
     return ROLES[named]
 
 
-def _turn(message: Mapping[str, Any], number: int) -> Turn:
+def _turn(message: Any, number: int) -> Turn:
+    role = _role(message, number)
+    content = message.get("content", message.get("value"))
+    if isinstance(content, str) and message.keys().isdisjoint(BESIDES):
+        return Turn(role, content.strip())
     besides = {name: message[name] for name in BESIDES if message.get(name)}
     if CALLS in besides:
         besides[CALLS] = [_call(call, number) for call in _said(besides[CALLS], CALLS)]
-    content = message.get("content", message.get("value"))
     if isinstance(content, list):
         content = "".join(_part(part, number) for part in content)
     if content is None and not besides:
@@ -148,7 +151,7 @@ def _turn(message: Mapping[str, Any], number: int) -> Turn:
         if name != CALLS and not isinstance(value, str):
             raise NoConversation(f"`{name}` of turn {number} is no text")
     more = json.dumps(besides, ensure_ascii=False, sort_keys=True) if besides else ""
-    return Turn(_role(message, number), (content or "").strip(), more)
+    return Turn(role, (content or "").strip(), more)
 
 
 def _part(part: Any, number: int) -> str:

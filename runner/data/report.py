@@ -138,10 +138,10 @@ class Report:
         self, sources: DataSets, index: int, numbered: Iterable[Numbered]
     ) -> Iterator[tuple[int, dict[str, Any]]]:
         """Every row of a data set that is taken, with its line number; all are counted. A line that is no row is lost."""
-        share = sources.sets[index].share
+        share, counts = sources.sets[index].share, self.sets[index]
         for number, row in numbered:
             self.rows_in += 1
-            self.sets[index].rows_in += 1
+            counts.rows_in += 1
             if isinstance(row, Bad):
                 self.lose(where(sources, index, number), "not a row", row.reason)
             elif share >= 1 or drawn(row, share, sources.seed):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -64,17 +65,29 @@ def write(
 
 
 def _write(tables: Iterator[pa.Table], file: Path) -> None:
-    """Tables of the same columns as one file, in groups of rows of about GROUP_BYTES."""
+    """Tables of the same columns as one file."""
     first = next(tables)
-    with parquet.ParquetWriter(file, first.schema, compression="zstd") as writer:
-        group, size = [], 0
-        for table in chain([first], tables):
-            group.append(table)
-            if (size := size + table.nbytes) >= GROUP_BYTES:
-                writer.write_table(pa.concat_tables(group))
-                group, size = [], 0
-        if group:
-            writer.write_table(pa.concat_tables(group))
+    with parquet.ParquetWriter(file, first.schema, compression="zstd") as writer, ThreadPoolExecutor(1) as pool:
+        # A group is compressed while the next is made.
+        written: Future[None] | None = None
+        for group in _groups(chain([first], tables)):
+            if written:
+                written.result()
+            written = pool.submit(writer.write_table, group)
+        if written:
+            written.result()
+
+
+def _groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Tables together, as groups of rows of about GROUP_BYTES."""
+    group, size = [], 0
+    for table in tables:
+        group.append(table)
+        if (size := size + table.nbytes) >= GROUP_BYTES:
+            yield pa.concat_tables(group)
+            group, size = [], 0
+    if group:
+        yield pa.concat_tables(group)
 
 
 def drawn(groups: np.ndarray, share: float) -> np.ndarray:

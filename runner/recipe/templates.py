@@ -30,7 +30,7 @@ def fill(template: str, row: Mapping[str, Any]) -> str:
     Raises KeyError with the name of a column that the row lacks, NoText where one holds none.
     """
     words, names = _parsed(template)
-    return words % tuple([text_of(row[name], name) for name in names])
+    return words % tuple([value if type(value := row[name]) is str else text_of(value, name) for name in names])
 
 
 def text_of(value: Any, column: str) -> str:

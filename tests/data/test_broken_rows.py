@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
@@ -157,3 +158,29 @@ def test_a_large_file_is_read_by_several_processes_to_the_same_rows(tmp_path, mo
     assert list(reports[0].lines()) == list(reports[1].lines())
     assert (reports[0].lost, reports[0].duplicates) == (12, 194)
     assert not list(tmp_path.glob("out*/.rows*"))
+
+
+LINES = (
+    '{"q": "caf\\u00e9 \\ud83d\\ude00", "n": [1, -0.0, 1e22, {"m": null}]}',
+    '{"q": 9223372036854775808, "n": -9223372036854775809}',
+    '{"n": [{"m": 123456789012345678901234567890}]}',
+    '{"q": NaN, "n": -Infinity}',
+    '{"q": 1e400}',
+    '{"q": 1, "q": 2}',
+    '{"q": "\\ud83d"}',
+    '{"q": "a\tb"}',
+    '{"q": "a"} {"q": "b"}',
+    '{"q": "a"},',
+    '{"q": "a"',
+    '["q"]',
+    "null",
+    '{"q": ' + "[" * 5000 + "]" * 5000 + "}",
+)
+
+
+def test_lines_are_the_same_rows_with_and_without_orjson(tmp_path, monkeypatch):
+    (tmp_path / "rows.jsonl").write_bytes("\n".join(LINES).encode() + b"\n" + BROKEN)
+    quickly = read(tmp_path / "rows.jsonl")
+    monkeypatch.setitem(sys.modules, "orjson", None)
+    assert repr(read(tmp_path / "rows.jsonl")) == repr(quickly)
+    assert list(quickly[0]) == [1, 2, 3, 4, 5, 6] and quickly[0][3]["n"][0]["m"] == 123456789012345678901234567890
