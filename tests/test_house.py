@@ -34,6 +34,7 @@ FLOORS = {
     "runner.emit": 7,
     "runner.trace": 7,
     "runner.runs": 8,
+    "runner.report": 8,
     "runner.hardware": 8,
     "runner.doctor": 8,
     "runner.entrypoints": 9,

@@ -275,6 +275,7 @@ def _within_length(
         "p95": int(ordered[min(len(ordered) - 1, round(0.95 * len(ordered)))]),
         "max": int(ordered[-1]),
     }
+    report.length_bins = blocks.histogram(ordered)
     limit = conversations.sequence_len
     too_long = items.where(conversations, kept[lengths > limit])
     for line in too_long:

@@ -136,12 +136,12 @@ def carry_out(
         for decision in decisions:
             tell(f"  {decision}")
     keep_what_took_training(plan, decisions, FRESH)
-    run.mark("running", **({} if done or made_with is None else made_with))
+    run.mark("running", fault="", **({} if done or made_with is None else made_with))
     try:
         for stage in stages:
             _carry_out(StageFolder(plan, stage), tell, watch)
-    except BaseException:
-        run.mark("stopped")
+    except BaseException as error:
+        run.mark("stopped", fault=error.text if isinstance(error, Stop) else "")
         raise
     run.mark("finished" if is_done(plan) else "stopped")
     return summaries(plan)

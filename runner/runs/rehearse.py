@@ -16,6 +16,7 @@ from runner.prepared import Rows
 from runner.problem import Stop
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
+from runner.report.planned import keep
 from runner.runs.pipeline import Selection, Tell, Watch, carry_out
 from runner.runs.report import introduction, report
 from runner.runs.run_folder import RunFolder
@@ -49,6 +50,7 @@ def rehearse(
         tell(f"  {override}")
     for line in introduction(plan):
         tell(line)
+    keep(run, recipe, plan, first)
     if rehearsal.after_data is not None:
         # What else must be small follows from the rows, and so they come first.
         carry_out(
@@ -66,7 +68,12 @@ def rehearse(
         made += more
         # What the rows were prepared for is the model that they train, not the twin.
         plan = replace(plan, stages=(prepares, *translate(second, place).stages[1:]))
+        keep(run, recipe, plan, second)
     summaries = carry_out(plan, chosen.of(plan), tell, watch, run.made_with(changes, made))
     for line in report(plan):
         tell(line)
-    rehearsal.judge(plan, summaries)
+    try:
+        rehearsal.judge(plan, summaries)
+    except Stop as stop:
+        run.mark(run.state.status, fault=stop.text)
+        raise

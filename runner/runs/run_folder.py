@@ -29,7 +29,8 @@ class RunRecord(Record):
     id: the folder's own number, empty before it has one; results of another run never count here. recipe: its name.
     status: `running`, `stopped` or `finished`. changes, substitutions: what the person and the runner have changed in the
     recipe. folder: where this one lay when the substitutions were made, which may name it. data_dir: prepared data elsewhere
-    than in the folder. origin: `cluster` where the run was fetched.
+    than in the folder. origin: `cluster` where the run was fetched. fault: why it was stopped, for a person; empty where it
+    was not, or nobody has said.
     """
 
     FILE = RUN
@@ -42,6 +43,7 @@ class RunRecord(Record):
     substitutions: tuple[Override, ...] = ()
     folder: str = ""
     origin: str = ""
+    fault: str = ""
 
 
 @dataclass(frozen=True)
