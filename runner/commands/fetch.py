@@ -35,7 +35,8 @@ def fetch(path: str, sets: tuple[str, ...], stage: str | None, to: str | None, e
     folder = run_folder.folder(plan.name, "run", to)
     import_results.require_imported(folder, plan)
     came, number = bring(cluster, plan, chosen, folder.path, say, everything)
-    import_results.record(folder, plan, chosen, number, say)
-    keep(folder, recipe, plan)
+    current = import_results.record(folder, plan, chosen, number, say)
     say(f"{came} files fetched; everything is in {(Path(to) if to else folder.path) / chosen.folder}")
-    page.leave(folder, say)
+    if current:
+        keep(folder, recipe, plan)
+        page.leave(folder, say)

@@ -235,12 +235,16 @@ def of(run: RunFolder) -> RunFacts:
     """What a run folder says. Raises Stop where it has no plan on record."""
     plan, planned = plan_of(run), Planned.read(run.path)
     foreseen = {one.stage: one for one in planned.foreseen}
+    folders = [StageFolder(plan, stage) for stage in plan.stages]
+    if run.state.origin == "cluster":
+        # What was not fetched is not therefore undone.
+        folders = [folder for folder in folders if folder.state]
     return RunFacts(
         shown=str(run.shown),
         name=plan.name,
         state=run.state,
         planned=planned,
-        stages=tuple(_stage(StageFolder(plan, stage), foreseen) for stage in plan.stages),
+        stages=tuple(_stage(folder, foreseen) for folder in folders),
         data=dict(_data(plan)),
         counts=plan.facts,
     )

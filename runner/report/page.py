@@ -128,12 +128,16 @@ def missing() -> str:
 
 
 def leave(run: RunFolder, tell: Tell) -> None:
-    """Writes the page of a run into its folder and tells where it is, or why there is none. What was trained never fails for it."""
+    """Writes the page of a run into its folder and tells where it is, or why there is none; nothing where nothing was begun. What
+    was trained never fails for it."""
     if install := missing():
         tell(f"No page to show is made: {install}")
         return
     try:
-        write_text(run.path / PAGE, render([of(run)]))
+        facts = of(run)
+        if not any(stage.state for stage in facts.stages):
+            return
+        write_text(run.path / PAGE, render([facts]))
     except Exception as error:  # hours of training are not to end in the exit code of a page
         tell(
             f"No page to show could be made ({type(error).__name__}: {error}); `recipe report {run.shown}` tries again."

@@ -119,10 +119,16 @@ def stale(folder: StageFolder) -> tuple[Stage, list[str]] | None:
 
 
 def carry_out(
-    plan: Plan, stages: list[Stage], tell: Tell, watch: Watch, made_with: Mapping[str, Any] | None = None
+    plan: Plan,
+    stages: list[Stage],
+    tell: Tell,
+    watch: Watch,
+    made_with: Mapping[str, Any] | None = None,
+    keep: Callable[[], None] | None = None,
 ) -> list[Summary]:
     """Runs the chosen stages and tells what came out; gives a summary of each stage of the plan that is finished.
-    made_with: of the run, for the record, where anything is to be made.
+    made_with: of the run, for the record, where anything is to be made. keep: leaves the plan in the folder, once it is sure
+    that what lies there is of it, or goes.
 
     Raises Stop (exit 1) where a stage fails, a stage before is missing, or a gate does not open.
     """
@@ -137,6 +143,8 @@ def carry_out(
             tell(f"  {decision}")
     keep_what_took_training(plan, decisions, FRESH)
     run.mark("running", fault="", **({} if done or made_with is None else made_with))
+    if keep is not None:
+        keep()
     try:
         for stage in stages:
             _carry_out(StageFolder(plan, stage), tell, watch)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from runner import scenarios
@@ -40,6 +41,7 @@ def rehearse(
     """
     rehearsal, place = scenarios.rehearsal(recipe.scenario), run.place()
     first, made = changed(recipe, rehearsal.before_data(recipe, data))
+    rehearsed = first
     plan = translate(first, place)
     chosen.of(plan)  # a name that is no stage is said before the long list
     # The first stage also makes what stands in for the base model, from the rows that it prepares.
@@ -50,11 +52,15 @@ def rehearse(
         tell(f"  {override}")
     for line in introduction(plan):
         tell(line)
-    keep(run, recipe, plan, first)
     if rehearsal.after_data is not None:
         # What else must be small follows from the rows, and so they come first.
         carry_out(
-            plan, [stage for stage in chosen.of(plan) if stage.name == DATA], tell, watch, run.made_with(changes, made)
+            plan,
+            [stage for stage in chosen.of(plan) if stage.name == DATA],
+            tell,
+            watch,
+            run.made_with(changes, made),
+            partial(keep, run, recipe, plan, first),
         )
         rows = Rows.read(Path(place.data_dir))
         if not rows:
@@ -68,8 +74,9 @@ def rehearse(
         made += more
         # What the rows were prepared for is the model that they train, not the twin.
         plan = replace(plan, stages=(prepares, *translate(second, place).stages[1:]))
-        keep(run, recipe, plan, second)
-    summaries = carry_out(plan, chosen.of(plan), tell, watch, run.made_with(changes, made))
+        rehearsed = second
+    keeping = partial(keep, run, recipe, plan, rehearsed)
+    summaries = carry_out(plan, chosen.of(plan), tell, watch, run.made_with(changes, made), keeping)
     for line in report(plan):
         tell(line)
     try:

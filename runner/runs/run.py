@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 
 from runner import catalog, hardware
 from runner.check.validate import changed
@@ -48,8 +49,8 @@ def run(
             _compare_precision(plan, gpus, tell)
         for line in introduction(plan):
             tell(line)
-        keep(folder, recipe, plan, here)
-        carry_out(plan, chosen.of(plan), tell, watch, folder.made_with(changes, made))
+        keeping = partial(keep, folder, recipe, plan, here)
+        carry_out(plan, chosen.of(plan), tell, watch, folder.made_with(changes, made), keeping)
     for line in report(plan):
         tell(line)
 

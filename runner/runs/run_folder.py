@@ -16,7 +16,7 @@ from runner.files import Record, read_record, write_json
 from runner.plan import RUNS, Place
 from runner.problem import Stop
 from runner.recipe.overrides import Override
-from runner.run_files import CONFIG, LOCK, RUN, SUMMARY
+from runner.run_files import CONFIG, LOCK, PLANNED, RUN, SUMMARY
 
 ROOT = Path(RUNS)
 FRESH = "`--fresh` deletes that run and begins anew; `--out DIR` keeps it and uses another folder."
@@ -163,7 +163,7 @@ def require_of(run: RunFolder, recipe_name: str, remedy: str) -> None:
 def _forget(run: RunFolder, made_here: bool) -> None:
     """Takes a folder away again in which nothing was done."""
     entries = {entry.name for entry in run.path.iterdir()}
-    if made_here and entries <= {LOCK, RUN}:
+    if made_here and entries <= {LOCK, RUN, CONFIG, PLANNED}:
         shutil.rmtree(run.path, ignore_errors=True)
 
 

@@ -165,7 +165,7 @@ def test_a_failed_run_tells_its_story(tmp_path, monkeypatch):
     said = read(run.path / PAGE)
     for words in (
         "The run of survival has failed in the stage train, after step 8",
-        "The stage `train` has failed. Training failed. The card is too small.",
+        "The stage train has failed. Training failed. The card is too small.",
         "The same command goes on from the last checkpoint. 1 stage of 2 is finished.",
         "The last step on record is 8, with a training loss of 1.0000.",
         "CUDA out of memory",
@@ -183,6 +183,17 @@ def test_what_was_refused_before_it_began_leaves_the_page_alone(tmp_path):
     with pytest.raises(Stop), page.at_the_end(run, told.append):
         raise Stop("not this way")
     assert not told and not (run.path / PAGE).exists()
+
+
+def test_a_plan_that_is_refused_does_not_replace_that_of_what_lies_there(tmp_path):
+    _, plan, run = made(tmp_path / "run", "survival")
+    other = translate(load(ROOT / "recipes" / "survival.yaml", from_options(["train.seed=7"]))[0], run.place())
+    kept: list[str] = []
+    for wanted in (plan, other):
+        with nullcontext() if wanted is plan else pytest.raises(Stop, match="as it was before it changed"):
+            watch = lambda: nullcontext(lambda event: None)  # noqa: E731
+            pipeline.carry_out(wanted, list(wanted.stages), kept.append, watch, keep=lambda: kept.append("kept"))
+    assert kept.count("kept") == 1
 
 
 def test_runs_stand_on_one_axis_with_what_differs(tmp_path):
