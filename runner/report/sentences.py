@@ -84,9 +84,16 @@ def better(stage: StageFacts) -> bool | None:
     told = stage.summary
     if told.first_preference_accuracy is not None and told.last_preference_accuracy is not None:
         return told.last_preference_accuracy > told.first_preference_accuracy
+    if told.best_accuracy is not None and (before := accuracy_before(stage)) is not None:
+        return told.best_accuracy > before
     if told.first_validation_loss is None or told.best_validation_loss is None:
         return None
     return told.best_validation_loss < told.first_validation_loss
+
+
+def accuracy_before(stage: StageFacts) -> float | None:
+    """The share of images named right before the first step; None where nobody has counted."""
+    return next((entry["accuracy"] for entry in stage.epochs[:1] if "accuracy" in entry), None)
 
 
 def _better(run: RunFacts) -> str:
@@ -112,16 +119,19 @@ def change(stage: StageFacts) -> str:
     if told.first_preference_accuracy is not None and told.last_preference_accuracy is not None:
         said = f"it prefers the better answer in {told.last_preference_accuracy:.1%} of held-out pairs, and did in {told.first_preference_accuracy:.1%} before"
         return f"{'Better' if better(stage) else 'Not better'}: {said}."
-    start, best = told.first_validation_loss or 0.0, told.best_validation_loss or 0.0
-    share = f", {abs(1 - best / start):.1%} {'lower' if best < start else 'higher'}" if start else ""
+    start, best = told.first_validation_loss, told.best_validation_loss
+    loss = ""
+    if start is not None and best is not None:
+        share = f", {abs(1 - best / start):.1%} {'lower' if best < start else 'higher'}" if start else ""
+        loss = f"the validation loss fell from {start:.3f} to {best:.3f}{share}"
+        if best >= start:
+            loss = f"the validation loss was {start:.3f} at the start and {best:.3f} at best"
     named = ""
     if told.best_accuracy is not None:
-        accuracies = [entry["accuracy"] for entry in stage.epochs if "accuracy" in entry]
-        before = f" ({accuracies[0]:.1%} before)" if accuracies else ""
-        named = f", and it names {told.best_accuracy:.1%} of the validation images right{before}"
-    if better(stage):
-        return f"Better: the validation loss fell from {start:.3f} to {best:.3f}{share}{named}."
-    return f"Not better: the validation loss was {start:.3f} at the start and {best:.3f} at best{named}."
+        before = accuracy_before(stage)
+        named = f"it names {told.best_accuracy:.1%} of the validation images right"
+        named += f", and did {before:.1%} before" if before is not None else ""
+    return f"{'Better' if better(stage) else 'Not better'}: {'; '.join(filter(None, (named, loss)))}."
 
 
 def _worth(run: RunFacts) -> str:
