@@ -40,6 +40,7 @@ COMMANDS = {
     "ask": "Ask a trained model.",
     "merge": "Make an adapter part of its base model.",
     "compare": "Show the model's answers before and after training.",
+    "report": "Make a page to show of a run, or of several.",
 }
 
 

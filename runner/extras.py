@@ -7,6 +7,7 @@ EXTRAS = {
     "cluster": {"kubernetes"},
     "data": {"datatrove", "orjson", "py3langid", "spacy"},
     "flash": {"flash_attn"},
+    "report": {"jinja2"},
     "train": {
         "PIL",
         "accelerate",

@@ -7,6 +7,9 @@ from __future__ import annotations
 RUN = "run.json"
 LOCK = ".lock"
 CONFIG = "config"
+# What it was to be, and the page to show.
+PLANNED = "planned.json"
+PAGE = "report.html"
 # Of every stage: what it was made from and what it has left; its log; why it was stopped, where it says so itself.
 STAGE = "stage.json"
 LOG = "train.log"

@@ -37,6 +37,7 @@ FLOORS = {
     "runner.offers": 7,
     "runner.trace": 7,
     "runner.runs": 8,
+    "runner.report": 8,
     "runner.hardware": 8,
     "runner.doctor": 8,
     "runner.entrypoints": 9,

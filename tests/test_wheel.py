@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import zipfile
 
 import pytest
 
@@ -21,6 +22,9 @@ def installed(tmp_path_factory):
         **run,
     )
     (wheel,) = folder.glob("recipe_runner-*.whl")
+    inside = zipfile.ZipFile(wheel).namelist()
+    pieces = [file for file in (ROOT / "runner" / "report").iterdir() if file.suffix in (".jinja", ".css", ".js")]
+    assert len(pieces) > 3 and {f"runner/report/{file.name}" for file in pieces} <= set(inside)
     subprocess.run([sys.executable, "-m", "venv", str(folder / "venv")], **run)
     python = folder / "venv" / "bin" / "python"
     subprocess.run([str(python), "-m", "pip", "install", "-q", "-c", str(ROOT / "constraints.txt"), str(wheel)], **run)

@@ -11,16 +11,19 @@ from typing import Any
 from runner.cluster.client import Cluster, pieces
 from runner.cluster.errors import TryAgain
 from runner.cluster.helper_pod import POLL_SECONDS, TRIES, Share, Tell, helper
+from runner.data.report import REPORT_FILE
 from runner.entrypoints.file_server import CHUNK, partial
 from runner.files import sha256
 from runner.plan import Plan, Stage
 from runner.problem import Stop
-from runner.run_files import ADAPTER, BEST_IMAGES, BEST_MODEL, DEMO_OUTPUTS, RUN, STAGE
+from runner.run_files import ADAPTER, BEST_IMAGES, BEST_MODEL, DEMO_OUTPUTS, REPORT, RUN, STAGE
 from runner.runs.run_folder import RunRecord
 from runner.targets.kubernetes import SENT_FILES
 
 # Large, and of no use away from the cluster.
 LEFT_THERE = ("checkpoints/", "scratch/", "data/", f"{SENT_FILES}/")
+# What became of the rows; these come without them.
+REPORTS = (f"/{REPORT}", f"/{REPORT_FILE}")
 # What a stage is for: where some of it has come, what is not among it is of another run.
 RESULTS = (BEST_MODEL, ADAPTER, BEST_IMAGES, DEMO_OUTPUTS)
 
@@ -39,12 +42,14 @@ def fetch(
         number = ""
         if any(file["path"] == RUN for file in files):
             number = RunRecord.of(json.loads(share.get(f"file/{RUN}"))).id
+        told = [file for file in files if file["path"].startswith("data/") and file["path"].endswith(REPORTS)]
         files = [file for file in files if _comes(file["path"], stage, everything)]
         _forget_older(share, {file["path"] for file in files}, target, stage)
         if not files:
             raise Stop(
                 f"`{plan.place_of(stage).run_dir}` holds no results yet.", "`recipe status` says how far the job is."
             )
+        files += [file for file in told if file not in files]
         return sum(_one(share, file, target, tell) for file in files), number
 
 

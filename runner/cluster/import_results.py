@@ -29,8 +29,9 @@ def require_imported(folder: RunFolder, plan: Plan) -> None:
         raise Stop(f"`{folder.path}` holds a run of this machine.", ELSEWHERE)
 
 
-def record(folder: RunFolder, plan: Plan, stage: Stage, number: str, tell: Callable[[str], None]) -> None:
-    """Marks the run folder, and names what lies on the cluster alone by what it is called away from it.
+def record(folder: RunFolder, plan: Plan, stage: Stage, number: str, tell: Callable[[str], None]) -> bool:
+    """Marks the run folder, and names what lies on the cluster alone by what it is called away from it; whether what came is of
+    the recipe as it is now.
 
     number: the run's own on the claim, which its evaluations are about; empty where it has none, and no evaluation counts.
     """
@@ -45,6 +46,7 @@ def record(folder: RunFolder, plan: Plan, stage: Stage, number: str, tell: Calla
         tell(OLDER)
     for file, setting in NAMING:
         _rename(home / file, setting, folder, plan, stage)
+    return not older
 
 
 def _rename(file: Path, setting: str, folder: RunFolder, plan: Plan, stage: Stage) -> None:

@@ -24,14 +24,19 @@ def fetch(path: str, sets: tuple[str, ...], stage: str | None, to: str | None, e
     from runner.cluster import import_results
     from runner.cluster.client import connect
     from runner.cluster.fetch import fetch as bring
+    from runner.report import page
+    from runner.report.planned import keep
     from runner.runs import run_folder
 
-    plan = shared.open_plan(path, sets)
+    recipe, plan = shared.open_both(path, sets, look=False)
     cluster = connect()
     # The last one holds what the recipe is for.
     chosen = plan.stage(stage) if stage else plan.stages[-1]
     folder = run_folder.folder(plan.name, "run", to)
     import_results.require_imported(folder, plan)
     came, number = bring(cluster, plan, chosen, folder.path, say, everything)
-    import_results.record(folder, plan, chosen, number, say)
+    current = import_results.record(folder, plan, chosen, number, say)
     say(f"{came} files fetched; everything is in {(Path(to) if to else folder.path) / chosen.folder}")
+    if current:
+        keep(folder, recipe, plan)
+        page.leave(folder, say)

@@ -26,11 +26,12 @@ def rehearse(
     from runner.quiet import hush
 
     hush()
+    from runner.report.page import at_the_end
     from runner.runs import rehearse as rehearsing
     from runner.runs.pipeline import Selection
     from runner.runs.run_folder import folder, session
 
     recipe, made = open_recipe(path, sets, environment=True)
     home = folder(recipe.name, "rehearsal", shared.run_folder_from(out))
-    with session(home, recipe.name, fresh, shared.data_folder_from("rehearsal")):
+    with session(home, recipe.name, fresh, shared.data_folder_from("rehearsal")), at_the_end(home, say):
         rehearsing.rehearse(recipe, home, data, Selection(stage, first, last), say, shared.watch, made)

@@ -23,11 +23,12 @@ def run(
     from runner.quiet import hush
 
     hush()
+    from runner.report.page import at_the_end
     from runner.runs import run as running
     from runner.runs.pipeline import Selection
     from runner.runs.run_folder import folder, session
 
     recipe, made = open_recipe(path, sets, environment=True)
     home = folder(recipe.name, "run", shared.run_folder_from(out))
-    with session(home, recipe.name, fresh, shared.data_folder_from()):
+    with session(home, recipe.name, fresh, shared.data_folder_from()), at_the_end(home, say):
         running.run(recipe, home, Selection(stage, first, last), say, shared.watch, made)

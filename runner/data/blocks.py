@@ -91,6 +91,14 @@ def lengths(documents: Iterable[str], tokenizer: Any) -> np.ndarray:
     return np.fromiter(in_threads(documents, count), np.int64)
 
 
+def histogram(counts: np.ndarray) -> list[tuple[int, int, int]]:
+    """At most 24 bins of whole numbers, all equally wide: the first and the last number in each, and how many counts lie there."""
+    first = int(counts.min())
+    width = -(-(int(counts.max()) - first + 1) // 24)
+    in_bins = np.bincount((counts - first) // width)
+    return [(first + width * bin, first + width * (bin + 1) - 1, int(rows)) for bin, rows in enumerate(in_bins)]
+
+
 def in_threads(documents: Iterable[str], work: Callable[[list[str]], list[Made]]) -> Iterator[Made]:
     """What `work` makes of each document, in order, by one thread a core.
 

@@ -276,6 +276,7 @@ def _within_length(
         "p95": int(ordered[min(len(ordered) - 1, round(0.95 * len(ordered)))]),
         "max": int(ordered[-1]),
     }
+    report.length_bins = blocks.histogram(ordered)
     limit = conversations.sequence_len
     if len(whole := lengths[lengths <= limit]):
         report.lengths = Lengths(float(whole.mean()), float(whole.std()), float(np.percentile(whole, 99)))

@@ -95,7 +95,8 @@ class Report:
     unit: what must not be on both sides of the split. tasks: rows of each kind of task, empty where there is one kind.
     key: hash of everything that the result depends on. bad_lines: where it stands (see `rows.where`; 0 where that is nowhere) and why. lost: bad
     rows, which are kept out though nobody asked for that; lost_lines: their numbers by reason, where there is no other word on each.
-    token_lengths: `min`, `median`, `p95`, `max` in tokens, empty where no tokenizer is at hand; lengths: of the rows that are kept.
+    token_lengths: `min`, `median`, `p95`, `max` in tokens, empty where no tokenizer is at hand; lengths: of the rows that are
+    kept. length_bins: the same as a histogram: from how many tokens to how many, both counted in, and of how many rows.
     findings: of the doctor, who has looked at `looked_at` of `looked_of` rows, none in a rehearsal. licence: of a dataset on the hub.
     """
 
@@ -120,6 +121,7 @@ class Report:
     validation_rows: int = 0
     token_lengths: dict[str, int] = field(default_factory=dict)
     lengths: Lengths = UNKNOWN
+    length_bins: list[tuple[int, int, int]] = field(default_factory=list)
     tokenizer: str = ""
     bytes_before: int | None = None
     bytes_after: int = 0

@@ -131,10 +131,16 @@ def _stays(folder: StageFolder, beginnings: tuple[str, ...]) -> bool:
 
 
 def carry_out(
-    plan: Plan, stages: list[Stage], tell: Tell, watch: Watch, made_with: Mapping[str, Any] | None = None
+    plan: Plan,
+    stages: list[Stage],
+    tell: Tell,
+    watch: Watch,
+    made_with: Mapping[str, Any] | None = None,
+    keep: Callable[[], None] | None = None,
 ) -> list[Summary]:
     """Runs the chosen stages and tells what came out; gives a summary of each stage of the plan that is finished.
-    made_with: of the run, for the record, where anything is to be made.
+    made_with: of the run, for the record, where anything is to be made. keep: leaves the plan in the folder, once it is sure
+    that what lies there is of it, or goes.
 
     Raises Stop (exit 1) where a stage fails, a stage before is missing, or a gate does not open.
     """
@@ -148,12 +154,14 @@ def carry_out(
         for decision in decisions:
             tell(f"  {decision}")
     keep_what_took_training(plan, decisions, FRESH)
-    run.mark("running", **({} if done or made_with is None else made_with))
+    run.mark("running", fault="", **({} if done or made_with is None else made_with))
+    if keep is not None:
+        keep()
     try:
         for stage in stages:
             _carry_out(StageFolder(plan, stage), tell, watch)
-    except BaseException:
-        run.mark("stopped")
+    except BaseException as error:
+        run.mark("stopped", fault=error.text if isinstance(error, Stop) else "")
         raise
     run.mark("finished" if is_done(plan) else "stopped")
     return summaries(plan)

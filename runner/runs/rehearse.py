@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from runner import scenarios
@@ -16,6 +17,7 @@ from runner.prepared import Rows
 from runner.problem import Stop
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
+from runner.report.planned import keep
 from runner.runs.pipeline import Selection, Tell, Watch, carry_out
 from runner.runs.report import introduction, report
 from runner.runs.run_folder import RunFolder
@@ -39,6 +41,7 @@ def rehearse(
     """
     rehearsal, place = scenarios.rehearsal(recipe.scenario), run.place()
     first, made = changed(recipe, rehearsal.before_data(recipe, data))
+    rehearsed = first
     plan = translate(first, place)
     chosen.of(plan)  # a name that is no stage is said before the long list
     # The first stage also makes what stands in for the base model, from the rows that it prepares.
@@ -52,7 +55,12 @@ def rehearse(
     if rehearsal.after_data is not None:
         # What else must be small follows from the rows, and so they come first.
         carry_out(
-            plan, [stage for stage in chosen.of(plan) if stage.name == DATA], tell, watch, run.made_with(changes, made)
+            plan,
+            [stage for stage in chosen.of(plan) if stage.name == DATA],
+            tell,
+            watch,
+            run.made_with(changes, made),
+            partial(keep, run, recipe, plan, first),
         )
         rows = Rows.read(Path(place.data_dir))
         if not rows:
@@ -66,7 +74,13 @@ def rehearse(
         made += more
         # What the rows were prepared for is the model that they train, not the twin.
         plan = replace(plan, stages=(prepares, *translate(second, place).stages[1:]))
-    summaries = carry_out(plan, chosen.of(plan), tell, watch, run.made_with(changes, made))
+        rehearsed = second
+    keeping = partial(keep, run, recipe, plan, rehearsed)
+    summaries = carry_out(plan, chosen.of(plan), tell, watch, run.made_with(changes, made), keeping)
     for line in report(plan):
         tell(line)
-    rehearsal.judge(plan, summaries)
+    try:
+        rehearsal.judge(plan, summaries)
+    except Stop as stop:
+        run.mark(run.state.status, fault=stop.text)
+        raise

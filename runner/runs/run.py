@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 
 from runner import catalog, hardware
 from runner.check.validate import changed
@@ -13,6 +14,7 @@ from runner.problem import Stop
 from runner.recipe import overrides
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
+from runner.report.planned import keep
 from runner.runs import ask
 from runner.runs.pipeline import Selection, Tell, Watch, carry_out, is_done
 from runner.runs.report import introduction, report
@@ -34,18 +36,21 @@ def run(
     plan = ask.plan_of(recipe, folder)
     stages = chosen.of(plan)
     if is_done(plan):
+        keep(folder, recipe, plan)
         tell("This run is done already; `--fresh` repeats it.")
     else:
         gpus, devices = gpus_here(recipe)
         if not gpus and any(stage.trains for stage in stages):
             raise _no_gpu(recipe)
         made = _on_these(recipe, gpus, tell) if gpus else folder.overrides
-        plan = _on_devices(translate(changed(recipe, made)[0], folder.place()), devices)
+        here = changed(recipe, made)[0]
+        plan = _on_devices(translate(here, folder.place()), devices)
         if gpus:
             _compare_precision(plan, gpus, tell)
         for line in introduction(plan):
             tell(line)
-        carry_out(plan, chosen.of(plan), tell, watch, folder.made_with(changes, made))
+        keeping = partial(keep, folder, recipe, plan, here)
+        carry_out(plan, chosen.of(plan), tell, watch, folder.made_with(changes, made), keeping)
     for line in report(plan):
         tell(line)
 

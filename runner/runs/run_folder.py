@@ -16,7 +16,7 @@ from runner.files import Record, read_record, write_json
 from runner.plan import RUNS, Place
 from runner.problem import Stop
 from runner.recipe.overrides import Override
-from runner.run_files import CONFIG, LOCK, RUN, SUMMARY
+from runner.run_files import CONFIG, LOCK, PLANNED, RUN, SUMMARY
 
 ROOT = Path(RUNS)
 FRESH = "`--fresh` deletes that run and begins anew; `--out DIR` keeps it and uses another folder."
@@ -29,7 +29,8 @@ class RunRecord(Record):
     id: the folder's own number, empty before it has one; results of another run never count here. recipe: its name.
     status: `running`, `stopped` or `finished`. changes, substitutions: what the person and the runner have changed in the
     recipe. folder: where this one lay when the substitutions were made, which may name it. data_dir: prepared data elsewhere
-    than in the folder. origin: `cluster` where the run was fetched.
+    than in the folder. origin: `cluster` where the run was fetched. fault: why it was stopped, for a person; empty where it
+    was not, or nobody has said.
     """
 
     FILE = RUN
@@ -42,6 +43,7 @@ class RunRecord(Record):
     substitutions: tuple[Override, ...] = ()
     folder: str = ""
     origin: str = ""
+    fault: str = ""
 
 
 @dataclass(frozen=True)
@@ -161,7 +163,7 @@ def require_of(run: RunFolder, recipe_name: str, remedy: str) -> None:
 def _forget(run: RunFolder, made_here: bool) -> None:
     """Takes a folder away again in which nothing was done."""
     entries = {entry.name for entry in run.path.iterdir()}
-    if made_here and entries <= {LOCK, RUN}:
+    if made_here and entries <= {LOCK, RUN, CONFIG, PLANNED}:
         shutil.rmtree(run.path, ignore_errors=True)
 
 

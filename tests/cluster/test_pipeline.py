@@ -23,6 +23,7 @@ from runner.targets import gate, kubernetes, render
 from tests.cluster.conftest import VERSION, in_process
 from tests.conftest import ROOT
 from tests.entrypoints.test_stage import PASSING, Claim
+from tests.report import pages
 
 SEVEN_B = "recipes/seven-b.yaml"
 TABLE = """\
@@ -510,12 +511,15 @@ def test_a_fetched_stage_can_be_asked(site, capsys, claim, tmp_path, monkeypatch
     for stage in ("dpo", "lora"):
         assert recipe(site, "fetch", "--stage", stage, *to) == 0
     run = tmp_path / ("elsewhere" if to else "runs/seven-b")
-    assert {path.name for path in run.iterdir()} == {"run.json", "dpo", "lora"}
+    mine = {"config", "planned.json", "report.html"}
+    assert {path.name for path in run.iterdir()} == {"run.json", "dpo", "lora", *mine}
+    shown_stages = pages.read(run / "report.html").said
+    assert "Gate after lora" in shown_stages and "pretrain-2048" not in shown_stages.partition("The recipe")[0]
     record = json.loads((run / "run.json").read_text())
     assert (record["status"], record["origin"], record["kind"]) == ("finished", "cluster", "run")
     said = capsys.readouterr().out
     shown = "elsewhere/lora" if to else run / "lora"
-    assert said.rstrip().endswith(f"3 files fetched; everything is in {shown}") and "as it was" not in said
+    assert f"3 files fetched; everything is in {shown}\nA page to show is " in said and "as it was" not in said
     where = ("--run", str(run)) if to else ()
     assert asked(site, monkeypatch, *where) == run / "lora" / "best_model"
     assert asked(site, monkeypatch, "--stage", "dpo", *where) == run / "dpo" / "best_model"

@@ -14,6 +14,7 @@ import pytest
 
 from runner.training import progress_lines
 from tests.conftest import ROOT
+from tests.report import pages
 
 pytestmark = pytest.mark.heavy
 
@@ -177,6 +178,24 @@ def test_demo_questions_are_answered_before_and_after(rehearsed):
 
     assert [row["question"] for row in answers] == read(SURVIVAL).data["demo"]["questions"]
     assert any(row["before"] != row["after"] for row in answers)
+
+
+def test_the_page_to_show_has_the_figures_of_the_files(rehearsed):
+    run, printed, _ = rehearsed
+    assert printed.endswith("A page to show is runs/survival-rehearsal/report.html\n")
+    page = pages.read(run / "report.html")
+    pages.holds_the_figures_of(page, run)
+    for answer in load(run, "demo_outputs/answers.json"):
+        assert answer["question"] in page.said
+    proof, report = load(run, "proof.json"), load(run, "data/report.json")
+    assert f"Of {proof['trained'] + proof['seen']:,} tokens in {proof['rows']:,} training rows" in page.said
+    assert sum(rows for _, _, rows in report["length_bins"]) == report["train_rows"] + report["validation_rows"]
+    for first, last, rows in report["length_bins"]:
+        assert f"{first:,} to {last:,} {rows:,}" in page.said
+    for change in load(run, "training_summary.json")["substitutions"]:
+        assert f"{change['setting']} " in page.said
+    steps = load(run, "training_summary.json")["steps"]
+    assert f"train steps {steps} {steps}" in page.said, "what was planned is what was taken"
 
 
 def test_a_finished_rehearsal_is_not_repeated(rehearsed, recipe_command):

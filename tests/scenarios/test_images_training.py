@@ -30,6 +30,7 @@ from runner.training import progress_lines
 from runner.training.checkpoints import COMPLETE_FILE
 from tests import shapes
 from tests.conftest import ROOT
+from tests.report import pages
 
 pytestmark = pytest.mark.heavy
 
@@ -150,6 +151,14 @@ def rehearsed(tmp_path_factory):
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return folder / "run", done.stdout, time.monotonic() - started
+
+
+def test_the_page_to_show_has_the_figures_of_the_files(rehearsed):
+    run, said, _ = rehearsed
+    assert said.endswith("A page to show is run/report.html\n")
+    page = pages.read(run / "report.html")
+    pages.holds_the_figures_of(page, run)
+    assert "classes of images apart was trained on" in page.said
 
 
 def test_the_rehearsal_reaches_60_percent_and_leaves_every_result(rehearsed):

@@ -25,6 +25,7 @@ from runner.scenarios.pipeline import rehearsal
 from runner.targets import kubernetes, render
 from tests.cluster.pods import once, operate, pods
 from tests.conftest import ROOT
+from tests.report import pages
 
 pytestmark = pytest.mark.heavy
 
@@ -60,6 +61,15 @@ def test_a_rehearsal_runs_every_stage_and_every_gate(rehearsed):
         assert f"{stage}: gate" in said
     assert said.count("540,672") >= 2, "the tokens are said before and after"
     assert "MISSED" not in said
+
+
+def test_the_page_to_show_has_every_stage_and_gate(rehearsed):
+    out, _ = rehearsed
+    page = pages.read(out / "report.html")
+    for name in TRAINED:
+        pages.holds_the_figures_of(page, out / name)
+    assert [page.said.count(f"Gate after {name}: open") for name in ("pretrain-2048", "sft", "dpo", "lora")] == [1] * 4
+    assert "all 4 gates are open, with thresholds for a rehearsal" in page.said
 
 
 def test_the_learning_rate_runs_on_over_the_lengths(rehearsed):

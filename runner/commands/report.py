@@ -1,0 +1,36 @@
+"""`recipe report`: a run as one page to show, or several beside each other."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from runner.commands.options import say
+
+
+@click.command()
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@click.option("--out", metavar="FILE", help="Where the page goes. Default: report.html in the run, of several here.")
+def report(runs: tuple[str, ...], out: str | None) -> None:
+    """Make an HTML page of a run folder, or of several beside each other. In place of a folder a recipe means its latest run.
+
+    The page is one file that needs nothing else, and can be sent.
+    """
+    import jinja2  # noqa: F401 - said here, before anything is read
+
+    from runner.files import write_text
+    from runner.recipe.reading import read
+    from runner.report import facts, page
+    from runner.run_files import PAGE
+    from runner.runs.run_folder import find
+
+    folders = [
+        find("", run) if not Path(run).is_file() else find(str(read(run).data.get("name")), None) for run in runs
+    ]
+    file = Path(out) if out else folders[0].path / PAGE if len(folders) == 1 else Path(PAGE)
+    if file.is_dir():
+        file = file / PAGE
+    write_text(file, page.render([facts.of(folder) for folder in folders]))
+    say(os.path.relpath(file) if file.resolve().is_relative_to(Path.cwd()) else str(file))
