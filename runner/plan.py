@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from runner.files import Artifact
 from runner.names import content_hash, listed, nearest
@@ -129,26 +129,34 @@ class Gate:
         return f"{self.metric} {self.comparison} {self.threshold:g}"
 
 
+# What a stage learns from.
+Kind = Literal["text", "chat", "preferences", "images"]
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """How a stage is measured.
 
-    kind: what it was trained on: pretrain, sft, dpo or lora. metrics: the names of what is asked for.
+    metrics: the names of what its gates ask for. seed: of draws where there are more rows than are measured.
     tasks: of lm-eval; sample_task: a file that stands in for them; limit: rows of each task, all of them where None;
     batch_size: rows at a time. prompt: what the model goes on with. text_blocks: held-out blocks of tokens, a `.npy` file.
-    before: the stage whose metrics a `regression` is against; base: the model that an adapter sits on.
+    asked: kinds of questions whose answers are counted apart, each by words that are in it.
+    rows: the folder of the held-out rows where training does not leave them in its own.
+    before: the stage whose metrics a `regression` is against.
     """
 
-    kind: str
-    metrics: tuple[str, ...]
+    kind: Kind
+    metrics: tuple[str, ...] = ()
+    seed: int = 0
     tasks: tuple[str, ...] = ()
     sample_task: str | None = None
     limit: int | None = None
     batch_size: int = 1
     prompt: str = ""
     text_blocks: str = ""
+    asked: Mapping[str, str] = field(default_factory=dict)
+    rows: str = ""
     before: str | None = None
-    base: str | None = None
 
 
 @dataclass(frozen=True)
@@ -165,7 +173,7 @@ class Stage:
     reads: the stages whose results it reads, each with the beginnings of the files' names; () means all of them.
     parts: of a stage whose results are read apart, each part by its folder, with the names of the settings that it is made from.
     keys: a hash of all that its results depend on, under "", and one for each part (see `keys`).
-    gates, evaluation: what it must prove, and how that is measured; None where nothing is.
+    gates, evaluation: what it must prove, and how it is measured; None where nothing is.
     model: what must be fetched into `place.model_dir` first (`base`, `revision`); None where there is nothing to fetch.
     needs: bytes of `gpu_memory` on each GPU and of `memory` on each machine by estimate; empty where none was made.
     """
@@ -205,6 +213,7 @@ class Plan:
     facts: computed figures that people ask about (effective batch, scaled learning rate, …).
     claims_gib: what to ask for where a claim states no size, by the claim's name; empty where no estimate was made.
     most_nodes: machines of the largest stage, where this is one of several that share the claims.
+    has_gates: whether a stage of the whole plan has some, so that what is measured must be sealed.
     """
 
     name: str
@@ -218,6 +227,7 @@ class Plan:
     facts: Mapping[str, Any] = field(default_factory=dict)
     claims_gib: Mapping[str, int] = field(default_factory=dict)
     most_nodes: int = 1
+    has_gates: bool = False
 
     def claim_gib(self, name: str) -> int:
         """What a claim is asked for with: what the recipe says, else what the estimate says, else a usual size."""

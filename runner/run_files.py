@@ -29,12 +29,16 @@ HISTORY = "training_history.json"
 TIME_LIMIT = "time_limit.json"
 # What was proven of its rows before the first step.
 PROOF = "proof.json"
+# Of the rows that training measures itself by, as it tokenised them.
+HELD_OUT = "held_out.parquet"
 # How its model is asked, and what it and the one before have answered.
 DEMO = "demo.json"
 DEMO_OUTPUTS = "demo_outputs"
 ANSWERS = f"{DEMO_OUTPUTS}/answers.json"
 TENSORBOARD = "tensorboard"
-# Of a stage with a gate: what was measured, how, and a person's override.
+# In the environment of pods: the key that measured numbers are sealed with, which never lies in a run.
+SEAL_KEY = "RECIPE_RUNNER_KEY"
+# Of a stage that is measured: what was found, how, and a person's override.
 EVALUATION = "evaluation.json"
 EVALUATION_TASK = "evaluation-task.json"
 MEASURED = ".measured.json"
@@ -44,6 +48,6 @@ PROMOTION = "promotion.json"
 LEFT = (
     *(pattern for home in (BEST_MODEL, ADAPTER) for pattern in (home, f".{home}.partial")),
     *(BEST_IMAGES, FINAL_IMAGES, LATEST_IMAGES),
-    *(CHECKPOINTS, SUMMARY, HISTORY, PROOF, TIME_LIMIT, STOPPED, STAGE),
+    *(CHECKPOINTS, SUMMARY, HISTORY, PROOF, HELD_OUT, TIME_LIMIT, STOPPED, STAGE),
     *(DEMO, DEMO_OUTPUTS, TENSORBOARD, "train*.log", EVALUATION, EVALUATION_TASK, MEASURED, PROMOTION),
 )

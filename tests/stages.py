@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,11 @@ from safetensors.numpy import save_file
 
 from runner import catalog
 from runner.check.validate import load
+from runner.files import write_json
 from runner.plan import Plan, Stage
 from runner.recipe.overrides import from_options
-from runner.run_files import DEMO
+from runner.run_files import DEMO, EVALUATION
+from runner.runs import gates, seal
 from runner.runs.run_folder import RunFolder
 from runner.runs.stage_folder import StageFolder, inputs
 from runner.scenarios import translate
@@ -68,6 +70,12 @@ def leave(plan: Plan, stage: Stage, losses: tuple[float, float] = (3.0, 1.0), **
         "total_parameters": 3,
     }
     Summary(**facts | summary).write(folder.path)
+
+
+def measured(folder: StageFolder, **facts: Any) -> None:
+    """An evaluation of what lies there is on record, sealed; facts: of it, or others than it has."""
+    record = asdict(gates.subject(folder)) | {"missing": {}} | facts
+    write_json(folder.path / EVALUATION, seal.sealed(record, make=False))
 
 
 def model_folder(folder: Path) -> Path:

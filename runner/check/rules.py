@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from runner import catalog, scenarios
-from runner.check import advanced, base_model, packing, placing, sources
+from runner.check import advanced, base_model, measuring, packing, placing, sources
 from runner.check.following import batch_sizes
 from runner.names import JOB_NAME, listed, nearest
 from runner.problem import Problem
@@ -186,4 +186,4 @@ RULES: tuple[Rule, ...] = (
     advanced.settings,
 )
 # Those that look at files of this machine.
-FILE_RULES: tuple[Rule, ...] = sources.FILE_RULES
+FILE_RULES: tuple[Rule, ...] = (*sources.FILE_RULES, *measuring.FILE_RULES)

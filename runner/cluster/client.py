@@ -16,6 +16,7 @@ KINDS = {
     "Event": ("v1", "events"),
     "PersistentVolumeClaim": ("v1", "persistentvolumeclaims"),
     "Pod": ("v1", "pods"),
+    "Secret": ("v1", "secrets"),
     "Job": ("batch/v1", "jobs"),
     "PyTorchJob": ("kubeflow.org/v1", "pytorchjobs"),
     "TrainJob": ("trainer.kubeflow.org/v1alpha1", "trainjobs"),

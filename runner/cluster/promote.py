@@ -56,5 +56,5 @@ def pod(plan: Plan, stage: Stage, by: str, reason: str) -> dict[str, Any]:
     mounts = [mount for mount in podspec.mounts(plan) if mount["name"] != "shm"]
     volumes = podspec.volumes(plan, stage, kubernetes.config_map_name(plan, stage))
     volumes = [volume for volume in volumes if volume["name"] != "shm"]
-    container = batch.small(plan, PROMOTE, command, mounts, memory="4Gi")
+    container = batch.small(plan, PROMOTE, command, mounts, secrets=podspec.seal_key(plan), memory="4Gi")
     return batch.alone(plan, stage, PROMOTE, container, volumes, seconds=1800)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from runner.cluster import embedded, helper_pod, pipeline
+from runner.cluster import embedded, helper_pod, pipeline, seal_key
 from runner.cluster.client import Cluster
 from runner.cluster.errors import TryAgain, patiently
 from runner.cluster.follow import follow, line
@@ -20,6 +20,7 @@ from runner.cluster.upload import Files, upload
 from runner.plan import Plan, Stage
 from runner.problem import Stop
 from runner.targets.kubernetes import SHARED
+from runner.targets.podspec import KEY_SECRET
 
 Tell = Callable[[str], None]
 # Asks the person a question; True for yes. Raises Stop where nobody can be asked.
@@ -118,6 +119,8 @@ def _tell_that_it_stays(milestone: pipeline.Milestone, sent: Sent, tell: Tell) -
 
 
 def _send(cluster: Cluster, sent: Sent, claims: Claims, files: Files | None, contents: str, tell: Tell) -> None:
+    if sent.plan.has_gates and seal_key.require(cluster, sent.namespace):
+        tell(f"Secret `{KEY_SECRET}`, of your own key; what is measured is sealed with it")
     for manifest in sent.support:
         if not _is_kept(manifest, claims):
             cluster.apply(manifest)
@@ -138,6 +141,8 @@ def judge(cluster: Cluster, sent: Sent, claims: Claims, there: list[dict[str, An
     _queue_is_there(cluster, sent)
     if not keeps:
         _claims_will_do(claims, sent)
+    if sent.plan.has_gates:
+        seal_key.require(cluster, sent.namespace, dry_run=True)
     for manifest in sent.support:
         if not _is_kept(manifest, claims):
             cluster.apply(manifest, dry_run=True)

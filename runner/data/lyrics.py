@@ -20,6 +20,11 @@ from runner.data.split import TokenizerFor, already, begin
 # What stands in a row whose artist or genre nobody knows.
 UNKNOWN = {"", "unknown", "none", "null", "nan", "n/a", "na", "-", "?", "various", "various artists", "misc", "other"}
 
+# The tasks whose answer is a name or a class, and what they ask; by what whoever measures the answers calls them.
+STYLE = ("recognise_style", "In whose style is this song verse?")
+GENRE = ("classify_genre", "Which genre is this song verse?")
+CLASSES = {"style": STYLE, "genre": GENRE}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Songs:
@@ -186,9 +191,9 @@ def _answerable(song: Song) -> dict[str, tuple[str, str]]:
     elif song.genre:
         asked["write_verse"] = (f"Generate a song verse in the genre of {song.genre}.", song.lyrics)
     if song.artist:
-        asked["recognise_style"] = (f"In whose style is this song verse?\n\n{song.lyrics}", song.artist)
+        asked[STYLE[0]] = (f"{STYLE[1]}\n\n{song.lyrics}", song.artist)
     if song.genre:
-        asked["classify_genre"] = (f"Which genre is this song verse?\n\n{song.lyrics}", song.genre)
+        asked[GENRE[0]] = (f"{GENRE[1]}\n\n{song.lyrics}", song.genre)
     return asked
 
 

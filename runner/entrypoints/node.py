@@ -91,6 +91,8 @@ def finish(results: str) -> None:
     for line in (*pipeline.finish(training), *report(plan)):
         _tell(line)
     training.run.mark("finished" if training.finished else "stopped")
+    if training.stage.gates and training.finished:
+        pipeline.gate(training, _tell)
 
 
 def read(file: str) -> Recipe:

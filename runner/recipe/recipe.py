@@ -17,8 +17,11 @@ if TYPE_CHECKING:
 else:
     Sections = object
 
-# What cannot change a result: names, words, the site, and what is asked afterwards.
-_OUTSIDE_RESULT = ("name", "description", "openshift", "nodes", "resume_from", "demo", "limits", "report_to")
+# What cannot change a result: names, words, the site, and what is asked and judged afterwards.
+_OUTSIDE_RESULT = (
+    *("name", "description", "openshift", "nodes", "resume_from"),
+    *("demo", "limits", "report_to", "gates", "evaluation"),
+)
 # The same within sections. A run that ended for want of memory goes on from its checkpoints when it is given more.
 _OUTSIDE_IN = {
     "machines": ("memory", "cpus"),
@@ -26,6 +29,7 @@ _OUTSIDE_IN = {
     "communication": ("nccl_debug",),
     # Only rehearsals read the sample, and where text is cleaned changes no document.
     "data": ("sample", "cleaning"),
+    **dict.fromkeys(("pretrain", "sft", "dpo", "lora"), ("gates",)),
 }
 
 

@@ -12,6 +12,8 @@ class Sections:
     train: Train
     data: Data
     resume_from: str | None
+    gates: tuple[str, ...] | None
+    evaluation: Evaluation
     distribution: Literal["ddp", "zero1", "zero2", "zero3", "fsdp", "auto"]
     communication: Communication
     machines: Machines
@@ -27,7 +29,6 @@ class Sections:
     sft: Sft
     dpo: Dpo
     lora: Lora | None
-    evaluation: Evaluation
     report_to: Literal["tensorboard", "wandb", "mlflow", "none"]
 
 class Model(Settings):
@@ -137,6 +138,13 @@ class DataSets(Settings):
     answer: str | None
     column: str | None
     limit: int | None
+
+class Evaluation(Settings):
+    tasks: tuple[str, ...] | None
+    sample_task: str | None
+    limit: int | None
+    batch_size: int
+    prompt: str
 
 class Communication(Settings):
     nccl_debug: Literal["VERSION", "WARN", "INFO", "TRACE"]
@@ -461,10 +469,3 @@ class LoraDataSets(Settings):
     form: Literal["auto", "columns", "messages", "sharegpt", "alpaca", "prompt_completion"] | None
     question: str | None
     answer: str | None
-
-class Evaluation(Settings):
-    tasks: tuple[str, ...] | None
-    sample_task: str | None
-    limit: int | None
-    batch_size: int
-    prompt: str

@@ -260,7 +260,7 @@ def _stage(folder: StageFolder, foreseen: Mapping[str, Foreseen]) -> StageFacts:
         name=folder.stage.name,
         trains=trains,
         state=state,
-        weights=folder.weights,
+        weights=folder.model_hash(),
         summary=Summary.read(folder.path) if trains else Summary(),
         steps=tuple(_entries(history.get("steps"))) if trains else (),
         epochs=tuple(_entries(history.get("epochs"))) if trains else (),

@@ -72,13 +72,11 @@ def _trained(summary: Summary) -> Iterator[tuple[str, str]]:
 
 def _measured(folder: StageFolder) -> Iterator[tuple[str, str]]:
     """Recorded metrics, the verdict of each gate, and a person's override of them."""
-    if not folder.stage.gates:
-        return
     known = gates.record(folder)
     old = "" if gates.current(folder) else "  (of something else than lies there now)"
     for name, value in sorted(known.metrics.items()) if isinstance(known, gates.Measurement) else ():
         yield name, f"{gates.shown(value)}{old}"
-    for verdict in gates.verdicts(folder):
+    for verdict in gates.verdicts(folder) if folder.stage.gates else ():
         said = "holds" if verdict.holds else f"MISSED: got {verdict.got}, {verdict.why}"
         yield f"gate {verdict.metric} {verdict.threshold}", said
     if override := gates.promotion(folder):

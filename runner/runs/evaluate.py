@@ -1,53 +1,64 @@
-"""`python -m runner.runs.evaluate FILE`: measures a model as a stage's gates ask, in a process of its own.
+"""`python -m runner.runs.evaluate FILE`: measures what a stage has left, and what it began with, in a process of its own.
 
 A metric that cannot be measured is left out, with the reason under `missing`; nothing is ever filled in.
 """
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import math
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from runner import scenarios
 from runner.files import read_json, write_json
 from runner.names import listed
 from runner.quiet import hush
 from runner.run_files import HISTORY
-from runner.runs.gates import Task
-from runner.scenarios.shared.gates import BY_TRAINING, GENERATED, SCORE, rise_window
+from runner.runs import language
+from runner.runs.gates import Found, Task
+from runner.runs.language import Cannot
+from runner.scenarios.shared.gates import ACCURACY, GENERATED, PREFERRED, SCORE, rise_window
 from runner.text import yaml_text
-from runner.training import parent_watch
+from runner.training import held_out, parent_watch
 from runner.training.summary import Summary
 
-TEXT_BLOCKS = 64
-NEW_TOKENS = 16
 
-
-class Cannot(Exception):
-    """A metric cannot be measured; the message says why."""
-
-
+@dataclass
 class Measures:
-    """Metrics found so far, and for the others why they are missing."""
+    """What was found so far, and of the rest why it is missing; names as of `Found`.
 
-    def __init__(self) -> None:
-        self.metrics: dict[str, float] = {}
-        self.missing: dict[str, str] = {}
-        # Of lm-eval's scores, whether more is better, as lm-eval says.
-        self.higher: dict[str, Any] = {}
+    higher: of lm-eval's scores, whether more is better, as lm-eval says.
+    """
 
-    def take(self, names: Iterable[str], measure: Callable[[], Mapping[str, Any]]) -> None:
-        """Adds what `measure` gives; where it fails, every one of `names` is missing for that reason."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    before: dict[str, float] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    confusion: dict[str, dict[str, int]] = field(default_factory=dict)
+    higher: dict[str, Any] = field(default_factory=dict)
+
+    def take(self, names: Iterable[str], measure: Callable[[], Mapping[str, Any]], before: bool = False) -> None:
+        """Adds what `measure` gives; where it fails, every one of `names` is missing for that reason. before: of the model that
+        the stage began with."""
         try:
-            self.metrics |= measure()
+            (self.before if before else self.metrics).update(measure())
         except Exception as error:
             # Loading and scoring can fail in many ways, and none of them may end in a number.
             first = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
-            self.missing |= dict.fromkeys(names, first)
+            self.missing |= {f"before: {name}" if before else name: first for name in names}
+
+    def found(self, names: Iterable[str]) -> Found:
+        """All of it. names: what gates ask for, of which each is there or has a reason."""
+        missing = {name: reason for name, reason in self.missing.items() if name not in self.metrics}
+        kinds = {name: missing[ACCURACY] for name in names if name.startswith(f"{ACCURACY}.") and ACCURACY in missing}
+        missing |= {name: "it was not measured" for name in names if name not in {*self.metrics, *missing}} | kinds
+        return Found(self.metrics, self.before, missing, self.counts, self.confusion)
 
 
 def main(file: str) -> int:
@@ -56,40 +67,129 @@ def main(file: str) -> int:
     from pydantic import TypeAdapter
 
     task: Task = TypeAdapter(Task).validate_json(Path(file).read_bytes())
-    names, measures = task.metrics, Measures()
-    own = [name for name in names if name in BY_TRAINING[task.kind]]
-    measures.take(own, lambda: by_training(task))
-    for name in names:
+    measures = Measures()
+    if task.kind in (brought := scenarios.measures()):
+        importlib.import_module(brought[task.kind]).measure(task, measures)
+    else:
+        read(task, measures)
+    write_json(Path(task.out), asdict(measures.found(task.metrics)))
+    return 0
+
+
+def read(task: Task, measures: Measures) -> None:
+    """All that is measured of a model that reads."""
+    if task.kind == "preferences":
+        measures.take(("validation_loss", *PREFERRED), lambda: by_training(task))
+    for name in task.metrics:
         if window := rise_window(name):
             measures.take([name], _named(name, loss_rise, task, window))
-    loaded: list[Any] = []
-
-    def opened() -> dict[str, float]:
-        loaded.extend(load(task))
-        return {}
-
-    measures.take([*names, GENERATED], opened)
-    if loaded:
-        model, tokenizer = loaded
-        measures.take([GENERATED], _named(GENERATED, generated, model, tokenizer, task.prompt))
-        measures.take(["text_loss", "text_perplexity"], lambda: text_loss(model, task.text_blocks))
-        scores = [name for name in names if "lm_eval." in name]
-        if task.tasks:
-            measures.take(scores, lambda: lm_eval_scores(model, tokenizer, task, measures))
-    for name in names:
+    of_one_model(task, measures, task.model, before=False)
+    language.free()
+    if task.base:
+        of_one_model(task, measures, task.base, before=True)
+    measures.take(["improvement.perplexity"], lambda: improvement(measures))
+    measures.take(["forgetting"], lambda: forgetting(measures))
+    for name in task.metrics:
         if name.startswith("regression."):
             measured = name.removeprefix("regression.")
             measures.take([name], _named(name, regression, task.metrics_before, measures, measured))
-    missing = {
-        name: measures.missing.get(name, "it was not measured") for name in names if name not in measures.metrics
-    }
-    write_json(Path(task.out), {"metrics": measures.metrics, "missing": missing})
-    return 0
+
+
+def of_one_model(task: Task, measures: Measures, folder: str, before: bool) -> None:
+    """Everything that is measured by loading a model. before: whether it is the one that the stage began with, of which only
+    that is measured which is compared."""
+    names = ["validation_loss", "perplexity", "general_loss", ACCURACY]
+    names += (
+        [] if before else [GENERATED, *(["text_loss", "text_perplexity"] if task.text_blocks else []), *_scores(task)]
+    )
+    loaded: list[Any] = []
+
+    def opened() -> dict[str, float]:
+        loaded.extend(language.load(folder, task.model, task.base, task.revision, task.trust_remote_code))
+        return {}
+
+    measures.take(names, opened, before)
+    if not loaded:
+        return
+    model, tokenizer = loaded
+    if task.kind != "preferences":
+        rows = held_out.read(Path(task.rows))
+        measures.take(names[:2], lambda: on_rows(model, rows, measures), before)
+        if task.kind == "chat":
+            measures.take([ACCURACY], lambda: on_answers(task, model, tokenizer, rows, measures), before)
+    measures.take(["general_loss"], lambda: on_general_text(model, tokenizer, measures), before)
+    if before:
+        return
+    measures.take([GENERATED], _named(GENERATED, language.generated, model, tokenizer, task.prompt))
+    if task.text_blocks:
+        measures.take(["text_loss", "text_perplexity"], lambda: on_blocks(model, task.text_blocks))
+    if task.tasks:
+        measures.take(_scores(task), lambda: lm_eval_scores(model, tokenizer, task, measures))
+
+
+def _scores(task: Task) -> list[str]:
+    return [name for name in task.metrics if "lm_eval." in name]
 
 
 def _named(name: str, measure: Callable[..., float], *given: Any) -> Callable[[], dict[str, float]]:
     """A measure that gives one number, for `Measures.take`."""
     return lambda: {name: measure(*given)}
+
+
+def on_rows(model: Any, rows: held_out.HeldOut | None, measures: Measures) -> dict[str, float]:
+    """Loss and perplexity on the held-out rows."""
+    if rows is None:
+        raise Cannot("training has left no held-out rows")
+    nats, count = language.loss(model, rows.rows)
+    measures.counts |= {"held_out_rows": len(rows.rows), "held_out_rows_in_all": rows.in_all, "held_out_tokens": count}
+    return {"validation_loss": nats, "perplexity": language.exponential(nats)}
+
+
+def on_answers(
+    task: Task, model: Any, tokenizer: Any, rows: held_out.HeldOut | None, measures: Measures
+) -> dict[str, float]:
+    """The share of right answers among the held-out rows whose answers are short."""
+    chosen = language.questions(rows.rows if rows else (), tokenizer, task.asked, task.seed)
+    measures.counts["short_answers"] = len(chosen)
+    measures.counts |= {f"short_answers.{kind}": sum(kind in each.asked for each in chosen) for kind in task.asked}
+    return language.accuracy(model, tokenizer, chosen, task.batch_size, task.turn_end)
+
+
+def on_general_text(model: Any, tokenizer: Any, measures: Measures) -> dict[str, float]:
+    nats, count = language.loss(model, language.general_rows(tokenizer))
+    measures.counts["general_tokens"] = count
+    return {"general_loss": nats}
+
+
+def on_blocks(model: Any, file: str) -> dict[str, float]:
+    """Loss and perplexity on the same held-out text for every stage."""
+    nats, _ = language.loss(model, language.blocks(file))
+    return {"text_loss": nats, "text_perplexity": language.exponential(nats)}
+
+
+def improvement(measures: Measures) -> dict[str, float]:
+    """The share by which the perplexity on the held-out rows fell in training; below 0 where it rose."""
+    old, new = _both(measures, "perplexity")
+    return {"improvement.perplexity": 1 - new / old}
+
+
+def forgetting(measures: Measures) -> dict[str, float]:
+    """By how much the loss on the general text rose in training, in nats a token; below 0 where it fell."""
+    old, new = _both(measures, "general_loss")
+    return {"forgetting": new - old}
+
+
+def _both(measures: Measures, name: str) -> tuple[float, float]:
+    """A metric before training and after it. Raises Cannot where one is no finite number."""
+    old, new = measures.before.get(name), measures.metrics.get(name)
+    if new is None:
+        raise Cannot(measures.missing.get(name, f"`{name}` was not measured"))
+    if old is None:
+        why = measures.missing.get(f"before: {name}", "it was not measured")
+        raise Cannot(f"of the model before training: {why}")
+    if not (math.isfinite(old) and math.isfinite(new)):
+        raise Cannot(f"`{name}` is no finite number before and after")
+    return old, new
 
 
 def _evaluations(task: Task) -> list[dict[str, Any]]:
@@ -111,13 +211,10 @@ def _evaluations(task: Task) -> list[dict[str, Any]]:
 
 
 def by_training(task: Task) -> dict[str, float]:
-    """What the stage has measured itself on its held-out rows, at the step of these weights."""
+    """What a stage that learns from preferences has measured itself on held-out pairs, at the step of these weights."""
     last = _evaluations(task)[-1]
     metrics = {"validation_loss": last["validation_loss"]}
-    if task.kind == "dpo":
-        metrics |= {name: last.get(name) for name in ("preference_accuracy", "preference_margin")}
-    elif isinstance(last["validation_loss"], float):
-        metrics["perplexity"] = _exp(last["validation_loss"])
+    metrics |= {name: last.get(name) for name in PREFERRED}
     return {name: value for name, value in metrics.items() if value is not None}
 
 
@@ -131,51 +228,6 @@ def loss_rise(task: Task, window: int) -> float:
         raise Cannot("one of these evaluations has no finite loss")
     rise: float = max(after - before for before, after in itertools.pairwise(losses))
     return rise
-
-
-def load(task: Task) -> tuple[Any, Any]:
-    """Model and tokenizer, freshly loaded from disk as any user would; an adapter on its base."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    # A checkpoint beside an adapter is the adapter alone; `best_model` is the two merged.
-    adapter = bool(task.base) and (Path(task.model) / "adapter_config.json").is_file()
-    cuda = torch.cuda.is_available()
-    tokenizer = AutoTokenizer.from_pretrained(task.model)
-    model = AutoModelForCausalLM.from_pretrained(
-        task.base if adapter else task.model, dtype=torch.bfloat16 if cuda else torch.float32
-    )
-    if adapter:
-        from peft import PeftModel
-
-        model = PeftModel.from_pretrained(model, task.model)
-    return model.to("cuda" if cuda else "cpu").eval(), tokenizer
-
-
-def generated(model: Any, tokenizer: Any, prompt: str) -> int:
-    """Tokens that the model goes on with after the prompt, at most 16, without sampling."""
-    import torch
-
-    tokens = tokenizer(prompt, add_special_tokens=False, return_tensors="pt").to(model.device)
-    with torch.no_grad():
-        out = model.generate(**tokens, max_new_tokens=NEW_TOKENS, do_sample=False, pad_token_id=tokenizer.pad_token_id)
-    new = out[0, tokens["input_ids"].shape[1] :].tolist()
-    return len([token for token in new if token not in tokenizer.all_special_ids])
-
-
-def text_loss(model: Any, file: str) -> dict[str, float]:
-    """Cross-entropy in nats a token, and its exponential, on the same held-out text for every stage."""
-    import numpy as np
-    import torch
-
-    blocks = np.load(file, mmap_mode="r")[:TEXT_BLOCKS]
-    total = 0.0
-    for block in blocks:
-        tokens = torch.tensor(block.astype("int64"))[None].to(model.device)
-        with torch.no_grad():
-            total += float(model(input_ids=tokens, labels=tokens).loss)
-    loss = total / len(blocks)
-    return {"text_loss": loss, "text_perplexity": _exp(loss)}
 
 
 def lm_eval_scores(model: Any, tokenizer: Any, task: Task, measures: Measures) -> dict[str, float]:
@@ -254,13 +306,6 @@ def regression(before: Mapping[str, Any] | None, measures: Measures, name: str) 
         raise Cannot(f"lm-eval does not say whether more of `{name}` is better")
     worse: float = (old - new) / abs(old) if higher else (new - old) / abs(old)
     return worse
-
-
-def _exp(loss: float) -> float:
-    try:
-        return math.exp(loss)
-    except OverflowError:
-        return math.inf
 
 
 if __name__ == "__main__":

@@ -7,22 +7,25 @@ from __future__ import annotations
 
 import datetime
 import math
-import operator
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
+from runner import scenarios
 from runner.files import Record, read_json, sha256, write_json
 from runner.names import content_hash
 from runner.plan import Evaluation, Gate, Plan
 from runner.problem import Stop
-from runner.run_files import EVALUATION, EVALUATION_TASK, LOG, MEASURED, PROMOTION
+from runner.run_files import BEST_IMAGES, EVALUATION, EVALUATION_TASK, HELD_OUT, LOG, MEASURED, PROMOTION
+from runner.runs import seal
 from runner.runs.launch import environment, follow
-from runner.runs.stage_folder import StageFolder, weights_of
-
-_HOLDS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+from runner.runs.stage_folder import StageFolder, model_hash_of
+from runner.scenarios.shared.gates import HOLDS, bounds, in_words
+from runner.training.versions import versions
 
 
 @dataclass(frozen=True)
@@ -30,38 +33,61 @@ class Subject:
     """What an evaluation must be about to count.
 
     run: the run folder's own number; stage: its name; inputs: hash of what the stage was made from;
-    weights: hash of the weights that it has left; settings: hash of how it is to be evaluated. An empty part never counts.
+    model: hash of the whole model that it has left; rows: hash of the held-out rows; code: hash of what measures; settings: hash
+    of how it is to be evaluated. An empty part never counts.
     """
 
     run: str = ""
     stage: str = ""
     inputs: str = ""
-    weights: str = ""
+    model: str = ""
+    rows: str = ""
+    code: str = ""
     settings: str = ""
 
 
 @dataclass(frozen=True)
-class Measurement(Record, Subject):
-    """What was measured, and of what.
+class Found(Record):
+    """What one process has measured.
 
-    checkpoint: the folder of the weights. metrics: numbers, unless a hand wrote them. missing: why others were not measured.
+    metrics: of what the stage has left; before: of what it began with; numbers, unless a hand wrote them. missing: why others
+    were not measured. counts: of rows and tokens that were read. confusion: of images, for each class how often each was seen in
+    its place.
     """
+
+    FILE = MEASURED
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    before: Mapping[str, Any] = field(default_factory=dict)
+    missing: Mapping[str, str] = field(default_factory=dict)
+    counts: Mapping[str, int] = field(default_factory=dict)
+    confusion: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Measurement(Found, Subject):
+    """What was measured, and of what. checkpoint: the folder of the model. seed: of draws among the rows. versions: of packages."""
 
     FILE = EVALUATION
     checkpoint: str = ""
-    metrics: Mapping[str, Any] = field(default_factory=dict)
-    missing: Mapping[str, str] = field(default_factory=dict)
+    seed: int = 0
+    versions: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task(Evaluation):
     """How and what one process measures.
 
-    model: the folder of the weights; checkpoint_step: their step, None for the stage's result; stage_dir: the stage's folder.
-    out: the file for `metrics` and what is `missing`. metrics_before: of the stage `before`, None where none still holds.
+    model: the folder with it; checkpoint_step: its step, None for the stage's result; stage_dir: the stage's folder.
+    base: the model that the stage began with, empty where it began with nothing; revision: of it on the hub. trust_remote_code:
+    whether its own code may run. turn_end: the token that ends an answer, beside end-of-text.
+    out: the file for what is found. metrics_before: of the stage `before`, None where none still holds.
     """
 
     model: str
+    base: str
+    revision: str | None
+    trust_remote_code: bool
+    turn_end: str | None
     stage_dir: str
     checkpoint_step: int | None
     out: str
@@ -89,7 +115,7 @@ class Promotion(Record):
     """A person's override of a stage's gate.
 
     by, reason, at: who, why, and when (ISO 8601, UTC); missed: the verdicts that it overruled; gates: all that were asked for.
-    run, stage, inputs, weights: what it is about, as of a Subject.
+    run, stage, inputs, model: what it is about, as of a Subject.
     """
 
     FILE = PROMOTION
@@ -100,7 +126,7 @@ class Promotion(Record):
     run: str = ""
     stage: str = ""
     inputs: str = ""
-    weights: str = ""
+    model: str = ""
     gates: tuple[str, ...] = ()
 
     @property
@@ -123,7 +149,9 @@ _STALE = {
     "run": "measured in another run",
     "stage": "measured for another stage",
     "inputs": "measured before the stage's inputs changed",
-    "weights": "measured on another checkpoint",
+    "model": "measured on another model",
+    "rows": "measured on other rows than those that are held out now",
+    "code": "measured by another version of what measures",
     "settings": "measured before the evaluation's settings changed",
 }
 
@@ -169,9 +197,14 @@ def _verdict(gate: Gate, metrics: Mapping[str, Any], missing: Mapping[str, str])
         return Verdict(gate.metric, threshold, shown(value), False, "it is not a number")
     if not _finite(value):
         return Verdict(gate.metric, threshold, shown(value), False, "it is not a finite number")
-    if not math.isfinite(gate.threshold) or gate.comparison not in _HOLDS:
+    lowest, highest = bounds(gate.metric)
+    if not lowest <= value <= highest:
+        return Verdict(
+            gate.metric, threshold, shown(value), False, f"no such value is possible, only {in_words(gate.metric)}"
+        )
+    if not math.isfinite(gate.threshold) or gate.comparison not in HOLDS:
         return Verdict(gate.metric, threshold, shown(value), False, "the gate itself cannot be read")
-    holds = bool(_HOLDS[gate.comparison](value, gate.threshold))
+    holds = bool(HOLDS[gate.comparison](value, gate.threshold))
     return Verdict(gate.metric, threshold, shown(value), holds, "" if holds else "it misses the threshold")
 
 
@@ -210,19 +243,41 @@ def table(verdicts: Iterable[Verdict]) -> list[str]:
 def subject(folder: StageFolder, look: bool = False) -> Subject | None:
     """What an evaluation of this stage must be about; None where the stage is not finished.
 
-    look: whether the weights themselves are hashed, which takes minutes where nobody has just done so; else what is on
-    record of them counts.
+    look: whether the model itself is hashed, which takes minutes where nobody has just done so; else what is on record of it
+    counts.
     """
-    run = folder.run.state.id
-    if not folder.finished or not folder.weights or not run:
+    run, model = folder.run.state.id, folder.model_hash(look)
+    if not folder.finished or not folder.model_hash() or not run:
         return None
     return Subject(
         run=run,
         stage=folder.stage.name,
         inputs=content_hash(folder.state.inputs, 32),
-        weights=weights_of(folder.model) if look else folder.weights,
+        model=model,
+        rows=_rows(folder),
+        code=_code(),
         settings=_settings(folder.stage.evaluation),
     )
+
+
+def _held_out(folder: StageFolder) -> list[Path]:
+    """The files with the held-out rows: what training has kept of them, or those of the data."""
+    stated = folder.stage.evaluation.rows if folder.stage.evaluation else ""
+    return [Path(stated) / f"{side}.parquet" for side in ("test", "validation")] if stated else [folder.path / HELD_OUT]
+
+
+def _rows(folder: StageFolder) -> str:
+    """A hash of the held-out rows; of none, too, because a model can be measured by other means."""
+    return content_hash([sha256(file) if file.is_file() else None for file in _held_out(folder)], 32)
+
+
+@cache
+def _code() -> str:
+    """A hash of what measures, the general text included."""
+    own = Path(__file__).parent
+    modules = (own / "evaluate.py", own / "language.py", own / "general_text.txt")
+    brought = (Path(str(spec.origin)) for name in scenarios.measures().values() if (spec := find_spec(name)))
+    return content_hash([sha256(file) for file in (*modules, *brought)], 32)
 
 
 def _settings(evaluation: Evaluation | None) -> str:
@@ -231,7 +286,7 @@ def _settings(evaluation: Evaluation | None) -> str:
         return content_hash(None, 32)
     task = evaluation.sample_task
     content = sha256(Path(task)) if task and Path(task).is_file() else None
-    return content_hash(asdict(evaluation) | {"text_blocks": "", "base": None, "sample_task": content}, 32)
+    return content_hash(asdict(evaluation) | {"text_blocks": "", "rows": "", "sample_task": content}, 32)
 
 
 def record(folder: StageFolder) -> Measurement | str:
@@ -241,7 +296,7 @@ def record(folder: StageFolder) -> Measurement | str:
         return "nothing was measured, or the record is unreadable"
     if not isinstance(facts, dict) or not isinstance(facts.get("metrics"), dict):
         return "the record is not one of an evaluation"
-    return Measurement.of(facts)
+    return seal.broken(facts) or Measurement.of(facts)
 
 
 def verdicts(folder: StageFolder, look: bool = False) -> list[Verdict]:
@@ -261,16 +316,23 @@ def measure(folder: StageFolder, checkpoint: Path | None = None) -> Measurement:
 
     Raises Stop where the stage has no result, or measuring fails.
     """
+    make_key = not folder.place.on_cluster
+    seal.key(make_key)  # nobody measures for an hour what then cannot be sealed
     stage, about = folder.stage, subject(folder)
     if about is None and checkpoint is None:
         raise Stop(f"The stage `{stage.name}` has no finished result to measure.", "Run it first.")
     if stage.evaluation is None:
-        raise Stop(f"The stage `{stage.name}` has no gates, so nothing is measured after it.")
-    model = checkpoint or folder.model
+        raise Stop(f"The stage `{stage.name}` trains nothing, so there is nothing to measure.")
+    model = checkpoint or next(iter(folder.path.glob(BEST_IMAGES)), folder.model)
+    demo = stage.config["recipe_runner"].get("demo", {})
     out = folder.path / MEASURED
     task = Task(
-        **asdict(stage.evaluation),
+        **asdict(stage.evaluation) | {"rows": str(stage.evaluation.rows or folder.path / HELD_OUT)},
         model=str(model),
+        base=demo.get("base_model", ""),
+        revision=demo.get("revision"),
+        trust_remote_code=demo.get("trust_remote_code", False),
+        turn_end=demo.get("turn_end"),
         stage_dir=str(folder.path),
         checkpoint_step=_checkpoint_step(checkpoint),
         out=str(out),
@@ -283,20 +345,18 @@ def measure(folder: StageFolder, checkpoint: Path | None = None) -> Measurement:
     # One process measures, on one GPU.
     env = environment(replace(stage, machines=stage.machines.one_gpu), folder.place)
     follow(command, env, folder.path, lambda event: None, f"Measuring `{stage.name}`")
-    measured = read_json(out)
-    if not isinstance(measured, dict):
+    found = Found.read(folder.path)
+    if not found:
         raise Stop(f"Measuring `{stage.name}` ended without a result.", f"The whole log: {folder.path / LOG}")
+    now = about or Subject(run=folder.run.state.id, stage=stage.name, settings=_settings(stage.evaluation))
     result = Measurement(
-        run=folder.run.state.id,
-        stage=stage.name,
-        inputs=about.inputs if about else "",
-        weights=weights_of(model),
-        settings=_settings(stage.evaluation),
+        **vars(replace(now, model=model_hash_of(model), rows=_rows(folder), code=_code())),
+        **vars(found),
         checkpoint=str(model),
-        metrics=measured["metrics"],
-        missing=measured["missing"],
+        seed=stage.evaluation.seed,
+        versions=versions(),
     )
-    result.write(folder.path)
+    write_json(folder.path / EVALUATION, seal.sealed(asdict(result), make_key))
     out.unlink(missing_ok=True)
     return result
 
@@ -320,7 +380,7 @@ def promote(folder: StageFolder, by: str, reason: str) -> Promotion:
     stage, about, judged = folder.stage, subject(folder, look=True), verdicts(folder, look=True)
     if not stage.gates:
         raise Stop(f"The stage `{stage.name}` has no gate to overrule.")
-    if about is None or about.weights != folder.weights:
+    if about is None or about.model != folder.model_hash():
         raise Stop(f"The stage `{stage.name}` has no finished result that could be promoted.", "Run it first.")
     if passed(judged):
         raise Stop(f"The gate after `{stage.name}` is open; there is nothing to overrule.")
@@ -332,7 +392,7 @@ def promote(folder: StageFolder, by: str, reason: str) -> Promotion:
         run=about.run,
         stage=about.stage,
         inputs=about.inputs,
-        weights=about.weights,
+        model=about.model,
         gates=tuple(map(str, stage.gates)),
     )
     override.write(folder.path)
@@ -343,9 +403,9 @@ def promotion(folder: StageFolder, look: bool = False) -> Promotion | None:
     """The override on record, where it is about what lies there now, the gates are those that it overruled, and it says
     who, when, why and against which figures. look: as for `subject`."""
     known, about = Promotion.read(folder.path), subject(folder, look)
-    if about is None or not about.weights:
+    if about is None or not about.model:
         return None
-    same = all(getattr(known, part) == getattr(about, part) for part in ("run", "stage", "inputs", "weights"))
+    same = all(getattr(known, part) == getattr(about, part) for part in ("run", "stage", "inputs", "model"))
     named = all(isinstance(word, str) and word.strip() for word in (known.by, known.reason, known.at))
     whole = same and named and known.missed and known.gates
     return known if whole and known.gates == tuple(map(str, folder.stage.gates)) else None

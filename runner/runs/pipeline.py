@@ -195,7 +195,7 @@ def _carry_out(folder: StageFolder, tell: Tell, watch: Watch) -> None:
             tell(f"  {line}")
     # A stage that its time limit has ended goes on another day, and is measured then.
     if stage.gates and folder.finished:
-        _gate(folder, tell)
+        gate(folder, tell)
 
 
 def _not_as_it_was(stage: Stage, name: str, what: str) -> Stop:
@@ -341,8 +341,11 @@ def _told(folder: StageFolder) -> Iterable[str]:
     return [f"step {summary.steps:,}{tokens}, {summary.training_seconds:.0f} s{losses}"]
 
 
-def _gate(folder: StageFolder, tell: Tell) -> None:
-    """Measures the stage where that is not done for what lies there now, and opens or closes its gate."""
+def gate(folder: StageFolder, tell: Tell) -> None:
+    """Measures the stage where that is not done for what lies there now, and opens or closes its gate.
+
+    Raises Stop where it stays closed.
+    """
     stage = folder.stage
     if not gates.current(folder):
         tell(f"{stage.name}: measuring")
@@ -352,7 +355,8 @@ def _gate(folder: StageFolder, tell: Tell) -> None:
     for line in (*gates.table(gates.verdicts(folder)), *lines):
         tell(f"  {line}")
     if not is_open:
-        raise Stop(gates.closed(folder, "nothing after it starts"))
+        later = any(stage.name in other.reads for other in folder.plan.stages)
+        raise Stop(gates.closed(folder, "nothing after it starts" if later else "its model does not count as good"))
 
 
 def require_open(folder: StageFolder, tell: Tell, where: str = "") -> None:

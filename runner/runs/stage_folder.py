@@ -119,12 +119,11 @@ class StageFolder:
         files = {name: self.results / name for name in chosen}
         return [name for name, file in files.items() if not file.is_file() or sha256(file) != chosen[name]]
 
-    @property
-    def weights(self) -> str:
-        """One hash for the weights that the stage has left, as recorded; empty where there are none."""
-        recorded = self.state.outputs
-        chosen = {Path(name).name: digest for name, digest in recorded.items() if name.endswith(".safetensors")}
-        return content_hash(chosen, 32) if chosen else ""
+    def model_hash(self, look: bool = False) -> str:
+        """One hash for the whole model that the stage has left, its config and tokenizer too; empty where there is none. look:
+        whether it is hashed now, which takes minutes for a large one; else what is on record of it counts."""
+        files = self.outputs() if look else self.state.outputs
+        return _model_hash({name.removeprefix(f"{BEST_MODEL}/"): digest for name, digest in files.items()})
 
     @property
     def has_trained(self) -> bool:
@@ -159,10 +158,14 @@ def weight_files(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.safetensors"))
 
 
-def weights_of(folder: Path) -> str:
-    """The hash that `StageFolder.weights` would give for a folder with a model."""
-    chosen = {file.name: sha256(file) for file in weight_files(folder)}
-    return content_hash(chosen, 32) if chosen else ""
+def model_hash_of(model: Path) -> str:
+    """The hash that `StageFolder.model_hash` would give for a folder with a model, or a file with one of images."""
+    files = sorted(file for file in model.rglob("*") if file.is_file()) if model.is_dir() else [model]
+    return _model_hash({str(file.relative_to(model)) if file != model else file.name: sha256(file) for file in files})
+
+
+def _model_hash(files: Mapping[str, str]) -> str:
+    return content_hash(dict(files), 32) if any(name.endswith((".safetensors", ".pth")) for name in files) else ""
 
 
 def inputs(plan: Plan, stage: Stage) -> dict[str, Any]:

@@ -92,6 +92,11 @@ def engines() -> dict[str, str]:
     return _brought("ENGINES")
 
 
+def measures() -> dict[str, str]:
+    """What scenarios bring to measure models that do not read: the module of each, by the kind of an Evaluation."""
+    return _brought("MEASURES")
+
+
 def _brought(table: str) -> dict[str, str]:
     """The tables of that name in the packages of all scenarios, in one."""
     packages = [importlib.import_module(_package(scenario)) for scenario in names()]

@@ -13,9 +13,10 @@ and, where it needs some,
     work.py          functions for its stages that train nothing, where its rows are of several kinds; each takes a frozen
                      dataclass, whose JSON form is the stage's config, and a function to tell what it does
     architecture.py  Architecture: where the recipe describes its model and names none
-    __init__.py      PREPARERS and ENGINES: its own kinds of data and its own trainers, by name, each a dotted module that is
-                     imported when it is needed. A module of PREPARERS is a Preparer; one of ENGINES is run as
-                     `python -m MODULE CONFIG`, by torchrun where there are several processes.
+    __init__.py      PREPARERS, ENGINES and MEASURES: its own kinds of data, its own trainers, and what measures models that do
+                     not read, by name, each a dotted module that is imported when it is needed. A module of PREPARERS is a
+                     Preparer; one of ENGINES is run as `python -m MODULE CONFIG`, by torchrun where there are several
+                     processes; one of MEASURES has `measure(task, measures)` (see `runner.runs.evaluate`).
 """
 
 from __future__ import annotations

@@ -55,15 +55,17 @@ def small(
     command: list[str],
     mounts: list[dict[str, Any]],
     env: dict[str, str] | None = None,
+    secrets: list[dict[str, Any]] | None = None,
     memory: str = "1Gi",
 ) -> dict[str, Any]:
-    """The container of a pod that computes nothing. env: beside the writable folders and the code's own; memory: a quantity."""
+    """The container of a pod that computes nothing. env: beside the writable folders and the code's own; secrets: what of it
+    is read from Secrets; memory: a quantity."""
     share = {"cpu": "1", "memory": memory}
     return {
         "name": part,
         **kubernetes.pulled(plan),
         "command": command,
-        "env": podspec.listed(podspec.CACHES | code.environment(plan) | (env or {})),
+        "env": podspec.listed(podspec.CACHES | code.environment(plan) | (env or {})) + (secrets or []),
         "resources": {"requests": share, "limits": share},
         "securityContext": podspec.container_security(),
         "volumeMounts": mounts,

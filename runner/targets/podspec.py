@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from runner.plan import Machines, Plan, Stage
+from runner.run_files import SEAL_KEY
 from runner.targets import code, kubernetes, network
 
 # An image runs as a user that nobody knows (restricted-v2: no passwd entry, group 0), so whatever wants to write to
@@ -23,6 +24,9 @@ CACHES = {
 
 # What Weights & Biases and MLflow read from the environment.
 TRACKING = ("WANDB_API_KEY", "MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN")
+
+# The Secret whose KEY is what measured numbers are sealed with. `recipe submit` makes it of the person's own key.
+KEY_SECRET, KEY = "recipe-runner", "seal-key"
 
 
 def metadata(plan: Plan, stage: Stage) -> dict[str, Any]:
@@ -145,7 +149,7 @@ def volumes(plan: Plan, stage: Stage, config: str) -> list[dict[str, Any]]:
 
 def variables(plan: Plan, plain: dict[str, str]) -> list[dict[str, Any]]:
     """Environment variables as a container lists them; tokens by reference, never by value."""
-    entries = listed(plain)
+    entries = listed(plain) + seal_key(plan)
     if secret := plan.site.get("hub_token_secret"):
         entries.append({"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": secret, "key": "token"}}})
     if secret := plan.site.get("tracking_secret"):
@@ -155,6 +159,12 @@ def variables(plan: Plan, plain: dict[str, str]) -> list[dict[str, Any]]:
             for name in TRACKING
         ]
     return entries
+
+
+def seal_key(plan: Plan) -> list[dict[str, Any]]:
+    """The key that measured numbers are sealed with, for pods of a plan with gates. Where it is missing the pod says so itself."""
+    key = {"name": KEY_SECRET, "key": KEY, "optional": True}
+    return [{"name": SEAL_KEY, "valueFrom": {"secretKeyRef": key}}] if plan.has_gates else []
 
 
 def listed(plain: dict[str, str]) -> list[dict[str, Any]]:

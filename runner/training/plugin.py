@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from axolotl.utils import trainer
 from axolotl.utils.dict import DictDefault
 from transformers.trainer import unwrap_peft_model
 
-from runner.training import blocks, metrics, parent_watch, proof, results, resume
+from runner.training import blocks, held_out, metrics, parent_watch, proof, results, resume
 from runner.training.blocks import EndOfLength
 from runner.training.checkpoints import MarkComplete
 from runner.training.history import History
@@ -97,7 +98,9 @@ class RecipePlugin(BasePlugin):
             Watchdog(settings).stop(proven.complaint)
         if settings.proof.only:
             sys.exit(0)
-        if int(os.environ.get("RANK", "0")) != 0:
+        if int(os.environ.get("RANK", "0")) == 0:
+            held_out.keep(None if cfg.rl else trainer.eval_dataset, Path(settings.run_dir))
+        else:
             # It raises KeyError 'Active (gib)' on ranks other than 0 (Axolotl 0.19.0).
             trainer.create_model_card = lambda *args, **kwargs: None
 

@@ -38,6 +38,7 @@ KINDS = {
     "events": ("v1", "Event"),
     "persistentvolumeclaims": ("v1", "PersistentVolumeClaim"),
     "pods": ("v1", "Pod"),
+    "secrets": ("v1", "Secret"),
     "jobs": ("batch/v1", "Job"),
     "pytorchjobs": ("kubeflow.org/v1", "PyTorchJob"),
     "trainjobs": ("trainer.kubeflow.org/v1alpha1", "TrainJob"),

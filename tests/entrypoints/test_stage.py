@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,6 +27,7 @@ from runner.targets import gate, kubernetes
 from runner.training import parent_watch
 from runner.training.settings import Demo
 from tests.conftest import ROOT
+from tests.stages import measured
 
 SEVEN_B = ROOT / "recipes" / "seven-b.yaml"
 PASSING = {"perplexity": 3.0, "generated_tokens": 16, "loss_rise.3": 0.0, "lm_eval.hellaswag.acc_norm": 0.5}
@@ -77,9 +78,7 @@ class Claim:
 
     def measure(self, name: str, **changed) -> None:
         """An evaluation of the stage is on record; what is changed of it, or None of its parts."""
-        folder = self.stage(name)
-        record = asdict(gates.subject(folder)) | {"metrics": PASSING, "missing": {}} | changed
-        (folder.path / "evaluation.json").write_text(json.dumps(record))
+        measured(self.stage(name), **{"metrics": PASSING} | changed)
 
     @property
     def run(self) -> RunFolder:
@@ -123,14 +122,26 @@ def test_a_stage_starts_behind_a_verdict_that_holds(claim):
         (None, "nothing was measured"),
         ({"metrics": PASSING | {"perplexity": 99.0}}, "it misses the threshold"),
         ({"metrics": PASSING | {"perplexity": math.nan}}, "it is not a finite number"),
+        ({"metrics": PASSING | {"perplexity": -5.0}}, "no such value is possible, only at least 1"),
         ({"metrics": {}}, "it was not measured"),
         ({"metrics": PASSING | {"perplexity": "3"}}, "it is not a number"),
         ({"inputs": "another"}, "measured before the stage's inputs changed"),
-        ({"weights": "another"}, "measured on another checkpoint"),
+        ({"model": "another"}, "measured on another model"),
         ({"run": "another"}, "measured in another run"),
         ({"settings": "another"}, "before the evaluation's settings changed"),
     ],
-    ids=["none", "missed", "nan", "missing", "text", "other inputs", "other weights", "other run", "other evaluation"],
+    ids=[
+        "none",
+        "missed",
+        "nan",
+        "impossible",
+        "missing",
+        "text",
+        "other inputs",
+        "another model",
+        "other run",
+        "other evaluation",
+    ],
 )
 def test_no_stage_starts_behind_a_verdict_that_is_not_plainly_good(claim, record, words, golden_message):
     if record is not None:

@@ -18,7 +18,7 @@ from runner.runs.run_folder import RunFolder
 from runner.runs.stage_folder import StageFolder
 from runner.training.elapsed import elapsed_seconds
 from tests.conftest import RECIPES, ROOT
-from tests.stages import finish, leave, model_folder, plan_in
+from tests.stages import finish, leave, measured, model_folder, plan_in
 
 SEVEN_B, SURVIVAL, RESNET = (ROOT / "recipes" / f"{name}.yaml" for name in ("seven-b", "survival", "resnet"))
 
@@ -213,9 +213,7 @@ def test_metrics_gates_and_overrides_of_several_runs_stand_side_by_side(tmp_path
     one, two = run_of(tmp_path / "one", "seven-b"), run_of(tmp_path / "two", "seven-b")
     metrics = {"perplexity": 20.0, "generated_tokens": 16, "regression.lm_eval.hellaswag.acc_norm": 0.0}
     for plan in (one, two):
-        folder = folder_of(plan, "sft")
-        record = vars(gates.subject(folder)) | {"metrics": metrics}
-        (folder.path / "evaluation.json").write_text(json.dumps(record))
+        measured(folder_of(plan, "sft"), metrics=metrics)
     gates.promote(folder_of(two, "sft"), "Ada Lovelace", "the demo is tomorrow")
     rows = compare.compare(load(SEVEN_B)[0], [RunFolder(tmp_path / "one"), RunFolder(tmp_path / "two")])
     assert list(dict.fromkeys(row.stage for row in rows)) == [stage.name for stage in one.stages if stage.trains]

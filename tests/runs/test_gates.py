@@ -14,16 +14,16 @@ from runner.check.validate import load
 from runner.plan import Gate
 from runner.problem import Stop
 from runner.recipe.overrides import from_options
-from runner.runs import evaluate, gates, pipeline
+from runner.runs import evaluate, gates, pipeline, seal
 from runner.runs.gates import Measurement, Subject, judge, passed
 from runner.runs.run_folder import RunFolder
 from runner.runs.stage_folder import StageFolder
 from runner.scenarios.shared import gates as written
 from tests.conftest import ROOT
-from tests.stages import finish, plan_in
+from tests.stages import finish, measured, plan_in
 
 SEVEN_B = ROOT / "recipes" / "seven-b.yaml"
-HERE = Subject(run="r1", stage="sft", inputs="i1", weights="w1", settings="s1")
+HERE = Subject(run="r1", stage="sft", inputs="i1", model="m1", rows="h1", code="c1", settings="s1")
 BELOW_15 = Gate("perplexity", "<", 15.0)
 
 
@@ -70,6 +70,50 @@ def test_what_is_no_finite_number_never_promotes(value):
             assert not passed(verdicts), (comparison, threshold)
 
 
+@pytest.mark.parametrize(
+    ("metric", "value"),
+    [
+        ("perplexity", -5.0),
+        ("perplexity", 0.999),
+        ("text_perplexity", 0),
+        ("lm_eval.wikitext.word_perplexity,none", 0.5),
+        ("validation_loss", -0.1),
+        ("preference_accuracy", 1.2),
+        ("accuracy", -0.1),
+        ("accuracy.genre", 87.0),
+        ("improvement.perplexity", 1.5),
+        ("generated_tokens", 10**9),
+        ("lm_eval.hellaswag.acc_norm", 35.0),
+    ],
+)
+def test_what_the_metric_can_never_be_never_promotes(metric, value):
+    for gate in (Gate(metric, "<", 15.0), Gate(metric, ">", -10.0)):
+        assert not passed(judge([gate], record(**{metric: value}), HERE))
+
+
+@pytest.mark.parametrize(
+    ("text", "senseless"),
+    [
+        ("perplexity < 15", False),
+        ("perplexity < 1", True),
+        ("perplexity <= 1", False),
+        ("perplexity > 0.5", True),
+        ("accuracy.genre >= 0", False),
+        ("accuracy.genre > 1", True),
+        ("accuracy >= 60", True),
+        ("improvement.perplexity >= 10", True),
+        ("improvement.perplexity >= -1", False),
+        ("forgetting <= 0.05", False),
+        ("generated_tokens >= 17", True),
+        ("lm_eval.hellaswag.acc_norm >= 35", True),
+        ("lm_eval.squadv2.f1 >= 35", False),
+        ("preference_margin > -3", False),
+    ],
+)
+def test_a_gate_beyond_what_its_metric_can_be_is_senseless(text, senseless):
+    assert written.is_senseless(written.parse(text)) is senseless
+
+
 def test_a_missing_metric_never_promotes():
     verdicts = judge([BELOW_15], record(validation_loss=1.0), HERE)
     assert not passed(verdicts)
@@ -87,6 +131,8 @@ def test_no_gate_at_all_never_promotes():
 
 
 NOTHING, ODD = "nothing was measured, or the record is unreadable", "the record is not one of an evaluation"
+UNSEALED = "the record is not sealed, so nobody knows who wrote it"
+CHANGED = "the record was changed by hand, or sealed with another key than the one here"
 
 
 @pytest.mark.parametrize(
@@ -104,8 +150,9 @@ NOTHING, ODD = "nothing was measured, or the record is unreadable", "the record 
         ("{}", ODD),
         ('{"metrics": null}', ODD),
         ('{"metrics": [1]}', ODD),
-        ('{"metrics": {"perplexity": 1.0}}', "measured in another run"),
-        ('{"metrics": {"perplexity": 1.0}, "missing": 3, "run": ["r1"], "of": "tomorrow"}', "measured in another run"),
+        ('{"metrics": {"perplexity": 1.0}}', UNSEALED),
+        ('{"metrics": {"perplexity": 1.0}, "missing": 3, "run": ["r1"], "digest": 7}', UNSEALED),
+        ('{"metrics": {"perplexity": 1.0}, "digest": "\\ud800"}', CHANGED),
     ],
     ids=lambda text: str(text)[:20],
 )
@@ -126,7 +173,7 @@ def test_why_a_metric_is_missing_is_told_where_the_record_says_it(missing):
     assert verdict.why == ("the model did not load" if isinstance(missing, dict) else "it was not measured")
 
 
-@pytest.mark.parametrize("part", ["run", "stage", "inputs", "weights", "settings"])
+@pytest.mark.parametrize("part", ["run", "stage", "inputs", "model", "rows", "code", "settings"])
 def test_a_stale_record_never_promotes(part):
     for other in ("another", None, ""):
         stale = Measurement.of(vars(record(perplexity=1.0)) | {part: other})
@@ -140,9 +187,9 @@ def test_a_stage_without_a_result_never_promotes():
     assert not passed(judge([BELOW_15], record(perplexity=1.0), None))
 
 
-def test_a_subject_without_weights_never_matches_a_record_without_weights():
-    empty = Subject(run="r1", stage="sft", inputs="i1", weights="", settings="s1")
-    assert not passed(judge([BELOW_15], replace(record(perplexity=1.0), weights=""), empty))
+def test_a_subject_without_a_model_never_matches_a_record_without_one():
+    empty = replace(HERE, model="")
+    assert not passed(judge([BELOW_15], replace(record(perplexity=1.0), model=""), empty))
 
 
 @pytest.mark.parametrize("threshold", [math.nan, math.inf, -math.inf])
@@ -239,7 +286,7 @@ def test_a_rise_needs_at_least_two_evaluations(window):
     assert problems(f'sft.gates=["{window} <= 0"]')
 
 
-def measured(**metrics):
+def scored(**metrics):
     """What an evaluation has found, with lm-eval's scores of two tasks."""
     found = evaluate.Measures()
     found.metrics |= evaluate.scores(
@@ -256,7 +303,7 @@ def measured(**metrics):
 
 
 def test_a_score_counted_in_several_ways_must_name_one():
-    found = measured()
+    found = scored()
     assert "lm_eval.gsm8k.exact_match" not in found.metrics, "the lenient way would stand for the strict one"
     assert "`exact_match,strict-match`" in found.missing["lm_eval.gsm8k.exact_match"]
     assert found.metrics["lm_eval.gsm8k.exact_match,strict-match"] == 0.1
@@ -265,7 +312,7 @@ def test_a_score_counted_in_several_ways_must_name_one():
 
 def test_a_regression_knows_whether_more_is_better():
     def worse(name, before):
-        return evaluate.regression({name: before}, measured(), name)
+        return evaluate.regression({name: before}, scored(), name)
 
     assert worse("lm_eval.wikitext.word_perplexity", 10.0) == pytest.approx(0.2)
     assert worse("lm_eval.gsm8k.exact_match,strict-match", 0.2) == pytest.approx(0.5)
@@ -278,13 +325,12 @@ def test_a_gate_and_a_promotion_are_about_the_weights_that_lie_there(tmp_path):
     plan = plan_in(tmp_path, "seven-b")
     finish(plan)
     folder = StageFolder(plan, plan.stage("sft"))
-    about = gates.subject(folder)
     metrics = {"perplexity": 20.0, "generated_tokens": 16, "regression.lm_eval.hellaswag.acc_norm": 0.0}
-    (folder.path / "evaluation.json").write_text(json.dumps(vars(about) | {"metrics": metrics}))
+    measured(folder, metrics=metrics)
     promotion = gates.promote(folder, "Ada Lovelace", "the demo is tomorrow")
     assert gates.promotion(folder, look=True) == promotion
     whole = json.loads((folder.path / "promotion.json").read_text())
-    assert list(whole) == ["by", "reason", "at", "missed", "run", "stage", "inputs", "weights", "gates"]
+    assert list(whole) == ["by", "reason", "at", "missed", "run", "stage", "inputs", "model", "gates"]
     for part in whole:
         for broken in (None, 3, "", [], "x", [1], [{}], {}, [*whole["missed"], {}]):
             (folder.path / "promotion.json").write_text(json.dumps(whole | {part: broken}))
@@ -299,12 +345,67 @@ def test_a_gate_and_a_promotion_are_about_the_weights_that_lie_there(tmp_path):
     promotion.write(folder.path)
     (folder.model / "model.safetensors").write_text("something else")
     assert gates.promotion(folder, look=True) is None
-    assert {verdict.why for verdict in gates.verdicts(folder, look=True)} == {"measured on another checkpoint"}
+    assert {verdict.why for verdict in gates.verdicts(folder, look=True)} == {"measured on another model"}
     with pytest.raises(Stop, match="no finished result"):
         gates.promote(folder, "Ada Lovelace", "the demo is tomorrow")
     for broken in ("[]", '"x"', '{"outputs": [1], "inputs": 3, "status": "finished"}', "[" * 100_000):
         (folder.path / "stage.json").write_text(broken)
         assert gates.subject(folder) is None and pipeline.decision_on(folder).action != "keep"
+
+
+@pytest.fixture
+def sft(tmp_path) -> StageFolder:
+    """A stage whose gate is open by what is on record."""
+    RunFolder(tmp_path).mark("running")
+    plan = plan_in(tmp_path, "seven-b")
+    finish(plan)
+    folder = StageFolder(plan, plan.stage("sft"))
+    metrics = {"perplexity": 3.0, "generated_tokens": 16, "regression.lm_eval.hellaswag.acc_norm": 0.0}
+    (folder.model / "config.json").write_text('{"rope_theta": 1e4}')
+    folder.mark("finished", outputs=folder.outputs())
+    measured(folder, metrics=metrics)
+    assert gates.opened(folder, look=True)[0]
+    return folder
+
+
+def test_a_number_that_was_edited_by_hand_is_found_out(sft):
+    record = json.loads((sft.path / "evaluation.json").read_text())
+    for edited in (
+        record | {"metrics": record["metrics"] | {"perplexity": 2.0}},
+        record | {"missing": {"perplexity": "x"}},
+        record | {"model": "0" * 32},
+        record | {"more": 1},
+    ):
+        (sft.path / "evaluation.json").write_text(json.dumps(edited))
+        assert {verdict.why for verdict in gates.verdicts(sft)} == {CHANGED}
+    (sft.path / "evaluation.json").write_text(json.dumps(record))
+    assert gates.opened(sft)[0]
+
+
+def test_a_file_beside_the_weights_that_was_changed_or_added_closes_the_gate(sft):
+    for name in ("config.json", "generation_config.json"):
+        (sft.model / name).write_text('{"rope_theta": 1e6}')
+        assert {verdict.why for verdict in gates.verdicts(sft, look=True)} == {"measured on another model"}
+        assert not gates.opened(sft, look=True)[0]
+
+
+def test_the_key_is_made_once_and_lies_in_the_persons_own_folder(sft, tmp_path_factory, monkeypatch):
+    record = json.loads((sft.path / "evaluation.json").read_text())
+    monkeypatch.delenv("RECIPE_RUNNER_KEY")
+    settings = tmp_path_factory.mktemp("settings")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(settings))
+    assert "There is no key" in seal.broken(record)
+    (sft.path / "evaluation.json").write_text(json.dumps(seal.sealed(record, make=True)))
+    file = settings / "recipe-runner" / "key"
+    assert file.stat().st_mode & 0o777 == 0o600 and seal.key(make=True) == file.read_text().strip()
+    assert gates.opened(sft)[0]
+    assert file.read_text().strip() not in "".join(
+        path.read_text(errors="replace") for path in sft.run.path.rglob("*") if path.is_file()
+    )
+    file.write_text("short\n")
+    assert seal.broken(record) == "The key that measured numbers are sealed with has 5 characters, and 32 are needed."
+    file.write_bytes(b"\xff\xfe")
+    assert "cannot be used" in seal.broken(record)
 
 
 def test_how_a_stage_is_measured_decides_whether_a_record_still_holds(tmp_path):
@@ -333,8 +434,9 @@ def test_a_stage_without_weights_or_without_a_run_has_nothing_to_measure(tmp_pat
     assert gates.subject(sft) is not None and gates.subject(data) is None
     with pytest.raises(Stop, match="no finished result"):
         gates.measure(data)
-    with pytest.raises(Stop, match="has no gates"):
-        gates.measure(StageFolder(plan, plan.stage("pretrain-512")))
+    (sft.model / "model.safetensors").unlink()
+    sft.mark("finished", outputs=sft.outputs())
+    assert gates.subject(sft) is None, "there are no weights"
 
 
 def test_what_a_process_is_told_to_measure_comes_over_whole(tmp_path, monkeypatch):
@@ -346,28 +448,37 @@ def test_what_a_process_is_told_to_measure_comes_over_whole(tmp_path, monkeypatc
     def follow(command, *_) -> None:
         told.append(TypeAdapter(gates.Task).validate_json(Path(command[-1]).read_bytes()))
         (tmp_path / told[-1].stage_dir / ".measured.json").write_text(
-            '{"metrics": {"x": Infinity}, "missing": {"y": "z"}}'
+            '{"metrics": {"x": Infinity}, "missing": {"y": "z"}, "counts": {"held_out_rows": 7}}'
         )
 
     monkeypatch.setattr(gates, "follow", follow)
     for stage in (plan.stage("pretrain-2048"), plan.stage("sft")):
         known = gates.measure(StageFolder(plan, stage))
-        assert asdict(stage.evaluation).items() <= asdict(told[-1]).items()
+        asked = asdict(stage.evaluation) | {"rows": f"{tmp_path}/{stage.name}/held_out.parquet"}
+        assert asked.items() <= asdict(told[-1]).items()
+        assert told[-1].base == stage.config["base_model"] and told[-1].model.endswith(f"{stage.name}/best_model")
         assert known == gates.record(StageFolder(plan, stage)) == gates.current(StageFolder(plan, stage))
     assert [task.metrics_before for task in told] == [None, {"x": math.inf}]
     written = json.loads((tmp_path / "sft" / "evaluation.json").read_text())
-    assert list(written) == [*vars(HERE), "checkpoint", "metrics", "missing"]
+    found = ["metrics", "before", "missing", "counts", "confusion", "checkpoint", "seed", "versions", "digest"]
+    assert list(written) == [*vars(HERE), *found] and written["seed"] == 42 and written["versions"]["torch"]
 
 
 def test_a_score_that_lm_eval_does_not_give_is_not_put_down_to_training(tmp_path, monkeypatch):
-    monkeypatch.setattr(evaluate, "load", lambda task: ("model", "tokenizer"))
-    monkeypatch.setattr(evaluate, "generated", lambda *given: 16)
+    monkeypatch.setattr(evaluate.language, "load", lambda *given: ("model", "tokenizer"))
+    monkeypatch.setattr(evaluate.language, "generated", lambda *given: 16)
     monkeypatch.setattr(evaluate, "lm_eval_scores", lambda *given: {"lm_eval.sample.acc": 0.5})
+    asked = ("perplexity", "improvement.perplexity", "loss_rise.2", "accuracy.genre", "lm_eval.sample.akk")
     task = gates.Task(
-        kind="sft", metrics=("perplexity", "lm_eval.sample.akk"), tasks=("sample",), model=str(tmp_path),
-        stage_dir=str(tmp_path), checkpoint_step=None, out=str(tmp_path / "out.json"), metrics_before=None,
+        kind="chat", metrics=asked, tasks=("sample",), rows=str(tmp_path / "none"), model=str(tmp_path), base="",
+        revision=None, trust_remote_code=False, turn_end=None, stage_dir=str(tmp_path), checkpoint_step=None,
+        out=str(tmp_path / "out.json"), metrics_before=None,
     )  # fmt: skip
     (tmp_path / "task.json").write_text(json.dumps(asdict(task)))
     assert evaluate.main(str(tmp_path / "task.json")) == 0
-    missing = json.loads((tmp_path / "out.json").read_text())["missing"]
-    assert "no history" in missing["perplexity"] and missing["lm_eval.sample.akk"] == "it was not measured"
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert found["metrics"] == {"generated_tokens": 16, "lm_eval.sample.acc": 0.5}
+    missing = found["missing"]
+    assert missing["perplexity"] == missing["improvement.perplexity"] == "training has left no held-out rows"
+    assert "no history" in missing["loss_rise.2"] and missing["lm_eval.sample.akk"] == "it was not measured"
+    assert missing["accuracy.genre"] == missing["accuracy"] == "no held-out row has an answer of at most 6 words"

@@ -20,6 +20,7 @@ from runner.check.validate import changed as with_overrides
 from runner.check.validate import load
 from runner.plan import Place
 from runner.recipe.overrides import from_options
+from runner.runs import seal
 from runner.scenarios import translate
 from runner.scenarios.pipeline import rehearsal
 from runner.targets import kubernetes, render
@@ -114,7 +115,7 @@ def test_the_same_command_again_does_nothing_again(rehearsed, recipe_command):
 
 def test_an_unreachable_threshold_stops_at_that_gate(rehearsed, recipe_command):
     out, _ = rehearsed
-    done = recipe_command("rehearse", SEVEN_B, "--out", out, "--set", "sft.gates.0=perplexity < 0.5")
+    done = recipe_command("rehearse", SEVEN_B, "--out", out, "--set", "sft.gates.0=perplexity < 1.01")
     assert done.returncode == 1
     assert "The gate after `sft` is closed" in done.stderr and "perplexity: wanted < 0.5" in done.stderr
     assert "dpo: " not in done.stdout.split("sft: gate")[1]
@@ -125,7 +126,7 @@ def test_a_gate_is_read_with_exit_0_or_1(rehearsed, recipe_command):
     good = recipe_command("gate", SEVEN_B, "sft", "--run", out)
     assert good.returncode == 0, good.stdout + good.stderr
     assert "is open" in good.stdout and "metric" in good.stdout
-    bad = recipe_command("gate", SEVEN_B, "sft", "--run", out, "--set", "sft.gates.0=perplexity < 0.5")
+    bad = recipe_command("gate", SEVEN_B, "sft", "--run", out, "--set", "sft.gates.0=perplexity < 1.01")
     assert bad.returncode == 1 and "MISSED" in bad.stdout and "is closed" in bad.stdout
     ungated = recipe_command("gate", SEVEN_B, "pretrain-512", "--run", out)
     assert ungated.returncode == 1 and "(no gate)" in ungated.stdout
@@ -134,7 +135,7 @@ def test_a_gate_is_read_with_exit_0_or_1(rehearsed, recipe_command):
 def test_a_person_may_overrule_a_gate_and_is_on_record(rehearsed, recipe_command, tmp_path):
     out = tmp_path / "run"
     shutil.copytree(rehearsed[0], out)
-    strict = ("--set", "lora.gates.0=perplexity < 0.5")
+    strict = ("--set", "lora.gates.0=perplexity < 1.01")
     who = ("--by", "Ada Lovelace", "--reason", "the demo is tomorrow")
     assert recipe_command("promote", SEVEN_B, "lora", "--run", out, *who).returncode == 1, "an open gate needs nobody"
     assert (
@@ -147,7 +148,7 @@ def test_a_person_may_overrule_a_gate_and_is_on_record(rehearsed, recipe_command
     again = recipe_command("rehearse", SEVEN_B, "--out", out, *strict)
     assert again.returncode == 0, again.stdout + again.stderr
     assert again.stdout.count("the demo is tomorrow") >= 1 and "it had missed: perplexity" in again.stdout
-    stricter = recipe_command("gate", SEVEN_B, "lora", "--run", out, "--set", "lora.gates.0=perplexity < 0.4")
+    stricter = recipe_command("gate", SEVEN_B, "lora", "--run", out, "--set", "lora.gates.0=perplexity < 1.005")
     assert stricter.returncode == 1, "a promotion holds for the gate that it overruled alone"
 
 
@@ -155,9 +156,9 @@ def test_weights_that_somebody_exchanged_close_the_gate(rehearsed, recipe_comman
     out = tmp_path / "run"
     shutil.copytree(rehearsed[0], out)
     record = json.loads((out / "sft" / "evaluation.json").read_text("utf-8"))
-    (out / "sft" / "evaluation.json").write_text(json.dumps(record | {"weights": "0" * 32}))
+    (out / "sft" / "evaluation.json").write_text(json.dumps(seal.sealed(record | {"model": "0" * 32}, make=False)))
     done = recipe_command("gate", SEVEN_B, "sft", "--run", out)
-    assert done.returncode == 1 and "measured on another checkpoint" in done.stdout
+    assert done.returncode == 1 and "measured on another model" in done.stdout
 
 
 def test_ask_says_which_stage_answers(rehearsed, recipe_command):
@@ -170,7 +171,7 @@ def test_ask_says_which_stage_answers(rehearsed, recipe_command):
 def test_runs_are_compared_stage_by_stage(rehearsed, recipe_command, tmp_path):
     one, other = rehearsed[0], tmp_path / "other"
     shutil.copytree(one, other)
-    strict = ("--set", "sft.gates.0=perplexity < 0.5")
+    strict = ("--set", "sft.gates.0=perplexity < 1.01")
     who = ("--by", "Ada Lovelace", "--reason", "the demo is tomorrow")
     assert recipe_command("promote", SEVEN_B, "sft", "--run", other, *strict, *who).returncode == 0
     (other / "lora" / "evaluation.json").unlink()
@@ -179,7 +180,7 @@ def test_runs_are_compared_stage_by_stage(rehearsed, recipe_command, tmp_path):
     table = [[cell.strip() for cell in line.split("│")[1:-1]] for line in done.stdout.splitlines() if "│" in line]
     assert [row[0] for row in table if row[0]] == list(TRAINED)
     cells = {row[1]: row[2:] for row in table}
-    assert cells["gate perplexity < 0.5"][0].startswith("MISSED: got")
+    assert cells["gate perplexity < 1.01"][0].startswith("MISSED: got")
     loss = json.loads((one / "lora" / "training_summary.json").read_text("utf-8"))["last_validation_loss"]
     assert (
         cells["validation loss"][0].endswith(f"→ {loss:.4g}")
@@ -240,7 +241,7 @@ def test_the_gate_jobs_own_command_measures_and_opens_on_the_claim(rehearsed, tm
     (late,) = pods(rendered("dpo/pytorchjob.yaml"), config_map(tmp_path, models, "dpo"), tmp_path / "late")
     late.start()
     assert late.process.wait(120) == 0 and "dpo: done already" in late.text
-    strict = config_map(tmp_path, models, "sft", "sft.gates.0=perplexity < 0.5")
+    strict = config_map(tmp_path, models, "sft", "sft.gates.0=perplexity < 1.01")
     shut = once(rendered("sft/gate.yaml"), strict, tmp_path / "strict")
     assert shut.returncode == 1
     assert "MISSED: it misses the threshold" in shut.stdout

@@ -13,7 +13,7 @@ __all__ = ["after_data", "before_data", "judge", "shown", "stands_in"]
 
 
 def before_data(recipe: Recipe, file: str | None) -> list[Override]:
-    return [*rehearsal.data(recipe, file), *_own(recipe), *rehearsal.split(recipe)]
+    return [*rehearsal.data(recipe, file), *_own(recipe), *rehearsal.split(recipe), *rehearsal.gates(recipe)]
 
 
 def _own(recipe: Recipe) -> Iterator[Override]:

@@ -8,6 +8,8 @@ from runner.names import listed
 from runner.names import setting as name_of
 from runner.problem import Problem
 from runner.recipe.recipe import Recipe
+from runner.scenarios.causal_lm.translation import validates
+from runner.scenarios.shared import gates
 
 # Lines of `data` that give validation data, and the line that each of the first two belongs to.
 VALIDATION = {"validation_split": "hub", "validation_path": "path"}
@@ -55,4 +57,9 @@ def checkpoints_are_evaluated(recipe: Recipe) -> Iterator[Problem]:
         )
 
 
-RULES = (one_validation, checkpoints_are_evaluated)
+def metrics(recipe: Recipe) -> list[str]:
+    """What can be measured; on held-out documents only where the recipe has some."""
+    return gates.producible("text", recipe.evaluation.tasks or (), validates=validates(recipe))
+
+
+RULES = (one_validation, checkpoints_are_evaluated, gates.rule(metrics))

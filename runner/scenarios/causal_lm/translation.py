@@ -21,7 +21,7 @@ def translate(recipe: Recipe, place: Place) -> Plan:
             **training(recipe, place),
         }
 
-    return axolotl.plan(recipe, place, config, lambda place: plain_text(recipe, place))
+    return axolotl.plan(recipe, place, config, lambda place: plain_text(recipe, place), kind="text")
 
 
 def validates(recipe: Recipe) -> bool:

@@ -2,3 +2,4 @@
 
 PREPARERS = {"images": "runner.scenarios.image_classification.data"}
 ENGINES = {"images": "runner.scenarios.image_classification.trainer"}
+MEASURES = {"images": "runner.scenarios.image_classification.measuring"}

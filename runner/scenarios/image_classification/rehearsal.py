@@ -12,7 +12,7 @@ from runner.problem import Stop
 from runner.recipe import overrides
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
-from runner.scenarios.shared.rehearsal import BY, data, on_processors, processes_for
+from runner.scenarios.shared.rehearsal import BY, data, gates, on_processors, processes_for
 from runner.training.summary import Summary
 
 MAX_IMAGES = 1000
@@ -23,7 +23,7 @@ MIN_ACCURACY = 0.60
 
 
 def before_data(recipe: Recipe, file: str | None) -> list[Override]:
-    return data(recipe, file)
+    return [*data(recipe, file), *gates(recipe)]
 
 
 def stands_in(recipe: Recipe, folder: Path) -> dict[str, Any]:

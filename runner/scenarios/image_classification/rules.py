@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from runner.problem import Problem, Stop
 from runner.recipe.recipe import Recipe
 from runner.scenarios.image_classification.images import class_folders, class_names
+from runner.scenarios.shared import gates
 
 
 def normalising(recipe: Recipe) -> Iterator[Problem]:
@@ -50,4 +51,4 @@ def classes(recipe: Recipe) -> Iterator[Problem]:
         )
 
 
-RULES = (normalising, crop, classes)
+RULES = (normalising, crop, classes, gates.rule(lambda recipe: gates.producible("images")))

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from runner.plan import Place, Plan, Stage
+from runner.plan import Evaluation, Place, Plan, Stage
 from runner.recipe.recipe import Recipe
 from runner.scenarios.image_classification import ENGINES
 from runner.scenarios.image_classification.images import Images
-from runner.scenarios.shared import common
+from runner.scenarios.shared import common, gates
 
 CONFIG_FILE = "images.yaml"
 
@@ -47,6 +47,8 @@ def train(recipe: Recipe, place: Place) -> Stage:
         env=environment(recipe, place),
         machines=runs_on,
         shm_gib=common.shared_memory_gib(runs_on),
+        gates=(conditions := gates.of(recipe.gates)),
+        evaluation=Evaluation("images", tuple(gate.metric for gate in conditions), rows=place.data_dir),
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from runner.problem import Problem
 from runner.recipe.recipe import Recipe
+from runner.scenarios.shared import gates
 
 
 def trained_layers(recipe: Recipe) -> Iterator[Problem]:
@@ -26,4 +27,4 @@ def trained_layers(recipe: Recipe) -> Iterator[Problem]:
         )
 
 
-RULES = (trained_layers,)
+RULES = (trained_layers, gates.rule(lambda recipe: gates.producible("chat", recipe.evaluation.tasks or ())))

@@ -8,6 +8,8 @@ from runner.names import listed, setting
 from runner.problem import Problem
 from runner.recipe import templates
 from runner.recipe.recipe import Recipe
+from runner.scenarios.lora.translation import asked
+from runner.scenarios.shared import gates
 
 USUAL_SCALE = 4
 PARTS = ("artist", "genre")
@@ -81,4 +83,9 @@ def songs(recipe: Recipe) -> Iterator[Problem]:
         )
 
 
-RULES = (layers, adapter_scale, one_kind, songs)
+def metrics(recipe: Recipe) -> list[str]:
+    """What can be measured of the adapter."""
+    return gates.producible("chat", recipe.evaluation.tasks or (), asked=asked(recipe))
+
+
+RULES = (layers, adapter_scale, one_kind, songs, gates.rule(metrics))

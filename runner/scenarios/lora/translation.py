@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from runner.data.lyrics import Lyrics, Songs
+from runner.data.lyrics import CLASSES, Lyrics, Songs
 from runner.data.rows import DataSet, DataSets
 from runner.plan import Place, Plan
 from runner.recipe.recipe import Recipe
@@ -30,7 +30,13 @@ def translate(recipe: Recipe, place: Place) -> Plan:
         songs = recipe.data.songs
         return lyrics(recipe, place, songs) if songs else conversations.questions_and_answers(recipe, place)
 
-    return axolotl.plan(recipe, place, config, data)
+    return axolotl.plan(recipe, place, config, data, asked=asked(recipe))
+
+
+def asked(recipe: Recipe) -> dict[str, str]:
+    """The kinds of questions about songs that have a class or a name for an answer, each with the words that it begins with."""
+    tasks = recipe.data.songs.tasks if recipe.data.songs else {}
+    return {name: words for name, (task, words) in CLASSES.items() if tasks.get(task)}
 
 
 def adapter(recipe: Recipe, place: Place) -> dict[str, Any]:

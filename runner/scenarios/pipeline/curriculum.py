@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from runner.plan import Kind
 from runner.recipe.recipe import Recipe
 
 # The stages after pretraining, each a section of its own.
 AFTER = ("sft", "dpo", "lora")
 # The sections of all stages that train something.
 TRAINED = ("pretrain", *AFTER)
+# What each of them learns from, as whoever measures it has to know.
+KINDS: dict[str, Kind] = {"pretrain": "text", "sft": "chat", "dpo": "preferences", "lora": "chat"}
 
 
 def stage_of(sequence_len: int) -> str:

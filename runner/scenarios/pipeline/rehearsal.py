@@ -11,9 +11,8 @@ from runner.problem import Problem, Stop
 from runner.recipe import overrides
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe, sets_of
-from runner.scenarios.pipeline.curriculum import AFTER, TRAINED
+from runner.scenarios.pipeline.curriculum import AFTER
 from runner.scenarios.pipeline.precision import compile_mode
-from runner.scenarios.pipeline.translation import SAMPLE_TASK
 from runner.scenarios.shared import rehearsal, twin
 from runner.scenarios.shared.rehearsal import BY
 from runner.training.summary import Summary
@@ -27,7 +26,7 @@ def before_data(recipe: Recipe, data: str | None) -> list[Override]:
 
     Raises Stop where there is nothing on this machine to rehearse with.
     """
-    return [*_data(recipe, data), *_small(recipe), *_gates(recipe)]
+    return [*_data(recipe, data), *_small(recipe), *rehearsal.gates(recipe)]
 
 
 # Nothing more follows from the rows, and the stage `init` makes the tiny model.
@@ -127,30 +126,6 @@ def _few_steps(recipe: Recipe) -> Iterator[Override]:
             yield Override(f"{stage}.{setting}", None, value, BY, why)
         yield Override(f"{stage}.optimizer", None, "adamw_torch", BY, "runs on any processor")
         yield Override(f"{stage}.logging_steps", None, 1, BY, "few steps")
-
-
-def _gates(recipe: Recipe) -> Iterator[Override]:
-    """The same gates with the same thresholds, on a sample task where the recipe names tasks of the hub."""
-    tasks = recipe.evaluation.tasks or ()
-    if not tasks:
-        return
-    if not recipe.evaluation.sample_task:
-        raise Stop(
-            recipe.document.problem(
-                ("evaluation", "tasks"),
-                "A rehearsal downloads nothing, and nothing stands in for these tasks.",
-                "Name a file with questions and choices under `evaluation.sample_task`.",
-            )
-        )
-    why = "a task of the same kind on a local file; the thresholds stay"
-    yield Override("evaluation.tasks", None, [SAMPLE_TASK], BY, why)
-    for stage in TRAINED:
-        section = recipe.settings.get(stage)
-        for index, text in enumerate((section and section.get("gates")) or ()):
-            for task in tasks:
-                if f"lm_eval.{task}." in text:
-                    local = text.replace(f"lm_eval.{task}.", f"lm_eval.{SAMPLE_TASK}.")
-                    yield Override(f"{stage}.gates.{index}", None, local, BY, why)
 
 
 def judge(plan: Plan, summaries: list[Summary]) -> None:

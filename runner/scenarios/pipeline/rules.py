@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner import catalog
-from runner.names import JOB_NAME, listed, nearest
+from runner.names import JOB_NAME, listed
 from runner.problem import Problem
 from runner.recipe.recipe import Recipe
-from runner.scenarios.pipeline.curriculum import AFTER, TRAINED, stage_names, warmup_steps
+from runner.scenarios.pipeline.curriculum import AFTER, KINDS, TRAINED, stage_names, warmup_steps
 from runner.scenarios.shared import gates
 
 if TYPE_CHECKING:
@@ -129,33 +129,12 @@ def context(recipe: Recipe) -> Iterator[Problem]:
 
 def gate_metrics(recipe: Recipe) -> Iterator[Problem]:
     """Every gate names a metric that its stage can produce."""
-    tasks = recipe.evaluation.tasks or ()
-    before: list[str] = []
+    tasks, before = recipe.evaluation.tasks or (), list[str]()
     for stage in TRAINED:
-        section = recipe.settings.get(stage)
-        if not section:
-            continue
-        known = gates.producible(stage, tasks, before)
-        for index, text in enumerate(section.get("gates") or ()):
-            if not isinstance(text, str):
-                continue  # refused by the schema already
-            try:
-                metric = gates.parse(text).metric
-            except ValueError:
-                yield recipe.document.problem(
-                    (stage, "gates", index),
-                    f"`{text}` compares with a number beyond all bounds, so this gate would say nothing.",
-                    "Write a finite number.",
-                )
-                continue
-            if not gates.is_producible(metric, known):
-                near = nearest(metric, known)
-                yield recipe.document.problem(
-                    (stage, "gates", index),
-                    f"`{stage}` cannot produce the metric `{metric}`, so this gate would never open.",
-                    (f"Did you mean `{near}`? " if near else "") + f"It can produce {listed(known)}.",
-                )
-        before = known
+        if section := recipe.settings.get(stage):
+            known = gates.producible(KINDS[stage], tasks, before, blocks=True)
+            yield from gates.problems(recipe, (stage, "gates"), section.get("gates") or (), known)
+            before = known
 
 
 def packed_words(recipe: Recipe) -> Iterator[Problem]:
@@ -210,18 +189,6 @@ def _no_blocks(file: Path, length: int) -> str:
     return ""
 
 
-def sample_task(recipe: Recipe) -> Iterator[Problem]:
-    """The stand-in for lm-eval's tasks is there."""
-    if not recipe.evaluation.sample_task:
-        return
-    if not (recipe.folder / recipe.evaluation.sample_task).is_file():
-        yield recipe.document.problem(
-            ("evaluation", "sample_task"),
-            f"There is no file `{recipe.folder / recipe.evaluation.sample_task}`.",
-            "Paths start from the recipe's own folder.",
-        )
-
-
 def cleaning(recipe: Recipe) -> Iterator[Problem]:
     """The executor that cleans has what it needs, and nothing that it would pass over in silence."""
     section = recipe.data.cleaning
@@ -271,4 +238,4 @@ RULES = (
     cleaning,
     stage_job_names,
 )
-FILE_RULES = (packed_files, sample_task)
+FILE_RULES = (packed_files,)

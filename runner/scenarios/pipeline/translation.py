@@ -10,7 +10,7 @@ from runner.plan import Evaluation, Gate, Place, Plan, Stage
 from runner.recipe.recipe import Recipe
 from runner.scenarios.pipeline import data, training
 from runner.scenarios.pipeline.architecture import parameters
-from runner.scenarios.pipeline.curriculum import AFTER, TRAINED, curriculum
+from runner.scenarios.pipeline.curriculum import AFTER, KINDS, TRAINED, curriculum
 from runner.scenarios.pipeline.precision import FP8_STAGES, precision_of
 from runner.scenarios.shared import axolotl, common, gates, sharding
 
@@ -35,9 +35,7 @@ class _Builder:
     def __init__(self, recipe: Recipe, place: Place) -> None:
         self.recipe, self.place = recipe, place
         self.gated: Stage | None = None
-        # Questions of a task on the hub are not here.
-        task = recipe.evaluation.sample_task
-        self.asked = str(recipe.folder / task) if task and _is_local(recipe) else None
+        self.asked = gates.local_task(recipe)
 
     def stages(self) -> Iterator[Stage]:
         recipe = self.recipe
@@ -91,7 +89,7 @@ class _Builder:
             proof |= {"prepared": f"{common.proof_dir(self.place)}/{name}"} if self.place.accelerator else {}
             whole["recipe_runner"] = {**whole["recipe_runner"], **({"proof": proof} if proof else {})}
         whole = axolotl.with_advanced(recipe, whole, kind, ("model", "speed", kind))
-        conditions = tuple(gates.parse(text) for text in section.get("gates") or ()) if gated else ()
+        conditions = gates.of(section.get("gates")) if gated else ()
         stage = Stage(
             name=name,
             engine="axolotl",
@@ -106,27 +104,20 @@ class _Builder:
             folder=name,
             reads={common.DATA: _files_of(kind, config), before: ()},
             gates=conditions,
-            evaluation=self._evaluation(kind, before, conditions) if conditions else None,
+            evaluation=self._evaluation(kind, conditions),
         )
         if conditions:
             self.gated = stage
         return stage
 
-    def _evaluation(self, kind: str, before: str, conditions: tuple[Gate, ...]) -> Evaluation:
-        """How a gated stage is measured. before: the stage whose model this one starts from."""
-        chosen = self.recipe.evaluation
+    def _evaluation(self, kind: str, conditions: tuple[Gate, ...]) -> Evaluation:
         blocks = f"validation-{curriculum(self.recipe)[-1].sequence_len}.npy"
-        return Evaluation(
-            kind=kind,
-            metrics=tuple(gate.metric for gate in conditions),
-            tasks=tuple(chosen.tasks or ()),
-            sample_task=self.asked,
-            limit=chosen.limit,
-            batch_size=chosen.batch_size,
-            prompt=chosen.prompt,
+        return gates.evaluation(
+            self.recipe,
+            KINDS[kind],
+            conditions,
             text_blocks=f"{self.place.data_dir}/blocks/{blocks}",
             before=self.gated.name if self.gated else None,
-            base=self.place.below(before).best_model_dir if kind == "lora" else None,
         )
 
 
@@ -135,11 +126,3 @@ def _files_of(kind: str, config: Mapping[str, Any]) -> tuple[str, ...]:
     if kind == "pretrain":
         return tuple(f"blocks/{split}-{config['sequence_len']}.npy" for split in ("train", "validation"))
     return (f"{kind}/",)
-
-
-def _is_local(recipe: Recipe) -> bool:
-    """Whether the task that is measured is the sample itself, as in a rehearsal."""
-    return list(recipe.evaluation.tasks or ()) == [SAMPLE_TASK]
-
-
-SAMPLE_TASK = "sample"

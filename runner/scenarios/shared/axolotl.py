@@ -7,17 +7,17 @@ plugin, under `recipe_runner`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, replace
 from typing import Any
 
 from runner import catalog
 from runner.data.rows import DataSets
 from runner.names import listed
-from runner.plan import Place, Plan, Stage
+from runner.plan import Kind, Place, Plan, Stage
 from runner.problem import Problem, Stop
 from runner.recipe.recipe import Recipe, Settings
-from runner.scenarios.shared import common, conversations, sharding
+from runner.scenarios.shared import common, conversations, gates, sharding
 from runner.scenarios.shared.common import (
     batch_facts,
     common_environment,
@@ -155,13 +155,20 @@ def reporting(tool: str, name: str) -> dict[str, Any]:
 
 
 def plan(
-    recipe: Recipe, place: Place, config: Callable[[Place], dict[str, Any]], data: Callable[[Place], DataSets]
+    recipe: Recipe,
+    place: Place,
+    config: Callable[[Place], dict[str, Any]],
+    data: Callable[[Place], DataSets],
+    kind: Kind = "chat",
+    asked: Mapping[str, str] | None = None,
 ) -> Plan:
     """The Plan of a recipe whose data Axolotl trains on. config: the settings that the scenario has chosen; data: what must
-    be prepared; each at a place."""
+    be prepared; each at a place. kind, asked: how it is measured, as an Evaluation has it."""
 
     def stages(place: Place) -> Iterator[Stage]:
-        training = train(recipe, place, config(place), data(place))
+        conditions = gates.of(recipe.gates)
+        evaluation = gates.evaluation(recipe, kind, conditions, asked=asked or {})
+        training = replace(train(recipe, place, config(place), data(place)), gates=conditions, evaluation=evaluation)
         yield from common.rows_and_training(recipe, place, training)
 
     return common.plan(recipe, place, stages, batch_facts(recipe))

@@ -377,6 +377,7 @@ def plan(
         site=_plain(recipe, "openshift"),
         nodes=_plain(recipe, "nodes"),
         facts=dict(facts or {}),
+        has_gates=any(stage.gates for stage in bare),
         stages=tuple(_written(recipe, replace(stage, keys=by_stage[stage.name])) for stage in bare),
     )
     return _guarded(whole) if place.on_cluster else whole

@@ -6,6 +6,7 @@ Beside that, when it has learned. A substitution looks at settings, not at scena
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from runner.recipe.document import Path_
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe, Settings, sets_of
 from runner.scenarios.shared import axolotl, common, conversations, twin
+from runner.scenarios.shared import gates as shared
 from runner.training.summary import Summary
 
 BY = "rehearsal"
@@ -36,7 +38,7 @@ def before_data(recipe: Recipe, file: str | None) -> list[Override]:
 
     Raises Stop where there is nothing on this machine to rehearse with.
     """
-    return [*data(recipe, file), *split(recipe)]
+    return [*data(recipe, file), *split(recipe), *gates(recipe)]
 
 
 def after_data(recipe: Recipe, rows: Rows, folder: Path) -> list[Override]:
@@ -109,6 +111,33 @@ def split(recipe: Recipe) -> list[Override]:
     if share is None or share >= MIN_VALIDATION_SHARE:
         return []
     return [Override("data.validation_share", None, MIN_VALIDATION_SHARE, BY, "of few rows, enough to judge by")]
+
+
+def gates(recipe: Recipe) -> Iterator[Override]:
+    """Every gate with a threshold that a tiny model can meet, on a sample task where the recipe names tasks of the hub.
+
+    Raises Stop where it names some and no file that stands in for them.
+    """
+    section = recipe.settings.get("evaluation") or {}
+    tasks = section.get("tasks") or ()
+    if tasks and not section.get("sample_task"):
+        raise Stop(
+            recipe.document.problem(
+                ("evaluation", "tasks"),
+                "A rehearsal downloads nothing, and nothing stands in for these tasks.",
+                "Name a file with questions and choices under `evaluation.sample_task`.",
+            )
+        )
+    if tasks:
+        yield Override("evaluation.tasks", None, [shared.SAMPLE_TASK], BY, "a task of the same kind on a local file")
+    for home, text in shared.all_of(recipe):
+        gate = shared.rehearsed(shared.parse(text))
+        for task in tasks:
+            local = gate.metric.replace(f"lm_eval.{task}.", f"lm_eval.{shared.SAMPLE_TASK}.")
+            gate = replace(gate, metric=local)
+        if str(gate) != str(shared.parse(text)):
+            why = "it is measured as it will be, and a tiny model need not be good"
+            yield Override(setting(home), None, str(gate), BY, why)
 
 
 def packing(recipe: Recipe, home: str, section: Settings, compiled: bool = False) -> Override:
