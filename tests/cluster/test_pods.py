@@ -108,6 +108,7 @@ def test_as_many_pods_as_the_job_asks_for_find_each_other_and_train(tmp_path):
     assert summary["steps"] == 3 * -(-rows // 4)
 
 
+@pytest.mark.long
 def test_a_pod_killed_in_the_middle_comes_back_and_goes_on_from_the_last_checkpoint(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     job, running, run = started(tmp_path, nodes=2)

@@ -71,7 +71,11 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+# The others take as long each and say little beside these.
+QUICK = ("full", "lora", "qlora", "8 bit, fp32 weights")
+
+
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=() if kind in QUICK else pytest.mark.long) for kind in KINDS])
 def test_what_is_held_between_steps_agrees_to_two_thousandths(kind):
     from dataclasses import replace
 
@@ -150,6 +154,7 @@ def test_fsdp_over_pretended_gpus_holds_its_share(fp32_weights):
     assert exact.trainable == total
 
 
+@pytest.mark.long
 def test_the_benchmark_on_a_gpu_runs_on_a_tiny_model_here(tmp_path):
     out = tmp_path / "results.json"
     done = subprocess.run(
