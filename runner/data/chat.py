@@ -296,7 +296,7 @@ def figures(lengths: np.ndarray) -> dict[str, int]:
 def rendered(template: ChatTemplate, conversation: list[dict[str, Any]]) -> str:
     """A conversation with the special tokens around each message, as the model is to see it; what a turn has besides its
     words stands before them, about as long as the model's own template makes it."""
-    return "".join(template.message(turn["role"], _besides(turn) + turn["content"]) for turn in conversation)
+    return template.conversation((turn["role"], _besides(turn) + turn["content"]) for turn in conversation)
 
 
 def _besides(turn: Mapping[str, Any]) -> str:
