@@ -55,8 +55,9 @@ SHAPE = (
 
 def as_locked(recipe: Recipe) -> Iterator[Problem]:
     """A folder that lies here is still the model that the lock file has of it."""
-    base = recipe.model.base if "base" in (recipe.settings.get("model") or {}) else ""
-    folder = recipe.base_folder if base not in catalog.model_ids() else None
+    if "base" not in (recipe.settings.get("model") or {}) or recipe.model.base in catalog.model_ids():
+        return
+    base, folder = recipe.model.base, recipe.base_folder
     if folder is None or not (folder / published.CONFIG).is_file():
         return
     locked, _ = lock.find(recipe.folder, base, recipe.model.revision)
