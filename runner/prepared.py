@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,9 @@ from runner.names import content_hash
 @dataclass(frozen=True)
 class Rows(Record):
     """How many rows of whatever kind were prepared, for what follows from that. sampled_from: of how many they are a draw,
-    None where all are there. asked: what they were made for, as `asked` has it. lengths: of those to train on,
-    empty where nobody has counted. contents: what they were made from, as `contents` has it."""
+    None where all are there. asked: what they were made for, as `asked` has it. lengths: of those to train on, empty where
+    nobody has counted. contents: what they were made from, as `contents` has it. sets: where there are several data sets, the
+    part of the training rows that each has, 0 to 1, by its name."""
 
     FILE = "rows.json"
     train_rows: int = 0
@@ -25,6 +26,7 @@ class Rows(Record):
     asked: str = ""
     lengths: Lengths = UNKNOWN
     contents: str = ""
+    sets: Mapping[str, float] = field(default_factory=dict)
 
 
 def asked(data: Mapping[str, Any]) -> str:

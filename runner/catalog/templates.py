@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from runner.catalog.tables import table
@@ -13,7 +14,9 @@ class ChatTemplate:
 
     axolotl: the name that Axolotl knows it by. turn: one message, with `{role}` and `{content}`, and after `{answer}` that of
     the answering role, where it is another; end: the token that ends it; assistant: what the answering role is called.
-    tokens: those that the tokenizer must have as one token each.
+    tokens: those that the tokenizer must have as one token each. begin: what stands before the first message, where the model's own
+    tokenizer writes that. system: a system prompt, as `{content}`, where it has no turn of its own: it then stands in the next
+    question, before its words.
     """
 
     axolotl: str
@@ -21,6 +24,20 @@ class ChatTemplate:
     end: str
     tokens: tuple[str, ...]
     assistant: str = "assistant"
+    begin: str = ""
+    system: str = ""
+
+    def conversation(self, messages: Iterable[tuple[str, str]]) -> str:
+        """Messages, each a role and its content, as the model is to see them."""
+        parts, waiting = [self.begin], ""
+        for role, content in messages:
+            if role == "system" and self.system:
+                waiting += self.system.replace("{content}", content)
+                continue
+            if role == "user":
+                content, waiting = waiting + content, ""
+            parts.append(self.message(role, content))
+        return "".join(parts)
 
     def turn_of(self, role: str) -> str:
         asking, _, answering = self.turn.partition("{answer}")

@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator
 
 from runner import catalog
+from runner.catalog import published
 from runner.names import listed
-from runner.problem import Problem
+from runner.problem import Problem, Stop
 from runner.recipe import lock
 from runner.recipe.recipe import Recipe
 from runner.scenarios.shared.axolotl import FLASH
@@ -35,6 +36,50 @@ def known(recipe: Recipe) -> Iterator[Problem]:
             f"The folder `{base}` is not on this machine; what is known of it stands in `{lock.LOCK}`.",
             "Nothing to do here, if it lies beside the recipe where the recipe is run or submitted.",
             severity="note",
+        )
+
+
+# What a `config.json` says of a model's shape; the other lines of a lock a person may have mended.
+SHAPE = (
+    *(
+        "model_type",
+        "hidden_size",
+        "intermediate_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "num_key_value_heads",
+    ),
+    *("head_dim", "vocab_size", "max_position_embeddings", "tied", "custom_code"),
+)
+
+
+def as_locked(recipe: Recipe) -> Iterator[Problem]:
+    """A folder that lies here is still the model that the lock file has of it."""
+    if "base" not in (recipe.settings.get("model") or {}) or recipe.model.base in catalog.model_ids():
+        return
+    base, folder = recipe.model.base, recipe.base_folder
+    if folder is None or not (folder / published.CONFIG).is_file():
+        return
+    locked, _ = lock.find(recipe.folder, base, recipe.model.revision)
+    if locked is None:
+        return
+    write = f"`recipe models add {base} --recipe {recipe.file}`"
+    try:
+        here = published.in_folder(folder, base)
+    except Stop as stop:
+        message, _, hint = stop.text.partition("\n")
+        yield recipe.document.problem(("model", "base"), message, hint)
+        return
+    changed = [
+        f"`{name}` is {now} and was {was}"
+        for name in SHAPE
+        if (was := getattr(locked, name)) != (now := getattr(here, name))
+    ]
+    if changed:
+        yield recipe.document.problem(
+            ("model", "base"),
+            f"The folder `{base}` holds another model than `{lock.LOCK}` has written down: {', '.join(changed)}.",
+            f"{write} writes down what it is now; or bring back the one that was meant.",
         )
 
 

@@ -186,4 +186,4 @@ RULES: tuple[Rule, ...] = (
     advanced.settings,
 )
 # Those that look at files of this machine.
-FILE_RULES: tuple[Rule, ...] = (*sources.FILE_RULES, *measuring.FILE_RULES)
+FILE_RULES: tuple[Rule, ...] = (base_model.as_locked, *sources.FILE_RULES, *measuring.FILE_RULES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from runner.catalog import ChatTemplate
 from runner.data import forms, rows, split
 from runner.data.forms import CALLS, REASONING, Form, NoConversation, Turn
-from runner.data.report import Finding, Report
+from runner.data.report import Report
 from runner.data.split import TokenizerFor, TwoSides
 from runner.data.tokenizers import Pretrained
 from runner.lengths import Lengths
@@ -24,6 +24,7 @@ from runner.recipe import templates
 
 if TYPE_CHECKING:
     import numpy as np
+    import pyarrow as pa
 
     from runner.data.spool import Spool
 
@@ -224,19 +225,17 @@ def finish(
 
 def look_through(items: Spool, kept: np.ndarray, source: rows.DataSets, report: Report) -> None:
     """The doctor's findings about the conversations whose numbers are `kept`."""
-    from runner.data import doctor, turns
+    from runner.data import doctor
 
-    report.licence = "; ".join(filter(None, dict.fromkeys(map(rows.licence, source.sets))))
-    numbers = kept[doctor.sampled(items.keys[kept], items.characters[kept])]
-    spooled = (each for batch in items.batches(numbers) for each in turns.conversations(batch))
-    doctor.examine(
-        (
-            doctor.Row(where, conversation.said, conversation.turns[-1].content)
-            for where, conversation in zip(items.where(source, numbers), spooled, strict=True)
-        ),
-        len(kept),
-        report,
-    )
+    doctor.look_through(items, kept, source, _said, report)
+
+
+def _said(batch: pa.RecordBatch) -> Iterator[tuple[str, str]]:
+    """Of each conversation of a batch all that is said in it, and its last answer."""
+    from runner.data import turns
+
+    for conversation in turns.conversations(batch):
+        yield conversation.said, conversation.turns[-1].content
 
 
 def _within_length(
@@ -249,7 +248,7 @@ def _within_length(
     """Counts tokens; leaves out what the model would not see whole."""
     import numpy as np
 
-    from runner.data import blocks, turns
+    from runner.data import blocks, doctor, turns
 
     tokenizer = tokenizer_for(turns.Texts(items, kept, conversations)) if tokenizer_for and len(kept) else None
     if tokenizer is None:
@@ -269,44 +268,38 @@ def _within_length(
     if not len(kept):
         return kept
     lengths = blocks.lengths(turns.Texts(items, kept, conversations), tokenizer)
-    ordered = np.sort(lengths)
-    report.token_lengths = {
-        "min": int(ordered[0]),
-        "median": round(float(np.median(ordered))),
-        "p95": int(ordered[min(len(ordered) - 1, round(0.95 * len(ordered)))]),
-        "max": int(ordered[-1]),
-    }
-    report.length_bins = blocks.histogram(ordered)
+    report.token_lengths, report.length_bins = figures(lengths), blocks.histogram(np.sort(lengths))
     limit = conversations.sequence_len
     if len(whole := lengths[lengths <= limit]):
         report.lengths = Lengths(float(whole.mean()), float(whole.std()), float(np.percentile(whole, 99)))
     too_long = items.where(conversations, kept[lengths > limit])
     for line in too_long:
         report.lose(line, f"longer than {limit} tokens")
-    if too_long:
-        lost = int(lengths[lengths > limit].sum())
-        # Of sizes that a sequence length usually has, the first that keeps all but one row of a hundred, or all.
-        enough = max(int(ordered[min(len(ordered) - 1, round(0.99 * len(ordered)))]), limit + 1)
-        needed = -(-enough // 256) * 256
-        report.findings.append(
-            Finding.of(
-                "too long",
-                len(too_long),
-                f"rows, and with them {lost:,} tokens, {lost / int(lengths.sum()):.1%} of all",
-                f"A `sequence_len` of {needed:,} would keep all but {int((lengths > needed).sum()):,}; or shorten them.",
-                too_long,
-            )
-        )
+    lost = int(lengths[lengths > limit].sum())
+    report.findings += doctor.too_long(lengths, limit, too_long, lost)
     if hasattr(tokenizer, "said_as"):
         # What a twin's tokenizer makes of a row says nothing about the model's.
         report.lost -= len(too_long)
     return kept[lengths <= limit]
 
 
+def figures(lengths: np.ndarray) -> dict[str, int]:
+    """What a report says of rows' lengths in tokens."""
+    import numpy as np
+
+    ordered = np.sort(lengths)
+    return {
+        "min": int(ordered[0]),
+        "median": round(float(np.median(ordered))),
+        "p95": int(ordered[min(len(ordered) - 1, round(0.95 * len(ordered)))]),
+        "max": int(ordered[-1]),
+    }
+
+
 def rendered(template: ChatTemplate, conversation: list[dict[str, Any]]) -> str:
     """A conversation with the special tokens around each message, as the model is to see it; what a turn has besides its
     words stands before them, about as long as the model's own template makes it."""
-    return "".join(template.message(turn["role"], _besides(turn) + turn["content"]) for turn in conversation)
+    return template.conversation((turn["role"], _besides(turn) + turn["content"]) for turn in conversation)
 
 
 def _besides(turn: Mapping[str, Any]) -> str:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from runner.data.report import Finding, Report
-from runner.data.rows import Where
+from runner.data import rows as sources
+from runner.data.report import Examined, Finding
+from runner.data.rows import DataSets, Where
 
 if TYPE_CHECKING:
     import numpy as np
+    import pyarrow as pa
+
+    from runner.data.spool import Spool
 
 # Characters that are looked at, about 20 MB; of more text a sample is.
 MOST_CHARACTERS = 20_000_000
@@ -29,11 +34,31 @@ SURE = 0.99
 
 @dataclass(frozen=True)
 class Row:
-    """line: of the file. text: all that is said in it. answer: what is to be learned to say; None where all of the text is."""
+    """line: of the file. text: all that is said in it. answer: what is to be learned to say; None where all of the text is, as
+    in documents."""
 
     line: Where
     text: str
     answer: str | None
+
+
+def too_long(lengths: np.ndarray, limit: int, lines: list[Where], lost: int, what: str = "") -> Iterator[Finding]:
+    """What rows of more than `limit` tokens lose: `lost` of them in all. lengths: tokens of each row; lines: of those that are too
+    long; what: happens to them, where they are not left out."""
+    import numpy as np
+
+    if lines:
+        ordered = np.sort(lengths)
+        # Of sizes that a sequence length usually has, the first that keeps all but one row of a hundred, or all.
+        enough = max(int(ordered[min(len(ordered) - 1, round(0.99 * len(ordered)))]), limit + 1)
+        needed = -(-enough // 256) * 256
+        yield Finding.of(
+            "too long",
+            len(lines),
+            f"rows{what}, and with them {lost:,} tokens, {lost / int(lengths.sum()):.1%} of all",
+            f"A `sequence_len` of {needed:,} would keep all but {int((lengths > needed).sum()):,}; or shorten them.",
+            lines,
+        )
 
 
 class Check(Protocol):
@@ -52,7 +77,55 @@ def sampled(keys: np.ndarray, characters: np.ndarray) -> np.ndarray:
     return np.ones(len(keys), bool) if share >= 1 else keys[:, 0] < np.uint64(share * 2**64)
 
 
-def examine(rows: Iterable[Row], of: int, report: Report) -> None:
+@dataclass
+class Drawn:
+    """The rows of a stream that are looked at, whose length nobody knows before: by their hashes as above, and no more of them in
+    memory than MOST_CHARACTERS have. Equal texts are drawn together. of: rows that have come by."""
+
+    of: int = 0
+    limit: int = 2**64
+    characters: int = 0
+    held: list[tuple[int, Row]] = field(default_factory=list)
+
+    def add(self, line: Where, text: str) -> None:
+        self.of += 1
+        place = int.from_bytes(_digest(text), "big")
+        if place >= self.limit:
+            return
+        self.held.append((place, Row(line, text, None)))
+        self.characters += len(text)
+        while self.characters > MOST_CHARACTERS and len(self.held) > 1:
+            self.limit //= 2
+            self.held = [(place, row) for place, row in self.held if place < self.limit]
+            self.characters = sum(len(row.text) for _, row in self.held)
+
+    @property
+    def rows(self) -> list[Row]:
+        return [row for _, row in self.held]
+
+
+def look_through(
+    items: Spool,
+    kept: np.ndarray,
+    source: DataSets,
+    said: Callable[[pa.RecordBatch], Iterator[tuple[str, str]]],
+    report: Examined,
+) -> None:
+    """The findings about the spooled rows whose numbers are `kept`. said: of each row of a batch all that is said in it, and what
+    is to be learned to say."""
+    report.licence = licences(source)
+    numbers = kept[sampled(items.keys[kept], items.characters[kept])]
+    texts = (each for batch in items.batches(numbers) for each in said(batch))
+    found = (Row(where, *each) for where, each in zip(items.where(source, numbers), texts, strict=True))
+    examine(found, len(kept), report)
+
+
+def licences(source: DataSets) -> str:
+    """What the data sets' pages on the hub say; empty where all are files."""
+    return "; ".join(filter(None, dict.fromkeys(map(sources.licence, source.sets))))
+
+
+def examine(rows: Iterable[Row], of: int, report: Examined) -> None:
     """Writes findings into the report. of: rows that the ones looked at are drawn from."""
     checks = quick()
     try:
@@ -72,10 +145,12 @@ def examine(rows: Iterable[Row], of: int, report: Report) -> None:
 
 def quick() -> list[Check]:
     """Those that need no library and look at a row in microseconds."""
-    return [ShortAnswers(), Beginnings(), *(Personal(kind) for kind in PERSONAL)]
+    return [ShortAnswers(), ShortTexts(), Repeated(), Beginnings(), *(Personal(kind) for kind in PERSONAL)]
 
 
 class ShortAnswers:
+    kind = "short answers"
+
     def __init__(self) -> None:
         self.lines: list[Where] = []
 
@@ -86,12 +161,49 @@ class ShortAnswers:
     def findings(self) -> Iterator[Finding]:
         if self.lines:
             yield Finding.of(
-                "short answers",
+                self.kind,
                 len(self.lines),
                 f"of fewer than {SHORT} characters",
                 "Write them out, or delete them, unless a label or a number is meant.",
                 self.lines,
             )
+
+
+class ShortTexts(ShortAnswers):
+    kind = "short texts"
+
+    def look(self, row: Row) -> None:
+        if row.answer is None and len(row.text.strip()) < SHORT:
+            self.lines.append(row.line)
+
+
+class Repeated:
+    """Documents that came before, word for word; of rows with an answer such are taken out before."""
+
+    def __init__(self) -> None:
+        self.seen: set[bytes] = set()
+        self.lines: list[Where] = []
+
+    def look(self, row: Row) -> None:
+        if row.answer is None:
+            digest = _digest(row.text)
+            if digest in self.seen:
+                self.lines.append(row.line)
+            self.seen.add(digest)
+
+    def findings(self) -> Iterator[Finding]:
+        if self.lines:
+            yield Finding.of(
+                "exact duplicates",
+                len(self.lines),
+                "are word for word a row before them",
+                "Each is learned again; delete them.",
+                self.lines,
+            )
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.blake2b(text.encode(errors="replace"), digest_size=8).digest()
 
 
 class Beginnings:
@@ -239,10 +351,15 @@ class NearDuplicates:
         self.minhash.word_tokenizer = _Words()
         self.lines: list[Where] = []
         self.buckets: list[np.ndarray] = []
+        self.seen: set[bytes] = set()
 
     def look(self, row: Row) -> None:
         import numpy as np
 
+        if row.answer is None:
+            if (digest := _digest(row.text)) in self.seen:
+                return  # an exact one, which is said elsewhere
+            self.seen.add(digest)
         shingles = self.minhash.get_shingles(row.text)
         if len(shingles):
             self.lines.append(row.line)

@@ -10,8 +10,17 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from runner.data import rows, tokenizers
-from runner.data.report import REPORT_FILE, SHOWN_BAD_LINES, require_few
+from runner.data import doctor, rows, tokenizers
+from runner.data.report import (
+    MOST_NAMED,
+    REPORT_FILE,
+    SHOWN_BAD_LINES,
+    Examined,
+    findings_of,
+    numbers,
+    parts_of,
+    require_few,
+)
 from runner.data.split import TokenizerFor
 from runner.data.tokenizers import Pretrained
 from runner.files import read_json, write_json
@@ -56,12 +65,13 @@ class PlainText(rows.DataSets):
 
 
 @dataclass
-class TextReport:
+class TextReport(Examined):
     """What became of the documents. key: hash of everything that the result depends on.
 
     train, validation: `documents`, `tokens`, `blocks`, `dropped` (tokens), validation empty where there is none.
-    sets: documents to train on by data set. skipped: why a row gave no document, and how often; lost: those of them that nobody
-    asked to leave out. bad_lines: line number and why.
+    sets: documents to train on by data set. rows_in: that were read, which are more than made a few blocks. skipped: why a row
+    gave no document, and how often; lost: those of them that nobody
+    asked to leave out. bad_lines: line number and why; lost_lines: line numbers by reason, where there is no other word on each.
     """
 
     key: str = ""
@@ -70,9 +80,11 @@ class TextReport:
     block_len: int = 0
     train: dict[str, int] = field(default_factory=dict)
     validation: dict[str, int] = field(default_factory=dict)
+    rows_in: int = 0
     skipped: dict[str, int] = field(default_factory=dict)
     lost: int = 0
     bad_lines: list[tuple[int | str, str]] = field(default_factory=list)
+    lost_lines: dict[str, list[int | str]] = field(default_factory=dict)
     sets: dict[str, int] = field(default_factory=dict)
     cut_short: bool = False
     notes: list[str] = field(default_factory=list)
@@ -92,10 +104,15 @@ class TextReport:
     def validation_rows(self) -> int:
         return self.validation.get("blocks", 0)
 
+    @property
+    def parts(self) -> dict[str, float]:
+        """The part of the training documents that each of several data sets has, 0 to 1."""
+        return parts_of(self.sets, self.train.get("documents", 0))
+
     def left_out(self) -> Iterator[str]:
         """Rows that gave no document, and why."""
         for reason, count in self.skipped.items():
-            yield f"  skipped            {count:>11,}   {reason}"
+            yield f"  skipped            {count:>11,}   {reason}{numbers(self.lost_lines.get(reason, []), count)}"
         for number, reason in self.bad_lines[:SHOWN_BAD_LINES]:
             yield f"    line {number}: {reason}"
 
@@ -116,6 +133,7 @@ class TextReport:
                 yield f"  dropped            {side['dropped']:>11,}   tokens, {rest}"
         if not self.validation:
             yield "validation                  none   nothing is evaluated, and the last weights are the result"
+        yield from self.examined()
         yield from self.notes
 
 
@@ -153,9 +171,10 @@ def prepare(
         block_len=plain_text.sequence_len,
     )
     (out / "validation.parquet").unlink(missing_ok=True)
+    drawn = doctor.Drawn()
     for side in sides:
         counts = blocks.write(
-            documents(plain_text, side, report),
+            documents(plain_text, side, report, drawn if side == "train" and sample_rows is None else None),
             tokenizer,
             plain_text.sequence_len,
             out / f"{side}.parquet",
@@ -172,12 +191,12 @@ def prepare(
             },
         )
         report.cut_short |= counts.blocks == sample_rows
-        read = sum(each.get("documents", 0) for each in (report.train, report.validation)) + sum(
-            report.skipped.values()
-        )
-        require_few(report.lost, read, plain_text.max_lost_share, report.left_out())
+        require_few(report.lost, report.rows_in, plain_text.max_lost_share, report.left_out())
         if not counts.blocks:
             raise _too_little(plain_text, side, counts.tokens, report)
+    if drawn.of:
+        report.licence = doctor.licences(plain_text)
+        doctor.examine(drawn.rows, drawn.of, report)
     report.notes = list(_notes(plain_text, report))
     write_json(out / REPORT_FILE, asdict(report))
     return report
@@ -200,12 +219,12 @@ def _validates(plain_text: PlainText) -> bool:
     return bool(plain_text.validation_sets or plain_text.validation_share)
 
 
-def documents(plain_text: PlainText, side: str, report: TextReport) -> Iterator[str]:
+def documents(plain_text: PlainText, side: str, report: TextReport, drawn: doctor.Drawn | None = None) -> Iterator[str]:
     """The texts of one side, in order. A share for validation is drawn by a hash of seed and text, so that equal
     documents stay on one side, and one more document in the file does not redraw all the others. Several data sets give
-    one document each in turn, so that the first blocks hold some of all."""
+    one document each in turn, so that the first blocks hold some of all. drawn: gets what the doctor is to look at."""
     source = plain_text.of(side)
-    waiting = deque(_of_set(source, index, side, report) for index in range(len(source.sets)))
+    waiting = deque(_of_set(source, index, side, report, drawn) for index in range(len(source.sets)))
     while waiting:
         for text in islice(waiting[0], 1):
             yield text
@@ -215,26 +234,33 @@ def documents(plain_text: PlainText, side: str, report: TextReport) -> Iterator[
             waiting.popleft()
 
 
-def _of_set(source: PlainText, index: int, side: str, report: TextReport) -> Iterator[str]:
+def _of_set(source: PlainText, index: int, side: str, report: TextReport, drawn: doctor.Drawn | None) -> Iterator[str]:
     one, share = source.sets[index], source.validation_share
+    # Both sides of a share read the same rows; they are counted once.
+    counted = side == "train" or not share
     for number, row in rows.read(one, column=one.text):
+        report.rows_in += counted
         reason = _wrong(row, one.text)
         lost = bool(reason)
         if not (isinstance(row, rows.Bad) or reason or rows.drawn(row, one.share, source.seed)):
             reason = "beyond the `share` of its data set, drawn by the seed"
         if isinstance(row, rows.Bad) or reason:
-            # Both sides of a share read the same rows; they are counted once.
-            if side == "train" or not share:
+            if counted:
                 report.skipped[reason] = report.skipped.get(reason, 0) + 1
                 report.lost += lost
+                line = rows.where(source, index, number)
                 if isinstance(row, rows.Bad):
-                    report.bad_lines.append((rows.where(source, index, number), row.reason))
+                    report.bad_lines.append((line, row.reason))
+                elif lost and len(named := report.lost_lines.setdefault(reason, [])) < MOST_NAMED:
+                    named.append(line)
             continue
         text = row[one.text]
         if not share or _drawn(text, source.seed, share) == (side == "validation"):
             if side == "train":
                 said = f"{rows.set_name(index)} {one.name}"
                 report.sets[said] = report.sets.get(said, 0) + 1
+                if drawn is not None:
+                    drawn.add(rows.where(source, index, number), text)
             yield text
 
 
@@ -287,6 +313,6 @@ def _notes(plain_text: PlainText, report: TextReport) -> Iterator[str]:
 def _read(folder: Path) -> TextReport | None:
     facts = read_json(folder / REPORT_FILE)
     try:
-        return TextReport(**facts)
-    except TypeError:
+        return TextReport(**facts | {"findings": findings_of(facts)})
+    except (TypeError, KeyError):
         return None

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from runner.data.rows import Bad, DataSets, Numbered, Where, drawn, where
+from runner.data.rows import Bad, DataSets, Numbered, Where, drawn, set_name, where
 from runner.files import read_json, write_json
 from runner.lengths import UNKNOWN, Lengths
 from runner.prepared import Rows, asked, contents
@@ -26,7 +26,7 @@ def _in_order(where: Where) -> tuple[str, int]:
     return of_set, int(number)
 
 
-def _numbers(lines: Sequence[Where], count: int) -> str:
+def numbers(lines: Sequence[Where], count: int) -> str:
     """The first line numbers of `count`, as they stand behind a fact; nothing where none is known."""
     if not lines:
         return ""
@@ -76,7 +76,7 @@ class Finding:
 
     def told_of(self) -> str:
         """What it is about, with the lines that are named."""
-        return f"{self.said}{_numbers(self.lines, max(self.count, len(self.lines)))}"
+        return f"{self.said}{numbers(self.lines, max(self.count, len(self.lines)))}"
 
     def told(self) -> Iterator[str]:
         """The finding for a person, with the lines that are named."""
@@ -86,7 +86,36 @@ class Finding:
 
 
 @dataclass
-class Report:
+class Examined:
+    """What the doctor has said of rows. findings: about `looked_at` of `looked_of` of them, none in a rehearsal. licence: of a
+    dataset on the hub."""
+
+    licence: str = ""
+    looked_at: int = 0
+    looked_of: int = 0
+    findings: list[Finding] = field(default_factory=list)
+
+    def examined(self) -> Iterator[str]:
+        """That for a person."""
+        if self.licence:
+            yield f"licence              {self.licence}"
+        if self.looked_at:
+            some = ", drawn by their hashes" if self.looked_at < self.looked_of else ""
+            yield f"looked through       {self.looked_at:>9,}   of {self.looked_of:,} rows{some}"
+        yield from self.found()
+
+    def found(self) -> Iterator[str]:
+        for finding in self.findings:
+            yield from finding.told()
+
+
+def findings_of(facts: Mapping[str, Any]) -> list[Finding]:
+    """Those of a report, as they are read back from its file. Raises TypeError or KeyError where they are none."""
+    return [Finding(**finding | {"lines": tuple(finding["lines"])}) for finding in facts["findings"]]
+
+
+@dataclass
+class Report(Examined):
     """Counts of rows; token lengths of whole conversations; sizes in bytes.
 
     sets: the same by data set. not_taken: rows beyond the share of their data set.
@@ -97,7 +126,6 @@ class Report:
     rows, which are kept out though nobody asked for that; lost_lines: their numbers by reason, where there is no other word on each.
     token_lengths: `min`, `median`, `p95`, `max` in tokens, empty where no tokenizer is at hand; lengths: of the rows that are
     kept. length_bins: the same as a histogram: from how many tokens to how many, both counted in, and of how many rows.
-    findings: of the doctor, who has looked at `looked_at` of `looked_of` rows, none in a rehearsal. licence: of a dataset on the hub.
     """
 
     key: str = ""
@@ -125,10 +153,6 @@ class Report:
     tokenizer: str = ""
     bytes_before: int | None = None
     bytes_after: int = 0
-    licence: str = ""
-    looked_at: int = 0
-    looked_of: int = 0
-    findings: list[Finding] = field(default_factory=list)
 
     @classmethod
     def of(cls, sources: DataSets) -> Self:
@@ -185,15 +209,11 @@ class Report:
     def left_out(self) -> Iterator[str]:
         """Rows that are kept out, and why."""
         for reason, count in self.dropped.most_common():
-            yield f"  dropped            {count:>9,}   {reason}{_numbers(self.lost_lines.get(reason, []), count)}"
+            yield f"  dropped            {count:>9,}   {reason}{numbers(self.lost_lines.get(reason, []), count)}"
         for number, reason in self.bad_lines[:SHOWN_BAD_LINES]:
             yield f"    line {number}: {reason}"
         if len(self.bad_lines) > SHOWN_BAD_LINES:
             yield f"    and {len(self.bad_lines) - SHOWN_BAD_LINES:,} more bad lines, all in {REPORT_FILE}"
-
-    def found(self) -> Iterator[str]:
-        for finding in self.findings:
-            yield from finding.told()
 
     def lines(self) -> Iterator[str]:
         """The report for a person, a line a fact."""
@@ -207,7 +227,7 @@ class Report:
         if self.not_taken:
             yield f"not taken            {self.not_taken:>9,}   beyond the `share` of their data set, drawn by the seed"
         yield from self.left_out()
-        yield f"exact duplicates     {self.duplicates:>9,}   taken out{_numbers(self.duplicate_lines, self.duplicates)}"
+        yield f"exact duplicates     {self.duplicates:>9,}   taken out{numbers(self.duplicate_lines, self.duplicates)}"
         yield f"{f'distinct {self.unit}s':<21}{self.distinct:>9,}"
         if self.not_drawn:
             yield f"not drawn            {self.not_drawn:>9,}   more than the recipe asks for"
@@ -226,12 +246,13 @@ class Report:
             yield f"tokens a row         not counted: {self.tokenizer}"
         before = f"{self.bytes_before:,} → " if self.bytes_before is not None else ""
         yield f"bytes                {before}{self.bytes_after:,}"
-        if self.licence:
-            yield f"licence              {self.licence}"
-        if self.looked_at:
-            some = ", drawn by their hashes" if self.looked_at < self.looked_of else ""
-            yield f"looked through       {self.looked_at:>9,}   of {self.looked_of:,} rows{some}"
-        yield from self.found()
+        yield from self.examined()
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """The part of the training rows that each of several data sets has, 0 to 1."""
+        named = {f"{set_name(index)} {one.name}": one.train_rows for index, one in enumerate(self.sets)}
+        return parts_of(named, self.train_rows)
 
     def write(self, folder: Path) -> None:
         # asdict() rebuilds a Counter from pairs, which counts the pairs.
@@ -244,15 +265,19 @@ class Report:
         if not isinstance(facts, dict):
             return None
         try:
-            findings = [Finding(**finding | {"lines": tuple(finding["lines"])}) for finding in facts["findings"]]
             sets = [SetCounts(**one) for one in facts["sets"]]
             typed = {"dropped": Counter(facts["dropped"]), "lengths": Lengths.of(facts.get("lengths") or {})}
-            return cls(**facts | typed | {"findings": findings, "sets": sets})
+            return cls(**facts | typed | {"findings": findings_of(facts), "sets": sets})
         except (TypeError, KeyError):
             return None
+
+
+def parts_of(rows: Mapping[str, int], of: int) -> dict[str, float]:
+    """What each of several data sets has of `of` rows, 0 to 1; nothing of a single one."""
+    return {name: round(count / max(1, of), 4) for name, count in rows.items()} if len(rows) > 1 else {}
 
 
 def rows_of(report: Report, data: Mapping[str, Any]) -> Rows:
     """What others must know of rows with this report; data: what was asked for."""
     counts = report.train_rows, report.validation_rows, report.sampled_from
-    return Rows(*counts, asked(data), report.lengths, contents(data))
+    return Rows(*counts, asked(data), report.lengths, contents(data), report.parts)

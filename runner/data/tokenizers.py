@@ -104,15 +104,26 @@ def jinja(template: ChatTemplate) -> str:
     def quoted(text: str) -> str:
         return "'" + text.replace("\n", "\\n") + "'"
 
-    def filled(text: str, role: str) -> str:
-        return quoted(text).replace("{role}", f"' + {role} + '").replace("{content}", "' + message['content'] + '")
+    def filled(text: str, role: str, content: str = "message['content']") -> str:
+        return quoted(text).replace("{role}", f"' + {role} + '").replace("{content}", f"' + {content} + '")
 
     asking, answering = template.turn_of("user"), template.turn_of("assistant")
     turn = filled(asking, f"('{template.assistant}' if message['role'] == 'assistant' else message['role'])")
     if answering != asking:
         answer = filled(answering, f"'{template.assistant}'")
         turn = f"({answer} if message['role'] == 'assistant' else {turn})"
+    each = f"{{{{ {turn} }}}}"
+    begin = f"{{{{ {quoted(template.begin)} }}}}" if template.begin else ""
+    if template.system:
+        prompt = filled(template.system, "'system'")
+        asked = filled(asking, "'user'", "waiting.prompt + message['content']")
+        begin += "{% set waiting = namespace(prompt='') %}"
+        each = (
+            f"{{% if message['role'] == 'system' %}}{{% set waiting.prompt = waiting.prompt + {prompt} %}}"
+            f"{{% elif message['role'] == 'user' %}}{{{{ {asked} }}}}{{% set waiting.prompt = '' %}}"
+            f"{{% else %}}{each}{{% endif %}}"
+        )
     return (
-        f"{{% for message in messages %}}{{{{ {turn} }}}}{{% endfor %}}"
+        f"{begin}{{% for message in messages %}}{each}{{% endfor %}}"
         f"{{% if add_generation_prompt %}}{{{{ {quoted(template.reply)} }}}}{{% endif %}}"
     )

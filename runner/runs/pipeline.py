@@ -6,11 +6,13 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from runner.data.tokenised import forget_older
 from runner.names import listed
 from runner.plan import Plan, Stage
+from runner.prepared import Rows
 from runner.problem import Stop
 from runner.recipe import units
 from runner.run_files import LOG, REPORT, STOPPED, SUMMARY
@@ -287,11 +289,14 @@ def finish(folder: StageFolder) -> Iterable[str]:
 
 
 def _complete(folder: StageFolder) -> None:
-    """Adds to the summary what the training process does not know: the stage, and what was changed in the recipe."""
+    """Adds to the summary what the training process does not know: the stage, its rows' data sets, and what was changed in the
+    recipe."""
     summary, run = folder.summary, folder.run
     if summary is not None:
         changes, substitutions = run.state.changes, run.state.substitutions
+        sets = Rows.read(Path(folder.plan.place.data_dir, folder.stage.folder)).sets
         told = replace(summary, stage=folder.stage.name, kind=run.kind, changes=changes, substitutions=substitutions)
+        told = replace(told, sets=sets)
         told.write(folder.path)
 
 

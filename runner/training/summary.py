@@ -20,6 +20,7 @@ class Summary(Record):
     name, fingerprint, recipe: what was trained, the recipe with every default; stage: of which stage, once that is finished.
     kind: `run` or `rehearsal`; changes, substitutions: what the person and the runner have changed in the recipe.
     adapter: kind, rank, alpha, dropout and layers. backend: how processes talked, None for one.
+    sets: of several data sets, the part of the training rows that each has, 0 to 1, by its name.
     effective_batch_size: rows a step; effective_batch_tokens: tokens a step where rows were packed; learning_rate: after scaling.
     best_checkpoint: the name of its folder.
     proof: of what is trained, as `proof.json` has it, without the rows that it shows. model: of images, the shape of the
@@ -37,6 +38,7 @@ class Summary(Record):
     engine: str = ""
     base_model: str | None = None
     adapter: Mapping[str, Any] | None = None
+    sets: Mapping[str, float] = field(default_factory=dict)
     world_size: int = 1
     backend: str | None = None
     effective_batch_size: int = 0

@@ -150,7 +150,7 @@ def test_every_models_chat_template_is_one_that_axolotl_has_and_ends_its_turns(n
                 eos_token=marks.end,
             )
         )
-        expected = marks.message("user", "one") + marks.message("assistant", "two")
+        expected = marks.conversation([("user", "one"), ("assistant", "two")])
         assert text.strip() == expected.strip()
 
 
@@ -161,7 +161,8 @@ def test_a_template_that_is_written_from_its_turns_says_what_the_turns_say(name)
     marks = catalog.chat_template(name)
     messages = [{"role": role, "content": f"<{role}>"} for role in ("system", "user", "assistant", "user")]
     text = jinja2.Environment().from_string(jinja(marks)).render(messages=messages, add_generation_prompt=True)
-    assert text == "".join(marks.message(**message) for message in messages) + marks.reply
+    assert text == marks.conversation((turn["role"], turn["content"]) for turn in messages) + marks.reply
+    assert text.count("<system>") == 1 and text.index("<system>") < text.index("<user>")
 
 
 def test_a_folder_speaks_like_its_kin_only_where_their_vocabularies_are_equally_large():

@@ -12,6 +12,7 @@ import sys
 import pytest
 
 from runner.check.validate import load
+from runner.data.rows import Source, licence
 from runner.plan import Place
 from runner.scenarios import translate
 from tests.conftest import ROOT
@@ -70,7 +71,10 @@ def hub():
     return Hub(
         {},
         datasets={
-            "someone/rows": {"data/train-00000-of-00001.parquet": table(pairs)},
+            "someone/rows": {
+                "README.md": b"---\nlicense: cc-by-sa-4.0\n---\n",
+                "data/train-00000-of-00001.parquet": table(pairs),
+            },
             "someone/chats": {
                 "data/train_sft-00000-of-00001.parquet": table(chats),
                 "data/test_sft-00000-of-00001.parquet": table(chats[:2]),
@@ -156,6 +160,24 @@ def test_the_prepare_job_reads_all_sets_from_the_hub(tmp_path, hub):
         ("someone/parts on the hub", 30),
     ]
     assert all(one["train_rows"] for one in report["sets"])
+    said = "cc-by-sa-4.0, as someone/rows says; keep to it where you publish a model"
+    assert report["licence"].split("; none on the page of ")[0] == said
+    assert f"licence              {report['licence']}" in done.stdout
+
+
+def test_the_licence_of_a_dataset_is_what_its_page_says(hub, monkeypatch, golden_message, tmp_path):
+    """With one, without one, without a hub; a file has none."""
+    from huggingface_hub import constants
+
+    def of(name: str | None, path: str | None = None) -> str:
+        return licence(Source(hub=name, revision="main", subset=None, split="train", path=path))
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+    said = [of("someone/rows"), of("someone/chats"), of("someone/nothing")]
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    golden_message("\n".join([*said, of("someone/rows")]))
+    assert of(None, str(tmp_path / "rows.csv")) == ""
 
 
 @pytest.mark.parametrize("case", ["a column", "a form", "a split", "columns of no form"])

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 from pydantic import TypeAdapter
 
+from runner.catalog import chat_template
 from runner.check.examine import examine
 from runner.check.validate import load
 from runner.data import cleaning, plain_text
@@ -124,6 +125,7 @@ def test_preferences_of_two_sets_each_with_its_own_columns(tmp_path):
         | {"path": str(written(tmp_path, "b.csv", second)), "prompt": "[q]", "chosen": "[good]", "rejected": "[bad]"},
     ]
     wished = {"sets": sets, "system_prompt": None, "validation_share": 0.3, "seed": 1, "sequence_len": 64}
+    wished["special_tokens"] = asdict(chat_template("chatml"))
     report = preferences.prepare(TypeAdapter(preferences.Preferences).validate_python(wished), tmp_path / "out")
     assert report.rows_in == report.train_rows + report.validation_rows == 12
     assert {row["chosen"] for side in ("train", "validation") for row in table(tmp_path / "out", side)} == {

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import random
 from itertools import chain
 
 import pytest
 
-from runner.data import doctor
+from runner.catalog import chat_template
+from runner.data import doctor, plain_text, tokenizers
 from runner.data.doctor import Row
+from runner.data.plain_text import PlainText, TextSet
 from runner.data.report import Report
+from runner.data.tokenizers import Pretrained
+from runner.scenarios.pipeline import preferences
+from runner.scenarios.pipeline.preferences import Preferences, PreferenceSet
 from tests.data.test_chat_data import prepare, wanted
 
 WORDS = (
@@ -116,3 +122,72 @@ def test_findings_are_said_with_lines_and_a_remedy(tmp_path, golden_message):
     report = prepare(wanted(tmp_path / "rows.jsonl"), tmp_path / "out")
     lines = list(report.lines())
     golden_message("\n".join(lines[next(n for n, line in enumerate(lines) if "looked through" in line) :]))
+
+
+def test_documents_are_looked_through_as_conversations_are(tmp_path, golden_message):
+    """Duplicates, empty and short ones, other languages, personal data: each with its lines and a remedy."""
+    draw, words = random.Random(1), WORDS.split()
+    texts = [" ".join(draw.choices(words, k=40)) for _ in range(100)]
+    texts[9] = texts[3]
+    texts[20] = texts[4] + " Indeed."
+    texts[30] = "Der Palstek ist ein Knoten, mit dem man eine feste Schlaufe macht, die sich nicht zuzieht."
+    texts[40] = texts[40] + " Write to jane.doe@mail.company.org."
+    texts[50] = "Yes."
+    texts[60] = " "
+    file = tmp_path / "texts.jsonl"
+    file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    tokenizer = tokenizers.train(texts, tmp_path / "tokenizer", None, chat_template("chatml"), 400)
+    source = {"hub": None, "revision": None, "subset": None, "split": None, "path": str(file)}
+    plain = PlainText(
+        sets=(TextSet(**source, text="text"),), validation_share=0.1, max_lost_share=0.02, seed=1, sequence_len=64,
+        tokenizer=Pretrained(str(tmp_path / "tokenizer")), effective_batch_size=4, epochs=1, warmup_steps=1, eval_steps=None,
+    )  # fmt: skip
+    report = plain_text.prepare(plain, tmp_path / "out", tokenizer_for=lambda _: tokenizer)
+    told = list(report.lines())
+    golden_message("\n".join([told[1], *report.examined()]))
+    again = plain_text.prepare(plain, tmp_path / "out", tokenizer_for=lambda _: tokenizer)
+    assert list(again.lines()) == told
+    rehearsed = plain_text.prepare(plain, tmp_path / "few", tokenizer_for=lambda _: tokenizer, sample_rows=5)
+    assert not rehearsed.findings and not rehearsed.looked_at
+
+
+def test_of_a_long_stream_no_more_is_held_than_is_looked_at_and_equal_texts_come_together(monkeypatch):
+    monkeypatch.setattr(doctor, "MOST_CHARACTERS", 5000)
+    drawn = doctor.Drawn()
+    for line in range(2000):
+        drawn.add(line, f"Text {line % 1000} {WORDS}")
+        assert drawn.characters <= 5000
+    lines = [each.line for each in drawn.rows]
+    assert drawn.of == 2000 and len(lines) >= 8 and lines == sorted(lines)
+    assert {line % 1000 for line in lines if line < 1000} == {line % 1000 for line in lines if line >= 1000}
+
+
+def test_preferences_are_looked_through_as_conversations_are(tmp_path, golden_message):
+    """What training cuts of long ones, beside what holds for conversations; unequal answers alone are kept."""
+    draw, words = random.Random(1), WORDS.split()
+
+    def said(count: int) -> str:
+        return " ".join(draw.choices(words, k=count))
+
+    rows = [{"q": f"{said(8)}?", "good": said(12), "bad": said(9)} for _ in range(60)]
+    rows[3]["bad"] = rows[3]["good"]
+    rows[5]["good"] = " "
+    rows[7] = rows[6]
+    rows[11]["good"] = "Yes."
+    rows[13]["bad"] += " Write to jane.doe@mail.company.org."
+    rows[17]["bad"] = said(200)
+    rows[19] = {**rows[18], "good": rows[18]["good"] + "!"}
+    file = tmp_path / "pairs.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    tokenizer = tokenizers.train(map(str, rows), tmp_path / "tokenizer", None, chat_template("chatml"), 400)
+    source = {"hub": None, "revision": None, "subset": None, "split": None, "path": str(file)}
+    asked = Preferences(
+        sets=(PreferenceSet(**source, prompt="[q]", chosen="[good]", rejected="[bad]"),), system_prompt="Be brief.",
+        validation_share=0.1, max_lost_share=0.1, seed=1, sequence_len=128, special_tokens=chat_template("chatml"),
+        tokenizer=Pretrained(str(tmp_path / "tokenizer")),
+    )  # fmt: skip
+    report = preferences.prepare(asked, tmp_path / "out", lambda _: tokenizer)
+    assert report.token_lengths["max"] > 200 and report.train_rows + report.validation_rows == 57
+    golden_message("\n".join(line for line in report.lines() if not line.startswith(("tokens", "bytes", "rows in"))))
+    kept = list(preferences.prepare(asked, tmp_path / "out", lambda _: tokenizer).lines())
+    assert kept == list(report.lines())

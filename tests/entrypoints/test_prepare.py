@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -107,7 +108,17 @@ class Hub:
                 if "/tree/" in path:
                     return self.answer(200, json.dumps(entries(hub.datasets[name], folder.partition("/")[2])).encode())
                 siblings = [{"rfilename": file} for file in hub.datasets[name]]
-                facts = {"id": name, "sha": COMMIT, "siblings": siblings, "private": False, "gated": False, "tags": []}
+                # The hub makes a tag of each licence that the dataset's card names.
+                card = hub.datasets[name].get("README.md", b"").decode()
+                tags = [f"license:{licence}" for licence in re.findall(r"^license: (.+)$", card, re.MULTILINE)]
+                facts = {
+                    "id": name,
+                    "sha": COMMIT,
+                    "siblings": siblings,
+                    "private": False,
+                    "gated": False,
+                    "tags": tags,
+                }
                 return self.answer(200, json.dumps(facts).encode())
 
             def answer(self, status, body, headers=()):

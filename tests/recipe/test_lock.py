@@ -136,6 +136,29 @@ def test_a_folder_is_written_down_under_the_name_that_the_recipe_has_for_it(add,
     assert load(recipe)[0].model_facts == here.model_facts
 
 
+def test_a_folder_that_holds_another_model_than_was_written_down_is_named_at_its_line(add, tmp_path, golden_message):
+    """Estimates, layers and rows would be those of the old one."""
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    for name in ("config.json", "tokenizer_config.json"):
+        (folder / name).write_bytes(FILES[name])
+    recipe = recipe_for(tmp_path, "mine", ("hub: rajtripathi/5M-Songs-Lyrics", "path: songs.jsonl"))
+    (tmp_path / "songs.jsonl").write_text('{"instruction": "", "lyrics": ""}\n', encoding="utf-8")
+    assert add("add", "mine").returncode == 0
+    errors = [problem for problem in examine(recipe) if problem.severity == "error"]
+    assert errors == []
+    for changed in ({**CONFIG, "hidden_size": 4096, "tie_word_embeddings": False}, {"model_type": "llama"}):
+        (folder / "config.json").write_text(json.dumps(changed), encoding="utf-8")
+        (problem,) = [problem for problem in examine(recipe) if problem.severity == "error"]
+        assert setting_of(problem) == "base"
+        golden_message(f"{problem.message}\n{problem.hint}".replace(str(tmp_path), "<tmp>"), str(len(changed)))
+    # Whoever asks after a job need not have the folder as it was.
+    assert load(recipe, look=False)[0].base_folder == folder
+    (folder / "config.json").write_text(json.dumps({**CONFIG, "hidden_size": 4096}), encoding="utf-8")
+    assert add("add", "mine", "--recipe", str(recipe)).returncode == 0
+    assert [problem for problem in examine(recipe) if problem.severity == "error"] == []
+
+
 def test_a_model_on_a_claim_is_written_down_from_a_copy_of_its_small_files(add, tmp_path, golden_message):
     done = add("add", "/shared/models/mine")
     assert done.returncode == 1

@@ -49,6 +49,37 @@ def test_a_rehearsal_learns_in_at_least_30_steps(rehearsed):
     assert f"validation loss {summary['first_validation_loss']:.3f} → {summary['best_validation_loss']:.3f}" in printed
 
 
+@pytest.mark.long
+def test_data_sets_with_shares_are_rehearsed_to_the_end(tmp_path, recipe_command):
+    """Two small sets in two forms, one of them half taken: the loss falls, and the summary has the part of each."""
+    asked = [f"What does the {part} of ship {n} do?" for n in range(60) for part in ("keel", "rudder", "mast")]
+    with (tmp_path / "chats.jsonl").open("w", encoding="utf-8") as file:
+        for question in asked:
+            turns = [
+                {"role": "user", "content": question},
+                {"role": "assistant", "content": f"I say: {question.lower()}"},
+            ]
+            file.write(json.dumps({"messages": turns}) + "\n")
+    with (tmp_path / "asked.csv").open("w", encoding="utf-8") as file:
+        file.write("Q;A\n" + "".join(f"Where is harbour {n}?;I say: where is harbour {n}?\n" for n in range(200)))
+    recipe = {
+        "scenario": "last-layers", "name": "two-sets", "description": "Two sets, one of them in part.",
+        "model": {"base": "HuggingFaceTB/SmolLM3-3B"}, "machines": {"gpu": "NVIDIA-L40S"},
+        "data": {"sets": [{"path": "chats.jsonl"}, {"path": "asked.csv", "question": "[Q]", "answer": "[A]", "share": 0.5}]},
+    }  # fmt: skip
+    (tmp_path / "two-sets.yaml").write_text(json.dumps(recipe), encoding="utf-8")
+    done = recipe_command("rehearse", "two-sets.yaml", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
+    run = tmp_path / "runs" / "two-sets-rehearsal"
+    summary, report = load(run, "training_summary.json"), load(run, "data/report.json")
+    assert summary["best_validation_loss"] < 0.9 * summary["first_validation_loss"]
+    trained = [one["train_rows"] for one in report["sets"]]
+    assert 60 < report["not_taken"] < 140 and all(trained) and sum(trained) == report["train_rows"]
+    assert list(summary["sets"]) == ["sets[0] chats.jsonl", "sets[1] asked.csv"]
+    assert list(summary["sets"].values()) == pytest.approx([count / sum(trained) for count in trained], abs=1e-4)
+    assert not summary["proof"]["faults"]
+
+
 def test_rows_are_joined_as_on_a_gpu_and_none_is_padded(rehearsed):
     run, printed, _ = rehearsed
     assert (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 from runner.check.validate import changed as with_overrides
 from runner.check.validate import load
+from runner.entrypoints import prove
 from runner.entrypoints.prepare import carry_out
 from runner.files import write_text
 from runner.plan import Place
@@ -48,29 +50,29 @@ def prepared(tmp_path_factory):
 
 @pytest.mark.long
 def test_the_data_stage_proves_what_is_trained_after_pretraining_and_ends_with_what_is_wrong(
-    prepared, tmp_path, capsys
+    prepared, tmp_path, capsys, monkeypatch
 ):
     """Before a GPU is held: with the tokenizer that was made a moment ago, and a twin of a model that is not there yet."""
     shutil.copytree(prepared[0], tmp_path / "data")
-
-    def carried_out(*options: str) -> None:
-        recipe, _, _ = load(SEVEN_B, from_options(options))
-        recipe, _ = with_overrides(recipe, rehearsal.before_data(recipe, None))
-        place = Place(f"{tmp_path}/config", f"{tmp_path}/data", str(tmp_path), f"{tmp_path}/scratch")
-        plan = translate(recipe, place)
-        for file in plan.stages[0].files:
-            write_text(Path(plan.place_of(plan.stages[0]).config_dir) / file.path, file.text)
-        carry_out(plan.stages[0].config, print)
-
-    carried_out()
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    recipe, _, _ = load(SEVEN_B)
+    recipe, _ = with_overrides(recipe, rehearsal.before_data(recipe, None))
+    plan = translate(recipe, Place(f"{tmp_path}/config", f"{tmp_path}/data", str(tmp_path), f"{tmp_path}/scratch"))
+    stage = plan.stages[0]
+    for file in stage.files:
+        write_text(Path(plan.place_of(stage).config_dir) / file.path, file.text)
+    carry_out(stage.config, print)
     told = capsys.readouterr().out
-    for stage in ("sft", "dpo", "lora"):
-        assert f"proving what `{stage}` will train" in told
-        proof = Proof.read(tmp_path / "data" / "proof" / stage)
-        assert proof.rows == proof.judged > 50 and not proof.faults, stage
+    for name in ("sft", "dpo", "lora"):
+        assert f"proving what `{name}` will train" in told
+        proof = Proof.read(tmp_path / "data" / "proof" / name)
+        assert proof.rows == proof.judged > 50 and not proof.faults, name
+        assert (proof.kind == "preferences") is (name == "dpo")
     assert Proof.read(tmp_path / "data" / "proof" / "sft").logits_moved == 0
-    with pytest.raises(Stop, match=r"^`sft` cannot be trained like this\. .*the question is not to be learned"):
-        carried_out('advanced.sft={"train_on_inputs": true}')
+    planted = (sys.executable, "-m", "tests.proof.planting", "no_generation_prompt", "train")
+    monkeypatch.setattr(prove, "TRAIN", planted)
+    with pytest.raises(Stop, match=r"^`sft` cannot be trained like this\. .*not what the model gets when it is asked"):
+        carry_out(stage.config, print)
 
 
 def test_kept_documents_are_byte_for_byte_what_came(prepared):

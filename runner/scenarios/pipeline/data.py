@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from runner import catalog
 from runner.data.chat import Chat
 from runner.data.corpus import Cleaning, Corpus, CorpusSet
 from runner.plan import Place
@@ -137,6 +138,7 @@ def preferences(recipe: Recipe, place: Place) -> Preferences:
         max_lost_share=data.max_lost_share,
         seed=data.seed,
         sequence_len=recipe.dpo.sequence_len,
+        special_tokens=catalog.chat_template("chatml"),
     )
 
 

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from runner.catalog import ChatTemplate
 from runner.data import split
 from runner.data.report import Report
 from runner.data.rows import DataSet
+from runner.data.split import TokenizerFor
+from runner.data.tokenizers import Pretrained
 from runner.names import same
 from runner.recipe import templates
 from runner.training.answers import messages
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
+
+    from runner.data.spool import Spool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +50,8 @@ class Preferences(split.TwoSides):
     sets: tuple[PreferenceSet, ...]
     system_prompt: str | None
     sequence_len: int
+    special_tokens: ChatTemplate
+    tokenizer: Pretrained | None = None
 
 
 @dataclass(frozen=True)
@@ -63,28 +71,63 @@ class Preference:
         return repr((self.prompt, self.chosen, self.rejected))
 
 
-def prepare(preferences: Preferences, out: Path) -> Report:
+def prepare(preferences: Preferences, out: Path, tokenizer_for: TokenizerFor | None = None) -> Report:
     """Writes `train.parquet` and `validation.parquet` (columns `messages`, `chosen`, `rejected`) and `report.json`.
 
+    tokenizer_for: gives the tokenizer that counts what training will cut of longer rows.
     Raises Stop where too few rows are left to train and validate on.
     """
-    report = split.begin(preferences)
-    if known := split.already(out, report):
+    report = split.begin(preferences, preferences.tokenizer)
+    if known := split.already(out, report, tokenizer_for):
         return known
     import pyarrow as pa
 
-    from runner.data import sides, spool
+    from runner.data import doctor, sides, spool
 
     def columns(batch: pa.RecordBatch) -> pa.Table:
         asked = [messages(preferences.system_prompt, prompt) for prompt in batch["prompt"].to_pylist()]
         return pa.table({"messages": asked, "chosen": batch["chosen"], "rejected": batch["rejected"]})
 
-    report.tokenizer = "longer rows are cut in training"
     kinds = [spool.Kind(one.preference, _batch) for one in preferences.sets]
     with spool.folder(out) as place:
         items, kept = sides.read(preferences, kinds, place, report)
         report.require_few_lost(report.lost, report.rows_in, preferences.max_lost_share, out)
+        doctor.look_through(items, kept, preferences, _said, report)
+        _count(items, kept, preferences, tokenizer_for, report)
         return sides.write(items, kept, columns, preferences, out, report)
+
+
+def _said(batch: pa.RecordBatch) -> Iterator[tuple[str, str]]:
+    """Of each row of a batch all that is said in it, and the answer that is to be preferred."""
+    for row in batch.to_pylist():
+        yield "\n".join((row["prompt"], row["chosen"], row["rejected"])), row["chosen"]
+
+
+def _count(
+    items: Spool, kept: np.ndarray, preferences: Preferences, tokenizer_for: TokenizerFor | None, report: Report
+) -> None:
+    """The tokens of each row's longer answer behind its prompt, and what training cuts of both."""
+    import numpy as np
+
+    from runner.data import blocks, chat, doctor
+
+    def texts(answer: str) -> Iterator[str]:
+        for batch in items.batches(kept):
+            for row in batch.to_pylist():
+                conversation = messages(preferences.system_prompt, row["prompt"], row[answer])
+                yield chat.rendered(preferences.special_tokens, conversation)
+
+    tokenizer = tokenizer_for(texts("chosen")) if tokenizer_for and len(kept) else None
+    if tokenizer is None:
+        report.tokenizer = "the tokenizer is not here; longer rows are cut in training"
+        return
+    report.tokenizer = str(tokenizer.name_or_path)
+    lengths = np.stack([blocks.lengths(texts(answer), tokenizer) for answer in ("chosen", "rejected")])
+    longer, limit = lengths.max(axis=0), preferences.sequence_len
+    report.token_lengths = chat.figures(longer)
+    lines = items.where(preferences, kept[longer > limit])
+    lost = int((lengths - limit).clip(min=0).sum())
+    report.findings += doctor.too_long(longer, limit, lines, lost, " are cut in training")
 
 
 def _batch(preferences: Sequence[Preference]) -> pa.RecordBatch:

@@ -44,7 +44,7 @@ def _parts(everything: Data, out: Path) -> Iterator[tuple[str, Iterable[str]]]:
     report = chat.prepare(replace(everything.sft, tokenizer=tokenizer), out / "sft", tokenizer_for=load)
     rows_of(report, asdict(everything.sft)).write(out / "sft")
     yield "sft", report.lines()
-    report = preferences.prepare(everything.dpo, out / "dpo")
+    report = preferences.prepare(replace(everything.dpo, tokenizer=tokenizer), out / "dpo", load)
     rows_of(report, asdict(everything.dpo)).write(out / "dpo")
     yield "dpo", report.lines()
     if everything.lora:
