@@ -11,6 +11,7 @@ import pytest
 from runner.check.validate import load
 from runner.data import lyrics
 from runner.runs import gates
+from runner.runs.measured import shown
 from runner.runs.run_folder import RunFolder
 from runner.runs.stage_folder import StageFolder
 from runner.scenarios.shared import conversations, twin
@@ -62,7 +63,7 @@ def trained(folder: Path, rule: bool) -> StageFolder:
     recipe = load(LYRICS)[0]
     base = folder / twin.__name__.rpartition(".")[2]
     wanted = twin.wanted(recipe.facts, conversations.special_tokens(recipe), 2, 42, base, fixed_head=False)
-    both = rows(400, rule)
+    both = rows(280, rule)
     texts = [f"{question} {answer}" for question, answer in both]
     twin.tokenizer_for(wanted)(texts)
     twin.build(wanted)
@@ -75,16 +76,19 @@ def trained(folder: Path, rule: bool) -> StageFolder:
         return {"input_ids": [*prompt, *reply], "labels": [-100] * len(prompt) + reply}
 
     made = [row(*each) for each in both]
-    held_out.keep(made[:60], folder)
+    held_out.keep(made[:40], folder)
     torch.manual_seed(7)
     model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
-    steps, optimizer = made[60:], torch.optim.AdamW(model.parameters(), lr=3e-3)
-    for start in [start for _ in range(4) for start in range(0, len(steps), 10)]:
-        for each in steps[start : start + 10]:
-            numbers, labels = (torch.tensor([each[name]]) for name in ("input_ids", "labels"))
-            (model(input_ids=numbers, labels=labels).loss / 10).backward()
-        optimizer.step()
-        optimizer.zero_grad()
+    optimizer, width = torch.optim.AdamW(model.parameters(), lr=3e-3), max(len(each["labels"]) for each in made)
+    numbers, labels = (
+        torch.tensor([each[name] + [fill] * (width - len(each[name])) for each in made[40:]])
+        for name, fill in (("input_ids", tokenizer.pad_token_id), ("labels", -100))
+    )
+    for _ in range(6):
+        for chosen in torch.randperm(len(numbers)).split(12):
+            model(input_ids=numbers[chosen], labels=labels[chosen]).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
     run = RunFolder(folder, "rehearsal")
     run.mark("finished", recipe=recipe.name)
     plan = plan_in(
@@ -99,16 +103,15 @@ def trained(folder: Path, rule: bool) -> StageFolder:
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory) -> dict[bool, StageFolder]:
-    """A run that has learned a rule, and one that has learned noise, each measured."""
-    made = {rule: trained(tmp_path_factory.mktemp(f"rule-{rule}"), rule) for rule in (True, False)}
-    for folder in made.values():
-        gates.measure(folder)
-    return made
+def ruled(tmp_path_factory) -> StageFolder:
+    """A run that has learned a rule, measured."""
+    folder = trained(tmp_path_factory.mktemp("rule"), rule=True)
+    gates.measure(folder)
+    return folder
 
 
-def test_what_was_trained_on_a_rule_passes(measured):
-    folder = measured[True]
+def test_what_was_trained_on_a_rule_passes(ruled):
+    folder = ruled
     record, verdicts = gates.record(folder), gates.verdicts(folder, look=True)
     assert isinstance(record, gates.Measurement) and gates.passed(verdicts), (record, verdicts)
     assert record.metrics["accuracy.genre"] == record.metrics["accuracy"] >= 0.6 > record.before["accuracy.genre"]
@@ -116,19 +119,12 @@ def test_what_was_trained_on_a_rule_passes(measured):
     assert record.metrics["improvement.perplexity"] == pytest.approx(gain)
     rise = record.metrics["general_loss"] - record.before["general_loss"]
     assert record.metrics["forgetting"] == pytest.approx(rise)
-    assert record.counts["held_out_rows"] == record.counts["short_answers.genre"] == 60
+    assert record.counts["held_out_rows"] == record.counts["short_answers.genre"] == 40
     assert record.counts["general_tokens"] > 4000 and not record.missing.keys() - {"accuracy.style"}
 
 
-def test_what_was_trained_on_noise_is_refused(measured):
-    folder = measured[False]
-    missed = {verdict.metric: verdict.why for verdict in gates.verdicts(folder) if not verdict.holds}
-    assert missed == {"accuracy.genre": "it misses the threshold"}
-    assert not gates.opened(folder)[0]
-
-
-def test_a_number_that_is_missing_or_edited_is_refused(measured):
-    folder = measured[True]
+def test_a_number_that_is_missing_or_edited_is_refused(ruled):
+    folder = ruled
     file = folder.path / "evaluation.json"
     text = file.read_text()
     for broken in (
@@ -149,11 +145,21 @@ def test_a_number_that_is_missing_or_edited_is_refused(measured):
     assert gates.opened(folder, look=True)[0]
 
 
-def test_the_command_says_it_to_people_and_programs_and_ends_so(measured, recipe_command, capsys):
-    folder = measured[False]
-    same = ("--set", f"gates={json.dumps(ASKED)}", "--set", f"model.base={folder.path / 'twin'}")
-    done = recipe_command("evaluate", LYRICS, "--run", folder.path, *same, "--format", "json")
+def test_what_was_trained_on_noise_is_refused(tmp_path, recipe_command):
+    folder = trained(tmp_path, rule=False)
+    same = ("--set", f"gates={json.dumps(ASKED)}", "--set", f"model.base={tmp_path / 'twin'}")
+    done = recipe_command("evaluate", LYRICS, "--run", tmp_path, *same, "--format", "json")
     assert done.returncode == 1, done.stdout + done.stderr
     said = json.loads(done.stdout)
-    assert said["open"] is False and [gate["holds"] for gate in said["gates"]] == [False, True, True, True]
-    assert said["seed"] == 42 and all(said[part] for part in ("run", "inputs", "model", "rows", "code", "settings"))
+    assert said["open"] is False and said["seed"] == 42
+    assert {gate["metric"]: gate["why"] for gate in said["gates"] if not gate["holds"]} == {
+        "accuracy.genre": "it misses the threshold"
+    }
+    assert all(said[part] for part in ("run", "inputs", "model", "rows", "code", "settings"))
+    assert not gates.opened(folder)[0]
+    known = gates.record(folder)
+    assert isinstance(known, gates.Measurement)
+    lines = list(shown(folder, known, "markdown"))
+    assert "The gate is **closed**." in lines
+    assert any(line.startswith("| `accuracy.genre >= 0.6` |") and "misses" in line for line in lines)
+    assert any(line.startswith("| `perplexity` |") for line in lines)
