@@ -27,7 +27,7 @@ COMMANDS = {
     "prepare": "Prepare a recipe's data.",
     "rehearse": "Run all of it here with a tiny model.",
     "run": "Train on the GPUs of this machine.",
-    "evaluate": "Measure a stage of a pipeline.",
+    "evaluate": "Say whether training made it better.",
     "gate": "Say whether a stage's gate is open.",
     "promote": "Overrule a closed gate, on record.",
     "doctor": "Say what will not work on this machine.",

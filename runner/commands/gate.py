@@ -9,20 +9,23 @@ from runner.commands.options import open_recipe, recipe_path, run_option, say, s
 
 @click.command()
 @recipe_path
-@click.argument("stage")
+@click.argument("stage", required=False)
 @set_option
 @run_option
-def gate(path: str, stage: str, sets: tuple[str, ...], run_dir: str | None) -> int:
-    """Read what is recorded for a stage, and say whether its gate is open (exit 0) or closed (exit 1)."""
+def gate(path: str, stage: str | None, sets: tuple[str, ...], run_dir: str | None) -> int:
+    """Read what is recorded for a stage, and say whether its gate is open (exit 0) or closed (exit 1).
+
+    STAGE is one of a pipeline's; left out, the last one that has left a model.
+    """
     from runner.runs import ask, gates
     from runner.runs.run_folder import find
     from runner.runs.stage_folder import StageFolder
 
     recipe, _ = open_recipe(path, sets)
     plan = ask.plan_of(recipe, find(recipe.name, run_dir))
-    folder = StageFolder(plan, plan.stage(stage))
+    folder = StageFolder(plan, plan.stage(stage)) if stage else ask.newest(plan)
     is_open, override = gates.opened(folder, look=True)
     for line in (*gates.table(gates.verdicts(folder, look=True)), *override):
         say(line)
-    say(f"The gate after `{stage}` is {'open' if is_open else 'closed'}.")
+    say(f"The gate after `{folder.stage.name}` is {'open' if is_open else 'closed'}.")
     return 0 if is_open else 1

@@ -67,7 +67,7 @@ def _trained(summary: Summary) -> Iterator[tuple[str, str]]:
         if first is not None and last is not None:
             yield what, f"{first:.4g} → {last:.4g}"
     if summary.best_accuracy is not None:
-        yield "accuracy", f"{summary.best_accuracy:.1%}"
+        yield "best validation accuracy", f"{summary.best_accuracy:.1%}"
 
 
 def _measured(folder: StageFolder) -> Iterator[tuple[str, str]]:

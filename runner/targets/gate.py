@@ -22,8 +22,10 @@ def render(plan: Plan, stage: Stage) -> list[Artifact]:
     conditions = "; ".join(map(str, stage.gates))
     # Not `apply`: a Job that is there already cannot be changed, and measures nothing a second time.
     comment = (
-        f"# Once the job beside it is done: oc replace --force -f {FILE}. Nothing after `{stage.name}` starts before\n"
-        f"# {conditions}\n"
+        f"# Once the job beside it is done: oc replace --force -f {FILE}. Nothing after `{stage.name}` starts, and its model\n"
+        f"# counts as good, before {conditions}.\n"
+        f"# What is measured is sealed with a key of yours, which `recipe submit` puts into the Secret. By hand:\n"
+        f"# oc create secret generic {podspec.KEY_SECRET} --from-file={podspec.KEY}=$HOME/.config/recipe-runner/key\n"
     )
     return [Artifact(FILE, comment + yaml_text(job(plan, stage)))]
 

@@ -351,6 +351,15 @@ def start_share(api: Api, space: str, pod: dict[str, Any]) -> None:
     }
 
 
+def value_of(api: Api, space: str, entry: dict[str, Any]) -> str:
+    """A variable of a container, be it written there or in a Secret that may be missing."""
+    if "value" in entry:
+        return entry["value"]
+    named = entry["valueFrom"]["secretKeyRef"]
+    assert named["optional"]
+    return api.objects.get(("secrets", space, named["name"]), {}).get("stringData", {}).get(named["key"], "")
+
+
 def run_to_its_end(api: Api, space: str, pod: dict[str, Any]) -> None:
     """The kubelet, for a pod that runs once: its own command as a process, its config map's files in a folder."""
     (container,) = pod["spec"]["containers"]
@@ -370,7 +379,7 @@ def run_to_its_end(api: Api, space: str, pod: dict[str, Any]) -> None:
         ]
         done = subprocess.run(
             [sys.executable, *command[1:]],
-            env={entry["name"]: entry["value"] for entry in container["env"]}
+            env={entry["name"]: value_of(api, space, entry) for entry in container["env"]}
             | {"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"], "HOME": scratch, "TMPDIR": scratch},
             cwd=ROOT,
             stdout=subprocess.PIPE,

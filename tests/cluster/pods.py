@@ -19,6 +19,7 @@ from typing import Any
 
 import psutil
 
+from runner.run_files import SEAL_KEY
 from runner.runs.launch import WITHOUT_GPU
 from tests.cluster.api import free_port
 from tests.conftest import ROOT
@@ -103,6 +104,8 @@ def environment(container: dict[str, Any], mounts: dict[str, Path], folder: Path
     (folder / PROCESSES).mkdir()
     gpus = ",".join(f"GPU-pretended-{number}" for number in range(booked(container)))
     own = {entry["name"]: mapped(entry["value"], mounts) for entry in container["env"] if "value" in entry}
+    # As the Secret has it that `recipe submit` makes of the person's own key.
+    own |= {entry["name"]: os.environ[SEAL_KEY] for entry in container["env"] if entry["name"] == SEAL_KEY}
     return (
         {SEES: gpus}
         | own

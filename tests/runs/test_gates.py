@@ -19,6 +19,7 @@ from runner.runs.gates import Measurement, Subject, judge, passed
 from runner.runs.run_folder import RunFolder
 from runner.runs.stage_folder import StageFolder
 from runner.scenarios.shared import gates as written
+from runner.training import held_out
 from tests.conftest import ROOT
 from tests.stages import finish, measured, plan_in
 
@@ -284,6 +285,112 @@ def test_a_threshold_beyond_all_bounds_is_an_error():
 @pytest.mark.parametrize("window", ["loss_rise.1", "loss_rise.0", "loss_rise.x", "loss_rise."])
 def test_a_rise_needs_at_least_two_evaluations(window):
     assert problems(f'sft.gates=["{window} <= 0"]')
+
+
+@pytest.mark.parametrize(
+    ("recipe", "gate", "known"),
+    [
+        ("lyrics", "accuracy.genre >= 0.6", True),
+        ("lyrics", "accuracy.mood >= 0.6", False),
+        ("survival", "improvement.perplexity >= 0.1", True),
+        ("survival", "accuracy >= 0.5", True),
+        ("survival", "accuracy.genre >= 0.6", False),
+        ("survival", "text_loss < 3", False),
+        ("survival", "lm_eval.hellaswag.acc >= 0.3", False),
+        ("gemma", "forgetting <= 0.05", True),
+        ("gemma", "loss_rise.3 <= 0.02", True),
+        ("gemma", "accuracy >= 0.5", False),
+        ("resnet", "accuracy.airplane >= 0.8", True),
+        ("resnet", "perplexity < 3", False),
+        ("resnet", "forgetting <= 0.05", False),
+        ("seven-b", "forgetting <= 0.05", False),
+    ],
+)
+def test_check_knows_what_each_recipe_can_measure(recipe, gate, known, golden_message):
+    """A pipeline's gates stand in its stages, and nowhere else."""
+    options = from_options([f"gates={json.dumps([gate])}"])
+    if known:
+        loaded = load(ROOT / "recipes" / f"{recipe}.yaml", options)[0]
+        assert [f"{text}" for _, text in written.all_of(loaded)] == [gate]
+        return
+    with pytest.raises(Stop) as stop:
+        load(ROOT / "recipes" / f"{recipe}.yaml", options)
+    golden_message(stop.value)
+
+
+def test_without_held_out_rows_nothing_is_known_of_them():
+    without = ["data.validation_split=", 'gates=["perplexity < 30"]']
+    with pytest.raises(Stop, match="cannot produce the metric `perplexity`"):
+        load(ROOT / "recipes" / "gemma.yaml", from_options(without))
+
+
+@pytest.mark.parametrize("gate", ["accuracy >= 60", "perplexity < 0.5", "improvement.perplexity >= 10"])
+def test_check_refuses_a_gate_beyond_what_its_metric_can_be(gate, golden_message):
+    with pytest.raises(Stop) as stop:
+        load(ROOT / "recipes" / "lyrics.yaml", from_options([f"gates={json.dumps([gate])}"]))
+    golden_message(stop.value)
+
+
+def test_gates_of_a_simple_recipe_hang_on_its_training_and_change_nothing_that_is_trained(tmp_path):
+    bare, gated = (plan_in(tmp_path, "survival", *some) for some in ((), ('gates=["forgetting <= 0.05"]',)))
+    assert [stage.gates for stage in gated.stages] == [(), (Gate("forgetting", "<=", 0.05),)]
+    assert (bare.has_gates, gated.has_gates) == (False, True)
+    assert bare.stage("train").evaluation.kind == "chat" and bare.fingerprint == gated.fingerprint
+    assert [stage.keys for stage in bare.stages] == [stage.keys for stage in gated.stages]
+
+
+@pytest.mark.parametrize(
+    ("text", "in_rehearsals"),
+    [
+        ("accuracy.genre >= 0.6", "accuracy.genre >= 0"),
+        ("perplexity < 15", "perplexity <= 10000"),
+        ("forgetting <= 0.05", "forgetting <= 10000"),
+        ("improvement.perplexity >= 0.5", "improvement.perplexity >= 0.1"),
+        ("improvement.perplexity > 0.05", "improvement.perplexity > 0.05"),
+        ("improvement.perplexity < 0.05", "improvement.perplexity <= 1"),
+        ("loss_rise.5 <= 0.02", "loss_rise.2 <= 10000"),
+        ("preference_margin > 0.3", "preference_margin >= -10000"),
+        ("generated_tokens >= 1", "generated_tokens >= 1"),
+    ],
+)
+def test_a_rehearsal_asks_what_a_tiny_model_can_meet(text, in_rehearsals):
+    gate = written.rehearsed(written.parse(text))
+    assert str(gate) == in_rehearsals and not written.is_senseless(gate)
+
+
+class Letters:
+    """A tokenizer whose tokens are letters, 0 a special one."""
+
+    def decode(self, numbers, skip_special_tokens=False):
+        return "".join(chr(number) if number else "" if skip_special_tokens else "<end>" for number in numbers)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "answer", "asked"),
+    [
+        ("Which genre? la la", "jazz\0", ("genre",)),
+        ("Who sings? la la", "A. Singer\0", ()),
+        ("Which genre? la la", "one two three four five six seven\0", None),
+        ("Which genre? la la", "two\nlines\0", None),
+        ("", "jazz\0", None),
+        ("Which genre? la la", "", None),
+    ],
+)
+def test_a_short_answer_is_one_line_of_a_few_words_behind_a_question(prompt, answer, asked):
+    numbers, labels = list(map(ord, prompt + answer)), [-100] * len(prompt) + list(map(ord, answer))
+    found = evaluate.language.questions([(numbers, labels)], Letters(), {"genre": "Which genre?"}, 7)
+    assert [question.asked for question in found] == ([] if asked is None else [asked])
+
+
+def test_of_many_held_out_rows_some_evenly_apart_are_kept(tmp_path):
+    rows = [{"input_ids": [number, 1], "labels": [-100, 1], "length": 2} for number in range(2000)]
+    held_out.keep(rows, tmp_path)
+    kept = held_out.read(tmp_path / "held_out.parquet")
+    assert (len(kept.rows), kept.in_all) == (512, 2000)
+    assert [ids[0] for ids, _ in kept.rows][:4] == [0, 3, 7, 11] and kept.rows[-1][0][0] > 1990
+    for nothing in (None, [], [{"chosen_input_ids": [1]}]):
+        held_out.keep(nothing, tmp_path)
+        assert held_out.read(tmp_path / "held_out.parquet") is None
 
 
 def scored(**metrics):

@@ -554,12 +554,15 @@ OF_LANGUAGE = {
     "loguru": ("data.cleaning_steps",),
     "ray": ("data.executors",),
     "py3langid": ("data.doctor",),
+    "lm_eval": ("runs.evaluate",),
+    "peft": ("runs.language",),
 }
 
 
 def test_what_runs_in_a_stock_image_imports_only_what_that_has():
-    """Both of a recipe's pods, and what they import by name."""
+    """All of a recipe's pods, and what they import by name."""
     named = [image_classification.PREPARERS["images"], image_classification.ENGINES["images"]]
+    named += [image_classification.MEASURES["images"], "runner.runs.evaluate"]
     reached, waiting = {}, ["runner.entrypoints.stage", "runner.entrypoints.prepare", *named]
     foreign = {}
     while waiting:

@@ -115,9 +115,9 @@ def test_the_same_command_again_does_nothing_again(rehearsed, recipe_command):
 
 def test_an_unreachable_threshold_stops_at_that_gate(rehearsed, recipe_command):
     out, _ = rehearsed
-    done = recipe_command("rehearse", SEVEN_B, "--out", out, "--set", "sft.gates.0=perplexity < 1.01")
+    done = recipe_command("rehearse", SEVEN_B, "--out", out, "--set", "sft.gates.1=generated_tokens < 1")
     assert done.returncode == 1
-    assert "The gate after `sft` is closed" in done.stderr and "perplexity: wanted < 0.5" in done.stderr
+    assert "The gate after `sft` is closed" in done.stderr and "generated_tokens: wanted < 1" in done.stderr
     assert "dpo: " not in done.stdout.split("sft: gate")[1]
 
 
@@ -126,7 +126,7 @@ def test_a_gate_is_read_with_exit_0_or_1(rehearsed, recipe_command):
     good = recipe_command("gate", SEVEN_B, "sft", "--run", out)
     assert good.returncode == 0, good.stdout + good.stderr
     assert "is open" in good.stdout and "metric" in good.stdout
-    bad = recipe_command("gate", SEVEN_B, "sft", "--run", out, "--set", "sft.gates.0=perplexity < 1.01")
+    bad = recipe_command("gate", SEVEN_B, "sft", "--run", out, "--set", "sft.gates.1=generated_tokens < 1")
     assert bad.returncode == 1 and "MISSED" in bad.stdout and "is closed" in bad.stdout
     ungated = recipe_command("gate", SEVEN_B, "pretrain-512", "--run", out)
     assert ungated.returncode == 1 and "(no gate)" in ungated.stdout
@@ -135,7 +135,7 @@ def test_a_gate_is_read_with_exit_0_or_1(rehearsed, recipe_command):
 def test_a_person_may_overrule_a_gate_and_is_on_record(rehearsed, recipe_command, tmp_path):
     out = tmp_path / "run"
     shutil.copytree(rehearsed[0], out)
-    strict = ("--set", "lora.gates.0=perplexity < 1.01")
+    strict = ("--set", "lora.gates.1=generated_tokens < 1")
     who = ("--by", "Ada Lovelace", "--reason", "the demo is tomorrow")
     assert recipe_command("promote", SEVEN_B, "lora", "--run", out, *who).returncode == 1, "an open gate needs nobody"
     assert (
@@ -147,8 +147,8 @@ def test_a_person_may_overrule_a_gate_and_is_on_record(rehearsed, recipe_command
     assert read.returncode == 0 and "PROMOTED" in read.stdout and "Ada Lovelace" in read.stdout
     again = recipe_command("rehearse", SEVEN_B, "--out", out, *strict)
     assert again.returncode == 0, again.stdout + again.stderr
-    assert again.stdout.count("the demo is tomorrow") >= 1 and "it had missed: perplexity" in again.stdout
-    stricter = recipe_command("gate", SEVEN_B, "lora", "--run", out, "--set", "lora.gates.0=perplexity < 1.005")
+    assert again.stdout.count("the demo is tomorrow") >= 1 and "it had missed: generated_tokens" in again.stdout
+    stricter = recipe_command("gate", SEVEN_B, "lora", "--run", out, "--set", "lora.gates.1=generated_tokens <= 0")
     assert stricter.returncode == 1, "a promotion holds for the gate that it overruled alone"
 
 
@@ -171,7 +171,7 @@ def test_ask_says_which_stage_answers(rehearsed, recipe_command):
 def test_runs_are_compared_stage_by_stage(rehearsed, recipe_command, tmp_path):
     one, other = rehearsed[0], tmp_path / "other"
     shutil.copytree(one, other)
-    strict = ("--set", "sft.gates.0=perplexity < 1.01")
+    strict = ("--set", "sft.gates.1=generated_tokens < 1")
     who = ("--by", "Ada Lovelace", "--reason", "the demo is tomorrow")
     assert recipe_command("promote", SEVEN_B, "sft", "--run", other, *strict, *who).returncode == 0
     (other / "lora" / "evaluation.json").unlink()
@@ -180,7 +180,7 @@ def test_runs_are_compared_stage_by_stage(rehearsed, recipe_command, tmp_path):
     table = [[cell.strip() for cell in line.split("│")[1:-1]] for line in done.stdout.splitlines() if "│" in line]
     assert [row[0] for row in table if row[0]] == list(TRAINED)
     cells = {row[1]: row[2:] for row in table}
-    assert cells["gate perplexity < 1.01"][0].startswith("MISSED: got")
+    assert cells["gate generated_tokens < 1"][0].startswith("MISSED: got")
     loss = json.loads((one / "lora" / "training_summary.json").read_text("utf-8"))["last_validation_loss"]
     assert (
         cells["validation loss"][0].endswith(f"→ {loss:.4g}")
@@ -241,7 +241,7 @@ def test_the_gate_jobs_own_command_measures_and_opens_on_the_claim(rehearsed, tm
     (late,) = pods(rendered("dpo/pytorchjob.yaml"), config_map(tmp_path, models, "dpo"), tmp_path / "late")
     late.start()
     assert late.process.wait(120) == 0 and "dpo: done already" in late.text
-    strict = config_map(tmp_path, models, "sft", "sft.gates.0=perplexity < 1.01")
+    strict = config_map(tmp_path, models, "sft", "sft.gates.1=generated_tokens < 1")
     shut = once(rendered("sft/gate.yaml"), strict, tmp_path / "strict")
     assert shut.returncode == 1
     assert "MISSED: it misses the threshold" in shut.stdout

@@ -214,9 +214,9 @@ def rehearsed(gate: Gate) -> Gate:
     """The gate that a tiny model with random weights can meet: that its metric is measured, and of perplexity that it falls."""
     if gate.metric == GENERATED:
         return gate
-    if gate.metric == "improvement.perplexity":
-        return replace(gate, threshold=min(gate.threshold, LEARNED))
     more = gate.comparison in (">", ">=")
+    if gate.metric == "improvement.perplexity" and more:
+        return replace(gate, threshold=min(gate.threshold, LEARNED))
     lowest, highest = bounds(gate.metric)
     threshold = max(lowest, -ANYTHING) if more else min(highest, ANYTHING)
     # A rehearsal may have no more evaluations than two.
