@@ -7,16 +7,10 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Literal, NamedTuple, cast
 
 from runner.names import listed
-from runner.recipe.templates import NoText, text_of
+from runner.recipe.templates import FORMS, NoText, text_of
 
 Form = Literal["columns", "messages", "sharegpt", "alpaca", "prompt_completion"]
-# The columns that make a form, in the order in which it is looked for: some data sets have `messages` and the prompt beside it.
-COLUMNS: Mapping[Form, tuple[str, ...]] = {
-    "messages": ("messages",),
-    "sharegpt": ("conversations",),
-    "alpaca": ("instruction", "output"),
-    "prompt_completion": ("prompt", "completion"),
-}
+COLUMNS = cast(Mapping[Form, tuple[str, ...]], FORMS)
 NO_FORM = (
     'Write `question: "[column]"` and `answer: "[column]"` with the names of your columns, or give the rows those of a form: '
     + "; ".join(f"{listed(columns)} ({form})" for form, columns in COLUMNS.items())

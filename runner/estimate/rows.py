@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -112,13 +113,14 @@ def _found(data: Mapping[str, Any], folder: Path | None) -> Rows:
     told = [part for part in parts if part.training and part.lengths]
     whole = Lengths.mixed([(part.training or 0, part.lengths) for part in told]) if len(told) == len(parts) else UNKNOWN
     count = (data.get("songs") or {}).get("count")
+    sources = " and ".join(dict.fromkeys(part.source for part in parts))
     unknown = next((part for part in parts if part.training is None), None)
-    if unknown:
-        return Rows(count, None, whole, "the recipe's `count`") if count else replace(unknown, lengths=whole)
+    if unknown and not count:
+        return unknown
     counted = sum(part.training or 0 for part in parts)
-    if count and count <= counted:
-        return Rows(count, None, whole, "the recipe's `count`")
-    return Rows(counted, None, whole, " and ".join(dict.fromkeys(part.source for part in parts)))
+    if count and (unknown or count <= counted):
+        return Rows(count, None, whole, f"the recipe's `count`{f', their lengths from {sources}' if whole else ''}")
+    return Rows(counted, None, whole, sources)
 
 
 def _of_set(one: Mapping[str, Any], data: Mapping[str, Any], folder: Path | None) -> Rows:
@@ -180,6 +182,7 @@ def _local(path: Path, one: Mapping[str, Any], data: Mapping[str, Any]) -> Rows:
     written = [str(one.get(name) or "") for name in templates.SETTINGS]
     columns = [column for template in written for column in templates.columns(template)]
     columns += [name for name in (one.get("text"), (data.get("songs") or {}).get("lyrics")) if name]
+    columns = columns or [*chain.from_iterable(templates.FORMS.values()), *templates.BESIDES]
     try:
         there = local_rows.of(path, one.get("split"), columns, images=data.get("kind") == "images")
     except local_rows.Unreadable as error:
@@ -227,18 +230,18 @@ def _read(row: Any, one: Mapping[str, Any], data: Mapping[str, Any]) -> Iterator
         except (KeyError, templates.NoText):
             return
         return
-    turns = next((row[name] for name in _TURNS if isinstance(row.get(name), list)), None)
-    yield (
-        _said(row if turns is None else [turns, row.get("tools")]) + (2 if turns is None else len(turns)) * MARKS_A_TURN
+    form = one.get("form")
+    needed = templates.FORMS.get(form or "") or next(
+        (each for each in templates.FORMS.values() if set(each) <= set(row)), None
     )
-
-
-# Columns with the turns of a conversation.
-_TURNS = ("messages", "conversations")
+    if needed and set(needed) <= set(row):
+        turns = row[needed[0]]
+        marks = MARKS_A_TURN * (len(turns) if len(needed) == 1 and isinstance(turns, list) else 2)
+        yield _said([row.get(name) for name in (*needed, *templates.BESIDES)]) + marks
 
 
 def _said(value: Any) -> float:
-    """Tokens of all text in a row, wherever it stands."""
+    """Tokens of all text in a value, wherever it stands."""
     if isinstance(value, str):
         return _tokens(value)
     inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()

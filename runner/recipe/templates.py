@@ -67,3 +67,15 @@ def needed(data: Mapping[str, Any]) -> dict[str, str]:
     used |= {data[setting]: setting for setting in NAMES if data.get(setting)}
     songs = data.get("songs") or {}
     return used | {songs[setting]: f"songs.{setting}" for setting in ("instruction", "lyrics") if setting in songs}
+
+
+# The columns that make a form of conversations, in the order in which it is looked for: some data sets have `messages` and the
+# prompt beside it.
+FORMS: Mapping[str, tuple[str, ...]] = {
+    "messages": ("messages",),
+    "sharegpt": ("conversations",),
+    "alpaca": ("instruction", "output"),
+    "prompt_completion": ("prompt", "completion"),
+}
+# Columns that are read in any form where they are there.
+BESIDES = ("system", "input", "tools")

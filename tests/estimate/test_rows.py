@@ -121,6 +121,7 @@ def test_what_cannot_be_read_is_said_and_no_traceback(tmp_path, kind):
 
 def test_what_is_counted_of_a_row_is_what_the_model_reads(tmp_path):
     row = {"id": "x" * 4200, "question": "q" * 42, "answer": "a" * 84, "lyrics": "word " * 84, "rejected": "r" * 42}
+    row |= {"instruction": "i" * 42, "output": "o" * 42, "text": "i" * 42 + "o" * 42}
     row["messages"] = [{"role": "", "content": "c" * 42}] * 3
     file = write(tmp_path, "jsonl", [row])
 
@@ -131,6 +132,8 @@ def test_what_is_counted_of_a_row_is_what_the_model_reads(tmp_path):
     assert tokens(one=TALK).mean == pytest.approx(30 + 10)
     assert tokens(one=TALK, system_prompt="s" * 42).mean == pytest.approx(30 + 10 + 10 + 5)
     assert tokens(one={"form": "messages"}).mean == pytest.approx(30 + 15)
+    assert tokens(one={"form": "auto"}).mean == pytest.approx(30 + 15)
+    assert tokens(one={"form": "alpaca"}).mean == pytest.approx(20 + 10)
     assert tokens(one={"text": "question"}, kind="plain-text").mean == pytest.approx(10 + 1)
     # An answer and the other are two rows that the model reads.
     pair = {"prompt": "[question]", "chosen": "[answer]", "rejected": "[rejected]"}
