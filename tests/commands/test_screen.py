@@ -68,6 +68,8 @@ def test_a_picture_is_written_where_it_can_be(planned, tmp_path):
     (tmp_path / "file").write_text("")
     code, _, said = planned(SURVIVAL, "--chart", tmp_path / "file" / "plan.svg")
     assert code == 1 and "cannot be written" in said
+    code, _, said = planned(SURVIVAL, "--chart", tmp_path / "recipe.yaml")
+    assert code == 2 and "recipe.yaml" in said and not (tmp_path / "recipe.yaml").exists()
 
 
 def drawn(planned, path, tmp_path, *options):
