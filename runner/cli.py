@@ -21,7 +21,7 @@ COMMANDS = {
     "show": "Show a recipe with every default, and where it comes from.",
     "models": "Show the models that a recipe can name; write down others.",
     "check": "Say what is wrong in recipes, with line and remedy.",
-    "plan": "Say what a recipe will need: memory, time, disk, cost.",
+    "plan": "Say whether it fits, how long, how much, and what to change.",
     "render": "Write what the cluster needs.",
     "site": "Write what its namespace needs, once.",
     "prepare": "Prepare a recipe's data.",

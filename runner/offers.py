@@ -12,7 +12,7 @@ from runner.catalog import Gpu
 from runner.check.validate import override, valid
 from runner.estimate import limits
 from runner.estimate.forecast import Forecast
-from runner.estimate.formulas import Loss, splits
+from runner.estimate.formulas import MOST_TRIED, Loss, splits
 from runner.estimate.memory import cards
 from runner.estimate.offers import Lines
 from runner.estimate.workload import Workload
@@ -100,7 +100,8 @@ def _far_better(one: Offer, other: Offer) -> bool:
     if one.loss > other.loss or one.kind > other.kind or one.after.seconds is None or other.after.seconds is None:
         return False
     hours, more = one.after.together.gpu_hours, other.after.together.gpu_hours
-    return FAR * one.after.seconds < other.after.seconds or FAR_DEARER * hours < more
+    faster = FAR * one.after.seconds < other.after.seconds and hours <= more
+    return faster or (FAR_DEARER * hours < more and one.after.seconds <= other.after.seconds)
 
 
 def _offer(planned: Planned, changes: Changes) -> Offer | None:
@@ -119,6 +120,9 @@ def _worth(planned: Planned, offer: Offer) -> bool:
     if offer.loss or offer.after.seconds is None or planned.seconds is None:
         return False
     if {note.message for note in offer.after.notes} - {note.message for note in planned.notes}:
+        return False
+    # What nobody needs is to fit for all that is likely.
+    if any(stage.memory_range[1] > (stage.usable or 0) for stage in offer.after.forecasts):
         return False
     time = offer.after.seconds / planned.seconds
     hours = offer.after.together.gpu_hours / planned.together.gpu_hours
@@ -229,10 +233,10 @@ def _faster(planned: Planned) -> Iterator[tuple[str, Changes]]:
     lines, work = Lines.of(planned.recipe, stage.stage), stage.workload
     stated = (planned.recipe.settings.get("limits") or {}).get("gpu_memory")
     room = min(stage.usable or 0, units.size(stated) if stated else math.inf)
-    sizes = []
+    likely, sizes = stage.memory_range[1] / stage.memory.total, []
     for rows, accumulation in splits(work, smaller=False):
         formulas = stage.formulas.changed(**_batch(work, rows), accumulation=accumulation)
-        if formulas.memory.total > room:
+        if likely * formulas.memory.total > room:
             break
         if stage.gpu and (time := formulas.time(stage.gpu)):
             sizes.append((time.total_seconds, rows, accumulation))
@@ -270,7 +274,7 @@ def _on(planned: Planned, nodes: int) -> Changes:
         rows = work.effective_batch_size // world
         if rows * world != work.effective_batch_size or work.machines.uneven:
             continue
-        at_once = max(size for size in range(1, work.micro_batch_size + 1) if rows % size == 0)
+        at_once = max(size for size in range(1, min(work.micro_batch_size, MOST_TRIED) + 1) if rows % size == 0)
         changes |= _divided(section, at_once, rows // at_once)
         if planned.recipe.settings[section].get("learning_rate_scaling") == "linear" and before != world:
             changes[f"{section}.learning_rate"] = float(f"{work.learning_rate / world:.12g}")

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import stat
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from runner import offers
+from runner import cli, offers
 from runner.check.examine import examine
 from runner.check.validate import load, override
 from runner.estimate.formulas import Loss
-from runner.offers import Kind
+from runner.offers import Kind, Offer
 from runner.planned import Planned
 from runner.problem import Stop
 from runner.recipe import copying
@@ -91,33 +92,33 @@ def test_every_offer_holds_when_it_is_taken(own, case):
         path.write_text(text, encoding="utf-8")
 
 
-def test_what_loses_nothing_comes_first(own):
-    for name, sets in (CASES["card too small"], CASES["batch too large"], CASES["pipeline, card"]):
-        found = offers.of(planned(own(name, *sets)))
-        ranks = [(offer.loss, offer.kind) for offer in found]
-        assert ranks == sorted(ranks)
-        assert not found[0].loses and found[0].loss == Loss.NOTHING
-        for offer in found:
-            assert (offer.loss > Loss.NOTHING) <= bool(offer.loses)
-            thrown = any("sequence_len" in line for line in offer.lines)
-            assert not thrown or any("are left out" in words for words in offer.loses)
-
-
-def test_where_nothing_has_to_change_an_offer_brings_something_and_loses_nothing(own):
-    for case in ("minimal lora", "lyrics", "padded"):
-        name, sets = CASES[case]
-        before = planned(own(name, *sets))
-        found = offers.of(before)
-        assert found, case
-        for offer in found:
-            faster = offer.after.seconds < before.seconds
-            assert faster or offer.after.together.gpu_hours < before.together.gpu_hours
-            assert offer.loss == Loss.NOTHING
-
-
-def lines_of(own, case: str) -> list[str]:
+@cache
+def offered(case: str) -> tuple[Planned, list[Offer]]:
     name, sets = CASES[case]
-    return [", ".join(offer.lines) for offer in offers.of(planned(own(name, *sets)))]
+    before = Planned.of(load(ROOT / "recipes" / name, from_options(sets))[0])
+    return before, offers.of(before)
+
+
+@pytest.mark.parametrize("case", ["card too small", "batch too large", "pipeline, card"])
+def test_what_loses_nothing_comes_first(case):
+    _, found = offered(case)
+    ranks = [(offer.loss, offer.kind) for offer in found]
+    assert ranks == sorted(ranks)
+    assert not found[0].loses and found[0].loss == Loss.NOTHING
+    for offer in found:
+        assert (offer.loss > Loss.NOTHING) <= bool(offer.loses)
+        thrown = any("sequence_len" in line for line in offer.lines)
+        assert not thrown or any("are left out" in words for words in offer.loses)
+
+
+@pytest.mark.parametrize("case", ["minimal lora", "lyrics", "padded"])
+def test_where_nothing_has_to_change_an_offer_brings_something_and_loses_nothing(case):
+    before, found = offered(case)
+    assert found
+    for offer in found:
+        faster = offer.after.seconds < before.seconds
+        assert faster or offer.after.together.gpu_hours < before.together.gpu_hours
+        assert offer.loss == Loss.NOTHING
 
 
 @pytest.mark.parametrize(
@@ -135,13 +136,13 @@ def lines_of(own, case: str) -> list[str]:
         ("claim", "openshift.claims.0.size_gib: 40"),
     ],
 )
-def test_each_kind_of_change_is_offered_where_it_helps(own, case, wanted):
-    assert any(line.startswith(wanted) for line in lines_of(own, case)), lines_of(own, case)
+def test_each_kind_of_change_is_offered_where_it_helps(case, wanted):
+    lines = [", ".join(offer.lines) for offer in offered(case)[1]]
+    assert any(line.startswith(wanted) for line in lines), lines
 
 
-def test_fp8_counts_on_a_card_that_has_it(own):
-    name, sets = CASES["minimal pipeline"]
-    cards = [offer for offer in offers.of(planned(own(name, *sets))) if offer.kind == Kind.MACHINES]
+def test_fp8_counts_on_a_card_that_has_it():
+    cards = [offer for offer in offered("minimal pipeline")[1] if offer.kind == Kind.MACHINES]
     assert any("in FP8" in words for offer in cards for words in offer.loses)
     assert all(offer.cost is None for offer in cards), "the price of one card is not another's"
 
@@ -159,14 +160,16 @@ def test_a_raised_limit_raises_a_deadline_that_would_come_before_it(own):
     assert not [note for note in planned(path).notes if "job is ended" in note.message]
 
 
-def test_taking_an_offer_writes_it_and_shows_the_difference(own, recipe_command, golden_message):
+def test_taking_an_offer_writes_it_and_shows_the_difference(own, capsys, golden_message):
     path = own(SURVIVAL, *TOO_MUCH)
     path.chmod(0o640)
     before = path.read_text("utf-8").splitlines()
-    assert recipe_command("plan", path).returncode == 1
-    done = recipe_command("plan", path, "--apply", "1")
-    assert (done.returncode, done.stderr) == (0, "")
-    golden_message(done.stdout)
+    assert cli._code(["plan", str(path)]) == 1
+    capsys.readouterr()
+    assert cli._code(["plan", str(path), "--apply", "1"]) == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    golden_message(said.out)
     after = path.read_text("utf-8").splitlines()
     changed = [(old, new) for old, new in zip(before, after, strict=True) if old != new]
     assert [new.split()[:2] for _, new in changed] == [
@@ -175,22 +178,23 @@ def test_taking_an_offer_writes_it_and_shows_the_difference(own, recipe_command,
     ]
     assert all(old.partition("#")[2] == new.partition("#")[2] for old, new in changed)
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
-    done = recipe_command("plan", path)
-    assert done.returncode == 0, done.stdout
+    assert cli._code(["plan", str(path)]) == 0
 
 
-def test_what_cannot_be_taken_is_said(own, recipe_command, golden_message):
+def test_what_cannot_be_taken_is_said(own, capsys, golden_message):
     path = own(SURVIVAL)
     for case, options, code in (
         ("no such number", ("--apply", "9"), 1),
         ("beside --set", ("--apply", "1", "--set", "train.epochs=2"), 2),
         ("beside JSON", ("--apply", "1", "--format", "json"), 2),
     ):
-        done = recipe_command("plan", path, *options)
-        assert (done.returncode, done.stdout) == (code, ""), case
-        golden_message(done.stderr, case)
+        assert cli._code(["plan", str(path), *options]) == code, case
+        said = capsys.readouterr()
+        assert said.out == ""
+        golden_message(said.err, case)
     assert path.read_text("utf-8") == (ROOT / "recipes" / SURVIVAL).read_text("utf-8")
-    assert "none" in recipe_command("plan", own("resnet.yaml"), "--apply", "1").stderr
+    assert cli._code(["plan", str(own("resnet.yaml")), "--apply", "1"]) == 1
+    assert "There are none." in capsys.readouterr().err
 
 
 def test_a_file_that_cannot_be_written_stays_and_its_lines_are_said(own, monkeypatch, golden_message):

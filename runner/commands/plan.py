@@ -68,6 +68,8 @@ def plan(
             else "It shows a difference; leave that out."
         )
         raise Stop(f"`--apply` writes into the recipe as it stands, and does not go with `{other}`.", hint, code=2)
+    if chart and chart.suffix.lower() != ".svg":
+        raise Stop(f"`--chart` draws SVG, and `{chart}` is no name for that.", "For example: --chart plan.svg", code=2)
     nodes = _counts(counts)
     recipe = _open(path, sets, style)
     try:
@@ -95,8 +97,9 @@ def plan(
         screen.stages(planned, nodes, traced)
     screen.offered(found)
     for problem in (*planned.problems, *planned.notes):
-        # Here the offers are there to see.
-        say(f"\n{replace(problem, hint=problem.hint.removesuffix(forecast.OFFERED).rstrip())}")
+        # Here the offers are there to see, or that there are none.
+        said = "" if found else "No change that was tried makes all of it hold: name a larger GPU, or ask for less."
+        say(f"\n{replace(problem, hint=problem.hint.replace(forecast.OFFERED, said).rstrip())}")
     if chart:
         say(f"\n{chart}: memory over a step, and time by stage")
     return 1 if planned.problems else 0

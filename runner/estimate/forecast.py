@@ -13,7 +13,7 @@ from runner import catalog
 from runner.catalog import Gpu, Network
 from runner.estimate import measured, outside
 from runner.estimate import rows as counted
-from runner.estimate.formulas import Advice, Counts, Formulas
+from runner.estimate.formulas import MOST_TRIED, Advice, Counts, Formulas
 from runner.estimate.memory import EVALUATION, Memory, usable
 from runner.estimate.outside import Spread
 from runner.estimate.parameters import FAMILIES, UnknownArchitecture
@@ -149,10 +149,6 @@ class Forecast:
             formulas=self.formulas.changed(machines=machines, sharding=way),
             stage=replace(self.stage, machines=machines),
         )
-
-
-# Micro batches beyond this are not looked for.
-MOST_TRIED = 4096
 
 
 def largest(fits: Callable[[int], bool]) -> int:

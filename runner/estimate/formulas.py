@@ -28,6 +28,10 @@ class Counts:
     adapter: int = 0
 
 
+# Micro batches beyond this are not looked for.
+MOST_TRIED = 4096
+
+
 class Loss(IntEnum):
     """What a change takes from what is learned; less comes first."""
 
@@ -52,9 +56,9 @@ class Advice(Generic[W_co]):
 
 def splits(run: Run, smaller: bool) -> Iterator[tuple[int, int]]:
     """Micro batches and accumulations with the same product as the run's: the next smaller micro batch and so on, or the
-    next larger ones."""
+    next larger ones; none above MOST_TRIED."""
     rows, own = run.micro_batch_size * run.accumulation, run.micro_batch_size
-    for size in range(own - 1, 0, -1) if smaller else range(own + 1, rows + 1):
+    for size in range(min(own - 1, MOST_TRIED), 0, -1) if smaller else range(own + 1, min(rows, MOST_TRIED) + 1):
         if rows % size == 0:
             yield size, rows // size
 

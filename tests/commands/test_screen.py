@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from runner import cli
 from runner.commands.planning.report import PARTS
 from runner.recipe import units
 from tests.conftest import RECIPES, ROOT, STARTERS
@@ -16,20 +17,32 @@ SVG = "{http://www.w3.org/2000/svg}"
 SEVEN_B, SURVIVAL = (ROOT / "recipes" / f"{name}.yaml" for name in ("seven-b", "survival"))
 
 
+@pytest.fixture
+def planned(capsys):
+    """`recipe plan ARGS…` in this process: its exit code, and what it said on standard output and standard error."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        code = cli._code(["plan", *map(str, arguments)])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return run
+
+
 def words(text: str) -> str:
     return " ".join(text.split())
 
 
 @pytest.mark.parametrize("path", STARTERS, ids=lambda path: path.stem)
-def test_every_starter_is_planned_on_one_screen(path, recipe_command):
-    done = recipe_command("plan", path)
-    assert done.returncode == 0, done.stdout
-    screen, _, notes = done.stdout.partition(f"\n\n{path}")
+def test_every_starter_is_planned_on_one_screen(path, planned):
+    code, said, _ = planned(path)
+    assert code == 0, said
+    screen, _, notes = said.partition(f"\n\n{path}")
     lines = screen.splitlines()
     assert max(map(len, lines)) <= 80 and len(lines) <= 40
     assert [line.split()[0] for line in lines[1:3]] == ["It", "It"] and "fits: " in lines[0], "four lines come first"
     assert lines[4] == "" and "published runs" in screen
-    found = json.loads(recipe_command("plan", path, "--format", "json").stdout)
+    found = json.loads(planned(path, "--format", "json")[1])
     for stage in found["stages"]:
         (row,) = [line for line in lines if line.startswith(f"{stage['stage']} ")]
         assert f"{stage['gpu_memory_bytes']['total'] / 2**30:.1f} (" in row
@@ -40,33 +53,35 @@ def test_every_starter_is_planned_on_one_screen(path, recipe_command):
     assert not notes or "note:" in notes
 
 
-def test_the_screen_reads_as_it_should(recipe_command, golden_message):
-    golden_message(recipe_command("plan", SEVEN_B).stdout, "a pipeline")
-    golden_message(recipe_command("plan", SURVIVAL, "--price", "2").stdout, "with a price")
+def test_the_screen_reads_as_it_should(planned, golden_message):
+    golden_message(planned(SEVEN_B)[1], "a pipeline")
+    golden_message(planned(SURVIVAL, "--price", "2")[1], "with a price")
     unknown = ("--set", "machines.gpu=NVIDIA-OWN", "--set", "limits.time=")
-    golden_message(recipe_command("plan", SURVIVAL, *unknown).stdout, "a card that nobody knows")
+    golden_message(planned(SURVIVAL, *unknown)[1], "a card that nobody knows")
     uncounted = ("--set", "data.hub=someone/else", "--set", "limits.time=")
-    golden_message(recipe_command("plan", SURVIVAL, *uncounted).stdout, "rows that nobody has counted")
+    golden_message(planned(SURVIVAL, *uncounted)[1], "rows that nobody has counted")
 
 
-def test_a_picture_is_written_where_it_can_be(recipe_command, tmp_path):
-    done = recipe_command("plan", SURVIVAL, "--chart", tmp_path / "no" / "folder" / "plan.svg")
-    assert done.returncode == 0 and (tmp_path / "no" / "folder" / "plan.svg").is_file()
+def test_a_picture_is_written_where_it_can_be(planned, tmp_path):
+    code, _, _ = planned(SURVIVAL, "--chart", tmp_path / "no" / "folder" / "plan.svg")
+    assert code == 0 and (tmp_path / "no" / "folder" / "plan.svg").is_file()
     (tmp_path / "file").write_text("")
-    done = recipe_command("plan", SURVIVAL, "--chart", tmp_path / "file" / "plan.svg")
-    assert done.returncode == 1 and "cannot be written" in done.stderr and "Traceback" not in done.stderr
+    code, _, said = planned(SURVIVAL, "--chart", tmp_path / "file" / "plan.svg")
+    assert code == 1 and "cannot be written" in said
+    code, _, said = planned(SURVIVAL, "--chart", tmp_path / "recipe.yaml")
+    assert code == 2 and "recipe.yaml" in said and not (tmp_path / "recipe.yaml").exists()
 
 
-def drawn(recipe_command, path, tmp_path, *options):
+def drawn(planned, path, tmp_path, *options):
     """The picture's root, and the JSON beside which it was drawn."""
     file = tmp_path / "plan.svg"
-    done = recipe_command("plan", path, "--chart", file, "--format", "json", *options)
-    return ElementTree.parse(file).getroot(), json.loads(done.stdout)
+    said = planned(path, "--chart", file, "--format", "json", *options)[1]
+    return ElementTree.parse(file).getroot(), json.loads(said)
 
 
 @pytest.mark.parametrize("name", [path.stem for path in RECIPES])
-def test_the_picture_is_of_the_same_figures(name, recipe_command, tmp_path):
-    root, found = drawn(recipe_command, ROOT / "recipes" / f"{name}.yaml", tmp_path)
+def test_the_picture_is_of_the_same_figures(name, planned, tmp_path):
+    root, found = drawn(planned, ROOT / "recipes" / f"{name}.yaml", tmp_path)
     panels = {panel.get("data-stage"): panel for panel in root.iter(f"{SVG}g") if panel.get("data-stage")}
     assert list(panels) == [stage["stage"] for stage in found["stages"]]
     for stage in found["stages"]:
@@ -95,8 +110,8 @@ def test_the_picture_is_of_the_same_figures(name, recipe_command, tmp_path):
         assert whole == pytest.approx(memory["in_evaluation"], abs=scale)
 
 
-def test_the_picture_s_bars_are_the_stages_times(recipe_command, tmp_path):
-    root, found = drawn(recipe_command, SEVEN_B, tmp_path)
+def test_the_picture_s_bars_are_the_stages_times(planned, tmp_path):
+    root, found = drawn(planned, SEVEN_B, tmp_path)
     (panel,) = [panel for panel in root.iter(f"{SVG}g") if panel.get("data-seconds-a-pixel")]
     scale = float(panel.get("data-seconds-a-pixel"))
     said = [text.text for text in panel.iter(f"{SVG}text")]
@@ -110,8 +125,8 @@ def test_the_picture_s_bars_are_the_stages_times(recipe_command, tmp_path):
         assert f"{units.duration(total)} ({units.between(*likely)})" in said
 
 
-def test_a_picture_stands_alone_and_follows_light_and_dark(recipe_command, tmp_path):
-    root, _ = drawn(recipe_command, SURVIVAL, tmp_path, "--set", "name=a-b", "--set", "machines.gpu=NVIDIA-<&>")
+def test_a_picture_stands_alone_and_follows_light_and_dark(planned, tmp_path):
+    root, _ = drawn(planned, SURVIVAL, tmp_path, "--set", "name=a-b", "--set", "machines.gpu=NVIDIA-<&>")
     text = (tmp_path / "plan.svg").read_text("utf-8")
     assert "prefers-color-scheme: dark" in text
     assert "http" not in text.replace('xmlns="http://www.w3.org/2000/svg"', "") and "url(" not in text

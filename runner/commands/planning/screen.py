@@ -13,7 +13,8 @@ from runner.commands.options import say
 from runner.commands.planning.report import OfferReport
 from runner.commands.planning.text import beside
 from runner.estimate import storage
-from runner.estimate.forecast import MOST_TRIED, Forecast
+from runner.estimate.forecast import Forecast
+from runner.estimate.formulas import MOST_TRIED
 from runner.offers import Offer
 from runner.planned import Planned
 from runner.recipe import units

@@ -10,7 +10,8 @@ from rich.table import Table
 from runner.commands.options import say
 from runner.commands.planning.tables import exact, scaling
 from runner.estimate import storage
-from runner.estimate.forecast import MOST_TRIED, Forecast, basis
+from runner.estimate.forecast import Forecast, basis
+from runner.estimate.formulas import MOST_TRIED
 from runner.estimate.memory import EVALUATION
 from runner.estimate.workload import Run, Workload
 from runner.plan import Plan
