@@ -34,8 +34,8 @@ def prepare(path: str, sets: tuple[str, ...], data: str | None, out: str | None,
     recipe, _ = open_recipe(path, sets, more=changing.from_data_option(data))
     run = folder(recipe.name, "run")
     place = run.place(str(Path(out).resolve()) if out else None)
-    work = translate(recipe, place).stages[0].config
-    carry_out(work, say)
+    # What is trained is proven where that is asked for, and again before a stage holds a GPU.
+    carry_out({**translate(recipe, place).stages[0].config, "proofs": {}}, say)
     say(f"written to {out or place.data_dir}")
     if show:
         _show(recipe, place, show)

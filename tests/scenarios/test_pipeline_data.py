@@ -48,6 +48,19 @@ def prepared(tmp_path_factory):
     return folder / "data", stage.config
 
 
+def test_preparing_alone_proves_nothing_and_needs_no_files_of_a_run(monkeypatch, tmp_path):
+    from click.testing import CliRunner
+
+    from runner.commands.prepare import prepare as command
+    from runner.entrypoints import prepare
+
+    asked = []
+    monkeypatch.setattr(prepare, "carry_out", lambda work, tell: asked.append(work))
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(command, [str(SEVEN_B)], catch_exceptions=False)
+    assert done.exit_code == 0 and asked[0]["proofs"] == {} and asked[0]["work"] == "pipeline.data"
+
+
 @pytest.mark.long
 def test_the_data_stage_proves_what_is_trained_after_pretraining_and_ends_with_what_is_wrong(
     prepared, tmp_path, capsys, monkeypatch
