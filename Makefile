@@ -50,6 +50,7 @@ golden: schemas
 bench: install
 	$(BIN)/python benchmarks/check_speed.py
 	$(BIN)/python benchmarks/blocks_speed.py
+	$(BIN)/python benchmarks/rows_speed.py
 
 clean:
 	rm -rf build runs $(VENV)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import os
+import subprocess
+import sys
 from dataclasses import asdict
 from pathlib import Path
 
@@ -307,3 +309,17 @@ def test_the_real_set_is_what_it_is_known_to_be(tmp_path):
     assert (report.rows_in, report.duplicates, report.distinct) == (2845, 0, 1727)
     assert report.train_rows + report.validation_rows == 2845
     assert 270 <= report.validation_rows <= 285
+
+
+def test_conversations_come_back_from_columns_as_they_went_in():
+    """In a process of its own, which must not load pandas: every process that reads rows would."""
+    code = (
+        "import sys; from runner.data import chat, turns; from runner.data.forms import Turn;"
+        "said = [chat.Conversation(chat.pair('wie heißt 水?', '🔥 \\0')), chat.Conversation(chat.pair('plain', 'text')),"
+        " chat.Conversation((Turn('system', 'é'), Turn('user', 'q'), Turn('assistant', '', '{}')), '[]')];"
+        "batch = turns.batch(said); batch.validate(full=True);"
+        "assert 'pandas' not in sys.modules;"
+        "assert list(turns.conversations(batch)) == said;"
+        "assert batch['question'].to_pylist() == [0, 0, 1]"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
