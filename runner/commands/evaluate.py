@@ -33,7 +33,7 @@ def evaluate(
     from runner.runs.run_folder import find
     from runner.runs.stage_folder import StageFolder
 
-    recipe, _ = open_recipe(path, sets)
+    recipe, _ = open_recipe(path, sets, aside=form != "text")
     run = find(recipe.name, run_dir)
     plan = ask.plan_of(recipe, run)
     folder = StageFolder(plan, plan.stage(stage)) if stage else ask.newest(plan)

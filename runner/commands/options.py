@@ -37,14 +37,16 @@ def open_recipe(
     environment: bool = False,
     more: list[Override] | None = None,
     look: bool = True,
+    aside: bool = False,
 ) -> tuple[Recipe, list[Override]]:
     """The recipe with `--set` and `more` on top, and below them, where `environment` holds, the environment. Prints
-    what changed. look: whether the files that it names are looked at."""
+    what changed. look: whether the files that it names are looked at. aside: print on standard error, because a program reads
+    the output."""
     wished = os.environ if environment else {}
     recipe, made, notes = load(path, [*changing.from_options(sets), *(more or [])], wished, look)
     print_notes(notes)
     for change in made:
-        say(f"{change}")
+        click.echo(f"{change}", err=aside)
     return recipe, made
 
 

@@ -80,6 +80,19 @@ def test_data_sets_with_shares_are_rehearsed_to_the_end(tmp_path, recipe_command
     assert not summary["proof"]["faults"]
 
 
+def test_a_run_without_gates_is_measured_by_the_command(rehearsed, recipe_command):
+    run, _, _ = rehearsed
+    done = recipe_command("evaluate", SURVIVAL, "--run", run, "--format", "json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    said, summary = json.loads(done.stdout), load(run, "training_summary.json")
+    # The engine's is a mean over batches, and this one over tokens.
+    assert said["before"]["validation_loss"] == pytest.approx(summary["first_validation_loss"], rel=0.02)
+    assert said["metrics"]["validation_loss"] == pytest.approx(summary["best_validation_loss"], rel=0.02)
+    assert said["metrics"]["improvement.perplexity"] > 0.1 and abs(said["metrics"]["forgetting"]) < 20
+    assert said["counts"]["held_out_rows"] == load(run, "data/report.json")["validation_rows"]
+    assert said["gates"] == [] and said["open"] is True
+
+
 def test_rows_are_joined_as_on_a_gpu_and_none_is_padded(rehearsed):
     run, printed, _ = rehearsed
     assert (

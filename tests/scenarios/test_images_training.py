@@ -176,6 +176,23 @@ def test_the_rehearsal_reaches_60_percent_and_leaves_every_result(rehearsed):
     assert json.loads((run / "run.json").read_text("utf-8"))["status"] == "finished"
 
 
+def test_a_rehearsal_is_measured_class_by_class(rehearsed, recipe_command):
+    run, _, _ = rehearsed
+    done = recipe_command("evaluate", RECIPE, "--run", run, "--set", 'gates=["accuracy >= 0.6"]', "--format", "json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = json.loads(done.stdout)
+    summary = json.loads((run / "training_summary.json").read_text("utf-8"))
+    assert said["metrics"]["accuracy"] == pytest.approx(summary["best_accuracy"])
+    assert said["metrics"]["validation_loss"] > 0 and said["open"]
+    seen = said["confusion"]
+    right = sum(row.get(name, 0) for name, row in seen.items())
+    assert right / sum(map(sum, (row.values() for row in seen.values()))) == pytest.approx(summary["best_accuracy"])
+    classes = {name: row.get(name, 0) / sum(row.values()) for name, row in seen.items()}
+    assert {f"accuracy.{name}": share for name, share in classes.items()} == pytest.approx(
+        {name: value for name, value in said["metrics"].items() if name.startswith("accuracy.")}
+    )
+
+
 def test_the_best_weights_do_what_the_summary_says(rehearsed):
     run, _, _ = rehearsed
     model, content = network.load(run / "best_model.pth")
