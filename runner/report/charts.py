@@ -130,7 +130,7 @@ def histogram(bins: Sequence[tuple[int, int, int]]) -> Histogram:
     return Histogram(
         bars=tuple(bars),
         xs=tuple(Tick(x_of(x), shown(x)) for x in ticks(first, last, 5)),
-        ys=tuple(Tick(y_of(y), shown(y)) for y in ticks(0, most, 4) if y == int(y)),
+        ys=tuple(Tick(y_of(y), shown(y)) for y in ticks(0, max(most, 4), 4, (1, 2, 5, 10)) if y <= most),
         said=f"From {first:,} to {last - 1:,} tokens; most rows, {largest[2]:,}, have {largest[0]:,} to {largest[1]:,}.",
     )
 
@@ -153,11 +153,11 @@ def _room(low: float, high: float) -> tuple[float, float]:
     return bottom, high + 0.06 * span
 
 
-def ticks(low: float, high: float, wanted: int) -> list[float]:
-    """Round numbers between two values, about so many."""
+def ticks(low: float, high: float, wanted: int, steps: Sequence[float] = (1, 2, 2.5, 5, 10)) -> list[float]:
+    """Round numbers between two values, about so many. steps: between them, times a power of ten."""
     raw = ((high - low) or 1) / wanted
     power = 10.0 ** math.floor(math.log10(raw))
-    step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= raw * 0.999)
+    step = next(power * factor for factor in steps if power * factor >= raw * 0.999)
     first = math.ceil(low / step - 1e-9)
     return [float(f"{number * step:.12g}") for number in range(first, math.floor(high / step + 1e-9) + 1)]
 

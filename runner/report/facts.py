@@ -24,6 +24,7 @@ from runner.runs.stage_folder import StageFolder, StageRecord
 from runner.training.summary import Summary
 
 LOG_LINES, ROW_TOKENS = 60, 2_000
+NUMBER = int | float
 Point = tuple[float, float]
 
 # The curves of a history: title, unit, and the name of each line with where it stands: `steps` or `epochs`, and its key.
@@ -144,12 +145,17 @@ class DataFacts:
     @property
     def bins(self) -> tuple[tuple[int, int, int], ...]:
         """From how many tokens to how many, and of how many rows."""
-        told = self.record.get("length_bins") or ()
-        return tuple((first, last, rows) for first, last, rows in told)
+        told = self.record.get("length_bins")
+        return tuple((first, last, rows) for first, last, rows in (told if isinstance(told, list) else ()))
 
     @property
     def dropped(self) -> Mapping[str, int]:
         return self.record.get("dropped") or self.record.get("skipped") or {}
+
+    @property
+    def findings(self) -> tuple[Mapping[str, Any], ...]:
+        """What the doctor has found: `kind`, `count`, `said` and `remedy`."""
+        return tuple(_entries(self.record.get("findings"), kind=str, count=int, said=str, remedy=str))
 
 
 @dataclass(frozen=True)
@@ -262,10 +268,12 @@ def _stage(folder: StageFolder, foreseen: Mapping[str, Foreseen]) -> StageFacts:
         state=state,
         weights=folder.model_hash(),
         summary=Summary.read(folder.path) if trains else Summary(),
-        steps=tuple(_entries(history.get("steps"))) if trains else (),
-        epochs=tuple(_entries(history.get("epochs"))) if trains else (),
+        steps=tuple(_entries(history.get("steps"), step=NUMBER, loss=NUMBER)) if trains else (),
+        epochs=tuple(_entries(history.get("epochs"), step=NUMBER, epoch=NUMBER)) if trains else (),
         foreseen=foreseen.get(folder.stage.name, Foreseen()),
-        answers=tuple(_entries(read_json(folder.path / ANSWERS))) if trains else (),
+        answers=tuple(_entries(read_json(folder.path / ANSWERS), question=str, before=str, after=str))
+        if trains
+        else (),
         proof=Proof.read(folder.path) if trains and (folder.path / PROOF).is_file() else Proof(),
         verdicts=_verdicts(folder) if folder.stage.gates else (),
         measured=measured.metrics,
@@ -286,8 +294,11 @@ def _verdicts(folder: StageFolder) -> tuple[Verdict, ...]:
     return tuple(gates.judge(folder.stage.gates, known, about))
 
 
-def _entries(value: Any) -> Iterator[Mapping[str, Any]]:
-    yield from (entry for entry in (value if isinstance(value, list) else ()) if isinstance(entry, dict))
+def _entries(value: Any, **kinds: Any) -> Iterator[Mapping[str, Any]]:
+    """The entries of a list that have these names, each of its kind; other hands write files too."""
+    for entry in value if isinstance(value, list) else ():
+        if isinstance(entry, dict) and all(isinstance(entry.get(name), kind) for name, kind in kinds.items()):
+            yield entry
 
 
 def _end(log: Path) -> str:

@@ -305,6 +305,10 @@ def dropped(facts: DataFacts) -> Iterator[tuple[str, str]]:
     return ((reason, f"{number:,}") for reason, number in facts.dropped.items())
 
 
+def findings(facts: DataFacts) -> Iterator[tuple[str, ...]]:
+    return ((one["kind"], f"{one['count']:,}", one["said"], one["remedy"]) for one in facts.findings)
+
+
 def lengths(facts: DataFacts) -> Iterator[tuple[str, str]]:
     return ((f"{low:,} to {high:,}", f"{number:,}") for low, high, number in facts.bins)
 

@@ -36,7 +36,7 @@ def run(
     plan = ask.plan_of(recipe, folder)
     stages = chosen.of(plan)
     if is_done(plan):
-        keep(folder, recipe, plan)
+        keep(folder, recipe, plan, changed(recipe, folder.overrides)[0])
         tell("This run is done already; `--fresh` repeats it.")
     else:
         gpus, devices = gpus_here(recipe)

@@ -336,3 +336,12 @@ def test_the_report_says_when_the_intervals_do_not_fit_the_text(tokenizer, tmp_p
     notes = "\n".join(report.notes)
     assert "`train.warmup_steps` is 500" in notes and "`train.eval_steps` is 500" in notes
     golden_message(notes)
+
+
+@given(st.lists(st.integers(0, 200_000), min_size=1, max_size=200))
+def test_a_histogram_has_every_count_in_one_of_a_few_equal_bins(counts):
+    bins = blocks.histogram(np.array(counts))
+    assert 1 <= len(bins) <= 24 and bins[0][0] == min(counts) and len({last - first for first, last, _ in bins}) == 1
+    assert [first for first, _, _ in bins[1:]] == [last + 1 for _, last, _ in bins[:-1]]
+    assert [sum(first <= count <= last for count in counts) for first, last, _ in bins] == [rows for *_, rows in bins]
+    assert bins[-1][2] > 0

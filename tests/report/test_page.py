@@ -63,7 +63,8 @@ def made(folder: Path, recipe: str, *options: str, kind: str = "run") -> tuple[R
         (home / "training_history.json").write_text(json.dumps(history(8, since)))
     (Path(plan.place.data_dir) / "report.json").write_text(json.dumps({
         "source": "rows.jsonl", "rows_in": 84, "dropped": {"no answer": 3}, "duplicates": 5, "train_rows": 68, "validation_rows": 8,
-        "length_bins": [[10, 19, 7], [20, 29, 61]], "licence": "cc-by-4.0", "key": "0123abcd",
+        "length_bins": [[10, 19, 7], [20, 29, 61]],
+        "findings": [{"kind": "near duplicates", "count": 6, "said": "nearly the same", "remedy": "Look at them.", "lines": []}], "licence": "cc-by-4.0", "key": "0123abcd",
     }))  # fmt: skip
     keep(run, known, plan)
     return known, plan, run
@@ -121,6 +122,20 @@ def test_nothing_that_a_run_says_becomes_part_of_the_page(tmp_path):
     assert said.said.count(EVIL) >= 12, "it is shown as it is"
     policy = next(meta["content"] for meta in said.all("meta") if meta.get("http-equiv") == "Content-Security-Policy")
     assert policy.startswith("default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-")
+
+
+def test_what_other_hands_wrote_into_the_files_costs_no_page(tmp_path):
+    _, _, run = made(tmp_path / "run", "survival")
+    odd = history(3)
+    odd["steps"] += [{"step": "x"}, 7, {"step": 4, "loss": float("nan")}, {"step": 5, "loss": None}]
+    odd["epochs"] += [{"epoch": 9}, None]
+    (run.path / "training_history.json").write_text(json.dumps(odd))
+    (run.path / "demo_outputs").mkdir()
+    (run.path / "demo_outputs" / "answers.json").write_text('[{"question": "Why?"}, 3]')
+    for name in ("planned.json", "data/report.json"):
+        (run.path / name).write_text("[]")
+    said = page_of(run)
+    assert [step for step, _ in said.curve("training")] == [1, 2, 3] and "Why?" not in said.said
 
 
 def test_a_pipeline_shows_its_gates_and_who_overruled_them(tmp_path):
