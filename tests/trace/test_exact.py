@@ -75,7 +75,9 @@ KINDS = {
 QUICK = ("full", "lora", "qlora", "8 bit, fp32 weights")
 
 
-@pytest.mark.parametrize("kind", [pytest.param(kind, marks=() if kind in QUICK else pytest.mark.long) for kind in KINDS])
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=() if kind in QUICK else pytest.mark.long) for kind in KINDS]
+)
 def test_what_is_held_between_steps_agrees_to_two_thousandths(kind):
     from dataclasses import replace
 
