@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile, ZipFile
+from zipfile import ZipFile
 
 from runner.files import read_json, saved_by_datasets, table, text_files
 
@@ -62,9 +62,11 @@ def of(path: Path, split: str | None = None, columns: Iterable[str] = (), images
         reader = _READERS.get(path.suffix)
         if reader and path.is_file():
             return reader(path)
+    except Unreadable:
+        raise
     except OSError as error:
-        raise Unreadable(f"`{path}` cannot be read: {error.strerror}") from None
-    except (csv.Error, UnicodeError, ValueError, KeyError, BadZipFile, RecursionError):
+        raise Unreadable(f"`{path}` cannot be read: {error.strerror or 'it is damaged'}") from None
+    except Exception:  # each library has its own for files that are none
         raise Unreadable(f"`{path}` does not hold what its name says") from None
     raise Unreadable(f"there is no data file `{path}`" if not path.exists() else f"`{path}` is no data file")
 
@@ -113,7 +115,7 @@ def _lines(path: Path) -> LocalRows:
     for line in kept:
         try:
             rows.append(json.loads(line.removeprefix(codecs.BOM_UTF8)))
-        except ValueError:
+        except (ValueError, RecursionError):
             continue  # whoever prepares the rows names it
     return LocalRows(_reckoned(count, read, size), rows, "lines", read < size)
 

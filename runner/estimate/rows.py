@@ -110,8 +110,9 @@ def _prepared(data: Mapping[str, Any], folder: Path | None) -> prepared.Rows | N
 def _found(data: Mapping[str, Any], folder: Path | None) -> Rows:
     """The rows of all data sets together, before some are held out."""
     parts = [_of_set(one, data, folder) for one in data.get("sets", [data])]
-    told = [part for part in parts if part.training and part.lengths]
-    whole = Lengths.mixed([(part.training or 0, part.lengths) for part in told]) if len(told) == len(parts) else UNKNOWN
+    told = [part for part in parts if part.training != 0]
+    every = all(part.training and part.lengths for part in told)
+    whole = Lengths.mixed([(part.training or 0, part.lengths) for part in told]) if every else UNKNOWN
     count = (data.get("songs") or {}).get("count")
     sources = " and ".join(dict.fromkeys(part.source for part in parts))
     unknown = next((part for part in parts if part.training is None), None)
@@ -196,7 +197,10 @@ def _sampled(there: LocalRows, one: Mapping[str, Any], data: Mapping[str, Any], 
     """The rows that will be taken, by what some of them are."""
     beside, taken, lengths = _beside(data), 0, list[float]()
     for row in there.rows:
-        read = list(_read(row, one, data))
+        try:
+            read = list(_read(row, one, data))
+        except RecursionError:
+            continue  # brackets without end
         taken += bool(read)
         lengths += [tokens + beside for tokens in read]
     # A row that none can be made of is left out by whoever prepares them; where none is like what was looked for, nothing is known.

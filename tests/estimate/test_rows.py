@@ -119,6 +119,23 @@ def test_what_cannot_be_read_is_said_and_no_traceback(tmp_path, kind):
     assert gone.training is None and "there is no data file" in gone.source
 
 
+def test_rows_of_odd_values_end_in_no_traceback(tmp_path):
+    (tmp_path / "empty.jsonl").write_text("")
+    deep = '{"messages": ' + "[" * 900 + "]" * 900 + "}"
+    odd = ["{}", "[]", "1", "not JSON", '{"messages": null}', '{"messages": "\\ud83d"}', deep, "[" * 100_000]
+    (tmp_path / "odd.jsonl").write_text("\n".join(odd))
+    for name, count in (("empty", 0), ("odd", None)):
+        for one in (TALK, {"form": "auto"}, {"form": "messages"}, {"text": "text"}):
+            found = rows.known({"sets": [{**one, "path": str(tmp_path / f"{name}.jsonl")}]}, tmp_path)
+            assert count is None or found.training == count
+    # An empty file beside another takes nothing from what is known of that.
+    file = write(tmp_path, "jsonl", some(100))
+    both = [TALK | {"path": str(path)} for path in (file, tmp_path / "empty.jsonl")]
+    assert rows.known({"sets": both}, tmp_path).lengths == rows.known({"sets": both[:1]}, tmp_path).lengths
+    (tmp_path / "state.json").write_text("[]")
+    assert "does not hold" in rows.known({"sets": [TALK | {"path": str(tmp_path)}]}, tmp_path).source
+
+
 def test_what_is_counted_of_a_row_is_what_the_model_reads(tmp_path):
     row = {"id": "x" * 4200, "question": "q" * 42, "answer": "a" * 84, "lyrics": "word " * 84, "rejected": "r" * 42}
     row |= {"instruction": "i" * 42, "output": "o" * 42, "text": "i" * 42 + "o" * 42}
