@@ -101,7 +101,7 @@ def _far_better(one: Offer, other: Offer) -> bool:
         return False
     hours, more = one.after.together.gpu_hours, other.after.together.gpu_hours
     faster = FAR * one.after.seconds < other.after.seconds and hours <= more
-    return faster or (FAR_DEARER * hours < more and one.after.seconds <= other.after.seconds)
+    return faster or (FAR_DEARER * hours < more and one.after.seconds <= FAR * other.after.seconds)
 
 
 def _offer(planned: Planned, changes: Changes) -> Offer | None:
