@@ -12,7 +12,7 @@ from runner.commands.options import open_recipe, print_notes, recipe_path, say, 
 from runner.commands.planning import text
 from runner.commands.planning.report import PlanReport
 from runner.commands.planning.tables import by_trace_alone
-from runner.estimate import forecast, limits, memory, storage
+from runner.estimate import forecast, learned, limits, measured, memory, storage, together
 from runner.estimate.forecast import Forecast
 from runner.estimate.parameters import UnknownArchitecture
 from runner.estimate.workload import Workload
@@ -32,6 +32,7 @@ from runner.trace import any_architecture, trace
 @click.option("--price", type=click.FloatRange(min=0), help="What one GPU costs an hour, in any currency.")
 @click.option("--machines", "counts", metavar="N,N…", help="Compare these counts of machines, e.g. 1,2,4.")
 @click.option("--rows", type=click.IntRange(min=1), help="How many rows there are, where nobody has counted them.")
+@click.option("--learn", "runs", multiple=True, metavar="DIR", help="A run of the recipe to learn from. Repeatable.")
 def plan(
     path: str,
     sets: tuple[str, ...],
@@ -40,11 +41,20 @@ def plan(
     price: float | None,
     counts: str | None,
     rows: int | None,
+    runs: tuple[str, ...],
 ) -> int:
-    """Say what every stage of a recipe will need, whether it fits, and what would make it fit."""
+    """Say what every stage of a recipe will need, whether it fits, and what would make it fit.
+
+    Pace and allocator slack of a card come from your own runs on it, where there were any: a run keeps them on the machine
+    that it ran on, and `--learn` those of a run that was fetched."""
     if price is not None and not math.isfinite(price):
         raise Stop(f"`--price {price}` is no price.", "For example: --price 2.50", code=2)
     recipe = _open(path, sets, style)
+    if runs:
+        from runner.runs import learning
+
+        learning.learn(recipe, runs)
+    click.get_current_context().with_resource(measured.taking(learned.constants()))
     planned = translate(recipe, place(recipe))
     try:
         forecasts = forecast.of(recipe, planned, price, rows)
@@ -58,13 +68,15 @@ def plan(
         return _by_trace_alone(recipe, forecast.of(recipe, planned, price, rows, any_architecture=True))
     problems += storage.problems(recipe.document, planned, forecasts)
     notes = [*forecast.notes(recipe, forecasts), *forecast.late(recipe, forecasts)]
-    nodes = _counts(counts)
+    nodes, hardware = _counts(counts), together.hardware(recipe, forecasts)
     # Operations are shown by JSON alone.
     traced = {stage.stage.name: trace(stage.workload, style == "json") for stage in forecasts} if exact else {}
     if style == "json":
-        say(PlanReport.of(planned, forecasts, nodes, traced, problems, notes).as_json())
+        say(PlanReport.of(planned, forecasts, hardware, nodes, traced, problems, notes).as_json())
         return 1 if problems else 0
     text.show(planned, forecasts, nodes, traced)
+    if hardware:
+        say(str(hardware))
     for problem in (*problems, *notes):
         say(f"\n{problem}")
     return 1 if problems else 0

@@ -153,7 +153,7 @@ def _in_time(timed: list[_Timed], longest: _Timed, limit: float, need: float) ->
         if sum(forecast.time.total_seconds if forecast.time else math.inf for forecast in more) <= limit:
             ways.append(f"`machines.nodes: {more[0].stage.machines.nodes}`")
             break
-    ways.append(f"`time: {_rounded(need)}`")
+    ways.append(f"`time: {units.at_least(sum(each.time.range_seconds[1] for each in timed))}`")
     return (
         f"What would hold: {', or '.join(ways)}. Training itself stops at the limit with what it has learned by then."
     )
@@ -174,13 +174,6 @@ def _fewer_steps(timed: list[_Timed], longest: _Timed, limit: float, need: float
     if work.max_steps:
         line = f"{'pretrain.steps' if curriculum else 'advanced.axolotl.max_steps'}: {fewer}"
     return f"{fewer:,} steps in place of {steps:,} (`{line}`)"
-
-
-def _rounded(need: float) -> str:
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
-        if need >= 2 * size:
-            return f"{-(-need // size):.0f} {unit}"
-    return f"{-(-need // 1):.0f} s"
 
 
 def _cost(recipe: Recipe, forecasts: list[Forecast], limit: float) -> list[Problem]:

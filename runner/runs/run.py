@@ -13,7 +13,7 @@ from runner.problem import Stop
 from runner.recipe import overrides
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
-from runner.runs import ask
+from runner.runs import ask, learning
 from runner.runs.pipeline import Selection, Tell, Watch, carry_out, is_done
 from runner.runs.report import introduction, report
 from runner.runs.run_folder import RunFolder
@@ -46,7 +46,7 @@ def run(
         for line in introduction(plan):
             tell(line)
         carry_out(plan, chosen.of(plan), tell, watch, folder.made_with(changes, made))
-    for line in report(plan):
+    for line in (*report(plan), *learning.after(recipe, folder)):
         tell(line)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from runner.estimate import storage
 from runner.estimate.forecast import Forecast, basis
 from runner.estimate.storage import Disk
+from runner.estimate.together import Hardware
 from runner.plan import Plan
 from runner.problem import Problem
 from runner.trace import Traced
@@ -172,6 +173,7 @@ class PlanReport:
     stages: Sequence[StagePlan]
     without_formulas: Sequence[str]
     all_stages: Together
+    all_machines: Hardware | None
     before_training_bytes: Sequence[Disk]
     problems: Sequence[Mapping[str, str | int]]
     notes: Sequence[Mapping[str, str | int]]
@@ -181,6 +183,7 @@ class PlanReport:
         cls,
         plan: Plan,
         forecasts: list[Forecast],
+        hardware: Hardware | None,
         nodes: list[int],
         traced: Mapping[str, Traced],
         problems: Iterable[Problem],
@@ -195,6 +198,7 @@ class PlanReport:
             stages=[StagePlan.of(plan, each, nodes, traced.get(each.stage.name)) for each in forecasts],
             without_formulas=[stage.name for stage in plan.stages if stage.name not in planned],
             all_stages=Together.of(forecasts),
+            all_machines=hardware,
             before_training_bytes=list(storage.before_training(plan)),
             problems=[problem.as_json() for problem in problems],
             notes=[note.as_json() for note in notes],
