@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from runner.estimate import forecast, limits, storage
+from runner.estimate import forecast, limits, storage, together
 from runner.estimate.forecast import Forecast
+from runner.estimate.together import Hardware
 from runner.plan import Plan
 from runner.problem import Problem
 from runner.recipe.recipe import Recipe
@@ -78,6 +79,10 @@ class Planned:
     @cached_property
     def together(self) -> Together:
         return Together.of(self.forecasts)
+
+    @cached_property
+    def hardware(self) -> Hardware | None:
+        return together.hardware(self.recipe, self.forecasts)
 
     @property
     def seconds(self) -> float | None:

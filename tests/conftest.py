@@ -23,6 +23,8 @@ os.environ["AXOLOTL_DO_NOT_TRACK"] = "1"
 
 # What tests measure is sealed with this key, in every process of theirs; nobody's own settings are touched.
 os.environ["RECIPE_RUNNER_KEY"] = "5ea1" * 16
+# What somebody has learned from own runs is no part of a test.
+os.environ["XDG_CONFIG_HOME"] = "/nonexistent"
 
 ROOT = Path(__file__).resolve().parent.parent
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))

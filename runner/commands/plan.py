@@ -16,7 +16,7 @@ from runner.commands.planning import screen, text
 from runner.commands.planning.chart import svg
 from runner.commands.planning.report import PlanReport
 from runner.commands.planning.tables import by_trace_alone
-from runner.estimate import forecast, memory
+from runner.estimate import forecast, learned, measured, memory
 from runner.estimate.forecast import Forecast
 from runner.estimate.parameters import UnknownArchitecture
 from runner.estimate.workload import Workload
@@ -45,6 +45,7 @@ from runner.trace import any_architecture, trace
 @click.option(
     "--chart", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.svg", help="Draw memory and time."
 )
+@click.option("--learn", "runs", multiple=True, metavar="DIR", help="A run of the recipe to learn from. Repeatable.")
 def plan(
     path: str,
     sets: tuple[str, ...],
@@ -56,8 +57,12 @@ def plan(
     rows: int | None,
     taken: int | None,
     chart: Path | None,
+    runs: tuple[str, ...],
 ) -> int:
-    """Say whether a recipe fits, how long it takes, what it costs, and what to change."""
+    """Say whether a recipe fits, how long it takes, what it costs, and what to change.
+
+    Pace and allocator slack of a card come from your own runs on it, where there were any: a run keeps them on the machine
+    that it ran on, and `--learn` those of a run that was fetched."""
     if price is not None and not math.isfinite(price):
         raise Stop(f"`--price {price}` is no price.", "For example: --price 2.50", code=2)
     if taken and (sets or style == "json"):
@@ -72,6 +77,11 @@ def plan(
         raise Stop(f"`--chart` draws SVG, and `{chart}` is no name for that.", "For example: --chart plan.svg", code=2)
     nodes = _counts(counts)
     recipe = _open(path, sets, style)
+    if runs:
+        from runner.runs import learning
+
+        learning.learn(recipe, runs)
+    click.get_current_context().with_resource(measured.taking(learned.constants()))
     try:
         planned = Planned.of(recipe, price, rows)
     except UnknownArchitecture as error:
@@ -93,6 +103,8 @@ def plan(
     screen.answer(planned, found)
     if details:
         text.show(planned, nodes, traced)
+        if planned.hardware:
+            say(str(planned.hardware))
     else:
         screen.stages(planned, nodes, traced)
     screen.offered(found)

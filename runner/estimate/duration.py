@@ -346,8 +346,7 @@ def estimate(workload: Workload, gpu: Gpu) -> Duration | None:
 def spread(run: Run, gpu: Gpu) -> tuple[float, float]:
     """The fastest and the slowest that is likely, as shares of the time: of this card where it has been measured, else by
     what the plan was on published runs."""
-    constants = measured.constants(gpu.name)
-    return constants.spread if constants.source else outside.time(run).of(1.0)
+    return measured.constants(gpu.name).spread or outside.time(run).of(1.0)
 
 
 def evaluating(workload: Workload, gpu: Gpu, steps: int) -> tuple[int, float]:

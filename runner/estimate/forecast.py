@@ -98,8 +98,10 @@ class Forecast:
     @cached_property
     def time_source(self) -> str:
         """What the range of the time rests on, in words."""
-        own = measured.constants(self.stage.machines.gpu).source
-        said = f"measured: {own}" if own else str(outside.time(self.workload))
+        own, published = measured.constants(self.stage.machines.gpu), str(outside.time(self.workload))
+        said = published if not own.source else f"measured: {own.source}"
+        if own.source and own.spread is None:
+            said = f"at the pace of {own.source}; {published}"
         network = self.workload.network
         if self.stage.machines.nodes == 1 or not network.assumed:
             return said
@@ -275,15 +277,33 @@ def _never(recipe: Recipe, forecast: Forecast, section: str, steps: int) -> Iter
 
 
 def late(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
-    """Stages that the cluster's deadline would end. For `plan` alone: `check` has no time to reckon with time."""
-    hours = (recipe.settings.get("openshift") or {}).get("deadline_hours")
-    for forecast in forecasts:
-        if hours and forecast.time and forecast.time.total_seconds > hours * 3600:
+    """What may end before it is done, where it takes as long as the plan thinks likely: training at the recipe's own limit,
+    a stage's job at the cluster's deadline. For `plan` alone: `check` has no time to reckon with time."""
+    times = [(forecast.stage.name, forecast.time) for forecast in forecasts if forecast.time]
+    stated = (recipe.settings.get("limits") or {}).get("time")
+    limit = units.seconds(stated) if stated else math.inf
+    usual, longest = sum(time.total_seconds for _, time in times), sum(time.range_seconds[1] for _, time in times)
+    # Beyond that the limit is broken, which is no note.
+    if usual <= limit < longest:
+        yield recipe.document.problem(
+            ("limits", "time"),
+            f"Training may take up to {units.duration(longest)}, and its limit is {stated}: it would end before it is done, with "
+            "its best model so far.",
+            f"Write `time: {units.at_least(longest)}`, unless that is meant.",
+            severity="note",
+            mending=units.at_least(longest),
+        )
+    hours = (recipe.settings.get("openshift") or {}).get("deadline_hours") or math.inf
+    for name, time in times:
+        # At its own limit training stops by itself.
+        if min(time.range_seconds[1], limit) > hours * 3600:
+            enough = math.ceil(time.range_seconds[1] / 3600 * 1.1)
             yield recipe.document.problem(
                 ("openshift", "deadline_hours"),
-                f"Stage `{forecast.stage.name}` is expected to take {units.duration(forecast.time.total_seconds)}, and its "
-                f"job is ended after {hours:g} hours.",
-                "Raise `deadline_hours`, or set `limits.time` below it, so that training stops by itself with a model.",
+                f"Stage `{name}` is expected to take {units.duration(time.total_seconds)}, {units.duration(time.range_seconds[1])} "
+                f"at the most, and its job is ended after {hours:g} hours.",
+                f"Write `deadline_hours: {math.ceil(time.range_seconds[1] / 3600 * 1.1)}` or more, or set `limits.time` below it, so that training "
+                "stops by itself with a model.",
                 severity="note",
-                mending=math.ceil(forecast.time.total_seconds / 3600 * 1.1) + 1,
+                mending=enough,
             )

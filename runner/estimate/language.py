@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner import catalog
 from runner.catalog import Gpu
-from runner.estimate import activations, memory, parameters, saved, state, steps
+from runner.estimate import activations, host, memory, parameters, saved, state, steps
 from runner.estimate.formulas import Advice, Counts
 from runner.estimate.memory import Memory
 from runner.estimate.rows import Rows
@@ -101,23 +101,10 @@ class LanguageFormulas:
         return sizes
 
     def beside(self, stage: Stage) -> dict[str, int]:
-        """Offloaded state, and the most that a sharded run holds in main memory when it loads or saves."""
-        work, parts = self.work, {}
-        whole = saved.whole(work)
-        if work.offload:
-            parts["offloaded optimizer"] = 12 * parameters.trainable(work) // stage.machines.nodes
-        if work.sharding == "zero3":
-            parts["weights gathered for saving"] = whole
-        elif work.sharding == "fsdp":
-            # Saving gathers one after the other, in the formats that they are split in (accelerate 1.13.0,
-            # save_fsdp_model and _optimizer). Loading comes before, whole in every process (Axolotl 0.19.0,
-            # loaders/model.py).
-            held = state.held(work)
-            gathered = max(held.weights, held.optimizer) * work.machines.world_size or whole
-            loaded = stage.machines.gpus_per_node * whole
-            name = "weights that every process loads" if loaded > gathered else "state gathered for saving"
-            parts[name] = max(loaded, gathered)
-        return parts
+        """Offloaded state, and the most that comes at one time: when it loads, saves, goes on or merges."""
+        parts = {"offloaded optimizer": host.offloaded(self.work)} if self.work.offload else {}
+        name, size = max(host.moments(self.work).items(), key=lambda moment: moment[1])
+        return parts | {name: size}
 
     def notes(self) -> Mapping[str, str]:
         work = self.work

@@ -145,7 +145,7 @@ def _time(recipe: Recipe, forecasts: list[Forecast], stated: str) -> list[Proble
         f"{stated}: {time.steps:,} steps of {units.speed(time.step_seconds)} s, {units.speed(time.samples_a_second)} samples "
         f"and {units.speed(time.tokens_a_second)} tokens a second."
     )
-    holds = _rounded(sum(each.time.range_seconds[1] for each in timed))
+    holds = units.at_least(sum(each.time.range_seconds[1] for each in timed))
     hint = f"Training itself stops at the limit with what it has learned by then; `time: {holds}` would let it end. {OFFERED}"
     return [_problem(recipe, "time", message, hint, holds)]
 
@@ -164,13 +164,6 @@ def fewer_steps(recipe: Recipe, forecasts: list[Forecast], share: float) -> dict
         return {"pretrain.steps" if curriculum else "advanced.axolotl.max_steps": fewer}
     name = longest.stage.name if longest.stage.name in recipe.settings else "train"
     return {f"{name}.epochs": math.floor(work.epochs * share * 100) / 100}
-
-
-def _rounded(need: float) -> str:
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
-        if need >= 2 * size:
-            return f"{-(-need // size):.0f} {unit}"
-    return f"{-(-need // 1):.0f} s"
 
 
 def _cost(recipe: Recipe, forecasts: list[Forecast], limit: float) -> list[Problem]:

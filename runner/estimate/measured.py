@@ -5,10 +5,13 @@ Its results files lie in the catalog, one a card, and travel in the wheel.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from runner import catalog
@@ -24,21 +27,41 @@ class Constants:
 
     slack: what the allocator holds beyond live tensors, as a share of them. context: bytes of the driver, of kernels and
     of cuBLAS. slowness: seconds of a step over those that the formulas say. spread: the fastest and the slowest likely
-    time, as shares of the time. source: card, date, versions and count of cells; empty where all of it is assumed.
+    time, as shares of the time, None where too little was measured. source: card, date, versions and count of cells; empty
+    where all of it is assumed.
     """
 
     slack: float = 0.04
     context: int = int(0.6 * GIB)
     slowness: float = 1.0
-    spread: tuple[float, float] = (0.75, 1.4)
+    spread: tuple[float, float] | None = None
     source: str = ""
 
 
 ASSUMED = Constants()
 
 
+# What takes the place of the catalog's, by card, while somebody plans with it (`learned.py`).
+_own: ContextVar[Mapping[str, Constants]] = ContextVar("own", default=MappingProxyType({}))
+
+
+@contextmanager
+def taking(own: Mapping[str, Constants]) -> Iterator[None]:
+    """Plans with these constants of cards in place of the catalog's."""
+    token = _own.set(own)
+    try:
+        yield
+    finally:
+        _own.reset(token)
+
+
 def constants(gpu: str) -> Constants:
     """What is known of the card of that name."""
+    return _own.get().get(gpu) or from_catalog(gpu)
+
+
+def from_catalog(gpu: str) -> Constants:
+    """What the results file of the card of that name says, the same on every machine."""
     return _read(FOLDER / f"memory-{gpu}.json")
 
 
@@ -71,7 +94,7 @@ def from_cells(cells: list[dict[str, Any]], source: str) -> Constants:
         if cell["planned"]["micro_batch_seconds"]
     )
     slowness = statistics.median(pace) if pace else 1.0
-    spread = (_quantile(pace, 0.1) / slowness, _quantile(pace, 0.9) / slowness) if pace else ASSUMED.spread
+    spread = (_quantile(pace, 0.1) / slowness, _quantile(pace, 0.9) / slowness) if pace else None
     return Constants(_quantile(slack, 0.9), round(statistics.median(context)), slowness, spread, source)
 
 

@@ -44,6 +44,14 @@ def duration(count: float) -> str:
     return f"{count:.0f} s"
 
 
+def at_least(count: float) -> str:
+    """So many seconds or a little more, as a recipe says it."""
+    for unit, size_ in (("d", 86400), ("h", 3600), ("min", 60)):
+        if count >= 2 * size_:
+            return f"{-(-count // size_):.0f} {unit}"
+    return f"{-(-count // 1):.0f} s"
+
+
 def speed(count: float) -> str:
     """A rate with three digits that say something."""
     return f"{count:,.0f}" if count >= 100 else f"{count:.3g}"

@@ -15,7 +15,7 @@ from runner.recipe import overrides
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
 from runner.report.planned import keep
-from runner.runs import ask
+from runner.runs import ask, learning
 from runner.runs.pipeline import Selection, Tell, Watch, carry_out, is_done
 from runner.runs.report import introduction, report
 from runner.runs.run_folder import RunFolder
@@ -51,7 +51,7 @@ def run(
             tell(line)
         keeping = partial(keep, folder, recipe, plan, here)
         carry_out(plan, chosen.of(plan), tell, watch, folder.made_with(changes, made), keeping)
-    for line in report(plan):
+    for line in (*report(plan), *learning.after(recipe, folder)):
         tell(line)
 
 

@@ -21,7 +21,7 @@ PREFERENCES = {"preference_accuracy": "eval_rewards/accuracies", "preference_mar
 
 class History(TrainerCallback):
     """Writes `training_history.json`: `seconds` of training so far, `steps` (loss, learning_rate, grad_norm, samples_per_second, tokens_per_second,
-    gpu_memory_gib) and `epochs` (train_loss, validation_loss; accuracy, 0 to 1, where there are classes; for DPO
+    gpu_memory_gib, gpu_reserved_gib) and `epochs` (train_loss, validation_loss; accuracy, 0 to 1, where there are classes; for DPO
     preference_accuracy and preference_margin; epoch 0 is before training)."""
 
     def __init__(self, settings: RunSettings) -> None:
@@ -76,6 +76,9 @@ class History(TrainerCallback):
             "samples_per_second": round(steps * self.settings.effective_batch_size / seconds, 3),
             "tokens_per_second": round(tokens / seconds, 1) if tokens else None,
             "gpu_memory_gib": round(torch.cuda.max_memory_allocated() / 2**30, 2)
+            if torch.cuda.is_available()
+            else None,
+            "gpu_reserved_gib": round(torch.cuda.max_memory_reserved() / 2**30, 2)
             if torch.cuda.is_available()
             else None,
         }

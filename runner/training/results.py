@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -84,6 +85,7 @@ def summary(settings: RunSettings, history: History, config: dict[str, Any], eng
         epochs=state["epoch"],
         tokens=state["tokens"],
         training_seconds=state["seconds"],
+        **_taken(settings, history),
         # A note that an earlier part of the run has left says nothing where there is no limit any more.
         time_limit=TimeUsed.read(Path(settings.run_dir)) if settings.time_limit_seconds is not None else None,
         first_validation_loss=losses[0] if losses else None,
@@ -96,6 +98,23 @@ def summary(settings: RunSettings, history: History, config: dict[str, Any], eng
         proof=proof.summed if (proof := Proof.read(Path(settings.run_dir))) else None,
         versions=versions(),
     )
+
+
+def _taken(settings: RunSettings, history: History) -> dict[str, Any]:
+    """What the run took of its GPU and of time. The first entry is left out where there are more: its steps warm up."""
+    import torch
+
+    steps = history.steps[1:] or history.steps
+    paces = [pace for entry in steps if (pace := entry["samples_per_second"])]
+    most = {
+        name: max((entry.get(name) or 0.0 for entry in steps), default=0.0) or None
+        for name in ("gpu_memory_gib", "gpu_reserved_gib")
+    }
+    return {
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "",
+        "step_seconds": settings.effective_batch_size / statistics.median(paces) if paces else None,
+        **most,
+    }
 
 
 def _adapter(config: dict[str, Any]) -> dict[str, Any] | None:

@@ -17,11 +17,12 @@ from runner import offers, prepared
 from runner.catalog import from_config
 from runner.check.examine import examine
 from runner.check.validate import load
-from runner.estimate import forecast, limits, memory, saved
+from runner.estimate import forecast, limits, memory, saved, together
 from runner.estimate.rows import Rows
 from runner.lengths import Lengths
 from runner.plan import Place
 from runner.planned import Planned
+from runner.recipe import units
 from runner.recipe.overrides import from_options
 from runner.scenarios import translate
 from runner.scenarios.pipeline.data import Data
@@ -270,6 +271,21 @@ def test_a_warmup_longer_than_the_run_is_noted_by_plan_and_check(recipe_command,
     assert examine(gemma, from_options(fitting)) == []
 
 
+def test_whoever_orders_machines_is_told_the_sum_of_them(recipe_command, golden_message):
+    for starter, more in (("survival", ()), ("resnet", ()), ("gemma", ("machines.gpu=NVIDIA-B9000",))):
+        recipe, _, _ = load(ROOT / "recipes" / f"{starter}.yaml", from_options(more))
+        found = together.hardware(recipe, forecast.of(recipe, translate(recipe, place(recipe)), look=False))
+        golden_message(found, starter)
+        assert found.main_memory == recipe.machines.nodes * units.size(recipe.machines.memory)
+    shown, told = (
+        recipe_command("plan", ROOT / "recipes" / "survival.yaml", "--format", style).stdout
+        for style in ("text", "json")
+    )
+    assert "All machines together, 4 with 4 × NVIDIA L40S" in shown
+    sums = json.loads(told)["all_machines"]
+    assert (sums["gpus"], sums["gpu_memory"], sums["tflops"]) == (4, 4 * 48 * 2**30, pytest.approx(4 * 362.05))
+
+
 def test_a_deadline_that_training_would_not_live_to_see_is_noted(recipe_command, golden_message):
     survival = ROOT / "recipes" / "survival.yaml"
     (note,) = examine(survival, from_options(["openshift.deadline_hours=0.5"]))
@@ -281,6 +297,38 @@ def test_a_deadline_that_training_would_not_live_to_see_is_noted(recipe_command,
     assert "0.01 hours" in line
     golden_message(line, "without a limit")
     assert examine(ROOT / "recipes" / "lyrics.yaml") == []
+
+
+@pytest.mark.parametrize("path", STARTERS, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_no_time_limit_of_a_starter_cuts_a_run_that_its_plan_lets_through(path):
+    """Taking as long as the plan thinks likely."""
+    recipe, _, _ = load(path)
+    found = forecast.of(recipe, translate(recipe, place(recipe)), given_rows=10_000, look=False)
+    assert found and all(each.time for each in found)
+    assert not list(forecast.late(recipe, found))
+    assert not limits.broken(recipe, found)
+
+
+def test_a_run_that_may_take_longer_than_its_limit_or_its_deadline_is_noted(golden_message):
+    path = ROOT / "recipes" / "survival.yaml"
+    recipe, _, _ = load(path)
+    found = forecast.of(recipe, translate(recipe, place(recipe)), look=False)
+    (usual,), (_, longest) = [one.time.total_seconds for one in found], found[0].time.range_seconds
+    between = f"{(usual + longest) / 2:.0f} s"
+    for options in (
+        (f"limits.time={between}",),
+        ("limits.time=", f"openshift.deadline_hours={(usual + longest) / 7200:.3f}"),
+    ):
+        recipe, _, _ = load(path, from_options(options))
+        (note,) = forecast.late(recipe, found)
+        assert note.severity == "note" and not limits.broken(recipe, found)
+        golden_message(note, options[0].partition("=")[0] + str(len(options)))
+    # Taken, it is noted no more.
+    recipe, _, _ = load(path, from_options([f"limits.time={units.at_least(longest)}"]))
+    assert not list(forecast.late(recipe, found))
+    # A limit before the deadline ends training itself.
+    recipe, _, _ = load(path, from_options(["limits.time=3 min", "openshift.deadline_hours=0.06"]))
+    assert not [note for note in forecast.late(recipe, found) if "deadline" in note.message]
 
 
 def test_fsdp_keeps_its_weights_twice_in_a_checkpoint():

@@ -11,6 +11,7 @@ from runner.estimate import storage
 from runner.estimate.forecast import Forecast, basis
 from runner.estimate.memory import Memory, Moment
 from runner.estimate.storage import Disk
+from runner.estimate.together import Hardware
 from runner.offers import Offer
 from runner.plan import Plan
 from runner.planned import Planned, Together
@@ -224,6 +225,7 @@ class PlanReport:
     stages: Sequence[StagePlan]
     without_formulas: Sequence[str]
     all_stages: Together
+    all_machines: Hardware | None
     before_training_bytes: Sequence[Disk]
     problems: Sequence[Mapping[str, str | int]]
     notes: Sequence[Mapping[str, str | int]]
@@ -243,6 +245,7 @@ class PlanReport:
             stages=[StagePlan.of(plan, each, nodes, traced.get(each.stage.name)) for each in forecasts],
             without_formulas=[stage.name for stage in plan.stages if stage.name not in reckoned],
             all_stages=planned.together,
+            all_machines=planned.hardware,
             before_training_bytes=list(storage.before_training(plan)),
             problems=[problem.as_json() for problem in planned.problems],
             notes=[note.as_json() for note in planned.notes],
