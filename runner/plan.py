@@ -318,6 +318,7 @@ _NEUTRAL = {
     "recipe_runner.time_limit_earlier",
     "run_dir",
     "out",
+    "proofs",
     "on_claim",
     # What is asked after training, and how long its answers may be, teaches nothing.
     "recipe_runner.demo.questions",

@@ -35,7 +35,7 @@ def prepare(path: str, sets: tuple[str, ...], data: str | None, out: str | None,
     run = folder(recipe.name, "run")
     place = run.place(str(Path(out).resolve()) if out else None)
     # What is trained is proven where that is asked for, and again before a stage holds a GPU.
-    carry_out({**translate(recipe, place).stages[0].config, "proofs": {}}, say)
+    carry_out({**translate(recipe, place).stages[0].config, "proofs": None}, say)
     say(f"written to {out or place.data_dir}")
     if show:
         _show(recipe, place, show)

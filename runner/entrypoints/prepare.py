@@ -50,8 +50,8 @@ def carry_out(work: Mapping[str, Any], tell: Tell) -> None:
         rows(work, tell)
     else:
         scenarios.work(work["work"])(work, tell)
-    for name, proof in work.get("proofs", {}).items():
-        _prove(name, proof, tell)
+    if proofs := work.get("proofs"):
+        _prove(proofs, tell)
 
 
 def rows(work: Mapping[str, Any], tell: Tell) -> None:
@@ -179,23 +179,24 @@ def require_space(folder: Path, size: int, what: str) -> None:
         )
 
 
-def _prove(name: str, proof: Mapping[str, Any], tell: Tell) -> None:
-    """The engine gets as far as the first step of a stage: rows are tokenised, and judged before a GPU is held.
+def _prove(proofs: Mapping[str, Any], tell: Tell) -> None:
+    """The engine gets as far as the first step of each stage: rows are tokenised, and judged before a GPU is held.
 
-    `config`: the engine's; `out`: where the proof goes to; `model` and `tokenizer`: as `prove` takes them.
+    `model` and `tokenizer`: as `prove` takes them; `stages`: by name the engine's `config`, and where the proof goes to, `out`.
     """
     from runner.entrypoints import prove
     from runner.proof import showing
 
-    tell(f"Tokenising, and proving what `{name}` will train")
-    config = yaml.safe_load(Path(proof["config"]).read_text(encoding="utf-8"))
-    model = twins.read_model(proof["model"]) if proof["model"] else None
-    try:
-        proven = prove.prove(config, Path(proof["out"]), model, proof["tokenizer"])
-    except Stop as stop:
-        raise Stop(f"`{name}` cannot be trained like this. {stop.text}") from None
-    for line in showing.plain(proven):
-        tell(f"  {line}")
+    model = twins.read_model(proofs["model"]) if proofs["model"] else None
+    for name, stage in proofs["stages"].items():
+        tell(f"Tokenising, and proving what `{name}` will train")
+        config = yaml.safe_load(Path(stage["config"]).read_text(encoding="utf-8"))
+        try:
+            proven = prove.prove(config, Path(stage["out"]), model, proofs["tokenizer"])
+        except Stop as stop:
+            raise Stop(f"`{name}` cannot be trained like this. {stop.text}") from None
+        for line in showing.plain(proven):
+            tell(f"  {line}")
 
 
 def _first_line(error: Exception) -> str:

@@ -58,7 +58,7 @@ def test_preparing_alone_proves_nothing_and_needs_no_files_of_a_run(monkeypatch,
     monkeypatch.setattr(prepare, "carry_out", lambda work, tell: asked.append(work))
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(command, [str(SEVEN_B)], catch_exceptions=False)
-    assert done.exit_code == 0 and asked[0]["proofs"] == {} and asked[0]["work"] == "pipeline.data"
+    assert done.exit_code == 0 and asked[0]["proofs"] is None and asked[0]["work"] == "pipeline.data"
 
 
 @pytest.mark.long

@@ -147,12 +147,13 @@ def test_sft_dpo_and_lora_say_what_the_recipe_says():
 def test_what_is_trained_after_pretraining_is_proven_by_the_stage_that_holds_no_gpu():
     plan = plan_of()
     data = plan.stage("data")
-    assert list(data.config["proofs"]) == ["sft", "dpo", "lora"] and data.machines.gpus_per_node == 0
+    proofs = data.config["proofs"]
+    assert list(proofs["stages"]) == ["sft", "dpo", "lora"] and data.machines.gpus_per_node == 0
+    assert proofs["tokenizer"] == plan.stage("init").config["tokenizer"], "the one that the model will have"
     files = {f"{plan.place_of(data).config_dir}/{file.path}": file.text for file in data.files}
-    for name, proof in data.config["proofs"].items():
+    for name, proof in proofs["stages"].items():
         stage = plan.stage(name)
         assert files[proof["config"]] == next(file.text for file in stage.files if file.path == stage.config_file)
-        assert proof["tokenizer"] == plan.stage("init").config["tokenizer"], "the one that the model will have"
         assert stage.config["recipe_runner"]["proof"]["prepared"] == proof["out"]
 
 

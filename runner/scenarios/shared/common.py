@@ -317,15 +317,14 @@ def proving(
     """
     axolotl = [stage for stage in trained if stage.engine == "axolotl"]
     files = {stage.name: f"{stage.name}.yaml" if stage.folder else stage.config_file for stage in axolotl}
-    proofs = {
+    stages = {
         stage.name: {
             "config": f"{place.below(data.folder).config_dir}/{files[stage.name]}",
             "out": "/".join(filter(None, (proof_dir(place), stage.folder))),
-            "model": asdict(model) if model else None,
-            "tokenizer": tokenizer,
         }
         for stage in axolotl
     }
+    proofs = {"model": asdict(model) if model else None, "tokenizer": tokenizer, "stages": stages}
     # Where no setting has changed that may decide how rows are trained, the stage is done at once.
     settings = {
         stage.name: content_hash(
@@ -337,7 +336,7 @@ def proving(
         )
         for stage in axolotl
     }
-    config = {**data.config, "proofs": proofs, "proven_for": settings}
+    config = {**data.config, "proofs": proofs if axolotl else None, "proven_for": settings}
     # Axolotl would start a process for each core of the whole machine.
     env = {**data.env, "AXOLOTL_DATASET_NUM_PROC": str(data.machines.cpus)} if axolotl else data.env
     made = tuple(Artifact(files[stage.name], _text(recipe, stage)) for stage in axolotl)
