@@ -26,7 +26,9 @@ def readers(stage):
     if stage.data:
         yield importlib.import_module(MODULES[stage.data["kind"]]).prepare, stage.data
     if str(stage.config.get("work")).startswith("pipeline."):
-        config = {name: value for name, value in stage.config.items() if name != "run_dir"}
+        # What every such stage has besides is not for them.
+        others = ("run_dir", "proofs", "proven_for")
+        config = {name: value for name, value in stage.config.items() if name not in others}
         yield getattr(work, config["work"].removeprefix("pipeline.")), config
 
 

@@ -61,6 +61,30 @@ def test_preparing_alone_proves_nothing_and_needs_no_files_of_a_run(monkeypatch,
     assert done.exit_code == 0 and asked[0]["proofs"] is None and asked[0]["work"] == "pipeline.data"
 
 
+def test_each_stage_is_proven_with_the_models_shape_and_the_tokenizer_that_was_made(monkeypatch, tmp_path):
+    """And what is wrong ends the stage with the name of the one that it is about."""
+    recipe, _, _ = load(SEVEN_B)
+    plan = translate(recipe, Place(*(str(tmp_path / name) for name in ("config", "data", "run", "scratch"))))
+    stage = plan.stages[0]
+    for file in stage.files:
+        write_text(Path(plan.place_of(stage).config_dir) / file.path, file.text)
+    asked = []
+
+    def judged(config, folder, model, tokenizer):
+        asked.append((config["output_dir"], folder, model, tokenizer))
+        if "dpo" in config["output_dir"]:
+            raise Stop("Padding is trained.")
+        return Proof(kind="conversations")
+
+    monkeypatch.setattr(prove, "prove", judged)
+    monkeypatch.setattr("runner.scenarios.work", lambda name: lambda config, tell: None)
+    monkeypatch.setattr("runner.entrypoints.prepare.require_columns", lambda part: None)
+    with pytest.raises(Stop, match=r"^`dpo` cannot be trained like this\. Padding is trained\."):
+        carry_out(stage.config, print)
+    assert [folder.name for _, folder, _, _ in asked] == ["sft", "dpo"]
+    assert {(model, tokenizer) for _, _, model, tokenizer in asked} == {(recipe.facts, f"{tmp_path}/data/tokenizer")}
+
+
 @pytest.mark.long
 def test_the_data_stage_proves_what_is_trained_after_pretraining_and_ends_with_what_is_wrong(
     prepared, tmp_path, capsys, monkeypatch
