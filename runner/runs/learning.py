@@ -16,7 +16,7 @@ from runner.problem import Stop
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
 from runner.runs import ask
-from runner.runs.run_folder import RunFolder, find
+from runner.runs.run_folder import RunFolder, find, require_of
 from runner.runs.stage_folder import StageFolder
 from runner.training.summary import Summary
 
@@ -88,7 +88,9 @@ def beside(recipe: Recipe, run: RunFolder) -> list[Beside]:
             return []
         for each in forecasts:
             summary = StageFolder(plan, each.stage).summary
-            if summary and summary.gpu and catalog.label_of(summary.gpu) == each.stage.machines.gpu:
+            # What was changed since, or by `--set`, was never planned so.
+            same = summary is not None and summary.fingerprint == plan.fingerprint
+            if summary and same and summary.gpu and catalog.label_of(summary.gpu) == each.stage.machines.gpu:
                 found.append(Beside(run, each, each.time, summary))
     return found
 
@@ -112,11 +114,13 @@ def learn(recipe: Recipe, runs: Sequence[str]) -> None:
     observed: list[Observed] = []
     for name in runs:
         run = find(recipe.name, name)
+        require_of(run, recipe.name, "Name the recipe that it is a run of.")
         found = beside(recipe, run)
         if not found:
             raise Stop(
                 f"There is nothing to learn from `{name}`.",
-                "A run counts once a stage of it has finished on the GPU that the recipe names; a rehearsal does not.",
+                "A run counts once a stage of it has trained on the GPU that the recipe names, with the settings that the recipe "
+                "has now (give `--set` as the run had it); a rehearsal does not.",
             )
         observed += [each.observed() for each in found]
     try:

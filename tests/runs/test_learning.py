@@ -15,6 +15,7 @@ from runner.emit import emit
 from runner.estimate import forecast, learned, measured
 from runner.estimate.learned import Learned, Observed
 from runner.problem import Stop
+from runner.recipe.overrides import from_options
 from runner.runs import ask, learning
 from runner.runs.run_folder import RunFolder
 from runner.training.summary import Summary
@@ -46,9 +47,10 @@ def ran(recipe, tmp_path):
         run = RunFolder(tmp_path / "runs" / name, kind)
         run.path.mkdir(parents=True)
         run.mark("finished", recipe=recipe.name)
-        (planned,) = forecast.of(recipe, ask.plan_of(recipe, run), look=False)
+        plan = ask.plan_of(recipe, run)
+        (planned,) = forecast.of(recipe, plan, look=False)
         Summary(
-            name=recipe.name, gpu=gpu, step_seconds=ratio * planned.time.step_seconds, gpu_memory_gib=36.0,
+            name=recipe.name, fingerprint=plan.fingerprint, gpu=gpu, step_seconds=ratio * planned.time.step_seconds, gpu_memory_gib=36.0,
             gpu_reserved_gib=39.6,
         ).write(run.path)  # fmt: skip
         return run
@@ -108,8 +110,13 @@ def test_a_fetched_run_is_learned_from_by_its_folder(recipe, ran, golden_message
         with pytest.raises(Stop) as refused:
             learning.learn(recipe, [str(ran(1.0, name, kind, gpu).path)])
     golden_message(refused.value)
-    with pytest.raises(Stop):
-        learning.learn(recipe, ["nowhere"])
+    for other, folder in (
+        (load(LYRICS, from_options(["train.micro_batch_size=8"]))[0], str(run.path)),
+        (load(ROOT / "recipes" / "survival.yaml")[0], str(run.path)),
+        (recipe, "nowhere"),
+    ):
+        with pytest.raises(Stop):
+            learning.learn(other, [folder])
 
 
 def test_a_file_that_is_none_and_a_folder_that_nobody_may_write_stop_no_run(recipe, ran, home, monkeypatch):
