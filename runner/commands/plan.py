@@ -10,12 +10,13 @@ from rich.console import Console
 from runner.check.validate import load
 from runner.commands.options import open_recipe, print_notes, recipe_path, say, set_option
 from runner.commands.planning import text
+from runner.commands.planning.by_trace import BASIS, TracedStage, as_json
 from runner.commands.planning.report import PlanReport
-from runner.commands.planning.tables import by_trace_alone
-from runner.estimate import forecast, limits, memory, storage
+from runner.estimate import forecast, limits, storage
 from runner.estimate.forecast import Forecast
 from runner.estimate.parameters import UnknownArchitecture
 from runner.estimate.workload import Workload
+from runner.plan import Plan
 from runner.problem import Stop
 from runner.recipe import overrides as changing
 from runner.recipe.recipe import Recipe
@@ -53,9 +54,9 @@ def plan(
         large = [problem for stage in forecasts if (problem := forecast.too_large(recipe, stage))]
         problems = large + limits.broken(recipe, forecasts)
     except UnknownArchitecture as error:
-        if not exact or style == "json":
+        if not exact:
             raise Stop(forecast.unknown_architecture(recipe, error)) from None
-        return _by_trace_alone(recipe, forecast.of(recipe, planned, price, rows, any_architecture=True))
+        return _by_trace_alone(recipe, planned, forecast.of(recipe, planned, price, rows, any_architecture=True), style)
     problems += storage.problems(recipe.document, planned, forecasts)
     notes = [*forecast.notes(recipe, forecasts), *forecast.late(recipe, forecasts)]
     nodes = _counts(counts)
@@ -70,21 +71,20 @@ def plan(
     return 1 if problems else 0
 
 
-def _by_trace_alone(recipe: Recipe, forecasts: list[Forecast]) -> int:
+def _by_trace_alone(recipe: Recipe, planned: Plan, forecasts: list[Forecast], style: str) -> int:
     """Shows what traces say of models that there are no formulas for; 1 where one does not fit its GPU."""
-    code = 0
+    stages = []
     for stage in forecasts:
-        if not isinstance(work := stage.workload, Workload):
-            continue
-        traced = any_architecture(work, recipe.base_folder)
-        Console(width=120).print(by_trace_alone(stage, traced))
-        room = stage.usable
-        code |= room is not None and memory.whole(work, max(traced.peak, traced.evaluation_peak)) > room
-    say(
-        "By a run on fake tensors; CUDA context and allocator slack are assumed. Kernels of the model's own that are not installed"
-    )
-    say("here are not counted: where they are, it takes less.")
-    return code
+        if isinstance(work := stage.workload, Workload):
+            stages.append(TracedStage.of(stage, work, any_architecture(work, recipe.base_folder)))
+            if style == "text":
+                Console(width=120).print(stages[-1].table())
+    told = {stage.stage for stage in stages}
+    if style == "text":
+        say(BASIS)
+    else:
+        say(as_json(recipe.name, stages, [stage.name for stage in planned.stages if stage.name not in told]))
+    return int(any(stage.fits is False for stage in stages))
 
 
 def _open(path: str, sets: tuple[str, ...], style: str) -> Recipe:
