@@ -16,8 +16,8 @@ from runner.recipe import units
 from runner.trace import Traced, left_out
 
 BASIS = (
-    "By a run on fake tensors; CUDA context and allocator slack are assumed. Kernels of the model's own that are not installed "
-    "here are not counted: where they are, it takes less."
+    "By a run on fake tensors; CUDA context and allocator slack are assumed. The model runs as PyTorch alone runs it: where a "
+    "GPU has kernels for its layers, it takes less."
 )
 
 
