@@ -10,10 +10,12 @@ from runner.catalog.engine import (
 )
 from runner.catalog.gpus import Gpu, gpu, gpu_names, label_of
 from runner.catalog.models import (
+    NO_GEOMETRY,
     TWIN_OF,
     Model,
     Unsuitable,
     cached_model,
+    config_of,
     from_config,
     model,
     model_ids,
@@ -30,6 +32,7 @@ __all__ = [
     "AXOLOTL_SETTINGS_FILE",
     "AXOLOTL_VERSION",
     "HERE",
+    "NO_GEOMETRY",
     "TWIN_OF",
     "ChatTemplate",
     "Gpu",
@@ -39,6 +42,7 @@ __all__ = [
     "axolotl_settings",
     "cached_model",
     "chat_template",
+    "config_of",
     "dataset",
     "from_config",
     "fused_kernels",

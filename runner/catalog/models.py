@@ -110,7 +110,7 @@ def unsuitable(name: str, folder: Path | None = None) -> Unsuitable | None:
     nothing is known against it."""
     if facts := table("unsuitable").get(name):
         return Unsuitable(facts["why"], tuple(facts["instead"]))
-    config = _config(name, folder)
+    config = config_of(name, folder)
     return unsuitable_type(config) if config else None
 
 
@@ -128,13 +128,13 @@ def model(name: str, folder: Path | None = None) -> Model | None:
     """
     if facts := _models().get(name):
         return Model(id=name, **{"usual_glu": True} | facts | {"linear": tuple(facts["linear"])})
-    if config := _config(name, folder):
-        with suppress(KeyError, TypeError, ValueError):
+    if config := config_of(name, folder):
+        with suppress(*NO_GEOMETRY):
             return from_config(name, config)
     return None
 
 
-def _config(name: str, folder: Path | None) -> dict[str, Any] | None:
+def config_of(name: str, folder: Path | None) -> dict[str, Any] | None:
     """The `config.json` in the folder `name`, or None where there is none that can be read."""
     try:
         config = json.loads(((folder or Path()) / name / "config.json").read_text(encoding="utf-8"))
@@ -143,6 +143,8 @@ def _config(name: str, folder: Path | None) -> dict[str, Any] | None:
     return config if isinstance(config, dict) else None
 
 
+# What `from_config` raises where a config does not say how large its model is.
+NO_GEOMETRY = (KeyError, TypeError, ValueError, ZeroDivisionError)
 # What a `config.json` does not say, and models of one kind have in common; and those of one vocabulary too.
 INHERITED = ("layers_path", "embedding", "lm_head", "layer_class", "fp16")
 SPOKEN = ("chat_template", "eos_token", "pad_token", "bos_token")
@@ -162,7 +164,7 @@ def cached_model(name: str, revision: str) -> Model | None:
         config = json.loads((cached / "snapshots" / commit / "config.json").read_text(encoding="utf-8"))
         # It lies on the hub all the same, and so does code that comes with it.
         return replace(from_config(name, config), source=f"config.json of {name} in the hub's cache")
-    except (KeyError, TypeError, ValueError, OSError):
+    except (*NO_GEOMETRY, OSError):
         return None
 
 
@@ -176,16 +178,23 @@ def from_config(name: str, config: Mapping[str, Any]) -> Model:
     from the catalog's first model of that type, and special tokens only where the vocabulary is equally large; names inside
     the model are else those of the LLaMA family.
 
-    Raises KeyError where the config lacks a size.
+    Raises KeyError where the config lacks a size, another of NO_GEOMETRY where one is no count.
     """
     models = _models()
+    if not isinstance(config["model_type"], str):
+        raise TypeError("model_type is no text")
     alike = [facts for facts in models.values() if facts["model_type"] == config["model_type"]]
+    if not alike:
+        config = _by_usual_names(config)
     told = config.get(TWIN_OF, "")
     twin = models.get(told) if isinstance(told, str) else told
     speaks = twin or next((facts for facts in alike if facts["vocab_size"] == config["vocab_size"]), {})
     kin = twin or (alike[0] if alike else {})
     heads = config["num_attention_heads"]
     code = [str(place) for place in (config.get("auto_map") or {}).values()]
+    for size in (*_SIZES, *(name for name in _OPTIONAL if config.get(name) is not None)):
+        if not isinstance(config[size], int) or config[size] < 1:
+            raise ValueError(f"{size} is no count")
     return Model(
         id=name,
         model_type=config["model_type"],
@@ -208,6 +217,47 @@ def from_config(name: str, config: Mapping[str, Any]) -> Model:
         **{key: kin[key] for key in INHERITED if key in kin},
         **{key: speaks[key] for key in SPOKEN if key in speaks},
     )
+
+
+_SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+_OPTIONAL = ("num_key_value_heads", "head_dim", "max_position_embeddings")
+# What architectures call their sizes, beside the usual names (the `attribute_map` of transformers' configs).
+_OTHER_NAMES = {
+    "hidden_size": ("n_embd", "d_model", "emb_dim"),
+    "num_hidden_layers": (
+        "n_layer",
+        "n_layers",
+        "num_layers",
+        "decoder_layers",
+        "num_decoder_layers",
+        "encoder_layers",
+    ),
+    "num_attention_heads": ("n_head", "n_heads", "num_heads", "decoder_attention_heads", "encoder_attention_heads"),
+    "intermediate_size": ("n_inner", "ffn_dim", "ffn_hidden_size", "decoder_ffn_dim", "moe_intermediate_size"),
+    "max_position_embeddings": ("n_positions", "max_seq_len", "context_length", "max_target_positions"),
+}
+# Models that know no positions take rows of any length.
+UNBOUNDED = 2**31 - 1
+
+
+def _by_usual_names(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config of an architecture that nobody has looked at, with its sizes under the usual names, and those that it may
+    lack (heads of a state-space model, positions of ALiBi) as what says nothing: for such a model only its trace counts."""
+    kinds = next((config[name] for name in ("layer_types", "layers_block_type") if config.get(name)), ())
+    known: dict[str, Any] = {
+        "intermediate_size": 0,
+        "num_attention_heads": 1,
+        "max_position_embeddings": UNBOUNDED,
+    } | ({"num_hidden_layers": len(kinds)} if kinds else {})
+    for name, others in _OTHER_NAMES.items():
+        said = (config.get(other) for other in (name, *others))
+        if (size := next((size for size in said if isinstance(size, int) and size > 0), None)) is not None:
+            known[name] = size
+    if "hidden_size" in known:
+        known["intermediate_size"] = known["intermediate_size"] or 4 * known["hidden_size"]
+    # One for each layer, say, is none for all.
+    odd = {name for name in _OPTIONAL if not isinstance(config.get(name), int)}
+    return {key: value for key, value in config.items() if key not in odd and key not in _OTHER_NAMES} | known
 
 
 def _usual_glu(config: Mapping[str, Any]) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from runner import catalog
 from runner.catalog import published
@@ -86,6 +87,8 @@ def as_locked(recipe: Recipe) -> Iterator[Problem]:
 def unknown(recipe: Recipe) -> Problem:
     """That nobody knows the base model; a copy may be made all the same, and its lock file beside it."""
     base, near = recipe.model.base, catalog.near_model(recipe.model.base)
+    if config := catalog.config_of(base, recipe.folder):
+        return _no_geometry(recipe, config)
     version = "" if recipe.model.revision == "main" else f" --revision {recipe.model.revision}"
     says = "lies on the claim" if recipe.on_claim(base) else "the hub says of this one"
     return recipe.document.problem(
@@ -94,6 +97,29 @@ def unknown(recipe: Recipe) -> Problem:
         (f"Did you mean `{near}`? " if near else "")
         + f"`recipe models` shows those of the catalog. Or name a folder that holds a model; or write down what {says}, "
         f"for every machine that checks: `recipe models add {base} --recipe {recipe.file}{version}`.",
+    )
+
+
+def _no_geometry(recipe: Recipe, config: Mapping[str, Any]) -> Problem:
+    """That a folder's `config.json` does not say how large its language model is, or is of more than one."""
+    at, base = ("model", "base"), recipe.model.base
+    if parts := [name for name, part in config.items() if isinstance(part, dict) and "model_type" in part]:
+        return recipe.document.problem(
+            at,
+            f"The `config.json` of `{base}` is of several models ({listed(parts)}), and the runner trains those of text alone.",
+            "`recipe models` shows models of text. Those that read images or sound too cannot be trained here.",
+        )
+    wrong = "has a type or sizes that cannot be"
+    try:
+        catalog.from_config(base, config)
+    except KeyError as error:
+        wrong = f"says no `{error.args[0]}`"
+    except catalog.NO_GEOMETRY:
+        pass
+    return recipe.document.problem(
+        at,
+        f"The `config.json` of `{base}` {wrong}, so nobody can tell how large that model is.",
+        "Copy it again from where the model came.",
     )
 
 

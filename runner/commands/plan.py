@@ -13,15 +13,16 @@ from runner import offers
 from runner.check.validate import load
 from runner.commands.options import open_recipe, print_notes, recipe_path, say, set_option
 from runner.commands.planning import screen, text
+from runner.commands.planning.by_trace import BASIS, TracedStage, as_json
 from runner.commands.planning.chart import svg
 from runner.commands.planning.report import PlanReport
-from runner.commands.planning.tables import by_trace_alone
-from runner.estimate import forecast, learned, measured, memory
+from runner.estimate import forecast, learned, measured
 from runner.estimate.forecast import Forecast
 from runner.estimate.parameters import UnknownArchitecture
 from runner.estimate.workload import Workload
 from runner.files import write_text
 from runner.offers import Offer
+from runner.plan import Plan
 from runner.planned import Planned
 from runner.problem import Stop
 from runner.recipe import copying
@@ -85,10 +86,10 @@ def plan(
     try:
         planned = Planned.of(recipe, price, rows)
     except UnknownArchitecture as error:
-        if not exact or style == "json" or taken or chart:
+        if not exact or taken or chart:
             raise Stop(forecast.unknown_architecture(recipe, error)) from None
         made = translate(recipe, place(recipe))
-        return _by_trace_alone(recipe, forecast.of(recipe, made, price, rows, any_architecture=True))
+        return _by_trace_alone(recipe, made, forecast.of(recipe, made, price, rows, any_architecture=True), style)
     found = offers.of(planned)
     if taken:
         return _apply(planned, found, taken)
@@ -145,21 +146,20 @@ def _draw(report: PlanReport, file: Path) -> None:
         ) from None
 
 
-def _by_trace_alone(recipe: Recipe, forecasts: list[Forecast]) -> int:
+def _by_trace_alone(recipe: Recipe, planned: Plan, forecasts: list[Forecast], style: str) -> int:
     """Shows what traces say of models that there are no formulas for; 1 where one does not fit its GPU."""
-    code = 0
+    stages = []
     for stage in forecasts:
-        if not isinstance(work := stage.workload, Workload):
-            continue
-        traced = any_architecture(work, recipe.base_folder)
-        Console(width=120).print(by_trace_alone(stage, traced))
-        room = stage.usable
-        code |= room is not None and memory.whole(work, max(traced.peak, traced.evaluation_peak)) > room
-    say(
-        "By a run on fake tensors; CUDA context and allocator slack are assumed. Kernels of the model's own that are not installed"
-    )
-    say("here are not counted: where they are, it takes less.")
-    return code
+        if isinstance(work := stage.workload, Workload):
+            stages.append(TracedStage.of(stage, work, any_architecture(work, recipe.base_folder)))
+            if style == "text":
+                Console(width=120).print(stages[-1].table())
+    told = {stage.stage for stage in stages}
+    if style == "text":
+        say(BASIS)
+    else:
+        say(as_json(recipe.name, stages, [stage.name for stage in planned.stages if stage.name not in told]))
+    return int(any(stage.fits is False for stage in stages))
 
 
 def _open(path: str, sets: tuple[str, ...], style: str) -> Recipe:

@@ -9,6 +9,8 @@ import torch
 
 from runner.estimate import activations
 from runner.estimate.workload import Adapter, Workload
+from runner.names import listed
+from runner.problem import Stop
 from runner.trace import stand_ins
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -42,6 +44,29 @@ def hf_config(workload: Workload) -> Any:
     )
 
 
+def attentions(config: Any) -> tuple[str, ...]:
+    """The kinds of attention that a model of this config can be asked for, as Axolotl asks for them; the fastest first.
+
+    Raises KeyError where transformers has no causal language model of its type."""
+    from transformers import AutoModelForCausalLM
+
+    known = AutoModelForCausalLM._model_mapping[type(config)]
+    able = {"flash_attention_2": known._supports_flash_attn, "sdpa": known._supports_sdpa, "eager": True}
+    return tuple(name for name, can in able.items() if can)
+
+
+def _attention(workload: Workload, config: Any) -> str:
+    """The attention that is traced: a stand-in, or, where a class has its attention built in, what it runs on a processor."""
+    from transformers import AutoModelForCausalLM
+
+    if workload.attention == "eager":
+        return "eager"
+    if AutoModelForCausalLM._model_mapping[type(config)]._can_set_attn_implementation():
+        # On a GPU SDPA runs kernels like FlashAttention's; on a CPU it would repeat keys and values for every head.
+        return stand_ins.PADDED if activations.repeated(workload) else stand_ins.ATTENTION
+    return "sdpa" if "sdpa" in attentions(config) else "eager"
+
+
 def build(workload: Workload, real: bool = False) -> torch.nn.Module:
     """The model as Axolotl 0.19.0 has it when training begins: dtypes, adapter, frozen parts, checkpointing.
 
@@ -50,17 +75,22 @@ def build(workload: Workload, real: bool = False) -> torch.nn.Module:
     from transformers import AutoModelForCausalLM
 
     stand_ins.register()
+    config = hf_config(workload)
     dtype = torch.float32 if activations.in_full(workload) else DTYPES[workload.precision]
-    # On a GPU SDPA runs kernels like FlashAttention's; on a CPU it would repeat keys and values for every head.
-    stand_in = stand_ins.PADDED if activations.repeated(workload) else stand_ins.ATTENTION
-    attention = workload.attention if real or workload.attention == "eager" else stand_in
-    model = AutoModelForCausalLM.from_config(hf_config(workload), dtype=dtype, attn_implementation=attention)
+    attention = workload.attention if real else _attention(workload, config)
+    model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=attention)
     model.config.use_cache = False
     if workload.fused_loss in ("fused", "cut") and not real:
         stand_ins.fuse_loss(model, liger=workload.fused_loss == "fused")
     if workload.adapter and workload.adapter.four_bit:
-        stand_ins.four_bit(model, dtype)
+        stand_ins.four_bit(model, dtype, DTYPES[workload.precision] if workload.sharding == "fsdp" else torch.uint8)
     if workload.checkpointing:
+        if not model.supports_gradient_checkpointing:
+            raise Stop(
+                f"Models of the type `{workload.model.model_type}` have no gradient checkpointing in transformers, so training would "
+                "not start.",
+                "Write `gradient_checkpointing: false` under `train`.",
+            )
         model.gradient_checkpointing_enable({"use_reentrant": False})
     if workload.adapter:
         model = _with_adapter(model, workload.adapter, real)
@@ -73,14 +103,17 @@ def build(workload: Workload, real: bool = False) -> torch.nn.Module:
 
 
 def _raise(model: Any, concerns: Callable[[str], bool]) -> None:
-    """Puts the parameters of the wanted modules into fp32, tied ones together. (`module.to` swaps tensors, which those
+    """Puts the parameters of the wanted modules into fp32, wherever they are tied. (`module.to` swaps tensors, which those
     that are watched do not allow.)"""
-    made: dict[int, torch.nn.Parameter] = {}
-    for name, module in model.named_modules():
+    modules = list(model.named_modules())
+    wanted = {
+        old for name, module in modules if concerns(name) for old in module._parameters.values() if old is not None
+    }
+    made = {old: torch.nn.Parameter(old.detach().float(), old.requires_grad) for old in wanted}
+    for _, module in modules:
         for key, old in list(module._parameters.items()):
-            if old is not None and concerns(name):
-                made.setdefault(id(old), torch.nn.Parameter(old.detach().float(), old.requires_grad))
-                module._parameters[key] = made[id(old)]
+            if old in made:
+                module._parameters[key] = made[old]
 
 
 def _with_adapter(model: Any, adapter: Adapter, real: bool) -> Any:
@@ -92,6 +125,15 @@ def _with_adapter(model: Any, adapter: Adapter, real: bool) -> Any:
         target_modules=list(adapter.targets),
         task_type="CAUSAL_LM",
     )
+    own = {name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, stand_ins.LINEAR)}
+    own -= {
+        name.rpartition(".")[2] for name, module in model.named_modules() if module is model.get_output_embeddings()
+    }
+    if not own & set(adapter.targets):
+        raise Stop(
+            f"None of the layers {listed(sorted(adapter.targets))} is in this model, so the adapter would have no place.",
+            f"Its linear layers are {listed(sorted(own))}; write those that are to have one as `lora_layers`.",
+        )
     if real:
         return get_peft_model(model, config)
     with stand_ins.moving_by_replacing():
@@ -154,6 +196,8 @@ def _shard(workload: Workload, model: Any, mesh: Any) -> None:
                 module._parameters[name] = torch.nn.Parameter(old.detach().float())
     base = model.get_base_model() if workload.adapter else model
     base.tie_weights()
-    for layer in base.get_submodule(workload.model.layers_path):
+    units = {workload.model.layer_class} if workload.model.layer_class else set(base._no_split_modules or ())
+    # The innermost first, as accelerate goes through them.
+    for layer in reversed([module for module in base.modules() if type(module).__name__ in units]):
         fully_shard(layer, mesh=mesh, mp_policy=policy)
     fully_shard(model, mesh=mesh, mp_policy=policy)

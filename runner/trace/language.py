@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import gc
 import time
+from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
 from runner.estimate.workload import Workload
 from runner.trace import Traced, preference_loss, stand_ins
@@ -29,7 +31,7 @@ def trace(workload: Workload, operations: bool = True) -> Traced:
     """
     started = time.monotonic()
     live, mesh = Live(), pretended_mesh(workload)
-    with FakeTensorMode(allow_non_fake_inputs=True), live, live.resizing():
+    with FakeTensorMode(allow_non_fake_inputs=True), live, live.resizing(), stand_ins.plain_kernels():
         model = build(workload)
         counts = _counts(model)
         buckets = spread(workload, model, mesh)
@@ -59,12 +61,10 @@ def trace(workload: Workload, operations: bool = True) -> Traced:
 
 
 def _counts(model: torch.nn.Module) -> tuple[int, int]:
-    def size(parameter: torch.nn.Parameter) -> int:
-        count: int = parameter.numel() * (2 if parameter.dtype == torch.uint8 else 1)
-        return count
-
-    everything = list(model.parameters())
-    return sum(map(size, everything)), sum(size(part) for part in everything if part.requires_grad)
+    """Numbers in all parameters, and in those that are trained; in a packed one there are more than entries."""
+    packed = {module.weight: prod(module.shape) for module in model.modules() if isinstance(module, stand_ins.FourBit)}
+    everything = {parameter: packed.get(parameter, parameter.numel()) for parameter in model.parameters()}
+    return sum(everything.values()), sum(size for part, size in everything.items() if part.requires_grad)
 
 
 def forward(
@@ -105,11 +105,36 @@ def _reference(workload: Workload, mesh: Any) -> torch.nn.Module | None:
 
 
 def _operations(workload: Workload, model: torch.nn.Module, reference: torch.nn.Module | None) -> int:
-    with FlopCounterMode(display=False) as counter:
+    with stand_ins.attending() as attention, FlopCounterMode(display=False, custom_mapping=UNCOUNTED) as counter:
         forward(workload, model, workload.micro_batch_size, reference=reference).backward()
     model.zero_grad()
     counted: int = counter.get_total_flops()
-    return counted + _attention_flops(workload)
+    return counted + sum(attention)
+
+
+def _grouped(left: Sequence[int], right: Sequence[int], *given: Any, out_shape: Sequence[int], **named: Any) -> int:
+    """Operations of one product a group: with a weight for each of the groups that the rows fall into, or over the rows of
+    each group, whose number nobody knows before it runs and whose sum is all rows."""
+    return 2 * prod(left) * right[-1] if len(left) == 2 else 2 * prod(out_shape) * left[-1]
+
+
+def _attended(query: Sequence[int], key: Sequence[int], value: Sequence[int], *given: Any, **named: Any) -> int:
+    return int(sdpa_flop_count(query, key, value))
+
+
+def _attended_back(
+    gradient: Sequence[int], query: Sequence[int], key: Sequence[int], value: Sequence[int], *given: Any, **named: Any
+) -> int:
+    return int(sdpa_backward_flop_count(gradient, query, key, value))
+
+
+# What PyTorch's own counter has no formula for (2.13, torch/utils/flop_counter.py): products of a mixture of experts, and the
+# attention of processors, in whose place a GPU has its own.
+UNCOUNTED = {
+    torch.ops.aten._grouped_mm: _grouped,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attended,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _attended_back,
+}
 
 
 def _prime(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -153,14 +178,3 @@ def _evaluate(workload: Workload, model: Any, live: Live, reference: Any) -> int
         forward(workload, model, workload.evaluation_batch_size, reference=reference)
     model.train()
     return live.peak
-
-
-def _attention_flops(workload: Workload) -> int:
-    """What the stand-in for FlashAttention does not do: half of the square, forward 4 and backward 10 operations a
-    pair and channel (Dao 2023, arXiv 2307.08691, section 4.1), forward twice with checkpointing."""
-    if workload.attention == "eager":
-        return 0
-    model = workload.model
-    pairs = workload.micro_batch_size * workload.answers * workload.sequence_len**2 // 2
-    passes = 4 * (2 if workload.checkpointing else 1) + 10 + (4 if workload.objective == "dpo" else 0)
-    return passes * pairs * model.num_attention_heads * model.head_dim * model.num_hidden_layers

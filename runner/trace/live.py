@@ -29,6 +29,10 @@ class Live(TorchDispatchMode):
         self.peak, self.at = self.bytes, ""
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is torch.ops.aten._local_scalar_dense.default and args[0].dtype == torch.bool:
+            # A fake tensor has no number to judge by: what is done on a condition (a layer dropped by chance, a mask that hides
+            # nothing) is not done.
+            return False
         result = function(*args, **(kwargs or {}))
         before = self.peak
         for leaf in tree_leaves(result):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,19 +10,27 @@ import bitsandbytes as bnb
 import torch
 from torch import nn
 from transformers import AttentionInterface
+from transformers.pytorch_utils import Conv1D
 
+# What is linear: GPT-2 and its kin have a class of their own.
+LINEAR = (nn.Linear, Conv1D)
 ATTENTION, PADDED = "recipe_stand_in", "recipe_stand_in_padded"
 
 
 class _Flash(torch.autograd.Function):
     """FlashAttention 2's memory: forward keeps q, k, v, the output and the log-sum-exp; backward has an fp32
-    accumulator for dq, and dk, dv for all heads before they are summed into groups (`mha_bwd`, csrc/flash_api.cpp)."""
+    accumulator for dq, and dk, dv for all heads before they are summed into groups (`mha_bwd`, csrc/flash_api.cpp).
+
+    Its operations go to whoever counts (`attending`): 2 a pair and channel for each of the two products forward, and 2.5 times
+    as many backward (arXiv 2307.08691, section 4.1)."""
 
     @staticmethod
-    def forward(ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> Any:
+    def forward(ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, pairs: int) -> Any:
         output = torch.empty_like(query)
         lse = query.new_empty(query.shape[:-1], dtype=torch.float32)
         ctx.save_for_backward(query, key, value, output, lse)
+        ctx.operations = 4 * pairs * query.shape[0] * query.shape[2] * query.shape[3]
+        _counted.append(ctx.operations)
         return output
 
     @staticmethod
@@ -32,15 +40,43 @@ class _Flash(torch.autograd.Function):
         wide = [torch.empty_like(query) for _ in range(2)] if query.shape[2] != key.shape[2] else []
         gradients = torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
         del accumulator, delta, wide
-        return gradients
+        _counted.append(ctx.operations * 5 // 2)
+        return *gradients, None
+
+
+# Operations of the stand-in's passes since `attending` began.
+_counted: list[int] = []
+
+
+@contextmanager
+def attending() -> Iterator[list[int]]:
+    """The operations of attention, a pass an entry, which no counter of PyTorch's sees."""
+    _counted.clear()
+    yield _counted
 
 
 def flash(
-    module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: Any, **kwargs: Any
+    module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: Any, **named: Any
 ) -> tuple[Any, None]:
-    """Attention in transformers' interface: query (batch, heads, tokens, head size); output (batch, tokens, heads, …)."""
+    """Attention in transformers' interface: query (batch, heads, tokens, head size); output (batch, tokens, heads, …).
+
+    Values narrower than queries are padded, and the output cut, as transformers does it (`flash_attention_forward`)."""
+    width, narrow = query.shape[-1], value.shape[-1]
+    if narrow != width:
+        value = torch.nn.functional.pad(value, [0, width - narrow])
     swapped = (tensor.transpose(1, 2) for tensor in (query, key, value))
-    return _Flash.apply(*swapped), None
+    output = _Flash.apply(*swapped, _pairs(module, query.shape[2], key.shape[2], named))
+    return output if narrow == width else output[..., :narrow], None
+
+
+def _pairs(module: Any, queries: int, keys: int, named: Mapping[str, Any]) -> int:
+    """How many keys all queries of a head read together: half of them all where none reads what comes after it, and of those at
+    most as many as a sliding window holds."""
+    causal = named.get("is_causal")
+    if not (getattr(module, "is_causal", True) if causal is None else causal) or queries != keys:
+        return queries * keys
+    window = min(named.get("sliding_window") or keys, keys)
+    return keys * window - window * window // 2
 
 
 def padded(module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *given: Any, **kwargs: Any) -> Any:
@@ -78,14 +114,18 @@ class _MatMul4Bit(torch.autograd.Function):
 
 class FourBit(bnb.nn.Linear4bit):
     """A linear layer whose weight lies in 4 bits with double quantisation: half a byte a number, and for each 64
-    numbers a byte, for each 16,384 numbers 4 bytes (arXiv 2305.14314, section 3)."""
+    numbers a byte, for each 16,384 numbers 4 bytes (arXiv 2305.14314, section 3).
 
-    def __init__(self, old: nn.Linear, dtype: torch.dtype) -> None:
+    old: a linear layer, or one of GPT-2's, whose weight is turned. stored: the type that the packed numbers are held as."""
+
+    def __init__(self, old: nn.Linear | Conv1D, dtype: torch.dtype, stored: torch.dtype) -> None:
         nn.Module.__init__(self)
-        self.in_features, self.out_features = old.in_features, old.out_features
-        self.shape, self.compute_dtype = tuple(old.weight.shape), dtype
+        shape = tuple(old.weight.shape)
+        self.shape, self.compute_dtype = shape[::-1] if isinstance(old, Conv1D) else shape, dtype
+        self.out_features, self.in_features = self.shape
         count = old.weight.numel()
-        self.weight = nn.Parameter(torch.empty((count // 2, 1), dtype=torch.uint8), requires_grad=False)
+        packed = torch.empty((count // 2 // stored.itemsize, 1), dtype=stored)
+        self.weight = nn.Parameter(packed, requires_grad=False)
         self.weight.compress_statistics, self.weight.quant_type = True, "nf4"
         self.scales = nn.Buffer(torch.empty(count // 64, dtype=torch.uint8))
         self.scales_of_scales = nn.Buffer(torch.empty(count // 16384, dtype=torch.float32))
@@ -97,13 +137,15 @@ class FourBit(bnb.nn.Linear4bit):
         return output if self.bias is None else output + self.bias.to(output.dtype)
 
 
-def four_bit(model: nn.Module, dtype: torch.dtype) -> None:
-    """Replaces every linear layer but the LM head, as bitsandbytes' loading in transformers does."""
+def four_bit(model: nn.Module, dtype: torch.dtype, stored: torch.dtype = torch.uint8) -> None:
+    """Replaces every linear layer but the LM head, as bitsandbytes' loading in transformers does. stored: FSDP splits and gathers
+    packed numbers as if they were of the run's own type (Axolotl 0.19.0, `bnb_4bit_quant_storage`)."""
     model.is_loaded_in_4bit = True
+    head = model.get_output_embeddings()
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
-            if isinstance(child, nn.Linear) and name != "lm_head":
-                setattr(parent, name, FourBit(child, dtype))
+            if type(child) in LINEAR and child is not head:
+                setattr(parent, name, FourBit(child, dtype, stored))
 
 
 class _Dropped(torch.autograd.Function):
@@ -186,7 +228,8 @@ class _FusedLoss(torch.autograd.Function):
 
 def fuse_loss(model: nn.Module, liger: bool) -> None:
     """Puts a fused loss in the place of LM head and loss: Liger's in training, Cut Cross-Entropy in evaluation too."""
-    head, plain_head, plain_loss = model.lm_head, model.lm_head.forward, model.loss_function
+    head = model.get_output_embeddings()
+    plain_head, plain_loss = head.forward, model.loss_function
 
     def fused() -> bool:
         return model.training or not liger
@@ -196,6 +239,20 @@ def fuse_loss(model: nn.Module, liger: bool) -> None:
 
     head.forward = forward
     model.loss_function = lambda logits, *given, **named: logits if fused() else plain_loss(logits, *given, **named)
+
+
+@contextmanager
+def plain_kernels() -> Iterator[None]:
+    """Lets models take the path that PyTorch alone can go, also where a package with kernels for GPUs is installed, as transformers
+    does for an export (5.16.1, `use_kernel_func_from_hub_with_fallback`)."""
+    from transformers.integrations import hub_kernels
+
+    kept = hub_kernels.is_torchdynamo_exporting
+    hub_kernels.is_torchdynamo_exporting = lambda: True
+    try:
+        yield
+    finally:
+        hub_kernels.is_torchdynamo_exporting = kept
 
 
 @contextmanager

@@ -234,6 +234,50 @@ def test_a_model_in_a_folder_starts_from_the_recipe_and_is_sent_to_pods(recipe_c
     assert "note" not in recipe_command("render", LYRICS, "--out", tmp_path / "starter").stderr
 
 
+@pytest.mark.parametrize(
+    ("config", "sizes"),
+    [
+        ({"model_type": "gpt2", "n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 99}, (64, 256, 3, 4, 99)),
+        (
+            {"model_type": "gpt2", "n_embd": 64, "n_layer": 3, "n_head": 4, "n_inner": 96, "n_ctx": 9},
+            (64, 96, 3, 4, None),
+        ),
+        ({"model_type": "mpt", "d_model": 64, "n_layers": 3, "n_heads": 8, "max_seq_len": 99}, (64, 256, 3, 8, 99)),
+        ({"model_type": "mamba", "hidden_size": 64, "num_hidden_layers": 2}, (64, 256, 2, 1, None)),
+        ({"model_type": "hybrid", "hidden_size": 64, "layer_types": ["a", "b", "a"]}, (64, 256, 3, 1, None)),
+        ({"model_type": "odd", "hidden_size": 64, "n_layer": 2, "num_key_value_heads": [1, 2]}, (64, 256, 2, 1, None)),
+    ],
+)
+def test_an_architecture_that_nobody_has_looked_at_may_call_its_sizes_what_it_likes(config, sizes):
+    from runner.catalog.models import UNBOUNDED
+
+    model = catalog.from_config("mine", config | {"vocab_size": 512})
+    found = (model.hidden_size, model.intermediate_size, model.num_hidden_layers, model.num_attention_heads)
+    assert (*found, model.max_position_embeddings) == (*sizes[:-1], sizes[-1] or UNBOUNDED)
+    assert model.num_key_value_heads == model.num_attention_heads
+
+
+WRONG_CONFIGS = {
+    "a size is missing": {"model_type": "llama", "hidden_size": 64},
+    "a size is missing under every name": {"model_type": "gpt2", "n_embd": 64, "vocab_size": 512},
+    "no type": {"hidden_size": 64},
+    "a type that is none": {"model_type": ["llama"], "hidden_size": 64},
+    "a size that is no count": {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "vocab_size": "many"},
+    "no heads": {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 0},
+    "several models": {
+        "model_type": "llava",
+        "text_config": {"model_type": "llama"},
+        "vision_config": {"model_type": "clip"},
+    },
+}
+
+
+@pytest.mark.parametrize("case", WRONG_CONFIGS)
+def test_a_config_that_does_not_say_how_large_the_model_is_is_named_with_what_it_lacks(tmp_path, case, golden_message):
+    (tmp_path / "config.json").write_text(json.dumps(WRONG_CONFIGS[case]), encoding="utf-8")
+    golden_message(problem_of(f"model.base={tmp_path}"))
+
+
 @pytest.fixture
 def own_code(tmp_path):
     """A folder with a model that brings its own code, here or in another repository."""

@@ -380,18 +380,28 @@ def strange(edited, **config):
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("style", ["text", "json"])
 @pytest.mark.parametrize("kind", ["olmo3", "qwen3_moe", "falcon_h1"])
-def test_an_architecture_without_formulas_is_planned_by_its_trace(tmp_path, edited, recipe_command, kind):
+def test_an_architecture_without_formulas_is_planned_by_its_trace(tmp_path, edited, recipe_command, kind, style):
     """One with a sliding window, a mixture of experts, and a hybrid; from another folder than the recipe's."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     path = strange(edited, model_type=kind)
     small = ("model.sequence_len=64", "train.micro_batch_size=1", "train.gradient_accumulation_steps=8")
-    done = recipe_command("plan", path, "--exact", *(f"--set={one}" for one in small), timeout=900)
+    done = recipe_command("plan", path, "--exact", "--format", style, *(f"--set={one}" for one in small), timeout=900)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr
     built = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(str(path.parent / "strange")))
-    assert f"{sum(part.numel() for part in built.parameters()):,}, " in done.stdout
-    assert "by trace alone" in done.stdout and "fits" in done.stdout
+    count = sum(part.numel() for part in built.parameters())
+    if style == "text":
+        assert f"{count:,}, " in done.stdout
+        assert "by trace alone" in done.stdout and "fits" in done.stdout and "operations" in done.stdout
+        return
+    said = json.loads(done.stdout)
+    (stage,) = said["stages"]
+    assert (stage["stage"], stage["model_type"], stage["parameters"]) == ("train", kind, count)
+    assert stage["exact"]["peak"] < stage["gpu_memory_bytes"]["total"] < stage["gpu_memory_bytes"]["usable"]
+    assert stage["fits"] is True and stage["time"] is None and stage["flops"] > 6 * 64 * 64 * 512
+    assert said["without_formulas"] == ["data"] and "fake tensors" in said["basis"]
 
 
 def test_an_architecture_that_cannot_be_built_is_said(edited, recipe_command):

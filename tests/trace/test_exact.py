@@ -156,6 +156,19 @@ def test_fsdp_over_pretended_gpus_holds_its_share(fp32_weights):
     assert exact.trainable == total
 
 
+def test_4_bit_weights_are_split_over_pretended_gpus_and_their_scales_are_not():
+    from dataclasses import replace
+
+    model = replace(shrunk(MODELS[1]), linear=MODELS[1].linear)
+    job = work(model, adapter=Adapter(16, model.linear, 0.0, four_bit=True), sharding="fsdp", sequence_len=256)
+    job = replace(job, machines=Machines(1, 8, "NVIDIA-H100-80GB-HBM3", 64, 8))
+    exact, quick = trace(job, operations=False), memory.held(job)
+    assert exact.parameters == parameters.total(model) + parameters.adapter(job)
+    assert exact.trainable == parameters.adapter(job)
+    for part in ("weights", "gradients", "optimizer"):
+        assert getattr(quick, part) == pytest.approx(getattr(exact, part), rel=0.01), part
+
+
 @pytest.mark.long
 def test_the_benchmark_on_a_gpu_runs_on_a_tiny_model_here(tmp_path):
     out = tmp_path / "results.json"

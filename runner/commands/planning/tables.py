@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from rich.table import Table
 
-from runner.estimate import memory
 from runner.estimate.forecast import Forecast
 from runner.recipe import units
 from runner.trace import Traced, left_out
@@ -38,37 +37,6 @@ def scaling(forecast: Forecast, nodes: list[int]) -> Table:
             f"{time.samples_a_second / first:.2f}",
         )
     return table
-
-
-def by_trace_alone(forecast: Forecast, traced: Traced) -> Table:
-    """What a trace says of a model that there are no formulas for."""
-    work = forecast.workload
-    table = Table(title=f"Stage {forecast.stage.name}, by trace alone", title_justify="left", show_header=False)
-    total = memory.whole(work, max(traced.peak, traced.evaluation_peak))
-    rows = [
-        ("model", forecast.formulas.name),
-        ("parameters", f"{traced.parameters:,}, {traced.trainable:,} of them trained"),
-        ("GPU memory, each", f"{units.both(total)}, of which:"),
-        *((f"  {name}", units.gib(getattr(traced, name))) for name in ("weights", "gradients", "optimizer")),
-        ("  peak of tensors, training", f"{units.gib(traced.peak)}, micro batch {work.micro_batch_size}"),
-        (
-            "  peak of tensors, evaluation",
-            f"{units.gib(traced.evaluation_peak)}, micro batch {work.evaluation_batch_size}",
-        ),
-        ("fits", _fits(forecast, total)),
-        ("time", "cannot be told: there are no formulas for this architecture"),
-    ]
-    for row in rows:
-        table.add_row(*row)
-    if left_out(work):
-        table.caption = "Nothing split by ZeRO and nothing offloaded; what they save comes off."
-    return table
-
-
-def _fits(forecast: Forecast, total: int) -> str:
-    if (room := forecast.usable) is None:
-        return f"nobody knows: the GPU `{forecast.stage.machines.gpu}` is not in the catalog"
-    return f"{'yes' if total <= room else 'no'}, the card has {units.both(room)} to use"
 
 
 def exact(forecast: Forecast, traced: Traced) -> Table:

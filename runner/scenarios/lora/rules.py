@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from runner import catalog
 from runner.names import listed, setting
 from runner.problem import Problem
 from runner.recipe import templates
@@ -17,7 +18,8 @@ PARTS = ("artist", "genre")
 
 def layers(recipe: Recipe) -> Iterator[Problem]:
     facts = recipe.model_facts
-    if not facts:
+    # Of an architecture that nobody has looked at, only its trace knows the layers.
+    if not facts or facts.model_type not in catalog.model_types():
         return
     for index, name in enumerate(recipe.train.lora_layers or ()):
         if name not in facts.linear:
