@@ -165,7 +165,7 @@ def test_a_volume_that_cannot_be_attached(golden_message):
 
 def test_main_memory_used_up_with_what_the_plan_had_said(golden_message):
     said = why([container(state={"terminated": {"exitCode": 137, "reason": "OOMKilled"}})])
-    assert "22Gi, 5Gi" in said and " 9.5 GiB" in said and "`openshift.limits.memory`" in said
+    assert "22Gi, 5Gi" in said and " 15.2 GiB" in said and "`openshift.limits.memory`" in said
     golden_message(said)
 
 
