@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from runner.cluster import pipeline
+from runner.cluster import pipeline, seal_key
 from runner.cluster.client import Cluster, Refused, address
 from runner.cluster.errors import patiently
 from runner.cluster.helper_pod import POLL_SECONDS, TRIES, finished
@@ -29,6 +29,8 @@ def promote(cluster: Cluster, plan: Plan, stage: Stage, by: str, reason: str, te
     if verdict.state == pipeline.UNDER_WAY:
         raise Stop(f"The gate after `{stage.name}` is being measured.", "`recipe status` says when it is done.")
     what = sent(plan, stage, of_gate=True)
+    # Without it the pod would take no measurement for one.
+    seal_key.require(cluster, what.namespace)
     for manifest in what.support:
         if manifest["kind"] == "ConfigMap":
             cluster.apply(manifest)

@@ -104,6 +104,8 @@ def _here(config: Mapping[str, Any], scratch: str, folder: Path, tokenizer: str 
         "run_dir": str(folder),
         "backend": "gloo",
         "world_size": 1,
+        # There are no data workers to keep.
+        "persistent_workers": False,
         "proof": {
             **config["recipe_runner"].get("proof", {}),
             **{"show": show, "only": True, "attention": ATTENTION, "planned": config.get("attn_implementation")},

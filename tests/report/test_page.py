@@ -28,7 +28,7 @@ from runner.scenarios import translate
 from tests.conftest import ROOT
 from tests.report import browser
 from tests.report.pages import Page, holds_the_figures_of, read
-from tests.stages import finish, leave
+from tests.stages import finish, leave, measured
 
 EVIL = '<script>alert("x")</script><img src=x onerror=alert(1)>'
 VERSIONS = {"recipe-runner": "0.1.0", "torch": "2.13.0"}
@@ -87,7 +87,7 @@ def test_the_first_screen_says_what_was_trained_on_what_and_whether_it_is_better
     )
     assert "Better: the validation loss fell from 3.000 to 1.000, 66.7% lower." in said.said
     assert re.search(
-        r"It took 50 s \(planned [\d.]+ min to [\d.]+ min\) and at most 21\.2 GiB on a GPU \(planned [\d.]+ GiB\)\.",
+        r"It took 50 s \(planned [\d.]+ \w+ to [\d.]+ \w+\) and at most 21\.2 GiB on a GPU \(planned [\d.]+ GiB\)\.",
         said.said,
     )
     holds_the_figures_of(said, run.path)
@@ -145,8 +145,7 @@ def test_a_pipeline_shows_its_gates_and_who_overruled_them(tmp_path):
         metrics = {gate.metric: gate.threshold for gate in folder.stage.gates}
         if folder is guarded[0]:
             metrics["perplexity"] = 99.5
-        about = asdict(gates.subject(folder) or gates.Subject())
-        gates.Measurement(**about, checkpoint="", metrics=metrics, missing={}).write(folder.path)
+        measured(folder, checkpoint="", metrics=metrics)
     name = guarded[0].stage.name
     said = page_of(run)
     assert (

@@ -152,8 +152,11 @@ def test_what_was_trained_on_noise_is_refused(tmp_path, recipe_command):
     assert done.returncode == 1, done.stdout + done.stderr
     said = json.loads(done.stdout)
     assert said["open"] is False and said["seed"] == 42
-    assert {gate["metric"]: gate["why"] for gate in said["gates"] if not gate["holds"]} == {
-        "accuracy.genre": "it misses the threshold"
+    # Whether it says anything at all is chance.
+    missed = {gate["metric"]: gate["why"] for gate in said["gates"] if not gate["holds"]}
+    assert missed["accuracy.genre"] == "it misses the threshold" and missed.keys() <= {
+        "accuracy.genre",
+        "generated_tokens",
     }
     assert all(said[part] for part in ("run", "inputs", "model", "rows", "code", "settings"))
     assert not gates.opened(folder)[0]

@@ -548,6 +548,7 @@ def _file(module):
 # Packages that the stock image lacks, and the modules that import them when they are called: for spreadsheets, models of the
 # hub, cleaning, and what is said of rows.
 OF_LANGUAGE = {
+    "orjson": ("data.rows",),
     "openpyxl": ("data.rows",),
     "httpx": ("catalog.published", "entrypoints.prepare", "hardware"),
     "datatrove": ("data.doctor", "data.cleaning_steps", "data.executors"),

@@ -224,6 +224,7 @@ def packed_recipe(prepared, folder: Path) -> list[str]:
     return [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
 
 
+@pytest.mark.long  # its proof of three stages takes minutes
 def test_a_recipe_with_packed_files_is_checked_planned_and_its_data_stage_takes_them(
     prepared, recipe_command, tmp_path
 ):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from runner.scenarios.image_classification import network
-from runner.scenarios.image_classification.training import Images
 from runner.scenarios.shared.gates import ACCURACY
+
+if TYPE_CHECKING:
+    from runner.scenarios.image_classification.training import Images
 
 BATCH = 256
 
@@ -27,6 +28,9 @@ def measure(task: Any, measures: Any) -> None:
 def on_images(model: Path, folder: Path, measures: Any) -> dict[str, float]:
     """Loss and accuracies on the test images, on those for validation where there are none of them: in all, and of each class
     by its name as a gate can write it. Notes the confusion matrix: for each class how often each was seen in its place."""
+    from runner.scenarios.image_classification import network
+    from runner.scenarios.image_classification.training import Images
+
     device = "cuda" if torch.cuda.is_available() else "cpu"
     built, facts = network.load(model)
     built = built.to(device)

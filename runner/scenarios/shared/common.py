@@ -299,6 +299,7 @@ _OF_STEPS = (
     *("num_epochs", "eval_steps", "save_steps", "rl_beta", "dpo_loss_type", "lora_", "bf16", "fp16", "tf32", "fp8"),
     *("deepspeed", "fsdp", "gradient_checkpointing", "torch_compile"),
     *(f"recipe_runner.{name}" for name in ("learning_rate", "base_learning_rate", "master_weights")),
+    *(f"recipe_runner.{name}" for name in ("world_size", "effective_batch_")),
 )
 
 
