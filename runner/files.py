@@ -19,6 +19,13 @@ from typing import Any, ClassVar, Self, TextIO, get_args, get_origin, get_type_h
 from runner.names import content_hash
 
 
+def settings_folder() -> Path:
+    """Where this person's own settings lie: `recipe-runner` below XDG_CONFIG_HOME, by default `~/.config` (XDG Base Directory
+    Specification 0.8, which lets relative paths be ignored)."""
+    named = os.environ.get("XDG_CONFIG_HOME", "")
+    return Path(named if os.path.isabs(named) else os.path.expanduser("~/.config")) / "recipe-runner"
+
+
 @dataclass(frozen=True)
 class Artifact:
     """A file to write: a path relative to the output folder, and its whole text."""

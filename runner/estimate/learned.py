@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 
 from runner.estimate import measured
 from runner.estimate.measured import Constants
-from runner.files import Record
+from runner.files import Record, settings_folder
 
 # Of a card, the newest.
 MOST_RUNS = 50
@@ -42,31 +41,24 @@ class Learned(Record):
     runs: tuple[Observed, ...] = ()
 
 
-def folder() -> Path:
-    """Where it lies: below XDG_CONFIG_HOME, by default `~/.config` (XDG Base Directory Specification, which lets relative
-    paths be ignored)."""
-    named = os.environ.get("XDG_CONFIG_HOME", "")
-    return Path(named if os.path.isabs(named) else os.path.expanduser("~/.config")) / "recipe-runner"
-
-
 def keep(observed: Iterable[Observed]) -> Path:
     """Adds runs to the file, in place of what it knew of the same ones; gives where it lies. Raises OSError where it cannot
     be written."""
     new = [each for each in observed if each.run and each.gpu]
-    known = {each.run: each for each in (*Learned.read(folder()).runs, *new)}
+    known = {each.run: each for each in (*Learned.read(settings_folder()).runs, *new)}
     # What comes again is the newest.
     ordered = [*(each for name, each in known.items() if name not in {one.run for one in new}), *new]
     kept: list[Observed] = []
     for gpu in dict.fromkeys(each.gpu for each in ordered):
         kept += [each for each in ordered if each.gpu == gpu][-MOST_RUNS:]
-    folder().mkdir(parents=True, exist_ok=True)
-    Learned(tuple(kept)).write(folder())
-    return folder() / Learned.FILE
+    settings_folder().mkdir(parents=True, exist_ok=True)
+    Learned(tuple(kept)).write(settings_folder())
+    return settings_folder() / Learned.FILE
 
 
 def constants() -> dict[str, Constants]:
     """What the file says of each card that it knows."""
-    runs = [each for each in Learned.read(folder()).runs if each.seconds > 0 and each.planned > 0]
+    runs = [each for each in Learned.read(settings_folder()).runs if each.seconds > 0 and each.planned > 0]
     return {gpu: _of([each for each in runs if each.gpu == gpu], gpu) for gpu in {each.gpu for each in runs}}
 
 

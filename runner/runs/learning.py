@@ -12,6 +12,7 @@ from runner.estimate.duration import Duration
 from runner.estimate.forecast import Forecast
 from runner.estimate.learned import Observed
 from runner.estimate.parameters import UnknownArchitecture
+from runner.files import settings_folder
 from runner.problem import Stop
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
@@ -127,6 +128,6 @@ def learn(recipe: Recipe, runs: Sequence[str]) -> None:
         learned.keep(observed)
     except OSError as error:
         raise Stop(
-            f"What the runs took cannot be kept in `{learned.folder()}`: {error.strerror}.",
+            f"What the runs took cannot be kept in `{settings_folder()}`: {error.strerror}.",
             "Let XDG_CONFIG_HOME name a folder that can be written.",
         ) from None

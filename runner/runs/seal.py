@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from runner.files import settings_folder
 from runner.problem import Stop
 from runner.run_files import SEAL_KEY
 
@@ -23,9 +24,8 @@ SHORTEST = 32
 
 
 def key_file() -> Path:
-    """Where this person's key lies: `recipe-runner/key` in the folder of their settings (XDG Base Directory 0.8)."""
-    home = os.environ.get("XDG_CONFIG_HOME") or ""
-    return (Path(home) if os.path.isabs(home) else Path.home() / ".config") / "recipe-runner" / "key"
+    """Where this person's key lies, among their settings."""
+    return settings_folder() / "key"
 
 
 def key(make: bool) -> str:

@@ -14,6 +14,7 @@ from runner.commands.plan import plan as plan_command
 from runner.emit import emit
 from runner.estimate import forecast, learned, measured
 from runner.estimate.learned import Learned, Observed
+from runner.files import settings_folder
 from runner.problem import Stop
 from runner.recipe.overrides import from_options
 from runner.runs import ask, learning
@@ -86,7 +87,7 @@ def test_a_second_look_at_a_run_counts_once_and_two_runs_are_both_known(recipe, 
     for _ in range(2):
         list(learning.after(recipe, run))
     list(learning.after(recipe, ran(1.1, "two")))
-    (first, second) = Learned.read(learned.folder()).runs
+    (first, second) = Learned.read(settings_folder()).runs
     # The plan that a run is compared with has learned nothing.
     assert first.seconds / first.planned == pytest.approx(1.5) and second.seconds / second.planned == pytest.approx(1.1)
     assert learned.constants()[L40S].slowness == pytest.approx(1.3)
@@ -144,4 +145,4 @@ def test_the_newest_runs_of_each_card_are_kept(home):
 
 def test_a_relative_folder_is_not_taken(monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", "relative")
-    assert learned.folder() == Path("~/.config/recipe-runner").expanduser()
+    assert settings_folder() == Path("~/.config/recipe-runner").expanduser()
