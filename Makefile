@@ -17,7 +17,7 @@ $(STAMP):
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25"
 	@# torch first: a later package must not choose another build of it.
 	$(BIN)/python -m pip install --quiet -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[train,data,report,dev]"
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[train,data,report,serve,registry,dev]"
 	touch $@
 
 rehearse: install
@@ -30,7 +30,9 @@ WORKERS := $(if $(RECIPE_TEST_KUBECONFIG),0,3)
 test: install lint
 	$(BIN)/python -m pytest -m "not long" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
+# The extra `gguf` compiles llama.cpp, for about 20 minutes on two cores.
 test-long: install
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[gguf]"
 	$(BIN)/python -m pytest -m long
 	$(BIN)/python -m pytest tests/check/test_no_trace.py tests/recipe/test_reading.py tests/data/test_blocks.py tests/data/test_chat_data.py --hypothesis-profile=default
 

@@ -2,12 +2,14 @@
 
     python benchmarks/any_architecture.py                     a table of all of them, about 20 minutes on 2 idle cores
     python benchmarks/any_architecture.py llama mamba …       of these types alone
+    python benchmarks/any_architecture.py --models FOLDER     and of each config.json in a folder of FOLDER
     python benchmarks/any_architecture.py --write             keeps the table in benchmarks/results/
 
-Each is its class's default config with few layers, written to a folder as a `config.json`, and traced from there as a recipe's
-model is: two rows of 32 tokens at once, all weights trained, bf16, FlashAttention and checkpointing, unless the trace says that training
-would not start so. A line says parameters, GiB of weights and at the peak, operations of a micro batch for each weight and token,
-and the seconds that it took; or why it cannot be traced. Anything but a figure or a sentence ends it with its traceback.
+Each is its class's default config, or the one in a folder, with few layers, written to a folder as a `config.json`, and traced
+from there as a recipe's model is: two rows of 32 tokens at once, all weights trained, bf16, FlashAttention and checkpointing, unless
+the trace says that training would not start so. A line says parameters, GiB of weights and at the peak, operations of a micro batch
+for each weight and token, and the seconds that it took; or why it cannot be traced. Anything but a figure or a sentence ends it with
+its traceback.
 """
 
 from __future__ import annotations
@@ -20,8 +22,9 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +66,17 @@ def default(kind: str, fewer: bool) -> dict[str, Any]:
     return dict(json.loads(config.to_json_string()))
 
 
+def published(file: Path) -> dict[str, Any]:
+    """A model's own `config.json`, with LAYERS wherever it counts more, and lists with an entry for each as long."""
+    config: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    fewer = _fewer(config)
+    counts = {config[name] for name in fewer if name in _COUNTS}
+    listed = {
+        name: value[:LAYERS] for name, value in config.items() if isinstance(value, list) and len(value) in counts
+    }
+    return config | fewer | listed
+
+
 def _fewer(config: Mapping[str, Any]) -> dict[str, Any]:
     changed: dict[str, Any] = {}
     for name, value in config.items():
@@ -99,15 +113,23 @@ def attempt(kind: str, folder: Path) -> Tried:
     return found if found.traced else _attempt(kind, folder / f"{kind}-whole", fewer=False)
 
 
+def of_folder(model: Path, folder: Path) -> Tried:
+    """The trace of a model by its own `config.json`, with few layers."""
+    return _traced(model.name, published(model / "config.json"), folder / f"model-{model.name}", [f"{LAYERS} layers"])
+
+
 def _attempt(kind: str, folder: Path, fewer: bool) -> Tried:
-    started = time.monotonic()
-    how = [f"{LAYERS} layers" if fewer else "whole"]
-    folder.mkdir()
     try:
         config = default(kind, fewer)
     except Exception as error:
         said = (str(error).strip() or type(error).__name__).splitlines()[0]
         return Tried(kind, "", None, f"transformers cannot build its default config: {said}", 0)
+    return _traced(kind, config, folder, [f"{LAYERS} layers" if fewer else "whole"])
+
+
+def _traced(kind: str, config: Mapping[str, Any], folder: Path, how: list[str]) -> Tried:
+    started = time.monotonic()
+    folder.mkdir()
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     fields: dict[str, Any] = {}
     while True:
@@ -139,8 +161,7 @@ def workload(kind: str, config: Mapping[str, Any], **fields: Any) -> Workload:
     )
 
 
-def table(tried: Iterator[Tried]) -> Iterator[str]:
-    yield versions()
+def table(tried: Iterable[Tried]) -> Iterator[str]:
     yield f"{'type':<26} {'how':<50} {'parameters':>16} {'weights':>9} {'peak GiB':>9} {'ops':>6} {'s':>4}"
     found = []
     for one in tried:
@@ -152,13 +173,19 @@ def table(tried: Iterator[Tried]) -> Iterator[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kinds", nargs="*")
+    parser.add_argument("--models", type=Path)
     parser.add_argument("--write", action="store_true")
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
-    lines = []
+    models = sorted(asked.models.glob("*/config.json")) if asked.models else []
+    lines = [versions()]
+    print(*lines)
     with tempfile.TemporaryDirectory() as folder:
-        for line in table(attempt(kind, Path(folder)) for kind in asked.kinds or kinds()):
+        here = Path(folder)
+        parts = [table(attempt(kind, here) for kind in asked.kinds or kinds())]
+        parts += [table(of_folder(file.parent, here) for file in models)] if models else []
+        for line in chain.from_iterable(parts):
             print(line, flush=True)
             lines.append(line)
     if asked.write:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from runner import targets
-from runner.estimate import forecast, storage
+from runner.estimate import forecast, serving, storage
 from runner.estimate.parameters import UnknownArchitecture
+from runner.estimate.serving import ServingForecast
 from runner.files import Artifact
 from runner.names import listed
 from runner.plan import Plan
@@ -12,7 +13,8 @@ from runner.problem import Stop
 from runner.recipe.recipe import Recipe
 from runner.scenarios import translate
 from runner.scenarios.shared.common import data_file
-from runner.targets import by_hand
+from runner.serving import Serving
+from runner.targets import by_hand, kserve
 
 
 def emit(recipe: Recipe, names: tuple[str, ...] = ()) -> list[Artifact]:
@@ -29,10 +31,32 @@ def emit(recipe: Recipe, names: tuple[str, ...] = ()) -> list[Artifact]:
             "`recipe run` needs none. For a cluster add `openshift` with a `namespace`"
             + (", for plain machines `nodes`." if "nodes" in sections else "."),
         )
-    groups = [tuple(name for name in names if name != "nodes"), tuple(name for name in names if name == "nodes")]
+    apart = ("nodes", kserve.NAME)
+    groups = [tuple(name for name in names if name not in apart), tuple(name for name in names if name == "nodes")]
     plans = {group: planned(recipe, group[0]) for group in groups if group}
     artifacts = [artifact for group, plan in plans.items() for artifact in targets.render(plan, group)]
-    return artifacts + [file for plan in plans.values() if plan.place.on_cluster for file in _by_hand(recipe, plan)]
+    artifacts += [file for plan in plans.values() if plan.place.on_cluster for file in _by_hand(recipe, plan)]
+    if kserve.NAME in names:
+        plan, server, _ = served(recipe)
+        artifacts += kserve.render(plan, server)
+    return artifacts
+
+
+def served(recipe: Recipe) -> tuple[Plan, Serving, ServingForecast | None]:
+    """What the target `kserve` gets: the plan on the cluster, and the server of what it trains; and what that needs, None where
+    nobody can count its model. Only recipe and catalog are asked.
+
+    Raises Stop where the recipe lacks a section, or its model lies on no claim.
+    """
+    if "serve" not in recipe.settings:
+        raise Stop(
+            f"The recipe `{recipe.name}` has no section `serve`.",
+            "Write `serve: {}`, or more of it: `context`, `concurrency`."
+            if recipe.settings.knows("serve")
+            else "Recipes of this scenario train no language model, and have none.",
+        )
+    plan = planned(recipe, kserve.NAME)
+    return plan, *serving.of(recipe, plan)
 
 
 def _by_hand(recipe: Recipe, plan: Plan) -> list[Artifact]:

@@ -7,7 +7,10 @@ EXTRAS = {
     "cluster": {"kubernetes"},
     "data": {"datatrove", "orjson", "py3langid", "spacy"},
     "flash": {"flash_attn"},
+    "gguf": {"llama_cpp"},
+    "registry": {"model_registry"},
     "report": {"jinja2"},
+    "serve": {"fastapi", "openai", "uvicorn"},
     "train": {
         "PIL",
         "accelerate",
@@ -15,6 +18,7 @@ EXTRAS = {
         "bitsandbytes",
         "datasets",
         "deepspeed",
+        "gradio",
         "huggingface_hub",
         "liger_kernel",
         "lm_eval",

@@ -22,8 +22,17 @@ from runner.names import content_hash
 def settings_folder() -> Path:
     """Where this person's own settings lie: `recipe-runner` below XDG_CONFIG_HOME, by default `~/.config` (XDG Base Directory
     Specification 0.8, which lets relative paths be ignored)."""
-    named = os.environ.get("XDG_CONFIG_HOME", "")
-    return Path(named if os.path.isabs(named) else os.path.expanduser("~/.config")) / "recipe-runner"
+    return _own_folder("XDG_CONFIG_HOME", "~/.config")
+
+
+def cache_folder() -> Path:
+    """Where things lie that can be fetched again, likewise: below XDG_CACHE_HOME, by default `~/.cache`."""
+    return _own_folder("XDG_CACHE_HOME", "~/.cache")
+
+
+def _own_folder(variable: str, usual: str) -> Path:
+    named = os.environ.get(variable, "")
+    return Path(named if os.path.isabs(named) else os.path.expanduser(usual)) / "recipe-runner"
 
 
 @dataclass(frozen=True)

@@ -46,3 +46,10 @@ def label(text: str) -> str:
 def setting(path: Iterable[str | int]) -> str:
     """A setting's whole name, `data.sets[1].path`; as `--set` reads it, too."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
+
+
+def served(name: str) -> tuple[str, str]:
+    """What a server calls the models of a recipe: the one before training and the one after it. The hub's cache, which
+    transformers' server reads, takes no `--`."""
+    plain = re.sub("-{2,}", "-", name)
+    return f"{plain}-base", plain

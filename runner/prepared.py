@@ -16,7 +16,8 @@ from runner.names import content_hash
 class Rows(Record):
     """How many rows of whatever kind were prepared, for what follows from that. sampled_from: of how many they are a draw,
     None where all are there. asked: what they were made for, as `asked` has it. lengths: of those to train on, empty where
-    nobody has counted. contents: what they were made from, as `contents` has it. sets: where there are several data sets, the
+    nobody has counted; longest: tokens of the longest of all, before any was cut or left out for its length, 0 where nobody has
+    counted. contents: what they were made from, as `contents` has it. sets: where there are several data sets, the
     part of the training rows that each has, 0 to 1, by its name."""
 
     FILE = "rows.json"
@@ -27,6 +28,7 @@ class Rows(Record):
     lengths: Lengths = UNKNOWN
     contents: str = ""
     sets: Mapping[str, float] = field(default_factory=dict)
+    longest: int = 0
 
 
 def asked(data: Mapping[str, Any]) -> str:

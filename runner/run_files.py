@@ -35,7 +35,13 @@ HELD_OUT = "held_out.parquet"
 DEMO = "demo.json"
 DEMO_OUTPUTS = "demo_outputs"
 ANSWERS = f"{DEMO_OUTPUTS}/answers.json"
+# Of a stage that is served: both models as a server finds them by name, and its log.
+SERVING = "serving"
 TENSORBOARD = "tensorboard"
+# The model in forms for others, and what is on record of each; where one was pushed to.
+EXPORT = "export"
+EXPORTED = "export.json"
+PUSHED = "pushed.json"
 # In the environment of pods: the key that measured numbers are sealed with, which never lies in a run.
 SEAL_KEY = "RECIPE_RUNNER_KEY"
 # Of a stage that is measured: what was found, how, and a person's override.
@@ -49,5 +55,5 @@ LEFT = (
     *(pattern for home in (BEST_MODEL, ADAPTER) for pattern in (home, f".{home}.partial")),
     *(BEST_IMAGES, FINAL_IMAGES, LATEST_IMAGES),
     *(CHECKPOINTS, SUMMARY, HISTORY, PROOF, HELD_OUT, TIME_LIMIT, STOPPED, STAGE),
-    *(DEMO, DEMO_OUTPUTS, TENSORBOARD, "train*.log", EVALUATION, EVALUATION_TASK, MEASURED, PROMOTION),
+    *(DEMO, DEMO_OUTPUTS, SERVING, TENSORBOARD, "train*.log", EVALUATION, EVALUATION_TASK, MEASURED, PROMOTION, EXPORT),
 )

@@ -125,7 +125,7 @@ def _add_types(classes: dict[str, dict[str, list[str]]], name: str, prefix: str,
         filled = (
             ("default" in part and "x-default-unless" not in part)
             or "x-default-twice" in part
-            or (part.get("type") == "object" and not part.get("required"))
+            or (part.get("type") == "object" and not part.get("required") and not part.get("x-only-written"))
         )
         there = [] if key in schema.get("required", []) or filled else ["None"]
         kinds += [

@@ -21,6 +21,9 @@ settings.load_profile("steady")
 # Axolotl would otherwise report each of its runs to its makers, and wait for an answer where there is no network.
 os.environ["AXOLOTL_DO_NOT_TRACK"] = "1"
 
+# Threads of several processes on two cores wait for each other by spinning: a training loop of 8 s takes 70.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # What tests measure is sealed with this key, in every process of theirs; nobody's own settings are touched.
 os.environ["RECIPE_RUNNER_KEY"] = "5ea1" * 16
 # What somebody has learned from own runs is no part of a test.

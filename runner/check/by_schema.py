@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from runner.check import schema_errors
 from runner.names import listed, nearest
 from runner.problem import Problem
 from runner.recipe.document import Document, Path_
+from runner.recipe.overrides import Override, path_of
 from runner.recipe.recipe import BROKEN, Settings, with_defaults
 
 if TYPE_CHECKING:
@@ -35,12 +36,27 @@ def _validator(scenario: str) -> Draft202012Validator:
 
 def has(scenario: Any, setting: str) -> bool:
     """Whether the scenario's schema has a setting; dotted."""
+    return bool(_part(scenario, path_of(setting)))
+
+
+def _part(scenario: Any, path: Path_) -> dict[str, Any]:
+    """What the scenario's schema says of a setting; empty where it has none."""
     part = schema(scenario) if scenario in scenarios.names() else {}
-    for key in setting.split("."):
-        part = part.get("properties", {}).get(key)
-        if part is None:
-            return False
-    return True
+    for key in path:
+        part = part.get("items", {}) if isinstance(key, int) else part.get("properties", {}).get(key, {})
+    return part
+
+
+def as_text(document: Document, changes: Iterable[Override]) -> list[Override]:
+    """The changes, where a setting is text with what was written for it: no shell hands on the quotes that say so in a file,
+    and `3.10` is no number of a version."""
+
+    def one(change: Override) -> Override:
+        number = isinstance(change.after, bool | int | float) and change.written is not None
+        text = number and _part(document.data.get("scenario"), change.path).get("type") == "string"
+        return replace(change, after=change.written) if text else change
+
+    return [one(change) for change in changes]
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from runner import catalog, scenarios
-from runner.check import advanced, base_model, measuring, packing, placing, sources
+from runner.check import advanced, base_model, measuring, packing, placing, serving, sources
 from runner.check.following import batch_sizes
 from runner.names import JOB_NAME, listed, nearest
 from runner.problem import Problem
@@ -183,6 +183,7 @@ RULES: tuple[Rule, ...] = (
     placing.links_are_used,
     placing.data_place,
     placing.deadline,
+    *serving.RULES,
     advanced.settings,
 )
 # Those that look at files of this machine.

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
+from urllib.parse import urlencode
 
-from runner.cluster.errors import Lost, explain
+from runner.cluster.client_parts import client_parts
+from runner.cluster.errors import Refused, no_api, passes, recent, unreachable
 from runner.problem import Stop
 
 # Every kind that the runner touches: its group and version, and its name in an address.
@@ -20,6 +25,8 @@ KINDS = {
     "Job": ("batch/v1", "jobs"),
     "PyTorchJob": ("kubeflow.org/v1", "pytorchjobs"),
     "TrainJob": ("trainer.kubeflow.org/v1alpha1", "trainjobs"),
+    "InferenceService": ("serving.kserve.io/v1beta1", "inferenceservices"),
+    "ServingRuntime": ("serving.kserve.io/v1alpha1", "servingruntimes"),
     "LocalQueue": ("kueue.x-k8s.io/v1beta1", "localqueues"),
     "Workload": ("kueue.x-k8s.io/v1beta1", "workloads"),
 }
@@ -92,39 +99,44 @@ class Cluster(Protocol):
 
 def connect() -> Connection:
     """The cluster of the current context of the user's kubeconfig. Raises Stop where there is none."""
-    try:
-        from kubernetes import client, config
-    except ImportError:
-        raise Stop(
-            "Talking to a cluster needs a package that is not installed.", "pip install 'recipe-runner[cluster]'"
-        ) from None
+    config, client, rest = client_parts()
     settings = client.Configuration()
+    # Named here, because the client looks at the variable once, when it is imported.
+    file = os.environ.get("KUBECONFIG") or None
     try:
-        # Named here, because the client looks at the variable once, when it is imported.
-        file = os.environ.get("KUBECONFIG") or None
         config.load_kube_config(config_file=file, client_configuration=settings)
         _, context = config.list_kube_config_contexts(config_file=file)
-    except (config.ConfigException, OSError, ValueError) as error:
+        namespace = (context or {}).get("context", {}).get("namespace", "default")
+        return Connection(rest.RESTClientObject(settings).pool_manager, settings, namespace)
+    except (config.ConfigException, OSError) as error:
         raise Stop(
             f"No cluster is known on this machine: {str(error).splitlines()[0]}",
             "Log in first: `oc login`. Or name a kubeconfig file in the variable KUBECONFIG.",
         ) from None
-    # The client would try three times, and a person would wait three times as long for the same sentence.
-    settings.retries = False
-    namespace = (context or {}).get("context", {}).get("namespace", "default")
-    return Connection(client.ApiClient(settings), namespace)
+    except Exception as error:
+        # The client stumbles over what is no kubeconfig in as many ways as there are.
+        said = " ".join(str(error).split()) or type(error).__name__
+        raise Stop(
+            f"The kubeconfig `{file or '~/.kube/config'}` cannot be read: {said}",
+            "Log in again, which writes it: `oc login`. Or name another file in the variable KUBECONFIG.",
+        ) from None
 
 
 class Connection(Cluster):
-    """A Cluster through the official Kubernetes client. client: its `ApiClient`."""
+    """A Cluster through the official Kubernetes client.
 
-    def __init__(self, client: Any, namespace: str) -> None:
-        self.client = client
+    pool: its connections, of urllib3; configuration: its own, with the server and who asks.
+    """
+
+    def __init__(self, pool: Any, configuration: Any, namespace: str) -> None:
+        self.pool, self.configuration = pool, configuration
         self.namespace = namespace
+        # When each kind of request was answered last, by `_kind_of`.
+        self.answered: dict[tuple[str, ...], float] = {}
 
     @property
     def server(self) -> str:
-        return str(self.client.configuration.host)
+        return str(self.configuration.host)
 
     def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
         try:
@@ -139,7 +151,7 @@ class Connection(Cluster):
     ) -> Manifests:
         query = [("labelSelector", ",".join(f"{key}={value}" for key, value in labels.items()))] if labels else []
         try:
-            objects: Manifests = self._json("GET", address(kind, namespace), query)["items"]
+            objects: Manifests = self._json("GET", address(kind, namespace), query).get("items") or []
             return objects
         except Refused as refused:
             if refused.status == 404 or (forgiving and refused.status == 403):
@@ -192,7 +204,13 @@ class Connection(Cluster):
     def _json(
         self, method: str, path: str, query: Query = (), body: Any = None, content: str = "application/json"
     ) -> Manifest:
-        answer: Manifest = json.loads(self.request(method, path, query, body, content).data)
+        data = self.request(method, path, query, body, content).data
+        try:
+            answer = json.loads(data)
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            raise no_api(self.server, data)
         return answer
 
     def request(
@@ -206,29 +224,40 @@ class Connection(Cluster):
         stream: bool = False,
     ) -> Response:
         import urllib3
-        from kubernetes.client import ApiException
 
+        given = {"Accept": "application/json", "Content-Type": content, "User-Agent": MANAGER, **(headers or {})}
+        # Asked each time, because one that a program of the person's gives is made anew when it is too old.
+        given |= {who["key"]: who["value"] for who in self.configuration.auth_settings().values()}
         try:
-            response: Response = self.client.call_api(
-                path,
+            response: Response = self.pool.request(
                 method,
-                query_params=list(query),
-                header_params={"Accept": "application/json", "Content-Type": content, **(headers or {})},
-                body=body,
-                auth_settings=["BearerToken"],
-                _preload_content=False,
-                _return_http_data_only=True,
-                _request_timeout=TIMEOUT_SECONDS,
+                f"{self.server}{path}" + (f"?{urlencode(query)}" if query else ""),
+                body=body if body is None or isinstance(body, bytes) else json.dumps(body),
+                headers=given,
+                # A page to log in is no answer, and a person would wait three times as long for the same sentence.
+                redirect=False,
+                retries=False,
+                preload_content=False,
+                timeout=urllib3.Timeout(connect=TIMEOUT_SECONDS[0], read=TIMEOUT_SECONDS[1]),
             )
-            if not stream:
+            if not stream or response.status >= 300:
                 _ = response.data  # which reads it
-            return response
-        except ApiException as error:
-            if not error.status:
-                raise Lost(self.server, str(error.reason)) from None
-            raise Refused(error.status, _message(error.body) or str(error.reason), self.server) from None
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise Lost(self.server, str(error)) from None
+            raise unreachable(self.server, error) from None
+        if response.status < 300:
+            self.answered[_kind_of(method, path)] = time.monotonic()
+            return response
+        raise self._refusal(method, path, response)
+
+    def _refusal(self, method: str, path: str, response: Response) -> Exception:
+        """What a server's no means; that of one that starts is as good as 503."""
+        page = response.data.lstrip()[:20].lower().startswith((b"<!doctype html", b"<html"))
+        if response.status < 400 or (page and not passes(response.status) and "/proxy/" not in path):
+            return no_api(self.server, response.data)
+        refused = Refused(response.status, _message(response.data) or f"HTTP {response.status}", self.server)
+        if refused.of_start and recent(self.answered.get(_kind_of(method, path), -math.inf)):
+            return Refused(503, f"it starts anew, and says for now: {refused.message}", self.server)
+        return refused
 
 
 def pieces(cluster: Cluster, response: Response, size: int) -> Iterator[bytes]:
@@ -238,18 +267,7 @@ def pieces(cluster: Cluster, response: Response, size: int) -> Iterator[bytes]:
     try:
         yield from response.stream(size)
     except (urllib3.exceptions.HTTPError, OSError) as error:
-        raise Lost(cluster.server, str(error)) from None
-
-
-class Refused(Exception):
-    """The cluster said no. status: of HTTP; message: the cluster's own words."""
-
-    def __init__(self, status: int, message: str, server: str) -> None:
-        self.status, self.message, self.server = status, message, server
-        super().__init__(message)
-
-    def stop(self, kind: str, namespace: str, name: str) -> Stop:
-        return explain(self.status, self.message, kind, namespace, name, self.server)
+        raise unreachable(cluster.server, error) from None
 
 
 def address(kind: str, namespace: str, name: str | None = None) -> str:
@@ -259,9 +277,16 @@ def address(kind: str, namespace: str, name: str | None = None) -> str:
     return f"{root}/namespaces/{namespace}/{plural}" + (f"/{name}" if name else "")
 
 
-def _message(body: Any) -> str:
-    text = body.decode(errors="replace") if isinstance(body, bytes) else str(body or "")
+def _kind_of(method: str, path: str) -> tuple[str, ...]:
+    """What a right is given for: the verb, the kind and what is below an object, whatever that is called."""
+    before, _, rest = path.partition("/namespaces/")
+    space, plural, name, below = (*rest.split("/"), "", "", "", "")[:4]
+    return (method, before, space, plural, "one" if name else "all", below)
+
+
+def _message(body: bytes) -> str:
+    text = body.decode(errors="replace")
     try:
         return str(json.loads(text).get("message", ""))
     except (ValueError, AttributeError):
-        return text.strip()
+        return " ".join(re.sub("<[^>]*>", " ", text).split())

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 from runner.cluster.client import Cluster
-from runner.cluster.jobs import WORKING, annotation, container, node_number
-from runner.cluster.status import FINISHED, State
+from runner.cluster.errors import TryAgain
+from runner.cluster.jobs import WORKING, annotation, container, machines, node_number
+from runner.cluster.status import FAILED, FINISHED, QUEUED, TAKEN, State, when
 from runner.runs.launch import OUT_OF_MEMORY, meaning
 from runner.targets import code
 
@@ -17,6 +19,8 @@ LogOf = Callable[[str], str]
 
 # What a pod waits with whose image is not to be had.
 NO_IMAGE = ("ImagePullBackOff", "ErrImagePull", "InvalidImageName")
+# How operators say that a pod was refused.
+NOT_MADE = ("FailedCreatePod", "FailedCreate")
 NCCL = re.compile(r"Watchdog caught collective operation timeout|ncclSystemError|ncclRemoteError|NCCL (WARN|error)")
 
 MORE_MEMORY = "Raise `openshift.limits.memory`, or take machines with more."
@@ -27,13 +31,21 @@ SEVERAL = (
 )
 
 
+# Where a failed job's last words are, once its pods are away.
+GONE = "Its pods are gone, and their logs with them; `recipe fetch RECIPE` brings what it had left on its claim."
+
+
 def reasons(state: State, log_of: LogOf) -> list[str]:
     """What stands in the way, most telling first; empty while all is well."""
     if state.phase == FINISHED:
         return []
-    said = [*_queue(state), *_no_pods(state), *_ended(state)]
+    said = [*_queue(state), *_missing_pods(state), *_taken(state), *_ended(state)]
     for pod in (*state.replaced, *state.pods):
         said += _pod(state, pod, log_of)
+    if state.phase == FAILED and not state.pods:
+        said.append(GONE)
+    if state.unread:
+        said.append(f"How far it is cannot be read now: {state.unread}")
     return list(dict.fromkeys(said))
 
 
@@ -48,24 +60,48 @@ def _queue(state: State) -> Iterator[str]:
                 yield f"It waits in the queue `{queue}` until enough is free there: {said}"
 
 
-def _no_pods(state: State) -> Iterator[str]:
-    """The operator could not make pods; the job itself then shows nothing at all."""
-    if state.pods:
+def _missing_pods(state: State) -> Iterator[str]:
+    """Why the operator has not made all pods; the job itself then shows nothing at all."""
+    there, wanted = len(state.pods), machines(state.job)
+    if there >= wanted or state.ended or state.phase == QUEUED:
         return
-    for event in reversed(state.events):
-        if event["reason"] not in ("FailedCreatePod", "FailedCreate"):
-            continue
-        said = event["message"]
-        if "exceeded quota" in said:
-            remedy = "Ask for a larger quota, or ask for less in `machines`."
-        elif "security context constraint" in said or "PodSecurity" in said:
-            remedy = "The namespace's rules for pods refuse it; the service account needs restricted-v2."
-        elif "serviceaccount" in said and "not found" in said:
-            remedy = "`recipe site RECIPE` writes it, for `oc apply -k`; or delete `openshift.service_account`."
-        else:
-            remedy = "Render the recipe again with this version, and submit it again."
-        yield f"No pods are made: {said}. {remedy}"
+    event = next((event for event in reversed(state.events) if event.get("reason") in NOT_MADE), None)
+    if event is None:
+        if not there and not state.job.get("status") and (minutes := _age(state.job) // 60):
+            yield (
+                f"Nobody has taken it up in {minutes:.0f} minutes: the operator of {state.job['kind']}s may be down. Ask the "
+                "cluster's admin whether it runs."
+            )
         return
+    said = event["message"]
+    if "exceeded quota" in said:
+        remedy = "Ask for a larger quota, or ask for less in `machines`."
+    elif "security context constraint" in said or "PodSecurity" in said:
+        remedy = "The namespace's rules for pods refuse it; the service account needs restricted-v2."
+    elif "serviceaccount" in said and "not found" in said:
+        remedy = "`recipe site RECIPE` writes it, for `oc apply -k`; or delete `openshift.service_account`."
+    else:
+        remedy = "Render the recipe again with this version, and submit it again."
+    made = f"Only {there} of {wanted} pods are made" if there else "No pods are made"
+    yield f"{made}: {said}. {remedy}"
+
+
+def _age(manifest: dict[str, Any]) -> float:
+    """Seconds since an object was made, by this machine's clock."""
+    at = manifest["metadata"].get("creationTimestamp")
+    return (datetime.now(UTC) - datetime.fromisoformat(at.replace("Z", "+00:00"))).total_seconds() if at else 0.0
+
+
+def _taken(state: State) -> Iterator[str]:
+    """Pods that are not there any more, because the cluster took them off their machines."""
+    here = {pod["metadata"].get("uid") for pod in (*state.pods, *state.replaced)}
+    for event in state.events:
+        of = event["involvedObject"]
+        if event.get("reason") in TAKEN and of.get("uid") not in here:
+            yield (
+                f"`{of['name']}` was taken off its machine ({when(event)[:19]}Z) and is made anew; training goes on from its "
+                f"last checkpoint. The cluster says: {event['message']}"
+            )
 
 
 def _ended(state: State) -> Iterator[str]:
@@ -130,9 +166,12 @@ def _unscheduled(state: State, pod: dict[str, Any], said: str, where: str) -> It
     if "unbound immediate PersistentVolumeClaim" in said or (
         "persistentvolumeclaim" in said.lower() and "not found" in said
     ):
-        yield f"{where} waits for its claims. {_claims(state) or said}"
+        yield f"{where} waits for its claims. {_claims(state, said)}. {SEVERAL}"
     elif "volume node affinity" in said:
         yield f"{where}: its claims lie where no free machine is. The cluster says: {said}"
+    elif away := re.findall(r"taint {node\.kubernetes\.io/([\w-]+)", said) or re.findall("unschedulable", said):
+        names = ", ".join(dict.fromkeys(away))
+        yield f"{where}: machines that it could start on are not ready ({names}), which their admin can mend. The cluster says: {said}"
     elif gpu and ("node affinity" in said or "node selector" in said):
         busy = " Those that have one are all in use." if "Insufficient nvidia.com/gpu" in said else ""
         yield f"{where}: no machine with the GPU `{gpu}` is free for it.{busy} The cluster says: {said}"
@@ -145,13 +184,14 @@ def _unscheduled(state: State, pod: dict[str, Any], said: str, where: str) -> It
         yield f"{where} finds no machine: {said}"
 
 
-def _claims(state: State) -> str:
-    said = [
+def _claims(state: State, said: str) -> str:
+    """Why claims are not bound: their own last word, else the scheduler's."""
+    told = [
         f"Claim `{event['involvedObject']['name']}`: {event['message']}"
         for event in state.events
         if event["involvedObject"].get("kind") == "PersistentVolumeClaim"
     ]
-    return f"{said[-1].rstrip('.')}. {SEVERAL}" if said else f"They are not bound to storage yet. {SEVERAL}"
+    return (told[-1] if told else f"They are not bound to storage yet: {said}").rstrip(".")
 
 
 def _container(state: State, pod: dict[str, Any], entry: dict[str, Any], where: str, log_of: LogOf) -> Iterator[str]:
@@ -187,8 +227,10 @@ def _missing(said: str) -> str:
 
 def _mounting(state: State, pod: dict[str, Any], where: str) -> Iterator[str]:
     for event in reversed(state.events):
-        name = event["involvedObject"].get("name")
-        if name == pod["metadata"]["name"] and event["reason"] in ("FailedMount", "FailedAttachVolume"):
+        if event["involvedObject"].get("uid") == pod["metadata"]["uid"] and event.get("reason") in (
+            "FailedMount",
+            "FailedAttachVolume",
+        ):
             shared = f". {SEVERAL}" if event["message"].startswith("Multi-Attach") else ""
             yield f"{where}: a volume cannot be attached: {event['message']}{shared}"
             return
@@ -200,10 +242,14 @@ def _ends(entry: dict[str, Any]) -> list[dict[str, Any]]:
     return [end for end in ends if end and end.get("exitCode")][:1]
 
 
+def times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
 def _end(
     job: dict[str, Any], pod: dict[str, Any], entry: dict[str, Any], ended: dict[str, Any], where: str, log_of: LogOf
 ) -> Iterator[str]:
-    again = f", and was started again ({entry['restartCount']} times so far)" if entry.get("restartCount") else ""
+    again = f", and was started again ({times(entry['restartCount'])} so far)" if entry.get("restartCount") else ""
     if ended.get("reason") == "OOMKilled":
         yield f"{where} used up its main memory{again}. {_memory(pod, job)} {MORE_MEMORY}"
         return
@@ -264,7 +310,10 @@ def log_reader(cluster: Cluster, state: State) -> LogOf:
     meta, name = state.job["metadata"], container(state.job)
 
     def read(pod: str) -> str:
-        before = cluster.log(meta["namespace"], pod, name, previous=True, tail=200)
-        return before or cluster.log(meta["namespace"], pod, name, tail=200) or ""
+        try:
+            before = cluster.log(meta["namespace"], pod, name, previous=True, tail=200)
+            return before or cluster.log(meta["namespace"], pod, name, tail=200) or ""
+        except TryAgain:
+            return ""  # of a machine that does not answer
 
     return read

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from runner.cluster.client import Cluster, pieces
-from runner.cluster.errors import TryAgain
-from runner.cluster.helper_pod import POLL_SECONDS, TRIES, Share, Tell, helper
+from runner.cluster.errors import TryAgain, pause, recent
+from runner.cluster.helper_pod import Share, Tell, helper
 from runner.data.report import REPORT_FILE
 from runner.entrypoints.file_server import CHUNK, partial
 from runner.files import sha256
@@ -103,12 +103,16 @@ def _one(share: Share, file: dict[str, Any], target: Path, tell: Tell) -> int:
         return 0
     path.parent.mkdir(parents=True, exist_ok=True)
     half = partial(path, there)
-    for _ in range(TRIES):
+    before, grown = 0, time.monotonic()
+    _continue(share, file["path"], half, file["size"])
+    while (have := half.stat().st_size) < file["size"]:
+        if have > before:
+            before, grown = have, time.monotonic()
+        elif recent(grown):
+            pause()
+        else:
+            raise Stop(f"`{file['path']}` has come in part only.", "Fetch again; it goes on where it stopped.")
         _continue(share, file["path"], half, file["size"])
-        if half.stat().st_size == file["size"]:
-            break
-    if half.stat().st_size < file["size"]:
-        raise Stop(f"`{file['path']}` has come in part only.", "Fetch again; it goes on where it stopped.")
     if sha256(half) != there:
         half.unlink()
         raise Stop(
@@ -131,4 +135,3 @@ def _continue(share: Share, name: str, half: Path, size: int) -> None:
                 out.write(chunk)
     except TryAgain:
         half.touch()
-        time.sleep(POLL_SECONDS)

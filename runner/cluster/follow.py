@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 from runner.cluster.client import Cluster
 from runner.cluster.diagnose import log_reader, reasons
-from runner.cluster.errors import TryAgain
-from runner.cluster.jobs import Sent
+from runner.cluster.errors import TryAgain, pause
+from runner.cluster.jobs import Sent, machines
 from runner.cluster.status import FAILED, TRAINING, State, look
 from runner.problem import Stop
 
-POLL_SECONDS = 3.0
 # Gets the state (None while the cluster cannot be reached) and what to say about it.
 Show = Callable[[State | None, list[str]], None]
 
@@ -35,21 +33,22 @@ def follow(cluster: Cluster, sent: Sent, show: Show) -> State:
                 show(state, why)
                 if state.phase == FAILED:
                     log = "recipe logs RECIPE" + ("" if sent.of_gate else f" --stage {sent.stage.name}")
-                    again = "" if sent.of_gate or sent.stage.trains else " Submitting again tries again."
-                    raise Stop(f"{sent.kind} `{sent.name}` failed. {' '.join(why)}", f"The log: `{log}`.{again}")
+                    again = " Submitting again tries again." if not (sent.of_gate or sent.stage.trains) else ""
+                    hint = f"The log: `{log}`.{again}" if state.pods else again.strip()
+                    raise Stop(f"{sent.kind} `{sent.name}` failed. {' '.join(why)}", hint)
                 if state.ended:
                     return state
         except TryAgain as silence:
             show(None, [f"{silence.text.splitlines()[0]} The job goes on; trying again."])
-        time.sleep(POLL_SECONDS)
+        pause()
 
 
 def line(state: State) -> str:
     """A state in one line."""
     running = sum(pod.get("status", {}).get("phase") == "Running" for pod in state.pods)
-    machines = f"{running} of {len(state.pods)} machines run" if state.pods else "no machine yet"
+    said = f"{running} of {machines(state.job)} machines run" if state.pods else "no machine yet"
     if state.phase != TRAINING or state.progress is None:
-        return state.phase if state.ended else f"{state.phase}, {machines}"
+        return state.phase if state.ended else f"{state.phase}, {said}"
     step, steps = state.progress["step"], state.progress["steps"]
     loss = f", loss {state.progress['loss']:.3f}" if "loss" in state.progress else ""
     return f"step {step} of {steps}{loss}{_left(state.seconds_left)}"

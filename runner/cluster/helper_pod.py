@@ -14,22 +14,19 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from runner.cluster.client import Cluster, Refused, Response, address
+from runner.cluster.client import Cluster, Response, address
 from runner.cluster.diagnose import reasons
-from runner.cluster.errors import Busy, passes, patiently
+from runner.cluster.errors import Busy, Refused, passes, patiently, pause
 from runner.cluster.jobs import FETCH, SEND
-from runner.cluster.status import WAITING, State, going
+from runner.cluster.status import WAITING, State, events_about, going
 from runner.entrypoints.file_server import FULL, MISPLACED, PORT, WORD, WRITES
 from runner.plan import Plan, Stage
 from runner.problem import Stop
 from runner.targets import batch, code, podspec
 
 SHARE_PORT = 8080
-POLL_SECONDS = 2.0
 # Seconds until the helper must have started.
 PATIENCE_SECONDS = 600
-# How often a cluster that does not answer is asked again.
-TRIES = 8
 
 Tell = Callable[[str], None]
 
@@ -61,7 +58,7 @@ class Share:
 
     def get(self, path: str, body: Any = None) -> bytes:
         # The server behind the pod's port may need a moment more than the pod.
-        return patiently(lambda: self.ask(path, body), TRIES, POLL_SECONDS).data
+        return patiently(lambda: self.ask(path, body)).data
 
     def signed(self, path: str, body: Any = None) -> dict[str, Any]:
         """What is answered behind signs of life. Raises Stop where the helper's disk refused."""
@@ -81,7 +78,7 @@ def helper(
     """
     word = secrets.token_hex(16)
     with _made(cluster, pod(plan, stage, word, folder, writes), tell) as (space, name):
-        _ready(cluster, space, name, SEND if writes else FETCH)
+        _ready(cluster, space, name, SEND if writes else FETCH, tell)
         yield Share(cluster, f"{address('Pod', space, name)}:{SHARE_PORT}/proxy/{word}", writes)
 
 
@@ -91,9 +88,7 @@ def finished(cluster: Cluster, manifest: dict[str, Any], container: str, tell: T
     Raises Stop with its words where it ends badly, or does not start.
     """
     with _made(cluster, manifest, tell) as (space, name):
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while True:
-            here = _look(cluster, space, name)
+        for here in _looks(cluster, space, name, tell):
             if here is None:
                 raise Stop(f"Pod `{name}` was deleted before it was done.", "Try again.")
             phase = here.get("status", {}).get("phase", "Pending")
@@ -101,10 +96,8 @@ def finished(cluster: Cluster, manifest: dict[str, Any], container: str, tell: T
                 said = (_log(cluster, space, name, container) or "").strip()
                 if phase == "Succeeded":
                     return said.splitlines()
-                raise Stop(said or " ".join(_why(here)) or f"Pod `{name}` failed without a word.")
-            if phase == "Pending" and time.monotonic() > deadline:
-                raise _stuck(here)
-            time.sleep(POLL_SECONDS)
+                raise Stop(said or " ".join(_why(cluster, here)) or f"Pod `{name}` failed without a word.")
+    raise AssertionError("a pod is looked at until it ends")
 
 
 @contextmanager
@@ -137,15 +130,15 @@ def _interrupted_by(*numbers: signal.Signals) -> Iterator[None]:
 
 
 def _look(cluster: Cluster, space: str, name: str) -> dict[str, Any] | None:
-    return patiently(lambda: cluster.get("Pod", space, name), TRIES, POLL_SECONDS)
+    return patiently(lambda: cluster.get("Pod", space, name))
 
 
 def _log(cluster: Cluster, space: str, name: str, container: str, tail: int | None = None) -> str | None:
-    return patiently(lambda: cluster.log(space, name, container, tail=tail), TRIES, POLL_SECONDS)
+    return patiently(lambda: cluster.log(space, name, container, tail=tail))
 
 
 def _delete(cluster: Cluster, space: str, name: str) -> None:
-    patiently(lambda: cluster.delete("Pod", space, name, grace_seconds=0), TRIES, POLL_SECONDS)
+    patiently(lambda: cluster.delete("Pod", space, name, grace_seconds=0))
 
 
 def _clear(cluster: Cluster, manifest: dict[str, Any]) -> None:
@@ -172,13 +165,35 @@ def _clear(cluster: Cluster, manifest: dict[str, Any]) -> None:
     for _ in range(60):
         if _look(cluster, space, name) is None:
             return
-        time.sleep(POLL_SECONDS / 2)
+        pause()
 
 
-def _ready(cluster: Cluster, space: str, name: str, container: str) -> None:
+def _looks(cluster: Cluster, space: str, name: str, tell: Tell) -> Iterator[dict[str, Any] | None]:
+    """A pod, looked at again and again, and what it waits for as soon as that is known.
+
+    Raises Stop where it does not start for long.
+    """
     deadline = time.monotonic() + PATIENCE_SECONDS
+    told: set[str] = set()
     while True:
         here = _look(cluster, space, name)
+        yield here
+        if here and here.get("status", {}).get("phase", "Pending") == "Pending":
+            why = _why(cluster, here)
+            for reason in why:
+                if reason not in told:
+                    tell(f"  {reason}")
+            told.update(why)
+            if time.monotonic() > deadline:
+                raise Stop(
+                    f"Pod `{name}` does not start. {' '.join(why)}",
+                    "Try again later; a claim of one machine is free when the job has ended.",
+                )
+        pause()
+
+
+def _ready(cluster: Cluster, space: str, name: str, container: str, tell: Tell) -> None:
+    for here in _looks(cluster, space, name, tell):
         if here is None:
             raise Stop(f"Pod `{name}` was deleted before it could open the claim.", "Do the same again.")
         status = here.get("status", {})
@@ -187,25 +202,16 @@ def _ready(cluster: Cluster, space: str, name: str, container: str) -> None:
             return
         if status.get("phase") in ("Failed", "Succeeded"):
             said = _log(cluster, space, name, container, tail=5) or ""
-            why = said.strip() or " ".join(_why(here)) or "the helper pod ended at once"
+            why = said.strip() or " ".join(_why(cluster, here)) or "the helper pod ended at once"
             raise Stop(f"The claim cannot be read: {why}")
-        if time.monotonic() > deadline:
-            raise _stuck(here)
-        time.sleep(POLL_SECONDS)
 
 
-def _why(pod: dict[str, Any]) -> list[str]:
-    """Why a helper does not start, or ended, as far as its pod tells."""
+def _why(cluster: Cluster, pod: dict[str, Any]) -> list[str]:
+    """Why a helper does not start, or ended, as far as its pod and its events tell."""
     meta = pod["metadata"]
     job = {"kind": "Pod", "metadata": {"name": meta["name"], "namespace": meta["namespace"]}, "spec": {}}
-    return reasons(State(WAITING, job, [pod]), lambda _pod: "")
-
-
-def _stuck(pod: dict[str, Any]) -> Stop:
-    return Stop(
-        f"Pod `{pod['metadata']['name']}` does not start. {' '.join(_why(pod))}",
-        "Try again later; a claim of one machine is free when the job has ended.",
-    )
+    events = patiently(lambda: events_about(cluster, [pod]))
+    return reasons(State(WAITING, job, [pod], events), lambda _pod: "")
 
 
 def pod(plan: Plan, stage: Stage, word: str, folder: str, writes: bool = False) -> dict[str, Any]:

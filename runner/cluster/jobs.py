@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from runner.cluster.client import Cluster
+from runner.cluster.client import Cluster, Manifest, Manifests
 from runner.plan import Plan, Stage
 from runner.targets import TARGETS, default, gate, kubernetes, preparing
 
@@ -82,12 +82,48 @@ def _is_manifest(document: Any) -> bool:
     return isinstance(document, dict) and "kind" in document and "metadata" in document
 
 
+def ours(cluster: Cluster, plan: Plan) -> Manifests:
+    """Every job on the cluster of the plan's scenario that recipe-runner has rendered, under any target: one request a kind.
+    They may be of other recipes."""
+    labels = kubernetes.labels(plan, plan.stages[0])
+    labels = {name: labels[name] for name in ("app.kubernetes.io/managed-by", "recipe-runner/scenario")}
+    # Items of a list do not say what they are.
+    return [{"kind": kind, **job} for kind in POD_LABEL for job in cluster.list(kind, plan.site["namespace"], labels)]
+
+
 def existing(cluster: Cluster, plan: Plan, stage: Stage, of_gate: bool = False) -> list[dict[str, Any]]:
     """What the cluster has for a stage, under any target, or for the gate after it. It may be of another recipe."""
-    own = plan.only(stage)
-    name = gate.job_name(own) if of_gate else kubernetes.job_name(own)
-    kinds = KIND.values() if stage.trains and not of_gate else ("Job",)
+    kinds, name = _called(plan, stage, of_gate)
     return [job for kind in kinds if (job := cluster.get(kind, plan.site["namespace"], name))]
+
+
+def find(there: Manifests, plan: Plan, stage: Stage, of_gate: bool = False) -> Manifest | None:
+    """The job of a stage, or of the gate after it, among those of `ours`."""
+    kinds, name = _called(plan, stage, of_gate)
+    return next((job for job in there if job["kind"] in kinds and job["metadata"]["name"] == name), None)
+
+
+def _called(plan: Plan, stage: Stage, of_gate: bool) -> tuple[tuple[str, ...], str]:
+    """The kinds that a stage's job, or its gate's, may have, and its name."""
+    own = plan.only(stage)
+    kinds = tuple(KIND.values()) if stage.trains and not of_gate else ("Job",)
+    return kinds, gate.job_name(own) if of_gate else kubernetes.job_name(own)
+
+
+def runs_in(plan: Plan, job: Manifest) -> bool:
+    """Whether a job writes into the run folder of a plan, as a stage of it that has been or is."""
+    folder = annotation(job, kubernetes.RUN_DIR)
+    named = str(job["metadata"]["name"]).startswith(kubernetes.job_name(plan))
+    return named and plan.place.run_dir in (folder, folder.rpartition("/")[0])
+
+
+def config_of(manifest: Any) -> str:
+    """The config map that a pod, or the pods of a job, read; empty where they read none."""
+    if isinstance(manifest, dict):
+        if manifest.get("name") == "config" and "configMap" in manifest:
+            return str(manifest["configMap"]["name"])
+        manifest = list(manifest.values())
+    return next(filter(None, map(config_of, manifest)), "") if isinstance(manifest, list) else ""
 
 
 def container(job: dict[str, Any]) -> str:
@@ -111,25 +147,31 @@ def key(job: dict[str, Any]) -> str:
     return annotation(job, kubernetes.KEY)
 
 
-def attempts_of(cluster: Cluster, job: dict[str, Any]) -> list[dict[str, Any]]:
-    """All pods that a job has, the first machine's first, and of each machine the latest last: a plain Job leaves those that
-    failed. An earlier job of the same name may have some, too, until they have ended."""
-    kind, meta = job["kind"], job["metadata"]
-    pods = cluster.list("Pod", meta["namespace"], {POD_LABEL[kind]: meta["name"]})
-    # Those of a TrainJob are a job's below it.
-    owners = [
-        [owner for owner in pod["metadata"].get("ownerReferences") or () if owner["kind"] == kind] for pod in pods
-    ]
-    own = [pod for pod, of in zip(pods, owners, strict=True) if all(owner["uid"] == meta["uid"] for owner in of)]
+def makers(cluster: Cluster, job: Manifest) -> Manifests:
+    """What makes a job's pods: the job itself, and for a TrainJob the plain Jobs of its JobSet, which is named after it. Those
+    that an earlier TrainJob of that name has left until they have ended are older than this one."""
+    if job["kind"] != "TrainJob":
+        return [job]
+    meta = job["metadata"]
+    below = cluster.list("Job", meta["namespace"], {POD_LABEL["TrainJob"]: meta["name"]})
+    return [job, *(one for one in below if one["metadata"]["creationTimestamp"] >= meta["creationTimestamp"])]
+
+
+def attempts_of(cluster: Cluster, job: Manifest, made_by: Manifests) -> Manifests:
+    """All pods that `made_by` own, the first machine's first, and of each machine the latest last: a plain Job leaves those
+    that failed."""
+    uids, meta = {maker["metadata"]["uid"] for maker in made_by}, job["metadata"]
+    pods = cluster.list("Pod", meta["namespace"], {POD_LABEL[job["kind"]]: meta["name"]})
+    own = [pod for pod in pods if uids & {owner["uid"] for owner in pod["metadata"].get("ownerReferences") or ()}]
     return sorted(own, key=lambda pod: (node_number(pod), pod["metadata"].get("creationTimestamp", "")))
 
 
-def pods_of(cluster: Cluster, job: dict[str, Any]) -> list[dict[str, Any]]:
+def pods_of(cluster: Cluster, job: Manifest) -> Manifests:
     """A job's pods, one a machine, the first machine's first."""
-    return latest(attempts_of(cluster, job))
+    return latest(attempts_of(cluster, job, makers(cluster, job)))
 
 
-def latest(attempts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def latest(attempts: Manifests) -> Manifests:
     return list({node_number(pod): pod for pod in attempts}.values())
 
 

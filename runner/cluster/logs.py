@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
-from runner.cluster.client import Cluster, Refused, address
-from runner.cluster.errors import TryAgain
+from runner.cluster.client import Cluster, address
+from runner.cluster.diagnose import GONE, times
+from runner.cluster.errors import Refused, TryAgain, pause
 from runner.cluster.jobs import container, machines, node_number, pods_of
 from runner.cluster.status import ended
 from runner.problem import Stop
-
-POLL_SECONDS = 2.0
 
 
 class NotYet(Stop):
@@ -31,6 +29,8 @@ def pod_of(cluster: Cluster, job: dict[str, Any], node: int) -> dict[str, Any]:
     for pod in pods:
         if node_number(pod) == node:
             return pod
+    if ended(job) and not pods:
+        raise Stop(f"{job['kind']} `{meta['name']}` has {ended(job)}.", GONE)
     missing = f"no pod for machine {node}" if pods else "no pods"
     raise NotYet(
         f"{job['kind']} `{meta['name']}` has {missing}, and so no log.",
@@ -44,7 +44,7 @@ def whole(cluster: Cluster, job: dict[str, Any], node: int) -> list[str]:
     space, name = job["metadata"]["namespace"], pod["metadata"]["name"]
     lines: list[str] = []
     if _restarts(pod) and (before := cluster.log(space, name, container(job), previous=True)):
-        lines += [*before.splitlines(), f"--- `{name}` was started again ({_restarts(pod)} times so far) ---"]
+        lines += [*before.splitlines(), f"--- `{name}` was started again ({times(_restarts(pod))} so far) ---"]
     now = cluster.log(space, name, container(job))
     # Of a pod without a machine a cluster gives an empty log, of one whose container waits none.
     if not lines and (now is None or (not now and pod.get("status", {}).get("phase", "Pending") == "Pending")):
@@ -86,7 +86,7 @@ def follow(cluster: Cluster, find: Callable[[], dict[str, Any] | None], node: in
         except NotYet:
             if over:
                 raise
-        time.sleep(POLL_SECONDS)
+        pause()
 
 
 def _since(cluster: Cluster, job: dict[str, Any], pod: str, since: str, previous: bool) -> list[tuple[str, str]]:

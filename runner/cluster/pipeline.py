@@ -10,7 +10,7 @@ from typing import Any
 
 from runner.cluster.client import Cluster, Manifest
 from runner.cluster.diagnose import MORE_MEMORY
-from runner.cluster.jobs import FILES, annotation, existing, key, pods_of
+from runner.cluster.jobs import FILES, annotation, config_of, find, key, ours, pods_of, runs_in
 from runner.cluster.status import FAILED, FINISHED, ended, going
 from runner.entrypoints.stage import ON_CLUSTER
 from runner.plan import Plan, Stage
@@ -68,16 +68,23 @@ def claims_of(cluster: Cluster, plan: Plan) -> Claims:
     return {name: cluster.get(CLAIM, plan.site["namespace"], name) for name in names}
 
 
-def milestones(cluster: Cluster, plan: Plan, files_key: str = "", claims: Claims | None = None) -> list[Milestone]:
+def milestones(
+    cluster: Cluster,
+    plan: Plan,
+    files_key: str = "",
+    claims: Claims | None = None,
+    there: list[Manifest] | None = None,
+) -> list[Milestone]:
     """Every milestone of a recipe, in order. files_key: of the data files as they are on this machine, where that counts;
-    claims: as `claims_of` has them, where somebody has asked already."""
+    claims, there: as `claims_of` and `ours` have them, where somebody has asked already."""
     way = []
+    there = ours(cluster, plan) if there is None else there
     for stage in plan.stages:
-        job = next(iter(existing(cluster, plan, stage)), None)
-        way.append(Milestone(stage, False, job, _state(job, stage.keys[""], files_key)))
+        job = find(there, plan, stage)
+        way.append(Milestone(stage, False, job, _state(cluster, job, stage.keys[""], files_key)))
         if stage.gates:
-            verdict = next(iter(existing(cluster, plan, stage, of_gate=True)), None)
-            state = _state(verdict, gate.key(stage), files_key)
+            verdict = find(there, plan, stage, of_gate=True)
+            state = _state(cluster, verdict, gate.key(stage), files_key)
             if verdict and job and _made(verdict) < _made(job):
                 # Since then the stage was sent again; what it has left may be something else.
                 state = CHANGED
@@ -89,6 +96,12 @@ def milestones(cluster: Cluster, plan: Plan, files_key: str = "", claims: Claims
     return [replace(each, state=LOST) if gone else each for each, gone in zip(way, lost, strict=True)]
 
 
+def beside(there: list[Manifest], plan: Plan, way: list[Milestone]) -> list[Manifest]:
+    """What is at work on the run of a plan and is none of its milestones: stages that the recipe has had before it changed."""
+    known = {milestone.job["metadata"]["uid"] for milestone in way if milestone.job}
+    return [job for job in there if not ended(job) and runs_in(plan, job) and job["metadata"]["uid"] not in known]
+
+
 def _claims_since(plan: Plan, claims: Claims) -> str:
     """Since when the claims that stages write to are there: what was done before that lies there no more."""
     folders = (plan.place.run_dir, plan.place.data_dir, plan.place.model_dir)
@@ -96,7 +109,7 @@ def _claims_since(plan: Plan, claims: Claims) -> str:
     return max((_made(claims[name]) for name in written), default="")
 
 
-def _state(job: dict[str, Any] | None, key_now: str, files_key: str) -> str:
+def _state(cluster: Cluster, job: dict[str, Any] | None, key_now: str, files_key: str) -> str:
     if job is None:
         return MISSING
     if going(job):
@@ -104,6 +117,9 @@ def _state(job: dict[str, Any] | None, key_now: str, files_key: str) -> str:
     if key(job) != key_now or (files_key and annotation(job, FILES) != files_key):
         return CHANGED
     end = ended(job)
+    if end is None and any(config_of(pod) != config_of(job) for pod in pods_of(cluster, job)):
+        # It was changed by hand while its pods were at work, and its operator has left them so.
+        return CHANGED
     return PROMOTED if end == FAILED and promotion(job) else end or UNDER_WAY
 
 

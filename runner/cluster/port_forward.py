@@ -28,20 +28,36 @@ def tensorboard(cluster: Cluster, namespace: str, claim: str | None) -> str:
     raise Stop(f"No TensorBoard{over} runs in `{namespace}`.", "`recipe site RECIPE` writes one, for `oc apply -k`.")
 
 
-def forward(
-    cluster: Connection, namespace: str, pod: str, port: int, local_port: int, ready: Callable[[int], None]
-) -> None:
-    """Passes connections to `local_port` (0: any free one) on to the pod's port, until it is interrupted.
+def require_free(port: int) -> None:
+    """Raises Stop where that port of this machine is in use, before somebody waits for what it is for. port: 0 for any."""
+    with _listening(port):
+        pass
 
-    ready: called with the local port once it listens. Raises Stop where the local port is taken.
-    """
+
+def _listening(port: int) -> socket.socket:
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind(("127.0.0.1", local_port))
+        listener.bind(("127.0.0.1", port))
     except OSError:
-        raise Stop(f"Port {local_port} of this machine is in use.", "Name another with `--port`.") from None
-    with listener:
+        listener.close()
+        raise Stop(f"Port {port} of this machine is in use.", "Name another with `--port`.") from None
+    return listener
+
+
+def forward(
+    cluster: Connection,
+    namespace: str,
+    pod: str | Callable[[], str],
+    port: int,
+    local_port: int,
+    ready: Callable[[int], None],
+) -> None:
+    """Passes connections to `local_port` (0: any free one) on to the pod's port, until it is interrupted.
+
+    pod: its name, or what gives the name for each connection. ready: called with the local port once it listens. Raises Stop where the local port is taken.
+    """
+    with _listening(local_port) as listener:
         listener.listen()
         ready(listener.getsockname()[1])
         while True:
@@ -49,18 +65,21 @@ def forward(
             threading.Thread(target=_join, args=(cluster, namespace, pod, port, here), daemon=True).start()
 
 
-def _join(cluster: Connection, namespace: str, pod: str, port: int, here: socket.socket) -> None:
+def _join(cluster: Connection, namespace: str, pod: str | Callable[[], str], port: int, here: socket.socket) -> None:
     """Passes bytes both ways until one side closes."""
-    from kubernetes.client import ApiException, CoreV1Api
+    from kubernetes.client import ApiClient, CoreV1Api
     from kubernetes.stream import portforward
 
     # A client of its own: the library changes the client while it opens the stream.
-    core = CoreV1Api(type(cluster.client)(cluster.client.configuration))
+    core = CoreV1Api(ApiClient(cluster.configuration))
     with here:
         try:
-            channel = portforward(core.connect_get_namespaced_pod_portforward, pod, namespace, ports=str(port))
-        except (ApiException, OSError):
-            return  # the browser shows that nothing came; it may try again
+            name = pod if isinstance(pod, str) else pod()
+            channel = portforward(core.connect_get_namespaced_pod_portforward, name, namespace, ports=str(port))
+        except Exception:
+            # The browser shows that nothing came; it may try again. The client ends in an AttributeError where it has got no
+            # answer (36.0.3).
+            return
         there = channel.socket(port)
         back = threading.Thread(target=_pump, args=(there, here), daemon=True)
         back.start()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from runner.cluster import pipeline, seal_key
-from runner.cluster.client import Cluster, Refused, address
-from runner.cluster.errors import patiently
-from runner.cluster.helper_pod import POLL_SECONDS, TRIES, finished
+from runner.cluster.client import Cluster, address
+from runner.cluster.errors import Refused, patiently
+from runner.cluster.helper_pod import finished
 from runner.cluster.jobs import PROMOTE, sent
 from runner.cluster.status import FAILED
 from runner.plan import PLAN_FILE, Plan, Stage
@@ -38,7 +37,8 @@ def promote(cluster: Cluster, plan: Plan, stage: Stage, by: str, reason: str, te
     for line in said:
         tell(line)
     if verdict.job is not None and verdict.state == FAILED:
-        patiently(partial(_annotate, cluster, verdict.job, "\n".join(said)), TRIES, POLL_SECONDS)
+        job = verdict.job
+        patiently(lambda: _annotate(cluster, job, "\n".join(said)))
 
 
 def _annotate(cluster: Cluster, job: dict[str, Any], promotion: str) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from runner.cluster.client import MANAGER, Cluster, Refused, address
+from runner.cluster.client import MANAGER, Cluster, address
+from runner.cluster.errors import Refused
 from runner.runs import seal
 from runner.targets.podspec import KEY, KEY_SECRET
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from runner.cluster.client import Cluster
-from runner.cluster.jobs import attempts_of, container, latest, node_number
+from runner.cluster.client import Cluster, Manifest, Manifests
+from runner.cluster.errors import TryAgain
+from runner.cluster.jobs import attempts_of, container, latest, machines, makers, node_number
 from runner.targets import code, gate
 from runner.training import progress_lines
 
 # A job's phases, in the order in which it goes through them.
-QUEUED, WAITING, PULLING, PREPARING, STARTING, TRAINING, MEASURING, FINISHED, FAILED = (
+QUEUED, WAITING, PULLING, AGAIN, PREPARING, STARTING, TRAINING, MEASURING, FINISHED, FAILED = (
     "queued",
     "waiting for machines",
     "getting image and code",
+    "starting again after a failure",
     "preparing model and data",
     "starting",
     "training",
@@ -24,6 +27,11 @@ QUEUED, WAITING, PULLING, PREPARING, STARTING, TRAINING, MEASURING, FINISHED, FA
     "failed",
 )
 ENDED = (FINISHED, FAILED)
+# Lines of a log in which the latest step is looked for.
+TAIL = 400
+# How a cluster takes a pod off its machine: the kubelet for want of memory or disk, the scheduler for a pod of higher
+# priority, and the node controller from a machine that is gone.
+TAKEN = ("Evicted", "Preempted", "TaintManagerEviction")
 
 _CONDITION_ENDS = {"Succeeded": FINISHED, "Complete": FINISHED, "Failed": FAILED}
 
@@ -32,7 +40,7 @@ _CONDITION_ENDS = {"Succeeded": FINISHED, "Complete": FINISHED, "Failed": FAILED
 class State:
     """phase: one of the above; job, pods, events, workload: as the cluster has them; replaced: pods that others have taken
     the place of; progress: the latest line of training's own (`step`, `steps`, `loss`), seconds_left: until the last step,
-    where that can be told."""
+    where that can be told; unread: why there is no progress, where the log could not be read."""
 
     phase: str
     job: dict[str, Any]
@@ -42,6 +50,7 @@ class State:
     progress: dict[str, Any] | None = None
     seconds_left: float | None = None
     replaced: list[dict[str, Any]] = field(default_factory=list)
+    unread: str = ""
 
     @property
     def name(self) -> str:
@@ -54,15 +63,22 @@ class State:
 
 def look(cluster: Cluster, job: dict[str, Any]) -> State:
     """The state of a job that is on the cluster."""
-    attempts = attempts_of(cluster, job)
+    made_by = makers(cluster, job)
+    attempts = attempts_of(cluster, job, made_by)
     pods = latest(attempts)
     workload = _workload(cluster, job)
     phase = _phase(job, pods, workload)
-    progress, left = _progress(cluster, job, pods) if phase == TRAINING else (None, None)
-    if phase == TRAINING and progress is None:
-        phase = STARTING
-    events = [] if phase in (TRAINING, FINISHED) else _events(cluster, job, pods)
-    return State(phase, job, pods, events, workload, progress, left, [pod for pod in attempts if pod not in pods])
+    progress, left, unread = None, None, ""
+    if phase == TRAINING:
+        try:
+            progress, left, begins = _progress(cluster, job, pods)
+            phase = STARTING if begins else TRAINING
+        except TryAgain as silence:
+            # The machine of one pod may not answer while all else does.
+            unread = silence.text.splitlines()[0]
+    events = [] if phase == FINISHED else events_about(cluster, [*made_by, *attempts], _former(made_by))
+    replaced = [pod for pod in attempts if pod not in pods]
+    return State(phase, job, pods, events, workload, progress, left, replaced, unread)
 
 
 def ended(job: dict[str, Any]) -> str | None:
@@ -84,8 +100,10 @@ def _phase(job: dict[str, Any], pods: list[dict[str, Any]], workload: dict[str, 
     if _suspended(job) or (workload is not None and not _admitted(workload)):
         return QUEUED
     phases = [pod.get("status", {}).get("phase", "Pending") for pod in pods]
-    if not pods or any(phase == "Pending" for phase in phases):
+    if len(pods) < machines(job) or "Pending" in phases:
         return PULLING if any(_waits_in(pod, "ContainerCreating") or _clones(pod) for pod in pods) else WAITING
+    if "Failed" in phases or any(_waits_in(pod, "CrashLoopBackOff") for pod in pods):
+        return AGAIN
     if job["kind"] != "Job":
         return TRAINING
     return MEASURING if container(job) == gate.PART else PREPARING
@@ -117,34 +135,67 @@ def _workload(cluster: Cluster, job: dict[str, Any]) -> dict[str, Any] | None:
         return None
     for workload in cluster.list("Workload", job["metadata"]["namespace"], forgiving=True):
         owners = workload["metadata"].get("ownerReferences") or []
-        if any(owner["kind"] == job["kind"] and owner["name"] == job["metadata"]["name"] for owner in owners):
+        if any(owner["uid"] == job["metadata"]["uid"] for owner in owners):
             return workload
     return None
 
 
-def _events(cluster: Cluster, job: dict[str, Any], pods: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Warnings about the job, its pods and their claims, the latest last."""
-    # A TrainJob's pods are made by a job of that name below it.
-    name = job["metadata"]["name"]
-    names = {name, f"{name}-node-0", *(pod["metadata"]["name"] for pod in pods)}
-    names |= {
-        volume["persistentVolumeClaim"]["claimName"]
-        for pod in pods
-        for volume in pod["spec"].get("volumes") or []
-        if "persistentVolumeClaim" in volume
-    }
-    events = cluster.list("Event", job["metadata"]["namespace"])
-    ours = [event for event in events if event["involvedObject"].get("name") in names and event["type"] == "Warning"]
-    return sorted(ours, key=lambda event: event.get("lastTimestamp") or event.get("eventTime") or "")
+def _former(made_by: Manifests) -> re.Pattern[str]:
+    """How the pods of a job are called, those among them that others have taken the place of."""
+    names = "|".join(re.escape(maker["metadata"]["name"]) for maker in made_by)
+    return re.compile(rf"({names})-((master|worker)-\d+|(\d+-)?[a-z0-9]{{5}})")
 
 
-def _progress(cluster: Cluster, job: dict[str, Any], pods: list[dict[str, Any]]) -> tuple[dict[str, Any] | None, Any]:
-    first = next((pod for pod in pods if node_number(pod) == 0), None)
-    if first is None:
-        return None, None
-    meta = job["metadata"]
-    text = cluster.log(meta["namespace"], first["metadata"]["name"], container(job), tail=400)
-    return progress(text or "", _started(first), datetime.now(UTC))
+def events_about(cluster: Cluster, about: Manifests, former: re.Pattern[str] | None = None) -> Manifests:
+    """What went wrong with these objects, and with the claims of pods among them that are not bound, the latest last. What
+    something went well after is over; of claims all is kept, because a reason why one is not bound may be no warning.
+
+    former: the names of pods that are not there any more; of those it is told that they were taken off their machine, since
+    the first of these objects was made.
+    """
+    meta = about[0]["metadata"]
+    volumes = [volume for manifest in about for volume in manifest.get("spec", {}).get("volumes") or ()]
+    names = {volume["persistentVolumeClaim"]["claimName"] for volume in volumes if "persistentVolumeClaim" in volume}
+    found = [cluster.get("PersistentVolumeClaim", meta["namespace"], name) for name in sorted(names)]
+    unbound = [claim for claim in found if claim and claim.get("status", {}).get("phase") != "Bound"]
+    uids = {manifest["metadata"]["uid"] for manifest in (*about, *unbound)}
+    events = cluster.list("Event", meta["namespace"], forgiving=True)
+    well: dict[str, str] = {}
+    for event in events:
+        if event.get("type") == "Normal":
+            uid = event["involvedObject"].get("uid", "")
+            well[uid] = max(well.get(uid, ""), when(event))
+
+    def told(event: Manifest) -> bool:
+        of = event["involvedObject"]
+        if of.get("uid") not in uids:
+            taken = (
+                event.get("reason") in TAKEN and of.get("kind") == "Pod" and when(event) >= meta["creationTimestamp"]
+            )
+            return bool(taken and former and former.fullmatch(of.get("name", "")))
+        if of.get("kind") == "PersistentVolumeClaim":
+            return True
+        return event.get("type") == "Warning" and when(event) >= well.get(of["uid"], "")
+
+    return sorted(filter(told, events), key=when)
+
+
+def when(event: Manifest) -> str:
+    """When an event was seen last; each of the cluster's parts says it in a place of its own."""
+    series = event.get("series") or {}
+    said = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
+    return next((at for at in said if at), event["metadata"].get("creationTimestamp") or "")
+
+
+def _progress(
+    cluster: Cluster, job: dict[str, Any], pods: list[dict[str, Any]]
+) -> tuple[dict[str, Any] | None, float | None, bool]:
+    """The latest step, the seconds left, and whether the first machine has not come to any step yet."""
+    first = next(pod for pod in pods if node_number(pod) == 0)
+    text = cluster.log(job["metadata"]["namespace"], first["metadata"]["name"], container(job), tail=TAIL) or ""
+    latest, left = progress(text, _started(first), datetime.now(UTC))
+    # Of a long log without a step in its end nobody knows more than that it is at work.
+    return latest, left, latest is None and text.count("\n") < TAIL
 
 
 def progress(text: str, started: datetime | None, now: datetime) -> tuple[dict[str, Any] | None, float | None]:

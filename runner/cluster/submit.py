@@ -10,24 +10,22 @@ from functools import partial
 from typing import Any
 
 from runner.cluster import embedded, helper_pod, pipeline, seal_key
-from runner.cluster.client import Cluster
-from runner.cluster.errors import TryAgain, patiently
+from runner.cluster.client import Cluster, Manifest
+from runner.cluster.errors import patiently, pause, recent
 from runner.cluster.follow import follow, line
-from runner.cluster.jobs import Sent, annotation, existing, machines, recipe_of, sent
+from runner.cluster.jobs import Sent, annotation, config_of, existing, machines, recipe_of, sent
 from runner.cluster.pipeline import CLAIM, Claims
 from runner.cluster.status import FAILED, State, ended, going
 from runner.cluster.upload import Files, upload
 from runner.plan import Plan, Stage
 from runner.problem import Stop
+from runner.targets import kubernetes
 from runner.targets.kubernetes import SHARED
 from runner.targets.podspec import KEY_SECRET
 
 Tell = Callable[[str], None]
 # Asks the person a question; True for yes. Raises Stop where nobody can be asked.
 Confirm = Callable[[str], bool]
-POLL_SECONDS = 5.0
-# How often a cluster that does not answer is asked again, once something was waited for.
-TRIES = 8
 
 
 def submit(
@@ -41,20 +39,20 @@ def submit(
     files: Files | None = None,
     contents: Mapping[str, str] | None = None,
 ) -> Sent | None:
-    """Sends what comes next of a plan, or the stage of that name; gives what was sent last, None where all is done. What
+    """Sends what comes next of a plan, or the stage of that name; gives what is under way then, None where nothing is. What
     needs no GPU is waited for, and what comes after it is sent too.
 
     files: what the first stage finds on the claim, which is sent before it. contents: of the data files of each stage, by
     its name, as they are here; none where they are not (see `runner.prepared.contents`).
 
-    Raises Stop where the cluster refuses anything; then nothing has been sent.
+    Raises Stop where the cluster refuses anything, and then nothing has been sent, and where it has failed before.
     """
     step = partial(_step, cluster, plan, stage, target, tell, confirm, dry_run, files, contents or {})
     what = step()
     while what and not (dry_run or stage is not None or what.of_gate or what.stage.trains):
         wait(cluster, what, tell)
         # Whoever has waited for hours gets more than one try.
-        what = patiently(step, TRIES, POLL_SECONDS)
+        what = patiently(step)
     return what
 
 
@@ -89,7 +87,17 @@ def _step(
     for next_one in following:
         judge(cluster, next_one, claims, _existing(cluster, plan, next_one))
     if holds:
-        _tell_that_it_stays(milestone, what, tell)
+        if milestone.state == FAILED:
+            raise Stop(
+                f"{what.kind} `{what.name}`, made from this very recipe, has failed. `recipe status RECIPE` says why.",
+                "To run it again: `recipe stop RECIPE`, then `recipe submit RECIPE`.",
+            )
+        tell(f"{what.kind} `{what.name}` is there already, made from this very recipe; nothing changes.")
+        if milestone.done:
+            tell("It has finished; its stage runs again when what it is made from changes.")
+            return None
+        if not dry_run:
+            _heal(cluster, what, milestone.job, tell)
     elif dry_run:
         for each in (what, *following):
             tell(f"The cluster would accept {each.kind} `{each.name}` and {len(each.support)} objects that it needs.")
@@ -110,12 +118,33 @@ def _followed_by(plan: Plan, stage: Stage) -> list[Stage]:
     return list(later[1 : first + 1])
 
 
-def _tell_that_it_stays(milestone: pipeline.Milestone, sent: Sent, tell: Tell) -> None:
-    tell(f"{sent.kind} `{sent.name}` is there already, made from this very recipe; nothing changes.")
-    if milestone.done:
-        tell("It has finished; its stage runs again when what it is made from changes.")
-    elif milestone.state == FAILED:
-        tell("It has failed. To run it again: `recipe stop`, then `recipe submit`.")
+def _heal(cluster: Cluster, sent: Sent, job: Manifest | None, tell: Tell) -> None:
+    """Makes the config map of a job at work anew where it is gone: its pods could not start again without."""
+    lost = {config_of(job)} - set(_config_maps(cluster, sent))
+    for manifest in sent.support:
+        if job and manifest["kind"] == "ConfigMap" and manifest["metadata"]["name"] in lost:
+            made = cluster.apply(manifest)["metadata"]
+            # Whoever may not read them has one applied that is there, which changes nothing.
+            if made["creationTimestamp"] > job["metadata"]["creationTimestamp"]:
+                tell(f"ConfigMap `{made['name']}`, which its pods read, was gone; it is there again")
+
+
+def _sweep(cluster: Cluster, sent: Sent) -> None:
+    """Takes away the config maps of earlier jobs of this name, which nobody reads any more. Where this person may not, they
+    stay: the job has been sent."""
+    with suppress(Stop):
+        for name in _config_maps(cluster, sent):
+            if name != config_of(sent.job):
+                cluster.delete("ConfigMap", sent.namespace, name)
+
+
+def _config_maps(cluster: Cluster, sent: Sent) -> list[str]:
+    """The config maps of this job and of those before it; they are named by content. None where this person may not read
+    them."""
+    labels = kubernetes.labels(sent.plan, sent.stage)
+    del labels["recipe-runner/fingerprint"]
+    there = cluster.list("ConfigMap", sent.namespace, labels, forgiving=True)
+    return [name for one in there if kubernetes.is_config_map_of(name := one["metadata"]["name"], sent.plan)]
 
 
 def _send(cluster: Cluster, sent: Sent, claims: Claims, files: Files | None, contents: str, tell: Tell) -> None:
@@ -131,6 +160,7 @@ def _send(cluster: Cluster, sent: Sent, claims: Claims, files: Files | None, con
         embedded.require(cluster, sent.plan, sent.stage, contents, tell)
     cluster.apply(sent.job)
     tell(f"{sent.kind} `{sent.name}` in `{sent.namespace}`")
+    _sweep(cluster, sent)
 
 
 def judge(cluster: Cluster, sent: Sent, claims: Claims, there: list[dict[str, Any]], keeps: bool = False) -> None:
@@ -248,12 +278,12 @@ def _make_room(cluster: Cluster, job: dict[str, Any], tell: Tell, confirm: Confi
 
 def delete(cluster: Cluster, kind: str, namespace: str, name: str) -> None:
     """Deletes an object and waits until it is gone. Raises Stop where it stays."""
-    cluster.delete(kind, namespace, name)
-    for _ in range(60):
-        with suppress(TryAgain):
-            if cluster.get(kind, namespace, name) is None:
-                return
-        time.sleep(min(1.0, POLL_SECONDS))
+    patiently(lambda: cluster.delete(kind, namespace, name))
+    begun = time.monotonic()
+    while recent(begun):
+        if patiently(lambda: cluster.get(kind, namespace, name)) is None:
+            return
+        pause()
     raise Stop(f"{kind} `{name}` does not go away.", "Look at it with `oc describe`, then submit again.")
 
 

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 
 from runner.cluster.client import Cluster
-from runner.cluster.errors import TryAgain
-from runner.cluster.helper_pod import POLL_SECONDS, TRIES, Share, Tell, helper
+from runner.cluster.errors import TryAgain, pause, recent
+from runner.cluster.helper_pod import Share, Tell, helper
 from runner.entrypoints.file_server import Piece
 from runner.files import sha256
 from runner.names import content_hash
@@ -70,16 +70,16 @@ def upload(cluster: Cluster, plan: Plan, stage: Stage, sent: Files, tell: Tell) 
     Raises Stop where the claim is too small, or the helper does not start.
     """
     with helper(cluster, plan, stage, tell, sent.folder, writes=True) as share:
-        left, tries = _state(share, sent), TRIES
+        left = _state(share, sent)
         total = sum(left.values())
-        told = time.monotonic()
+        told = grown = time.monotonic()
         while left:
             for pieces, body in _bodies(sent, left):
                 head = json.dumps([asdict(piece) for piece in pieces]).encode()
                 try:
                     share.ask("pieces", head + b"\n" + body, content="application/octet-stream")
                 except TryAgain:
-                    time.sleep(POLL_SECONDS)
+                    pause()
                     break
                 for piece in pieces:
                     left[piece.path] -= piece.length
@@ -87,8 +87,8 @@ def upload(cluster: Cluster, plan: Plan, stage: Stage, sent: Files, tell: Tell) 
                     told = time.monotonic()
                     tell(f"  sent {_mib(total - sum(left.values()))} of {_mib(total)} MiB")
             before, left = sum(left.values()), _state(share, sent)
-            tries = TRIES if sum(left.values()) < before else tries - 1
-            if left and not tries:
+            grown = time.monotonic() if sum(left.values()) < before else grown
+            if left and not recent(grown):
                 raise Stop("The data files came over in part only.", "Submit again; it goes on where it stopped.")
         share.get("only", list(sent.paths))
     count = f"{len(sent.paths):,} data file{'s' if len(sent.paths) > 1 else ''}"

@@ -2,33 +2,53 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
-from runner.commands.options import open_recipe, recipe_path, run_option, say, set_option
+from runner.commands.options import open_recipe, recipe_path, run_option, say, set_option, stage_option, url_option
+from runner.problem import Stop
 
 
 @click.command()
 @recipe_path
-@click.argument("question")
+@click.argument("question", metavar="QUESTION|PICTURE")
 @set_option
 @run_option
 @click.option("--base", is_flag=True, help="Ask the original model: the one that the stage began with.")
-@click.option("--stage", metavar="STAGE", help="Ask what this stage left. Default: the last one that has left a model.")
-def ask(path: str, question: str, sets: tuple[str, ...], run_dir: str | None, base: bool, stage: str | None) -> None:
-    """Put a QUESTION to the model that a recipe trained, in the words it was trained with."""
+@stage_option
+@url_option
+def ask(
+    path: str, question: str, sets: tuple[str, ...], run_dir: str | None, base: bool, stage: str | None, url: str | None
+) -> None:
+    """Put a QUESTION to the model that a recipe trained, in the words it was trained with; to one of images, the file of a
+    PICTURE."""
     from runner.quiet import hush
 
     hush()
     from runner.runs import ask as asking
-    from runner.runs.run_folder import find
-    from runner.runs.stage_folder import StageFolder
 
     recipe, _ = open_recipe(path, sets)
-    plan = asking.plan_of(recipe, find(recipe.name, run_dir))
-    folder = StageFolder(plan, plan.stage(stage)) if stage else asking.newest(plan)
-    before, after = asking.models(recipe, folder)
-    chat = before if base else after
-    who = f"the model that `{folder.stage.name}` {'began with' if base else 'left'}"
-    say(f"{who}, {chat.model}, of the {folder.run.kind} in {folder.run.path}")
+    if url:
+        from runner.runs import served
+
+        server = served.at(url, recipe, stage)
+        chat = server.chat(base)
+        say(f"{chat.model} at {server.url}")
+        say()
+        say(server.answers(chat, [question])[0])
+        return
+    folder = asking.folder_of(recipe, run_dir, stage)
+    if classes := asking.of_pictures(folder):
+        if base:
+            raise Stop("There is no original model to ask: this one began with random weights.", "Leave out `--base`.")
+        said = asking.shares(classes(Path(question).expanduser()))
+        say(f"what `{folder.stage.name}` left of the {folder.run.kind} in {folder.run.path}")
+    else:
+        before, after = asking.models(recipe, folder)
+        chat = before if base else after
+        who = f"the model that `{folder.stage.name}` {'began with' if base else 'left'}"
+        say(f"{who}, {chat.model}, of the {folder.run.kind} in {folder.run.path}")
+        said = asking.answers_of(chat, [question])[0]
     say()
-    say(asking.answers_of(chat, [question])[0])
+    say(said)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import click
 
-from runner.commands.options import open_recipe, recipe_path, run_option, say, set_option
+from runner.commands.options import open_recipe, recipe_path, run_option, say, set_option, url_option
+from runner.recipe.recipe import Recipe
 
 
 @click.command()
@@ -20,8 +21,14 @@ from runner.commands.options import open_recipe, recipe_path, run_option, say, s
     multiple=True,
     help="Ask this instead of the recipe's own questions. Repeatable.",
 )
+@url_option
 def compare(
-    path: str, sets: tuple[str, ...], run_dir: str | None, others: tuple[str, ...], questions: tuple[str, ...]
+    path: str,
+    sets: tuple[str, ...],
+    run_dir: str | None,
+    others: tuple[str, ...],
+    questions: tuple[str, ...],
+    url: str | None,
 ) -> None:
     """Put the same questions to the model before and after, and show both answers side by side.
 
@@ -35,6 +42,9 @@ def compare(
     from runner.runs.run_folder import find
 
     recipe, _ = open_recipe(path, sets)
+    if url:
+        _served(recipe, url, questions or [question for _, question in recipe.demo_questions])
+        return
     runs = [find(recipe.name, folder) for folder in (run_dir, *others)]
     names = [f"{run.kind} {number}" for number, run in enumerate(runs, 1)]
     for name, run in zip(names, runs, strict=True):
@@ -57,6 +67,17 @@ def compare(
     _show(
         ("question", "before", "after"), ((row["question"], row["before"], row["after"]) for row in answers), lines=True
     )
+
+
+def _served(recipe: Recipe, url: str, questions: Sequence[str]) -> None:
+    from runner.runs import served
+
+    server = served.at(url, recipe)
+    sides = [server.chat(base) for base in (True, False)]
+    for side, chat in zip(("before", "after"), sides, strict=True):
+        say(f"{side + ':':<8}{chat.model} at {server.url}")
+    before, after = (server.answers(chat, questions) for chat in sides)
+    _show(("question", "before", "after"), zip(questions, before, after, strict=True), lines=True)
 
 
 def _show(titles: Iterable[str], rows: Iterable[tuple[str, ...]], lines: bool) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from runner.commands.options import open_recipe, recipe_path, run_option, say, set_option
+from runner.commands.options import open_recipe, recipe_path, run_option, say, set_option, url_option
 from runner.problem import Stop
 
 
@@ -18,28 +18,40 @@ from runner.problem import Stop
 @click.option(
     "--checkpoint", metavar="DIR", help="This model instead of what the stage has left; it opens and closes no gate."
 )
+@url_option
 @click.option("--format", "form", type=click.Choice(("text", "json", "markdown")), default="text", show_default=True)
 def evaluate(
-    path: str, stage: str | None, sets: tuple[str, ...], run_dir: str | None, checkpoint: str | None, form: str
+    path: str,
+    stage: str | None,
+    sets: tuple[str, ...],
+    run_dir: str | None,
+    checkpoint: str | None,
+    url: str | None,
+    form: str,
 ) -> int:
     """Measure the model that a run has left, and the one that it began with; exit 1 where a gate is closed.
 
-    STAGE is one of a pipeline's; left out, the last one that has left a model.
+    STAGE is one of a pipeline's; left out, the last one that has left a model. With `--url` what a server says is measured, on the
+    same rows; that is shown and recorded nowhere.
     """
     from runner.quiet import hush
 
     hush()
     from runner.runs import ask, gates, measured
-    from runner.runs.run_folder import find
-    from runner.runs.stage_folder import StageFolder
 
     recipe, _ = open_recipe(path, sets, aside=form != "text")
-    run = find(recipe.name, run_dir)
-    plan = ask.plan_of(recipe, run)
-    folder = StageFolder(plan, plan.stage(stage)) if stage else ask.newest(plan)
+    if url and checkpoint:
+        raise Stop("`--url` measures what a server has, and `--checkpoint` what lies here.", "Leave one out.", code=2)
+    folder = ask.folder_of(recipe, run_dir, stage)
+    if url:
+        from runner.runs import served
+
+        for line in measured.shown(folder, served.measure(served.at(url, recipe, stage), folder), form, judge=False):
+            say(line)
+        return 0
     if checkpoint and not Path(checkpoint).exists():
         raise Stop(f"There is no folder `{checkpoint}`.", "A stage's checkpoints lie in its folder `checkpoints/`.")
-    with run.lock():
+    with folder.run.lock():
         found = gates.measure(folder, Path(checkpoint).resolve() if checkpoint else None)
     for line in measured.shown(folder, found, form):
         say(line)

@@ -16,6 +16,7 @@ import click
 
 from runner import packaged
 from runner.check import base_model
+from runner.check.by_schema import as_text
 from runner.check.following import with_followers, with_own_data
 from runner.check.validate import judge
 from runner.commands.options import say, set_option
@@ -53,7 +54,7 @@ def new(name: str, source: str, short: bool, sets: tuple[str, ...]) -> None:
     document = read(origin)
     _refuse_errors(document)
     schema = packaged.schema_file(document.data["scenario"])
-    wished = changing.from_options(sets)
+    wished = as_text(document, changing.from_options(sets))
     # Data that is named here lies beside the copy.
     own = [*with_own_data(replace(document, file=str(target)), wished), *_without_placeholder(document, wished)]
     files = {path: file for path, file in _files(document.data) if path not in {change.path for change in own}}

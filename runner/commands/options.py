@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import click
 
-from runner.check.validate import load
+from runner.check.validate import load, override, valid
 from runner.problem import Problem
 from runner.recipe import overrides as changing
 from runner.recipe.overrides import Override
@@ -23,6 +23,12 @@ set_option = click.option(
 )
 run_option = click.option(
     "--run", "run_dir", metavar="DIR", help="The run folder to read. Default: the latest run of the recipe."
+)
+stage_option = click.option(
+    "--stage", metavar="STAGE", help="Ask what this stage left. Default: the last one that has left a model."
+)
+url_option = click.option(
+    "--url", metavar="URL", help="Models behind a server with OpenAI's API, as `recipe serve` starts one."
 )
 
 
@@ -54,3 +60,12 @@ def print_notes(problems: Iterable[Problem]) -> None:
     for problem in problems:
         if problem.severity == "note":
             click.echo(f"{problem}\n", err=True)
+
+
+def with_section(recipe: Recipe, section: str, by: str) -> Recipe:
+    """The recipe with a section that is there only where it is written, with the section's defaults where it is not. by: what
+    asks for it. A recipe of a scenario that does not know it stays as it is."""
+    if section in recipe.settings or not recipe.settings.knows(section):
+        return recipe
+    document, _ = override(recipe.document, [Override(section, None, {}, by=by)])
+    return valid(document, look=False)[0]

@@ -11,12 +11,14 @@ from rich.console import Console
 
 from runner import offers
 from runner.check.validate import load
-from runner.commands.options import open_recipe, print_notes, recipe_path, say, set_option
-from runner.commands.planning import screen, text
+from runner.commands.options import open_recipe, print_notes, recipe_path, say, set_option, with_section
+from runner.commands.planning import screen, serving, text
 from runner.commands.planning.by_trace import BASIS, TracedStage, as_json
 from runner.commands.planning.chart import svg
 from runner.commands.planning.report import PlanReport
+from runner.emit import served
 from runner.estimate import forecast, learned, measured
+from runner.estimate import serving as reckoned
 from runner.estimate.forecast import Forecast
 from runner.estimate.parameters import UnknownArchitecture
 from runner.estimate.workload import Workload
@@ -46,6 +48,9 @@ from runner.trace import any_architecture, trace
 @click.option(
     "--chart", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.svg", help="Draw memory and time."
 )
+@click.option(
+    "--serve", "serves", is_flag=True, help="Say what a server of the trained model needs, in place of training."
+)
 @click.option("--learn", "runs", multiple=True, metavar="DIR", help="A run of the recipe to learn from. Repeatable.")
 def plan(
     path: str,
@@ -58,6 +63,7 @@ def plan(
     rows: int | None,
     taken: int | None,
     chart: Path | None,
+    serves: bool,
     runs: tuple[str, ...],
 ) -> int:
     """Say whether a recipe fits, how long it takes, what it costs, and what to change.
@@ -78,6 +84,13 @@ def plan(
         raise Stop(f"`--chart` draws SVG, and `{chart}` is no name for that.", "For example: --chart plan.svg", code=2)
     nodes = _counts(counts)
     recipe = _open(path, sets, style)
+    if serves:
+        others = {"--apply": taken, "--chart": chart, "--exact": exact, "--machines": counts}
+        if unfit := [name for name, given in others.items() if given]:
+            raise Stop(
+                f"`--serve` is about a server, and `{unfit[0]}` about training.", "Leave out one of the two.", code=2
+            )
+        return _serve(recipe, style)
     if runs:
         from runner.runs import learning
 
@@ -95,12 +108,13 @@ def plan(
         return _apply(planned, found, taken)
     # Operations are shown by JSON alone.
     traced = {stage.stage.name: trace(stage.workload, style == "json") for stage in planned.forecasts} if exact else {}
-    report = PlanReport.of(planned, found, nodes, traced)
-    if chart:
-        _draw(report, chart)
-    if style == "json":
-        say(report.as_json())
-        return 1 if planned.problems else 0
+    if chart or style == "json":
+        report = PlanReport.of(planned, found, nodes, traced)
+        if chart:
+            _draw(report, chart)
+        if style == "json":
+            say(report.as_json())
+            return 1 if planned.problems else 0
     screen.answer(planned, found)
     if details:
         text.show(planned, nodes, traced)
@@ -116,6 +130,24 @@ def plan(
     if chart:
         say(f"\n{chart}: memory over a step, and time by stage")
     return 1 if planned.problems else 0
+
+
+def _serve(recipe: Recipe, style: str) -> int:
+    """Shows what a server of what the recipe trains needs; 1 where it does not fit."""
+    _, server, needs = served(with_section(recipe, "serve", "--serve"))
+    if needs is None:
+        raise Stop(
+            f"Nobody can count the weights of `{recipe.model.base}` here, so nothing can be said of a server's memory.",
+            "`recipe models` shows the models that are known, and writes down others.",
+        )
+    if style == "json":
+        say(serving.as_json(server, needs))
+    else:
+        serving.show(server, needs)
+    problems = reckoned.problems(recipe, server, needs)
+    for problem in problems if style == "text" else ():
+        say(f"\n{problem}")
+    return int(any(problem.severity == "error" for problem in problems))
 
 
 def _apply(planned: Planned, found: list[Offer], taken: int) -> int:

@@ -8,7 +8,7 @@ import click
 
 from runner.check import placing
 from runner.commands.options import open_recipe, print_notes, recipe_path, say, set_option
-from runner.targets import TARGETS
+from runner.targets import NAMES
 
 
 @click.command()
@@ -19,7 +19,7 @@ from runner.targets import TARGETS
     "--target",
     "targets",
     multiple=True,
-    type=click.Choice(list(TARGETS)),
+    type=click.Choice(NAMES),
     help="What to write for. Repeatable. Default: all that the recipe names.",
 )
 def render(path: str, sets: tuple[str, ...], out: str | None, targets: tuple[str, ...]) -> None:

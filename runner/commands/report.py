@@ -27,7 +27,7 @@ def report(runs: tuple[str, ...], out: str | None) -> None:
     from runner.runs.run_folder import find
 
     folders = [
-        find("", run) if not Path(run).is_file() else find(str(read(run).data.get("name")), None) for run in runs
+        find("", run) if not Path(run).is_file() else find(str(read(run).data.get("name", run)), None) for run in runs
     ]
     file = Path(out) if out else folders[0].path / PAGE if len(folders) == 1 else Path(PAGE)
     if file.is_dir():

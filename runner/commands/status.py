@@ -71,11 +71,14 @@ def _show(cluster: Cluster, name: str, state: State) -> None:
 def _stages(cluster: Cluster, plan: Plan, only: str | None) -> None:
     """Every stage and every gate, or those of one stage."""
     from runner.cluster import pipeline
+    from runner.cluster.jobs import ours
     from runner.cluster.status import ENDED, FAILED, look
 
     if only:
         plan.stage(only)
-    for milestone in pipeline.milestones(cluster, plan):
+    there = ours(cluster, plan)
+    way = pipeline.milestones(cluster, plan, there=there)
+    for milestone in way:
         stage, state = milestone.stage.name, milestone.state
         name = f"{stage} gate" if milestone.of_gate else stage
         if only not in (None, stage):
@@ -90,6 +93,12 @@ def _stages(cluster: Cluster, plan: Plan, only: str | None) -> None:
                 say(f"  {state[0].upper()}{state[1:]}.")
         else:
             say(f"{name}: {state}")
+    for job in pipeline.beside(there, plan, way):
+        kind, name = job["kind"], job["metadata"]["name"]
+        _show(cluster, f"{kind} `{name}`", look(cluster, job))
+        say(
+            f"  The recipe has no such stage any more. To end it: oc delete {kind.lower()} {name} -n {plan.site['namespace']}"
+        )
 
 
 def _with_kind(jobs: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:

@@ -268,7 +268,7 @@ def _within_length(
     if not len(kept):
         return kept
     lengths = blocks.lengths(turns.Texts(items, kept, conversations), tokenizer)
-    report.token_lengths, report.length_bins = figures(lengths), blocks.histogram(np.sort(lengths))
+    report.token_lengths, report.length_bins = figures(lengths), blocks.histogram(lengths)
     limit = conversations.sequence_len
     if len(whole := lengths[lengths <= limit]):
         report.lengths = Lengths(float(whole.mean()), float(whole.std()), float(np.percentile(whole, 99)))

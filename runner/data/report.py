@@ -95,6 +95,11 @@ class Examined:
     looked_of: int = 0
     findings: list[Finding] = field(default_factory=list)
 
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest row, before any was cut or left out for its length; 0 where nobody counts, as in blocks of one length."""
+        return 0
+
     def examined(self) -> Iterator[str]:
         """That for a person."""
         if self.licence:
@@ -249,6 +254,10 @@ class Report(Examined):
         yield from self.examined()
 
     @property
+    def longest(self) -> int:
+        return self.token_lengths.get("max", 0)
+
+    @property
     def parts(self) -> dict[str, float]:
         """The part of the training rows that each of several data sets has, 0 to 1."""
         named = {f"{set_name(index)} {one.name}": one.train_rows for index, one in enumerate(self.sets)}
@@ -280,4 +289,4 @@ def parts_of(rows: Mapping[str, int], of: int) -> dict[str, float]:
 def rows_of(report: Report, data: Mapping[str, Any]) -> Rows:
     """What others must know of rows with this report; data: what was asked for."""
     counts = report.train_rows, report.validation_rows, report.sampled_from
-    return Rows(*counts, asked(data), report.lengths, contents(data), report.parts)
+    return Rows(*counts, asked(data), report.lengths, contents(data), report.parts, report.longest)

@@ -11,6 +11,8 @@ import json
 import os
 import shutil
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -23,6 +25,8 @@ WORD = "RECIPE_SHARE_WORD"
 PORT = "RECIPE_SHARE_PORT"
 WRITES = "--write"
 CHUNK = 2**20
+# Between two questions somebody may hash a large file on a slow disk.
+IDLE_SECONDS = 1800.0
 # What a piece is answered that does not continue what is there, and one that cannot be written: HTTP's words for them.
 MISPLACED, FULL = 409, 507
 
@@ -121,6 +125,13 @@ def handler(root: Path, word: str, writes: bool = False) -> type[BaseHTTPRequest
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
+        def parse_request(self) -> bool:
+            self._alive()
+            return super().parse_request()
+
+        def _alive(self) -> None:
+            setattr(self.server, "alive", time.monotonic())  # noqa: B010 - of any server
+
         def do_GET(self) -> None:
             given, _, rest = unquote(urlsplit(self.path).path).lstrip("/").partition("/")
             verb, _, name = rest.partition("/")
@@ -174,6 +185,7 @@ def handler(root: Path, word: str, writes: bool = False) -> type[BaseHTTPRequest
             self._chunk(b"")
 
         def _chunk(self, data: bytes) -> None:
+            self._alive()
             self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
 
         def _file(self, file: Path) -> None:
@@ -185,12 +197,25 @@ def handler(root: Path, word: str, writes: bool = False) -> type[BaseHTTPRequest
             with file.open("rb") as data:
                 data.seek(start)
                 while chunk := data.read(CHUNK):
+                    self._alive()
                     self.wfile.write(chunk)
 
         def log_message(self, format: str, *args: object) -> None:
             pass  # the word stands in every address
 
     return Handler
+
+
+class Server(ThreadingHTTPServer):
+    """Ends by itself when nobody has asked for anything for a while: a command that was killed does not delete its pod."""
+
+    # When somebody was asked or answered last, of `time.monotonic`.
+    alive = 0.0
+
+    def service_actions(self) -> None:
+        self.alive = self.alive or time.monotonic()
+        if time.monotonic() - self.alive > IDLE_SECONDS:
+            threading.Thread(target=self.shutdown).start()
 
 
 def main() -> int:
@@ -201,7 +226,7 @@ def main() -> int:
     if not root.is_dir():
         print(f"There is no folder {root}.", flush=True)
         return 1
-    ThreadingHTTPServer(("", port), handler(root, word, writes)).serve_forever()
+    Server(("", port), handler(root, word, writes)).serve_forever()
     return 0
 
 

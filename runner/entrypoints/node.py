@@ -27,7 +27,8 @@ from runner.problem import Stop
 from runner.recipe import reading
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
-from runner.runs import pipeline
+from runner.report.planned import keep
+from runner.runs import learning, pipeline
 from runner.runs.report import report
 from runner.runs.run_folder import RunFolder, open_for
 from runner.runs.stage_folder import StageFolder
@@ -91,6 +92,8 @@ def finish(results: str) -> None:
     for line in (*pipeline.finish(training), *report(plan)):
         _tell(line)
     training.run.mark("finished" if training.finished else "stopped")
+    for line in learning.after_plan(plan, training.run):
+        _tell(line)
     if training.stage.gates and training.finished:
         pipeline.gate(training, _tell)
 
@@ -128,7 +131,7 @@ def lead(recipe: Recipe, counts: list[int], total: int, accelerator: bool, tell:
             f"The machines use {' + '.join(map(str, counts))} = {sum(counts)} GPUs together, and TOTAL_GPUS is {total}.",
             f"Set TOTAL_GPUS={sum(counts)} on every machine, or change GPUS.",
         )
-    recipe = on_these(recipe, counts, tell)
+    asked, recipe = recipe, on_these(recipe, counts, tell)
     at = nodes.place(recipe)
     place = Place(at.config_dir, at.data_dir, at.run_dir, at.scratch_dir, accelerator)
     plan = translate(recipe, place)
@@ -139,6 +142,7 @@ def lead(recipe: Recipe, counts: list[int], total: int, accelerator: bool, tell:
     if pipeline.is_done(plan):
         raise Stop(f"The run in `{run.path}` is done already.", "Name another `nodes.output_dir` for another run.")
     pipeline.keep_what_took_training(plan, pipeline.decide(plan, plan.stages), ELSEWHERE)
+    keep(run, asked, plan, recipe)
     pipeline.carry_out(plan, [data.stage], tell, lambda: nullcontext(lambda event: None))
     pipeline.begin(training, pipeline.decision_on(training), tell)
     files = (*training.stage.files, Artifact(PLAN_FILE, plan.as_json()))

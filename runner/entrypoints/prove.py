@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,8 +11,7 @@ from typing import Any
 
 from runner import catalog
 from runner.catalog import Model
-from runner.data import tokenizers
-from runner.data.tokenised import forget_older
+from runner.data import tokenised, tokenizers
 from runner.files import write_text
 from runner.plan import Plan
 from runner.problem import Stop
@@ -80,14 +80,16 @@ def prove(
 
     Raises Stop with what is wrong, or where the engine does not get so far.
     """
-    forget_older(config)
+    tokenised.forget_older(config)
     with tempfile.TemporaryDirectory() as scratch:
         known = model or catalog.model(config["base_model"]) or catalog.model(catalog.model_ids()[0])
         assert known is not None
         twin.bare(known, Path(scratch, "twin"))
         file = Path(scratch, "axolotl.yaml")
         write_text(file, yaml_text(_here(config, scratch, folder, tokenizer, show)))
-        env = engine_environment() | WITHOUT_GPU | axolotl.UNTRACKED
+        most = int(os.environ.get(tokenised.PROCESSES) or os.cpu_count() or 1)
+        workers = {tokenised.PROCESSES: str(tokenised.processes(config, most))}
+        env = engine_environment() | WITHOUT_GPU | axolotl.UNTRACKED | workers
         follow([*TRAIN, str(file), "--launcher", "python"], env, folder, _ignore, "Proving")
     return Proof.read(folder)
 

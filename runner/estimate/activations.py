@@ -85,7 +85,7 @@ def _attention(workload: Workload, heads: int, groups: int) -> int:
     # Where q, k and v are one linear layer, keeping v keeps the whole of its output.
     value = heads + 2 * groups if parameters.family(model).fused else groups
     if workload.attention == "eager":
-        scores = model.num_attention_heads * workload.sequence_len * (FULL + (wide if wide == HALF else 0))
+        scores = model.num_attention_heads * workload.most_tokens * (FULL + (wide if wide == HALF else 0))
         return wide * (heads + 3 * heads) + scores
     return wide * (2 * heads + groups + value) + FULL * model.num_attention_heads
 
@@ -103,7 +103,7 @@ def _adapted(workload: Workload, adapter: Adapter) -> int:
     """What the adapter's two small matrices keep beside each linear layer (peft 0.20.0, lora/layer.py, lora/bnb.py).
 
     Beside a plain layer each keeps an input of its own, in half precision after a detour through fp32; beside a 4-bit
-    layer, and under FSDP, which uses the adapter in half precision, the input is shared, unless dropout makes each its own.
+    layer the input is shared, unless dropout makes each its own.
     Dropout keeps a byte a number.
     """
     wide, shapes = widths(workload).linear, parameters.linear(workload.model)
@@ -111,7 +111,7 @@ def _adapted(workload: Workload, adapter: Adapter) -> int:
     for name in adapter.targets:
         fan_in = shapes[name][0]
         kept += wide * adapter.rank
-        raised_first = not adapter.four_bit and workload.precision != "fp32" and workload.sharding != "fsdp"
+        raised_first = not adapter.four_bit and workload.precision != "fp32"
         own = adapter.dropout > 0 or raised_first
         if own:
             kept += (wide + (1 if adapter.dropout else 0)) * fan_in
@@ -143,8 +143,9 @@ def backward(workload: Workload) -> int:
     gradients of the product, of gate and of up, and of the stream."""
     wide, count = widths(workload), 3
     adapted = workload.adapter and {"gate_proj", "up_proj", "gate_up_proj"} & set(workload.adapter.targets)
-    if adapted and workload.checkpointing:
-        # An adapter's own, before both are summed; what is kept without checkpointing is gone by then.
+    if adapted and workload.checkpointing and not (workload.adapter and workload.adapter.four_bit):
+        # An adapter's own, before both are summed; what is kept without checkpointing is gone by then. Beside 4-bit weights it
+        # reads what they read, and needs no copy of it.
         count += 2 if parameters.family(workload.model).fused else 1
     return count * wide.linear * workload.model.intermediate_size + 2 * wide.stream * workload.model.hidden_size
 

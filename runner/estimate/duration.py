@@ -141,6 +141,9 @@ def flops(workload: Workload, rows: float, training: bool = True) -> float:
 def operations(workload: Workload, rows: float, training: bool = True) -> Operations:
     """Operations of one micro batch: 2 a weight and token forward, as many for each of the two gradients that are
     needed (Kaplan et al. 2020, arXiv 2001.08361, section 2.1), attention by half of its square (arXiv 2307.08691, 4.1).
+
+    Each layer's last product counts with checkpointing too, though PyTorch ends before it makes that again: with it left out, and
+    shares fitted anew, 215 published runs were no nearer (3.7 % off in place of 3.6, and more of them too low).
     """
     model, length = workload.model, row_tokens(workload)
     tokens, layers = rows * length, model.num_hidden_layers

@@ -25,9 +25,11 @@ def offloaded(workload: Workload) -> int:
 
 
 def loading(workload: Workload) -> int:
-    """Under FSDP every process loads the whole model (Axolotl 0.19.0, loaders/model.py); else weights go to the GPU as they are
-    read from a mapped file."""
-    return workload.machines.gpus_per_node * saved.whole(workload) if workload.sharding == "fsdp" else 0
+    """Under FSDP every process loads the whole model (Axolotl 0.19.0, loaders/model.py); else, and in 4 bits (`state.loaded`),
+    weights go to the GPU as they are read from a mapped file."""
+    if workload.sharding != "fsdp" or state.four_bit(workload):
+        return 0
+    return workload.machines.gpus_per_node * saved.whole(workload)
 
 
 def saving(workload: Workload) -> int:

@@ -114,7 +114,7 @@ class LanguageFormulas:
         read = "without padding" if work.joined else "padding counted"
         length = read if work.lengths and not work.packing else "full length"
         return {
-            "activations": f"micro batch {work.micro_batch_size} × {'2 answers × ' if work.answers > 1 else ''}{work.sequence_len:,} tokens, "
+            "activations": f"micro batch {work.micro_batch_size} × {'2 answers × ' if work.answers > 1 else ''}{work.most_tokens:,} tokens{' (the longest row)' if work.most_tokens < work.sequence_len else ''}, "
             f"{'with' if work.checkpointing else 'without'} checkpointing, {work.attention}",
             "optimizer": f"{work.optimizer}{', in main memory' if work.offload else ''}",
             "weights": f"{held}{reference}, {_SHARED[work.sharding]}",

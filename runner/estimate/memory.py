@@ -10,14 +10,14 @@ from runner import catalog
 from runner.catalog import Gpu
 from runner.estimate import activations, measured, parameters
 from runner.estimate.activations import FULL, HALF
-from runner.estimate.state import State, copies, gradient, held
+from runner.estimate.state import State, copies, gradient, held, loaded
 from runner.estimate.workload import Run, Workload
 
 GIB = 2**30
 
-EVALUATION = "evaluation"
-# The phases of a step, in order.
-PHASES = ("forward", "loss", "backward", "step")
+EVALUATION, LOADING = "evaluation", "loading"
+# What may be the peak of training: before the first step, and the phases of a step, in order.
+PHASES = (LOADING, "forward", "loss", "backward", "step")
 
 ZERO_3_GROUP = 10**9  # numbers, DeepSpeed's default `sub_group_size`
 # NCCL's channels, where GPUs talk to each other: published are 0.53 GiB among 2 A100 and 0.67 among 4 (NVIDIA/nccl, issue
@@ -34,7 +34,7 @@ SLACK_EXPANDABLE = {False: 0.04, True: 0.08}
 class Memory:
     """The parts at the peak of training, in bytes on one GPU, and the peak of evaluation.
 
-    training_moment: when the peak of training is: forward, loss, backward or step. moments: all of a step, in order.
+    training_moment: when the peak of training is: loading, forward, loss, backward or step. moments: all of a step, in order.
     state: what is held between steps.
     shown: what nvidia-smi will show, which is more than the run needs: the allocator gives back only what others need.
     """
@@ -69,6 +69,11 @@ class Memory:
         )
 
     @property
+    def in_steps(self) -> int:
+        """The most that tensors take in a step, which is all that a trace sees."""
+        return max(moment.size for moment in self.moments)
+
+    @property
     def total(self) -> int:
         """What the driver calls used, the larger of training and evaluation."""
         return max(self.tensors + self.slack + self.context, self.in_evaluation)
@@ -80,7 +85,7 @@ class Memory:
 
     @property
     def moment(self) -> str:
-        """When most is taken of all: forward, loss, backward or step, or evaluation, which may need more than training."""
+        """When most is taken of all: the moment of training, or evaluation, which may need more."""
         return EVALUATION if self.total == self.in_evaluation else self.training_moment
 
     def parts(self) -> dict[str, int]:
@@ -116,12 +121,12 @@ def at_peak(run: Run, state: State, moments: Iterable[Moment], evaluation: int) 
         optimizer=state.optimizer,
         activations=peak.activations,
         logits=peak.logits,
-        temporary=peak.temporary + (state.gathered if peak.name != "step" else 0),
+        temporary=peak.temporary + peak.base - state.weights - state.optimizer - state.buffers,
         communication=state.buffers,
         context=context,
         slack=round(peak.size * known.slack),
         training_moment=peak.name,
-        moments=tuple(moments),
+        moments=tuple(moment for moment in moments if moment.name != LOADING),
         evaluation=evaluation,
         evaluation_slack=round(evaluation * known.slack),
         state=state,
@@ -142,7 +147,7 @@ def _slack_shown(run: Run) -> float:
 
 @dataclass(frozen=True)
 class Moment:
-    """A moment of training, in bytes on one GPU. base: what is held between steps, gathered weights too."""
+    """A moment of training, in bytes on one GPU. base: what is held between steps, and gathered or loaded weights."""
 
     name: str
     base: int
@@ -157,8 +162,9 @@ class Moment:
 
 
 def _moments(workload: Workload, state: State) -> Iterator[Moment]:
-    """The moments that can be the peak: the loss, each layer's backward pass, the embedding's, and the step."""
-    model, tokens = workload.model, workload.micro_batch_size * workload.answers * workload.sequence_len
+    """The moments that can be the peak: the loss, each layer's backward pass, the embedding's, the step, and before all of them
+    the loading of what is then split."""
+    model, tokens = workload.model, workload.micro_batch_size * workload.answers * workload.most_tokens
     base = state.weights + state.optimizer + state.buffers + state.gathered
     trained, first = activations.layers_trained(workload), activations.first_trained(workload)
     full = [activations.layer(workload, own) * tokens for own in trained]
@@ -171,12 +177,15 @@ def _moments(workload: Workload, state: State) -> Iterator[Moment]:
     there = state.gradients if workload.accumulation > 1 else 0
     halves = copies(workload)
     left = 0 if workload.checkpointing else halves
-    yield Moment("loss", base, there, sum(kept) + last, loss(workload, tokens), left)
+    alone, at_loss = adapter_alone(workload), base - state.gathered + _gathered_at_loss(workload, state)
+    yield Moment("loss", at_loss, there, sum(kept) + last, loss(workload, tokens), left)
+    if workload.sharding == "fsdp":
+        yield from _gathering(workload, state, base, there, sum(kept) + last, tokens)
     # While a layer runs, the two after it are gathered, each in one piece before it is copied out.
-    yield Moment("forward", base, there, sum(kept[:-1]), 0, 3 * state.layer)
+    yield Moment("forward", base, there, sum(kept[:-1]), 0, (1 if alone else 3) * state.layer)
     if halves:
-        yield Moment("loss", base, there, sum(kept) + last, _forward_end(workload, tokens), halves)
-    yield from _head_backward(workload, base, state, sum(kept) + last, tokens, left)
+        yield Moment("loss", at_loss, there, sum(kept) + last, _forward_end(workload, tokens), halves)
+    yield from _head_backward(workload, at_loss, state, sum(kept) + last, tokens, left)
     head = gradient(workload, [_head(workload)])
     # A tied head's gradient waits for the embedding's, beside those of the micro batches before.
     waiting = head if model.tied and not state.root else 0
@@ -204,8 +213,9 @@ def _moments(workload: Workload, state: State) -> Iterator[Moment]:
         if trained[index]:
             # The down-projection's input is gone when gate's and up's gradients are there.
             flight -= activations.widths(workload).linear * model.intermediate_size * tokens
-        # The next layer is on its way, and this one's gradients are whole twice while they are summed and split.
-        flight += state.layer * (3 if trained[index] else 1)
+        # The next layer is on its way, unless an adapter's matrices come before it; and this one's gradients are whole twice while
+        # they are summed and split.
+        flight += state.layer * (3 if trained[index] else 0 if alone else 1)
         flight += halves * (1 if workload.checkpointing else index + 1) // model.num_hidden_layers
         yield Moment("backward", base, done, sum(kept[: index + 1]) + recomputed, 0, flight + fresh // 2 + again)
         if not workload.checkpointing and index < model.num_hidden_layers - 1 and trained[index] == trained[index + 1]:
@@ -217,6 +227,35 @@ def _moments(workload: Workload, state: State) -> Iterator[Moment]:
         late += state.root * (3 if model.tied else 2) - state.layer
     yield Moment("backward", base, state.gradients, 0, 0, edge + late)
     yield Moment("step", base - state.gathered, state.gradients, 0, 0, step(workload, state))
+    yield Moment(LOADING, loaded(workload), 0, 0)
+
+
+def adapter_alone(workload: Workload) -> bool:
+    """Whether an adapter's matrices are units of their own beside their layers', as Axolotl 0.19.0 has them under FSDP
+    (monkeypatch/accelerate/fsdp2.py, _process_lora_module_for_fsdp)."""
+    return workload.adapter is not None and workload.sharding == "fsdp"
+
+
+def _gathered_at_loss(workload: Workload, state: State) -> int:
+    """Gathered weights at the loss. The piece that a layer was gathered in lies there until the next is, which an adapter's
+    matrices soon are; and preferences are compared outside of the model, when all of it is split again."""
+    if workload.sharding == "fsdp" and workload.objective == "dpo":
+        return 0
+    return state.root if adapter_alone(workload) else state.gathered
+
+
+def _gathering(workload: Workload, state: State, base: int, there: int, kept: int, tokens: int) -> Iterator[Moment]:
+    """Weights outside the layers and the first layer's are gathered, each into one piece, and copied out of it, when a forward
+    pass begins; and the former once more when the backward pass does, because they were split after the forward pass, as
+    `reshard_after_forward` asks for. Beside that is what the loss has left for its own backward pass."""
+    logits = FULL * tokens * workload.model.vocab_size
+    if workload.objective == "dpo":  # the second model's
+        yield Moment("forward", base, there, kept, logits, state.gathered)
+    else:
+        yield Moment("forward", base, there, activations.boundary(workload) * tokens, 0, state.gathered)
+    if workload.fused_loss in ("fused", "cut"):
+        logits = activations.widths(workload).linear * tokens * workload.model.hidden_size
+    yield Moment("backward", base - state.layer, there, kept, logits, state.root)
 
 
 def _head(workload: Workload) -> str:
@@ -302,21 +341,31 @@ def step(workload: Workload, state: State) -> int:
 
 def evaluation(workload: Workload, state: State) -> int:
     """The peak of evaluation: what is held, the logits, and one layer in flight; no gradients, nothing kept."""
-    tokens = workload.evaluation_batch_size * workload.answers * workload.sequence_len
+    tokens = workload.evaluation_batch_size * workload.answers * workload.most_tokens
     edge = activations.boundary(workload) * tokens
     # Gate, its activation and up; an adapter's share lies beside its layer's, and their sum.
     wide = 3 if not workload.adapter else 6 if parameters.family(workload.model).fused else 5
     layer = wide * activations.widths(workload).linear * workload.model.intermediate_size * tokens
     if workload.attention == "eager":  # the scores, masked, and their softmax in fp32
-        layer = max(layer, 2 * FULL * tokens * workload.sequence_len * workload.model.num_attention_heads)
+        layer = max(layer, 2 * FULL * tokens * workload.most_tokens * workload.model.num_attention_heads)
     at_loss = loss(workload, tokens, training=False)
     if halves := copies(workload):
         at_loss = max(at_loss, _forward_end(workload, tokens, training=False) + halves)
     base = state.weights + state.optimizer + state.buffers
-    # Weights are gathered into one piece and copied out of it, those outside the layers first.
     # Beside a layer there are its input, its norm's output, the sum around attention, and the embeddings, which a variable holds.
-    running = state.gathered + max(at_loss + edge, layer + 3 * state.layer + 4 * edge)
-    return base + max(running, 2 * state.root + state.root // workload.machines.world_size)
+    if workload.sharding != "fsdp":
+        running = state.gathered + max(at_loss + edge, layer + 3 * state.layer + 4 * edge)
+        return base + max(running, 2 * state.root + state.root // workload.machines.world_size)
+    # Weights are gathered into one piece and copied out of it, which the next layer's comes beside; those outside the layers
+    # with the first layer's, in preference training beside the first model's logits.
+    piece = 0 if adapter_alone(workload) else state.layer
+    there = FULL * tokens * workload.model.vocab_size if workload.objective == "dpo" else 0
+    return base + max(
+        _gathered_at_loss(workload, state) + at_loss + edge,
+        state.gathered + piece + layer + 4 * edge,
+        state.gathered + piece + state.layer + 2 * edge,
+        2 * state.gathered + edge + there,
+    )
 
 
 def usable(gpu: Gpu) -> int:

@@ -26,7 +26,8 @@ MARKS_A_DOCUMENT = 1
 
 @dataclass(frozen=True)
 class Rows:
-    """Counts of rows, None where nobody knows. lengths: in tokens, empty where nobody has counted.
+    """Counts of rows, None where nobody knows. lengths: in tokens, empty where nobody has counted. longest: tokens of the longest
+    row, 0 where nobody has counted: what is reckoned from bytes or known of a hundredth of the rows says nothing of one.
 
     source: where the figures come from, as a person says it.
     """
@@ -35,6 +36,7 @@ class Rows:
     validation: int | None = None
     lengths: Lengths = UNKNOWN
     source: str = "nobody has counted the rows; `--rows N` says how many there are"
+    longest: int = 0
 
     @property
     def tokens(self) -> float | None:
@@ -72,7 +74,8 @@ def _mixed(domain: Rows, training: int, general: Rows, share: float) -> Rows:
     lengths = domain.lengths
     if lengths and general.lengths:
         lengths = Lengths.mixed([(training, lengths), (added, general.lengths)])
-    return Rows(training + added, domain.validation, lengths, f"{domain.source}, {added:,} of them SFT's")
+    longest = max(domain.longest, general.longest) if domain.longest and general.longest else 0
+    return Rows(training + added, domain.validation, lengths, f"{domain.source}, {added:,} of them SFT's", longest)
 
 
 def known(data: Mapping[str, Any], folder: Path | None, given: int | None = None) -> Rows:
@@ -84,12 +87,14 @@ def known(data: Mapping[str, Any], folder: Path | None, given: int | None = None
     share = float(data.get("validation_share") or 0)
     made = _prepared(data, folder)
     if made and made.lengths and not given:
-        return Rows(made.train_rows, made.validation_rows, made.lengths, f"the prepared data in {folder}")
+        return Rows(made.train_rows, made.validation_rows, made.lengths, f"the prepared data in {folder}", made.longest)
     found = _found(data, folder)
     if given:
         return _split(given, share, (made or found).lengths or found.lengths, "`--rows`")
     if made:
-        return Rows(made.train_rows, made.validation_rows, found.lengths, f"the prepared data in {folder}")
+        return Rows(
+            made.train_rows, made.validation_rows, found.lengths, f"the prepared data in {folder}", made.longest
+        )
     if found.training is None:
         return found
     rows = _split(found.training, share, found.lengths, found.source)

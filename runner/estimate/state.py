@@ -61,17 +61,24 @@ def _fsdp(workload: Workload, weights: int, gradients: int, optimizer: int, shar
         if "8bit" in workload.optimizer:
             optimizer = 2 * count + count // 32
     gathered = {"layer": wide * sum(whole), "root": wide * root}
-    if workload.adapter and workload.adapter.four_bit:
+    if four_bit(workload):
         # Four-bit weights travel packed, and each is unpacked when it is used.
         linear = [prod(shape) for shape in parameters.linear(workload.model).values()]
         gathered["layer"] += sum(linear) // 2 - wide * sum(linear)
-    # What is outside the reference model's layers is gathered once and stays: it has no backward pass to split it again.
-    kept = wide * root if reference(workload) else 0
     if workload.offload:
-        return State(0, 0, 0, kept, **gathered)
+        return State(0, 0, 0, **gathered)
     # The scales of 4-bit weights are no parameters, and every GPU holds them all: published states are whole with them.
     alone = _scales(workload)
-    return State(alone + (weights - alone) // shards, gradients // shards, optimizer // shards, kept, **gathered)
+    return State(alone + (weights - alone) // shards, gradients // shards, optimizer // shards, **gathered)
+
+
+def loaded(workload: Workload) -> int:
+    """Weights on each GPU while a model in 4 bits is split under FSDP: every process has it whole on its GPU, and keeps what it
+    has loaded beside the shares until all of them are made (Axolotl 0.19.0: loaders/model.py, `device_map`; fsdp2.py,
+    `original_sd`). 0 otherwise: other weights wait in main memory."""
+    if workload.sharding != "fsdp" or not four_bit(workload):
+        return 0
+    return _weights(workload) + held(workload).weights
 
 
 def _zero(workload: Workload, stage: int) -> State:
@@ -106,6 +113,11 @@ def shards(workload: Workload, stage: int) -> int:
     return workload.machines.world_size if zero >= stage else 1
 
 
+def four_bit(workload: Workload) -> bool:
+    """Whether the weights beside an adapter lie in 4 bits."""
+    return workload.adapter is not None and workload.adapter.four_bit
+
+
 def _width(workload: Workload, name: str) -> int:
     """Bytes a number of one of the base model's parameters."""
     outside = "norm" in name or "embed_tokens" in name or "lm_head" in name
@@ -116,19 +128,19 @@ def _width(workload: Workload, name: str) -> int:
 
 def whole(workload: Workload) -> int:
     """Bytes of all weights as GPUs that share them gather them: in the run's precision, 4-bit ones packed."""
-    if workload.adapter and workload.adapter.four_bit:
+    if four_bit(workload):
         return _weights(workload) - _scales(workload)
     return activations.widths(workload).linear * parameters.total(workload.model) + adapter_bytes(workload)
 
 
 def _weights(workload: Workload) -> int:
     """All weights; in 4 bits half a byte a number, and their scales."""
-    four_bit = workload.adapter is not None and workload.adapter.four_bit
+    packed = four_bit(workload)
     linear = set(parameters.linear(workload.model))
     size = 0
     for name, shape in parameters.shapes(workload.model).items():
         count = prod(shape)
-        if four_bit and name.split(".")[-2] in linear and name.endswith(".weight"):
+        if packed and name.split(".")[-2] in linear and name.endswith(".weight"):
             size += count // 2
         else:
             size += count * _width(workload, name)
@@ -137,7 +149,7 @@ def _weights(workload: Workload) -> int:
 
 def _scales(workload: Workload) -> int:
     """The scales of 4-bit weights: a byte for 64 numbers, and four for 16,384 (double quantisation)."""
-    if workload.adapter is None or not workload.adapter.four_bit:
+    if not four_bit(workload):
         return 0
     counts = [prod(shape) for shape in parameters.linear(workload.model).values()]
     return workload.model.num_hidden_layers * sum(count // 64 + FULL * count // 16384 for count in counts)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import math
 
-from runner.estimate.workload import Workload
-
-# What Axolotl rounds padded rows up to (0.19.0, core/builders/causal.py); TRL does not round those of preferences (1.9).
-MULTIPLE = 64
+from runner.estimate.workload import MULTIPLE, Workload
 
 
 def steps(workload: Workload) -> int | None:

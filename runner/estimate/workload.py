@@ -16,6 +16,8 @@ from runner.plan import Machines, Stage
 
 # Axolotl's defaults, read in its schema (0.19.0), for what a config leaves out.
 _OPTIMIZER = "adamw_torch_fused"
+# What Axolotl rounds padded rows up to (0.19.0, core/builders/causal.py); TRL does not round those of preferences (1.9).
+MULTIPLE = 64
 # Settings of Axolotl's that put fused kernels in the place of a layer's own operations.
 _FUSED_KERNELS = ("liger_rms_norm", "liger_glu_activation", "lora_mlp_kernel", "lora_qkv_kernel")
 
@@ -96,7 +98,7 @@ class Workload(Run):
     objective: sft or dpo. packing: rows fill the length; evaluation_packing: in evaluation too. several: whether a row that fills
     the length is several of the data's, as many as fit. joined: the rows of a micro batch are one, without padding.
     evaluation_steps, save_steps: steps between two, 0 where epochs decide.
-    lengths: of the data's rows in tokens, empty where nobody has counted.
+    lengths: of the data's rows in tokens, empty where nobody has counted; longest: of the longest one, 0 where nobody has.
     compile: whether torch.compile runs. fused_kernels: whether norms, rotation and feed-forward (or, beside an adapter, its
     matrices) are fused kernels.
     """
@@ -118,6 +120,7 @@ class Workload(Run):
     several: bool = False
     joined: bool = False
     lengths: Lengths = UNKNOWN
+    longest: int = 0
     evaluation_steps: int = 0
     save_steps: int = 0
     compile: bool = False
@@ -136,6 +139,14 @@ class Workload(Run):
         if not self.lengths:
             return None
         return max(1, round(self.effective_batch_size * self.lengths.packed(self.sequence_len)))
+
+    @property
+    def most_tokens(self) -> int:
+        """Tokens of a row in the largest micro batch, which decides over memory: some micro batch has the longest row, and the
+        others in it are padded to that. Packed rows fill the whole length, and so may one that nobody has counted."""
+        if self.packing or not self.longest:
+            return self.sequence_len
+        return min(self.sequence_len, -(-self.longest // MULTIPLE) * MULTIPLE)
 
     @property
     def answers(self) -> int:
@@ -205,6 +216,7 @@ def from_stage(stage: Stage, model: Model, rows: Rows | None = None) -> Workload
         rows=rows.training,
         evaluation_rows=VALIDATION_BLOCKS if _length(config) else rows.validation,
         lengths=rows.lengths,
+        longest=rows.longest,
         evaluation_steps=_every(config, "eval"),
         save_steps=_every(config, "save"),
         keep=int(config.get("save_total_limit") or 1),

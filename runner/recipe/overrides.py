@@ -44,6 +44,11 @@ class Override(Record):
     def path(self) -> tuple[str | int, ...]:
         return path_of(self.setting)
 
+    @property
+    def written(self) -> str | None:
+        """What stands behind the `=` of an option; None where it came another way."""
+        return self.by.partition("=")[2].strip() if self.by.startswith("--set ") else None
+
     def __str__(self) -> str:
         reason = f"  ({self.why})" if self.why else f"  ({self.by})"
         return f"{self.setting}: {_shown(self.before)} → {_shown(self.after)}{reason}"

@@ -19,7 +19,7 @@ else:
 
 # What cannot change a result: names, words, the site, and what is asked and judged afterwards.
 _OUTSIDE_RESULT = (
-    *("name", "description", "openshift", "nodes", "resume_from"),
+    *("name", "description", "openshift", "nodes", "serve", "resume_from"),
     *("demo", "limits", "report_to", "gates", "evaluation"),
 )
 # The same within sections. A run that ended for want of memory goes on from its checkpoints when it is given more.
@@ -118,7 +118,8 @@ def _thaw(value: Any) -> Any:
 
 
 def with_defaults(value: Any, schema: Mapping[str, Any]) -> Any:
-    """A copy of `value` with the schema's defaults filled in, sections that may be left out included."""
+    """A copy of `value` with the schema's defaults filled in, sections that may be left out included; not those that say by
+    being there that something is wanted (`x-only-written`)."""
     if schema.get("type") == "array" and isinstance(value, list):
         return [with_defaults(item, schema.get("items", {})) for item in value]
     if schema.get("type") == "integer" and isinstance(value, float) and value.is_integer():
@@ -133,7 +134,7 @@ def with_defaults(value: Any, schema: Mapping[str, Any]) -> Any:
             filled[key] = part["default"]
         elif other := part.get("x-default-twice"):
             filled[key] = 2 * filled[other] if isinstance(filled[other], int | float) else filled[other]
-        elif part.get("type") == "object" and not part.get("required"):
+        elif part.get("type") == "object" and not part.get("required") and not part.get("x-only-written"):
             filled[key] = with_defaults({}, part)
     return filled
 

@@ -20,6 +20,7 @@ class Sections:
     limits: Limits
     nodes: Nodes | None
     openshift: Openshift | None
+    serve: Serve | None
     image: Image
     demo: Demo
     advanced: Advanced
@@ -235,6 +236,15 @@ class OpenshiftRequests(Settings):
 class OpenshiftLimits(Settings):
     memory: str | None
     cpus: int | None
+
+class Serve(Settings):
+    context: int | None
+    concurrency: int
+    gpus: int | None
+    model: str | None
+    runtime: str
+    image: str | None
+    route: bool
 
 class Image(Settings):
     code_from_git: ImageCodeFromGit | None

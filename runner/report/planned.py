@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import datetime
 import json
+import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from runner import packaged
 from runner.check import by_schema
 from runner.check.computed import computed
 from runner.check.validate import load
-from runner.estimate import forecast
+from runner.estimate import forecast, measured
 from runner.estimate.forecast import Forecast
 from runner.estimate.parameters import UnknownArchitecture
 from runner.files import Record, read_record, write_text
@@ -35,7 +37,8 @@ class Foreseen(Record):
     """What was planned for a stage: bytes of each GPU, seconds, counts; None for what could not be told.
 
     gpu: as people call it. memory: what the run needs; tensors: of that what PyTorch calls allocated; usable: what the card
-    has; least and most: between which a figure lies in nine of ten cases.
+    has; least and most: between which a figure lies in nine of ten cases. label: the card as recipes name it. step_seconds: of a
+    step, waiting_seconds: of it spent waiting for other GPUs, both by the formulas alone, whatever is known of this card.
     """
 
     stage: str = ""
@@ -50,9 +53,13 @@ class Foreseen(Record):
     memory_most: int | None = None
     tensors: int | None = None
     usable: int | None = None
+    label: str = ""
+    step_seconds: float | None = None
+    waiting_seconds: float | None = None
 
     @classmethod
-    def by(cls, made: Forecast) -> Foreseen:
+    def by(cls, made: Forecast, alone: Forecast) -> Foreseen:
+        """alone: the same by the formulas alone."""
         time, memory = made.time, made.memory
         least, most = time.range_seconds if time else (None, None)
         return cls(
@@ -68,6 +75,9 @@ class Foreseen(Record):
             memory_most=made.memory_range[1],
             tensors=memory.tensors,
             usable=made.usable,
+            label=made.stage.machines.gpu,
+            step_seconds=alone.time.step_seconds if alone.time else None,
+            waiting_seconds=alone.time.waiting_seconds if alone.time else None,
         )
 
 
@@ -87,6 +97,7 @@ class Planned(Record):
 
     file: the recipe's, by its name. at: when it was first begun (ISO 8601, UTC). fingerprint: of the recipe. settings: with every
     default; text: the same as YAML, with where each comes from. starter: the one that it differs least from.
+    commit: of the repository that the recipe lies in, with a `+` where the recipe has changed since, empty where it lies in none.
     model: the base model's name, or its architecture; licence: of it, as the hub abbreviates it, empty where nobody knows.
     foreseen: for the run as it goes; full_size: for a rehearsal's recipe on the machines that it names.
     """
@@ -104,6 +115,7 @@ class Planned(Record):
     model: str = ""
     revision: str = ""
     licence: str = ""
+    commit: str = ""
     foreseen: tuple[Foreseen, ...] = ()
     full_size: tuple[Foreseen, ...] = ()
 
@@ -129,9 +141,33 @@ def keep(run: RunFolder, recipe: Recipe, plan: Plan, runs: Recipe | None = None)
         model=str(model.get("base") or model.get("architecture") or ""),
         revision=recipe.model_revision if model.get("base") else "",
         licence=recipe.model_facts.licence if recipe.model_facts else "",
-        foreseen=_foreseen(runs or recipe, plan),
-        full_size=_foreseen(recipe, translate(recipe, place(recipe))) if run.kind == "rehearsal" else (),
+        commit=_commit(recipe.file),
+        foreseen=foreseen(runs or recipe, plan),
+        full_size=foreseen(recipe, translate(recipe, place(recipe))) if run.kind == "rehearsal" else (),
     ).write(run.path)
+
+
+def _commit(file: Path) -> str:
+    """The commit that is checked out where a file lies, if git keeps it there."""
+    command = [
+        "git",
+        "-C",
+        str(file.absolute().parent),
+        "status",
+        "--porcelain=v2",
+        "--branch",
+        "--ignored",
+        "--",
+        file.name,
+    ]
+    try:
+        said = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    facts = [line.split() for line in said.splitlines()]
+    head = next((words[2] for words in facts if words[:2] == ["#", "branch.oid"]), "(initial)")
+    changed = [words[0] for words in facts if words[0] != "#"]
+    return "" if head == "(initial)" or {"?", "!"} & set(changed) else head + ("+" if changed else "")
 
 
 def _whole(plan: Plan) -> Plan:
@@ -139,9 +175,12 @@ def _whole(plan: Plan) -> Plan:
     return plan.upto(plan.stages[-1])
 
 
-def _foreseen(recipe: Recipe, plan: Plan) -> tuple[Foreseen, ...]:
+def foreseen(recipe: Recipe, plan: Plan) -> tuple[Foreseen, ...]:
+    """What is planned for each stage that trains; nothing where there are no formulas for the model."""
     try:
-        return tuple(map(Foreseen.by, forecast.of(recipe, plan)))
+        made = forecast.of(recipe, plan)
+        with measured.taking({stage.machines.gpu: measured.ASSUMED for stage in plan.stages}):
+            return tuple(map(Foreseen.by, made, forecast.of(recipe, plan)))
     except UnknownArchitecture:
         return ()
 

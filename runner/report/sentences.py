@@ -346,6 +346,7 @@ def origin(run: RunFacts) -> Iterator[tuple[str, str]]:
     for name, text in (
         ("recipe", planned.file),
         ("fingerprint of the recipe", planned.fingerprint),
+        ("commit of the recipe", planned.commit),
         ("number of the run", run.state.id),
         ("base model", planned.model),
         ("its version", planned.revision),

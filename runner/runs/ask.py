@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import importlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from runner import scenarios
 from runner.check.validate import changed
 from runner.files import read_json
 from runner.plan import Plan
 from runner.problem import Stop
 from runner.recipe.recipe import Recipe
-from runner.run_files import ANSWERS, DEMO, SUMMARY
-from runner.runs.run_folder import RunFolder
+from runner.run_files import ANSWERS, BEST_IMAGES, DEMO, SUMMARY
+from runner.runs.run_folder import RunFolder, find
 from runner.runs.stage_folder import StageFolder
 from runner.scenarios import translate
-from runner.training.answers import Chat, answers, chats
+from runner.training.answers import CannotLoad, Chat, Loaded, answers, chats, load_both
+
+MOST_CLASSES = 5
 
 
 def plan_of(recipe: Recipe, run: RunFolder) -> Plan:
@@ -39,6 +44,31 @@ def newest(plan: Plan) -> StageFolder:
     )
 
 
+def folder_of(recipe: Recipe, run_dir: str | None, stage: str | None = None) -> StageFolder:
+    """The stage that a command about a trained model means: of the run in `run_dir`, or the newest; the one of that name, or the
+    last one that has left a model."""
+    plan = plan_of(recipe, find(recipe.name, run_dir))
+    return StageFolder(plan, plan.stage(stage)) if stage else newest(plan)
+
+
+def of_pictures(folder: StageFolder) -> Callable[[Path], Mapping[str, float]] | None:
+    """Of a stage that trains a model for images: what gives, for a file, the share of each class, the largest first; it raises Stop
+    where the file is no picture. None for a model that answers in words."""
+    module = scenarios.asked().get(folder.stage.engine)
+    weights = next(iter(folder.path.glob(BEST_IMAGES)), None)
+    if module is None or weights is None:
+        return None
+    known: Callable[[Path], Mapping[str, float]] = importlib.import_module(module).load(weights)
+    return known
+
+
+def shares(classes: Mapping[str, float]) -> str:
+    """The likeliest classes of a picture, a line each."""
+    likeliest = list(classes.items())[:MOST_CLASSES]
+    width = max(len(name) for name, _ in likeliest)
+    return "\n".join(f"{name:<{width}}  {share:6.1%}" for name, share in likeliest)
+
+
 def models(recipe: Recipe, folder: StageFolder) -> tuple[Chat, Chat]:
     """The model that a stage began with and the one that it left, in the words of its training.
 
@@ -48,8 +78,7 @@ def models(recipe: Recipe, folder: StageFolder) -> tuple[Chat, Chat]:
     if stage.trains and "demo" not in stage.config["recipe_runner"]:
         raise Stop(
             f"`{recipe.name}` trains a model that tells images apart; there is nothing to ask it in words.",
-            f"How well it does is in `{folder.path / SUMMARY}`: best_accuracy, and test_accuracy where there "
-            "are test images.",
+            f"`recipe ask RECIPE PICTURE` shows it a picture. How well it does is in `{folder.path / SUMMARY}`.",
         )
     if demo is None or not folder.model.is_dir():
         raise Stop(
@@ -80,16 +109,28 @@ def compare(recipe: Recipe, folder: StageFolder, questions: Iterable[str]) -> li
 
 def answers_of(chat: Chat, questions: Sequence[str]) -> list[str]:
     """An answer to each question, from a model that is loaded once. Raises Stop where it cannot be."""
-    if Path(chat.model).is_absolute() and not Path(chat.model).is_dir():
-        raise Stop(
-            f"The model `{chat.model}` is not here.",
-            "Of a run on the cluster, `recipe fetch RECIPE --stage NAME` brings what another stage has left.",
-        )
-    try:
+    with _loading(chat):
         return list(answers(chat, questions))
-    except OSError as error:
-        where = "" if Path(chat.model).is_dir() else "Check the network, or "
+
+
+def loaded(before: Chat, after: Chat) -> tuple[Loaded, Loaded]:
+    """Both models, ready to answer. Raises Stop where one cannot be loaded."""
+    with _loading(before, after):
+        return load_both(before, after)
+
+
+@contextmanager
+def _loading(*wanted: Chat) -> Iterator[None]:
+    for chat in wanted:
+        if Path(chat.model).is_absolute() and not Path(chat.model).is_dir():
+            raise Stop(
+                f"The model `{chat.model}` is not here.",
+                "Of a run on the cluster, `recipe fetch RECIPE --stage NAME` brings what another stage has left.",
+            )
+    try:
+        yield
+    except CannotLoad as error:
+        where = "" if Path(error.what).is_dir() else "Check the network, or "
         raise Stop(
-            f"The model `{chat.model}` cannot be loaded: {str(error).splitlines()[0]}",
-            f"{where or 'Check '}the run folder.",
+            f"The model `{error.what}` cannot be loaded: {error}", f"{where or 'Check '}the run folder."
         ) from None

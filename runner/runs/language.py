@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from runner.names import same
 from runner.scenarios.shared.gates import ACCURACY, NEW_TOKENS
+from runner.training.answers import end_tokens
 
 TEXT_BLOCKS = 64
 # A line that parts the documents of the general text, and the tokens of each that are read.
@@ -156,20 +157,34 @@ def accuracy(
 
     Raises Cannot where no row has a short answer.
     """
-    if not chosen:
-        raise Cannot(f"no held-out row has an answer of at most {SHORT_WORDS} words")
-    longest = max(len(tokenizer(question.answer)["input_ids"]) for question in chosen) + 4
-    right: dict[str, list[bool]] = {ACCURACY: []}
+    longest = answer_length(chosen, tokenizer)
     # Prompts of like length pad each other least.
     ordered = sorted(chosen, key=lambda question: len(question.prompt))
-    for start in range(0, len(ordered), batch_size):
-        batch = ordered[start : start + batch_size]
-        said = _greedy(model, tokenizer, [list(question.prompt) for question in batch], longest, turn_end)
-        for question, numbers in zip(batch, said, strict=True):
-            is_right = _plain(tokenizer.decode(numbers, skip_special_tokens=True)) == _plain(question.answer)
-            for name in (ACCURACY, *(f"{ACCURACY}.{kind}" for kind in question.asked)):
-                right.setdefault(name, []).append(is_right)
-    return {name: sum(answers) / len(answers) for name, answers in right.items()}
+
+    def said() -> Iterator[str]:
+        for start in range(0, len(ordered), batch_size):
+            prompts = [list(question.prompt) for question in ordered[start : start + batch_size]]
+            for numbers in _greedy(model, tokenizer, prompts, longest, turn_end):
+                yield tokenizer.decode(numbers, skip_special_tokens=True)
+
+    return right(ordered, said())
+
+
+def answer_length(chosen: Sequence[Question], tokenizer: Any) -> int:
+    """Tokens that the longest of the short answers takes, and a few. Raises Cannot where no row has a short answer."""
+    if not chosen:
+        raise Cannot(f"no held-out row has an answer of at most {SHORT_WORDS} words")
+    return max(len(tokenizer(question.answer)["input_ids"]) for question in chosen) + 4
+
+
+def right(chosen: Sequence[Question], said: Iterable[str]) -> dict[str, float]:
+    """The share of questions that are answered as the rows have it, in all and of each kind."""
+    found: dict[str, list[bool]] = {ACCURACY: []}
+    for question, text in zip(chosen, said, strict=True):
+        is_right = _plain(text) == _plain(question.answer)
+        for name in (ACCURACY, *(f"{ACCURACY}.{kind}" for kind in question.asked)):
+            found.setdefault(name, []).append(is_right)
+    return {name: sum(answers) / len(answers) for name, answers in found.items()}
 
 
 def _plain(text: str) -> str:
@@ -182,8 +197,7 @@ def _greedy(
     """What the model says after each prompt, in token numbers, up to the end of its turn."""
     import torch
 
-    ends = [tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids(turn_end) if turn_end else None]
-    ends = [token for token in ends if token is not None]
+    ends = end_tokens(tokenizer, turn_end)
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else (ends or [0])[0]
     width = max(map(len, prompts))
     tokens = torch.tensor([[pad] * (width - len(prompt)) + list(prompt) for prompt in prompts], device=model.device)

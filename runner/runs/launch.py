@@ -88,10 +88,10 @@ def follow(command: list[str], env: dict[str, str], run_dir: Path, progress: Pro
                     progress(event)
         code = process.wait()
     except BaseException:
-        _end(process)
+        end(process)
         raise
     if code != 0:
-        raise Stop(_reason(run_dir, _end_of(log, start), code, doing) + f"\nThe whole log: {log}")
+        raise Stop(_reason(run_dir, end_of(log, start), code, doing) + f"\nThe whole log: {log}")
 
 
 def engine_environment() -> dict[str, str]:
@@ -113,7 +113,7 @@ def environment(stage: Stage, place: Place) -> dict[str, str]:
     return env
 
 
-def _end(process: subprocess.Popen[str]) -> None:
+def end(process: subprocess.Popen[str]) -> None:
     """Ends the engine and all its processes, kindly first."""
     for number, patience in ((signal.SIGTERM, 20), (signal.SIGKILL, 5)):
         try:
@@ -162,7 +162,7 @@ def _missing(package: str) -> str:
     return f"The package `{package}` is missing. Install it: {install}"
 
 
-def _end_of(log: Path, start: int) -> str:
+def end_of(log: Path, start: int) -> str:
     """The last of what has been written into a log since it was `start` bytes long."""
     with log.open("rb") as content:
         content.seek(start)
@@ -173,7 +173,12 @@ def _reason(run_dir: Path, tail: str, code: int, doing: str) -> str:
     stopped = read_json(run_dir / STOPPED)
     if isinstance(stopped, dict):
         return f"{doing} was stopped. {stopped['message']}" if doing == TRAINING else stopped["message"]
-    errors = [line.strip() for line in tail.splitlines() if _ERROR_LINE.match(line) and "ChildFailedError" not in line]
+    return fault(tail, code, doing)
+
+
+def fault(log: str, code: int, doing: str) -> str:
+    """Why a process ended, by the end of its log and its exit status. doing: what it did, as the beginning of a sentence."""
+    errors = [line.strip() for line in log.splitlines() if _ERROR_LINE.match(line) and "ChildFailedError" not in line]
     said = f"\nIt said: {errors[-1][:300]}" if errors else ""
     ended = f"It was ended by signal {-code}." if code < 0 else ""
-    return f"{doing} failed. {meaning(tail) or ended}".strip() + said
+    return f"{doing} failed. {meaning(log) or ended}".strip() + said

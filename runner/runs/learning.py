@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from runner import catalog
 from runner.check.validate import changed
-from runner.estimate import forecast, learned, measured
-from runner.estimate.duration import Duration
-from runner.estimate.forecast import Forecast
+from runner.estimate import learned, measured
 from runner.estimate.learned import Observed
-from runner.estimate.parameters import UnknownArchitecture
 from runner.files import settings_folder
+from runner.plan import Plan
 from runner.problem import Stop
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
+from runner.report import planned
+from runner.report.planned import Foreseen, Planned
 from runner.runs import ask
 from runner.runs.run_folder import RunFolder, find, require_of
 from runner.runs.stage_folder import StageFolder
@@ -24,48 +24,44 @@ from runner.training.summary import Summary
 
 @dataclass(frozen=True)
 class Beside:
-    """A stage that has trained on a GPU, beside its plan by the formulas alone."""
+    """A stage that has trained on a GPU, beside what was planned for it."""
 
     run: RunFolder
-    forecast: Forecast
-    time: Duration | None
+    foreseen: Foreseen
     summary: Summary
 
     @property
-    def gpu(self) -> str:
-        return catalog.label_of(self.summary.gpu)
-
-    @property
     def planned(self) -> float:
-        """Seconds of a step; 0 where they cannot be told."""
-        return self.time.step_seconds if self.time else 0.0
+        """Seconds of a step by the formulas alone, or the second run would be compared with the first; 0 where they cannot be
+        told."""
+        return self.foreseen.step_seconds or 0.0
 
     def __str__(self) -> str:
         """In words, for whoever reads of the run."""
-        told, memory = [], self.forecast.memory
+        told, seen = [], self.foreseen
         if (taken := self.summary.step_seconds) and self.planned:
             told.append(
                 f"a step took {units.speed(taken)} s, and {units.speed(self.planned)} were planned ({_than(taken / self.planned)})"
             )
-        if taken := self.summary.gpu_memory_gib:
-            planned = memory.tensors / measured.GIB
+        if (taken := self.summary.gpu_memory_gib) and seen.tensors:
+            planned = seen.tensors / measured.GIB
             told.append(
                 f"tensors took {taken:.1f} GiB of a GPU, and {planned:.1f} were planned ({_than(taken / planned)})"
             )
-        return f"{self.forecast.stage.name}: {'; '.join(told)}"
+        return f"{seen.stage}: {'; '.join(told)}"
 
     def observed(self) -> Observed:
         """What is kept. Waiting is the network's, and no pace of the card."""
-        waiting = self.time.waiting_seconds if self.time else 0.0
+        waiting = self.foreseen.waiting_seconds or 0.0
         gib = measured.GIB
         return Observed(
-            run=f"{self.run.state.id or self.run.path}/{self.forecast.stage.name}",
-            gpu=self.gpu,
+            run=f"{self.run.state.id or self.run.path}/{self.foreseen.stage}",
+            gpu=self.foreseen.label,
             seconds=max(0.0, (self.summary.step_seconds or 0.0) - waiting),
             planned=max(0.0, self.planned - waiting),
             allocated=round((self.summary.gpu_memory_gib or 0) * gib),
             reserved=round((self.summary.gpu_reserved_gib or 0) * gib),
-            planned_allocated=self.forecast.memory.tensors,
+            planned_allocated=self.foreseen.tensors or 0,
         )
 
 
@@ -74,31 +70,40 @@ def _than(ratio: float) -> str:
     return f"{'+' if more > 0 else '−' if more < 0 else ''}{abs(more)} %"
 
 
-def beside(recipe: Recipe, run: RunFolder) -> list[Beside]:
+def beside(run: RunFolder, plan: Plan, planned: Iterable[Foreseen]) -> list[Beside]:
     """The stages of a run that have trained on the card that they were planned for, each beside its plan. Empty for a
-    rehearsal, and where there are no formulas for the model."""
-    if run.kind != "run":
-        return []
-    plan, here = ask.plan_of(recipe, run), changed(recipe, run.overrides)[0]
+    rehearsal."""
+    known = {each.stage: each for each in planned} if run.kind == "run" else {}
     found = []
-    # By the formulas alone, or the second run would be compared with the first.
-    with measured.taking({stage.machines.gpu: measured.ASSUMED for stage in plan.stages}):
-        try:
-            forecasts = forecast.of(here, plan)
-        except UnknownArchitecture:
-            return []
-        for each in forecasts:
-            summary = StageFolder(plan, each.stage).summary
-            # What was changed since, or by `--set`, was never planned so.
-            same = summary is not None and summary.fingerprint == plan.fingerprint
-            if summary and same and summary.gpu and catalog.label_of(summary.gpu) == each.stage.machines.gpu:
-                found.append(Beside(run, each, each.time, summary))
+    for stage in plan.stages:
+        summary, foreseen = StageFolder(plan, stage).summary, known.get(stage.name)
+        # What was changed since, or by `--set`, was never planned so.
+        if not summary or foreseen is None or summary.fingerprint != plan.fingerprint:
+            continue
+        if summary.gpu and catalog.label_of(summary.gpu) == foreseen.label:
+            found.append(Beside(run, foreseen, summary))
     return found
+
+
+def _by_recipe(recipe: Recipe, run: RunFolder) -> list[Beside]:
+    """As it was planned before the run, where that is on record as it is compared here."""
+    plan, on_record = ask.plan_of(recipe, run), Planned.read(run.path)
+    if on_record.fingerprint == recipe.fingerprint and all(each.label for each in on_record.foreseen):
+        return beside(run, plan, on_record.foreseen)
+    return beside(run, plan, planned.foreseen(changed(recipe, run.overrides)[0], plan))
 
 
 def after(recipe: Recipe, run: RunFolder) -> Iterator[str]:
     """What to say of a run on this machine, once it is done; it is kept where the configuration folder can be written."""
-    found = beside(recipe, run)
+    return _kept(_by_recipe(recipe, run))
+
+
+def after_plan(plan: Plan, run: RunFolder) -> Iterator[str]:
+    """The same where nobody has the recipe at hand: what was planned is on record."""
+    return _kept(beside(run, plan, Planned.read(run.path).foreseen))
+
+
+def _kept(found: Sequence[Beside]) -> Iterator[str]:
     yield from map(str, found)
     if found:
         try:
@@ -116,7 +121,7 @@ def learn(recipe: Recipe, runs: Sequence[str]) -> None:
     for name in runs:
         run = find(recipe.name, name)
         require_of(run, recipe.name, "Name the recipe that it is a run of.")
-        found = beside(recipe, run)
+        found = _by_recipe(recipe, run)
         if not found:
             raise Stop(
                 f"There is nothing to learn from `{name}`.",

@@ -14,12 +14,13 @@ from runner.runs.stage_folder import StageFolder
 FORMATS = ("text", "json", "markdown")
 
 
-def shown(folder: StageFolder, measured: Measurement, form: str) -> Iterator[str]:
-    """A measurement in one of FORMATS, with the verdicts of the stage's gates where it has some."""
-    verdicts = gates.verdicts(folder) if folder.stage.gates else []
+def shown(folder: StageFolder, measured: Measurement, form: str, judge: bool = True) -> Iterator[str]:
+    """A measurement in one of FORMATS, with the verdicts of the stage's gates where it has some. judge: whether it is about what
+    the gates are about."""
+    verdicts = gates.verdicts(folder) if folder.stage.gates and judge else []
     is_open, override = gates.opened(folder) if verdicts else (True, [])
     if form == "json":
-        facts = {**asdict(measured), "gates": list(map(asdict, verdicts)), "open": is_open}
+        facts = asdict(measured) | ({"gates": list(map(asdict, verdicts)), "open": is_open} if judge else {})
         yield json.dumps(facts, indent=2, ensure_ascii=False)
     elif form == "markdown":
         yield from _markdown(folder, measured, verdicts, is_open, override)

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from runner.data.tokenised import forget_older
+from runner.files import read_record
 from runner.names import listed
 from runner.plan import Plan, Stage
 from runner.prepared import Rows
 from runner.problem import Stop
 from runner.recipe import units
-from runner.run_files import LOG, REPORT, STOPPED, SUMMARY
+from runner.run_files import LOG, PAGE, PLANNED, REPORT, STOPPED, SUMMARY
 from runner.runs import gates
 from runner.runs.launch import Progress, launch
 from runner.runs.run_folder import FRESH
@@ -157,6 +158,9 @@ def carry_out(
             tell(f"  {decision}")
     keep_what_took_training(plan, decisions, FRESH)
     run.mark("running", fault="", **({} if done or made_with is None else made_with))
+    if not done:
+        # It is of what lay here before.
+        (run.path / PAGE).unlink(missing_ok=True)
     if keep is not None:
         keep()
     try:
@@ -289,15 +293,23 @@ def finish(folder: StageFolder) -> Iterable[str]:
 
 
 def _complete(folder: StageFolder) -> None:
-    """Adds to the summary what the training process does not know: the stage, its rows' data sets, and what was changed in the
-    recipe."""
+    """Adds to the summary what the training process does not know: the stage, its rows' data sets, what was planned for it, and
+    what was changed in the recipe."""
     summary, run = folder.summary, folder.run
     if summary is not None:
         changes, substitutions = run.state.changes, run.state.substitutions
         sets = Rows.read(Path(folder.plan.place.data_dir, folder.stage.folder)).sets
         told = replace(summary, stage=folder.stage.name, kind=run.kind, changes=changes, substitutions=substitutions)
-        told = replace(told, sets=sets)
+        told = replace(told, sets=sets, planned=_planned(folder))
         told.write(folder.path)
+
+
+def _planned(folder: StageFolder) -> Mapping[str, Any] | None:
+    """What was said of a stage before it began, where that is on record: pods have none. (`report.planned` judges recipes, and the
+    image that trains images has no library for that.)"""
+    foreseen = read_record(folder.run.path / PLANNED).get("foreseen")
+    stages = [each for each in foreseen if isinstance(each, Mapping)] if isinstance(foreseen, list) else []
+    return next((each for each in stages if each.get("stage") == folder.stage.name), None)
 
 
 def _is_of_this_recipe(folder: StageFolder) -> bool:

@@ -97,6 +97,11 @@ def measures() -> dict[str, str]:
     return _brought("MEASURES")
 
 
+def asked() -> dict[str, str]:
+    """What scenarios bring to ask models that do not read: the module of each, by the engine that trains them."""
+    return _brought("ASKED")
+
+
 def _brought(table: str) -> dict[str, str]:
     """The tables of that name in the packages of all scenarios, in one."""
     packages = [importlib.import_module(_package(scenario)) for scenario in names()]

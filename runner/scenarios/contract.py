@@ -13,10 +13,11 @@ and, where it needs some,
     work.py          functions for its stages that train nothing, where its rows are of several kinds; each takes a frozen
                      dataclass, whose JSON form is the stage's config, and a function to tell what it does
     architecture.py  Architecture: where the recipe describes its model and names none
-    __init__.py      PREPARERS, ENGINES and MEASURES: its own kinds of data, its own trainers, and what measures models that do
-                     not read, by name, each a dotted module that is imported when it is needed. A module of PREPARERS is a
-                     Preparer; one of ENGINES is run as `python -m MODULE CONFIG`, by torchrun where there are several
-                     processes; one of MEASURES has `measure(task, measures)` (see `runner.runs.evaluate`).
+    __init__.py      PREPARERS, ENGINES, MEASURES and ASKED: its own kinds of data, its own trainers, what measures models that
+                     do not read, and what asks them, by name, each a dotted module that is imported when it is needed. A
+                     module of PREPARERS is a Preparer; one of ENGINES is run as `python -m MODULE CONFIG`, by torchrun where
+                     there are several processes; one of MEASURES has `measure(task, measures)` (see `runner.runs.evaluate`);
+                     one of ASKED has `load(weights)`, which gives a function from a file to the share of each answer.
 """
 
 from __future__ import annotations

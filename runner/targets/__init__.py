@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from runner.files import Artifact
 from runner.plan import RUNS, Place, Plan, Stage
 from runner.recipe.recipe import Recipe
-from runner.targets import kubernetes, nodes, preparing, pytorchjob, trainjob
+from runner.targets import kserve, kubernetes, nodes, preparing, pytorchjob, trainjob
 
 if TYPE_CHECKING:
     from runner.recipe.sections import Openshift
@@ -21,6 +21,8 @@ TARGETS = {
     "trainjob": trainjob.render,
     "nodes": nodes.render,
 }
+# All that `recipe render` writes for: where training runs, and where what it has trained is served.
+NAMES = (*TARGETS, kserve.NAME)
 
 
 def place(recipe: Recipe, target: str | None = None) -> Place:
@@ -56,7 +58,8 @@ def named(recipe: Recipe) -> tuple[str, ...]:
     """The targets that the recipe has a section for."""
     site: Openshift | None = recipe.settings.get("openshift")
     cluster = default(site) if site is not None else ()
-    return (*cluster, *(("nodes",) if "nodes" in recipe.settings else ()))
+    served = (kserve.NAME,) if site is not None and "serve" in recipe.settings else ()
+    return (*cluster, *served, *(("nodes",) if "nodes" in recipe.settings else ()))
 
 
 def render(plan: Plan, targets: tuple[str, ...] = ()) -> list[Artifact]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from runner import __version__
@@ -20,6 +21,8 @@ IMAGE_FILES, CLONED_FILES = "/opt/recipe-runner/recipes", f"{code.FOLDER}/recipe
 SENT_FILES = "files"
 # What the result of a stage depends on, however the rest of the recipe changes.
 KEY = "recipe-runner/key"
+# The folder that a job writes its results to.
+RUN_DIR = "recipe-runner/run-dir"
 # The image that pods start from: a label in short, an annotation in full.
 IMAGE = "recipe-runner/image"
 CLAIMS_FILE = "claims.yaml"
@@ -97,7 +100,7 @@ def origin(spec: dict[str, Any], plan: Plan, stage: Stage) -> dict[str, str]:
         "recipe-runner/recipe": plan.name,
         "recipe-runner/stage": stage.name,
         "recipe-runner/content": content_hash([spec, plan.fingerprint]),
-        "recipe-runner/run-dir": plan.place.run_dir,
+        RUN_DIR: plan.place.run_dir,
         IMAGE: image(plan),
         **({KEY: stage.keys[""]} if stage.keys else {}),
     }
@@ -181,6 +184,11 @@ def pod_labels(plan: Plan, stage: Stage) -> dict[str, str]:
 def config_map_name(plan: Plan, stage: Stage) -> str:
     """Named by content: a changed config is another map, and a running job keeps the one it started with."""
     return f"{job_name(plan)}-{content_hash([[file.path, file.text] for file in stage.files])}"
+
+
+def is_config_map_of(name: str, plan: Plan) -> bool:
+    """Whether a config map is called as those of a plan of one stage are, whatever was in it."""
+    return re.fullmatch(rf"{re.escape(job_name(plan))}-[0-9a-f]{{{len(content_hash(''))}}}", name) is not None
 
 
 def config_map(plan: Plan, stage: Stage) -> Artifact:

@@ -92,11 +92,15 @@ def container_security() -> dict[str, Any]:
 
 
 def resources(plan: Plan, stage: Stage) -> dict[str, Any]:
-    """Requests and limits of a pod. GPUs and network devices are never shared, so both are equal there."""
-    machines = stage.machines
+    """Requests and limits of a pod of a stage."""
+    return amounts(stage.machines, network.resources(plan, stage))
+
+
+def amounts(machines: Machines, others: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Requests and limits. GPUs and other devices are never shared, so both are equal there."""
     promised = machines.requested_memory_gib or machines.memory_gib
     gpus = {"nvidia.com/gpu": machines.gpus_per_node} if machines.gpus_per_node else {}
-    devices = gpus | network.resources(plan, stage)
+    devices = gpus | (others or {})
     return {
         "requests": {"cpu": str(machines.requested_cpus or machines.cpus), "memory": _quantity(promised)} | devices,
         "limits": {"cpu": str(machines.cpus), "memory": _quantity(machines.memory_gib)} | devices,

@@ -146,10 +146,11 @@ def optimizer_of(workload: Workload, model: torch.nn.Module) -> torch.optim.Opti
     """The optimizer over the trained parameters; the 8-bit one is a stand-in."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if "8bit" in workload.optimizer:
+        # torchao's, which shards have (`adamw_torch_8bit`), knows no embeddings.
         embeddings = {
             parameter
             for module in model.modules()
-            if isinstance(module, torch.nn.Embedding)
+            if isinstance(module, torch.nn.Embedding) and workload.sharding != "fsdp"
             for parameter in module.parameters()
         }
         return stand_ins.EightBitAdam(trained, embeddings)
@@ -184,8 +185,9 @@ def pretended_mesh(workload: Workload) -> Any:
 
 
 def _shard(workload: Workload, model: Any, mesh: Any) -> None:
-    """FSDP2 as accelerate 1.13.0 prepares it, one unit a layer and the rest one unit; trained weights in fp32, as the runner
-    holds them."""
+    """FSDP2 as Axolotl 0.19.0 prepares it (monkeypatch/accelerate/fsdp2.py, fsdp2_prepare_model): a unit for each of an adapter's two
+    matrices, one for a layer, and the rest one unit, all of them split again after the forward pass, as the recipe asks for;
+    trained weights in fp32, as the runner holds them."""
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     half = DTYPES[workload.precision]
@@ -197,7 +199,19 @@ def _shard(workload: Workload, model: Any, mesh: Any) -> None:
     base = model.get_base_model() if workload.adapter else model
     base.tie_weights()
     units = {workload.model.layer_class} if workload.model.layer_class else set(base._no_split_modules or ())
-    # The innermost first, as accelerate goes through them.
-    for layer in reversed([module for module in base.modules() if type(module).__name__ in units]):
-        fully_shard(layer, mesh=mesh, mp_policy=policy)
-    fully_shard(model, mesh=mesh, mp_policy=policy)
+    # The innermost first, as Axolotl goes through them.
+    for module in reversed(list(base.modules())):
+        for matrix in _matrices(module):
+            fully_shard(matrix, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
+        if type(module).__name__ in units:
+            fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
+    fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
+
+
+def _matrices(module: torch.nn.Module) -> list[torch.nn.Module]:
+    """An adapter's two matrices beside a linear layer."""
+    from peft.tuners.lora import LoraLayer
+
+    if not isinstance(module, LoraLayer):
+        return []
+    return [held[name] for held in (module.lora_A, module.lora_B) for name in module.active_adapters if name in held]

@@ -78,7 +78,7 @@ def forward(
 
     reference: the frozen model beside it in preference training; None where the adapter is switched off instead.
     """
-    tokens = torch.zeros((rows * workload.answers, workload.sequence_len), dtype=torch.long, device=device)
+    tokens = torch.zeros((rows * workload.answers, workload.most_tokens), dtype=torch.long, device=device)
 
     def output(of: torch.nn.Module, **more: Any) -> Any:
         from accelerate.utils import convert_to_fp32
@@ -106,7 +106,7 @@ def _reference(workload: Workload, mesh: Any) -> torch.nn.Module | None:
 
 def _operations(workload: Workload, model: torch.nn.Module, reference: torch.nn.Module | None) -> int:
     with stand_ins.attending() as attention, FlopCounterMode(display=False, custom_mapping=UNCOUNTED) as counter:
-        forward(workload, model, workload.micro_batch_size, reference=reference).backward()
+        _backward(workload, forward(workload, model, workload.micro_batch_size, reference=reference))
     model.zero_grad()
     counted: int = counter.get_total_flops()
     return counted + sum(attention)
@@ -153,7 +153,7 @@ def _step(workload: Workload, model: Any, optimizer: Any, live: Live, reference:
         before = live.bytes
         loss = forward(workload, model, workload.micro_batch_size, reference=reference)
         sizes["activations"] = live.bytes - before
-        loss.backward()
+        _backward(workload, loss)
         del loss
     gc.collect()
     gradients = [_local(parameter.grad) for parameter in model.parameters() if parameter.grad is not None]
@@ -165,6 +165,12 @@ def _step(workload: Workload, model: Any, optimizer: Any, live: Live, reference:
     optimizer.zero_grad()
     gc.collect()
     return sizes
+
+
+def _backward(workload: Workload, loss: torch.Tensor) -> None:
+    """Checkpointing runs layers again under the autocast that they ran under, which peft must see then too."""
+    with stand_ins.autocast_seen(workload.precision != "fp32"):
+        loss.backward()
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:

@@ -24,7 +24,8 @@ class Summary(Record):
     effective_batch_size: rows a step; effective_batch_tokens: tokens a step where rows were packed; learning_rate: after scaling.
     best_checkpoint: the name of its folder.
     gpu: the card's name as its driver gives it, empty without one. step_seconds: of a step, the median; gpu_memory_gib,
-    gpu_reserved_gib: the most that PyTorch's tensors, and its allocator, took of the first GPU.
+    gpu_reserved_gib: the most that PyTorch's tensors, and its allocator, took of the first GPU. planned: of the same what was said
+    before, as `planned.json` has it; None where that is not on record.
     proof: of what is trained, as `proof.json` has it, without the rows that it shows. model: of images, the shape of the
     network. preference accuracy: how often DPO's model prefers the better answer, on held-out pairs.
     """
@@ -57,6 +58,7 @@ class Summary(Record):
     step_seconds: float | None = None
     gpu_memory_gib: float | None = None
     gpu_reserved_gib: float | None = None
+    planned: Mapping[str, Any] | None = None
     time_limit: TimeUsed | None = None
     first_validation_loss: float | None = None
     best_validation_loss: float | None = None

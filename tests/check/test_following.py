@@ -97,3 +97,27 @@ def test_counts_follow_the_machines_that_are_named():
 )
 def test_changes_that_are_no_settings_are_problems_as_ever(options):
     assert refused(GEMMA, *options)
+
+
+@pytest.mark.parametrize(
+    ("option", "setting", "value"),
+    [
+        ("openshift.version=3.6", ("openshift", "version"), "3.6"),
+        ("openshift.version=3.10", ("openshift", "version"), "3.10"),
+        ('openshift.version="3.5"', ("openshift", "version"), "3.5"),
+        ("openshift.claims[0].name=1e5", ("openshift", "claims", 0, "name"), "1e5"),
+        ("model.revision=840195", ("model", "revision"), "840195"),
+        ("description=true", ("description",), "true"),
+        ("train.epochs=2", ("train", "epochs"), 2),
+    ],
+)
+def test_a_value_for_a_text_setting_is_text(option, setting, value):
+    """No shell hands on the quotes that would say so in a file."""
+    found = examine(SURVIVAL, from_options((option,)))
+    assert not [problem for problem in found if "must be text" in problem.message]
+    recipe = load(SURVIVAL, from_options((option,)))[0]
+    assert recipe.document.lookup(setting) == value
+
+
+def test_a_text_setting_that_is_taken_away_stays_away():
+    assert "revision" not in load(SURVIVAL, from_options(("model.revision=null",)))[0].document.data["model"]

@@ -1,7 +1,7 @@
 """A small Kubernetes API on this machine: a real HTTP server that the real client talks to.
 
 It keeps objects in memory and refuses what `judging` refuses. Beside it stand a training operator that makes a
-PyTorchJob's pods (or says why it cannot), and a kubelet that really starts the helper pods of `recipe fetch` and `promote`.
+PyTorchJob's pods (or says why it cannot), KServe (`kserve`), and a kubelet that really starts the helper pods of `recipe fetch` and `promote`.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import yaml
 
+from tests.cluster import kserve
 from tests.cluster.judging import refusals
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,6 +43,8 @@ KINDS = {
     "jobs": ("batch/v1", "Job"),
     "pytorchjobs": ("kubeflow.org/v1", "PyTorchJob"),
     "trainjobs": ("trainer.kubeflow.org/v1alpha1", "TrainJob"),
+    "inferenceservices": ("serving.kserve.io/v1beta1", "InferenceService"),
+    "servingruntimes": ("serving.kserve.io/v1alpha1", "ServingRuntime"),
     "localqueues": ("kueue.x-k8s.io/v1beta1", "LocalQueue"),
     "workloads": ("kueue.x-k8s.io/v1beta1", "Workload"),
 }
@@ -61,6 +64,10 @@ ADDRESS = re.compile(
 # What servers say of themselves with these statuses.
 BUSY = {
     429: "Too many requests, please try again later.",
+    401: "Unauthorized",
+    # Before a server that starts has read who may do what, and which kinds there are.
+    403: 'pods is forbidden: User "ann" cannot list resource "pods" in API group "" in the namespace "a"',
+    404: "404 page not found",
     500: "etcdserver: request timed out",
     502: "Bad Gateway",
     503: "apiserver is shutting down",
@@ -79,7 +86,8 @@ class Api:
 
     faults: requests that end without an answer before one is answered again; lost_answers: pieces of files that arrive in a
     pod without an answer; busy: statuses that the next requests are
-    answered with, those of `busy_at` alone where it names a part of their path; missing: plurals the server does not know;
+    answered with, those of `busy_at` alone where it names a part of their path; says: in these words; page: what all are
+    answered with by a proxy before the server; missing: plurals the server does not know;
     quota, forbidden: texts with which pods, or everything, are refused; refused_parts: the same for pods of a
     `recipe-runner/part`; ending_seconds: how long pods take to end, and what owns them to be gone; requests: what was asked,
     `VERB path`.
@@ -96,7 +104,8 @@ class Api:
         self.uids = itertools.count()
         self.faults = self.lost_answers = 0
         self.busy: list[int] = []
-        self.busy_at = ""
+        self.busy_at = self.says = ""
+        self.page = b""
         self.cut_after: int | None = None
         self.missing: set[str] = set()
         self.forbidden = ""
@@ -179,6 +188,8 @@ class Api:
                 self.objects[(plural, space, name)] = fresh
         if not known and not dry:
             self.made(plural, space, fresh)
+        if plural == "inferenceservices" and not dry and fresh["spec"] != (known or {}).get("spec"):
+            kserve.operate(self, space, fresh)
         return fresh
 
     @staticmethod
@@ -302,12 +313,14 @@ def pod_refusal(spec: dict[str, Any]) -> str:
 
 
 def event(api: Api, space: str, kind: str, name: str, reason: str, message: str) -> None:
-    number = len(api.objects)
+    number = next(api.uids)
+    plural = next((plural for plural, (_, known) in KINDS.items() if known == kind), "")
+    uid = api.objects.get((plural, space, name), {"metadata": {}})["metadata"].get("uid", "")
     api.objects[("events", space, f"{name}.{number}")] = {
         "apiVersion": "v1",
         "kind": "Event",
         "metadata": {"name": f"{name}.{number}", "namespace": space},
-        "involvedObject": {"kind": kind, "name": name, "namespace": space},
+        "involvedObject": {"kind": kind, "name": name, "namespace": space, "uid": uid},
         "type": "Warning",
         "reason": reason,
         "message": message,
@@ -417,7 +430,10 @@ def _handler(api: Api) -> type[BaseHTTPRequestHandler]:
                 own = self.headers.get("Authorization") == f"Bearer {TESTS}"
                 if api.busy and api.busy_at in parts.path and not own:
                     status = api.busy.pop(0)
-                    raise No(status, BUSY[status])
+                    raise No(status, api.says or BUSY[status])
+                if api.page and not own:
+                    self.send(200, api.page, "text/html")
+                    return
                 if not self.headers.get("Authorization", "").startswith("Bearer "):
                     raise No(401, "Unauthorized")
                 match = ADDRESS.match(parts.path)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from runner import cli
-from runner.cluster import embedded, fetch, follow, helper_pod, logs, submit, upload
+from runner.cluster import embedded, errors
 from runner.cluster.client import Cluster, address, connect
 from tests.cluster.api import TESTS, Api
 from tests.conftest import ROOT, words
@@ -57,21 +57,51 @@ class Site:
         body = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": meta, "spec": spec}
         self.cluster.request("POST", address("PersistentVolumeClaim", self.namespace), body=body)
 
-    def event(self, kind: str, name: str, reason: str, message: str) -> None:
-        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    def event(
+        self,
+        kind: str,
+        name: str,
+        reason: str,
+        message: str,
+        *,
+        type: str = "Warning",
+        seconds: float = 0,
+        uid: str = "",
+    ) -> None:
+        """An event about an object, seen last so many seconds ago. uid: of one of that name that is not there any more."""
+        at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - seconds))
+        there = self.cluster.get(kind, self.namespace, name)
         body = {
             "apiVersion": "v1",
             "kind": "Event",
             "metadata": {"name": f"{name}.{uuid.uuid4().hex[:8]}", "namespace": self.namespace},
-            "involvedObject": {"kind": kind, "name": name, "namespace": self.namespace},
-            "type": "Warning",
+            "involvedObject": {
+                "kind": kind,
+                "name": name,
+                "namespace": self.namespace,
+                "uid": uid or there["metadata"]["uid"],
+            },
+            "type": type,
             "reason": reason,
             "message": message,
-            "lastTimestamp": now,
-            "firstTimestamp": now,
+            "lastTimestamp": at,
+            "firstTimestamp": at,
             "source": {"component": "tests"},
         }
         self.cluster.request("POST", address("Event", self.namespace), body=body)
+
+    def pod(self, name: str, owner: dict[str, Any], labels: dict[str, str], **status: Any) -> dict[str, Any]:
+        """A pod as an operator makes it for its owner."""
+        owners = [
+            {"apiVersion": owner["apiVersion"], "kind": owner["kind"]}
+            | {key: owner["metadata"][key] for key in ("name", "uid")}
+        ]
+        spec = {"containers": [{"name": "node", "image": "x"}], "restartPolicy": "Never"}
+        meta = {"name": name, "namespace": self.namespace, "labels": labels, "ownerReferences": owners}
+        self.cluster.apply({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
+        if status:
+            self.set_status("Pod", name, status)
+        return self.cluster.get("Pod", self.namespace, name)
 
     def job(self, kind: str = "PyTorchJob", name: str = "survival") -> dict[str, Any] | None:
         return self.cluster.get(kind, self.namespace, name)
@@ -93,8 +123,7 @@ def site(tmp_path, monkeypatch, request):
     if "looks_into_the_image" not in request.fixturenames:
         # A pod that starts a Python each time; test_own_data looks at what it finds.
         monkeypatch.setattr(embedded, "require", lambda *_: None)
-    for module in (fetch, follow, helper_pod, logs, submit, upload):
-        monkeypatch.setattr(module, "POLL_SECONDS", 0.1)
+    monkeypatch.setattr(errors, "PAUSE_SECONDS", 0.1)
     # Else what is said would differ by whether this machine reaches the hub.
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.chdir(tmp_path)

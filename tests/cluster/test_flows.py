@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 from runner.check.validate import load
-from runner.cluster.client import Refused, address
+from runner.cluster.client import address
+from runner.cluster.errors import Refused
 from runner.recipe import overrides as changing
 from runner.scenarios import translate
 from runner.targets import TARGETS, kubernetes, render
@@ -179,22 +180,25 @@ def test_a_job_without_pods_says_why(site, capsys):
     assert "No pods are made: " in said and "volumeMounts" in said
 
 
-def test_a_failed_pod_is_explained(site, capsys, golden_message):
+def test_a_pod_that_failed_is_explained(site, capsys, golden_message):
+    """Under OnFailure its machine starts the container again in place. A pod that itself has failed would be gone by now: an
+    operator replaces it at once."""
     assert site.recipe("submit") == 0
     pod = site.pods()[0]["metadata"]["name"]
     site.set_status(
         "Pod",
         pod,
         {
-            "phase": "Failed",
+            "phase": "Running",
             "containerStatuses": [
                 {
                     "name": "pytorch",
                     "image": "x",
                     "imageID": "",
-                    "ready": False,
-                    "restartCount": 0,
-                    "state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}},
+                    "ready": True,
+                    "restartCount": 1,
+                    "state": {"running": {}},
+                    "lastState": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}},
                 }
             ],
         },

@@ -23,7 +23,7 @@ from PIL import Image
 
 from runner import catalog, cli, targets
 from runner.check.validate import load
-from runner.cluster import helper_pod, upload
+from runner.cluster import errors, helper_pod, upload
 from runner.cluster.client import Connection, connect
 from runner.commands import cluster_options
 from runner.emit import planned
@@ -428,8 +428,9 @@ def test_a_broken_transfer_goes_on_behind_what_has_arrived(site, desk, sending):
 
 
 @in_process
-def test_sending_that_was_given_up_goes_on_later(site, desk, sending):
-    site.api.busy, site.api.busy_at = [503] * 40, "/pieces"
+def test_sending_that_was_given_up_goes_on_later(site, desk, sending, monkeypatch):
+    monkeypatch.setattr(errors, "PATIENCE_SECONDS", 1.0)
+    site.api.busy, site.api.busy_at = [503] * 400, "/pieces"
     with pytest.raises(Stop) as stop:
         sending()
     assert "it goes on where it stopped" in stop.value.text and helpers(site) == []

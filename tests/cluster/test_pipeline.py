@@ -65,8 +65,10 @@ def end(site, name: str, well: bool = True, kind: str = "PyTorchJob", message: s
 def pod_of_job_ends(site, job: str, well: bool, message: str) -> None:
     """The pod of a plain Job ends with these last words; a cluster's own controller then ends the Job by itself."""
     if site.api:
-        template = site.job("Job", job)["spec"]["template"]
-        meta = {"name": f"{job}-x1y2z", "namespace": site.namespace}
+        there = site.job("Job", job)
+        template = there["spec"]["template"]
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": job, "uid": there["metadata"]["uid"]}
+        meta = {"name": f"{job}-x1y2z", "namespace": site.namespace, "ownerReferences": [owner]}
         meta["labels"] = template["metadata"]["labels"] | {POD_LABEL["Job"]: job}
         site.cluster.apply({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": template["spec"]})
     for _ in range(300):
@@ -236,8 +238,11 @@ def test_a_failed_stage_is_sent_again_with_other_machines(site, capsys):
     assert recipe(site, "submit") == 0
     before = uid(site, "pretrain-512")
     end(site, "seven-b-pretrain-512", well=False)
-    assert recipe(site, "submit") == 0
-    assert "It has failed. To run it again: `recipe stop`" in capsys.readouterr().out
+    capsys.readouterr()
+    assert recipe(site, "submit") == 1
+    said = capsys.readouterr()
+    assert "`seven-b-pretrain-512`, made from this very recipe, has failed." in said.err and "`recipe stop" in said.err
+    assert "Watch it" not in said.out
     assert uid(site, "pretrain-512") == before
     assert recipe(site, "submit", "--set", "openshift.requests.memory=640 GiB") == 0
     assert uid(site, "pretrain-512") != before

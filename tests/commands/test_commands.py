@@ -269,7 +269,7 @@ def test_render_writes_into_build_or_straight_into_a_folder(recipe_command, tmp_
     done = recipe_command("render", survival, cwd=tmp_path)
     assert done.returncode == 0
     names = ["axolotl.yaml", "claims.yaml", "configmap.yaml", "kustomization.yaml", "plan.json", "pytorchjob.yaml"]
-    names.append("recipe.json")
+    names += ["recipe.json", "serve"]
     assert sorted(file.name for file in (tmp_path / "build" / "survival").iterdir()) == names
     recipe_command("render", survival, "--out", "here", cwd=tmp_path)
     assert sorted(file.name for file in (tmp_path / "here").iterdir()) == names
@@ -298,9 +298,11 @@ def test_rendering_depends_on_the_recipe_alone(recipe_command, tmp_path):
     recipe_command(
         "render", survival, "--out", tmp_path / "b", env={"TZ": "Asia/Tokyo", "LANG": "C", "PYTHONHASHSEED": "1"}
     )
-    for file in (tmp_path / "a").iterdir():
+    files = [file for file in (tmp_path / "a").rglob("*") if file.is_file()]
+    assert files
+    for file in files:
         text = file.read_bytes()
-        assert text == (tmp_path / "b" / file.name).read_bytes()
+        assert text == (tmp_path / "b" / file.relative_to(tmp_path / "a")).read_bytes()
         assert b"hf_secret" not in text and b"mallory" not in text
 
 
@@ -384,6 +386,7 @@ def test_the_commands_folder_and_the_command_list_agree():
         "options",
         "cluster_options",
         "training_options",
+        "model_options",
     }
     assert files == set(COMMANDS), "a command is one module in runner/commands and one line in runner/cli.py"
     assert Path(ROOT / "runner" / "cli.py").is_file()

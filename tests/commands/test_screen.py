@@ -110,6 +110,19 @@ def test_the_picture_is_of_the_same_figures(name, planned, tmp_path):
         assert whole == pytest.approx(memory["in_evaluation"], abs=scale)
 
 
+def test_a_limit_of_the_recipe_s_own_is_a_line(planned, tmp_path):
+    root, found = drawn(planned, SURVIVAL, tmp_path, "--set", "limits.gpu_memory=40 GB")
+    (panel,) = [panel for panel in root.iter(f"{SVG}g") if panel.get("data-stage")]
+    assert found["stages"][0]["gpu_memory_bytes"]["limit"] == 40 * 10**9
+    (line,) = [line for line in panel.iter(f"{SVG}line") if line.get("class") == "own"]
+    scale, base = float(panel.get("data-bytes-a-pixel")), float(panel.get("data-base"))
+    assert (base - float(line.get("y1"))) * scale == pytest.approx(40 * 10**9, abs=scale)
+    assert any("limit is 37.3 GiB" in (text.text or "") for text in panel.iter(f"{SVG}text"))
+    root, found = drawn(planned, SURVIVAL, tmp_path, "--set", "limits.gpu_memory=")
+    assert found["stages"][0]["gpu_memory_bytes"]["limit"] is None
+    assert not [line for line in root.iter(f"{SVG}line") if line.get("class") == "own"]
+
+
 def test_the_picture_s_bars_are_the_stages_times(planned, tmp_path):
     root, found = drawn(planned, SEVEN_B, tmp_path)
     (panel,) = [panel for panel in root.iter(f"{SVG}g") if panel.get("data-seconds-a-pixel")]

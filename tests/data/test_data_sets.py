@@ -362,3 +362,20 @@ def test_a_rehearsal_takes_each_sets_sample_or_its_file_and_asks_for_one_where_t
         "data.validation_split",
         "data.validation_path",
     ]
+
+
+def test_axolotl_tokenises_in_as_many_processes_as_are_worth_their_start(tmp_path):
+    import pyarrow
+    from pyarrow import parquet
+
+    from runner.data import tokenised
+
+    sets = {"datasets": [12_000], "test_datasets": [4_000, 0]}
+    config = {}
+    for name, counts in sets.items():
+        config[name] = [{"path": str(tmp_path / f"{name}{count}.parquet")} for count in counts]
+        for data, count in zip(config[name], counts, strict=True):
+            parquet.write_table(pyarrow.table({"n": range(count)}), data["path"])
+    config["datasets"].append({"path": "somebody/on-the-hub"})
+    assert [tokenised.processes(config, most) for most in (8, 2)] == [3, 2]
+    assert tokenised.processes({"datasets": config["test_datasets"]}, 8) == 0

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -28,12 +29,16 @@ from runner.names import content_hash
 from runner.plan import PLAN_FILE
 from runner.problem import Stop
 from runner.recipe.overrides import from_options
+from runner.report.planned import Planned, keep
 from runner.runs import pipeline
+from runner.runs.run_folder import RunFolder
 from runner.scenarios import translate
 from runner.scenarios.shared import twin
 from runner.targets import nodes
 from runner.training import parent_watch
+from runner.training.summary import Summary
 from tests.conftest import ROOT
+from tests.stages import leave
 
 GEMMA = ROOT / "recipes" / "gemma.yaml"
 SAMPLE = ROOT / "recipes" / "data" / "gemma-sample.txt"
@@ -491,6 +496,31 @@ def test_a_run_that_the_time_limit_ends_is_not_finished(tmp_path, monkeypatch, e
     assert json.loads((tmp_path / "run.json").read_text())["status"] == status
 
 
+def test_a_run_on_plain_machines_is_beside_its_plan_and_learned_from(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
+    recipe, _, _ = load(GEMMA, from_options([f"nodes.output_dir={tmp_path}/out"]))
+    plan = translate(recipe, nodes.place(recipe))
+    run, training = RunFolder(tmp_path / "out"), plan.stage("train")
+    keep(run, recipe, plan)
+    (Path(plan.place.config_dir) / "plan.json").write_text(plan.as_json())
+    (said,) = Planned.read(run.path).foreseen
+    leave(
+        plan,
+        training,
+        gpu=recipe.machines.gpu,
+        step_seconds=2 * said.step_seconds,
+        gpu_memory_gib=7.0,
+        gpu_reserved_gib=7.5,
+    )
+    monkeypatch.setattr(node, "report", lambda _plan: [])
+    node.finish.callback(str(run.path))
+    assert "a step took" in (told := capsys.readouterr().out) and "(+100 %)" in told
+    summary = Summary.read(run.path)
+    assert summary.planned == asdict(said) and summary.planned["steps"] and summary.planned["memory"]
+    (learned,) = json.loads((tmp_path / "settings" / "recipe-runner" / "learned.json").read_text())["runs"]
+    assert learned["gpu"] == recipe.machines.gpu and learned["allocated"] == 7 * 2**30
+
+
 def begun(folder: Path, checkpoint: bool):
     """The recipe of a run that was begun in this folder with another learning rate."""
     recipe, _, _ = load(GEMMA, from_options([f"nodes.output_dir={folder}"]))
@@ -533,8 +563,8 @@ def small(tmp_path_factory) -> dict[str, Path]:
     words = twin.tokenizer_for(facts)(documents)
     twin.build(facts)
     files = {"model": folder / "model"}
-    for name, ordered, most in (("train", documents, 40), ("validation", documents[::-1], 12)):
-        for count in range(most, 0, -1):
+    for name, ordered in (("train", documents[:30]), ("validation", documents[30:])):
+        for count in range(len(ordered), 0, -1):
             blocks = sum(len(ids) + 1 for ids in words(ordered[:count])["input_ids"]) // 64
             if blocks and blocks % 6 == 0:
                 break

@@ -209,35 +209,44 @@ def carried_out(folder: Path, command: tuple[str, ...], hub: Hub | None, **env: 
     )
 
 
-def test_model_and_data_come_onto_the_claim_and_a_second_time_does_nothing(tmp_path, model):
+def prepared_by_a_job(folder: Path, model) -> tuple[Path, Hub, Path]:
+    """A claim as the first prepare Job leaves it: its data, the hub that was asked, and the file that the rows came from."""
     hub = Hub(model)
-    done = carried_out(tmp_path, survival(tmp_path), hub)
+    file = shutil.copytree(ROOT / "recipes" / "data", folder / "files") / "mine.jsonl"
+    shutil.copy(file.with_name("survival-sample.jsonl"), file)
+    done = carried_out(folder, survival(folder, "mine.jsonl"), hub)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
-    assert f"Fetching HuggingFaceTB/SmolLM3-3B at {COMMIT}" in done.stdout
+    assert f"Fetching HuggingFaceTB/SmolLM3-3B at {COMMIT}" in done.stdout and "proven in " in done.stdout
+    return folder / "claim/data", hub, file
+
+
+def test_model_and_data_come_onto_the_claim_and_a_second_time_does_nothing(tmp_path, model):
+    data, hub, _ = prepared_by_a_job(tmp_path, model)
     there = {file.name for file in (tmp_path / "claim/models/twin").iterdir() if file.is_file()}
     assert {"model.safetensors", "config.json", "tokenizer.json"} <= there and "weights.h5" not in there
-    data = tmp_path / "claim/data"
     assert (data / "train.parquet").is_file() and list((data / "tokenised").rglob("*.arrow"))
     proof = Proof.read(data / "proof")
-    assert "proven in " in done.stdout and not proof.faults and 0 < proof.rows <= tokenised(data)
+    assert not proof.faults and 0 < proof.rows <= tokenised(data)
     assert proof.logits_moved == 0 and proof.loss_at_once == pytest.approx(proof.loss_accumulated, abs=1e-5)
     record = json.loads((tmp_path / "claim/run/data/stage.json").read_text("utf-8"))
     assert record["status"] == "finished" and {"train.parquet", "validation.parquet"} <= set(record["outputs"])
     hub.asked.clear()
-    again = carried_out(tmp_path, survival(tmp_path), hub)
+    again = carried_out(tmp_path, survival(tmp_path, "mine.jsonl"), hub)
     assert (again.returncode, again.stdout.strip()) == (0, "data: done already")
     assert hub.asked == []
-    # Other data under the same name is prepared and tokenised anew; the model lies there and stays.
-    file = tmp_path / "files" / "mine.jsonl"
-    lines = (tmp_path / "files" / "survival-sample.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
-    rows = []
-    for kept in (lines, lines[: len(lines) // 2], lines[: len(lines) // 2]):
-        file.write_text("".join(kept), encoding="utf-8")
-        done = carried_out(tmp_path, survival(tmp_path, "mine.jsonl"), None)
-        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
-        rows.append(tokenised(data))
-    assert done.stdout.strip() == "data: done already"
-    assert rows[0] > rows[1] == rows[2] > 0
+
+
+@pytest.mark.long
+def test_other_data_under_the_same_name_is_prepared_and_tokenised_anew(tmp_path, model):
+    """The model lies there and stays."""
+    data, _, file = prepared_by_a_job(tmp_path, model)
+    rows, lines = tokenised(data), file.read_text(encoding="utf-8").splitlines(keepends=True)
+    file.write_text("".join(lines[: len(lines) // 2]), encoding="utf-8")
+    done = carried_out(tmp_path, survival(tmp_path, "mine.jsonl"), None)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+    assert rows > tokenised(data) > 0
+    done = carried_out(tmp_path, survival(tmp_path, "mine.jsonl"), None)
+    assert done.returncode == 0 and done.stdout.strip() == "data: done already"
 
 
 def tokenised(data: Path) -> int:
@@ -302,9 +311,9 @@ def test_a_tokenizer_with_code_of_its_own_counts_where_the_recipe_trusts_it(trus
     options = (f"model.revision={COMMIT}", f"model.trust_remote_code={str(trusted).lower()}")
     command = survival(tmp_path, "survival-sample.jsonl", *options)
     with_code_of_its_own(tmp_path / "claim/models/twin", model)
-    # Tokenising is Axolotl's, which has the setting in its config.
+    # The proof's tokenizer is Axolotl's, which has the setting in its config.
     file = tmp_path / "config/data/work.json"
-    file.write_text(json.dumps(json.loads(file.read_text("utf-8")) | {"tokenise": None}), "utf-8")
+    file.write_text(json.dumps(json.loads(file.read_text("utf-8")) | {"proofs": None}), "utf-8")
     done = carried_out(tmp_path, command, None)
     assert done.returncode == (0 if trusted else 1), done.stdout + done.stderr
     assert ("tokens a row         min" in done.stdout) == trusted, done.stdout

@@ -462,11 +462,38 @@ def test_the_quick_estimate_agrees_with_the_kept_table_of_exact_traces():
     for (_, named, exact, evaluation), cell in zip(rows, cells(), strict=True):
         assert named == str(cell).rstrip()
         quick = memory.estimate(cell.workload)
-        shares.append(abs(quick.tensors / 2**30 / float(exact) - 1))
+        shares.append(abs(quick.in_steps / 2**30 / float(exact) - 1))
         evaluations.append(abs(quick.evaluation / 2**30 / float(evaluation) - 1))
     assert statistics.median(shares) <= MEDIAN and max(*shares, *evaluations) <= WORST
     # Nine of ten lie as near as a plan says where no published run is like it.
     assert sorted(shares)[int(0.9 * CELLS)] <= outside.UNLIKE + 0.005
+
+
+def test_weights_in_4_bits_are_whole_on_every_gpu_before_fsdp_splits_them():
+    """Loaded onto the GPU, and kept until all shares are made; other weights wait in main memory."""
+    from runner.estimate import host, state
+
+    adapter = Adapter(16, SEVEN_B.linear, four_bit=True)
+    many = Machines(1, 8, "NVIDIA-L40S", 256, 64)
+    job = work(
+        SEVEN_B,
+        adapter=adapter,
+        machines=many,
+        sharding="fsdp",
+        fused_loss="fused",
+        sequence_len=512,
+        micro_batch_size=1,
+    )
+    whole, share = (memory.held(each).weights for each in (replace(job, sharding="ddp"), job))
+    found = memory.estimate(job)
+    assert found.tensors == state.loaded(job) == whole + share > found.in_steps
+    assert found.moment == found.training_moment == "loading" and "loading" not in {
+        moment.name for moment in found.moments
+    }
+    assert sum(found.parts().values()) == found.total
+    assert host.loading(job) == 0
+    plain = replace(job, adapter=replace(adapter, four_bit=False))
+    assert memory.estimate(plain).moment != "loading" and host.loading(plain) >= 8 * 2 * parameters.total(SEVEN_B)
 
 
 def test_the_grid_draws_what_people_train():
@@ -475,6 +502,6 @@ def test_the_grid_draws_what_people_train():
     drawn = {(cell.kind, cell.workload.sharding, cell.workload.fused_loss, cell.workload.objective) for cell in cells()}
     assert {loss for _, _, loss, _ in drawn} == {"none", "fused", "cut"}
     assert {objective for *_, objective in drawn} == {"sft", "dpo"}
-    assert {("lora", "fsdp")} <= {(kind, sharding) for kind, sharding, _, _ in drawn}
+    assert {("lora", "fsdp"), ("qlora", "fsdp")} <= {(kind, sharding) for kind, sharding, _, _ in drawn}
     assert any(cell.workload.evaluation_batch_size > cell.workload.micro_batch_size for cell in cells())
     assert sum(cell.workload.model.num_hidden_layers > LAYERS for cell in cells()) == 3

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from runner import catalog, prepared
 from runner.catalog.tables import table as catalog_table
-from runner.estimate import duration, local_rows, rows, steps
+from runner.estimate import duration, local_rows, memory, rows, steps
 from runner.lengths import Lengths
 from tests.estimate.test_estimate import work
 
@@ -208,6 +208,25 @@ def test_prepared_rows_count_as_long_as_the_file_is_the_same(tmp_path):
     with file.open("a") as more:
         more.write('{"question": "new?", "answer": "yes"}\n')
     assert rows.known(data, tmp_path).training == 3001
+
+
+def test_memory_is_that_of_the_longest_row_where_all_were_counted(tmp_path):
+    file = write(tmp_path, "jsonl", some())
+    data = {"sets": [TALK | {"path": str(file)}]}
+    measured = Lengths(500.0, 200.0, 1100.0)
+    made = prepared.Rows(2500, 400, None, prepared.asked(data), measured, prepared.contents(data), longest=1500)
+    made.write(tmp_path)
+    found = rows.known(data, tmp_path)
+    assert found.longest == 1500
+    # What is reckoned from the bytes of a file says nothing of a single row.
+    assert rows.known(data, tmp_path / "elsewhere").longest == 0
+    job = work(catalog.model("google/gemma-3-270m"), sequence_len=3072)
+    told = replace(job, lengths=found.lengths, longest=found.longest)
+    assert (job.most_tokens, told.most_tokens) == (3072, 1536)
+    assert replace(told, packing=True).most_tokens == replace(told, longest=9000).most_tokens == 3072
+    whole, less = memory.estimate(job), memory.estimate(told)
+    assert less.logits + less.activations == pytest.approx((whole.logits + whole.activations) / 2, rel=0.01)
+    assert less.evaluation < whole.evaluation and less.state == whole.state
 
 
 def test_lengths_of_the_catalog_hang_together():

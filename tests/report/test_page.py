@@ -19,9 +19,10 @@ from runner.recipe.overrides import Override, from_options
 from runner.recipe.recipe import Recipe
 from runner.report import charts, page
 from runner.report.facts import Curve, Series
-from runner.report.planned import keep
+from runner.report.planned import Planned, keep
 from runner.run_files import PAGE
-from runner.runs import gates, pipeline
+from runner.runs import ask, gates, pipeline
+from runner.runs import run as running
 from runner.runs.run_folder import RunFolder
 from runner.runs.stage_folder import StageFolder
 from runner.scenarios import translate
@@ -188,7 +189,24 @@ def test_a_failed_run_tells_its_story(tmp_path, monkeypatch):
     assert said.curve("training")[-1] == [8, 1.0]
     monkeypatch.setattr(pipeline, "launch", lambda stage, place, progress: leave(plan, stage, versions=VERSIONS))
     pipeline.carry_out(plan, list(plan.stages), told.append, lambda: nullcontext(lambda event: None))
+    assert not (run.path / PAGE).exists(), "no older page speaks for what is made now"
     assert "What went wrong" not in page_of(run).said, "a fault that was mended is gone"
+
+
+def test_a_run_on_gpus_leaves_what_was_planned_for_those_that_were_there(tmp_path, monkeypatch):
+    recipe = load(ROOT / "recipes" / "survival.yaml", [])[0]
+    folder, told = RunFolder(tmp_path / "run"), []
+    monkeypatch.setattr(running, "gpus_here", lambda recipe: (["NVIDIA L40S"], "0"))
+    monkeypatch.setattr(pipeline, "launch", lambda stage, place, progress: leave(ask.plan_of(recipe, folder), stage))
+    for _ in range(2):
+        with page.at_the_end(folder, told.append):
+            watch = lambda: nullcontext(lambda event: None)  # noqa: E731
+            running.run(recipe, folder, pipeline.Selection(), told.append, watch)
+        known = Planned.read(folder.path)
+        assert [(one.stage, one.gpus) for one in known.foreseen] == [("train", 1)] and not known.full_size
+    assert "This run is done already; `--fresh` repeats it." in told
+    said = read(folder.path / PAGE).said
+    assert "What this machine changed" in said and "machines.nodes 4 1 this machine" in said
 
 
 def test_what_was_refused_before_it_began_leaves_the_page_alone(tmp_path):

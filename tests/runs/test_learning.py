@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,9 @@ from runner.estimate import forecast, learned, measured
 from runner.estimate.learned import Learned, Observed
 from runner.files import settings_folder
 from runner.problem import Stop
+from runner.recipe import units
 from runner.recipe.overrides import from_options
+from runner.report.planned import Planned, keep
 from runner.runs import ask, learning
 from runner.runs.run_folder import RunFolder
 from runner.training.summary import Summary
@@ -80,6 +83,20 @@ def test_a_run_says_what_was_planned_and_plans_after_it_know_its_pace(recipe, ra
     assert after["time"]["spread"] == before["time"]["spread"]
     other = planned_by_command("--set", "machines.gpu=NVIDIA-A40")
     assert "your own runs" not in other["time_published"]
+
+
+def test_what_was_said_before_the_run_is_what_it_is_compared_with(recipe, ran):
+    run = ran(1.5)
+    plan = ask.plan_of(recipe, run)
+    keep(run, recipe, plan)
+    (before,) = Planned.read(run.path).foreseen
+    assert learning.beside(run, plan, [before])[0].planned == before.step_seconds > before.waiting_seconds
+    # Formulas may have changed since.
+    said = replace(before, step_seconds=10 * before.step_seconds)
+    replace(Planned.read(run.path), foreseen=(said,)).write(run.path)
+    (told,) = learning.after(recipe, run)
+    assert f"{units.speed(said.step_seconds)} were planned (−85 %)" in told
+    assert list(learning.after_plan(plan, run)) == [told]
 
 
 def test_a_second_look_at_a_run_counts_once_and_two_runs_are_both_known(recipe, ran):

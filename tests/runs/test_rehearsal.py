@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import importlib.util
+import io
+import itertools
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from runner.training import progress_lines
+from runner.check.validate import load as check
+from runner.cli import _code as command
+from runner.runs import ask, chat, serving
+from runner.training import held_out, progress_lines
+from runner.training.answers import prompt
+from tests import servers
 from tests.conftest import ROOT
-from tests.report import pages
+from tests.report import browser, pages
 
 pytestmark = pytest.mark.heavy
 
@@ -281,6 +290,130 @@ def test_ask_and_compare_say_which_model_answers(rehearsed, recipe_command):
     assert done.stdout.count("│") > 10 and "bowline" in done.stdout
 
 
+@pytest.fixture(scope="module")
+def server(rehearsed):
+    """The address of `recipe serve`, at work on that rehearsal."""
+    with servers.served(SURVIVAL, rehearsed[0]) as (url, _):
+        yield url
+
+
+def test_one_server_has_both_models_and_each_answers_as_it_did_for_the_run(rehearsed, server):
+    import openai
+
+    known = load(rehearsed[0], "demo_outputs/answers.json")[:2]
+    client = openai.OpenAI(base_url=f"{server}/v1", api_key="none")
+    assert sorted(model.id for model in client.models.list()) == ["survival", "survival-base"]
+    said = {}
+    for side, model in (("before", "survival-base"), ("after", "survival")):
+        for row in known:
+            turns = [{"role": "user", "content": row["question"]}]
+            answer = client.chat.completions.create(model=model, messages=turns, max_tokens=40)
+            said[side, row["question"]] = answer.choices[0].message.content
+            assert said[side, row["question"]].strip() == row[side], "also without a system prompt and a temperature"
+    assert all(said["before", row["question"]] != said["after", row["question"]] for row in known)
+
+
+def test_what_a_server_reads_of_a_request_is_token_for_token_what_training_saw(rehearsed):
+    from pyarrow import parquet
+
+    run, _, _ = rehearsed
+    recipe = check(SURVIVAL)[0]
+    before, after = ask.models(recipe, ask.folder_of(recipe, str(run)))
+    home = run / "tokens"
+    serving.lay_out(home, recipe.name, before, after)
+    rows = [row["messages"] for row in parquet.read_table(run / "data" / "validation.parquet").to_pylist()]
+    # Some are longer than the engine takes.
+    held = held_out.read(run / "held_out.parquet").rows
+    trained = {tuple(numbers[: [label != -100 for label in labels].index(True)]) for numbers, labels in held}
+    model = serving.folder_of(home, "survival")
+    with servers.listening(model) as read:
+        asked = [[turn for turn in row if turn["role"] == "user"] for row in rows]
+        assert all(len(turns) == 1 and row[0]["role"] == "system" for turns, row in zip(asked, rows, strict=True))
+        heard = [tuple(read(turns)) for turns in asked]
+        assert len(trained) >= 5 and trained <= set(heard)
+        assert read(rows[0][:2]) == list(heard[0]), "a request with the system prompt has it once"
+        assert read([{"role": "system", "content": "Be brief."}, *asked[0]])[-9:] == list(heard[0])[-9:]
+    ends = load(model, "generation_config.json")["eos_token_id"]
+    for numbers, labels in held:
+        assert [token for token, label in zip(numbers, labels, strict=True) if label != -100][-1] in ends
+    shutil.rmtree(home)
+
+
+def test_a_server_is_asked_compared_and_measured_by_its_address(rehearsed, server, capsys):
+    run, _, _ = rehearsed
+    row = load(run, "demo_outputs/answers.json")[0]
+    length = ("--set", "demo.max_new_tokens=40")
+    for more, side, model in (((), "after", "survival"), (("--base",), "before", "survival-base")):
+        assert command(["ask", str(SURVIVAL), row["question"], "--url", server, *length, *more]) == 0
+        assert capsys.readouterr().out.endswith(f"{model} at {server}/v1\n\n{row[side]}\n")
+    assert command(["compare", str(SURVIVAL), "--url", f"{server}/v1/", "--question", row["question"], *length]) == 0
+    said = capsys.readouterr().out
+    assert (
+        f"before: survival-base at {server}/v1\nafter:  survival at {server}/v1\n" in said and row["after"][:9] in said
+    )
+    recorded = sorted(run.glob("evaluation*"))
+    assert command(["evaluate", str(SURVIVAL), "--run", str(run), "--url", server, "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["metrics"] == found["before"] == {"agreement": 1.0}
+    assert "no log-probabilities" in found["missing"]["perplexity"] and "open" not in found
+    assert sorted(run.glob("evaluation*")) == recorded, "what a server says opens and closes no gate"
+
+
+def test_a_chat_puts_each_question_to_both_models_and_streams_what_they_say(rehearsed, monkeypatch, capsys):
+    run, _, _ = rehearsed
+    known = load(run, "demo_outputs/answers.json")
+    monkeypatch.setattr("sys.stdin", io.StringIO("/2\n\n/new\nHello?\n/quit\nnever asked\n"))
+    assert command(["chat", str(SURVIVAL), "--run", str(run)]) == 0
+    said = capsys.readouterr().out
+    assert f"/2  {known[1]['question']}" in said and said.count("original ") == said.count("trained ") == 2
+    assert known[1]["after"][:9] in said
+    recipe = check(SURVIVAL)[0]
+    sides = chat.sides(recipe, ask.folder_of(recipe, str(run)))
+    question = known[0]["question"]
+    parts = list(sides.ask(question, ()))
+    assert parts[-1] == (known[0]["before"], known[0]["after"])
+    assert len(parts) > 10 and all(now[1].startswith(old[1]) for old, now in itertools.pairwise(parts))
+    trained = sides.both[1]
+    # What was said before is read again.
+    read = prompt(trained.chat, trained.tokenizer, "And then?", [(question, parts[-1][1])])
+    assert read.index(question) < read.index(parts[-1][1]) < read.index("And then?")
+    # Whoever wants no more of an answer can ask the next question.
+    begun = trained.stream(question)
+    next(begun)
+    begun.close()
+    assert trained.answer(question) == known[0]["after"]
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not browser.found(), reason="no Chromium here")
+def test_a_page_shows_both_answers_to_a_question_of_the_demo_and_to_ones_own(rehearsed, tmp_path):
+    run, _, _ = rehearsed
+    row = load(run, "demo_outputs/answers.json")[0]
+    with servers.shown("chat", SURVIVAL, run, "--page") as (url, _), browser.Browser(tmp_path) as page:
+        page.open(url)
+
+        def until(text: str) -> str:
+            for _ in range(600):
+                if text in (said := page.value("document.body.innerText")):
+                    return said
+                time.sleep(0.1)
+            raise AssertionError(said)
+
+        until("New conversation")
+        asked = f"e => e.innerText.includes({json.dumps(row['question'])})"
+        page.value(f"[...document.querySelectorAll('button')].find({asked}).click()")
+        said = until(row["after"])
+        assert "original" in said and "trained" in said and (row["before"] or "(nothing)") in until("(nothing)")
+        assert said.count(row["question"]) == 3, "on the button and on both boards"
+        page.value("document.querySelector('textarea').focus()")
+        page.ask("Input.insertText", text="And then?")
+        page.value("document.querySelector('button.submit-button').click()")
+        assert until("And then?").count(row["question"]) == 3, "the conversation goes on"
+        page.value("[...document.querySelectorAll('button')].find(e => e.innerText == 'New conversation').click()")
+        while page.value("document.body.innerText").count(row["question"]) != 1:
+            time.sleep(0.1)
+
+
 @pytest.mark.long
 def test_a_killed_rehearsal_goes_on_from_its_last_checkpoint(rehearsed, tmp_path, recipe_command):
     source, _, _ = rehearsed
@@ -358,6 +491,7 @@ def test_processes_that_each_train_everything_alone_are_stopped(rehearsed, tmp_p
     assert not (run / "best_model").exists()
 
 
+@pytest.mark.long
 def test_broken_weights_never_look_like_success(rehearsed, tmp_path):
     from safetensors.torch import load_file, save_file
 
@@ -372,3 +506,24 @@ def test_broken_weights_never_look_like_success(rehearsed, tmp_path):
     assert done.returncode != 0
     message = load(run, "stopped.json")["message"]
     assert message.startswith("The first validation loss is ") and "weights" in message
+
+
+@pytest.mark.long
+def test_what_a_rehearsal_has_left_is_exported(rehearsed, recipe_command):
+    """By the recipe in place of the run, as a person does; GGUF where the extra that is compiled is installed."""
+    run, _, _ = rehearsed
+    done = recipe_command("export", SURVIVAL, cwd=run.parents[1])
+    assert done.returncode == 0, done.stderr
+    assert "runs/survival-rehearsal/export/safetensors/" in done.stdout
+    made = load(run, "export/safetensors/export.json")
+    assert (
+        made["run"] == load(run, "run.json")["id"] and 0 < made["proof"]["changed_tensors"] < made["proof"]["tensors"]
+    )
+    card = (run / "export/safetensors/README.md").read_text("utf-8")
+    assert "This is a rehearsal's tiny twin" in card and "validation loss fell" in card
+    if importlib.util.find_spec("llama_cpp") is None:
+        pytest.skip("the extra `gguf` is not installed")
+    done = recipe_command("export", run, "--format", "gguf", cwd=run)
+    assert done.returncode == 0, done.stderr
+    proof = load(run, "export/gguf/export.json")["proof"]
+    assert proof["prompts"] == 5 and proof["same_tokens"] == proof["tokens"] > 100

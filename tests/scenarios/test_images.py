@@ -14,6 +14,7 @@ import yaml
 from PIL import Image
 
 from runner.check.validate import load
+from runner.cli import _code as command
 from runner.problem import Stop
 from runner.proof import images as proof
 from runner.proof import showing
@@ -24,7 +25,7 @@ from runner.scenarios.image_classification.data import SPLITS
 from runner.scenarios.image_classification.trainer import STOCK_PACKAGES
 from runner.targets import code, kubernetes, render
 from runner.training.summary import Summary
-from tests import shapes
+from tests import servers, shapes
 from tests.conftest import ON_CLUSTER, ROOT, setting_of
 
 RECIPE = ROOT / "recipes" / "resnet.yaml"
@@ -463,15 +464,69 @@ def test_rendering_a_placeholder_for_the_commit_says_so(recipe_command, tmp_path
     assert done.returncode == 0 and "placeholder" not in done.stderr
 
 
-def test_images_are_not_asked_in_words_and_their_runs_are_compared(recipe_command, tmp_path):
+def left_by_a_run(folder):
+    """A run folder with a small network that has learned nothing, and the network."""
+    torch.manual_seed(7)
+    model = network.build("resnet18", 4, 2)
+    (folder / "run.json").write_text('{"kind": "rehearsal"}', encoding="utf-8")
+    facts = {"classes": ["night", "day"], "mean": [0.5] * 3, "std": [0.25] * 3, "image_size": 32}
+    shape = {"architecture": "resnet18", "width": 4, "classes": 2}
+    network.save(folder / "best_model.pth", {"model": model.state_dict(), "shape": shape, **facts})
+    return model
+
+
+@pytest.mark.long
+def test_the_page_of_a_model_of_images_takes_a_picture(tmp_path):
+    from gradio_client import Client, handle_file
+
+    left_by_a_run(tmp_path)
+    Image.new("RGB", (40, 50), (250,) * 3).save(tmp_path / "day.png")
+    with servers.shown("chat", RECIPE, tmp_path, "--page") as (url, _):
+        said = Client(url, verbose=False).predict(handle_file(str(tmp_path / "day.png")), api_name="/ask")
+    shares = {each["label"]: each["confidence"] for each in said["confidences"]}
+    assert set(shares) == {"night", "day"} and sum(shares.values()) == pytest.approx(1)
+
+
+def test_a_model_of_images_is_asked_with_a_picture_alone_and_in_a_chat(tmp_path, capsys, monkeypatch):
+    model = left_by_a_run(tmp_path)
+    pictures = [tmp_path / "night.png", tmp_path / "day.jpg"]
+    for picture, grey in zip(pictures, (8, 250), strict=True):
+        Image.new("RGB", (40, 50), (grey,) * 3).save(picture)
+    run = ("--run", str(tmp_path))
+    seen = {}
+    for picture in pictures:
+        assert command(["ask", str(RECIPE), str(picture), *run]) == 0
+        seen[picture.stem] = dict(line.split() for line in capsys.readouterr().out.splitlines()[2:])
+    assert seen["day"]["day"] != seen["night"]["day"] and set(seen["day"]) == {"night", "day"}
+    pixels = torch.from_numpy(np.asarray(Image.open(pictures[1]).resize((32, 32), Image.Resampling.BILINEAR)).copy())
+    batch = (pixels.permute(2, 0, 1)[None] / 255 - 0.5) / 0.25
+    with torch.no_grad():
+        share = float(model.eval()(pixel_values=batch).logits.softmax(-1)[0, 1])
+    assert seen["day"]["day"] == f"{share:.1%}"
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{pictures[0]}\nno such file\n{RECIPE}\n"))
+    assert command(["chat", str(RECIPE), *run]) == 0
+    said = capsys.readouterr().out
+    assert "night" in said and seen["night"]["day"] in said
+    assert "There is no file `no such file`" in said and "not an image" in said
+
+
+def test_what_is_no_picture_and_what_images_have_not_is_said(tmp_path, capsys, monkeypatch):
     (tmp_path / "run.json").write_text('{"kind": "rehearsal"}', encoding="utf-8")
     (tmp_path / "best_model.pth").write_bytes(b"")
-    done = recipe_command("ask", RECIPE, "What is this?", "--run", tmp_path)
-    assert done.returncode == 1
-    assert "`resnet`" in done.stderr and "images apart" in done.stderr and "training_summary.json" in done.stderr
-    done = recipe_command("compare", RECIPE, "--run", tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "train" in done.stdout and "not begun" in done.stdout
+    run = ("--run", str(tmp_path))
+    Image.new("RGB", (4, 4)).save(tmp_path / "a.png")
+    for arguments, told in (
+        (["ask", str(RECIPE), "What is this?", *run], "This model tells images apart: name the file of a picture."),
+        (["ask", str(RECIPE), str(tmp_path / "a.png"), *run], "The weights in `"),
+        (["ask", str(RECIPE), str(tmp_path / "a.png"), "--base", *run], "began with random weights"),
+        (["serve", str(RECIPE), *run], "tells images apart"),
+        (["ask", str(RECIPE), "a.png", "--url", "http://127.0.0.1:9"], "OpenAI's API has no question for this model"),
+    ):
+        assert command(arguments) == 1
+        assert told in capsys.readouterr().err
+    assert command(["compare", str(RECIPE), *run]) == 0
+    said = capsys.readouterr().out
+    assert "train" in said and "not begun" in said
 
 
 def test_a_rehearsal_below_60_percent_has_failed(golden_message):
@@ -556,7 +611,7 @@ OF_LANGUAGE = {
     "ray": ("data.executors",),
     "py3langid": ("data.doctor",),
     "lm_eval": ("runs.evaluate",),
-    "peft": ("runs.language",),
+    "peft": ("runs.language", "training.answers"),
 }
 
 

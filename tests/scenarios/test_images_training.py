@@ -121,6 +121,7 @@ def test_training_shows_its_metrics_where_the_pods_annotations_say(tmp_path):
     assert re.search(r"^recipe_loss \d", shown, re.MULTILINE) and "\nrecipe_steps 48\n" in shown
 
 
+@pytest.mark.long
 def test_two_processes_share_the_images_and_end_with_one_result(tmp_path):
     stage, place = tiny(tmp_path, "two", "machines.gpus_per_node=2", "train.effective_batch_size=64", "train.epochs=2")
     log = tmp_path / "two.log"

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
+import torch
 
 from runner import catalog
 from runner.check.validate import load
+from runner.files import read_json
 from runner.plan import Place
 from runner.problem import Stop
 from runner.recipe.overrides import from_options
-from runner.runs import ask, merge, pipeline
+from runner.runs import ask, chat, gates, merge, pipeline, served, serving
 from runner.runs.run_folder import RunFolder
 from runner.runs.stage_folder import StageFolder
 from runner.scenarios import translate
 from runner.scenarios.shared import twin
+from runner.serving import RANKS
 from runner.targets import kubernetes, render
-from runner.training import merging
+from runner.training import answers, merging
+from tests import servers
 from tests.catalog.test_axolotl_settings import axolotl, emitted, stages, unknown_keys
 from tests.conftest import ROOT
 from tests.stages import finish, plan_in
@@ -233,7 +240,7 @@ def test_a_rehearsal_learns_and_leaves_adapter_model_history_summary_and_answers
         "kind": "lora", "rank": 16, "alpha": 32, "dropout": 0.05,
         "layers": ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"],
     }  # fmt: skip
-    assert summary["trainable_parameters"] == 16 * 2 * ((64 + 192) + (128 + 64) + (64 + 384) + (192 + 64))
+    assert summary["trainable_parameters"] == 16 * 2 * ((64 + 128) + (64 + 64) + (64 + 384) + (192 + 64))
     assert read(run, "training_history.json")["epochs"]
     assert list((run / "tensorboard").rglob("events.*"))
     assert (run / "lora_adapter" / "adapter_model.safetensors").is_file()
@@ -280,6 +287,73 @@ def test_only_answers_and_the_ends_of_their_turns_are_learned(rehearsed):
         assert "Generate a song verse" not in learned and "<|user|>" not in learned
 
 
+def test_a_chat_switches_the_adapter_on_and_off_on_one_model(rehearsed):
+    run, _ = rehearsed
+    recipe = load(LYRICS)[0]
+    folder = ask.folder_of(recipe, str(run))
+    before, after = ask.models(recipe, folder)
+    assert after.adapter == f"{run}/lora_adapter"
+    sides = chat.sides(recipe, folder)
+    assert isinstance(sides, chat.Models)
+    original, trained = sides.both
+    assert original.model is trained.model
+    question = recipe.demo_questions[0][1]
+    tokens = original.tokenizer(answers.prompt(before, original.tokenizer, question), return_tensors="pt")
+
+    def scores(loaded: answers.Loaded) -> torch.Tensor:
+        with loaded.switched(), torch.no_grad():
+            return loaded.model(**tokens).logits[0, -1]
+
+    for side, alone in ((original, answers.load(before)), (trained, answers.load(after))):
+        assert torch.allclose(scores(side), scores(alone), atol=1e-4), "as the whole model has it"
+        assert side.answer(question) == alone.answer(question)
+    assert not torch.allclose(scores(original), scores(trained), atol=1e-1)
+    assert list(sides.ask(question, ()))[-1] == (original.answer(question), trained.answer(question))
+
+
+def test_vllm_serves_an_adapter_beside_its_base_and_nothing_that_it_cannot(rehearsed, tmp_path):
+    run, _ = rehearsed
+    recipe = load(LYRICS)[0]
+    _, after = ask.models(recipe, ask.folder_of(recipe, str(run)))
+    module, *arguments = serving._vllm(tmp_path, "lyrics", after, 8000, gpu=True)
+    told = dict(itertools.pairwise(arguments))
+    assert module == "vllm.entrypoints.cli.main" and arguments[:2] == [
+        "serve",
+        f"{tmp_path}/models--lyrics-base/snapshots/0",
+    ]
+    assert told["--served-model-name"] == "lyrics-base" and told["--lora-modules"] == f"lyrics={run}/lora_adapter"
+    rank = read_json(run / "lora_adapter" / "adapter_config.json")["r"]
+    assert int(told["--max-lora-rank"]) >= rank and int(told["--max-lora-rank"]) in RANKS
+    assert json.loads(told["--override-generation-config"])["temperature"] == 0
+    assert not serving.refusal(run / "lora_adapter")
+    for facts in ({"r": 1024}, {"r": 8, "modules_to_save": ["lm_head"]}):
+        (tmp_path / "adapter_config.json").write_text(json.dumps(facts))
+        assert serving.refusal(tmp_path)
+    _, *whole = serving._vllm(tmp_path, "lyrics", replace(after, adapter=None), 8000, gpu=False)
+    assert "--enable-lora" not in whole and whole[whole.index("--served-model-name") + 1] == "lyrics"
+
+
+@pytest.mark.long
+def test_a_server_gives_short_answers_as_the_weights_do(rehearsed, tmp_path):
+    """The merged model and its base behind a real server: accuracy by kind of question, and the demo's answers."""
+    run = Path(shutil.copytree(rehearsed[0], tmp_path / "lyrics-rehearsal"))
+    recipe = load(LYRICS)[0]
+    folder = ask.folder_of(recipe, str(run))
+    with servers.served(LYRICS, run) as (url, process):
+        known = served.measure(served.at(url, recipe), folder)
+        command = psutil.Process(process.pid).children()[0]
+        process.kill()
+        psutil.wait_procs([command], 10)
+        assert not command.is_running(), "it ends with the command that started it"
+    assert known.metrics["agreement"] == known.before["agreement"] == 1
+    recorded = gates.measure(folder)
+    kinds = [name for name in recorded.metrics if name.startswith("accuracy")]
+    assert kinds
+    for name in kinds:
+        assert known.metrics[name] == recorded.metrics[name] and known.before[name] == recorded.before[name]
+
+
+@pytest.mark.long
 def test_merging_again_gives_the_same_model(rehearsed, recipe_command, tmp_path):
     from safetensors.torch import load_file
 
@@ -294,6 +368,7 @@ def test_merging_again_gives_the_same_model(rehearsed, recipe_command, tmp_path)
         assert (out / "tokenizer.json").is_file()
 
 
+@pytest.mark.long
 def test_a_moved_rehearsal_is_merged_into_its_own_folder_and_stays_done(rehearsed, recipe_command, tmp_path):
     run, _ = rehearsed
     moved = run.rename(tmp_path / "moved")

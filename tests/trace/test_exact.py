@@ -169,6 +169,19 @@ def test_4_bit_weights_are_split_over_pretended_gpus_and_their_scales_are_not():
         assert getattr(quick, part) == pytest.approx(getattr(exact, part), rel=0.01), part
 
 
+@pytest.mark.parametrize("four_bit", [False, True])
+def test_an_adapter_over_pretended_gpus_is_traced_as_it_is_reckoned(four_bit):
+    """Its matrices are units of their own, and what is outside the layers is gathered at the beginning of each pass."""
+    from dataclasses import replace
+
+    model = replace(shrunk(MODELS[1], words=65_536), linear=MODELS[1].linear)
+    job = work(model, adapter=Adapter(16, model.linear, 0.0, four_bit), sharding="fsdp", fused_loss="fused")
+    job = replace(job, machines=Machines(1, 8, "NVIDIA-H100-80GB-HBM3", 64, 8), micro_batch_size=1, sequence_len=512)
+    exact, quick = trace(job, operations=False), memory.estimate(job)
+    assert quick.tensors == pytest.approx(exact.peak, rel=0.05)
+    assert quick.evaluation == pytest.approx(exact.evaluation_peak, rel=0.05)
+
+
 @pytest.mark.long
 def test_the_benchmark_on_a_gpu_runs_on_a_tiny_model_here(tmp_path):
     out = tmp_path / "results.json"

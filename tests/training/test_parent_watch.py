@@ -20,13 +20,17 @@ FIRST = {
     "runner.entrypoints.stage",
 }
 FIRST |= {"runner.__main__"}
-# The arguments of all others, with a file that nobody ever writes into: whoever waits for it is at work for ever.
+# The arguments of all others, with a file that nobody ever writes into, or a module that never ends: whoever waits for it is at
+# work for ever.
 CHILDREN = {
     "runner.entrypoints.prepare": ["{folder}/file"],
+    "runner.export.converting": ["{folder}", "{folder}/model", "{folder}/out", "f32"],
+    "runner.export.native": ["read", "{folder}/model", "{folder}/file"],
     "runner.runs.evaluate": ["{folder}/file"],
     "runner.scenarios.image_classification.trainer": ["{folder}/file"],
     "runner.training.demo": ["{folder}"],
     "runner.training.merging": ["{folder}", "{folder}/out"],
+    "runner.training.serving": ["{folder}", "waits"],
 }
 
 
@@ -41,11 +45,16 @@ def test_every_program_of_the_runner_is_known_here():
 
 @pytest.mark.parametrize("module", CHILDREN)
 def test_a_program_ends_when_the_one_that_started_it_is_gone(module, tmp_path):
+    if module == "runner.export.native":
+        pytest.importorskip("llama_cpp", reason="the extra gguf")
     for name in ("file", "demo.json", "adapter_config.json"):
         os.mkfifo(tmp_path / name)
+    for name in ("waits.py", "convert_hf_to_gguf.py"):
+        (tmp_path / name).write_text("import time\n\ntime.sleep(600)\n")
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    env = os.environ | {"PYTHONPATH": str(ROOT), parent_watch.PARENT: str(gone.pid)}
+    path = os.pathsep.join([str(ROOT), str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    env = os.environ | {"PYTHONPATH": path, parent_watch.PARENT: str(gone.pid)}
     command = [sys.executable, "-m", module, *(part.format(folder=tmp_path) for part in CHILDREN[module])]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (1, "", "")

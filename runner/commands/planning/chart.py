@@ -45,10 +45,11 @@ text { font: 13px system-ui, "Segoe UI", "DejaVu Sans", sans-serif; fill: #1b1f2
 .title { font-size: 17px; font-weight: 600 } .head { font-weight: 600 } .soft { fill: #57606a; font-size: 12px }
 .paper { fill: #ffffff } .figure { font-size: 12px; font-weight: 600 } .grid { stroke: #d0d7de } .axis { stroke: #57606a }
 .limit { stroke: #c8102e; stroke-width: 2; stroke-dasharray: 7 4 } .over { fill: #c8102e; font-size: 12px }
+.own { stroke: #8250df; stroke-width: 2; stroke-dasharray: 2 4 } .owned { fill: #8250df; font-size: 12px }
 .range { stroke: #1b1f24; stroke-width: 1.5 }
 @media (prefers-color-scheme: dark) {
   text { fill: #e6edf3 } .soft { fill: #9da7b1 } .paper { fill: #0d1117 } .grid { stroke: #30363d }
-  .axis { stroke: #9da7b1 } .limit { stroke: #ff7b72 } .over { fill: #ff7b72 } .range { stroke: #e6edf3 }
+  .axis { stroke: #9da7b1 } .limit { stroke: #ff7b72 } .over { fill: #ff7b72 } .own { stroke: #d2a8ff } .owned { fill: #d2a8ff } .range { stroke: #e6edf3 }
 }
 """
 
@@ -83,9 +84,10 @@ def svg(report: PlanReport) -> str:
 
 
 def _memory(stage: StagePlan, left: float, top: float, wide: float) -> Iterator[str]:
-    """Areas of what is held at each moment of a step, the bar of evaluation beside them, and the line of what the card has."""
+    """Areas of what is held at each moment of a step, the bar of evaluation beside them, and the lines of what the card has and of the
+    recipe's own limit."""
     memory, limit = stage.gpu_memory_bytes, stage.gpu_memory_bytes.usable
-    highest = 1.12 * max(memory.total, limit or 0)
+    highest = 1.12 * max(memory.total, limit or 0, memory.limit or 0)
     base, x0 = top + 26 + PLOT, left + AXIS
     x1 = left + wide - EVALUATION - 22
     scale = highest / PLOT
@@ -135,6 +137,9 @@ def _memory(stage: StagePlan, left: float, top: float, wide: float) -> Iterator[
         yield _line(x0, y(limit), left + wide, y(limit), "limit")
         # Above the plot, where nothing lies that it could cover.
         yield _text(left + wide, top + 8, f"- - {stage.gpu} has {units.gib(limit)}", "over", "end")
+    if memory.limit:
+        yield _line(x0, y(memory.limit), left + wide, y(memory.limit), "own")
+        yield _text(left + wide, top + 24, f"· · the recipe's limit is {units.gib(memory.limit)}", "owned", "end")
     yield "</g>"
 
 

@@ -15,6 +15,7 @@ from runner.estimate.together import Hardware
 from runner.offers import Offer
 from runner.plan import Plan
 from runner.planned import Planned, Together
+from runner.recipe import units
 from runner.trace import Traced
 
 # Moments of the backward pass that are told, of one for each layer.
@@ -72,7 +73,8 @@ def step(memory: Memory) -> list[MomentReport]:
 @dataclass(frozen=True)
 class GpuMemory:
     """Bytes of each GPU. total: what the run needs; range: between which that lies in nine of ten cases; published: what that
-    rests on; shown: what nvidia-smi will show. usable: None where nobody knows the card. moment: when most is taken.
+    rests on; shown: what nvidia-smi will show. usable: None where nobody knows the card. limit: the recipe's own, None where it
+    states none. moment: when most is taken.
     evaluation: of tensors, in_evaluation: of all. step: the moments of a step in order, from its beginning."""
 
     total: int
@@ -80,6 +82,7 @@ class GpuMemory:
     published: str
     shown: int
     usable: int | None
+    limit: int | None
     moment: str
     parts: Mapping[str, int]
     evaluation: int
@@ -153,7 +156,9 @@ class StagePlan:
     exact: Traced | None
 
     @classmethod
-    def of(cls, plan: Plan, forecast: Forecast, nodes: Iterable[int], traced: Traced | None) -> StagePlan:
+    def of(
+        cls, plan: Plan, forecast: Forecast, nodes: Iterable[int], traced: Traced | None, limit: int | None
+    ) -> StagePlan:
         work, memory, rows = forecast.workload, forecast.memory, forecast.rows
         return cls(
             stage=forecast.stage.name,
@@ -169,6 +174,7 @@ class StagePlan:
                 published=str(forecast.memory_spread),
                 shown=memory.shown,
                 usable=forecast.usable,
+                limit=limit,
                 moment=memory.moment,
                 parts=memory.parts(),
                 evaluation=memory.evaluation,
@@ -237,12 +243,14 @@ class PlanReport:
     ) -> PlanReport:
         plan, forecasts = planned.sized, planned.forecasts
         reckoned = {forecast.stage.name for forecast in forecasts}
+        stated = (planned.recipe.settings.get("limits") or {}).get("gpu_memory")
+        limit = round(units.size(stated)) if stated else None
         return cls(
             name=plan.name,
             basis=basis(forecasts, nodes),
             claims_gib={claim["name"]: plan.claim_gib(claim["name"]) for claim in plan.site.get("claims") or ()},
             claims_bytes=storage.needs(plan, forecasts),
-            stages=[StagePlan.of(plan, each, nodes, traced.get(each.stage.name)) for each in forecasts],
+            stages=[StagePlan.of(plan, each, nodes, traced.get(each.stage.name), limit) for each in forecasts],
             without_formulas=[stage.name for stage in plan.stages if stage.name not in reckoned],
             all_stages=planned.together,
             all_machines=planned.hardware,

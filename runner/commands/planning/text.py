@@ -129,6 +129,7 @@ def _column(size: int) -> str:
 
 
 _MOMENTS = {
+    "loading": "while the model is loaded and split",
     "forward": "at the forward pass",
     "loss": "at the loss",
     "backward": "at the backward pass",

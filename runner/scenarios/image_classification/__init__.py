@@ -3,3 +3,4 @@
 PREPARERS = {"images": "runner.scenarios.image_classification.data"}
 ENGINES = {"images": "runner.scenarios.image_classification.trainer"}
 MEASURES = {"images": "runner.scenarios.image_classification.measuring"}
+ASKED = {"images": "runner.scenarios.image_classification.asking"}

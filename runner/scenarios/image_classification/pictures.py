@@ -154,24 +154,11 @@ class Source:
 
     def _decoded(self, image: Any, label: Any) -> Picture | Bad:
         """A picture from an encoded image: its bytes, or the `bytes` of a struct as the hub stores them."""
-        try:
-            from PIL import Image
-        except ImportError:
-            raise Stop(
-                "Opening images needs Pillow, which is not installed here.",
-                "Prepare them elsewhere with `recipe prepare`, or choose an image that has it: pip install pillow.",
-            ) from None
-
         data = image.get("bytes") if isinstance(image, Mapping) else image
         if not isinstance(data, bytes):
             return Bad("no image in its column")
-        try:
-            with Image.open(io.BytesIO(data), formats=FORMATS) as opened:
-                if opened.width * opened.height > MAX_PIXELS:
-                    return Bad(f"{opened.width} × {opened.height} pixels, which is no image to train on")
-                return self._sized(np.asarray(opened.convert("RGB")), label)
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
-            return Bad("not an image that can be opened")
+        pixels = decoded(data)
+        return pixels if isinstance(pixels, Bad) else self._sized(pixels, label)
 
     def _sized(self, pixels: np.ndarray, label: Any) -> Picture | Bad:
         size, classes = self.images.image_size, self.images.classes
@@ -179,12 +166,35 @@ class Source:
             return Bad("it has no class")
         if isinstance(label, bool) or not isinstance(label, int) or not 0 <= label < classes:
             return Bad(f"its class is {label!r}, and {classes} classes are numbered 0 to {classes - 1}")
-        if pixels.shape[:2] == (size, size):
-            return Picture(pixels.tobytes(), label)
-        from PIL import Image
+        return Picture(scaled(pixels, size).tobytes(), label, resized=pixels.shape[:2] != (size, size))
 
-        scaled = Image.fromarray(pixels).resize((size, size), Image.Resampling.BILINEAR)
-        return Picture(np.asarray(scaled).tobytes(), label, resized=True)
+
+def decoded(data: bytes) -> np.ndarray | Bad:
+    """The pixels of an encoded image, height × width × 3 bytes. Raises Stop where Pillow is missing."""
+    try:
+        from PIL import Image
+    except ImportError:
+        raise Stop(
+            "Opening images needs Pillow, which is not installed here.",
+            "Prepare them elsewhere with `recipe prepare`, or choose an image that has it: pip install pillow.",
+        ) from None
+
+    try:
+        with Image.open(io.BytesIO(data), formats=FORMATS) as opened:
+            if opened.width * opened.height > MAX_PIXELS:
+                return Bad(f"{opened.width} × {opened.height} pixels, which is no image to train on")
+            return np.asarray(opened.convert("RGB"))
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        return Bad("not an image that can be opened")
+
+
+def scaled(pixels: np.ndarray, size: int) -> np.ndarray:
+    """The image with `size` pixels a side."""
+    if pixels.shape[:2] == (size, size):
+        return pixels
+    from PIL import Image
+
+    return np.asarray(Image.fromarray(pixels).resize((size, size), Image.Resampling.BILINEAR))
 
 
 def _of(files: list[Path], read: Callable[[Path], Iterator[Row]]) -> Iterator[tuple[str, int, Picture | Bad]]:

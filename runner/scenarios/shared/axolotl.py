@@ -12,6 +12,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from runner import catalog
+from runner.data import tokenised
 from runner.data.rows import DataSets
 from runner.names import listed
 from runner.plan import Kind, Place, Plan, Stage
@@ -219,7 +220,7 @@ def environment(recipe: Recipe, place: Place) -> dict[str, str]:
         **UNTRACKED,
         # Axolotl would start one for each core of the whole machine, the pod's share or not. 0 is none beside itself: the
         # few rows of a rehearsal are done before another process has started.
-        "AXOLOTL_DATASET_NUM_PROC": str(machines(recipe, place).cpus) if place.accelerator else "0",
+        tokenised.PROCESSES: str(machines(recipe, place).cpus) if place.accelerator else "0",
         "TOKENIZERS_PARALLELISM": "false",
     }
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 from runner import catalog
 from runner.catalog import Model, allocatable
 from runner.catalog.allocatable import GIB
+from runner.data import tokenised
 from runner.data.tokenizers import Pretrained
 from runner.files import Artifact
 from runner.names import content_hash
@@ -339,7 +340,7 @@ def proving(
     }
     config = {**data.config, "proofs": proofs if axolotl else None, "proven_for": settings}
     # Axolotl would start a process for each core of the whole machine.
-    env = {**data.env, "AXOLOTL_DATASET_NUM_PROC": str(data.machines.cpus)} if axolotl else data.env
+    env = {**data.env, tokenised.PROCESSES: str(data.machines.cpus)} if axolotl else data.env
     made = tuple(Artifact(files[stage.name], _text(recipe, stage)) for stage in axolotl)
     return replace(data, config=config, env=env, files=made)
 

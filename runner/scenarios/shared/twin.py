@@ -17,6 +17,7 @@ MADE_FROM = "twin.json"
 
 VOCABULARY = 1024
 WIDTH = 64
+HEAD = 32
 # An adapter leaves the LM head as it is, and a random one can say little: behind the last norm a state has length
 # sqrt(WIDTH) = 8, so that with weights of 0.02, as models start from, logits stay within ±1.3. At five times that they
 # reach ±6, and of a few hundred words an adapter can make some likely.
@@ -27,7 +28,10 @@ FIXED_HEAD_VOCABULARY = 320
 def geometry(model: Model, layers: int, vocabulary: int) -> dict[str, Any]:
     """The twin's sizes: the original's shape (grouped heads, tied or not) at a width of 64 (`WIDTH`). Every layer's are
     multiples of 32, which bitsandbytes 0.50.2 asks of a layer in 4 bits on a processor."""
-    heads = min(4, model.num_attention_heads)
+    # llama.cpp knows no Phi whose heads are together wider than the model.
+    heads = min(WIDTH // HEAD if model.model_type == "phi3" else 4, model.num_attention_heads)
+    # Gemma 3 scales its scores by a number of its own, in the original that of a head's width, which llama.cpp takes it for.
+    scale = {"query_pre_attn_scalar": HEAD} if model.model_type.startswith("gemma3") else {}
     groups = max(1, model.num_attention_heads // model.num_key_value_heads)
     return {
         "hidden_size": WIDTH,
@@ -35,7 +39,8 @@ def geometry(model: Model, layers: int, vocabulary: int) -> dict[str, Any]:
         "num_hidden_layers": layers,
         "num_attention_heads": heads,
         "num_key_value_heads": max(1, heads // groups),
-        "head_dim": 32,
+        "head_dim": HEAD,
+        **scale,
         "vocab_size": vocabulary,
         "max_position_embeddings": model.max_position_embeddings,
         "tie_word_embeddings": model.tied,

@@ -1,0 +1,112 @@
+"""Runs with real models in them, a few hundred thousand parameters each, without the engine that trains."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+
+from runner.catalog.templates import chat_template
+from runner.check.validate import load
+from runner.recipe.overrides import from_options
+from runner.report.planned import keep
+from runner.run_files import ADAPTER, DEMO, DEMO_OUTPUTS
+from runner.runs.run_folder import RunFolder
+from runner.runs.stage_folder import StageFolder
+from runner.scenarios import translate
+from runner.scenarios.shared import conversations, twin
+from tests.conftest import ROOT
+from tests.stages import finish
+
+QUESTIONS = ["How do I tie a knot?", "What's the rule of 3s, in survival?"]
+
+
+def base_of(recipe: str, folder: Path, fixed_head: bool) -> Path:
+    """A recipe's twin, before any training."""
+    known = load(ROOT / "recipes" / f"{recipe}.yaml")[0]
+    # A text has no conversations, and its twin's tokenizer the template of some.
+    wanted = twin.wanted(
+        known.model_facts, conversations.special_tokens(known) or chat_template("chatml"), 2, 42, folder, fixed_head
+    )
+    twin.tokenizer_for(wanted)(
+        [
+            line
+            for file in sorted((ROOT / "recipes/data").glob("*-sample.jsonl"))
+            for line in file.read_text("utf-8").splitlines()
+        ]
+    )
+    twin.build(wanted)
+    return folder
+
+
+def run_of(folder: Path, recipe: str = "survival", *options: str) -> RunFolder:
+    """A finished run whose model differs from its base: each weight a little, or by an adapter where the recipe trains one."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    lora = recipe == "lyrics"
+    base = base_of(recipe, folder / "base_model", lora)
+    settings = (f"model.base={base}", "model.precision=fp32", "model.attention=sdpa", *options)
+    known = load(ROOT / "recipes" / f"{recipe}.yaml", from_options(settings))[0]
+    run = RunFolder(folder, "run")
+    run.mark("finished", recipe=known.name)
+    plan = translate(known, run.place())
+    finish(plan)
+    stage = StageFolder(plan, plan.stage("train"))
+    words, torch_model = AutoTokenizer.from_pretrained(base), AutoModelForCausalLM.from_pretrained(base)
+    draw = torch.Generator().manual_seed(3)
+    if lora:
+        _adapt(stage, torch_model, words, draw)
+    else:
+        with torch.no_grad():
+            for weight in torch_model.parameters():
+                weight += 0.3 * weight.std().nan_to_num(0) * torch.randn(weight.shape, generator=draw)
+        torch_model.save_pretrained(stage.model)
+        words.save_pretrained(stage.model)
+    demo = json.loads((stage.path / DEMO).read_text("utf-8"))
+    (stage.path / DEMO).write_text(json.dumps(demo | {"questions": QUESTIONS, "max_new_tokens": 12}))
+    (stage.path / DEMO_OUTPUTS).mkdir(exist_ok=True)
+    answers = [
+        {"question": question, "before": "Hm.", "after": "<script>alert(1)</script> | so"} for question in QUESTIONS
+    ]
+    (stage.path / DEMO_OUTPUTS / "answers.json").write_text(json.dumps(answers))
+    home = Path(plan.place.data_dir)
+    home.mkdir(exist_ok=True)
+    rows = {
+        "source": "/home/somebody/rows.jsonl",
+        "rows_in": 84,
+        "train_rows": 68,
+        "licence": "cc-by-4.0",
+        "key": "0123abcd",
+    }
+    (home / "report.json").write_text(json.dumps(rows))
+    stage.mark("finished", outputs=stage.outputs())
+    keep(run, known, plan)
+    return run
+
+
+def _adapt(stage: StageFolder, model: object, words: object, draw: object) -> None:
+    """An adapter on every linear layer, and the two merged, as a run leaves them."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+
+    from runner.training import merging
+
+    layers = ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"]
+    adapted = get_peft_model(model, LoraConfig(r=8, lora_alpha=16, target_modules=layers, task_type="CAUSAL_LM"))
+    with torch.no_grad():
+        for name, weight in adapted.named_parameters():
+            if "lora_B" in name:
+                weight += 0.05 * torch.randn(weight.shape, generator=draw)
+    folder = stage.path / ADAPTER
+    adapted.save_pretrained(folder)
+    words.save_pretrained(folder)
+    merging.merge(folder, stage.model, "fp32")
+
+
+@cache
+def stage_of(run: RunFolder) -> StageFolder:
+    from runner.report.planned import plan_of
+
+    plan = plan_of(run)
+    return StageFolder(plan, plan.stage("train"))
