@@ -149,9 +149,10 @@ def test_a_machine_that_does_not_answer_ends_nothing(site, capsys, follow):
     site.api.says = 'Get "https://10.0.0.7:10250/containerLogs/a/survival-master-0/pytorch": dial tcp: i/o timeout'
     site.api.busy_at, site.api.busy = "/log", [500] * 400
     capsys.readouterr()
-    if follow:
-        threading.Timer(1.0, finish, (site,)).start()
+    player = play(site, lambda: finish(site)) if follow else None
     assert site.recipe(*(("submit", "--follow") if follow else ("status",))) == 0
+    if player:
+        player.join()
     said = capsys.readouterr().out
     assert "training, 4 of 4 machines run" in said
     assert "How far it is cannot be read now: The machine of Pod `survival-master-0` does not answer" in said
@@ -176,7 +177,15 @@ def play(site, *steps) -> threading.Thread:
     return player
 
 
-def restart(site, seconds: float = 1.0) -> None:
+def asked(site, part: str) -> None:
+    """Waits until somebody asks for what has this in its address."""
+    begun, deadline = len(site.api.requests), time.monotonic() + 60
+    while not any(part in line for line in site.api.requests[begun:]):
+        assert time.monotonic() < deadline, site.api.requests[begun:]
+        time.sleep(0.01)
+
+
+def restart(site) -> None:
     """An API server that starts anew, as it answers from the first moment on: nobody, nobody known, no rights, no kinds of
     operators, then too busy."""
     for answers in ("faults", [401], [403], [404], [500, 503, 429]):
@@ -204,7 +213,7 @@ def test_following_a_log_outlives_an_api_server_that_starts_anew(site, capsys):
     assert site.recipe("submit") == 0
     site.pods()
     train_to(site, 5)
-    player = threading.Thread(target=lambda: (time.sleep(0.5), restart(site), finish(site)))
+    player = threading.Thread(target=lambda: (asked(site, "/log"), restart(site), finish(site)))
     player.start()
     assert site.recipe("logs", "-f") == 0
     player.join()
@@ -214,13 +223,13 @@ def test_following_a_log_outlives_an_api_server_that_starts_anew(site, capsys):
 @in_process
 def test_a_right_that_is_taken_away_ends_the_watching(site, monkeypatch):
     """It was there a moment ago; what does not come back is no start."""
-    monkeypatch.setattr(errors, "PATIENCE_SECONDS", 0.3)
+    monkeypatch.setattr(errors, "PATIENCE_SECONDS", 2.0)
     cluster = connect()
     assert cluster.list("Pod", site.namespace) == []
     site.api.busy = [403] * 100
     with pytest.raises(TryAgain, match="it starts anew"):
         cluster.list("Pod", site.namespace)
-    time.sleep(0.4)
+    time.sleep(2.1)
     with pytest.raises(Stop, match="You may not do this"):
         cluster.list("Pod", site.namespace)
 
@@ -536,13 +545,13 @@ def test_who_asks_may_be_told_by_a_program(site, tmp_path, monkeypatch):
 
 def test_a_helper_that_nobody_asks_any_more_ends_by_itself(tmp_path, monkeypatch):
     """Whoever is killed (SIGKILL) deletes no pod."""
-    monkeypatch.setattr(file_server, "IDLE_SECONDS", 1.0)
+    monkeypatch.setattr(file_server, "IDLE_SECONDS", 2.5)
     (tmp_path / "file").write_text("text")
     server = file_server.Server(("127.0.0.1", 0), file_server.handler(tmp_path, "word"))
     serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     serving.start()
     for _ in range(6):
-        time.sleep(0.3)
+        time.sleep(0.6)
         with urllib.request.urlopen(f"http://127.0.0.1:{server.server_address[1]}/word/file/file") as answer:
             assert answer.read() == b"text"
     serving.join(10)

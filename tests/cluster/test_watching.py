@@ -517,7 +517,7 @@ def test_following_a_log_ends_where_waiting_would_not_help(site, capsys, monkeyp
     assert site.recipe("submit") == 0
     train_to(site, 5)
     # So that this test ends, whatever happens.
-    end = threading.Timer(5, finish, (site,))
+    end = threading.Timer(60, finish, (site,))
     end.start()
     capsys.readouterr()
     assert site.recipe("logs", "-f", "--node", "7") == 1
