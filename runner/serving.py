@@ -10,18 +10,10 @@ from typing import Any
 from runner.plan import Plan, Stage
 from runner.problem import Stop
 from runner.run_files import ADAPTER, BEST_MODEL
+from runner.vllm import LAYERS, planned, room_for
 
-# The ranks that vLLM has room for, as 0.21 and 0.32 know them (vllm/config/lora.py, MaxLoRARanks).
-RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 # The share of a GPU's memory that the server takes, vLLM's own default.
 GPU_SHARE = 0.9
-# Layers that vLLM puts an adapter beside. Names that it does not know it leaves out without a word (vllm, issue 55193).
-LAYERS = {"q_proj", "k_proj", "v_proj", "o_proj", "qkv_proj", "gate_proj", "up_proj", "gate_up_proj", "down_proj"}
-
-
-def room_for(rank: int) -> int | None:
-    """The smallest of vLLM's ranks that an adapter has room in, its `--max-lora-rank`; None where it takes none so large."""
-    return next((room for room in RANKS if rank <= room), None)
 
 
 @dataclass(frozen=True)
@@ -130,13 +122,8 @@ def _on_claim(plan: Plan, folder: str) -> OnClaim | None:
 
 
 def _not_beside(config: Any) -> str:
-    """Why vLLM cannot put an adapter beside its base model; empty where it can."""
-    if config["lora_r"] > RANKS[-1]:
-        return f"its rank is {config['lora_r']}, and vLLM takes at most {RANKS[-1]}"
-    if config.get("lora_modules_to_save"):
-        return "it saves whole layers beside its own (`lora_modules_to_save`), which vLLM refuses"
-    if config.get("peft_use_dora"):
-        return "it is a DoRA adapter, which vLLM refuses"
-    if other := sorted(set(config["lora_target_modules"]) - LAYERS):
-        return f"it has the layers {', '.join(other)}, which vLLM may not know"
-    return ""
+    """Why vLLM cannot put a planned adapter beside its base model; empty where it can."""
+    if refusal := next(planned(config).refusals(), None):
+        return refusal
+    other = sorted(set(config["lora_target_modules"]) - LAYERS)
+    return f"it has the layers {', '.join(other)}, which vLLM may not know" if other else ""

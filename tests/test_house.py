@@ -20,6 +20,7 @@ FLOORS = {
     "runner.packaged": 0,
     "runner.quiet": 0,
     "runner.extras": 0,
+    "runner.vllm": 0,
     "runner": 0,
     "runner.catalog": 1,
     "runner.recipe": 2,

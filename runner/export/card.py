@@ -10,8 +10,8 @@ from runner import __version__
 from runner.export.source import Source
 from runner.report import sentences
 from runner.runs import gates
-from runner.serving import RANKS
 from runner.text import yaml_text
+from runner.vllm import RANKS
 
 # Sections of a recipe that say where it ran and not what was made.
 _PLACES = ("name", "description", "openshift", "nodes", "communication", "machines", "limits", "image", "demo")

@@ -19,7 +19,7 @@ from runner.names import label
 from runner.problem import Stop
 from runner.run_files import BEST_MODEL, EXPORTED
 from runner.runs import language
-from runner.serving import room_for
+from runner.vllm import room_for, saved
 
 Tell = Callable[[str], None]
 FORMATS = ("safetensors", "adapter", "gguf")
@@ -214,7 +214,8 @@ def _adapter(source: Source) -> Writer:
         with _base_at_hand(base):
             proof = weights.beside(folder, base, revision, source.model, _prompts(source), trust)
         tell("Beside its base model it answers as the merged model does, and not as the base model.")
-        return "", proof | {"rank": adapter.rank, "max_lora_rank": room_for(adapter.rank)}
+        rank = saved(adapter.folder).rank
+        return "", proof | {"rank": rank, "max_lora_rank": room_for(rank)}
 
     return write
 

@@ -1,7 +1,4 @@
-"""Served: what servers refuse of an adapter, or serve as the bare base model without a word, said before anything is written.
-
-Names and limits are vLLM's (`vllm/lora/peft_helper.py`, `vllm/config/lora.py`).
-"""
+"""Served: what servers refuse of an adapter, or serve as the bare base model without a word, said before anything is written."""
 
 from __future__ import annotations
 
@@ -13,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.files import read_record
-from runner.names import listed
-from runner.serving import RANKS
+from runner.vllm import saved
 
 WEIGHTS = "adapter_model.safetensors"
 # What PEFT writes before the name of a layer, and behind it.
@@ -50,11 +46,6 @@ class Adapter:
         return found
 
     @property
-    def rank(self) -> int:
-        """The largest rank in it."""
-        return int(max([self.config.get("r") or 0, *(self.config.get("rank_pattern") or {}).values()]))
-
-    @property
     def follows_formula(self) -> bool:
         """Whether the merged model is base + scale · B · A, which exports are held against."""
         return not (self.config.get("use_dora") or self.config.get("modules_to_save"))
@@ -72,15 +63,7 @@ def _of(pattern: Mapping[str, Any], layer: str, usual: Any) -> Any:
 
 def faults(adapter: Adapter, modules: Iterable[str]) -> Iterator[str]:
     """Why servers cannot serve an adapter, a sentence without its full stop each. modules: the names of the base model's own."""
-    config = adapter.config
-    if adapter.rank > RANKS[-1]:
-        yield f"its rank is {adapter.rank}, and vLLM serves {RANKS[-1]} at most"
-    if kept := config.get("modules_to_save"):
-        yield f"it holds whole layers ({listed(kept)}, `modules_to_save`), which vLLM does not load with an adapter"
-    if config.get("bias", "none") != "none":
-        yield f"it holds biases (`bias: {config['bias']}`), which vLLM does not load with an adapter"
-    if config.get("use_dora"):
-        yield "it is a DoRA, which vLLM does not know"
+    yield from saved(adapter.folder).refusals()
     known = set(modules)
     if not adapter.layers:
         yield "it changes no layer"

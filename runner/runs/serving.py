@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from runner import names
-from runner.files import read_json, write_json, write_text
+from runner.files import write_json, write_text
 from runner.problem import Stop
 from runner.run_files import SERVING
 from runner.runs.launch import end, end_of, engine_environment, fault
 from runner.runs.served import opened
-from runner.serving import RANKS, room_for
 from runner.training.answers import Chat, end_tokens
+from runner.vllm import room_for, saved
 
 HOST = "127.0.0.1"
 # What a folder must have so that a model is loaded from it; the tokenizer is that of training for both.
@@ -49,19 +49,7 @@ def engine_for(chat: Chat) -> str:
 
 def refusal(adapter: Path) -> str:
     """Why vLLM would not serve an adapter; empty where it would."""
-    if whole := _facts(adapter).get("modules_to_save"):
-        return f"it holds whole layers ({', '.join(whole)}) beside its matrices"
-    return f"its rank is {_rank(adapter)}, and vLLM knows at most {RANKS[-1]}" if _rank(adapter) > RANKS[-1] else ""
-
-
-def _facts(adapter: Path) -> dict[str, Any]:
-    return read_json(adapter / "adapter_config.json") or {}
-
-
-def _rank(adapter: Path) -> int:
-    """The largest rank in it."""
-    facts = _facts(adapter)
-    return int(max([facts.get("r") or 1, *(facts.get("rank_pattern") or {}).values()]))
+    return next(saved(adapter).refusals(), "")
 
 
 @dataclass(frozen=True)
@@ -254,6 +242,6 @@ def _vllm(home: Path, name: str, after: Chat, port: int, gpu: bool) -> list[str]
             "--lora-modules",
             f"{trained}={adapter}",
             "--max-lora-rank",
-            str(room_for(_rank(adapter))),
+            str(room_for(saved(adapter).rank)),
         ]
     return [*command, *(["--trust-remote-code"] if after.trust_remote_code else [])]

@@ -26,9 +26,9 @@ from runner.runs.run_folder import RunFolder
 from runner.runs.stage_folder import StageFolder
 from runner.scenarios import translate
 from runner.scenarios.shared import twin
-from runner.serving import RANKS
 from runner.targets import kubernetes, render
 from runner.training import answers, merging
+from runner.vllm import RANKS
 from tests import servers
 from tests.catalog.test_axolotl_settings import axolotl, emitted, stages, unknown_keys
 from tests.conftest import ROOT

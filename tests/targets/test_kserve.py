@@ -16,9 +16,10 @@ from runner.emit import emit, served
 from runner.estimate import serving as reckoned
 from runner.problem import Stop
 from runner.recipe.overrides import from_options
-from runner.serving import RANKS, source
+from runner.serving import source
 from runner.targets import kserve
 from runner.targets.kserve import arguments
+from runner.vllm import RANKS
 from tests.cluster.judging import core_refusals, refusals
 from tests.cluster.kserve import PLATFORM, container, pod
 from tests.conftest import ROOT, setting_of
@@ -118,8 +119,8 @@ def test_an_adapter_has_the_smallest_room_that_vllm_has_for_it(rank, room):
 @pytest.mark.parametrize(
     ("sets", "words"),
     [
-        (("train.lora_rank=1024",), "vLLM takes at most 512"),
-        (("advanced.axolotl={lora_modules_to_save: [embed_tokens]}",), "vLLM refuses"),
+        (("train.lora_rank=1024",), "vLLM serves 512 at most"),
+        (("advanced.axolotl={lora_modules_to_save: [embed_tokens]}",), "`embed_tokens`, `modules_to_save`"),
         (("advanced.axolotl={peft_use_dora: true}",), "DoRA"),
         (("openshift.data_from=image", "openshift.data_dir=/opt/recipe-runner/data/lyrics"), "lies on no claim"),
     ],
