@@ -6,14 +6,14 @@ import importlib.metadata
 import os
 import platform
 import shutil
-import socket
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from runner import catalog
+from runner import catalog, ports
 from runner.catalog.published import why_no_hub
+from runner.problem import Stop
 from runner.recipe.recipe import Recipe
 
 PACKAGES = (
@@ -206,12 +206,10 @@ def _free_gib(folder: Path) -> float:
 
 
 def _taken(port: int) -> bool:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probing:
-        probing.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probing.bind(("127.0.0.1", port))
-        except OSError:
-            return True
+    try:
+        ports.free(port)
+    except Stop:
+        return True
     return False
 
 

@@ -21,6 +21,7 @@ FLOORS = {
     "runner.quiet": 0,
     "runner.extras": 0,
     "runner.vllm": 0,
+    "runner.ports": 0,
     "runner": 0,
     "runner.catalog": 1,
     "runner.recipe": 2,

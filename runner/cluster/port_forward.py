@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from runner.cluster.client import Cluster, Connection
+from runner.ports import bound
 from runner.problem import Stop
 
 TENSORBOARD = {"app.kubernetes.io/name": "tensorboard"}
@@ -28,23 +29,6 @@ def tensorboard(cluster: Cluster, namespace: str, claim: str | None) -> str:
     raise Stop(f"No TensorBoard{over} runs in `{namespace}`.", "`recipe site RECIPE` writes one, for `oc apply -k`.")
 
 
-def require_free(port: int) -> None:
-    """Raises Stop where that port of this machine is in use, before somebody waits for what it is for. port: 0 for any."""
-    with _listening(port):
-        pass
-
-
-def _listening(port: int) -> socket.socket:
-    listener = socket.socket()
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind(("127.0.0.1", port))
-    except OSError:
-        listener.close()
-        raise Stop(f"Port {port} of this machine is in use.", "Name another with `--port`.") from None
-    return listener
-
-
 def forward(
     cluster: Connection,
     namespace: str,
@@ -57,7 +41,7 @@ def forward(
 
     pod: its name, or what gives the name for each connection. ready: called with the local port once it listens. Raises Stop where the local port is taken.
     """
-    with _listening(local_port) as listener:
+    with bound(local_port) as listener:
         listener.listen()
         ready(listener.getsockname()[1])
         while True:

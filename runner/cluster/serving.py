@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from runner import ports
 from runner.cluster import pipeline, port_forward, serving_trouble
 from runner.cluster.client import Cluster, Connection, Manifest
 from runner.cluster.errors import TryAgain, pause
@@ -48,7 +49,7 @@ def start(
             cluster.apply(manifest, dry_run=True)
             tell(f"The cluster would accept {manifest['kind']} `{manifest['metadata']['name']}`.")
         return
-    port_forward.require_free(port)
+    ports.free(port)
     send(cluster, manifests, tell)
     pod = wait(cluster, manifests[-1], tell)
     known = f"`{server.name}`" + (f" and `{server.base_name}`" if server.base_name else "")

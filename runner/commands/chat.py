@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from runner.commands.options import open_recipe, recipe_path, run_option, say, set_option, stage_option
+from runner.commands.options import open_recipe, port_option, recipe_path, run_option, say, set_option, stage_option
 from runner.problem import Stop
 
 if TYPE_CHECKING:
@@ -23,13 +23,7 @@ HELP = "/1, /2, … asks a question of the list, /new begins a new conversation,
 @run_option
 @stage_option
 @click.option("--page", is_flag=True, help="A page in the browser in place of the terminal, for a demo.")
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=7860,
-    show_default=True,
-    help="Of the page; 0 for any that is free.",
-)
+@port_option(7860, "the page")
 def chat(path: str, sets: tuple[str, ...], run_dir: str | None, stage: str | None, page: bool, port: int) -> None:
     """Talk to the original and the trained model at once: both stay loaded, and answers stand side by side."""
     from runner.quiet import hush

@@ -5,19 +5,13 @@ from __future__ import annotations
 import click
 
 from runner.commands import cluster_options as shared
-from runner.commands.options import recipe_path, say, set_option
+from runner.commands.options import port_option, recipe_path, say, set_option
 
 
 @click.command("open")
 @recipe_path
 @set_option
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=6006,
-    show_default=True,
-    help="The port on this machine; 0 for any.",
-)
+@port_option(6006, "TensorBoard")
 @click.option("--no-browser", is_flag=True, help="Only say the address.")
 def open_tensorboard(path: str, sets: tuple[str, ...], port: int, no_browser: bool) -> None:
     """Show the curves of all runs on a recipe's claim, until ^C."""

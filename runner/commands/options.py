@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import click
 
@@ -30,6 +31,17 @@ stage_option = click.option(
 url_option = click.option(
     "--url", metavar="URL", help="Models behind a server with OpenAI's API, as `recipe serve` starts one."
 )
+
+
+def port_option(default: int, whose: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """`--port` of this machine. whose: what is found there."""
+    return click.option(
+        "--port",
+        type=click.IntRange(0, 65535),
+        default=default,
+        show_default=True,
+        help=f"The port of {whose} on this machine; 0 for any that is free.",
+    )
 
 
 def say(text: str = "") -> None:

@@ -8,6 +8,7 @@ import click
 
 from runner.commands.options import (
     open_recipe,
+    port_option,
     print_notes,
     recipe_path,
     run_option,
@@ -24,13 +25,7 @@ from runner.problem import Stop
 @set_option
 @run_option
 @stage_option
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=8000,
-    show_default=True,
-    help="The port on this machine; 0 for any that is free.",
-)
+@port_option(8000, "the server")
 @click.option(
     "--engine",
     type=click.Choice(("vllm", "transformers")),

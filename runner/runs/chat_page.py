@@ -7,10 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from runner.problem import Stop
+from runner import ports
 from runner.runs.chat import Models, Pictures, Turn
-
-HOST = "127.0.0.1"
 
 
 def serve(
@@ -24,22 +22,17 @@ def serve(
     page = _pictures(gradio, sides, title) if isinstance(sides, Pictures) else _chat(gradio, sides, title, questions)
     # Fonts of this machine; those of the theme come from elsewhere.
     theme = gradio.themes.Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
-    try:
-        page.launch(
-            server_name=HOST,
-            server_port=port or None,
-            share=False,
-            inbrowser=False,
-            quiet=True,
-            prevent_thread_lock=True,
-            ssr_mode=False,
-            footer_links=[],
-            theme=theme,
-        )
-    except OSError:
-        raise Stop(
-            f"Port {port} is taken.", "Name another with `--port`, or `--port 0` for any that is free."
-        ) from None
+    page.launch(
+        server_name=ports.HOST,
+        server_port=ports.free(port),
+        share=False,
+        inbrowser=False,
+        quiet=True,
+        prevent_thread_lock=True,
+        ssr_mode=False,
+        footer_links=[],
+        theme=theme,
+    )
     ready(page.local_url)
     page.block_thread()
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -20,7 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from runner import names
+from runner import names, ports
 from runner.files import write_json, write_text
 from runner.problem import Stop
 from runner.run_files import SERVING
@@ -29,7 +28,6 @@ from runner.runs.served import opened
 from runner.training.answers import Chat, end_tokens
 from runner.vllm import room_for, saved
 
-HOST = "127.0.0.1"
 # What a folder must have so that a model is loaded from it; the tokenizer is that of training for both.
 WEIGHTS = ("config.json", "*.safetensors", "*.safetensors.index.json", "*.py")
 # What a served template begins with: the system prompt of training, where a request has none.
@@ -77,12 +75,12 @@ def serving(engine: str, name: str, before: Chat, after: Chat, folder: Path, por
     import torch
 
     gpu = torch.cuda.is_available()
-    home, port = folder / SERVING, _free(port)
+    home, port = folder / SERVING, ports.free(port)
     lay_out(home, name, before, after)
     models = names.served(name) if engine == "transformers" or after.adapter else names.served(name)[1:]
     make = _vllm if engine == "vllm" else _transformers
     env = engine_environment() | _KEPT_HERE | {"HF_HUB_CACHE": str(home)}
-    empty, log, url = home / "empty", home / "serve.log", f"http://{HOST}:{port}"
+    empty, log, url = home / "empty", home / "serve.log", f"http://{ports.HOST}:{port}"
     empty.mkdir()
     with log.open("w", encoding="utf-8") as out:
         process = subprocess.Popen(
@@ -111,19 +109,6 @@ def _require(engine: str, after: Chat) -> None:
         raise Stop(f"vLLM does not serve this adapter: {why}.", "Leave out `--engine vllm`.")
     if engine == "transformers" and find_spec("openai") is None:
         raise ModuleNotFoundError("No module named 'openai'", name="openai")
-
-
-def _free(port: int) -> int:
-    """The port, or with 0 one that is free. Raises Stop where it is taken."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError as error:
-            raise Stop(
-                f"Port {port} cannot be used: {error.strerror}.", "Name another with `--port`, or `--port 0`."
-            ) from None
-        return int(probe.getsockname()[1])
 
 
 def _ready(process: subprocess.Popen[str], url: str, log: Path) -> None:
@@ -219,7 +204,7 @@ def _weights(chat: Chat) -> list[Path]:
 
 def _transformers(home: Path, name: str, after: Chat, port: int, gpu: bool) -> list[str]:
     """The module and its arguments."""
-    command = ["transformers.cli.transformers", "serve", "--host", HOST, "--port", str(port)]
+    command = ["transformers.cli.transformers", "serve", "--host", ports.HOST, "--port", str(port)]
     command += ["--dtype", "bfloat16" if gpu else "float32", "--device", "auto" if gpu else "cpu"]
     # Models stay loaded.
     return [*command, "--model-timeout", "-1", *(["--trust-remote-code"] if after.trust_remote_code else [])]
@@ -234,7 +219,7 @@ def _vllm(home: Path, name: str, after: Chat, port: int, gpu: bool) -> list[str]
     # It samples unless it is told not to; `do_sample` means nothing to it.
     greedy = {"temperature": 0.0, "max_new_tokens": after.max_new_tokens}
     command = ["vllm.entrypoints.cli.main", "serve", str(served), "--served-model-name", whole]
-    command += ["--host", HOST, "--port", str(port), "--dtype", "bfloat16" if gpu else "float32"]
+    command += ["--host", ports.HOST, "--port", str(port), "--dtype", "bfloat16" if gpu else "float32"]
     command += ["--generation-config", str(served), "--override-generation-config", json.dumps(greedy)]
     if adapter:
         command += [

@@ -13,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from runner import ports
 from runner.check.validate import load
 from runner.cluster import port_forward, serving
 from runner.cluster.jobs import sent
@@ -279,7 +280,7 @@ def test_without_kserve_the_cluster_does_not_know_it(platform, capsys, golden_me
 
 
 def test_a_port_that_is_in_use_is_said_before_anything_is_sent(platform, capsys):
-    with port_forward._listening(0) as taken:
+    with ports.bound(0) as taken:
         taken.listen()
         assert platform.recipe("serve", "--cluster", "--port", str(taken.getsockname()[1])) == 1
     assert "is in use" in capsys.readouterr().err

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoTokenizer, GemmaTokenizer, LlamaTokenizer, PreTrainedTokenizerFast
 
-from runner import catalog, names
+from runner import catalog, names, ports
 from runner.check.validate import load
 from runner.cli import _code as command
 from runner.data.tokenizers import jinja
@@ -80,14 +79,19 @@ def test_names_are_those_that_the_hubs_cache_takes():
 
 
 def test_a_port_that_is_taken_is_said_before_anything_is_loaded():
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
+    with ports.bound(0) as other:
         other.listen()
         port = other.getsockname()[1]
-        with pytest.raises(Stop, match=f"Port {port} cannot be used") as stop:
-            serving._free(port)
+        with pytest.raises(Stop, match=f"Port {port} of this machine is in use") as stop:
+            ports.free(port)
     assert "`--port`" in stop.value.text
-    assert serving._free(0) > 0
+    assert ports.free() > 0
+
+
+def test_a_port_that_nobody_can_have_is_said_so(monkeypatch):
+    monkeypatch.setattr(ports, "HOST", "203.0.113.1")
+    with pytest.raises(Stop, match="cannot be used: Cannot assign requested address"):
+        ports.free()
 
 
 def test_a_server_that_is_not_installed_is_said_with_its_extra(monkeypatch, tmp_path, capsys):
@@ -177,7 +181,7 @@ def test_an_answer_without_words_is_said(capsys):
 
 
 def test_where_nobody_answers_the_address_is_said(capsys):
-    assert command(["compare", str(SURVIVAL), "--url", f"http://127.0.0.1:{serving._free(0)}"]) == 1
+    assert command(["compare", str(SURVIVAL), "--url", f"http://127.0.0.1:{ports.free()}"]) == 1
     said = capsys.readouterr().err
     assert "No server answers at http://127.0.0.1:" in said and "`recipe serve RECIPE`" in said
 
