@@ -20,6 +20,8 @@ STOPPED = "stopped.json"
 REPORT = "report.txt"
 # Of a stage that trains: the model, the adapter alone, and of images the files of weights.
 BEST_MODEL = "best_model"
+# In it where it was trained with a system prompt: its template as a server takes it, for requests that bring none.
+SERVED_TEMPLATE = "served_template.jinja"
 ADAPTER = "lora_adapter"
 BEST_IMAGES, FINAL_IMAGES, LATEST_IMAGES = "best_model.pth", "final_model.pth", "checkpoint_latest.pth"
 CHECKPOINTS = "checkpoints"

@@ -36,6 +36,7 @@ class Source:
     below that; empty where it is that itself. results: of the stage that trained it; None where the recipe names another model.
     results_below: their folder below `uri`, None where they lie on another claim. rank: of the adapter, None where the model is
     whole. whole_because: why the model that an adapter was merged into is served alone; empty elsewhere.
+    template: whether training leaves a template that puts its system prompt first.
     """
 
     uri: str
@@ -44,6 +45,7 @@ class Source:
     results_below: str | None = None
     rank: int | None = None
     whole_because: str = ""
+    template: bool = False
 
     @property
     def room_for_rank(self) -> int | None:
@@ -93,19 +95,21 @@ def source(plan: Plan, stage: Stage, named: str | None = None) -> Source:
             "Name a claim under `openshift.claims` that `output_dir` lies on, or the model under `serve.model`.",
         )
     whole = OnClaim(results.claim, f"{results.path}/{BEST_MODEL}").uri
+    demo = stage.config["recipe_runner"]["demo"]
+    template = bool(demo["chat"] and demo["system_prompt"])
     if not stage.config.get("adapter"):
-        return Source(whole, results=results)
+        return Source(whole, results=results, template=template)
     base = _on_claim(plan, str(stage.config["base_model"]))
     why = _not_beside(stage.config) or ("" if base else "its base model lies on no claim")
     if why or base is None:
-        return Source(whole, results=results, whole_because=why)
+        return Source(whole, results=results, whole_because=why, template=template)
     rank = int(stage.config["lora_r"])
     if base.claim != results.claim:
-        return Source(base.uri, results=results, rank=rank)
+        return Source(base.uri, results=results, rank=rank, template=template)
     # One mount for both: a pod that names one claim in two volumes waits for ever (kubernetes, issue 127004).
     above = os.path.commonpath([base.path, results.path])
     below = [os.path.relpath(path, above or ".") for path in (base.path, results.path)]
-    return Source(OnClaim(base.claim, above).uri, below[0], results, below[1], rank)
+    return Source(OnClaim(base.claim, above).uri, below[0], results, below[1], rank, template=template)
 
 
 def adapter_folder(results: str) -> str:

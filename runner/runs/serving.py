@@ -25,17 +25,11 @@ from runner.problem import Stop
 from runner.run_files import SERVING
 from runner.runs.launch import end, end_of, engine_environment, fault
 from runner.runs.served import opened
-from runner.training.answers import Chat, end_tokens
+from runner.training.answers import Chat, end_tokens, with_system
 from runner.vllm import room_for, saved
 
 # What a folder must have so that a model is loaded from it; the tokenizer is that of training for both.
 WEIGHTS = ("config.json", "*.safetensors", "*.safetensors.index.json", "*.py")
-# What a served template begins with: the system prompt of training, where a request has none.
-DEFAULT_SYSTEM = (
-    "{{% if messages[0]['role'] != 'system' %}}"
-    "{{% set messages = [{{'role': 'system', 'content': {prompt}}}] + messages %}}"
-    "{{% endif %}}"
-)
 SECONDS = 0.3
 _KEPT_HERE = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_UPDATE_CHECK": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
 
@@ -159,11 +153,6 @@ def lay_out(home: Path, name: str, before: Chat, after: Chat) -> None:
 def folder_of(home: Path, called: str) -> Path:
     """Where `lay_out` has put a model."""
     return home / f"models--{called}" / "snapshots" / "0"
-
-
-def with_system(template: str, system_prompt: str) -> str:
-    """A chat template that puts the system prompt first where a conversation has none. As JSON the prompt is a text of Jinja's, too."""
-    return DEFAULT_SYSTEM.format(prompt=json.dumps(system_prompt.strip(), ensure_ascii=False)) + template
 
 
 def generation(tokenizer: Any, chat: Chat) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from runner import serving
 from runner.files import Artifact
 from runner.names import content_hash
 from runner.plan import Machines, Plan
+from runner.run_files import SERVED_TEMPLATE
 from runner.serving import Serving
 from runner.targets import kubernetes, podspec
 from runner.text import yaml_text
@@ -120,19 +121,25 @@ def arguments(server: Serving) -> list[str]:
         f"--gpu-memory-utilization={serving.GPU_SHARE:g}",
         f"--tensor-parallel-size={server.gpus}",
     ]
+    whole = serving.model_folder(_results(server)) if server.source.rank else MODELS
+    if server.source.template:
+        said.append(f"--chat-template={whole}/{SERVED_TEMPLATE}")
     if server.trust_remote_code:
         said.append("--trust-remote-code")
     if server.source.rank:
-        trained = TRAINED if server.source.results_below is None else f"{MODELS}/{server.source.results_below}"
-        whole = serving.model_folder(trained)
         said += [
             f"--tokenizer={whole}",
             f"--generation-config={whole}",
             "--enable-lora",
             f"--max-lora-rank={server.source.room_for_rank}",
-            f"--lora-modules={server.name}={serving.adapter_folder(trained)}",
+            f"--lora-modules={server.name}={serving.adapter_folder(_results(server))}",
         ]
     return said
+
+
+def _results(server: Serving) -> str:
+    """Where the pod has what the stage with the adapter has left."""
+    return TRAINED if server.source.results_below is None else f"{MODELS}/{server.source.results_below}"
 
 
 def runtime_name(plan: Plan, server: Serving) -> str:

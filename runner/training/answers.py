@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -187,6 +188,19 @@ def written(tokenizer: Any, conversation: list[dict[str, Any]], *, asking: bool,
     options = {"tools": tools} if tools else {}
     text: str = tokenizer.apply_chat_template(conversation, add_generation_prompt=asking, tokenize=False, **options)
     return text
+
+
+# What a served template begins with: the system prompt of training, where a request has none.
+_DEFAULT_SYSTEM = (
+    "{{% if messages[0]['role'] != 'system' %}}"
+    "{{% set messages = [{{'role': 'system', 'content': {prompt}}}] + messages %}}"
+    "{{% endif %}}"
+)
+
+
+def with_system(template: str, system_prompt: str) -> str:
+    """A chat template that puts the system prompt first where a conversation has none. As JSON the prompt is a text of Jinja's, too."""
+    return _DEFAULT_SYSTEM.format(prompt=json.dumps(system_prompt.strip(), ensure_ascii=False)) + template
 
 
 def messages(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner import run_files
-from runner.files import read_json, replacing_folder, write_json
+from runner.files import read_json, replacing_folder, write_json, write_text
 from runner.proof.record import Proof
 from runner.training.elapsed import TimeUsed
 from runner.training.summary import Summary
@@ -21,7 +21,7 @@ from runner.training.versions import versions
 if TYPE_CHECKING:
     # They bring torch, and whoever only looks for a summary would wait for it.
     from runner.training.history import History
-    from runner.training.settings import RunSettings
+    from runner.training.settings import Demo, RunSettings
 
 # A child that must not believe that it is one of the training processes.
 _LAUNCHER_NAMES = (
@@ -130,6 +130,19 @@ def _adapter(config: dict[str, Any]) -> dict[str, Any] | None:
     }
 
 
+def keep_template(demo: Demo, model: Path) -> None:
+    """Beside a model that was trained with a system prompt: its template with that in it, for servers."""
+    from transformers import AutoTokenizer
+
+    from runner.training.answers import with_system
+
+    if not demo.system_prompt:
+        return
+    tokenizer = AutoTokenizer.from_pretrained(str(model), trust_remote_code=demo.trust_remote_code)
+    if isinstance(tokenizer.chat_template, str):
+        write_text(model / run_files.SERVED_TEMPLATE, with_system(tokenizer.chat_template, demo.system_prompt))
+
+
 def answer_demo(settings: RunSettings) -> None:
     """Puts the demo questions to the original and the tuned model."""
     if settings.demo is not None and settings.demo.questions:
@@ -168,6 +181,7 @@ def finish(settings: RunSettings, history: History, config: dict[str, Any]) -> N
     keep_log_and_configs(run_dir, Path(config["output_dir"]), Path(settings.recipe_file))
     if settings.demo is not None:
         write_json(run_dir / run_files.DEMO, settings.demo.model_dump())
+        keep_template(settings.demo, run_dir / run_files.BEST_MODEL)
     answer_demo(settings)
     # Last, because its presence says that everything before it is there.
     summary(settings, history, config).write(run_dir)

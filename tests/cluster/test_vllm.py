@@ -26,6 +26,8 @@ from runner.estimate.serving import ServingForecast
 from runner.run_files import ADAPTER, BEST_MODEL
 from runner.targets import kserve as target
 from runner.targets.kserve import MODELS, TRAINED
+from runner.training.results import keep_template
+from runner.training.settings import Demo
 from tests.cluster import kserve
 from tests.cluster.api import free_port
 from tests.conftest import ROOT
@@ -95,7 +97,13 @@ def models(tmp_path_factory) -> dict[str, Path]:
     tokenizer.save_pretrained(results / ADAPTER)
     tokenizer.save_pretrained(results / BEST_MODEL)
     tuned.merge_and_unload().save_pretrained(results / BEST_MODEL)
+    keep_template(Demo(base_model="", system_prompt=system_prompt()), results / BEST_MODEL)
     return {MODELS: base, TRAINED: results}
+
+
+def system_prompt() -> str:
+    """The recipe's own."""
+    return str(load(ROOT / "recipes" / "lyrics.yaml")[0].data.system_prompt)
 
 
 def here(argument: str, models: dict[str, Path], port: int) -> str:
@@ -171,11 +179,12 @@ def test_base_and_adapter_answer_from_one_server_as_transformers_has_them(server
     with urllib.request.urlopen(f"{address}/models", timeout=60) as found:
         known = {entry["id"]: entry.get("parent") for entry in json.load(found)["data"]}
     assert known == {"lyrics-base": None, "lyrics": "lyrics-base"}
-    prompt = AutoTokenizer.from_pretrained(models[TRAINED] / BEST_MODEL).apply_chat_template(ASKED, return_dict=False)
+    trained = [{"role": "system", "content": system_prompt().strip()}, *ASKED]
+    prompt = AutoTokenizer.from_pretrained(models[TRAINED] / BEST_MODEL).apply_chat_template(trained, return_dict=False)
     said = {}
     for name, folder in (("lyrics-base", models[MODELS]), ("lyrics", models[TRAINED] / BEST_MODEL)):
         answer = ask(address, name)
-        # The template of training, for both.
+        # The template and the system prompt of training, for both.
         assert answer["prompt_token_ids"] == prompt
         said[name] = answer["choices"][0]["token_ids"]
         assert said[name] == greedy(folder, prompt), name

@@ -18,6 +18,7 @@ import pytest
 
 from runner.check.validate import load as check
 from runner.cli import _code as command
+from runner.run_files import SERVED_TEMPLATE
 from runner.runs import ask, chat, serving
 from runner.training import held_out, progress_lines
 from runner.training.answers import prompt
@@ -56,6 +57,20 @@ def test_a_rehearsal_learns_in_at_least_30_steps(rehearsed):
     assert summary["steps"] >= 30
     assert summary["best_validation_loss"] < 0.9 * summary["first_validation_loss"]
     assert f"validation loss {summary['first_validation_loss']:.3f} → {summary['best_validation_loss']:.3f}" in printed
+
+
+def test_a_server_elsewhere_finds_the_template_with_the_system_prompt_of_training(rehearsed):
+    from transformers import AutoTokenizer
+
+    model = rehearsed[0] / "best_model"
+    prompt = check(SURVIVAL)[0].data.system_prompt.strip()
+    tokenizer = AutoTokenizer.from_pretrained(str(model))
+    turns, asked = (
+        [*before, {"role": "user", "content": "Why?"}] for before in ([], [{"role": "system", "content": prompt}])
+    )
+    trained = tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True)
+    tokenizer.chat_template = (model / SERVED_TEMPLATE).read_text("utf-8")
+    assert tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True) == trained
 
 
 @pytest.mark.long

@@ -21,7 +21,7 @@ from runner.problem import Stop
 from runner.runs import language, served, serving
 from runner.runs.evaluate import Measures
 from runner.runs.run_folder import RunFolder
-from runner.training.answers import Chat, messages, written
+from runner.training.answers import Chat, messages, with_system, written
 from tests.conftest import ROOT
 from tests.stages import finish, plan_in
 
@@ -39,7 +39,7 @@ def test_a_template_begins_with_the_system_prompt_of_training_where_a_request_ha
     plain.chat_template = jinja(catalog.chat_template(name))
     asked, turns = messages(PROMPT, "Why?", earlier=[("Who?", "I.")]), messages(None, "Why?", earlier=[("Who?", "I.")])
     trained, without = (written(plain, each, asking=True) for each in (asked, turns))
-    plain.chat_template = serving.with_system(plain.chat_template, f" {PROMPT}\n")
+    plain.chat_template = with_system(plain.chat_template, f" {PROMPT}\n")
     assert written(plain, turns, asking=True) == written(plain, asked, asking=True) == trained != without
     other = messages("Be brief.", "Why?")
     assert PROMPT not in written(plain, other, asking=True) and "Be brief." in written(plain, other, asking=True)
