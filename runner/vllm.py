@@ -13,6 +13,8 @@ from typing import Any
 from runner.files import read_record
 from runner.names import listed
 
+# The module that serves.
+SERVER = "vllm.entrypoints.openai.api_server"
 # The ranks that it has room for (MaxLoRARanks).
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 # Layers that it puts an adapter beside. Names that it does not know it leaves out without a word (vllm, issue 55193).

@@ -26,7 +26,7 @@ from runner.run_files import SERVING
 from runner.runs.launch import end, end_of, engine_environment, fault
 from runner.runs.served import opened
 from runner.training.answers import Chat, end_tokens, with_system
-from runner.vllm import room_for, saved
+from runner.vllm import SERVER, room_for, saved
 
 # What a folder must have so that a model is loaded from it; the tokenizer is that of training for both.
 WEIGHTS = ("config.json", "*.safetensors", "*.safetensors.index.json", "*.py")
@@ -207,7 +207,7 @@ def _vllm(home: Path, name: str, after: Chat, port: int, gpu: bool) -> list[str]
     served = folder_of(home, whole)
     # It samples unless it is told not to; `do_sample` means nothing to it.
     greedy = {"temperature": 0.0, "max_new_tokens": after.max_new_tokens}
-    command = ["vllm.entrypoints.cli.main", "serve", str(served), "--served-model-name", whole]
+    command = [SERVER, "--model", str(served), "--served-model-name", whole]
     command += ["--host", ports.HOST, "--port", str(port), "--dtype", "bfloat16" if gpu else "float32"]
     command += ["--generation-config", str(served), "--override-generation-config", json.dumps(greedy)]
     if adapter:

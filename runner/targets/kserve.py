@@ -16,6 +16,7 @@ from runner.run_files import SERVED_TEMPLATE
 from runner.serving import Serving
 from runner.targets import kubernetes, podspec
 from runner.text import yaml_text
+from runner.vllm import SERVER
 
 NAME = "kserve"
 FOLDER = "serve"
@@ -160,7 +161,7 @@ def runtime(plan: Plan, server: Serving) -> dict[str, Any] | None:
         "name": CONTAINER,
         "image": server.image,
         **movable,
-        "command": ["python", "-m", "vllm.entrypoints.openai.api_server"],
+        "command": ["python", "-m", SERVER],
         "args": [f"--port={PORT}", f"--model={MODELS}"],
         "env": podspec.listed(podspec.CACHES | {"HF_HOME": f"{podspec.HOME}/huggingface"}),
         "ports": [{"containerPort": PORT, "protocol": "TCP"}],
