@@ -234,7 +234,7 @@ def _gguf(source: Source, kind: str | None) -> Writer:
         tokenizer = AutoTokenizer.from_pretrained(chat.tokenizer, trust_remote_code=chat.trust_remote_code)
         proof = _proven_weights(source, source.model, tell)
         end = tokenizer.convert_tokens_to_ids(chat.turn_end) if chat.turn_end else None
-        with _for_converter(source) as model:
+        with _for_converter(source, tokenizer) as model:
             unnamed = folder / "model.gguf"
             made = gguf.write(model, unnamed, kind, end, converter)
         file = unnamed.rename(folder / f"{label(source.run.name)}-{made}.gguf")
@@ -256,12 +256,12 @@ def _gguf(source: Source, kind: str | None) -> Writer:
 
 
 @contextmanager
-def _for_converter(source: Source) -> Iterator[Path]:
+def _for_converter(source: Source, tokenizer: Any) -> Iterator[Path]:
     """The model's folder as the converter wants it: it reads tokenizers of SentencePiece from the base model's own file, which
-    transformers 5 does not write again."""
+    transformers 5 does not write again, and some of its settings neither."""
     from transformers.utils import cached_file
 
-    name = "tokenizer.model"
+    name, settings = "tokenizer.model", "tokenizer_config.json"
     words = source.model / "tokenizer.json"
     by_bytes = words.is_file() and "ByteLevel" in words.read_text(encoding="utf-8")
     whole = by_bytes or (source.model / name).is_file()
@@ -277,7 +277,24 @@ def _for_converter(source: Source) -> Iterator[Path]:
         for file in source.model.iterdir():
             (Path(made) / file.name).symlink_to(file)
         (Path(made) / name).symlink_to(Path(found).resolve())
+        (Path(made) / settings).unlink(missing_ok=True)
+        write_json(Path(made) / settings, read_record(source.model / settings) | _told(tokenizer, source.chat.chat))
         yield Path(made)
+
+
+def _told(tokenizer: Any, chat: bool) -> dict[str, Any]:
+    """What transformers 4 has written into the settings of a tokenizer, and the converter reads there: the tokens that stand for
+    themselves, and whether a text begins with a blank. llama.cpp begins with one behind each of those tokens too, so in a
+    conversation, which begins with one, what counts is what the tokenizer does there."""
+    kept = {
+        str(number): {"content": token.content, "special": token.special, "normalized": token.normalized}
+        for number, token in tokenizer.added_tokens_decoder.items()
+    }
+    if not chat:
+        return {"added_tokens_decoder": kept}
+    behind = tokenizer(f"{tokenizer.eos_token}a", add_special_tokens=False)["input_ids"]
+    blank = tokenizer.convert_ids_to_tokens(behind)[1].startswith("▁")
+    return {"added_tokens_decoder": kept, "add_prefix_space": blank}
 
 
 def _texts(source: Source) -> tuple[tuple[str, ...], Any]:

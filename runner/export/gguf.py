@@ -127,7 +127,7 @@ def prove(file: Path, kind: str, chat: Chat, texts: Sequence[str], general: str)
 
     tokenizer = AutoTokenizer.from_pretrained(chat.tokenizer, trust_remote_code=chat.trust_remote_code)
     said = list(answers(chat, texts))
-    read = [general, *(answer.text for answer in said)]
+    read = [*(text for text, _ in prompts(tokenizer, chat, [general])), *(answer.text for answer in said)]
     stops = ends(tokenizer, chat.turn_end)
     task = {
         "texts": read,

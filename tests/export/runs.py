@@ -8,6 +8,8 @@ from pathlib import Path
 
 from runner.catalog.templates import chat_template
 from runner.check.validate import load
+from runner.data.tokenizers import jinja
+from runner.files import write_json
 from runner.recipe.overrides import from_options
 from runner.report.planned import keep
 from runner.run_files import ADAPTER, DEMO, DEMO_OUTPUTS
@@ -28,24 +30,53 @@ def base_of(recipe: str, folder: Path, fixed_head: bool) -> Path:
     wanted = twin.wanted(
         known.model_facts, conversations.special_tokens(known) or chat_template("chatml"), 2, 42, folder, fixed_head
     )
-    twin.tokenizer_for(wanted)(
-        [
-            line
-            for file in sorted((ROOT / "recipes/data").glob("*-sample.jsonl"))
-            for line in file.read_text("utf-8").splitlines()
-        ]
-    )
+    twin.tokenizer_for(wanted)(_lines())
     twin.build(wanted)
     return folder
 
 
-def run_of(folder: Path, recipe: str = "survival", *options: str) -> RunFolder:
-    """A finished run whose model differs from its base: each weight a little, or by an adapter where the recipe trains one."""
+def base_of_pieces(folder: Path, marks_in_pieces: bool) -> Path:
+    """A small Llama whose tokenizer is one of SentencePiece, with fallback to bytes, as Llama 2 and Mistral have it.
+
+    marks_in_pieces: whether the marks of a conversation are among its own pieces, or added to them.
+    """
+    import sentencepiece
+    from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+    template = chat_template("chatml")
+    folder.mkdir(parents=True)
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(_lines()), model_prefix=str(folder / "tokenizer"), vocab_size=800, model_type="bpe",
+        byte_fallback=True, unk_id=0, bos_id=1, eos_id=2, pad_id=-1, split_digits=True, minloglevel=2,
+        normalization_rule_name="identity", remove_extra_whitespaces=False,
+        user_defined_symbols=list(template.tokens) if marks_in_pieces else [],
+    )  # fmt: skip
+    named = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    write_json(folder / "tokenizer_config.json", {"tokenizer_class": "LlamaTokenizer", "legacy": False, **named})
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4}
+    words = AutoTokenizer.from_pretrained(str(folder))
+    words.add_special_tokens({"additional_special_tokens": list(template.tokens)})
+    words.chat_template = jinja(template)
+    words.save_pretrained(folder)
+    config = LlamaConfig(**sizes, num_key_value_heads=2, vocab_size=len(words), bos_token_id=1, eos_token_id=2)
+    LlamaForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+def _lines() -> list[str]:
+    """The rows of all samples."""
+    samples = sorted((ROOT / "recipes/data").glob("*-sample.jsonl"))
+    return [line for file in samples for line in file.read_text("utf-8").splitlines()]
+
+
+def run_of(folder: Path, recipe: str = "survival", *options: str, base: Path | None = None) -> RunFolder:
+    """A finished run whose model differs from its base: each weight a little, or by an adapter where the recipe trains one.
+    base: another than the recipe's twin."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     lora = recipe == "lyrics"
-    base = base_of(recipe, folder / "base_model", lora)
+    base = base or base_of(recipe, folder / "base_model", lora)
     settings = (f"model.base={base}", "model.precision=fp32", "model.attention=sdpa", *options)
     known = load(ROOT / "recipes" / f"{recipe}.yaml", from_options(settings))[0]
     run = RunFolder(folder, "run")

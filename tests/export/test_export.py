@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from runner.data.tokenizers import load
 from runner.export import card, exporting, ollama, served, source, weights
 from runner.files import read_record
 from runner.problem import Stop
 from runner.run_files import ADAPTER, BEST_IMAGES
 from runner.runs.run_folder import RunFolder
 from runner.runs.stage_folder import StageFolder
-from tests.export.runs import run_of, stage_of
+from tests.export.runs import base_of_pieces, run_of, stage_of
 from tests.stages import measured
 
 
@@ -159,6 +160,13 @@ def test_an_adapter_is_proven_beside_its_base_model(adapted, told):
     } <= names
     assert not names & {"config.json", "model.safetensors"}
     assert "--enable-lora --max-lora-rank 8" in (folder / "README.md").read_text("utf-8")
+
+
+def test_a_tokenizer_that_is_one_file_of_sentencepiece_is_read(tmp_path):
+    """By transformers, which asks sentencepiece and protobuf for it: their versions must go together."""
+    base = base_of_pieces(tmp_path / "base", marks_in_pieces=True)
+    (base / "tokenizer.json").unlink()
+    assert load(str(base), None, False, local_only=True).tokenize("<|im_start|>a 1")[0] == "<|im_start|>"
 
 
 def test_an_adapter_that_does_nothing_is_refused(adapted, tmp_path):

@@ -17,7 +17,7 @@ from runner.problem import Stop
 from runner.runs import language
 from runner.runs.run_folder import RunFolder
 from tests.conftest import ROOT
-from tests.export.runs import run_of, stage_of
+from tests.export.runs import base_of_pieces, run_of, stage_of
 
 pytestmark = pytest.mark.long
 
@@ -60,6 +60,16 @@ def test_llama_cpp_says_the_same_tokens_as_transformers_in_fp32(recipe, tmp_path
         "<|im_start|>" in told or "<|user|>" in told
     ) == (recipe != "gemma")
     assert f"llama-server -m {recipe}-f32.gguf" in (folder / "README.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("marks_in_pieces", [True, False], ids=["marks among its pieces", "marks added"])
+def test_a_tokenizer_of_sentencepiece_reads_the_same_in_llama_cpp(tmp_path, marks_in_pieces):
+    """Its file lies beside the base model, and is none of those that transformers 5 writes."""
+    run = run_of(tmp_path / "run", base=base_of_pieces(tmp_path / "base", marks_in_pieces))
+    known = source.of(run)
+    assert not (known.model / "tokenizer.model").exists()
+    proof = exporting.read(exporting.export(known, "gguf", None, None, lambda line: None)).proof
+    assert proof["tokens"] >= 4 and proof["same_tokens"] == proof["tokens"] and proof["largest_difference_nats"] < 1e-4
 
 
 def test_fewer_bits_take_less_room_and_say_what_they_lose(whole, exported):
