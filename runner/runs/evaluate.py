@@ -99,9 +99,10 @@ def of_one_model(task: Task, measures: Measures, folder: str, before: bool) -> N
     """Everything that is measured by loading a model. before: whether it is the one that the stage began with, of which only
     that is measured which is compared."""
     names = ["validation_loss", "perplexity", "general_loss", ACCURACY]
-    names += (
-        [] if before else [GENERATED, *(["text_loss", "text_perplexity"] if task.text_blocks else []), *_scores(task)]
-    )
+    # Of a stage after another the scores before it are on record.
+    scored = bool(task.tasks) and not (before and task.metrics_before is not None)
+    names += _scores(task) if scored else []
+    names += [] if before else [GENERATED, *(["text_loss", "text_perplexity"] if task.text_blocks else [])]
     loaded: list[Any] = []
 
     def opened() -> dict[str, float]:
@@ -118,13 +119,13 @@ def of_one_model(task: Task, measures: Measures, folder: str, before: bool) -> N
         if task.kind == "chat":
             measures.take([ACCURACY], lambda: on_answers(task, model, tokenizer, rows, measures), before)
     measures.take(["general_loss"], lambda: on_general_text(model, tokenizer, measures), before)
+    if scored:
+        measures.take(_scores(task), lambda: lm_eval_scores(model, tokenizer, task, measures), before)
     if before:
         return
     measures.take([GENERATED], _named(GENERATED, language.generated, model, tokenizer, task.prompt))
     if task.text_blocks:
         measures.take(["text_loss", "text_perplexity"], lambda: on_blocks(model, task.text_blocks))
-    if task.tasks:
-        measures.take(_scores(task), lambda: lm_eval_scores(model, tokenizer, task, measures))
 
 
 def _scores(task: Task) -> list[str]:

@@ -571,6 +571,25 @@ def test_what_a_process_is_told_to_measure_comes_over_whole(tmp_path, monkeypatc
     assert list(written) == [*vars(HERE), *found] and written["seed"] == 42 and written["versions"]["torch"]
 
 
+@pytest.mark.parametrize("recorded", [None, {"lm_eval.sample.acc": 0.25}], ids=["the first stage", "after another"])
+def test_tasks_are_scored_before_training_too_unless_the_stage_before_has_them_on_record(
+    tmp_path, monkeypatch, recorded
+):
+    monkeypatch.setattr(evaluate.language, "load", lambda folder, *given: (folder, "tokenizer"))
+    monkeypatch.setattr(evaluate.language, "generated", lambda *given: 16)
+    scores = {"trained": {"lm_eval.sample.acc": 0.5}, "base": {"lm_eval.sample.acc": 0.3}}
+    monkeypatch.setattr(evaluate, "lm_eval_scores", lambda model, *given: scores[model])
+    task = gates.Task(
+        kind="text", metrics=("lm_eval.sample.acc",), tasks=("sample",), rows=str(tmp_path / "none"), model="trained",
+        base="base", revision=None, trust_remote_code=False, turn_end=None, stage_dir=str(tmp_path), checkpoint_step=None,
+        out=str(tmp_path / "out.json"), metrics_before=recorded,
+    )  # fmt: skip
+    measures = evaluate.Measures()
+    evaluate.read(task, measures)
+    assert measures.metrics["lm_eval.sample.acc"] == 0.5
+    assert measures.before.get("lm_eval.sample.acc") == (None if recorded else 0.3)
+
+
 def test_a_score_that_lm_eval_does_not_give_is_not_put_down_to_training(tmp_path, monkeypatch):
     monkeypatch.setattr(evaluate.language, "load", lambda *given: ("model", "tokenizer"))
     monkeypatch.setattr(evaluate.language, "generated", lambda *given: 16)
