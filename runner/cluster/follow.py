@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from runner.cluster.client import Cluster
-from runner.cluster.diagnose import log_reader, reasons
+from runner.cluster.diagnose import logs_of, reasons
 from runner.cluster.errors import TryAgain, pause
 from runner.cluster.jobs import Sent, machines
 from runner.cluster.status import FAILED, TRAINING, State, look
@@ -29,7 +29,7 @@ def follow(cluster: Cluster, sent: Sent, show: Show) -> State:
                 raise Stop(f"{sent.kind} `{sent.name}` is not there any more; someone deleted it.", "Submit again.")
             if job is not None:
                 state = look(cluster, job)
-                why = reasons(state, log_reader(cluster, state))
+                why = reasons(state, logs_of(cluster, state))
                 show(state, why)
                 if state.phase == FAILED:
                     log = "recipe logs RECIPE" + ("" if sent.of_gate else f" --stage {sent.stage.name}")

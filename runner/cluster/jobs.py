@@ -9,6 +9,7 @@ import yaml
 
 from runner.cluster.client import Cluster, Manifest, Manifests
 from runner.plan import Plan, Stage
+from runner.problem import Stop
 from runner.targets import TARGETS, default, gate, kubernetes, preparing
 
 # The training jobs that a target makes, and the labels that its operator gives a job's pods, first the first one's.
@@ -92,12 +93,13 @@ def ours(cluster: Cluster, plan: Plan) -> Manifests:
 
 
 def existing(cluster: Cluster, plan: Plan, stage: Stage, of_gate: bool = False) -> list[dict[str, Any]]:
-    """What the cluster has for a stage, under any target, or for the gate after it. It may be of another recipe."""
+    """What the cluster has by the name of a stage's job, under any target, or of the gate's after it, whoever has made it: asked
+    by name, because what is not of recipe-runner is not among those of `ours`."""
     kinds, name = _called(plan, stage, of_gate)
     return [job for kind in kinds if (job := cluster.get(kind, plan.site["namespace"], name))]
 
 
-def find(there: Manifests, plan: Plan, stage: Stage, of_gate: bool = False) -> Manifest | None:
+def found(there: Manifests, plan: Plan, stage: Stage, of_gate: bool = False) -> Manifest | None:
     """The job of a stage, or of the gate after it, among those of `ours`."""
     kinds, name = _called(plan, stage, of_gate)
     return next((job for job in there if job["kind"] in kinds and job["metadata"]["name"] == name), None)
@@ -140,6 +142,18 @@ def annotation(job: dict[str, Any], name: str) -> str:
 def recipe_of(job: dict[str, Any]) -> str:
     """The recipe, or the stage of one, that a job was made from; empty where recipe-runner has not made it."""
     return annotation(job, "recipe-runner/recipe")
+
+
+def require_of(there: Manifest, recipe: str) -> Manifest:
+    """What has a name that a recipe, or a stage of one, wants. Raises Stop where it is not of that recipe."""
+    if (owner := recipe_of(there)) != recipe:
+        whose = f"the recipe `{owner}`" if owner else "someone who did not use recipe-runner"
+        kind, meta = there["kind"], there["metadata"]
+        raise Stop(
+            f"The name `{meta['name']}` is in use: {whose} has a {kind} of that name in `{meta['namespace']}`.",
+            "Give this one another with `openshift.job_name`.",
+        )
+    return there
 
 
 def key(job: dict[str, Any]) -> str:

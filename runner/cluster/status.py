@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from runner.cluster.client import Cluster, Manifest, Manifests
 from runner.cluster.errors import TryAgain
+from runner.cluster.events import TAKEN, events_about
 from runner.cluster.jobs import attempts_of, container, latest, machines, makers, node_number
+from runner.cluster.pod_trouble import entry_of
 from runner.targets import code, gate
 from runner.training import progress_lines
 
@@ -29,10 +32,6 @@ QUEUED, WAITING, PULLING, AGAIN, PREPARING, STARTING, TRAINING, MEASURING, FINIS
 ENDED = (FINISHED, FAILED)
 # Lines of a log in which the latest step is looked for.
 TAIL = 400
-# How a cluster takes a pod off its machine: the kubelet for want of memory or disk, the scheduler for a pod of higher
-# priority, and the node controller from a machine that is gone.
-TAKEN = ("Evicted", "Preempted", "TaintManagerEviction")
-
 _CONDITION_ENDS = {"Succeeded": FINISHED, "Complete": FINISHED, "Failed": FAILED}
 
 
@@ -133,58 +132,19 @@ def _workload(cluster: Cluster, job: dict[str, Any]) -> dict[str, Any] | None:
     """Kueue's entry for the job, where the job waits in a queue."""
     if "kueue.x-k8s.io/queue-name" not in job["metadata"].get("labels", {}):
         return None
-    for workload in cluster.list("Workload", job["metadata"]["namespace"], forgiving=True):
-        owners = workload["metadata"].get("ownerReferences") or []
-        if any(owner["uid"] == job["metadata"]["uid"] for owner in owners):
-            return workload
-    return None
+    return entry_of(cluster.list("Workload", job["metadata"]["namespace"], forgiving=True), job)
 
 
-def _former(made_by: Manifests) -> re.Pattern[str]:
-    """How the pods of a job are called, those among them that others have taken the place of."""
+def _former(made_by: Manifests) -> Callable[[Manifest], bool]:
+    """Whether an event says that a pod of a job was taken off its machine, one that is not there any more."""
     names = "|".join(re.escape(maker["metadata"]["name"]) for maker in made_by)
-    return re.compile(rf"({names})-((master|worker)-\d+|(\d+-)?[a-z0-9]{{5}})")
+    called = re.compile(rf"({names})-((master|worker)-\d+|(\d+-)?[a-z0-9]{{5}})")
 
-
-def events_about(cluster: Cluster, about: Manifests, former: re.Pattern[str] | None = None) -> Manifests:
-    """What went wrong with these objects, and with the claims of pods among them that are not bound, the latest last. What
-    something went well after is over; of claims all is kept, because a reason why one is not bound may be no warning.
-
-    former: the names of pods that are not there any more; of those it is told that they were taken off their machine, since
-    the first of these objects was made.
-    """
-    meta = about[0]["metadata"]
-    volumes = [volume for manifest in about for volume in manifest.get("spec", {}).get("volumes") or ()]
-    names = {volume["persistentVolumeClaim"]["claimName"] for volume in volumes if "persistentVolumeClaim" in volume}
-    found = [cluster.get("PersistentVolumeClaim", meta["namespace"], name) for name in sorted(names)]
-    unbound = [claim for claim in found if claim and claim.get("status", {}).get("phase") != "Bound"]
-    uids = {manifest["metadata"]["uid"] for manifest in (*about, *unbound)}
-    events = cluster.list("Event", meta["namespace"], forgiving=True)
-    well: dict[str, str] = {}
-    for event in events:
-        if event.get("type") == "Normal":
-            uid = event["involvedObject"].get("uid", "")
-            well[uid] = max(well.get(uid, ""), when(event))
-
-    def told(event: Manifest) -> bool:
+    def taken(event: Manifest) -> bool:
         of = event["involvedObject"]
-        if of.get("uid") not in uids:
-            taken = (
-                event.get("reason") in TAKEN and of.get("kind") == "Pod" and when(event) >= meta["creationTimestamp"]
-            )
-            return bool(taken and former and former.fullmatch(of.get("name", "")))
-        if of.get("kind") == "PersistentVolumeClaim":
-            return True
-        return event.get("type") == "Warning" and when(event) >= well.get(of["uid"], "")
+        return event.get("reason") in TAKEN and of.get("kind") == "Pod" and bool(called.fullmatch(of.get("name", "")))
 
-    return sorted(filter(told, events), key=when)
-
-
-def when(event: Manifest) -> str:
-    """When an event was seen last; each of the cluster's parts says it in a place of its own."""
-    series = event.get("series") or {}
-    said = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
-    return next((at for at in said if at), event["metadata"].get("creationTimestamp") or "")
+    return taken
 
 
 def _progress(

@@ -60,11 +60,11 @@ def _fits(path: str | None, sets: tuple[str, ...], stage: str | None, namespace:
 
 
 def _show(cluster: Cluster, name: str, state: State) -> None:
-    from runner.cluster.diagnose import log_reader, reasons
+    from runner.cluster.diagnose import logs_of, reasons
     from runner.cluster.follow import line
 
     say(f"{name}: {line(state)}")
-    for reason in reasons(state, log_reader(cluster, state)):
+    for reason in reasons(state, logs_of(cluster, state)):
         say(f"  {reason}")
 
 
