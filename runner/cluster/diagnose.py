@@ -2,41 +2,37 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 
+from runner.catalog import troubles
 from runner.cluster.client import Cluster
 from runner.cluster.events import TAKEN, when
-from runner.cluster.jobs import WORKING, annotation, container, machines, node_number
+from runner.cluster.jobs import WORKING, container, foreseen, gpus, machines, node_number, queue_of
 from runner.cluster.pod_trouble import (
     NO_IMAGE,
     LogOf,
     again,
     ends,
-    last_error,
     limit_of,
     log_reader,
     placing,
     queued,
+    refusal,
     refused,
-    remedy_of_refusal,
+    taken_off,
     unfetched,
     unmade,
 )
 from runner.cluster.status import FAILED, FINISHED, QUEUED, State
-from runner.runs.launch import OUT_OF_MEMORY, meaning
+from runner.recipe import units
 from runner.targets import code
 
-NCCL = re.compile(r"Watchdog caught collective operation timeout|ncclSystemError|ncclRemoteError|NCCL (WARN|error)")
-
 LESS = "`machines`"
-BUILD = (
-    "Build it with `oc start-build recipe-runner --from-dir=. --follow`, or correct `openshift.image`. Where another "
-    "namespace has built it, `recipe site RECIPE` writes the right to fetch it."
-)
-MORE_MEMORY = "Raise `openshift.limits.memory`, or take machines with more."
+BUILD = "Build it with `oc start-build recipe-runner --from-dir=. --follow`, or correct `openshift.image`."
+MORE_MEMORY = troubles.remedy("main memory")
 
 # Where a failed job's last words are, once its pods are away.
 GONE = "Its pods are gone, and their logs with them; `recipe fetch RECIPE` brings what it had left on its claim."
@@ -46,15 +42,29 @@ def reasons(state: State, log_of: LogOf) -> list[str]:
     """What stands in the way, most telling first; empty while all is well."""
     if state.phase == FINISHED:
         return []
-    queue = (state.job["metadata"].get("labels") or {}).get("kueue.x-k8s.io/queue-name", "")
-    said = [*queued(queue, state.workload), *_missing_pods(state), *_taken(state), *_ended(state)]
-    for pod in (*state.replaced, *state.pods):
-        said += _pod(state, pod, log_of)
+    said = [*queued(queue_of(state.job), state.workload), *_missing_pods(state), *_taken(state), *_ended(state)]
+    read = cache(log_of)
+    for pod in sorted((*state.replaced, *state.pods), key=lambda pod: _follows(pod, read)):
+        said += _pod(state, pod, read)
     if state.phase == FAILED and not state.pods:
         said.append(GONE)
+    if state.progress.hangs:
+        ago, pace = units.duration(state.progress.silent or 0.0), units.speed(state.progress.pace or 0.0)
+        said.append(
+            f"Its last step was {ago} ago, and one takes {pace} s: it hangs, or measures itself for long. `recipe logs RECIPE "
+            "--node N` shows what each machine does; NCCL gives up by itself after a while, and says who came late. `recipe stop` "
+            "and `recipe submit` go on from the last checkpoint."
+        )
     if state.unread:
         said.append(f"How far it is cannot be read now: {state.unread}")
     return list(dict.fromkeys(said))
+
+
+def _follows(pod: dict[str, Any], log_of: LogOf) -> bool:
+    """Whether what ended a pod was mostly brought about by another one, whose words are then read first."""
+    entries = [entry for entry in pod.get("status", {}).get("containerStatuses") or [] if entry["name"] in WORKING]
+    found = troubles.find(log_of(pod["metadata"]["name"]), troubles.LOG) if any(map(ends, entries)) else None
+    return found is not None and found.trouble.follows
 
 
 def _missing_pods(state: State) -> Iterator[str]:
@@ -70,10 +80,8 @@ def _missing_pods(state: State) -> Iterator[str]:
                 "cluster's admin whether it runs."
             )
         return
-    said = event["message"]
-    remedy = remedy_of_refusal(said, LESS, "Render the recipe again with this version, and submit it again.")
-    made = f"Only {there} of {wanted} pods are made" if there else "No pods are made"
-    yield f"{made}: {said}. {remedy}"
+    why = refusal(event["message"], LESS, "Render the recipe again with this version, and submit it again.")
+    yield f"{f'Only {there} of {wanted} pods are made' if there else 'No pods are made'}: {why}"
 
 
 def _age(manifest: dict[str, Any]) -> float:
@@ -88,10 +96,7 @@ def _taken(state: State) -> Iterator[str]:
     for event in state.events:
         of = event["involvedObject"]
         if event.get("reason") in TAKEN and of.get("uid") not in here:
-            yield (
-                f"`{of['name']}` was taken off its machine ({when(event)[:19]}Z) and is made anew; training goes on from its "
-                f"last checkpoint. The cluster says: {event['message']}"
-            )
+            yield taken_off(f"`{of['name']}`", event["reason"], event["message"], f" ({when(event)[:19]}Z)")
 
 
 def _ended(state: State) -> Iterator[str]:
@@ -99,10 +104,8 @@ def _ended(state: State) -> Iterator[str]:
         if condition["type"] != "Failed" or condition["status"] != "True":
             continue
         said = condition.get("message", "")
-        if "deadline" in said.lower() or condition.get("reason") == "DeadlineExceeded":
-            yield "It was ended at its deadline, `openshift.deadline_hours`. Submit it again to go on from the last checkpoint."
-        elif "backoff" in said.lower():
-            yield "It failed more often than `openshift.backoff_limit` allows."
+        if found := troubles.find(f"{condition.get('reason', '')} {said}", troubles.ENDED):
+            yield str(found)
         elif said:
             yield f"The cluster says: {said}"
 
@@ -149,41 +152,38 @@ def _wait_for_master(entry: dict[str, Any], where: str) -> Iterator[str]:
 
 def _container(state: State, pod: dict[str, Any], entry: dict[str, Any], where: str, log_of: LogOf) -> Iterator[str]:
     yield from unfetched(pod, entry, where, BUILD)
-    yield from unmade(pod, entry, state.events, where, machines(state.job) > 1, "Submit the recipe again.")
+    yield from unmade(pod, entry, state.events, where, "Submit the recipe again.")
     for ended in ends(entry):
-        yield from _end(state.job, pod, entry, ended, where, log_of)
+        yield from _end(state, pod, entry, ended, where, log_of)
 
 
 def _end(
-    job: dict[str, Any], pod: dict[str, Any], entry: dict[str, Any], ended: dict[str, Any], where: str, log_of: LogOf
+    state: State, pod: dict[str, Any], entry: dict[str, Any], ended: dict[str, Any], where: str, log_of: LogOf
 ) -> Iterator[str]:
     if ended.get("reason") == "OOMKilled":
-        yield f"{where} used up its main memory{again(entry)}. {_memory(pod, job)} {MORE_MEMORY}"
+        yield f"{where} used up its main memory{again(entry)}. {_memory(pod, state.job)} {MORE_MEMORY}"
         return
     if ended.get("message"):
         # The pod's own last words: a gate's table, or why a stage does not start.
         yield f"{where} ended{again(entry)}. It said: {ended['message'].strip()}"
         return
+    why = _of_log(state, pod, log_of)
+    yield f"{where} ended with exit code {ended['exitCode']}{again(entry)}. {why}".strip()
+
+
+def _of_log(state: State, pod: dict[str, Any], log_of: LogOf) -> str:
+    """What a pod's last words mean. Who came late to what all do together, all logs say together."""
     text = log_of(pod["metadata"]["name"])
-    if NCCL.search(text):
-        yield (
-            f"{where} waited in vain for the other machines (NCCL){again(entry)}. Look for one that failed first; if none did, the "
-            "network is the reason: `openshift.network`, and `communication.nccl_debug: INFO` shows which one was used."
-        )
-        return
-    said = " ".join(part for part in (meaning(text) or last_error(text), _gpu_memory(text, job)) if part)
-    yield f"{where} ended with exit code {ended['exitCode']}{again(entry)}. {said}".strip()
-
-
-def _foreseen(job: dict[str, Any], what: str) -> str:
-    """What the plan foresaw (see `targets.kubernetes.foreseen`), with its unit; empty where there is no estimate."""
-    return annotation(job, f"recipe-runner/planned-{what}")
-
-
-def _gpu_memory(text: str, job: dict[str, Any]) -> str:
-    """What the plan had said, where the log says that a GPU's memory was too small."""
-    need = _foreseen(job, "gpu-memory")
-    return f"`recipe plan` had estimated {need} on each GPU." if need and OUT_OF_MEMORY.search(text) else ""
+    plan = troubles.planned(foreseen(state.job, "gpu-memory"))
+    found = troubles.find(text, troubles.LOG, plan=plan)
+    if found is None:
+        said = troubles.last_error(text, whatever=True)
+        return f"It said: {said}" if said else ""
+    if found.trouble.reads == "ranks":
+        together = "\n".join(log_of(other["metadata"]["name"]) for other in state.pods)
+        world = str(gpus(state.job)) if len(state.pods) == machines(state.job) else ""
+        found = found.trouble.found_in(together, {"world_size": world}) or found
+    return found.with_line
 
 
 def _memory(pod: dict[str, Any], job: dict[str, Any]) -> str:
@@ -194,7 +194,7 @@ def _memory(pod: dict[str, Any], job: dict[str, Any]) -> str:
         if volume.get("emptyDir", {}).get("medium") == "Memory"
     ]
     of_it = f", {shared[0]} of it as shared memory" if shared and shared[0] else ""
-    need = _foreseen(job, "memory")
+    need = foreseen(job, "memory")
     estimated = f" `recipe plan` had estimated {need}." if need else ""
     return f"Its limit was {limit_of(pod, WORKING)}{of_it}.{estimated}"
 

@@ -47,15 +47,15 @@ def line(state: State) -> str:
     """A state in one line."""
     running = sum(pod.get("status", {}).get("phase") == "Running" for pod in state.pods)
     said = f"{running} of {machines(state.job)} machines run" if state.pods else "no machine yet"
-    if state.phase != TRAINING or state.progress is None:
+    latest = state.progress.latest
+    if state.phase != TRAINING or latest is None:
         return state.phase if state.ended else f"{state.phase}, {said}"
-    step, steps = state.progress["step"], state.progress["steps"]
-    loss = f", loss {state.progress['loss']:.3f}" if "loss" in state.progress else ""
-    return f"step {step} of {steps}{loss}{_left(state.seconds_left)}"
+    loss = f", loss {latest['loss']:.3f}" if "loss" in latest else ""
+    left = state.progress.seconds_left
+    return f"step {latest['step']} of {latest['steps']}{loss}{'' if left is None else f', about {rest(left)} left'}"
 
 
-def _left(seconds: float | None) -> str:
-    if seconds is None:
-        return ""
+def rest(seconds: float) -> str:
+    """How much longer, in hours and minutes."""
     hours, minutes = divmod(round(seconds / 60), 60)
-    return f", about {f'{hours} h {minutes} min' if hours else f'{max(1, minutes)} min'} left"
+    return f"{hours} h {minutes} min" if hours else f"{max(1, minutes)} min"

@@ -87,9 +87,14 @@ def ours(cluster: Cluster, plan: Plan) -> Manifests:
     """Every job on the cluster of the plan's scenario that recipe-runner has rendered, under any target: one request a kind.
     They may be of other recipes."""
     labels = kubernetes.labels(plan, plan.stages[0])
-    labels = {name: labels[name] for name in ("app.kubernetes.io/managed-by", "recipe-runner/scenario")}
+    return everyone(cluster, plan.site["namespace"], {"recipe-runner/scenario": labels["recipe-runner/scenario"]})
+
+
+def everyone(cluster: Cluster, namespace: str, labels: dict[str, str] | None = None) -> Manifests:
+    """Every job of a namespace that recipe-runner has rendered, with these labels besides."""
+    labels = {"app.kubernetes.io/managed-by": "recipe-runner"} | (labels or {})
     # Items of a list do not say what they are.
-    return [{"kind": kind, **job} for kind in POD_LABEL for job in cluster.list(kind, plan.site["namespace"], labels)]
+    return [{"kind": kind, **job} for kind in POD_LABEL for job in cluster.list(kind, namespace, labels)]
 
 
 def existing(cluster: Cluster, plan: Plan, stage: Stage, of_gate: bool = False) -> list[dict[str, Any]]:
@@ -137,6 +142,16 @@ def container(job: dict[str, Any]) -> str:
 def annotation(job: dict[str, Any], name: str) -> str:
     """An annotation of a job; empty where it has none of that name."""
     return str((job["metadata"].get("annotations") or {}).get(name, ""))
+
+
+def queue_of(manifest: Manifest) -> str:
+    """The queue of Kueue that an object waits in; empty where it waits in none."""
+    return str((manifest["metadata"].get("labels") or {}).get("kueue.x-k8s.io/queue-name", ""))
+
+
+def foreseen(job: Manifest, what: str) -> str:
+    """What the plan foresaw for a job (`targets.kubernetes.foreseen`), memory with its unit; empty where it says nothing."""
+    return annotation(job, f"{kubernetes.PLANNED}{what}")
 
 
 def recipe_of(job: dict[str, Any]) -> str:
@@ -195,6 +210,26 @@ def machines(job: dict[str, Any]) -> int:
     if job["kind"] == "PyTorchJob":
         return sum(replica.get("replicas", 1) for replica in spec["pytorchReplicaSpecs"].values())
     return int(spec.get("trainer", {}).get("numNodes", 1))
+
+
+def gpus(job: dict[str, Any]) -> int:
+    """How many GPUs a job holds while it runs, on all its machines."""
+    spec = job["spec"]
+    if job["kind"] == "PyTorchJob":
+        parts = [(each.get("replicas", 1), each["template"]["spec"]) for each in spec["pytorchReplicaSpecs"].values()]
+    elif job["kind"] == "TrainJob":
+        trainer = spec.get("trainer", {})
+        parts = [
+            (int(trainer.get("numNodes", 1)), {"containers": [{"resources": trainer.get("resourcesPerNode", {})}]})
+        ]
+    else:
+        parts = [(1, spec.get("template", {}).get("spec", {}))]
+    asked = [
+        count * int(container.get("resources", {}).get("limits", {}).get("nvidia.com/gpu", 0))
+        for count, pod in parts
+        for container in pod.get("containers", ())
+    ]
+    return sum(asked)
 
 
 def node_number(pod: dict[str, Any]) -> int:

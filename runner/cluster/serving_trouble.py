@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from runner.cluster.jobs import annotation
+from runner.catalog import troubles
+from runner.cluster.jobs import annotation, queue_of
 from runner.cluster.pod_trouble import (
     LogOf,
     again,
     ends,
     entry_of,
-    last_error,
     limit_of,
     placing,
     queued,
+    refusal,
     refused,
-    remedy_of_refusal,
     unfetched,
     unmade,
 )
@@ -137,8 +136,8 @@ def _no_pods(server: Server) -> Iterator[str]:
     if server.pods:
         return
     if event := refused(server.events):
-        said = event["message"]
-        yield f"No pod is made: {said}. {remedy_of_refusal(said, LESS, '`recipe site RECIPE` writes what the namespace needs.')}"
+        why = refusal(event["message"], LESS, "`recipe site RECIPE` writes what the namespace needs.")
+        yield f"No pod is made: {why}"
         return
     for event in [event for event in server.events if event["reason"] == "InternalError"][-1:]:
         yield f"KServe does not start it: {event['message']}"
@@ -164,7 +163,7 @@ def _pod(server: Server, pod: dict[str, Any]) -> Iterator[str]:
 
 
 def _queue(server: Server, pod: dict[str, Any]) -> Iterator[str]:
-    queue = (server.service["metadata"].get("labels") or {}).get("kueue.x-k8s.io/queue-name", "")
+    queue = queue_of(server.service)
     said = list(queued(queue, entry_of(server.workloads, pod)))
     yield from said or [
         f"It waits to be admitted by the queue `{queue}`." if queue else "It waits to be admitted by a queue."
@@ -179,9 +178,7 @@ def _container(server: Server, pod: dict[str, Any], entry: dict[str, Any], where
         else "Where it holds the model, correct `serve.model`; else ask the cluster's admin."
     )
     yield from unfetched(pod, entry, where, remedy)
-    yield from unmade(
-        pod, entry, server.events, where, several=False, remedy="`recipe site RECIPE` writes what it needs."
-    )
+    yield from unmade(pod, entry, server.events, where, "`recipe site RECIPE` writes what it needs.")
     for ended in ends(entry):
         if not serves:
             yield f"{where}: `{entry['name']}` ended with exit code {ended['exitCode']}{again(entry)}. {ended.get('message', '')}".strip()
@@ -193,45 +190,10 @@ def _container(server: Server, pod: dict[str, Any], entry: dict[str, Any], where
             yield f"{where} ended with exit code {ended['exitCode']}{again(entry)}. {_meaning(text, server)}".strip()
 
 
-# What vLLM says when it ends, and what that means here; the first that is found counts.
-_MEANINGS = (
-    (
-        re.compile(r"unrecognized arguments: (.+)"),
-        "Its vLLM does not know the argument {0}: its version is another than those that were tried, 0.21 and 0.32. "
-        "Name another `serve.runtime` or `serve.image`.",
-    ),
-    (
-        re.compile(
-            r"max seq len.{0,80}?is larger than|To serve at least one request|No available memory for the cache blocks"
-        ),
-        "The GPU has no room for one request of the whole context. Write a shorter `serve.context`, or more `serve.gpus`.",
-    ),
-    (
-        re.compile(r"CUDA out of memory|OutOfMemoryError|Free memory on device.{0,80}? is less than"),
-        "The GPU's memory was too small. Write a lower `serve.concurrency` or more `serve.gpus`; `recipe plan RECIPE --serve` reckons it.",
-    ),
-    (
-        re.compile(r"LoRA rank (\d+) is greater than max_lora_rank"),
-        "The adapter on the claim has rank {0}, and the recipe another: it was trained before the recipe changed. Train again, or put the rank back.",
-    ),
-    (
-        re.compile(r"Model architectures .{0,200}? are not supported|does not recognize this architecture"),
-        "Its vLLM does not know this architecture. Name a newer `serve.image`.",
-    ),
-    (
-        re.compile(
-            r"(?:does not appear to have a file named|Can't load the configuration of|Invalid repository ID or local directory specified|"
-            r"No adapter found|Error no file named|adapter_config\.json)"
-        ),
-        "There is no model, or no adapter, where it looked: {source}. Has training finished, and is that the claim that it wrote to?",
-    ),
-)
-
-
 def _meaning(text: str, server: Server) -> str:
-    for pattern, meaning in _MEANINGS:
-        if found := pattern.search(text):
-            uri = server.service["spec"]["predictor"]["model"]["storageUri"]
-            source = f"`{uri}`, with results of training in `{annotation(server.service, 'recipe-runner/run-dir')}`"
-            return meaning.format(*(group or "" for group in found.groups()), source=source)
-    return last_error(text)
+    """What vLLM's last words mean, or what any program's do."""
+    uri = server.service["spec"]["predictor"]["model"]["storageUri"]
+    source = f"`{uri}`, with results of training in `{annotation(server.service, 'recipe-runner/run-dir')}`"
+    found = troubles.find(text, troubles.SERVER, source=source) or troubles.find(text, troubles.LOG)
+    said = troubles.last_error(text, whatever=True)
+    return str(found) if found else f"It said: {said}" if said else ""

@@ -11,7 +11,7 @@ from typing import Any
 from runner.cluster.client import Cluster, Manifest, Manifests
 from runner.cluster.errors import TryAgain
 from runner.cluster.events import TAKEN, events_about
-from runner.cluster.jobs import attempts_of, container, latest, machines, makers, node_number
+from runner.cluster.jobs import attempts_of, container, latest, machines, makers, node_number, queue_of
 from runner.cluster.pod_trouble import entry_of
 from runner.targets import code, gate
 from runner.training import progress_lines
@@ -32,22 +32,23 @@ QUEUED, WAITING, PULLING, AGAIN, PREPARING, STARTING, TRAINING, MEASURING, FINIS
 ENDED = (FINISHED, FAILED)
 # Lines of a log in which the latest step is looked for.
 TAIL = 400
+# A step is overdue after so long, and so many times its own time: an evaluation and a checkpoint come between two.
+OVERDUE_SECONDS, OVERDUE_STEPS = 600.0, 30
+
 _CONDITION_ENDS = {"Succeeded": FINISHED, "Complete": FINISHED, "Failed": FAILED}
 
 
 @dataclass(frozen=True)
 class State:
     """phase: one of the above; job, pods, events, workload: as the cluster has them; replaced: pods that others have taken
-    the place of; progress: the latest line of training's own (`step`, `steps`, `loss`), seconds_left: until the last step,
-    where that can be told; unread: why there is no progress, where the log could not be read."""
+    the place of; progress: how far training is; unread: why that is not known, where the log could not be read."""
 
     phase: str
     job: dict[str, Any]
     pods: list[dict[str, Any]]
     events: list[dict[str, Any]] = field(default_factory=list)
     workload: dict[str, Any] | None = None
-    progress: dict[str, Any] | None = None
-    seconds_left: float | None = None
+    progress: Progress = field(default_factory=lambda: Progress())
     replaced: list[dict[str, Any]] = field(default_factory=list)
     unread: str = ""
 
@@ -67,17 +68,18 @@ def look(cluster: Cluster, job: dict[str, Any]) -> State:
     pods = latest(attempts)
     workload = _workload(cluster, job)
     phase = _phase(job, pods, workload)
-    progress, left, unread = None, None, ""
+    known, unread = Progress(), ""
     if phase == TRAINING:
         try:
-            progress, left, begins = _progress(cluster, job, pods)
-            phase = STARTING if begins else TRAINING
+            known = _progress(cluster, job, pods)
+            # Of a long log without a step in its end nobody knows more than that it is at work.
+            phase = STARTING if known.latest is None and known.whole else TRAINING
         except TryAgain as silence:
             # The machine of one pod may not answer while all else does.
             unread = silence.text.splitlines()[0]
     events = [] if phase == FINISHED else events_about(cluster, [*made_by, *attempts], _former(made_by))
     replaced = [pod for pod in attempts if pod not in pods]
-    return State(phase, job, pods, events, workload, progress, left, replaced, unread)
+    return State(phase, job, pods, events, workload, known, replaced, unread)
 
 
 def ended(job: dict[str, Any]) -> str | None:
@@ -130,7 +132,7 @@ def _clones(pod: dict[str, Any]) -> bool:
 
 def _workload(cluster: Cluster, job: dict[str, Any]) -> dict[str, Any] | None:
     """Kueue's entry for the job, where the job waits in a queue."""
-    if "kueue.x-k8s.io/queue-name" not in job["metadata"].get("labels", {}):
+    if not queue_of(job):
         return None
     return entry_of(cluster.list("Workload", job["metadata"]["namespace"], forgiving=True), job)
 
@@ -147,30 +149,70 @@ def _former(made_by: Manifests) -> Callable[[Manifest], bool]:
     return taken
 
 
-def _progress(
-    cluster: Cluster, job: dict[str, Any], pods: list[dict[str, Any]]
-) -> tuple[dict[str, Any] | None, float | None, bool]:
-    """The latest step, the seconds left, and whether the first machine has not come to any step yet."""
-    first = next(pod for pod in pods if node_number(pod) == 0)
-    text = cluster.log(job["metadata"]["namespace"], first["metadata"]["name"], container(job), tail=TAIL) or ""
-    latest, left = progress(text, _started(first), datetime.now(UTC))
-    # Of a long log without a step in its end nobody knows more than that it is at work.
-    return latest, left, latest is None and text.count("\n") < TAIL
+@dataclass(frozen=True)
+class Progress:
+    """How far training is. latest: the last line of its own, of a step or of its beginning, None before it has begun;
+    pace: seconds a step takes, silent: since the last one; None where that cannot be told. whole: whether the log is known
+    from its beginning on."""
 
-
-def progress(text: str, started: datetime | None, now: datetime) -> tuple[dict[str, Any] | None, float | None]:
-    """The latest step in a log, and the seconds left if the rest goes on at the pace since the container started."""
     latest: dict[str, Any] | None = None
-    first = 0
-    for event in progress_lines.read(text):
-        if event.get("event") == "begin":
-            first, latest = event["step"], event
-        elif event.get("event") == "step":
-            latest = event
-    if latest is None or started is None or latest["step"] <= first:
-        return latest, None
-    pace = (now - started).total_seconds() / (latest["step"] - first)
-    return latest, pace * (latest["steps"] - latest["step"])
+    pace: float | None = None
+    silent: float | None = None
+    whole: bool = True
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Until the last step, if the rest goes on at this pace."""
+        if self.latest is None or self.pace is None:
+            return None
+        return float(self.pace * (self.latest["steps"] - self.latest["step"]))
+
+    @property
+    def hangs(self) -> bool:
+        """Whether the next step is overdue by more than an evaluation, or a checkpoint, takes."""
+        if self.pace is None or self.silent is None:
+            return False
+        return self.silent > max(OVERDUE_SECONDS, OVERDUE_STEPS * self.pace)
+
+
+def _progress(cluster: Cluster, job: dict[str, Any], pods: list[dict[str, Any]]) -> Progress:
+    first = next(pod for pod in pods if node_number(pod) == 0)
+    space, name = job["metadata"]["namespace"], first["metadata"]["name"]
+    text = cluster.log(space, name, container(job), tail=TAIL, stamped=True) or ""
+    return progress(text, _started(first), datetime.now(UTC))
+
+
+def progress(text: str, started: datetime | None, now: datetime) -> Progress:
+    """What the end of a log tells, each line of which begins with its time. The pace is that between the first and the last
+    step of it, else since the container has started."""
+    seen: list[tuple[datetime | None, dict[str, Any]]] = []
+    for line in text.splitlines():
+        seen += [(_time(line), event) for event in progress_lines.read(line) if event.get("event") in ("begin", "step")]
+    whole = text.count("\n") < TAIL
+    if not seen:
+        return Progress(whole=whole)
+    # What a checkpoint was before counts from the last beginning on.
+    begin = max((place for place, (_, event) in enumerate(seen) if event["event"] == "begin"), default=0)
+    seen = seen[begin:]
+    (since, first), (at, latest) = seen[0], seen[-1]
+    if first["event"] == "begin" and len(seen) > 2:
+        since, first = seen[1]  # the first step brings kernels and caches with it
+    steps = latest["step"] - first["step"]
+    passed = (at - since).total_seconds() if at and since else 0.0
+    if steps <= 0 or passed <= 0:
+        steps, passed = latest["step"] - seen[0][1]["step"], (now - started).total_seconds() if started else 0.0
+    pace = passed / steps if steps > 0 and passed > 0 else None
+    silent = max(0.0, (now - at).total_seconds()) if at and latest["event"] == "step" else None
+    return Progress(latest, pace, silent, whole)
+
+
+def _time(line: str) -> datetime | None:
+    """When a line was written, by the stamp that it begins with, in nanoseconds."""
+    stamp = line.partition(" ")[0]
+    try:
+        return datetime.fromisoformat(f"{stamp[:19]}+00:00")
+    except ValueError:
+        return None
 
 
 def _started(pod: dict[str, Any]) -> datetime | None:
