@@ -33,6 +33,7 @@ COMMANDS = {
     "doctor": "Say what will not work on this machine.",
     "submit": "Send a recipe to the cluster.",
     "status": "Say how far jobs on the cluster are.",
+    "why": "Say why a job, a run or a log has gone wrong, with the remedy.",
     "logs": "Show what a job's machines write.",
     "fetch": "Bring results from the cluster.",
     "stop": "End a job on the cluster.",

@@ -175,7 +175,8 @@ class Stage:
     keys: a hash of all that its results depend on, under "", and one for each part (see `keys`).
     gates, evaluation: what it must prove, and how it is measured; None where nothing is.
     model: what must be fetched into `place.model_dir` first (`base`, `revision`); None where there is nothing to fetch.
-    needs: bytes of `gpu_memory` on each GPU and of `memory` on each machine by estimate; empty where none was made.
+    needs: bytes of `gpu_memory` on each GPU and of `memory` on each machine by estimate, `tokens_per_second` or, of images,
+    `samples_per_second` over all GPUs, and the `price_per_gpu_hour` that the recipe names; empty where no estimate was made.
     """
 
     name: str
@@ -195,7 +196,7 @@ class Stage:
     gates: tuple[Gate, ...] = ()
     evaluation: Evaluation | None = None
     model: Mapping[str, Any] | None = None
-    needs: Mapping[str, int] = field(default_factory=dict)
+    needs: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def trains(self) -> bool:

@@ -80,9 +80,17 @@ class Cluster(Protocol):
         """Deletes an object and what belongs to it; False where it was not there."""
 
     def log(
-        self, namespace: str, pod: str, container: str, *, previous: bool = False, tail: int | None = None
+        self,
+        namespace: str,
+        pod: str,
+        container: str,
+        *,
+        previous: bool = False,
+        tail: int | None = None,
+        stamped: bool = False,
     ) -> str | None:
-        """A container's log; None where it has not started, or there was no container before it (`previous`)."""
+        """A container's log; None where it has not started, or there was no container before it (`previous`). stamped: whether
+        each line begins with the time at which it was written."""
 
     def request(
         self,
@@ -188,11 +196,19 @@ class Connection(Cluster):
         return True
 
     def log(
-        self, namespace: str, pod: str, container: str, *, previous: bool = False, tail: int | None = None
+        self,
+        namespace: str,
+        pod: str,
+        container: str,
+        *,
+        previous: bool = False,
+        tail: int | None = None,
+        stamped: bool = False,
     ) -> str | None:
         query: list[tuple[str, Any]] = [("container", container)]
         query += [("previous", "true")] if previous else []
         query += [("tailLines", tail)] if tail else []
+        query += [("timestamps", "true")] if stamped else []
         try:
             response = self.request("GET", f"{address('Pod', namespace, pod)}/log", query)
         except Refused as refused:

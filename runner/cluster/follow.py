@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from runner.cluster.client import Cluster
-from runner.cluster.diagnose import log_reader, reasons
+from runner.cluster.diagnose import logs_of, reasons
 from runner.cluster.errors import TryAgain, pause
 from runner.cluster.jobs import Sent, machines
 from runner.cluster.status import FAILED, TRAINING, State, look
@@ -29,7 +29,7 @@ def follow(cluster: Cluster, sent: Sent, show: Show) -> State:
                 raise Stop(f"{sent.kind} `{sent.name}` is not there any more; someone deleted it.", "Submit again.")
             if job is not None:
                 state = look(cluster, job)
-                why = reasons(state, log_reader(cluster, state))
+                why = reasons(state, logs_of(cluster, state))
                 show(state, why)
                 if state.phase == FAILED:
                     log = "recipe logs RECIPE" + ("" if sent.of_gate else f" --stage {sent.stage.name}")
@@ -47,15 +47,15 @@ def line(state: State) -> str:
     """A state in one line."""
     running = sum(pod.get("status", {}).get("phase") == "Running" for pod in state.pods)
     said = f"{running} of {machines(state.job)} machines run" if state.pods else "no machine yet"
-    if state.phase != TRAINING or state.progress is None:
+    latest = state.progress.latest
+    if state.phase != TRAINING or latest is None:
         return state.phase if state.ended else f"{state.phase}, {said}"
-    step, steps = state.progress["step"], state.progress["steps"]
-    loss = f", loss {state.progress['loss']:.3f}" if "loss" in state.progress else ""
-    return f"step {step} of {steps}{loss}{_left(state.seconds_left)}"
+    loss = f", loss {latest['loss']:.3f}" if "loss" in latest else ""
+    left = state.progress.seconds_left
+    return f"step {latest['step']} of {latest['steps']}{loss}{'' if left is None else f', about {rest(left)} left'}"
 
 
-def _left(seconds: float | None) -> str:
-    if seconds is None:
-        return ""
+def rest(seconds: float) -> str:
+    """How much longer, in hours and minutes."""
     hours, minutes = divmod(round(seconds / 60), 60)
-    return f", about {f'{hours} h {minutes} min' if hours else f'{max(1, minutes)} min'} left"
+    return f"{hours} h {minutes} min" if hours else f"{max(1, minutes)} min"

@@ -17,8 +17,9 @@ from urllib.parse import quote
 from runner.cluster.client import Cluster, Response, address
 from runner.cluster.diagnose import reasons
 from runner.cluster.errors import Busy, Refused, passes, patiently, pause
+from runner.cluster.events import events_about
 from runner.cluster.jobs import FETCH, SEND
-from runner.cluster.status import WAITING, State, events_about, going
+from runner.cluster.status import WAITING, State, going
 from runner.entrypoints.file_server import FULL, MISPLACED, PORT, WORD, WRITES
 from runner.plan import Plan, Stage
 from runner.problem import Stop
@@ -210,7 +211,7 @@ def _why(cluster: Cluster, pod: dict[str, Any]) -> list[str]:
     """Why a helper does not start, or ended, as far as its pod and its events tell."""
     meta = pod["metadata"]
     job = {"kind": "Pod", "metadata": {"name": meta["name"], "namespace": meta["namespace"]}, "spec": {}}
-    events = patiently(lambda: events_about(cluster, [pod]))
+    events = patiently(lambda: events_about(cluster, [pod], lambda _: False))
     return reasons(State(WAITING, job, [pod], events), lambda _pod: "")
 
 

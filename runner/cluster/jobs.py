@@ -9,6 +9,7 @@ import yaml
 
 from runner.cluster.client import Cluster, Manifest, Manifests
 from runner.plan import Plan, Stage
+from runner.problem import Stop
 from runner.targets import TARGETS, default, gate, kubernetes, preparing
 
 # The training jobs that a target makes, and the labels that its operator gives a job's pods, first the first one's.
@@ -86,18 +87,24 @@ def ours(cluster: Cluster, plan: Plan) -> Manifests:
     """Every job on the cluster of the plan's scenario that recipe-runner has rendered, under any target: one request a kind.
     They may be of other recipes."""
     labels = kubernetes.labels(plan, plan.stages[0])
-    labels = {name: labels[name] for name in ("app.kubernetes.io/managed-by", "recipe-runner/scenario")}
+    return everyone(cluster, plan.site["namespace"], {"recipe-runner/scenario": labels["recipe-runner/scenario"]})
+
+
+def everyone(cluster: Cluster, namespace: str, labels: dict[str, str] | None = None) -> Manifests:
+    """Every job of a namespace that recipe-runner has rendered, with these labels besides."""
+    labels = {"app.kubernetes.io/managed-by": "recipe-runner"} | (labels or {})
     # Items of a list do not say what they are.
-    return [{"kind": kind, **job} for kind in POD_LABEL for job in cluster.list(kind, plan.site["namespace"], labels)]
+    return [{"kind": kind, **job} for kind in POD_LABEL for job in cluster.list(kind, namespace, labels)]
 
 
 def existing(cluster: Cluster, plan: Plan, stage: Stage, of_gate: bool = False) -> list[dict[str, Any]]:
-    """What the cluster has for a stage, under any target, or for the gate after it. It may be of another recipe."""
+    """What the cluster has by the name of a stage's job, under any target, or of the gate's after it, whoever has made it: asked
+    by name, because what is not of recipe-runner is not among those of `ours`."""
     kinds, name = _called(plan, stage, of_gate)
     return [job for kind in kinds if (job := cluster.get(kind, plan.site["namespace"], name))]
 
 
-def find(there: Manifests, plan: Plan, stage: Stage, of_gate: bool = False) -> Manifest | None:
+def found(there: Manifests, plan: Plan, stage: Stage, of_gate: bool = False) -> Manifest | None:
     """The job of a stage, or of the gate after it, among those of `ours`."""
     kinds, name = _called(plan, stage, of_gate)
     return next((job for job in there if job["kind"] in kinds and job["metadata"]["name"] == name), None)
@@ -137,9 +144,31 @@ def annotation(job: dict[str, Any], name: str) -> str:
     return str((job["metadata"].get("annotations") or {}).get(name, ""))
 
 
+def queue_of(manifest: Manifest) -> str:
+    """The queue of Kueue that an object waits in; empty where it waits in none."""
+    return str((manifest["metadata"].get("labels") or {}).get("kueue.x-k8s.io/queue-name", ""))
+
+
+def foreseen(job: Manifest, what: str) -> str:
+    """What the plan foresaw for a job (`targets.kubernetes.foreseen`), memory with its unit; empty where it says nothing."""
+    return annotation(job, f"{kubernetes.PLANNED}{what}")
+
+
 def recipe_of(job: dict[str, Any]) -> str:
     """The recipe, or the stage of one, that a job was made from; empty where recipe-runner has not made it."""
     return annotation(job, "recipe-runner/recipe")
+
+
+def require_of(there: Manifest, recipe: str) -> Manifest:
+    """What has a name that a recipe, or a stage of one, wants. Raises Stop where it is not of that recipe."""
+    if (owner := recipe_of(there)) != recipe:
+        whose = f"the recipe `{owner}`" if owner else "someone who did not use recipe-runner"
+        kind, meta = there["kind"], there["metadata"]
+        raise Stop(
+            f"The name `{meta['name']}` is in use: {whose} has a {kind} of that name in `{meta['namespace']}`.",
+            "Give this one another with `openshift.job_name`.",
+        )
+    return there
 
 
 def key(job: dict[str, Any]) -> str:
@@ -181,6 +210,26 @@ def machines(job: dict[str, Any]) -> int:
     if job["kind"] == "PyTorchJob":
         return sum(replica.get("replicas", 1) for replica in spec["pytorchReplicaSpecs"].values())
     return int(spec.get("trainer", {}).get("numNodes", 1))
+
+
+def gpus(job: dict[str, Any]) -> int:
+    """How many GPUs a job holds while it runs, on all its machines."""
+    spec = job["spec"]
+    if job["kind"] == "PyTorchJob":
+        parts = [(each.get("replicas", 1), each["template"]["spec"]) for each in spec["pytorchReplicaSpecs"].values()]
+    elif job["kind"] == "TrainJob":
+        trainer = spec.get("trainer", {})
+        parts = [
+            (int(trainer.get("numNodes", 1)), {"containers": [{"resources": trainer.get("resourcesPerNode", {})}]})
+        ]
+    else:
+        parts = [(1, spec.get("template", {}).get("spec", {}))]
+    asked = [
+        count * int(container.get("resources", {}).get("limits", {}).get("nvidia.com/gpu", 0))
+        for count, pod in parts
+        for container in pod.get("containers", ())
+    ]
+    return sum(asked)
 
 
 def node_number(pod: dict[str, Any]) -> int:

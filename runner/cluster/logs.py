@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from runner.cluster.client import Cluster, address
-from runner.cluster.diagnose import GONE, times
+from runner.cluster.diagnose import GONE
 from runner.cluster.errors import Refused, TryAgain, pause
 from runner.cluster.jobs import container, machines, node_number, pods_of
+from runner.cluster.pod_trouble import times
 from runner.cluster.status import ended
 from runner.problem import Stop
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from runner.cluster.client import Cluster, Manifest
 from runner.cluster.diagnose import MORE_MEMORY
-from runner.cluster.jobs import FILES, annotation, config_of, find, key, ours, pods_of, runs_in
+from runner.cluster.jobs import FILES, annotation, config_of, found, key, ours, pods_of, runs_in
 from runner.cluster.status import FAILED, FINISHED, ended, going
 from runner.entrypoints.stage import ON_CLUSTER
 from runner.plan import Plan, Stage
@@ -80,10 +80,10 @@ def milestones(
     way = []
     there = ours(cluster, plan) if there is None else there
     for stage in plan.stages:
-        job = find(there, plan, stage)
+        job = found(there, plan, stage)
         way.append(Milestone(stage, False, job, _state(cluster, job, stage.keys[""], files_key)))
         if stage.gates:
-            verdict = find(there, plan, stage, of_gate=True)
+            verdict = found(there, plan, stage, of_gate=True)
             state = _state(cluster, verdict, gate.key(stage), files_key)
             if verdict and job and _made(verdict) < _made(job):
                 # Since then the stage was sent again; what it has left may be something else.

@@ -6,20 +6,20 @@ from one of an earlier server of the same name, which may still answer.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 from runner import ports
 from runner.cluster import pipeline, port_forward, serving_trouble
 from runner.cluster.client import Cluster, Connection, Manifest
 from runner.cluster.errors import TryAgain, pause
-from runner.cluster.jobs import annotation, recipe_of
+from runner.cluster.events import events_about
+from runner.cluster.jobs import annotation, require_of
+from runner.cluster.pod_trouble import log_reader
 from runner.cluster.serving_trouble import Server
 from runner.cluster.serving_trouble import ready as _ready
 from runner.cluster.status import FAILED, going
-from runner.cluster.submit import delete
+from runner.cluster.submit import delete, gone
 from runner.plan import Plan
 from runner.problem import Stop
 from runner.serving import Serving
@@ -31,8 +31,8 @@ SERVICE, RUNTIME = "InferenceService", "ServingRuntime"
 POD_LABEL = "serving.kserve.io/inferenceservice"
 # The training job that has left the weights: of a model that was trained again the server starts anew.
 TRAINED_BY = "recipe-runner/trained-by"
-# Seconds until a server that is being deleted must be gone; its pods have half a minute to end.
-PATIENCE_SECONDS = 300
+# By what KServe makes pods.
+DEPLOYED = ("Deployment", "ReplicaSet")
 
 
 def start(
@@ -126,13 +126,7 @@ def _trained_by(cluster: Cluster, plan: Plan, tell: Tell) -> str:
 def _ours(cluster: Cluster, plan: Plan, kind: str, name: str) -> Manifest | None:
     """The object of that name. Raises Stop where it is not of this recipe."""
     there = cluster.get(kind, plan.site["namespace"], name)
-    if there and (owner := recipe_of(there)) != plan.name:
-        whose = f"the recipe `{owner}`" if owner else "someone who did not use recipe-runner"
-        raise Stop(
-            f"The name `{name}` is in use: {whose} has a {kind} of that name in `{plan.site['namespace']}`.",
-            "Give this one another with `openshift.job_name`.",
-        )
-    return there
+    return there and require_of({"kind": kind, **there}, plan.name)
 
 
 def send(cluster: Cluster, manifests: list[Manifest], tell: Tell) -> None:
@@ -142,7 +136,7 @@ def send(cluster: Cluster, manifests: list[Manifest], tell: Tell) -> None:
     there = cluster.get(SERVICE, meta["namespace"], meta["name"])
     if there and going(there):
         tell(f"{SERVICE} `{meta['name']}` of before is being deleted; waiting for its end.")
-        _gone(cluster, there)
+        gone(cluster, SERVICE, meta["namespace"], meta["name"], there["metadata"]["uid"])
         there = None
     if there and _same(there, service):
         tell(f"{SERVICE} `{meta['name']}` is there already, made from this very recipe; nothing changes.")
@@ -156,17 +150,6 @@ def send(cluster: Cluster, manifests: list[Manifest], tell: Tell) -> None:
 
 def _same(there: Manifest, wanted: Manifest) -> bool:
     return all(annotation(there, name) == annotation(wanted, name) for name in (CONTENT, TRAINED_BY))
-
-
-def _gone(cluster: Cluster, there: Manifest) -> None:
-    meta, deadline = there["metadata"], time.monotonic() + PATIENCE_SECONDS
-    while time.monotonic() < deadline:
-        with suppress(TryAgain):
-            now = cluster.get(SERVICE, meta["namespace"], meta["name"])
-            if now is None or now["metadata"]["uid"] != meta["uid"]:
-                return
-        pause()
-    raise Stop(f"{SERVICE} `{meta['name']}` is being deleted, and does not go away.", "Look at it with `oc describe`.")
 
 
 def wait(cluster: Cluster, service: Manifest, tell: Tell) -> str:
@@ -216,14 +199,15 @@ def look(cluster: Cluster, service: Manifest) -> Server:
     meta = service["metadata"]
     space, name = meta["namespace"], meta["name"]
     pods = _pods(cluster, service)
-    events = [event for event in cluster.list("Event", space, forgiving=True) if _about(event, name, pods)]
     workloads = cluster.list("Workload", space, forgiving=True)
 
-    def log_of(pod: str) -> str:
-        before = cluster.log(space, pod, kserve.CONTAINER, previous=True, tail=200)
-        return before or cluster.log(space, pod, kserve.CONTAINER, tail=200) or ""
+    def deployed(event: Manifest) -> bool:
+        # The Deployment and its ReplicaSets are nobody's to read, and say alone why there is no pod.
+        of = event["involvedObject"]
+        return of.get("kind") in DEPLOYED and of.get("name", "").startswith(f"{name}-predictor")
 
-    return Server(service, pods, events, workloads, log_of)
+    events = events_about(cluster, [service, *pods], deployed)
+    return Server(service, pods, events, workloads, log_reader(cluster, space, kserve.CONTAINER))
 
 
 def _pods(cluster: Cluster, service: Manifest) -> list[dict[str, Any]]:
@@ -233,16 +217,3 @@ def _pods(cluster: Cluster, service: Manifest) -> list[dict[str, Any]]:
 
 def _of(pod: dict[str, Any], service: Manifest) -> bool:
     return not going(pod) and all(annotation(pod, name) == annotation(service, name) for name in (CONTENT, TRAINED_BY))
-
-
-def _about(event: dict[str, Any], name: str, pods: list[dict[str, Any]]) -> bool:
-    """Whether a warning is about the server, its Deployment and ReplicaSets, its pods, or their claims."""
-    about = event["involvedObject"].get("name", "")
-    claims = {
-        volume["persistentVolumeClaim"]["claimName"]
-        for pod in pods
-        for volume in pod["spec"].get("volumes") or []
-        if "persistentVolumeClaim" in volume
-    }
-    ours = about == name or about.startswith(f"{name}-predictor") or about in claims
-    return ours and event["type"] == "Warning"

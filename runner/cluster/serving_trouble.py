@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from runner.cluster.diagnose import NO_IMAGE
-from runner.cluster.diagnose import reasons as of_pods
-from runner.cluster.jobs import annotation
-from runner.cluster.status import WAITING, State
+from runner.catalog import troubles
+from runner.cluster.jobs import annotation, queue_of
+from runner.cluster.pod_trouble import (
+    LogOf,
+    again,
+    ends,
+    entry_of,
+    limit_of,
+    placing,
+    queued,
+    refusal,
+    refused,
+    unfetched,
+    unmade,
+)
 from runner.targets import kserve
 
 QUEUED, NO_POD, UNPLACED, GETTING, LOADING, ENDED = (
@@ -21,6 +31,7 @@ QUEUED, NO_POD, UNPLACED, GETTING, LOADING, ENDED = (
     "loading the model",
     "started again and again",
 )
+LESS = "`serve.gpus` or `serve.concurrency`"
 # After so many ends it is not a disk or a network that was slow.
 TRIES = 3
 # What KServe says of a runtime that it does not find, or may not use.
@@ -37,7 +48,7 @@ class Server:
     pods: list[dict[str, Any]]
     events: list[dict[str, Any]] = field(default_factory=list)
     workloads: list[dict[str, Any]] = field(default_factory=list)
-    log_of: Callable[[str], str] = lambda _pod: ""
+    log_of: LogOf = lambda _pod: ""
 
     @property
     def name(self) -> str:
@@ -124,21 +135,12 @@ def _no_pods(server: Server) -> Iterator[str]:
     """The Deployment could not make a pod, which its ReplicaSet alone says."""
     if server.pods:
         return
-    for event in sorted(server.events, key=lambda event: event.get("lastTimestamp") or "", reverse=True):
-        said = event["message"]
-        if event["reason"] == "FailedCreate":
-            remedy = (
-                "Ask for a larger quota, or for less: `serve.gpus`, `serve.concurrency`."
-                if "exceeded quota" in said
-                else "The namespace's rules for pods refuse it; the service account needs restricted-v2."
-                if "security context constraint" in said or "PodSecurity" in said
-                else "`recipe site RECIPE` writes what the namespace needs."
-            )
-            yield f"No pod is made: {said}. {remedy}"
-            return
-        if event["reason"] == "InternalError":
-            yield f"KServe does not start it: {said}"
-            return
+    if event := refused(server.events):
+        why = refusal(event["message"], LESS, "`recipe site RECIPE` writes what the namespace needs.")
+        yield f"No pod is made: {why}"
+        return
+    for event in [event for event in server.events if event["reason"] == "InternalError"][-1:]:
+        yield f"KServe does not start it: {event['message']}"
 
 
 def _gated(pod: dict[str, Any]) -> bool:
@@ -155,122 +157,43 @@ def _pod(server: Server, pod: dict[str, Any]) -> Iterator[str]:
     if _gated(pod):
         yield from _queue(server, pod)
         return
-    if status.get("reason") in ("Evicted", "Preempting", "NodeLost"):
-        yield f"{where} was taken off its machine: {status.get('message', status['reason'])}"
-    # Machines and claims are looked for as for a job's pods.
-    bare = pod | {"status": {key: value for key, value in status.items() if key in ("conditions", "phase")}}
-    about = {"kind": "Pod", "metadata": server.service["metadata"], "spec": {}}
-    yield from of_pods(State(WAITING, about, [bare], server.events), server.log_of)
+    yield from placing(pod, server.events, where, LESS)
     for entry in (*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])):
         yield from _container(server, pod, entry, where)
 
 
 def _queue(server: Server, pod: dict[str, Any]) -> Iterator[str]:
-    labels = server.service["metadata"].get("labels") or {}
-    queue, name = labels.get("kueue.x-k8s.io/queue-name"), pod["metadata"]["name"]
-    for workload in server.workloads:
-        owners = workload["metadata"].get("ownerReferences") or []
-        if not any(owner["kind"] == "Pod" and owner["name"] == name for owner in owners):
-            continue
-        for condition in workload.get("status", {}).get("conditions") or []:
-            if condition["type"] == "QuotaReserved" and condition["status"] == "False":
-                yield f"It waits in the queue `{queue}` until enough is free there: {condition.get('message', '')}"
-                return
-    yield f"It waits to be admitted by the queue `{queue}`." if queue else "It waits to be admitted by a queue."
+    queue = queue_of(server.service)
+    said = list(queued(queue, entry_of(server.workloads, pod)))
+    yield from said or [
+        f"It waits to be admitted by the queue `{queue}`." if queue else "It waits to be admitted by a queue."
+    ]
 
 
 def _container(server: Server, pod: dict[str, Any], entry: dict[str, Any], where: str) -> Iterator[str]:
-    waiting, serves = entry.get("state", {}).get("waiting") or {}, entry["name"] == kserve.CONTAINER
-    reason, said = waiting.get("reason", ""), str(waiting.get("message") or waiting.get("reason") or "").rstrip(".")
-    if reason in NO_IMAGE:
-        image = entry.get("image") or "?"
-        remedy = (
-            "It is the serving runtime's: correct `serve.image`, or ask the cluster's admin for the platform's."
-            if serves
-            else "Where it holds the model, correct `serve.model`; else ask the cluster's admin."
-        )
-        yield f"{where}: the image `{image}` cannot be fetched: {said}. {remedy}"
-    elif reason == "CreateContainerConfigError":
-        yield f"{where}: something that it needs is not there: {said}."
-    elif reason == "ContainerCreating":
-        yield from _mounting(server, pod, where)
-    ends = [entry.get(part, {}).get("terminated") for part in ("state", "lastState")]
-    for ended in [end for end in ends if end and end.get("exitCode")][:1]:
-        again = f", and was started again ({entry['restartCount']} times so far)" if entry.get("restartCount") else ""
+    serves = entry["name"] == kserve.CONTAINER
+    remedy = (
+        "It is the serving runtime's: correct `serve.image`, or ask the cluster's admin for the platform's."
+        if serves
+        else "Where it holds the model, correct `serve.model`; else ask the cluster's admin."
+    )
+    yield from unfetched(pod, entry, where, remedy)
+    yield from unmade(pod, entry, server.events, where, "`recipe site RECIPE` writes what it needs.")
+    for ended in ends(entry):
         if not serves:
-            yield f"{where}: `{entry['name']}` ended with exit code {ended['exitCode']}{again}. {ended.get('message', '')}".strip()
+            yield f"{where}: `{entry['name']}` ended with exit code {ended['exitCode']}{again(entry)}. {ended.get('message', '')}".strip()
         elif ended.get("reason") == "OOMKilled":
-            limit = _limit(pod)
-            yield f"{where} used up its main memory{again}. Its limit was {limit}, of what `machines.memory` leaves; name machines with more."
+            limit = limit_of(pod, (kserve.CONTAINER,))
+            yield f"{where} used up its main memory{again(entry)}. Its limit was {limit}, of what `machines.memory` leaves; name machines with more."
         else:
             text = server.log_of(pod["metadata"]["name"])
-            yield f"{where} ended with exit code {ended['exitCode']}{again}. {_meaning(text, server)}".strip()
-
-
-def _mounting(server: Server, pod: dict[str, Any], where: str) -> Iterator[str]:
-    for event in reversed(server.events):
-        if event["involvedObject"].get("name") == pod["metadata"]["name"] and event["reason"] in (
-            "FailedMount",
-            "FailedAttachVolume",
-        ):
-            held = (
-                " The claim is for one machine at a time, and another pod has it; it is free when that has ended."
-                if event["message"].startswith("Multi-Attach")
-                else ""
-            )
-            yield f"{where}: a volume cannot be attached: {event['message']}.{held}"
-            return
-
-
-def _limit(pod: dict[str, Any]) -> str:
-    for entry in pod["spec"]["containers"]:
-        if entry["name"] == kserve.CONTAINER:
-            return str(entry.get("resources", {}).get("limits", {}).get("memory", "?"))
-    return "?"
-
-
-# What vLLM says when it ends, and what that means here; the first that is found counts.
-_MEANINGS = (
-    (
-        re.compile(r"unrecognized arguments: (.+)"),
-        "Its vLLM does not know the argument {0}: its version is another than those that were tried, 0.21 and 0.32. "
-        "Name another `serve.runtime` or `serve.image`.",
-    ),
-    (
-        re.compile(
-            r"max seq len.{0,80}?is larger than|To serve at least one request|No available memory for the cache blocks"
-        ),
-        "The GPU has no room for one request of the whole context. Write a shorter `serve.context`, or more `serve.gpus`.",
-    ),
-    (
-        re.compile(r"CUDA out of memory|OutOfMemoryError|Free memory on device.{0,80}? is less than"),
-        "The GPU's memory was too small. Write a lower `serve.concurrency` or more `serve.gpus`; `recipe plan RECIPE --serve` reckons it.",
-    ),
-    (
-        re.compile(r"LoRA rank (\d+) is greater than max_lora_rank"),
-        "The adapter on the claim has rank {0}, and the recipe another: it was trained before the recipe changed. Train again, or put the rank back.",
-    ),
-    (
-        re.compile(r"Model architectures .{0,200}? are not supported|does not recognize this architecture"),
-        "Its vLLM does not know this architecture. Name a newer `serve.image`.",
-    ),
-    (
-        re.compile(
-            r"(?:does not appear to have a file named|Can't load the configuration of|Invalid repository ID or local directory specified|"
-            r"No adapter found|Error no file named|adapter_config\.json)"
-        ),
-        "There is no model, or no adapter, where it looked: {source}. Has training finished, and is that the claim that it wrote to?",
-    ),
-)
+            yield f"{where} ended with exit code {ended['exitCode']}{again(entry)}. {_meaning(text, server)}".strip()
 
 
 def _meaning(text: str, server: Server) -> str:
-    for pattern, meaning in _MEANINGS:
-        if found := pattern.search(text):
-            uri = server.service["spec"]["predictor"]["model"]["storageUri"]
-            source = f"`{uri}`, with results of training in `{annotation(server.service, 'recipe-runner/run-dir')}`"
-            return meaning.format(*(group or "" for group in found.groups()), source=source)
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    errors = [line for line in lines if re.search(r"\b\w*(Error|Exception)\b", line)]
-    said = (errors or lines)[-1:]
-    return f"It said: {said[0][:300]}" if said else ""
+    """What vLLM's last words mean, or what any program's do."""
+    uri = server.service["spec"]["predictor"]["model"]["storageUri"]
+    source = f"`{uri}`, with results of training in `{annotation(server.service, 'recipe-runner/run-dir')}`"
+    found = troubles.find(text, troubles.SERVER, source=source) or troubles.find(text, troubles.LOG)
+    said = troubles.last_error(text, whatever=True)
+    return str(found) if found else f"It said: {said}" if said else ""

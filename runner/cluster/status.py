@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from runner.cluster.client import Cluster, Manifest, Manifests
 from runner.cluster.errors import TryAgain
-from runner.cluster.jobs import attempts_of, container, latest, machines, makers, node_number
+from runner.cluster.events import TAKEN, events_about
+from runner.cluster.jobs import attempts_of, container, latest, machines, makers, node_number, queue_of
+from runner.cluster.pod_trouble import entry_of
 from runner.targets import code, gate
 from runner.training import progress_lines
 
@@ -29,9 +32,8 @@ QUEUED, WAITING, PULLING, AGAIN, PREPARING, STARTING, TRAINING, MEASURING, FINIS
 ENDED = (FINISHED, FAILED)
 # Lines of a log in which the latest step is looked for.
 TAIL = 400
-# How a cluster takes a pod off its machine: the kubelet for want of memory or disk, the scheduler for a pod of higher
-# priority, and the node controller from a machine that is gone.
-TAKEN = ("Evicted", "Preempted", "TaintManagerEviction")
+# A step is overdue after so long, and so many times its own time: an evaluation and a checkpoint come between two.
+OVERDUE_SECONDS, OVERDUE_STEPS = 600.0, 30
 
 _CONDITION_ENDS = {"Succeeded": FINISHED, "Complete": FINISHED, "Failed": FAILED}
 
@@ -39,16 +41,14 @@ _CONDITION_ENDS = {"Succeeded": FINISHED, "Complete": FINISHED, "Failed": FAILED
 @dataclass(frozen=True)
 class State:
     """phase: one of the above; job, pods, events, workload: as the cluster has them; replaced: pods that others have taken
-    the place of; progress: the latest line of training's own (`step`, `steps`, `loss`), seconds_left: until the last step,
-    where that can be told; unread: why there is no progress, where the log could not be read."""
+    the place of; progress: how far training is; unread: why that is not known, where the log could not be read."""
 
     phase: str
     job: dict[str, Any]
     pods: list[dict[str, Any]]
     events: list[dict[str, Any]] = field(default_factory=list)
     workload: dict[str, Any] | None = None
-    progress: dict[str, Any] | None = None
-    seconds_left: float | None = None
+    progress: Progress = field(default_factory=lambda: Progress())
     replaced: list[dict[str, Any]] = field(default_factory=list)
     unread: str = ""
 
@@ -68,17 +68,18 @@ def look(cluster: Cluster, job: dict[str, Any]) -> State:
     pods = latest(attempts)
     workload = _workload(cluster, job)
     phase = _phase(job, pods, workload)
-    progress, left, unread = None, None, ""
+    known, unread = Progress(), ""
     if phase == TRAINING:
         try:
-            progress, left, begins = _progress(cluster, job, pods)
-            phase = STARTING if begins else TRAINING
+            known = _progress(cluster, job, pods)
+            # Of a long log without a step in its end nobody knows more than that it is at work.
+            phase = STARTING if known.latest is None and known.whole else TRAINING
         except TryAgain as silence:
             # The machine of one pod may not answer while all else does.
             unread = silence.text.splitlines()[0]
     events = [] if phase == FINISHED else events_about(cluster, [*made_by, *attempts], _former(made_by))
     replaced = [pod for pod in attempts if pod not in pods]
-    return State(phase, job, pods, events, workload, progress, left, replaced, unread)
+    return State(phase, job, pods, events, workload, known, replaced, unread)
 
 
 def ended(job: dict[str, Any]) -> str | None:
@@ -131,86 +132,87 @@ def _clones(pod: dict[str, Any]) -> bool:
 
 def _workload(cluster: Cluster, job: dict[str, Any]) -> dict[str, Any] | None:
     """Kueue's entry for the job, where the job waits in a queue."""
-    if "kueue.x-k8s.io/queue-name" not in job["metadata"].get("labels", {}):
+    if not queue_of(job):
         return None
-    for workload in cluster.list("Workload", job["metadata"]["namespace"], forgiving=True):
-        owners = workload["metadata"].get("ownerReferences") or []
-        if any(owner["uid"] == job["metadata"]["uid"] for owner in owners):
-            return workload
-    return None
+    return entry_of(cluster.list("Workload", job["metadata"]["namespace"], forgiving=True), job)
 
 
-def _former(made_by: Manifests) -> re.Pattern[str]:
-    """How the pods of a job are called, those among them that others have taken the place of."""
+def _former(made_by: Manifests) -> Callable[[Manifest], bool]:
+    """Whether an event says that a pod of a job was taken off its machine, one that is not there any more."""
     names = "|".join(re.escape(maker["metadata"]["name"]) for maker in made_by)
-    return re.compile(rf"({names})-((master|worker)-\d+|(\d+-)?[a-z0-9]{{5}})")
+    called = re.compile(rf"({names})-((master|worker)-\d+|(\d+-)?[a-z0-9]{{5}})")
 
-
-def events_about(cluster: Cluster, about: Manifests, former: re.Pattern[str] | None = None) -> Manifests:
-    """What went wrong with these objects, and with the claims of pods among them that are not bound, the latest last. What
-    something went well after is over; of claims all is kept, because a reason why one is not bound may be no warning.
-
-    former: the names of pods that are not there any more; of those it is told that they were taken off their machine, since
-    the first of these objects was made.
-    """
-    meta = about[0]["metadata"]
-    volumes = [volume for manifest in about for volume in manifest.get("spec", {}).get("volumes") or ()]
-    names = {volume["persistentVolumeClaim"]["claimName"] for volume in volumes if "persistentVolumeClaim" in volume}
-    found = [cluster.get("PersistentVolumeClaim", meta["namespace"], name) for name in sorted(names)]
-    unbound = [claim for claim in found if claim and claim.get("status", {}).get("phase") != "Bound"]
-    uids = {manifest["metadata"]["uid"] for manifest in (*about, *unbound)}
-    events = cluster.list("Event", meta["namespace"], forgiving=True)
-    well: dict[str, str] = {}
-    for event in events:
-        if event.get("type") == "Normal":
-            uid = event["involvedObject"].get("uid", "")
-            well[uid] = max(well.get(uid, ""), when(event))
-
-    def told(event: Manifest) -> bool:
+    def taken(event: Manifest) -> bool:
         of = event["involvedObject"]
-        if of.get("uid") not in uids:
-            taken = (
-                event.get("reason") in TAKEN and of.get("kind") == "Pod" and when(event) >= meta["creationTimestamp"]
-            )
-            return bool(taken and former and former.fullmatch(of.get("name", "")))
-        if of.get("kind") == "PersistentVolumeClaim":
-            return True
-        return event.get("type") == "Warning" and when(event) >= well.get(of["uid"], "")
+        return event.get("reason") in TAKEN and of.get("kind") == "Pod" and bool(called.fullmatch(of.get("name", "")))
 
-    return sorted(filter(told, events), key=when)
+    return taken
 
 
-def when(event: Manifest) -> str:
-    """When an event was seen last; each of the cluster's parts says it in a place of its own."""
-    series = event.get("series") or {}
-    said = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
-    return next((at for at in said if at), event["metadata"].get("creationTimestamp") or "")
+@dataclass(frozen=True)
+class Progress:
+    """How far training is. latest: the last line of its own, of a step or of its beginning, None before it has begun;
+    pace: seconds a step takes, silent: since the last one; None where that cannot be told. whole: whether the log is known
+    from its beginning on."""
 
-
-def _progress(
-    cluster: Cluster, job: dict[str, Any], pods: list[dict[str, Any]]
-) -> tuple[dict[str, Any] | None, float | None, bool]:
-    """The latest step, the seconds left, and whether the first machine has not come to any step yet."""
-    first = next(pod for pod in pods if node_number(pod) == 0)
-    text = cluster.log(job["metadata"]["namespace"], first["metadata"]["name"], container(job), tail=TAIL) or ""
-    latest, left = progress(text, _started(first), datetime.now(UTC))
-    # Of a long log without a step in its end nobody knows more than that it is at work.
-    return latest, left, latest is None and text.count("\n") < TAIL
-
-
-def progress(text: str, started: datetime | None, now: datetime) -> tuple[dict[str, Any] | None, float | None]:
-    """The latest step in a log, and the seconds left if the rest goes on at the pace since the container started."""
     latest: dict[str, Any] | None = None
-    first = 0
-    for event in progress_lines.read(text):
-        if event.get("event") == "begin":
-            first, latest = event["step"], event
-        elif event.get("event") == "step":
-            latest = event
-    if latest is None or started is None or latest["step"] <= first:
-        return latest, None
-    pace = (now - started).total_seconds() / (latest["step"] - first)
-    return latest, pace * (latest["steps"] - latest["step"])
+    pace: float | None = None
+    silent: float | None = None
+    whole: bool = True
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Until the last step, if the rest goes on at this pace."""
+        if self.latest is None or self.pace is None:
+            return None
+        return float(self.pace * (self.latest["steps"] - self.latest["step"]))
+
+    @property
+    def hangs(self) -> bool:
+        """Whether the next step is overdue by more than an evaluation, or a checkpoint, takes."""
+        if self.pace is None or self.silent is None:
+            return False
+        return self.silent > max(OVERDUE_SECONDS, OVERDUE_STEPS * self.pace)
+
+
+def _progress(cluster: Cluster, job: dict[str, Any], pods: list[dict[str, Any]]) -> Progress:
+    first = next(pod for pod in pods if node_number(pod) == 0)
+    space, name = job["metadata"]["namespace"], first["metadata"]["name"]
+    text = cluster.log(space, name, container(job), tail=TAIL, stamped=True) or ""
+    return progress(text, _started(first), datetime.now(UTC))
+
+
+def progress(text: str, started: datetime | None, now: datetime) -> Progress:
+    """What the end of a log tells, each line of which begins with its time. The pace is that between the first and the last
+    step of it, else since the container has started."""
+    seen: list[tuple[datetime | None, dict[str, Any]]] = []
+    for line in text.splitlines():
+        seen += [(_time(line), event) for event in progress_lines.read(line) if event.get("event") in ("begin", "step")]
+    whole = text.count("\n") < TAIL
+    if not seen:
+        return Progress(whole=whole)
+    # What a checkpoint was before counts from the last beginning on.
+    begin = max((place for place, (_, event) in enumerate(seen) if event["event"] == "begin"), default=0)
+    seen = seen[begin:]
+    (since, first), (at, latest) = seen[0], seen[-1]
+    if first["event"] == "begin" and len(seen) > 2:
+        since, first = seen[1]  # the first step brings kernels and caches with it
+    steps = latest["step"] - first["step"]
+    passed = (at - since).total_seconds() if at and since else 0.0
+    if steps <= 0 or passed <= 0:
+        steps, passed = latest["step"] - seen[0][1]["step"], (now - started).total_seconds() if started else 0.0
+    pace = passed / steps if steps > 0 and passed > 0 else None
+    silent = max(0.0, (now - at).total_seconds()) if at and latest["event"] == "step" else None
+    return Progress(latest, pace, silent, whole)
+
+
+def _time(line: str) -> datetime | None:
+    """When a line was written, by the stamp that it begins with, in nanoseconds."""
+    stamp = line.partition(" ")[0]
+    try:
+        return datetime.fromisoformat(f"{stamp[:19]}+00:00")
+    except ValueError:
+        return None
 
 
 def _started(pod: dict[str, Any]) -> datetime | None:

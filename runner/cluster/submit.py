@@ -11,9 +11,9 @@ from typing import Any
 
 from runner.cluster import embedded, helper_pod, pipeline, seal_key
 from runner.cluster.client import Cluster, Manifest
-from runner.cluster.errors import patiently, pause, recent
+from runner.cluster.errors import patiently, pause
 from runner.cluster.follow import follow, line
-from runner.cluster.jobs import Sent, annotation, config_of, existing, machines, recipe_of, sent
+from runner.cluster.jobs import Sent, annotation, config_of, existing, machines, require_of, sent
 from runner.cluster.pipeline import CLAIM, Claims
 from runner.cluster.status import FAILED, State, ended, going
 from runner.cluster.upload import Files, upload
@@ -22,6 +22,9 @@ from runner.problem import Stop
 from runner.targets import kubernetes
 from runner.targets.kubernetes import SHARED
 from runner.targets.podspec import KEY_SECRET
+
+# Seconds until what is being deleted must be gone; its pods have their time to end.
+ENDING_SECONDS = 300
 
 Tell = Callable[[str], None]
 # Asks the person a question; True for yes. Raises Stop where nobody can be asked.
@@ -238,15 +241,7 @@ def _queue_is_there(cluster: Cluster, sent: Sent) -> None:
 
 def _existing(cluster: Cluster, plan: Plan, sent: Sent) -> list[dict[str, Any]]:
     """Jobs of this name, under any target. Raises Stop where one is not of this recipe."""
-    jobs = existing(cluster, plan, sent.stage, sent.of_gate)
-    for job in jobs:
-        if (owner := recipe_of(job)) != sent.plan.name:
-            whose = f"the recipe `{owner}`" if owner else "someone who did not use recipe-runner"
-            raise Stop(
-                f"The name `{sent.name}` is in use: {whose} has a {job['kind']} of that name in `{sent.namespace}`.",
-                "Give this one another with `openshift.job_name`.",
-            )
-    return jobs
+    return [require_of(job, sent.plan.name) for job in existing(cluster, plan, sent.stage, sent.of_gate)]
 
 
 def _holds(milestone: pipeline.Milestone, sent: Sent) -> bool:
@@ -279,12 +274,22 @@ def _make_room(cluster: Cluster, job: dict[str, Any], tell: Tell, confirm: Confi
 def delete(cluster: Cluster, kind: str, namespace: str, name: str) -> None:
     """Deletes an object and waits until it is gone. Raises Stop where it stays."""
     patiently(lambda: cluster.delete(kind, namespace, name))
-    begun = time.monotonic()
-    while recent(begun):
-        if patiently(lambda: cluster.get(kind, namespace, name)) is None:
+    gone(cluster, kind, namespace, name)
+
+
+def gone(cluster: Cluster, kind: str, namespace: str, name: str, uid: str = "") -> None:
+    """Waits until an object that is being deleted is gone, or another has its name where its `uid` is given. Raises Stop where it
+    stays for longer than its pods may take to end."""
+    deadline = time.monotonic() + ENDING_SECONDS
+    while time.monotonic() < deadline:
+        there = patiently(lambda: cluster.get(kind, namespace, name))
+        if there is None or (uid and there["metadata"]["uid"] != uid):
             return
         pause()
-    raise Stop(f"{kind} `{name}` does not go away.", "Look at it with `oc describe`, then submit again.")
+    raise Stop(
+        f"{kind} `{name}` is being deleted, and does not go away.",
+        "Look at it with `oc describe`, then do the same again.",
+    )
 
 
 def wait(cluster: Cluster, sent: Sent, tell: Tell) -> None:

@@ -89,12 +89,19 @@ def live() -> Iterator[Any]:
     def text(state: Any, why: list[str]) -> str:
         return "\n".join([*([f"{state.name}: {line(state)}"] if state else []), *(f"  {reason}" for reason in why)])
 
+    with screen() as show:
+        yield lambda state, why: show(text(state, why))
+
+
+@contextmanager
+def screen() -> Iterator[Callable[[str], None]]:
+    """Shows a text in place of the one before it; where output is piped, below it, and only when it has changed."""
     if not sys.stdout.isatty():
         said = ""
 
-        def show(state: Any, why: list[str]) -> None:
+        def show(now: str) -> None:
             nonlocal said
-            if (now := text(state, why)) != said:
+            if now != said:
                 said = now
                 say(now)
 
@@ -104,4 +111,4 @@ def live() -> Iterator[Any]:
     from rich.text import Text
 
     with Live(Text("…"), refresh_per_second=4) as view:
-        yield lambda state, why: view.update(Text(text(state, why)))
+        yield lambda now: view.update(Text(now, overflow="fold"))

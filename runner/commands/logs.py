@@ -18,7 +18,7 @@ def logs(path: str, sets: tuple[str, ...], stage: str | None, node: int, follow:
     """Show the log of one of a job's machines, that of the previous container first where it was started again."""
     from runner.cluster import logs as reading
     from runner.cluster.client import connect
-    from runner.cluster.diagnose import log_reader, reasons
+    from runner.cluster.diagnose import logs_of, reasons
     from runner.cluster.status import look
 
     plan = shared.open_plan(path, sets)
@@ -31,6 +31,6 @@ def logs(path: str, sets: tuple[str, ...], stage: str | None, node: int, follow:
     for line in reading.whole(cluster, job, node):
         say(line)
     state = look(cluster, job)
-    for reason in reasons(state, log_reader(cluster, state)):
+    for reason in reasons(state, logs_of(cluster, state)):
         # Beside the log, so that it can be piped on as it is.
         click.echo(reason, err=True)

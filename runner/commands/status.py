@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -23,30 +23,48 @@ if TYPE_CHECKING:
 @click.option(
     "--namespace", "-n", metavar="NAME", help="Without RECIPE: where to look. Default: your current namespace."
 )
-def status(path: str | None, sets: tuple[str, ...], stage: str | None, namespace: str | None) -> None:
-    """Say how far a recipe's job is and why it does not start; without RECIPE, all jobs of recipe-runner."""
-    from runner.cluster.client import connect
-    from runner.cluster.jobs import POD_LABEL
-    from runner.cluster.status import look
+@click.option("--watch", "-w", is_flag=True, help="Without RECIPE: keep the table until every job has ended.")
+def status(path: str | None, sets: tuple[str, ...], stage: str | None, namespace: str | None, watch: bool) -> None:
+    """Say how far a recipe's job is and why it does not start; without RECIPE, a table of all jobs of recipe-runner.
 
-    _fits(path, sets, stage, namespace)
+    The table holds speed and GPU memory beside what was planned, and says what was spent so far: in the currency of
+    `limits.price_per_gpu_hour` where the recipe names it, else in GPU hours.
+    """
+    from runner.cluster.client import connect
+
+    _fits(path, sets, stage, namespace, watch)
     if path is None:
         cluster = connect()
-        where = namespace or cluster.namespace
-        label = {"app.kubernetes.io/managed-by": "recipe-runner"}
-        jobs = [job for kind in POD_LABEL for job in _with_kind(cluster.list(kind, where, label), kind)]
-        if not jobs:
-            say(f"No job of recipe-runner in `{where}`.")
-    else:
-        plan = shared.open_plan(path, sets)
-        cluster = connect()
-        return _stages(cluster, plan, stage)
-    for job in jobs:
-        state = look(cluster, job)
-        _show(cluster, state.name, state)
+        return _table(cluster, namespace or cluster.namespace, watch)
+    plan = shared.open_plan(path, sets)
+    _stages(connect(), plan, stage)
 
 
-def _fits(path: str | None, sets: tuple[str, ...], stage: str | None, namespace: str | None) -> None:
+def _table(cluster: Cluster, namespace: str, watch: bool) -> None:
+    from runner.cluster import overview
+    from runner.cluster.errors import TryAgain, pause
+
+    def text() -> tuple[str, bool]:
+        rows = overview.rows(cluster, namespace)
+        lines = overview.table(rows) if rows else [f"No job of recipe-runner in `{namespace}`."]
+        return "\n".join(lines), all(row.state.ended for row in rows)
+
+    if not watch:
+        return say(text()[0])
+    shown = ""
+    with shared.screen() as show:
+        while True:
+            try:
+                shown, ended = text()
+                show(shown)
+                if ended:
+                    return
+            except TryAgain as silence:
+                show("\n".join(filter(None, [shown, f"{silence.text.splitlines()[0]} Trying again."])))
+            pause()
+
+
+def _fits(path: str | None, sets: tuple[str, ...], stage: str | None, namespace: str | None, watch: bool) -> None:
     """Raises Stop (exit 2) at an option that says nothing here: a recipe names its own namespace, and only a recipe has
     settings and stages."""
     if path and namespace:
@@ -55,16 +73,22 @@ def _fits(path: str | None, sets: tuple[str, ...], stage: str | None, namespace:
             f"Leave out -n, or write `--set openshift.namespace={namespace}`.",
             code=2,
         )
+    if path and watch:
+        raise Stop(
+            "`--watch` keeps the table of all jobs.",
+            "Leave out the recipe; `recipe submit RECIPE --follow` follows one.",
+            code=2,
+        )
     if not path and (sets or stage):
         raise Stop(f"`{'--stage' if stage else '--set'}` is about a recipe, and none is named.", "Name one.", code=2)
 
 
 def _show(cluster: Cluster, name: str, state: State) -> None:
-    from runner.cluster.diagnose import log_reader, reasons
+    from runner.cluster.diagnose import logs_of, reasons
     from runner.cluster.follow import line
 
     say(f"{name}: {line(state)}")
-    for reason in reasons(state, log_reader(cluster, state)):
+    for reason in reasons(state, logs_of(cluster, state)):
         say(f"  {reason}")
 
 
@@ -99,8 +123,3 @@ def _stages(cluster: Cluster, plan: Plan, only: str | None) -> None:
         say(
             f"  The recipe has no such stage any more. To end it: oc delete {kind.lower()} {name} -n {plan.site['namespace']}"
         )
-
-
-def _with_kind(jobs: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
-    """Items of a list do not say what they are."""
-    return [{"kind": kind, **job} for job in jobs]

@@ -88,10 +88,12 @@ def needs(plan: Plan, forecasts: list[Forecast]) -> dict[str, int]:
 
 
 def sized(plan: Plan, forecasts: list[Forecast]) -> Plan:
-    """The plan with what it needs written into it: the size of each claim, and the memory of each stage's machines, so
-    that targets can ask for the one, and the cluster's messages recall the other."""
+    """The plan with what it needs written into it: the size of each claim, and the memory of each stage's machines with its
+    speed and price, so that targets can ask for the one, and the cluster's messages recall the other."""
     stages = {
         forecast.stage.name: {"gpu_memory": forecast.memory.total, "memory": sum(host(forecast).values())}
+        | _pace(forecast)
+        | ({} if forecast.price is None else {"price_per_gpu_hour": forecast.price})
         for forecast in forecasts
     }
     return replace(
@@ -100,6 +102,15 @@ def sized(plan: Plan, forecasts: list[Forecast]) -> Plan:
         claims_gib={name: rounded(n) for name, n in needs(plan, forecasts).items()} if forecasts else {},
         stages=tuple(replace(stage, needs=stages.get(stage.name, {})) for stage in plan.stages),
     )
+
+
+def _pace(forecast: Forecast) -> dict[str, float]:
+    """What a stage gets through a second, where that can be told; images have no tokens."""
+    time = forecast.time
+    if time is None:
+        return {}
+    tokens = round(time.tokens_a_second)
+    return {"tokens_per_second": tokens} if tokens else {"samples_per_second": round(time.samples_a_second)}
 
 
 def rounded(need: float) -> int:

@@ -10,15 +10,17 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from runner.catalog import troubles
 from runner.data.report import REPORT_FILE
 from runner.files import read_json, read_record
 from runner.plan import Plan
 from runner.proof.record import Proof
+from runner.recipe import units
 from runner.report.planned import Foreseen, Planned, plan_of
-from runner.run_files import ANSWERS, HISTORY, LOG, PROOF, REPORT, STOPPED
+from runner.run_files import ANSWERS, HISTORY, PROOF, REPORT, STOPPED
 from runner.runs import gates
 from runner.runs.gates import Promotion, Verdict
-from runner.runs.launch import MOST_OF_LOG, meaning
+from runner.runs.launch import MOST_OF_LOG
 from runner.runs.run_folder import RunFolder, RunRecord
 from runner.runs.stage_folder import StageFolder, StageRecord
 from runner.training.summary import Summary
@@ -59,8 +61,8 @@ class Curve:
 @dataclass(frozen=True)
 class StageFacts:
     """One stage of a run. steps, epochs: of its history; answers: `question`, `before` and `after`; measured: metrics by name,
-    missing: why others are not. weights: their hash. stopped: what training said when it stopped itself; meaning, log: of the
-    log's end, and that itself, where the stage is not finished."""
+    missing: why others are not. weights: their hash. stopped: what training said when it stopped itself; meaning, said, log: of the
+    log's end, the line that says so, and that end itself, where the stage is not finished."""
 
     name: str
     trains: bool
@@ -78,6 +80,7 @@ class StageFacts:
     promotion: Promotion | None
     stopped: str
     meaning: str
+    said: str
     log: tuple[str, ...]
 
     @property
@@ -260,7 +263,11 @@ def _stage(folder: StageFolder, foreseen: Mapping[str, Foreseen]) -> StageFacts:
     history, known = read_record(folder.path / HISTORY), gates.record(folder)
     measured = known if isinstance(known, gates.Measurement) else gates.Measurement()
     trains, state = folder.stage.trains, folder.state
-    tail = _end(folder.path / LOG) if state.status == "begun" else ""
+    tail = _end(folder.path) if state.status == "begun" else ""
+    planned = foreseen.get(folder.stage.name, Foreseen())
+    need = units.gib(planned.memory) if planned.memory else ""
+    world = str(folder.stage.machines.world_size)
+    trouble = troubles.find(tail, troubles.LOG, plan=troubles.planned(need), world_size=world)
     stopped = read_record(folder.path / STOPPED)
     return StageFacts(
         name=folder.stage.name,
@@ -270,7 +277,7 @@ def _stage(folder: StageFolder, foreseen: Mapping[str, Foreseen]) -> StageFacts:
         summary=Summary.read(folder.path) if trains else Summary(),
         steps=tuple(_entries(history.get("steps"), step=NUMBER, loss=NUMBER)) if trains else (),
         epochs=tuple(_entries(history.get("epochs"), step=NUMBER, epoch=NUMBER)) if trains else (),
-        foreseen=foreseen.get(folder.stage.name, Foreseen()),
+        foreseen=planned,
         answers=tuple(_entries(read_json(folder.path / ANSWERS), question=str, before=str, after=str))
         if trains
         else (),
@@ -280,7 +287,8 @@ def _stage(folder: StageFolder, foreseen: Mapping[str, Foreseen]) -> StageFacts:
         missing=measured.missing,
         promotion=gates.promotion(folder) if folder.stage.gates else None,
         stopped=str(stopped.get("message") or ""),
-        meaning=meaning(tail),
+        meaning=str(trouble or ""),
+        said=trouble.line if trouble else troubles.last_error(tail),
         log=tuple(tail.splitlines()[-LOG_LINES:]),
     )
 
@@ -301,10 +309,16 @@ def _entries(value: Any, **kinds: Any) -> Iterator[Mapping[str, Any]]:
             yield entry
 
 
-def _end(log: Path) -> str:
+def _end(folder: Path) -> str:
+    """The ends of a stage's logs: one here, and one a machine where there are several."""
+    return "\n".join(end_of(log, MOST_OF_LOG) for log in sorted(folder.glob("train*.log")))
+
+
+def end_of(log: Path, most: int) -> str:
+    """The last bytes of a log; empty where it cannot be read."""
     try:
         with log.open("rb") as content:
-            content.seek(max(0, log.stat().st_size - MOST_OF_LOG))
+            content.seek(max(0, log.stat().st_size - most))
             return content.read().decode("utf-8", errors="replace")
     except OSError:
         return ""

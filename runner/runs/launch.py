@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -12,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from runner import extras
+from runner.catalog import troubles
 from runner.files import read_json, write_text
 from runner.hardware import BY_BUS, device_names
 from runner.plan import Place, Stage
@@ -126,42 +125,6 @@ def end(process: subprocess.Popen[str]) -> None:
         return
 
 
-OUT_OF_MEMORY = re.compile(r"CUDA out of memory|OutOfMemoryError")
-# What logs say, and what it means; the first that matches wins.
-_MEANINGS = (
-    (
-        OUT_OF_MEMORY.pattern,
-        "The GPU's memory is too small for this recipe. Lower `micro_batch_size` and raise `gradient_accumulation_steps` as "
-        "much; shorter rows, or smaller images, take less too.",
-    ),
-    (r"No space left on device", "The disk is full. Free some space, or use another disk."),
-    (
-        r"(is not a local folder and is not a valid model identifier|couldn't connect to|offline mode|gated repo|LocalEntryNotFoundError)",
-        "The base model cannot be loaded from the hub. Check its name, your network and your access.",
-    ),
-    (
-        # transformers' own sentence, and Python's; any error inside the package has its name in the trace.
-        r"FlashAttention\d? has been toggled on, but it cannot be used|No module named 'flash_attn|ImportError: .*flash_attn",
-        "FlashAttention cannot be used here. Install the extra `flash`, or write `attention: sdpa`.",
-    ),
-)
-_MISSING = re.compile(r"ModuleNotFoundError: No module named '([^']+)'")
-_ERROR_LINE = re.compile(r"^(?:\[rank\d+\]: )?\s*(?:[\w.]+\.)?(?:\w*(?:Error|Exception)|TrainingStopped)\b.*$")
-
-
-def meaning(log: str) -> str:
-    """What the end of a log means, in words with a remedy; empty where it says nothing known."""
-    known = next((text for pattern, text in _MEANINGS if re.search(pattern, log)), "")
-    return known or (_missing(extras.package(named[1])) if (named := _MISSING.search(log)) else "")
-
-
-def _missing(package: str) -> str:
-    """What to do about a package that is not there. Code that comes with a model may want one that no extra brings."""
-    extra = extras.bringing(package)
-    install = extras.install(extra) if extra else f"pip install {package}"
-    return f"The package `{package}` is missing. Install it: {install}"
-
-
 def end_of(log: Path, start: int) -> str:
     """The last of what has been written into a log since it was `start` bytes long."""
     with log.open("rb") as content:
@@ -178,7 +141,8 @@ def _reason(run_dir: Path, tail: str, code: int, doing: str) -> str:
 
 def fault(log: str, code: int, doing: str) -> str:
     """Why a process ended, by the end of its log and its exit status. doing: what it did, as the beginning of a sentence."""
-    errors = [line.strip() for line in log.splitlines() if _ERROR_LINE.match(line) and "ChildFailedError" not in line]
-    said = f"\nIt said: {errors[-1][:300]}" if errors else ""
+    found = troubles.find(log, troubles.LOG)
+    line = found.line if found else troubles.last_error(log)
+    said = f"\nIt said: {line}" if line else ""
     ended = f"It was ended by signal {-code}." if code < 0 else ""
-    return f"{doing} failed. {meaning(log) or ended}".strip() + said
+    return f"{doing} failed. {found or ended}".strip() + said

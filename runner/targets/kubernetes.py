@@ -23,6 +23,8 @@ SENT_FILES = "files"
 KEY = "recipe-runner/key"
 # The folder that a job writes its results to.
 RUN_DIR = "recipe-runner/run-dir"
+# How what was planned for a job is called, each figure by its own name after it.
+PLANNED = "recipe-runner/planned-"
 # The image that pods start from: a label in short, an annotation in full.
 IMAGE = "recipe-runner/image"
 CLAIMS_FILE = "claims.yaml"
@@ -107,9 +109,12 @@ def origin(spec: dict[str, Any], plan: Plan, stage: Stage) -> dict[str, str]:
 
 
 def foreseen(stage: Stage) -> dict[str, str]:
-    """Annotations of a training job: the memory that the plan foresaw on each GPU and on each machine, for the day when
-    that was not enough."""
-    return {f"recipe-runner/planned-{what.replace('_', '-')}": gib(size) for what, size in stage.needs.items()}
+    """Annotations of a training job: the memory that the plan foresaw on each GPU and on each machine, for the day when that
+    was not enough, and its speed and price, which `recipe status` holds beside the real ones."""
+    return {
+        f"{PLANNED}{what.replace('_', '-')}": gib(amount) if what.endswith("memory") else f"{amount}"
+        for what, amount in stage.needs.items()
+    }
 
 
 def scraped(plan: Plan) -> dict[str, str]:

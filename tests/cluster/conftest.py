@@ -70,7 +70,7 @@ class Site:
     ) -> None:
         """An event about an object, seen last so many seconds ago. uid: of one of that name that is not there any more."""
         at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - seconds))
-        there = self.cluster.get(kind, self.namespace, name)
+        uid = uid or self.cluster.get(kind, self.namespace, name)["metadata"]["uid"]
         body = {
             "apiVersion": "v1",
             "kind": "Event",
@@ -79,7 +79,7 @@ class Site:
                 "kind": kind,
                 "name": name,
                 "namespace": self.namespace,
-                "uid": uid or there["metadata"]["uid"],
+                "uid": uid,
             },
             "type": type,
             "reason": reason,

@@ -129,7 +129,7 @@ def test_status_without_a_recipe_lists_all_jobs(site, capsys):
     assert site.recipe("submit") == 0
     capsys.readouterr()
     assert cli._code(["status", "-n", site.namespace]) == 0
-    assert "survival: " in capsys.readouterr().out
+    assert "survival  waiting for machines, 0 of 4 machines" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -137,6 +137,7 @@ def test_status_without_a_recipe_lists_all_jobs(site, capsys):
     [
         (("status", SURVIVAL, "-n", "elsewhere"), "--set openshift.namespace=elsewhere"),
         (("status", "--stage", "sft"), "Name one."),
+        (("status", SURVIVAL, "--watch"), "`recipe submit RECIPE --follow` follows one."),
         (("status", "--set", "train.epochs=2"), "Name one."),
         (("submit", SURVIVAL, "--dry-run", "--follow"), "Leave out one of the two."),
         (

@@ -400,7 +400,8 @@ def _gated(site, pod):
         manifest = pod(*given)
         manifest["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
         waits = {"type": "QuotaReserved", "status": "False", "message": "insufficient unused quota for nvidia.com/gpu"}
-        owner = {"kind": "Pod", "name": manifest["metadata"]["name"], "uid": "any", "apiVersion": "v1"}
+        manifest["metadata"]["uid"] = "of-the-gated-pod"
+        owner = {"kind": "Pod", "name": manifest["metadata"]["name"], "uid": "of-the-gated-pod", "apiVersion": "v1"}
         meta = {"name": "pod-survival", "namespace": site.namespace, "ownerReferences": [owner]}
         site.api.objects[("workloads", site.namespace, "pod-survival")] = {
             "metadata": meta,
@@ -409,6 +410,38 @@ def _gated(site, pod):
         return manifest
 
     return made
+
+
+def test_what_happened_to_an_earlier_server_is_not_told(platform, monkeypatch):
+    """Events live for an hour, and a server that is started anew has its old name."""
+    first = Serve(platform, monkeypatch)
+    platform.set_status("Pod", pod_soon(platform)["metadata"]["name"], READY)
+    assert first.ended() == 0
+    service = platform.job(SERVICE)
+    replicas = ("survival-predictor-5d4f", "FailedCreate")
+    for kind, name, reason, uid, seconds, counts in (
+        (SERVICE, "survival", "InternalError", "of-an-earlier-one", 0, False),
+        (SERVICE, "survival", "InternalError", service["metadata"]["uid"], 0, True),
+        ("ReplicaSet", *replicas, "any", 900, False),
+        ("ReplicaSet", *replicas, "any", 0, True),
+        ("Pod", *replicas, "any", 0, False),
+        ("ReplicaSet", "other-predictor-5d4f", "FailedCreate", "any", 0, False),
+    ):
+        platform.api.objects = {key: one for key, one in platform.api.objects.items() if key[0] != "events"}
+        platform.event(kind, name, reason, "the message", uid=uid, seconds=seconds)
+        assert bool(serving.look(platform.cluster, service).events) is counts, (kind, name, uid, seconds)
+
+
+def test_a_machine_that_does_not_answer_has_no_log_and_ends_nothing(platform, monkeypatch):
+    first = Serve(platform, monkeypatch)
+    name = pod_soon(platform)["metadata"]["name"]
+    platform.set_status("Pod", name, READY)
+    assert first.ended() == 0
+    ended = {"terminated": {"exitCode": 1, "reason": "Error"}}
+    platform.set_status("Pod", name, running(restartCount=1, state={"running": {}}, lastState=ended))
+    found = serving.look(platform.cluster, platform.job(SERVICE))
+    platform.api.busy_at, platform.api.busy = "/log", [500]
+    assert reasons(found) == [f"`{name}` ended with exit code 1, and was started again (once so far)."]
 
 
 LOGS = {
@@ -452,7 +485,7 @@ def test_one_end_is_waited_out(platform, monkeypatch, capsys):
     name = pod_soon(platform)["metadata"]["name"]
     ended = {"terminated": {"exitCode": 1, "reason": "Error"}}
     platform.set_status("Pod", name, running(restartCount=1, state={"running": {}}, lastState=ended))
-    heard(capsys, "ended with exit code 1, and was started again (1 times so far)")
+    heard(capsys, "ended with exit code 1, and was started again (once so far)")
     platform.set_status("Pod", name, READY)
     assert at_work.ended() == 0
 

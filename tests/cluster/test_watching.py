@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 import urllib.request
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -117,7 +118,7 @@ def test_the_pods_of_an_earlier_trainjob_are_not_shown_as_its_own(site):
     del site.api.objects["trainjobs", site.namespace, "survival"]
     now = trainjob_alone(site)
     state = status.look(site.cluster, now)
-    assert (state.pods, state.progress, state.events, state.phase) == ([], None, [], WAITING)
+    assert (state.pods, state.progress.latest, state.events, state.phase) == ([], None, [], WAITING)
     del site.api.objects["jobs", site.namespace, "survival-node-0"]
     below = job_below(site)
     site.pod("survival-node-0-0-bbbbb", below, labels)
@@ -249,6 +250,32 @@ def test_machines_that_wait_for_each_other_in_vain(golden_message):
     golden_message(said)
 
 
+WAITED = "[rank%d]:[E1] [Rank %d] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, Timeout(ms)=600000)"
+
+
+def of_four(logs: dict[str, str], **entry) -> list[str]:
+    """Reasons of a job of four machines with a GPU each, all of which have ended, by the log of each."""
+    roles = (("master", 0), *(("worker", index) for index in range(3)))
+    end = {"name": "pytorch", "restartCount": 0, "state": {"terminated": {"exitCode": 1}}}
+    pods = [a_pod(role, index, containerStatuses=[end]) for role, index in roles]
+    return reasons(State(TRAINING, job(), pods, [], None), lambda pod: logs[pod])
+
+
+def test_the_rank_that_came_late_is_found_on_the_logs_of_all_machines(golden_message):
+    logs = {f"survival-worker-{rank - 1}" if rank else "survival-master-0": WAITED % (rank, rank) for rank in range(4)}
+    logs["survival-worker-1"] = "Killed by nobody"
+    said = of_four(logs)
+    assert sum("Rank 2 came late, or not at all: ranks 0, 1 and 3 waited" in line for line in said) == 3
+    golden_message("\n".join(said))
+
+
+def test_the_machine_that_failed_first_is_told_first():
+    logs = {f"survival-worker-{rank - 1}" if rank else "survival-master-0": WAITED % (rank, rank) for rank in range(4)}
+    logs["survival-worker-1"] = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1 GiB"
+    said = of_four(logs)
+    assert said[0].startswith("Machine 2 (`survival-worker-1`)") and "memory is too small" in said[0] and len(said) == 4
+
+
 def test_gpu_memory_used_up_reads_as_on_this_machine(golden_message):
     said = why([container(state={"terminated": {"exitCode": 1}})], log="torch.OutOfMemoryError: CUDA out of memory.")
     assert "exit code 1" in said and "GPU's memory is too small" in said
@@ -322,19 +349,63 @@ def test_nothing_is_said_while_all_is_well():
     assert why([container(state={"running": {}})], phase=TRAINING) == ""
 
 
-def test_the_time_left_follows_the_pace_since_the_start():
-    from datetime import UTC, datetime, timedelta
+BEGUN = datetime(2026, 1, 1, tzinfo=UTC)
 
-    begun = datetime(2026, 1, 1, tzinfo=UTC)
-    log = (
-        '[recipe] {"event": "begin", "step": 100, "steps": 300}\n'
-        'noise\n[recipe] {"event": "step", "step": 150, "steps": 300, "loss": 1.25}\n[recipe] {"event": "st'
-    )
-    latest, left = status.progress(log, begun, begun + timedelta(seconds=100))
-    assert (latest["step"], latest["loss"], left) == (150, 1.25, 300.0)
+
+def written(*events: tuple[int, str, int]) -> str:
+    """A log with events of training, each so many seconds after the container's start."""
+    lines = [
+        f'{(BEGUN + timedelta(seconds=at)).isoformat()[:19]}.000000001Z [recipe] {{"event": "{event}", "step": {step}, "steps": 300, "loss": 1.25}}\n'
+        for at, event, step in events
+    ]
+    return "".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("events", "now", "pace", "left", "silent"),
+    [
+        # The time that loading takes is no pace; neither is that of the first step, which compiles.
+        (((90, "begin", 100), (130, "step", 101), (140, "step", 106)), 150, 2.0, 388.0, 10.0),
+        (((90, "begin", 100), (130, "step", 110)), 130, 4.0, 760.0, 0.0),
+        # Since the start where nothing else is known: lines without a difference in time.
+        (((100, "begin", 100), (100, "step", 150)), 100, 2.0, 300.0, 0.0),
+        # After a restart of training in the same log the steps of before say nothing.
+        (((10, "step", 200), (60, "begin", 100), (90, "step", 110), (120, "step", 120)), 120, 3.0, 540.0, 0.0),
+        (((90, "begin", 100),), 100, None, None, None),
+        ((), 100, None, None, None),
+    ],
+)
+def test_the_time_left_follows_the_pace_between_steps(events, now, pace, left, silent):
+    known = status.progress(f"2026 noise\n{written(*events)}cut [recipe] {{", BEGUN, BEGUN + timedelta(seconds=now))
+    assert (known.pace, known.seconds_left, known.silent) == (pace, left, silent)
+    assert (known.latest or {}).get("step") == (events[-1][2] if events else None)
+
+
+def test_a_step_that_is_overdue_is_said_with_what_to_do(golden_message):
+    log = written((90, "begin", 0), (100, "step", 5), (110, "step", 10))
+    for after, hangs in ((600, False), (2000, True)):
+        known = status.progress(log, BEGUN, BEGUN + timedelta(seconds=110 + after))
+        said = reasons(State(TRAINING, job(), [a_pod(phase="Running")], progress=known), lambda _pod: "")
+        assert bool(said) is hangs
+    assert "Its last step was 33.3 min ago, and one takes 2 s" in said[0]
+    golden_message(said[0])
 
 
 # What only the API on this machine can play.
+
+
+@in_process
+def test_why_says_what_stands_in_the_way_of_a_recipes_job(site, capsys):
+    assert site.recipe("submit") == 0
+    site.pods()
+    capsys.readouterr()
+    site.set_status("Pod", "survival-master-0", waiting("ImagePullBackOff", "manifest unknown")["status"])
+    assert site.recipe("why") == 0
+    said = capsys.readouterr().out
+    assert "PyTorchJob `survival` in" in said and "cannot be fetched: manifest unknown" in said
+    train_to(site, 50)
+    assert site.recipe("why") == 0
+    assert "Nothing stands in its way." in capsys.readouterr().out
 
 
 def train_to(site, step: int, seconds: float = 60) -> None:

@@ -1,0 +1,200 @@
+"""Troubles: what logs, events and pods say when something goes wrong, and what that means, as one table (`troubles.toml`)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+
+from runner import extras
+from runner.catalog import ranks
+from runner.catalog.tables import table
+
+LOG, UNMADE, QUEUE, PLACING, IMAGE, MISSING, MOUNT, TAKEN, ENDED, SERVER = PLACES = (
+    "log",
+    "unmade",
+    "queue",
+    "placing",
+    "image",
+    "missing",
+    "mount",
+    "taken",
+    "ended",
+    "server",
+)
+# What a line of any file must hold besides, to be a cluster's word of that kind; a program's own words stand for themselves.
+_KINDS = {
+    place: re.compile(pattern)
+    for place, pattern in {
+        UNMADE: "forbidden|FailedCreate",
+        QUEUE: "(?i)queue|kueue|workload|flavor",
+        PLACING: "(?i)nodes are available|FailedScheduling|ProvisioningFailed|PersistentVolumeClaim|provision",
+        IMAGE: "(?i)image|manifest",
+        MISSING: "(?i)secret",
+        MOUNT: "(?i)volume|mount",
+        TAKEN: "(?i)evict|preempt|NodeLost|low on resource|deletion",
+        ENDED: "(?i)job|deadline ?exceeded|backoff ?limit|exitcode|OOMKilled|SIGKILL|Killed",
+    }.items()
+}
+# Words that a sentence can do without.
+_SPARE = ("advice", "busy", "plan", "ranks")
+# Characters of a message that are shown.
+SHOWN = 300
+# The last lines of a log that name an error: at the beginning of a line, as Python ends a trace, else anywhere.
+_ERRORS = tuple(
+    re.compile(pattern, re.MULTILINE)
+    for pattern in (
+        r"^(?:\[rank\d+\]: )?\s*(?:[\w.]+\.)?(?:\w*(?:Error|Exception)|TrainingStopped)\b.*$",
+        r"^.*\b(?:\w*Error|\w*Exception|TrainingStopped)\b.*$",
+    )
+)
+# What a launcher says of a child's end, which is nobody's reason.
+_OF_A_CHILD = "ChildFailedError"
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """One thing that goes wrong: where it is looked for, by which patterns, what it means, and what to do. needs: a word
+    without which it does not count; reads: what adds words from the text; follows: whether another machine mostly brings it about."""
+
+    name: str
+    places: tuple[str, ...]
+    patterns: tuple[re.Pattern[str], ...]
+    means: str
+    remedy: str
+    needs: str = ""
+    reads: str = ""
+    follows: bool = False
+
+    def found_in(self, text: str, words: Mapping[str, str], anywhere: bool = False) -> Found | None:
+        """The last time that a text says it, because what came before has passed; None where it never does. anywhere: whether
+        nobody knows what the text is of, and the line must show that."""
+        if self.needs and not words.get(self.needs):
+            return None
+        for pattern in self.patterns:
+            matches = list(pattern.finditer(text))
+            if anywhere:
+                matches = [match for match in matches if self._of_its_kind(_line(text, match.start()))]
+            if matches:
+                groups = {name: said for match in matches for name, said in match.groupdict().items() if said}
+                firsts = dict.fromkeys(match[1] for match in matches if pattern.groups and match[1])
+                line = _shown(text, matches[-1].start())
+                own = _READERS[self.reads](text, groups | dict(words)) if self.reads else {}
+                said = line.rstrip(".")
+                known = {"said": said, "claims": said, "less": "the recipe", "all": ", ".join(firsts)}
+                known |= groups | own | dict(words)
+                return Found(self, line, known)
+        return None
+
+    def _of_its_kind(self, line: str) -> bool:
+        return any(place not in _KINDS or _KINDS[place].search(line) for place in self.places)
+
+
+@dataclass(frozen=True)
+class Found:
+    """A trouble that a text tells of. line: the line that says so; words: for its sentences."""
+
+    trouble: Trouble
+    line: str
+    words: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def means(self) -> str:
+        return self.trouble.means.format_map(_Words(self.words))
+
+    @property
+    def remedy(self) -> str:
+        return self.trouble.remedy.format_map(_Words(self.words))
+
+    @property
+    def with_line(self) -> str:
+        """The same, and the words that it is read from."""
+        return _tidy(f"{self.means} It said: {self.line}. {self.remedy}")
+
+    def __str__(self) -> str:
+        return _tidy(f"{self.means} {self.remedy}")
+
+
+class _Words(dict[str, str]):
+    """Words for a sentence, for one of which nobody may know."""
+
+    def __missing__(self, key: str) -> str:
+        return "" if key in _SPARE else "…"
+
+
+@cache
+def known() -> tuple[Trouble, ...]:
+    """The table, in the order in which it counts."""
+    return tuple(
+        Trouble(
+            name,
+            tuple(entry["in"]),
+            tuple(map(re.compile, [entry["pattern"]] if isinstance(entry["pattern"], str) else entry["pattern"])),
+            entry["means"],
+            entry.get("remedy", ""),
+            entry.get("needs", ""),
+            entry.get("reads", ""),
+            entry.get("follows", False),
+        )
+        for name, entry in table("troubles").items()
+    )
+
+
+def find(text: str, *places: str, **words: str) -> Found | None:
+    """The first trouble of the table that a text tells of, of those that are looked for in these places; where none is named,
+    nobody knows what the text is of, and all are. words: what whoever looks knows for its sentences."""
+    for trouble in known():
+        here = not places or set(trouble.places) & set(places)
+        if here and (found := trouble.found_in(text, words, anywhere=not places)):
+            return found
+    return None
+
+
+def planned(memory: str) -> str:
+    """What to say of the memory that was planned for each GPU; empty where that is not known."""
+    return f"`recipe plan` had estimated {memory} on each GPU." if memory else ""
+
+
+def remedy(name: str) -> str:
+    """What to do about a trouble that somebody knows by its name."""
+    return str(table("troubles")[name]["remedy"])
+
+
+def last_error(log: str, whatever: bool = False) -> str:
+    """The last line of a log that names an error, cut to what is shown; empty where none does. whatever: then its last line."""
+    for pattern in _ERRORS:
+        said: list[str] = [line.strip() for line in pattern.findall(log) if _OF_A_CHILD not in line]
+        if said:
+            return said[-1][:SHOWN]
+    lines = [line.strip() for line in log.splitlines() if line.strip()] if whatever else []
+    return lines[-1][:SHOWN] if lines else ""
+
+
+def _line(text: str, at: int) -> str:
+    """The line of a text at a place."""
+    end = text.find("\n", at)
+    return text[text.rfind("\n", 0, at) + 1 : end if end >= 0 else len(text)]
+
+
+def _shown(text: str, at: int) -> str:
+    """What is shown of that line: of a long one the part from there on."""
+    line = _line(text, at)
+    return (line if len(line) <= SHOWN else text[at : at + len(line)].splitlines()[0]).strip()[:SHOWN]
+
+
+def _tidy(text: str) -> str:
+    return re.sub(r"\.\.+", ".", re.sub(r"\s+", " ", text)).strip()
+
+
+def _package(_text: str, words: Mapping[str, str]) -> dict[str, str]:
+    """A package that is missing, and how it is installed. Code that comes with a model may want one that no extra brings."""
+    package = extras.package(words["module"])
+    extra = extras.bringing(package)
+    return {"package": package, "install": extras.install(extra) if extra else f"pip install {package}"}
+
+
+_READERS: Mapping[str, Callable[[str, Mapping[str, str]], dict[str, str]]] = {
+    "package": _package,
+    "ranks": lambda text, words: {"ranks": ranks.late(text, int(words.get("world_size") or 0))},
+}
