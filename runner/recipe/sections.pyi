@@ -200,6 +200,8 @@ class Openshift(Settings):
     tracking_secret: str | None
     network: OpenshiftNetwork
     metrics_port: int
+    progress_port: int
+    progress_seconds: int
     job_name: str | None
     image: str | None
     data_from: Literal["claim", "image", "git"]

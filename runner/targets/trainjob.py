@@ -19,6 +19,8 @@ from runner.text import yaml_text
 NODE = "node"
 RUNTIME = "torch-distributed"
 SINCE, PATCHES_SINCE = (3, 2), (3, 6)
+# Since when a NetworkPolicy of OpenShift AI's own stands before the pods of each (opendatahub-io/trainer, pkg/rhai/networkpolicy).
+WALLED_SINCE = (3, 3)
 # Who makes the patch; patches of one job are told apart by it.
 MANAGER = "recipe-runner.io/render"
 
@@ -69,7 +71,19 @@ def version(site: Mapping[str, Any]) -> tuple[int, int]:
 
 def job(plan: Plan, stage: Stage) -> dict[str, Any]:
     """The TrainJob of a stage."""
-    return kubernetes.job("trainer.kubeflow.org/v1alpha1", "TrainJob", _spec(plan, stage), plan, stage)
+    made = kubernetes.job("trainer.kubeflow.org/v1alpha1", "TrainJob", _spec(plan, stage), plan, stage)
+    made["metadata"]["annotations"] |= _tracked(plan)
+    return made
+
+
+def _tracked(plan: Plan) -> dict[str, str]:
+    """What makes OpenShift AI's Trainer ask the first pod how far it is, and lets it through to that port (opendatahub-io/trainer,
+    pkg/rhai/constants: "true" and nothing else)."""
+    return {
+        "trainer.opendatahub.io/progression-tracking": "true",
+        "trainer.opendatahub.io/metrics-port": str(plan.site["progress_port"]),
+        "trainer.opendatahub.io/metrics-poll-interval": f"{plan.site['progress_seconds']}s",
+    }
 
 
 def _spec(plan: Plan, stage: Stage) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from runner.recipe.overrides import from_options
 from runner.scenarios import translate
 from runner.targets import kubernetes, podspec, render, site
 from runner.text import yaml_text
-from tests.cluster.judging import core_refusals, full_schemas, reduced, refusals
+from tests.cluster.judging import core_refusals, full_schemas, reduced, refusals, schema_of
 from tests.conftest import ON_CLUSTER, RENDERED, ROOT
 from tests.targets.test_trainjob import EVERYTHING, SURVIVAL, jobs, plan_of
 
@@ -490,7 +490,7 @@ def test_a_cluster_would_take_every_file_of_a_site(case):
         if manifest["apiVersion"].partition("/")[0].endswith("openshift.io"):
             continue  # no schema of these kinds is to be had here
         known += 1
-        assert (refusals(manifest) if manifest["kind"] == "LocalQueue" else core_refusals(manifest)) == []
+        assert (refusals(manifest) if schema_of(manifest) else core_refusals(manifest)) == []
     assert known > 4
 
 
@@ -681,6 +681,75 @@ def test_a_queue_an_account_and_a_kind_of_storage_are_those_of_the_recipe():
     claims = called(files, "PersistentVolumeClaim")
     assert claims["team-a", "trained-models-pvc"]["spec"]["storageClassName"] == "cephfs"
     assert "storageClassName" not in claims["team-a", "workspace-pvc"]["spec"]
+
+
+def targets_of(template: dict) -> list[dict[str, str]]:
+    """What Prometheus' discovery makes of a pod: a target for each port of each container, or one for a container without."""
+    meta = {
+        f"__meta_kubernetes_pod_annotation_{re.sub('[^a-zA-Z0-9]', '_', key)}": value
+        for key, value in template["metadata"]["annotations"].items()
+    }
+    found = []
+    for init in ("initContainers", "containers"):
+        for container in template["spec"].get(init, []):
+            here = meta | {"__meta_kubernetes_pod_container_init": str(init == "initContainers").lower()}
+            here |= {"__meta_kubernetes_pod_ip": "10.0.0.7", "container": container["name"]}
+            ports = container.get("ports") or [{}]
+            found += [here | {"__address__": f"10.0.0.7:{port.get('containerPort', '')}".rstrip(":")} for port in ports]
+    return found
+
+
+def scraped(target: dict[str, str], rules: list[dict]) -> dict[str, str] | None:
+    """The target after relabelling (Prometheus documentation, relabel_config); None where it is dropped."""
+    for rule in rules:
+        seen = re.fullmatch(rule["regex"], ";".join(target.get(label, "") for label in rule["sourceLabels"]))
+        if rule["action"] != "replace" and (seen is None) is (rule["action"] == "keep"):
+            return None
+        if rule["action"] == "replace" and seen:
+            said = re.sub(r"\$(\d)", lambda group, seen=seen: seen[int(group[1])], rule["replacement"])
+            target = target | {rule["targetLabel"]: said}
+    return target
+
+
+@pytest.mark.parametrize("target", ["pytorchjob", "trainjob"])
+def test_the_sites_monitor_finds_each_pods_metrics_and_nothing_else(target):
+    (monitor,) = called(site_of("another namespace with an image of its own"), "PodMonitor").values()
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    rules, git = endpoint["relabelings"], f'{{"url": "https://github.com/a/b.git", "commit": "{"1" * 40}"}}'
+    (job,) = jobs(target, "openshift.metrics_port=9500", f"image.code_from_git={git}")
+    if target == "pytorchjob":
+        template = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]
+        assert len(targets_of(template)) == 3
+    else:
+        # Trainer's plug-in for torch names its own port.
+        template = job["spec"]["podTemplateOverrides"][0]
+        template["spec"]["containers"][0]["ports"] = [{"containerPort": 29500}]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+    found = [one for one in (scraped(target, rules) for target in targets_of(template)) if one]
+    assert {(one["__address__"], one["container"]) for one in found} == {
+        ("10.0.0.7:9500", "pytorch" if target == "pytorchjob" else "node")
+    }
+    other = {"__address__": "10.0.0.7:8080", "__meta_kubernetes_pod_container_init": "false"}
+    assert scraped(other, rules) is None, "helper pods show nothing"
+    six = {"__meta_kubernetes_pod_annotation_prometheus_io_scrape": "true", "__meta_kubernetes_pod_ip": "fd01::7"}
+    six |= {"__meta_kubernetes_pod_annotation_prometheus_io_port": "9500"}
+    assert scraped(six, rules)["__address__"] == "[fd01::7]:9500"
+
+
+@pytest.mark.parametrize(("version", "walled"), [("2.25", False), ("3.2", False), ("3.3", True), ("3.6", True)])
+def test_monitoring_comes_through_openshift_ais_wall_and_no_wall_is_ours(version, walled):
+    """A policy that names a pod closes it to all that no policy lets in; so only pods that are closed already are named."""
+    options = (ELSEWHERE, f'openshift.version="{version}"', "openshift.metrics_port=9500")
+    plans = [planned(load(SURVIVAL, from_options(more))[0], "pytorchjob") for more in (options, options[:2])]
+    policies = called(site.render(plans), "NetworkPolicy")
+    assert (("team-a", "recipe-runner-metrics") in policies) is walled
+    if walled:
+        spec = policies["team-a", "recipe-runner-metrics"]["spec"]
+        assert spec["podSelector"]["matchExpressions"] == [
+            {"key": "jobset.sigs.k8s.io/jobset-name", "operator": "Exists"}
+        ]
+        (rule,) = spec["ingress"]
+        assert [port["port"] for port in rule["ports"]] == [9400, 9500]
 
 
 def test_recipes_that_share_a_claim_get_room_for_both_and_embed_in_one_image():

@@ -148,6 +148,22 @@ def test_a_trainjob_sets_nothing_that_the_trainer_injects():
         assert not [entry["name"] for entry in job["spec"]["trainer"]["env"] if entry["name"].startswith("PET_")]
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_console_asks_a_trainjob_how_far_it_is(version):
+    (job,) = jobs("trainjob", form(version), "openshift.progress_port=30123", "openshift.progress_seconds=5")
+    annotations = job["metadata"]["annotations"]
+    assert {name: value for name, value in annotations.items() if name.startswith("trainer.opendatahub.io/")} == {
+        "trainer.opendatahub.io/progression-tracking": "true",
+        "trainer.opendatahub.io/metrics-port": "30123",
+        "trainer.opendatahub.io/metrics-poll-interval": "5s",
+    }
+    assert of_trainjob(job)["env"]["RECIPE_PROGRESS_PORT"] == "30123"
+    (plain,) = jobs("pytorchjob", form(version))
+    assert not [name for name in plain["metadata"]["annotations"] if "opendatahub" in name], (
+        "nobody there would read them"
+    )
+
+
 def test_3_6_has_a_deadline_and_the_security_context_and_3_5_says_what_it_lacks(golden_message):
     (job,) = jobs("trainjob", form("3.6"), "openshift.deadline_hours=2")
     assert job["spec"]["activeDeadlineSeconds"] == 7200

@@ -17,6 +17,7 @@ from runner.files import Artifact
 from runner.names import listed
 from runner.plan import Plan
 from runner.problem import Stop
+from runner.targets import trainjob
 from runner.targets.kubernetes import CLAIMS_FILE, IMAGE_REGISTRY, image
 from runner.text import yaml_text
 
@@ -34,6 +35,7 @@ FILES = {
     "build.yaml": "the image, built in the cluster",
     "pull.yaml": "the right to fetch the image that another namespace has built",
     "tensorboard.yaml": "curves of all runs, and who may reach them",
+    "monitoring.yaml": "what the cluster's Prometheus reads of training, and its way there",
 }
 MANAGED = (
     "    # Lets Kueue queue its jobs. OpenShift AI then refuses jobs without a queue: every recipe here must name one.\n"
@@ -114,6 +116,7 @@ def _site(plans: Sequence[Plan], space: str, own: list[Plan]) -> list[Artifact]:
             if owner != space
         ],
         "tensorboard.yaml": _boards(space, own),
+        "monitoring.yaml": _monitoring(space, own),
         CLAIMS_FILE: [_claims(space, own)],
     }
     files = [Artifact(name, "---\n".join(texts)) for name, texts in parts.items() if texts]
@@ -176,6 +179,16 @@ def _boards(space: str, own: Iterable[Plan]) -> list[str]:
     return [*boards.values(), *([_filled("closed", namespace=space)] if boards else [])]
 
 
+def _monitoring(space: str, own: Sequence[Plan]) -> list[str]:
+    """What reads the metrics, and the way through the walls that OpenShift AI puts around each TrainJob; where it does not yet,
+    a policy of ours would be the first wall."""
+    ports = dict.fromkeys(sorted(plan.site["metrics_port"] for plan in own))
+    lines = "\n".join(f"        - protocol: TCP\n          port: {port}" for port in ports)
+    walled = any(trainjob.version(plan.site) >= trainjob.WALLED_SINCE for plan in own)
+    policies = [_filled("scraping", namespace=space, ports=lines)] if walled else []
+    return [_filled("monitoring", namespace=space), *policies]
+
+
 def _claims(space: str, own: list[Plan]) -> str:
     """A claim of each name, in one text: as large as a recipe says, else with room for all recipes that say nothing."""
     texts = []
@@ -213,7 +226,7 @@ def _template(name: str) -> str:
 
 def _filled(name: str, /, **words: str) -> str:
     """A template with its blanks filled in, as YAML reads them; some are comments or whole lines."""
-    free = ("claims", "managed", "storage", "why")
+    free = ("claims", "managed", "ports", "storage", "why")
     said = {key: word if key in free else _word(word) for key, word in words.items()}
     return _aligned(Template(_template(name)).substitute(said))
 
