@@ -683,6 +683,23 @@ def test_a_queue_an_account_and_a_kind_of_storage_are_those_of_the_recipe():
     assert "storageClassName" not in claims["team-a", "workspace-pvc"]["spec"]
 
 
+@pytest.mark.parametrize(
+    ("options", "form"),
+    [
+        ((), "v1beta1"),
+        (('openshift.kueue="0.14"',), "v1beta1"),
+        (('openshift.kueue="0.16"',), "v1beta2"),
+        (('openshift.version="3.6"',), "v1beta2"),
+        (('openshift.version="3.6"', 'openshift.kueue="0.14"'), "v1beta1"),
+    ],
+)
+def test_a_queue_is_written_in_the_form_that_its_cluster_has(options, form):
+    named = (ELSEWHERE, "openshift.queue=gpu-queue", *options)
+    queues = called(site.render([planned(load(SURVIVAL, from_options(named))[0], "pytorchjob")]), "LocalQueue")
+    queue = queues["team-a", "gpu-queue"]
+    assert queue["apiVersion"] == f"kueue.x-k8s.io/{form}" and refusals(queue) == []
+
+
 def targets_of(template: dict) -> list[dict[str, str]]:
     """What Prometheus' discovery makes of a pod: a target for each port of each container, or one for a container without."""
     meta = {
@@ -818,8 +835,9 @@ def test_people_may_do_what_the_commands_do_and_never_delete_claims():
     from runner.cluster.client import KINDS
 
     # That the verbs are enough is asked by every test of a command: their API holds people to this role.
-    for _, plural in KINDS.values():
-        assert verbs(plural), plural
+    # Kinds of storage lie in no namespace, and OpenShift shows them to everybody (its role `basic-user`).
+    for kind, (_, plural) in KINDS.items():
+        assert verbs(plural) or kind == "StorageClass", plural
     assert "delete" not in verbs("persistentvolumeclaims")
     assert not [rule for rule in rules if "*" in rule["verbs"] + rule["resources"] + rule["apiGroups"]]
     assert verbs("secrets") == {"create"}, "nobody reads another one's key"

@@ -27,6 +27,7 @@ ACCOUNT = "recipe-runner"
 # What a claim with results is asked for at least where no recipe says a size: later recipes keep theirs there too.
 RESULTS_GIB = 100
 COMMENT_COLUMN = 48
+NEWER_QUEUES_SINCE = (0, 15)
 # What a site's kustomization may take, in this order, and what each file is.
 FILES = {
     "namespace.yaml": "the project; delete this line where someone else has made it for you",
@@ -95,7 +96,7 @@ def _site(plans: Sequence[Plan], space: str, own: list[Plan]) -> list[Artifact]:
     owners = dict.fromkeys(made[0] for made in map(_reference, own) if made)
     parts = {
         "namespace.yaml": [_filled("namespace", namespace=space, managed=MANAGED if queues else "")],
-        "queue.yaml": [_filled("queue", namespace=space, queue=queue) for queue in queues],
+        "queue.yaml": [_filled("queue", namespace=space, queue=queue, api=_kueue(own)) for queue in queues],
         "access.yaml": [
             *(_filled("account", namespace=space, account=account) for account in accounts),
             _filled("access", namespace=space),
@@ -177,6 +178,15 @@ def _boards(space: str, own: Iterable[Plan]) -> list[str]:
             )
             boards.setdefault(name, board)
     return [*boards.values(), *([_filled("closed", namespace=space)] if boards else [])]
+
+
+def _kueue(own: Iterable[Plan]) -> str:
+    """The form of queues that the cluster has: the newer one came with Kueue 0.15, and with 0.20 the older one went. OpenShift AI 3.6
+    starts TrainJobs in a way that only newer ones know."""
+    sites = [plan.site for plan in own]
+    known = [trainjob.numbers(site["kueue"]) >= NEWER_QUEUES_SINCE for site in sites if site.get("kueue")]
+    newer = all(known) if known else all(map(trainjob.patched, sites))
+    return f"kueue.x-k8s.io/{'v1beta2' if newer else 'v1beta1'}"
 
 
 def _monitoring(space: str, own: Sequence[Plan]) -> list[str]:
