@@ -93,8 +93,8 @@ class Api:
     faults: requests that end without an answer before one is answered again; lost_answers: pieces of files that arrive in a
     pod without an answer; busy: statuses that the next requests are
     answered with, those of `busy_at` alone where it names a part of their path; says: in these words; page: what all are
-    answered with by a proxy before the server; missing: plurals the server does not know; kueue: the version of Kueue's kinds;
-    storage: the cluster's classes;
+    answered with by a proxy before the server; missing: plurals the server does not know; kueue: the version of Kueue's kinds; queues: those
+    that the site has made in every namespace; storage: the cluster's classes;
     quota, forbidden: texts with which pods, or everything, are refused; refused_parts: the same for pods of a
     `recipe-runner/part`; ending_seconds: how long pods take to end, and what owns them to be gone; requests: what was asked,
     `VERB path`.
@@ -116,6 +116,7 @@ class Api:
         self.cut_after: int | None = None
         self.missing: set[str] = set()
         self.kueue = "v1beta2"
+        self.queues = ["default"]
         self.storage = [storage_class("shared", "openshift-storage.cephfs.csi.ceph.com", default=True)]
         self.forbidden = ""
         self.quota = ""
@@ -500,6 +501,11 @@ def _handler(api: Api) -> type[BaseHTTPRequestHandler]:
                 self.port_forward(name, int(query["ports"]))
             elif sub == "log":
                 self.log_of(space, name, query)
+            elif self.command == "GET" and plural == "localqueues":
+                found = [{"metadata": {"name": queue, "namespace": space}} for queue in api.queues]
+                if name and name not in api.queues:
+                    raise No(404, f'{plural} "{name}" not found')
+                self.send(200, json.dumps(found[api.queues.index(name)] if name else {"items": found}).encode())
             elif self.command == "GET" and name is None:
                 items = api.select(plural, space, query.get("labelSelector", ""))
                 self.send(200, json.dumps({"kind": "List", "items": items}).encode())

@@ -323,8 +323,7 @@ def test_a_queue_that_is_not_there_is_named(site, capsys):
 @pytest.mark.parametrize("form", ["v1beta1", "v1beta2"])
 def test_a_queue_is_found_in_whichever_form_the_cluster_has_it(site, capsys, form):
     site.api.kueue = form
-    meta = {"name": "fast", "namespace": site.namespace}
-    site.api.objects["localqueues", site.namespace, "fast"] = {"metadata": meta, "spec": {"clusterQueue": "gpus"}}
+    site.api.queues = ["fast"]
     assert site.recipe("submit", "--set", "openshift.queue=slow") == 1
     assert "Its queues: fast." in capsys.readouterr().err
     assert site.recipe("submit", "--set", "openshift.queue=fast", "--dry-run") == 0
@@ -332,8 +331,7 @@ def test_a_queue_is_found_in_whichever_form_the_cluster_has_it(site, capsys, for
 
 @in_process
 def test_submit_says_when_a_trainjob_would_be_admitted_and_never_start(site, capsys, golden_message):
-    meta = {"name": "fast", "namespace": site.namespace}
-    site.api.objects["localqueues", site.namespace, "fast"] = {"metadata": meta, "spec": {"clusterQueue": "gpus"}}
+    site.api.queues = ["fast"]
     known = ("--set", "openshift.queue=fast", "--set", 'openshift.kueue="0.17"', "--dry-run")
     assert site.recipe("submit", *known) == 0 and "kueue#11931" not in capsys.readouterr().out, "a PyTorchJob starts"
     assert site.recipe("submit", *known, "--target", "trainjob") == 0

@@ -441,7 +441,10 @@ SITES = {
     "starters": (ON_CLUSTER, ()),
     "another namespace with an image of its own": ([SURVIVAL], (ELSEWHERE, "openshift.image=")),
     "another namespace with the image of ours": ([SURVIVAL], (ELSEWHERE, f"openshift.image={OWN}")),
-    "another namespace with a stock image": ([SURVIVAL], (ELSEWHERE, "openshift.image=quay.io/modh/training:1")),
+    "another namespace with a stock image": (
+        [SURVIVAL],
+        (ELSEWHERE, "openshift.image=quay.io/opendatahub/odh-th-torch-cuda-py312:1"),
+    ),
     "a queue, an account and a kind of storage": (
         [SURVIVAL],
         (
@@ -558,6 +561,16 @@ def test_the_admins_kustomization_takes_every_file_beside_it():
     assert built(listing, texts) and set(listing["resources"]) == set(texts)
 
 
+def test_a_cluster_would_take_what_is_for_admins():
+    texts = {file.path: file.text for file in admin_files()}
+    found = built(yaml.safe_load(texts.pop("kustomization.yaml")), texts)
+    assert {one["kind"] for one in found} == {"ClusterQueue", "ResourceFlavor"}
+    assert [refusals(one) for one in found] == [[], []]
+    queue = next(one for one in found if one["kind"] == "ClusterQueue")
+    named = called(site_of("starters"), "LocalQueue").values()
+    assert {one["spec"]["clusterQueue"] for one in named} == {queue["metadata"]["name"]}
+
+
 def by_kind(documents: list[dict]) -> list[dict]:
     return sorted(documents, key=lambda one: one["kind"])
 
@@ -645,9 +658,14 @@ def test_every_job_of_the_starters_finds_what_it_names_in_their_site():
     assert sizes["lyric-professor", "trained-models-pvc"] == "100Gi", "what was made once is not to shrink"
     arguments = {key: one["spec"]["strategy"]["dockerStrategy"]["buildArgs"] for key, one in builds.items()}
     assert arguments["lyric-professor", "recipe-runner"] == [{"name": "EMBED", "value": "survival"}]
-    assert not called(files, "LocalQueue") and "managed" not in str(
-        [file.text for file in files if "namespace.yaml" in file.path]
-    ), "OpenShift AI refuses a job without a queue where Kueue manages the namespace, and theirs name none"
+    queues = called(files, "LocalQueue")
+    for path in RENDERED:
+        place = load(path)[0].settings.get("openshift")
+        assert place is None or (place.namespace, place.queue) in queues, (
+            "a namespace of Kueue's refuses a job without a queue"
+        )
+    managed = [one for one in documents(files) if one["kind"] == "Namespace"]
+    assert {one["metadata"]["labels"]["kueue.openshift.io/managed"] for one in managed} == {"true"}
 
 
 @pytest.mark.parametrize("case", [case for case in SITES if case != "starters"])
@@ -662,7 +680,7 @@ def test_everything_of_a_site_is_in_its_namespace_but_the_right_to_fetch_another
     owner = container["image"].split("/")[1]
     assert container["imagePullPolicy"] == "Always", "the tag is built anew"
     if "stock" in case:
-        assert owner == "modh" and not elsewhere and not called(files, "BuildConfig")
+        assert owner == "opendatahub" and not elsewhere and not called(files, "BuildConfig")
     elif owner == space:
         assert not elsewhere and list(called(files, "BuildConfig")) == [(space, "recipe-runner")]
     else:

@@ -31,7 +31,7 @@ NEWER_QUEUES_SINCE = (0, 15)
 # What a site's kustomization may take, in this order, and what each file is.
 FILES = {
     "namespace.yaml": "the project; delete this line where someone else has made it for you",
-    "queue.yaml": "the line in which jobs wait for GPUs",
+    "queue.yaml": "the line in which jobs wait for GPUs; without Kueue delete this line, and `queue` in the recipes",
     "access.yaml": "who pods are, and what people may do",
     "build.yaml": "the image, built in the cluster",
     "pull.yaml": "the right to fetch the image that another namespace has built",
