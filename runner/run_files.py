@@ -29,6 +29,8 @@ CHECKPOINTS = "checkpoints"
 SUMMARY = "training_summary.json"
 HISTORY = "training_history.json"
 TIME_LIMIT = "time_limit.json"
+# How far it was in the end, as the cluster's console reads it.
+PROGRESS = "progress.json"
 # What was proven of its rows before the first step.
 PROOF = "proof.json"
 # Of the rows that training measures itself by, as it tokenised them.
@@ -56,6 +58,6 @@ PROMOTION = "promotion.json"
 LEFT = (
     *(pattern for home in (BEST_MODEL, ADAPTER) for pattern in (home, f".{home}.partial")),
     *(BEST_IMAGES, FINAL_IMAGES, LATEST_IMAGES),
-    *(CHECKPOINTS, SUMMARY, HISTORY, PROOF, HELD_OUT, TIME_LIMIT, STOPPED, STAGE),
+    *(CHECKPOINTS, SUMMARY, HISTORY, PROOF, HELD_OUT, TIME_LIMIT, PROGRESS, STOPPED, STAGE),
     *(DEMO, DEMO_OUTPUTS, SERVING, TENSORBOARD, "train*.log", EVALUATION, EVALUATION_TASK, MEASURED, PROMOTION, EXPORT),
 )

@@ -85,6 +85,16 @@ def links_are_used(recipe: Recipe) -> Iterator[Problem]:
         )
 
 
+def ports_differ(recipe: Recipe) -> Iterator[Problem]:
+    site: Openshift | None = recipe.settings.get("openshift")
+    if site is not None and site.progress_port == site.metrics_port:
+        yield recipe.document.problem(
+            ("openshift", "progress_port"),
+            f"Prometheus and the console cannot both be answered at port {site.metrics_port}; they want different words.",
+            "Write another number, or delete the line.",
+        )
+
+
 # No machine has less or more; whoever writes it meant another unit.
 LEAST_MEMORY, MOST_MEMORY = 2**30, 64 * 2**40
 LONGEST_SECONDS = 365 * 86400

@@ -181,6 +181,7 @@ RULES: tuple[Rule, ...] = (
     placing.counts_agree,
     placing.equal_on_the_cluster,
     placing.links_are_used,
+    placing.ports_differ,
     placing.data_place,
     placing.deadline,
     *serving.RULES,

@@ -27,9 +27,12 @@ KINDS = {
     "TrainJob": ("trainer.kubeflow.org/v1alpha1", "trainjobs"),
     "InferenceService": ("serving.kserve.io/v1beta1", "inferenceservices"),
     "ServingRuntime": ("serving.kserve.io/v1alpha1", "servingruntimes"),
-    "LocalQueue": ("kueue.x-k8s.io/v1beta1", "localqueues"),
-    "Workload": ("kueue.x-k8s.io/v1beta1", "workloads"),
+    "LocalQueue": ("kueue.x-k8s.io/v1beta2", "localqueues"),
+    "Workload": ("kueue.x-k8s.io/v1beta2", "workloads"),
+    "StorageClass": ("storage.k8s.io/v1", "storageclasses"),
 }
+# The form in which an older cluster has a kind that is only read here: Kueue before 0.15.
+OLDER = dict.fromkeys(("LocalQueue", "Workload"), "kueue.x-k8s.io/v1beta1")
 MANAGER = "recipe-runner"
 TIMEOUT_SECONDS = (10, 60)
 
@@ -148,7 +151,7 @@ class Connection(Cluster):
 
     def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
         try:
-            return self._json("GET", address(kind, namespace, name))
+            return self._read(kind, namespace, name)
         except Refused as refused:
             if refused.status == 404:
                 return None
@@ -159,12 +162,20 @@ class Connection(Cluster):
     ) -> Manifests:
         query = [("labelSelector", ",".join(f"{key}={value}" for key, value in labels.items()))] if labels else []
         try:
-            objects: Manifests = self._json("GET", address(kind, namespace), query).get("items") or []
+            objects: Manifests = self._read(kind, namespace, None, query).get("items") or []
             return objects
         except Refused as refused:
             if refused.status == 404 or (forgiving and refused.status == 403):
                 return []
             raise refused.stop(kind, namespace, "") from None
+
+    def _read(self, kind: str, namespace: str, name: str | None, query: Query = ()) -> Manifest:
+        try:
+            return self._json("GET", address(kind, namespace, name), query)
+        except Refused as refused:
+            if refused.status != 404 or kind not in OLDER:
+                raise
+            return self._json("GET", address(kind, namespace, name, OLDER[kind]), query)
 
     def apply(self, manifest: Mapping[str, Any], dry_run: bool = False) -> Manifest:
         query = [("fieldManager", MANAGER), ("force", "true"), ("fieldValidation", "Strict")]
@@ -286,11 +297,14 @@ def pieces(cluster: Cluster, response: Response, size: int) -> Iterator[bytes]:
         raise unreachable(cluster.server, error) from None
 
 
-def address(kind: str, namespace: str, name: str | None = None) -> str:
-    """Where the API has an object, or all of its kind."""
+def address(kind: str, namespace: str, name: str | None = None, older: str = "") -> str:
+    """Where the API has an object, or all of its kind. namespace: empty for a kind that lies in none; older: the group and
+    version to go by in place of the kind's own."""
     version, plural = KINDS[kind]
+    version = older or version
     root = f"/api/{version}" if "/" not in version else f"/apis/{version}"
-    return f"{root}/namespaces/{namespace}/{plural}" + (f"/{name}" if name else "")
+    space = f"/namespaces/{namespace}" if namespace else ""
+    return f"{root}{space}/{plural}" + (f"/{name}" if name else "")
 
 
 def _kind_of(method: str, path: str) -> tuple[str, ...]:

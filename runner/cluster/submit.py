@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from runner.cluster import embedded, helper_pod, pipeline, seal_key
+from runner.cluster import embedded, helper_pod, pipeline, seal_key, storage
 from runner.cluster.client import Cluster, Manifest
 from runner.cluster.errors import patiently, pause
 from runner.cluster.follow import follow, line
@@ -19,7 +19,7 @@ from runner.cluster.status import FAILED, State, ended, going
 from runner.cluster.upload import Files, upload
 from runner.plan import Plan, Stage
 from runner.problem import Stop
-from runner.targets import kubernetes
+from runner.targets import kubernetes, trainjob
 from runner.targets.kubernetes import SHARED
 from runner.targets.podspec import KEY_SECRET
 
@@ -86,6 +86,11 @@ def _step(
     judge(cluster, what, claims, there, keeps=holds)
     if not holds:
         _judge_helpers(cluster, what, sends)
+        storage.require(
+            cluster, [one for one in what.support if one["kind"] == CLAIM and not _is_kept(one, claims)], tell
+        )
+        if what.kind == "TrainJob" and (stuck := trainjob.stuck(plan.site)):
+            tell(stuck)
     following = [sent(plan, other, target) for other in later]
     for next_one in following:
         judge(cluster, next_one, claims, _existing(cluster, plan, next_one))

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from runner.plan import Plan, read_keys
 from runner.problem import Stop
+from runner.run_files import PROGRESS
 from runner.runs import gates, pipeline
 from runner.runs.run_folder import require_of
 from runner.runs.stage_folder import StageFolder
@@ -48,6 +49,7 @@ def run(folder: StageFolder, command: list[str], tell: Tell) -> int:
             # Made from what it would be made from now, whatever that is called; the stages after it look for its keys.
             folder.mark("finished", keys=dict(folder.stage.keys))
         tell(f"{folder.stage.name}: done already")
+        leave_progress(folder)
         return 0
     if not first:
         os.execvp(command[0], command)
@@ -59,6 +61,7 @@ def run(folder: StageFolder, command: list[str], tell: Tell) -> int:
         return code
     for line in pipeline.finish(folder):
         tell(line)
+    leave_progress(folder)
     return 0
 
 
@@ -129,6 +132,14 @@ def leave(text: str) -> None:
     """Leaves the reason of the pod's end where the cluster shows it; the end of a long one."""
     if TERMINATION_LOG.exists():
         TERMINATION_LOG.write_bytes(text.encode()[-MOST:])
+
+
+def leave_progress(folder: StageFolder) -> None:
+    """Leaves how far training has come, once the stage has ended well, where OpenShift AI's Trainer looks for it first. A hook
+    before the pod's stop would not run, because the container's process ends by itself."""
+    file = folder.path / PROGRESS
+    if file.is_file():
+        leave(file.read_text(encoding="utf-8"))
 
 
 def main(arguments: list[str]) -> int:

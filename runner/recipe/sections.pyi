@@ -200,6 +200,8 @@ class Openshift(Settings):
     tracking_secret: str | None
     network: OpenshiftNetwork
     metrics_port: int
+    progress_port: int
+    progress_seconds: int
     job_name: str | None
     image: str | None
     data_from: Literal["claim", "image", "git"]
@@ -209,6 +211,9 @@ class Openshift(Settings):
     requests: OpenshiftRequests
     limits: OpenshiftLimits
     queue: str | None
+    kueue: str | None
+    hardware_profile: OpenshiftHardwareProfile | None
+    connections: tuple[str, ...] | None
     restart_policy: Literal["OnFailure", "Never", "ExitCode"]
     clean_pod_policy: Literal["None", "Running", "All"]
     backoff_limit: int
@@ -236,6 +241,10 @@ class OpenshiftRequests(Settings):
 class OpenshiftLimits(Settings):
     memory: str | None
     cpus: int | None
+
+class OpenshiftHardwareProfile(Settings):
+    name: str
+    namespace: str
 
 class Serve(Settings):
     context: int | None

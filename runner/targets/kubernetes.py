@@ -85,7 +85,7 @@ def job(api_version: str, kind: str, spec: dict[str, Any], plan: Plan, stage: St
             "name": job_name(plan),
             "namespace": plan.site["namespace"],
             "labels": pod_labels(plan, stage) | queue(plan),
-            "annotations": origin(spec, plan, stage) | foreseen(stage),
+            "annotations": origin(spec, plan, stage) | foreseen(stage) | dashboard(plan),
         },
         "spec": spec,
     }
@@ -94,6 +94,17 @@ def job(api_version: str, kind: str, spec: dict[str, Any], plan: Plan, stage: St
 def queue(plan: Plan) -> dict[str, str]:
     """The label that puts a job into a Kueue queue."""
     return {"kueue.x-k8s.io/queue-name": plan.site["queue"]} if plan.site.get("queue") else {}
+
+
+def dashboard(plan: Plan) -> dict[str, str]:
+    """Annotations of a training job by which OpenShift AI's dashboard shows it as one of its own. Connections have their namespace
+    before them, as where a workload may have several (opendatahub-operator, connections of a Notebook)."""
+    profile, space = plan.site.get("hardware_profile"), plan.site["namespace"]
+    named = {"name": profile["name"], "namespace": profile["namespace"]} if profile else {}
+    connections = ",".join(f"{space}/{name}" for name in plan.site.get("connections") or ())
+    return {f"opendatahub.io/hardware-profile-{part}": value for part, value in named.items()} | (
+        {"opendatahub.io/connections": connections} if connections else {}
+    )
 
 
 def origin(spec: dict[str, Any], plan: Plan, stage: Stage) -> dict[str, str]:

@@ -179,8 +179,11 @@ def environment(plan: Plan, stage: Stage) -> dict[str, str]:
     """The stage's environment and the writable folders. What the operator sets (ranks, addresses) stays out."""
     # What prepares data itself must reach the hub.
     offline = {"HF_HUB_OFFLINE": "1"} if plan.place.prepared and stage.trains else {}
-    metrics = {"RECIPE_METRICS_PORT": str(plan.site["metrics_port"])}
-    around = offline | network.environment(plan, stage) | metrics | code.environment(plan)
+    told = {
+        "RECIPE_METRICS_PORT": str(plan.site["metrics_port"]),
+        "RECIPE_PROGRESS_PORT": str(plan.site["progress_port"]),
+    }
+    around = offline | network.environment(plan, stage) | told | code.environment(plan)
     return writable(plan) | around | dict(stage.env)
 
 

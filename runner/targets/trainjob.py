@@ -7,6 +7,7 @@ until 3.5, and under `runtimePatches` from 3.6 on. The trainer itself injects PE
 from __future__ import annotations
 
 from collections.abc import Mapping
+from textwrap import wrap
 from typing import Any
 
 from runner.files import Artifact
@@ -19,6 +20,10 @@ from runner.text import yaml_text
 NODE = "node"
 RUNTIME = "torch-distributed"
 SINCE, PATCHES_SINCE = (3, 2), (3, 6)
+# Since when a NetworkPolicy of OpenShift AI's own stands before the pods of each (opendatahub-io/trainer, pkg/rhai/networkpolicy).
+WALLED_SINCE = (3, 3)
+# Since when Kueue asks a TrainJob for the form of 3.6.
+STUCK_SINCE = (0, 17)
 # Who makes the patch; patches of one job are told apart by it.
 MANAGER = "recipe-runner.io/render"
 
@@ -53,7 +58,18 @@ def _unsaid(plan: Plan) -> str:
             "# Nor for when the image is fetched: a machine that has an older build of this tag may go on with it. Write the\n"
             "# image by its digest (NAME@sha256:…) under `openshift.image`, and no other one is taken.\n"
         )
-    return said
+    return said + "".join(f"# {line}\n" for line in wrap(stuck(plan.site), 120))
+
+
+def stuck(site: Mapping[str, Any]) -> str:
+    """What is said where the versions on record do not go together: Kueue from 0.17 on starts a TrainJob by `runtimePatches`,
+    which Trainer 2.1 does not know (kueue#11931). Empty where that is not so, or not known."""
+    if not (site.get("queue") and site.get("kueue")) or patched(site) or numbers(site["kueue"]) < STUCK_SINCE:
+        return ""
+    return (
+        f"Kueue {site['kueue']} admits a TrainJob of OpenShift AI {site['version']} (Trainer 2.1) and starts no pod of it (kueue#11931). "
+        "Take the target `pytorchjob`, or ask the cluster's admin for Trainer 2.2 or newer, or Kueue 0.16."
+    )
 
 
 def patched(site: Mapping[str, Any]) -> bool:
@@ -62,14 +78,31 @@ def patched(site: Mapping[str, Any]) -> bool:
 
 
 def version(site: Mapping[str, Any]) -> tuple[int, int]:
-    """OpenShift AI's version as two numbers, so that 3.10 comes after 3.6."""
-    major, minor = site["version"].split(".")
+    """OpenShift AI's version."""
+    return numbers(site["version"])
+
+
+def numbers(text: str) -> tuple[int, int]:
+    """A version as two numbers, so that 3.10 comes after 3.6."""
+    major, minor = text.split(".")
     return int(major), int(minor)
 
 
 def job(plan: Plan, stage: Stage) -> dict[str, Any]:
     """The TrainJob of a stage."""
-    return kubernetes.job("trainer.kubeflow.org/v1alpha1", "TrainJob", _spec(plan, stage), plan, stage)
+    made = kubernetes.job("trainer.kubeflow.org/v1alpha1", "TrainJob", _spec(plan, stage), plan, stage)
+    made["metadata"]["annotations"] |= _tracked(plan)
+    return made
+
+
+def _tracked(plan: Plan) -> dict[str, str]:
+    """What makes OpenShift AI's Trainer ask the first pod how far it is, and lets it through to that port (opendatahub-io/trainer,
+    pkg/rhai/constants: "true" and nothing else)."""
+    return {
+        "trainer.opendatahub.io/progression-tracking": "true",
+        "trainer.opendatahub.io/metrics-port": str(plan.site["progress_port"]),
+        "trainer.opendatahub.io/metrics-poll-interval": f"{plan.site['progress_seconds']}s",
+    }
 
 
 def _spec(plan: Plan, stage: Stage) -> dict[str, Any]:

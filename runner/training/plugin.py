@@ -16,7 +16,7 @@ from axolotl.utils import trainer
 from axolotl.utils.dict import DictDefault
 from transformers.trainer import unwrap_peft_model
 
-from runner.training import blocks, held_out, metrics, parent_watch, proof, results, resume
+from runner.training import blocks, held_out, metrics, parent_watch, progress, proof, results, resume
 from runner.training.blocks import EndOfLength
 from runner.training.checkpoints import MarkComplete
 from runner.training.history import History
@@ -109,8 +109,8 @@ class RecipePlugin(BasePlugin):
         self.history = History(settings)
         ends = [EndOfLength(settings.blocks)] if settings.blocks else []
         watchdog = Watchdog(settings, zero_loss_allowed=bool(cfg.rl))
-        watching = [watchdog, self.history, *metrics.from_environment()]
-        return [*watching, *ends, *time_limits(settings), MarkComplete(self.resumed_from)]
+        told = [*metrics.from_environment(self.history), *progress.from_environment(settings)]
+        return [watchdog, self.history, *told, *ends, *time_limits(settings), MarkComplete(self.resumed_from)]
 
     def post_train_unload(self, cfg: DictDefault) -> None:
         if int(os.environ.get("RANK", "0")) != 0:

@@ -120,6 +120,7 @@ CONTRADICTIONS = {
     "two sources": ("  split: train", "  path: data/survival-sample.jsonl\n  split: train", "path"),
     "results on no claim": ("output_dir: /shared/models/survival", "output_dir: /tmp/survival", "output_dir"),
     "links over which nobody talks": (ABOVE_REQUESTS, "network:\n    gbit_s: 25\n    links: 2 ", "links"),
+    "one port for two": (ABOVE_REQUESTS, "progress_port: 9400 ", "progress_port"),
     "two claims at one mount": ("mount: /shared/workspace", "mount: /shared/models", "mount"),
 }
 

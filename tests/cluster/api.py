@@ -45,8 +45,8 @@ KINDS = {
     "trainjobs": ("trainer.kubeflow.org/v1alpha1", "TrainJob"),
     "inferenceservices": ("serving.kserve.io/v1beta1", "InferenceService"),
     "servingruntimes": ("serving.kserve.io/v1alpha1", "ServingRuntime"),
-    "localqueues": ("kueue.x-k8s.io/v1beta1", "LocalQueue"),
-    "workloads": ("kueue.x-k8s.io/v1beta1", "Workload"),
+    "localqueues": ("kueue.x-k8s.io/v1beta2", "LocalQueue"),
+    "workloads": ("kueue.x-k8s.io/v1beta2", "Workload"),
 }
 # The token of the tests themselves, who may do everything; anybody else may do what the site's role allows.
 TESTS = "sha256~the-tests-own"
@@ -81,13 +81,20 @@ class No(Exception):
         super().__init__(message)
 
 
+def storage_class(name: str, provisioner: str, default: bool = False) -> dict[str, Any]:
+    """A kind of storage, which every user of OpenShift may see."""
+    noted = {"storageclass.kubernetes.io/is-default-class": "true"} if default else {}
+    return {"metadata": {"name": name, "annotations": noted}, "provisioner": provisioner}
+
+
 class Api:
     """namespaces: those that exist; version: of OpenShift AI; mounts: folders of this machine behind pods' mounts.
 
     faults: requests that end without an answer before one is answered again; lost_answers: pieces of files that arrive in a
     pod without an answer; busy: statuses that the next requests are
     answered with, those of `busy_at` alone where it names a part of their path; says: in these words; page: what all are
-    answered with by a proxy before the server; missing: plurals the server does not know;
+    answered with by a proxy before the server; missing: plurals the server does not know; kueue: the version of Kueue's kinds; queues: those
+    that the site has made in every namespace; storage: the cluster's classes;
     quota, forbidden: texts with which pods, or everything, are refused; refused_parts: the same for pods of a
     `recipe-runner/part`; ending_seconds: how long pods take to end, and what owns them to be gone; requests: what was asked,
     `VERB path`.
@@ -108,6 +115,9 @@ class Api:
         self.page = b""
         self.cut_after: int | None = None
         self.missing: set[str] = set()
+        self.kueue = "v1beta2"
+        self.queues = ["default"]
+        self.storage = [storage_class("shared", "openshift-storage.cephfs.csi.ceph.com", default=True)]
         self.forbidden = ""
         self.quota = ""
         self.ending_seconds = 0.0
@@ -117,6 +127,10 @@ class Api:
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self.server.daemon_threads = True
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def served(self, plural: str) -> str:
+        """The group and version under which the server has a kind."""
+        return KINDS[plural][0].replace("x-k8s.io/v1beta2", f"x-k8s.io/{self.kueue}")
 
     @property
     def url(self) -> str:
@@ -140,7 +154,7 @@ class Api:
     # What a server does.
 
     def admit(self, manifest: dict[str, Any], plural: str, space: str) -> None:
-        version, kind = KINDS[plural]
+        version, kind = self.served(plural), KINDS[plural][1]
         if (manifest.get("apiVersion"), manifest.get("kind")) != (version, kind):
             raise No(400, f"the object provided is not a {version} {kind}")
         if self.forbidden:
@@ -436,10 +450,13 @@ def _handler(api: Api) -> type[BaseHTTPRequestHandler]:
                     return
                 if not self.headers.get("Authorization", "").startswith("Bearer "):
                     raise No(401, "Unauthorized")
+                if parts.path == "/apis/storage.k8s.io/v1/storageclasses" and "storageclasses" not in api.missing:
+                    self.send(200, json.dumps({"kind": "StorageClassList", "items": api.storage}).encode())
+                    return
                 match = ADDRESS.match(parts.path)
                 if not match or match["plural"] in api.missing or match["plural"] not in KINDS:
                     raise No(404, "404 page not found")
-                if (match["core"] or match["group"]) != KINDS[match["plural"]][0]:
+                if (match["core"] or match["group"]) != api.served(match["plural"]):
                     raise No(404, "404 page not found")
                 if not own:
                     self.permit(match)
@@ -484,6 +501,11 @@ def _handler(api: Api) -> type[BaseHTTPRequestHandler]:
                 self.port_forward(name, int(query["ports"]))
             elif sub == "log":
                 self.log_of(space, name, query)
+            elif self.command == "GET" and plural == "localqueues":
+                found = [{"metadata": {"name": queue, "namespace": space}} for queue in api.queues]
+                if name and name not in api.queues:
+                    raise No(404, f'{plural} "{name}" not found')
+                self.send(200, json.dumps(found[api.queues.index(name)] if name else {"items": found}).encode())
             elif self.command == "GET" and name is None:
                 items = api.select(plural, space, query.get("labelSelector", ""))
                 self.send(200, json.dumps({"kind": "List", "items": items}).encode())

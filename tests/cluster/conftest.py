@@ -33,7 +33,9 @@ class Site:
     def recipe(self, *arguments: str, path: str = "recipes/survival.yaml") -> int:
         """Runs `recipe VERB PATH …` in this process; gives the exit code."""
         verb, *rest = arguments
-        sets = ["--set", f"openshift.namespace={self.namespace}"]
+        # A cluster of one's own need not have Kueue, nor the site.
+        without = ["--set", "openshift.queue="] if REAL and "openshift.queue" not in " ".join(rest) else []
+        sets = ["--set", f"openshift.namespace={self.namespace}", *without]
         return cli._code([verb, str(ROOT / path), *sets, *rest])
 
     def pods(self, job: str = "survival", count: int = 4) -> list[dict[str, Any]]:

@@ -21,6 +21,7 @@ import psutil
 
 from runner.run_files import SEAL_KEY
 from runner.runs.launch import WITHOUT_GPU
+from runner.training import metrics, progress
 from tests.cluster.api import free_port
 from tests.conftest import ROOT
 
@@ -76,7 +77,8 @@ def pods(job: dict[str, Any], mounts: dict[str, Path], folder: Path) -> list[Pod
             here = mounts | {"/tmp": folder / name}
             (container,) = replica["template"]["spec"]["containers"]
             env = environment(container, here, folder / name)
-            env["RECIPE_METRICS_PORT"] = str(free_port())  # the pods share one machine here, and so its ports
+            # The pods share one machine here, and so its ports.
+            env |= {name: str(free_port()) for name in (metrics.PORT, progress.PORT)}
             env |= operators(job, rank, nodes, port)
             command = [mapped(part, here) for part in container["command"]]
             made.append(Pod(name, command, env, folder / name / "pod.log", booked(container)))

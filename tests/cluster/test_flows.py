@@ -13,6 +13,7 @@ from runner.cluster.errors import Refused
 from runner.recipe import overrides as changing
 from runner.scenarios import translate
 from runner.targets import TARGETS, kubernetes, render
+from tests.cluster.api import storage_class
 from tests.cluster.conftest import VERSION, in_process
 from tests.conftest import RECIPES, ROOT
 
@@ -317,6 +318,79 @@ def test_a_queue_that_is_not_there_is_named(site, capsys):
     assert site.recipe("submit", "--set", "openshift.queue=fast") == 1
     assert f"There is no queue `fast` in the namespace `{site.namespace}`." in capsys.readouterr().err
     assert site.job() is None
+
+
+@in_process
+@pytest.mark.parametrize("form", ["v1beta1", "v1beta2"])
+def test_a_queue_is_found_in_whichever_form_the_cluster_has_it(site, capsys, form):
+    site.api.kueue = form
+    site.api.queues = ["fast"]
+    assert site.recipe("submit", "--set", "openshift.queue=slow") == 1
+    assert "Its queues: fast." in capsys.readouterr().err
+    assert site.recipe("submit", "--set", "openshift.queue=fast", "--dry-run") == 0
+
+
+@in_process
+def test_submit_says_when_a_trainjob_would_be_admitted_and_never_start(site, capsys, golden_message):
+    site.api.queues = ["fast"]
+    known = ("--set", "openshift.queue=fast", "--set", 'openshift.kueue="0.17"', "--dry-run")
+    assert site.recipe("submit", *known) == 0 and "kueue#11931" not in capsys.readouterr().out, "a PyTorchJob starts"
+    assert site.recipe("submit", *known, "--target", "trainjob") == 0
+    golden_message(capsys.readouterr().out)
+
+
+CEPHFS, RBD, NEW = "openshift-storage.cephfs.csi.ceph.com", "openshift-storage.rbd.csi.ceph.com", "storage.example.org"
+# The classes of a cluster by name, the first its default; what the recipe names; whether it is sent, and what is said.
+STORAGE = {
+    "the default can": ([("fs", CEPHFS), ("block", RBD)], "", True, ""),
+    "the default cannot": ([("block", RBD), ("fs", CEPHFS)], "", False, "for one at a time"),
+    "a named one can": ([("block", RBD), ("fs", CEPHFS)], "fs", True, ""),
+    "a named one is not there": ([("block", RBD), ("fs", CEPHFS)], "nfs", False, "no kind of storage `nfs`"),
+    "nobody knows": ([("new", NEW)], "", True, "is not known here"),
+    "none can": ([("block", RBD)], "", False, "Ask its admin for one"),
+}
+
+
+@in_process
+@pytest.mark.parametrize("case", STORAGE)
+def test_storage_that_several_machines_cannot_write_to_is_said_before_anything_is_sent(
+    site, capsys, golden_message, case
+):
+    classes, named, sent, words = STORAGE[case]
+    site.api.storage = [storage_class(name, of, default=not at) for at, (name, of) in enumerate(classes)]
+    chosen = [f"openshift.claims.{number}.storage_class={named}" for number in (0, 1)] if named else []
+    sets = [word for one in chosen for word in ("--set", one)]
+    assert site.recipe("submit", *sets) == (0 if sent else 1)
+    said = capsys.readouterr()
+    assert (site.job() is not None) is sent
+    heard = said.err + "".join(line for line in said.out.splitlines(True) if line.startswith("Several"))
+    assert words in heard and (words or not heard)
+    if heard:
+        golden_message(heard)
+    if not sent:
+        assert site.recipe("submit", *sets, "--set", "machines.nodes=1", "--set", "train.effective_batch_size=16") == 0
+
+
+@in_process
+def test_a_cluster_without_a_default_kind_of_storage_is_told_what_to_name(site, capsys, golden_message):
+    site.api.storage = [storage_class("fs", CEPHFS)]
+    assert site.recipe("submit") == 1 and site.job() is None
+    golden_message(capsys.readouterr().err)
+
+
+@in_process
+def test_kinds_of_storage_that_nobody_may_see_stop_nothing(site, capsys, golden_message):
+    site.api.missing.add("storageclasses")
+    assert site.recipe("submit") == 0
+    golden_message(next(line for line in capsys.readouterr().out.splitlines() if line.startswith("Several")))
+
+
+@in_process
+def test_storage_of_claims_that_are_there_is_no_question(site, capsys):
+    site.api.storage = [storage_class("block", RBD, default=True)]
+    site.claim("trained-models-pvc")
+    site.claim("workspace-pvc")
+    assert site.recipe("submit") == 0
 
 
 def test_a_missing_namespace_is_named(site, capsys):

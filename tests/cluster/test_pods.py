@@ -7,7 +7,6 @@ import re
 import shutil
 import sys
 import tempfile
-import urllib.request
 from pathlib import Path
 
 import pytest
@@ -21,9 +20,11 @@ from runner.recipe.overrides import from_options
 from runner.scenarios import prepare, translate
 from runner.scenarios.shared import twin
 from runner.targets import kubernetes, render
+from runner.training import metrics, progress
 from tests.cluster.pods import blind, once, operate, pods, processes
 from tests.conftest import ROOT
 from tests.entrypoints.test_stage import BEFORE_SFT, Claim, whole
+from tests.listening import as_the_trainer_reads, ask
 
 pytestmark = pytest.mark.heavy
 
@@ -120,11 +121,8 @@ def test_a_pod_killed_in_the_middle_comes_back_and_goes_on_from_the_last_checkpo
     def lose_one() -> None:
         steps = events(master.text, "step") if master.log.exists() else []
         if "metrics" not in seen and steps:
-            seen["metrics"] = (
-                urllib.request.urlopen(f"http://127.0.0.1:{master.env['RECIPE_METRICS_PORT']}/metrics", timeout=5)
-                .read()
-                .decode()
-            )
+            seen["metrics"] = ask(int(master.env[metrics.PORT]))
+            seen["progress"] = as_the_trainer_reads(ask(int(master.env[progress.PORT])))
         done = sorted((run / "checkpoints").rglob("checkpoint-*/trainer_state.json"))
         if "killed" not in seen and done and steps and steps[-1]["step"] > _step(done[-1]) + 2:
             worker.kill()
@@ -141,6 +139,9 @@ def test_a_pod_killed_in_the_middle_comes_back_and_goes_on_from_the_last_checkpo
     history = [entry["step"] for entry in json.loads((run / "training_history.json").read_text())["steps"]]
     assert history == list(range(1, summary["steps"] + 1)), "a step is missing, or stands there twice"
     assert "recipe_step " in seen["metrics"] and "recipe_loss " in seen["metrics"]
+    assert seen["progress"]["totalSteps"] == summary["steps"] and not ask(int(worker.env[progress.PORT]))
+    left = json.loads((run / "progress.json").read_text())
+    assert (left["currentStep"], left["progressPercentage"]) == (summary["steps"], 100)
     told = [path for path in tmp_path.rglob("*") if path.is_file() and TOKEN.encode() in path.read_bytes()]
     assert told == [], "the hub's token was written down"
 

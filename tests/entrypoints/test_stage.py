@@ -27,7 +27,7 @@ from runner.targets import gate, kubernetes
 from runner.training import parent_watch
 from runner.training.settings import Demo
 from tests.conftest import ROOT
-from tests.stages import measured
+from tests.stages import leave, measured
 
 SEVEN_B = ROOT / "recipes" / "seven-b.yaml"
 PASSING = {"perplexity": 3.0, "generated_tokens": 16, "loss_rise.3": 0.0, "lm_eval.hellaswag.acc_norm": 0.5}
@@ -283,6 +283,26 @@ def test_a_refusal_is_left_where_the_cluster_shows_it(claim, monkeypatch, capsys
     file.write_text("{")
     assert entry.main(["run", str(file), "--", "false"]) == 1
     assert "is missing or broken" in capsys.readouterr().err
+
+
+def test_how_far_training_has_come_is_left_where_the_clusters_trainer_looks_once_the_stage_is_done(claim, monkeypatch):
+    """A hook before the pod's stop would not run: the container's process ends by itself."""
+    log = claim.folder / "termination-log"
+    log.touch()
+    monkeypatch.setattr(entry, "TERMINATION_LOG", log)
+    claim.measure("pretrain-2048")
+    folder = claim.stage("sft")
+    leave(folder.plan, folder.stage)
+    (folder.path / "progress.json").write_text('{"progressPercentage": 100}')
+    results = folder.path.rename(claim.folder / "results")
+
+    def trains(ends: int) -> int:
+        return entry.run(folder, ["sh", "-c", f"cp -r {results}/. {folder.path}; exit {ends}"], print)
+
+    assert trains(7) == 7 and log.read_text() == "", "what has failed leaves its reason, or its log"
+    assert trains(0) == 0 and log.read_text() == '{"progressPercentage": 100}'
+    log.write_text("")
+    assert trains(7) == 0 and log.read_text() == '{"progressPercentage": 100}', "it was done already"
 
 
 def test_a_gate_measures_again_only_what_does_not_hold(claim, monkeypatch):

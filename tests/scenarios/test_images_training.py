@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import re
-import socket
 import subprocess
 import sys
 import time
-import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +26,7 @@ from runner.training import progress_lines
 from runner.training.checkpoints import COMPLETE_FILE
 from tests import shapes
 from tests.conftest import ROOT
+from tests.listening import Listener, as_prometheus_reads, as_the_trainer_reads
 from tests.report import pages
 
 pytestmark = pytest.mark.heavy
@@ -108,17 +105,19 @@ def test_a_run_that_was_killed_goes_on_and_ends_as_if_nothing_had_happened(tmp_p
 
 def test_training_shows_its_metrics_where_the_pods_annotations_say(tmp_path):
     stage, place = tiny(tmp_path, "shown", "train.epochs=8")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    shown, process = "", start(stage, place, tmp_path / "log", RECIPE_METRICS_PORT=str(port))
-    while "recipe_loss " not in shown and process.poll() is None:
-        with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
-            shown = answer.read().decode()
-        time.sleep(0.01)
-    process.kill()
-    process.wait()
-    assert re.search(r"^recipe_loss \d", shown, re.MULTILINE) and "\nrecipe_steps 48\n" in shown
+    with Listener() as heard:
+        process = start(stage, place, tmp_path / "log", **heard.env)
+        while not (any('"loss"' in said for said in heard.answers) and "recipe_loss " in (heard.metrics or [""])[-1]):
+            assert process.poll() is None, (tmp_path / "log").read_text()[-3000:]
+            time.sleep(0.01)
+        process.kill()
+        process.wait()
+    shown = as_prometheus_reads(heard.metrics[-1])
+    assert shown["recipe_steps"] == 48 and shown["recipe_loss"] > 0 and shown["recipe_samples_per_second"] > 0
+    said = as_the_trainer_reads(heard.answers[-1])
+    assert (said["totalSteps"], said["totalEpochs"]) == (48, 8) and 0 < said["currentStep"] < 48
+    assert said["progressPercentage"] == 100 * said["currentStep"] // 48
+    assert {"eval_loss", "eval_accuracy"} <= set(said["evalMetrics"]), "there is one before the first step"
 
 
 @pytest.mark.long

@@ -32,6 +32,7 @@ from runner.vllm import RANKS
 from tests import servers
 from tests.catalog.test_axolotl_settings import axolotl, emitted, stages, unknown_keys
 from tests.conftest import ROOT
+from tests.listening import Listener, as_prometheus_reads, as_the_trainer_reads
 from tests.stages import finish, plan_in
 
 pytestmark = pytest.mark.heavy
@@ -208,11 +209,11 @@ def test_weights_in_four_bits_count_for_what_they_stand_for():
     assert count_parameters(model) == {"trainable_parameters": 7, "total_parameters": 107}
 
 
-def rehearse(folder: Path, *options: str) -> tuple[Path, str]:
+def rehearse(folder: Path, *options: str, **env: str) -> tuple[Path, str]:
     done = subprocess.run(
         [sys.executable, "-m", "runner", "rehearse", str(LYRICS), *options],
         cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | env,
         capture_output=True,
         text=True,
         timeout=900,
@@ -222,9 +223,16 @@ def rehearse(folder: Path, *options: str) -> tuple[Path, str]:
 
 
 @pytest.fixture(scope="module")
-def rehearsed(tmp_path_factory):
+def heard():
+    """What the rehearsal says at its two ports while it runs."""
+    return Listener()
+
+
+@pytest.fixture(scope="module")
+def rehearsed(tmp_path_factory, heard):
     """One rehearsal that all tests here look at: its folder and what it printed."""
-    return rehearse(tmp_path_factory.mktemp("lyrics"))
+    with heard:
+        return rehearse(tmp_path_factory.mktemp("lyrics"), **heard.env)
 
 
 def read(run: Path, name: str):
@@ -250,6 +258,23 @@ def test_a_rehearsal_learns_and_leaves_adapter_model_history_summary_and_answers
     assert {row["category"] for row in answers} == {"artist style", "genre", "themes", "cultural context"}
     text = (run / "demo_outputs" / "answers.md").read_text("utf-8")
     assert "## cultural context" in text and "### Generate a song verse in the genre of reggae." in text
+
+
+def test_a_training_is_heard_at_both_ports_while_it_runs(rehearsed, heard):
+    run, _ = rehearsed
+    steps = read(run, "training_summary.json")["steps"]
+    said = [as_the_trainer_reads(answer) for answer in heard.answers]
+    shares = [one["progressPercentage"] for one in said if one["progressPercentage"] is not None]
+    assert shares == sorted(shares) and len(set(shares)) > 5 and shares[-1] == 100
+    middle = next(one for one in said if 0 < (one["progressPercentage"] or 0) < 100 and one["trainMetrics"])
+    assert middle["totalSteps"] == steps and middle["trainMetrics"]["loss"] > 0
+    assert any(one["estimatedRemainingSeconds"] is not None for one in said)
+    left = as_the_trainer_reads((run / "progress.json").read_text("utf-8"))
+    assert (left["currentStep"], left["progressPercentage"], left["estimatedRemainingSeconds"]) == (steps, 100, 0)
+    assert left["evalMetrics"]["eval_loss"] > 0
+    shown = as_prometheus_reads(heard.metrics[-1])
+    assert shown["recipe_steps"] == steps and shown["recipe_loss"] > 0 and shown["recipe_validation_loss"] > 0
+    assert shown["recipe_samples_per_second"] > 0 and shown["recipe_tokens_per_second"] > 0
 
 
 def test_the_best_model_is_the_base_with_the_best_adapter(rehearsed):

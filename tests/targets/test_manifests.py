@@ -26,7 +26,7 @@ from runner.recipe.overrides import from_options
 from runner.scenarios import translate
 from runner.targets import kubernetes, podspec, render, site
 from runner.text import yaml_text
-from tests.cluster.judging import core_refusals, full_schemas, reduced, refusals
+from tests.cluster.judging import core_refusals, full_schemas, reduced, refusals, schema_of
 from tests.conftest import ON_CLUSTER, RENDERED, ROOT
 from tests.targets.test_trainjob import EVERYTHING, SURVIVAL, jobs, plan_of
 
@@ -441,7 +441,10 @@ SITES = {
     "starters": (ON_CLUSTER, ()),
     "another namespace with an image of its own": ([SURVIVAL], (ELSEWHERE, "openshift.image=")),
     "another namespace with the image of ours": ([SURVIVAL], (ELSEWHERE, f"openshift.image={OWN}")),
-    "another namespace with a stock image": ([SURVIVAL], (ELSEWHERE, "openshift.image=quay.io/modh/training:1")),
+    "another namespace with a stock image": (
+        [SURVIVAL],
+        (ELSEWHERE, "openshift.image=quay.io/opendatahub/odh-th-torch-cuda-py312:1"),
+    ),
     "a queue, an account and a kind of storage": (
         [SURVIVAL],
         (
@@ -490,7 +493,7 @@ def test_a_cluster_would_take_every_file_of_a_site(case):
         if manifest["apiVersion"].partition("/")[0].endswith("openshift.io"):
             continue  # no schema of these kinds is to be had here
         known += 1
-        assert (refusals(manifest) if manifest["kind"] == "LocalQueue" else core_refusals(manifest)) == []
+        assert (refusals(manifest) if schema_of(manifest) else core_refusals(manifest)) == []
     assert known > 4
 
 
@@ -556,6 +559,16 @@ def test_the_admins_kustomization_takes_every_file_beside_it():
     texts = {file.path: file.text for file in admin_files()}
     listing = yaml.safe_load(texts.pop("kustomization.yaml"))
     assert built(listing, texts) and set(listing["resources"]) == set(texts)
+
+
+def test_a_cluster_would_take_what_is_for_admins():
+    texts = {file.path: file.text for file in admin_files()}
+    found = built(yaml.safe_load(texts.pop("kustomization.yaml")), texts)
+    assert {one["kind"] for one in found} == {"ClusterQueue", "ResourceFlavor"}
+    assert [refusals(one) for one in found] == [[], []]
+    queue = next(one for one in found if one["kind"] == "ClusterQueue")
+    named = called(site_of("starters"), "LocalQueue").values()
+    assert {one["spec"]["clusterQueue"] for one in named} == {queue["metadata"]["name"]}
 
 
 def by_kind(documents: list[dict]) -> list[dict]:
@@ -645,9 +658,14 @@ def test_every_job_of_the_starters_finds_what_it_names_in_their_site():
     assert sizes["lyric-professor", "trained-models-pvc"] == "100Gi", "what was made once is not to shrink"
     arguments = {key: one["spec"]["strategy"]["dockerStrategy"]["buildArgs"] for key, one in builds.items()}
     assert arguments["lyric-professor", "recipe-runner"] == [{"name": "EMBED", "value": "survival"}]
-    assert not called(files, "LocalQueue") and "managed" not in str(
-        [file.text for file in files if "namespace.yaml" in file.path]
-    ), "OpenShift AI refuses a job without a queue where Kueue manages the namespace, and theirs name none"
+    queues = called(files, "LocalQueue")
+    for path in RENDERED:
+        place = load(path)[0].settings.get("openshift")
+        assert place is None or (place.namespace, place.queue) in queues, (
+            "a namespace of Kueue's refuses a job without a queue"
+        )
+    managed = [one for one in documents(files) if one["kind"] == "Namespace"]
+    assert {one["metadata"]["labels"]["kueue.openshift.io/managed"] for one in managed} == {"true"}
 
 
 @pytest.mark.parametrize("case", [case for case in SITES if case != "starters"])
@@ -662,7 +680,7 @@ def test_everything_of_a_site_is_in_its_namespace_but_the_right_to_fetch_another
     owner = container["image"].split("/")[1]
     assert container["imagePullPolicy"] == "Always", "the tag is built anew"
     if "stock" in case:
-        assert owner == "modh" and not elsewhere and not called(files, "BuildConfig")
+        assert owner == "opendatahub" and not elsewhere and not called(files, "BuildConfig")
     elif owner == space:
         assert not elsewhere and list(called(files, "BuildConfig")) == [(space, "recipe-runner")]
     else:
@@ -681,6 +699,92 @@ def test_a_queue_an_account_and_a_kind_of_storage_are_those_of_the_recipe():
     claims = called(files, "PersistentVolumeClaim")
     assert claims["team-a", "trained-models-pvc"]["spec"]["storageClassName"] == "cephfs"
     assert "storageClassName" not in claims["team-a", "workspace-pvc"]["spec"]
+
+
+@pytest.mark.parametrize(
+    ("options", "form"),
+    [
+        ((), "v1beta1"),
+        (('openshift.kueue="0.14"',), "v1beta1"),
+        (('openshift.kueue="0.16"',), "v1beta2"),
+        (('openshift.version="3.6"',), "v1beta2"),
+        (('openshift.version="3.6"', 'openshift.kueue="0.14"'), "v1beta1"),
+    ],
+)
+def test_a_queue_is_written_in_the_form_that_its_cluster_has(options, form):
+    named = (ELSEWHERE, "openshift.queue=gpu-queue", *options)
+    queues = called(site.render([planned(load(SURVIVAL, from_options(named))[0], "pytorchjob")]), "LocalQueue")
+    queue = queues["team-a", "gpu-queue"]
+    assert queue["apiVersion"] == f"kueue.x-k8s.io/{form}" and refusals(queue) == []
+
+
+def targets_of(template: dict) -> list[dict[str, str]]:
+    """What Prometheus' discovery makes of a pod: a target for each port of each container, or one for a container without."""
+    meta = {
+        f"__meta_kubernetes_pod_annotation_{re.sub('[^a-zA-Z0-9]', '_', key)}": value
+        for key, value in template["metadata"]["annotations"].items()
+    }
+    found = []
+    for init in ("initContainers", "containers"):
+        for container in template["spec"].get(init, []):
+            here = meta | {"__meta_kubernetes_pod_container_init": str(init == "initContainers").lower()}
+            here |= {"__meta_kubernetes_pod_ip": "10.0.0.7", "container": container["name"]}
+            ports = container.get("ports") or [{}]
+            found += [here | {"__address__": f"10.0.0.7:{port.get('containerPort', '')}".rstrip(":")} for port in ports]
+    return found
+
+
+def scraped(target: dict[str, str], rules: list[dict]) -> dict[str, str] | None:
+    """The target after relabelling (Prometheus documentation, relabel_config); None where it is dropped."""
+    for rule in rules:
+        seen = re.fullmatch(rule["regex"], ";".join(target.get(label, "") for label in rule["sourceLabels"]))
+        if rule["action"] != "replace" and (seen is None) is (rule["action"] == "keep"):
+            return None
+        if rule["action"] == "replace" and seen:
+            said = re.sub(r"\$(\d)", lambda group, seen=seen: seen[int(group[1])], rule["replacement"])
+            target = target | {rule["targetLabel"]: said}
+    return target
+
+
+@pytest.mark.parametrize("target", ["pytorchjob", "trainjob"])
+def test_the_sites_monitor_finds_each_pods_metrics_and_nothing_else(target):
+    (monitor,) = called(site_of("another namespace with an image of its own"), "PodMonitor").values()
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    rules, git = endpoint["relabelings"], f'{{"url": "https://github.com/a/b.git", "commit": "{"1" * 40}"}}'
+    (job,) = jobs(target, "openshift.metrics_port=9500", f"image.code_from_git={git}")
+    if target == "pytorchjob":
+        template = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]
+        assert len(targets_of(template)) == 3
+    else:
+        # Trainer's plug-in for torch names its own port.
+        template = job["spec"]["podTemplateOverrides"][0]
+        template["spec"]["containers"][0]["ports"] = [{"containerPort": 29500}]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+    found = [one for one in (scraped(target, rules) for target in targets_of(template)) if one]
+    assert {(one["__address__"], one["container"]) for one in found} == {
+        ("10.0.0.7:9500", "pytorch" if target == "pytorchjob" else "node")
+    }
+    other = {"__address__": "10.0.0.7:8080", "__meta_kubernetes_pod_container_init": "false"}
+    assert scraped(other, rules) is None, "helper pods show nothing"
+    six = {"__meta_kubernetes_pod_annotation_prometheus_io_scrape": "true", "__meta_kubernetes_pod_ip": "fd01::7"}
+    six |= {"__meta_kubernetes_pod_annotation_prometheus_io_port": "9500"}
+    assert scraped(six, rules)["__address__"] == "[fd01::7]:9500"
+
+
+@pytest.mark.parametrize(("version", "walled"), [("2.25", False), ("3.2", False), ("3.3", True), ("3.6", True)])
+def test_monitoring_comes_through_openshift_ais_wall_and_no_wall_is_ours(version, walled):
+    """A policy that names a pod closes it to all that no policy lets in; so only pods that are closed already are named."""
+    options = (ELSEWHERE, f'openshift.version="{version}"', "openshift.metrics_port=9500")
+    plans = [planned(load(SURVIVAL, from_options(more))[0], "pytorchjob") for more in (options, options[:2])]
+    policies = called(site.render(plans), "NetworkPolicy")
+    assert (("team-a", "recipe-runner-metrics") in policies) is walled
+    if walled:
+        spec = policies["team-a", "recipe-runner-metrics"]["spec"]
+        assert spec["podSelector"]["matchExpressions"] == [
+            {"key": "jobset.sigs.k8s.io/jobset-name", "operator": "Exists"}
+        ]
+        (rule,) = spec["ingress"]
+        assert [port["port"] for port in rule["ports"]] == [9400, 9500]
 
 
 def test_recipes_that_share_a_claim_get_room_for_both_and_embed_in_one_image():
@@ -749,8 +853,9 @@ def test_people_may_do_what_the_commands_do_and_never_delete_claims():
     from runner.cluster.client import KINDS
 
     # That the verbs are enough is asked by every test of a command: their API holds people to this role.
-    for _, plural in KINDS.values():
-        assert verbs(plural), plural
+    # Kinds of storage lie in no namespace, and OpenShift shows them to everybody (its role `basic-user`).
+    for kind, (_, plural) in KINDS.items():
+        assert verbs(plural) or kind == "StorageClass", plural
     assert "delete" not in verbs("persistentvolumeclaims")
     assert not [rule for rule in rules if "*" in rule["verbs"] + rule["resources"] + rule["apiGroups"]]
     assert verbs("secrets") == {"create"}, "nobody reads another one's key"

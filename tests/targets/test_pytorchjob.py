@@ -165,7 +165,7 @@ def test_the_kustomization_names_what_is_for_the_cluster_and_only_that():
 def test_a_queue_is_a_label_of_the_job():
     labels = job("openshift.queue=gpu-queue")["metadata"]["labels"]
     assert labels["kueue.x-k8s.io/queue-name"] == "gpu-queue"
-    assert "kueue.x-k8s.io/queue-name" not in job()["metadata"]["labels"]
+    assert "kueue.x-k8s.io/queue-name" not in job("openshift.queue=")["metadata"]["labels"]
 
 
 def test_the_image_defaults_to_the_namespaces_own():

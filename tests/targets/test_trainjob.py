@@ -148,6 +148,61 @@ def test_a_trainjob_sets_nothing_that_the_trainer_injects():
         assert not [entry["name"] for entry in job["spec"]["trainer"]["env"] if entry["name"].startswith("PET_")]
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_console_asks_a_trainjob_how_far_it_is(version):
+    (job,) = jobs("trainjob", form(version), "openshift.progress_port=30123", "openshift.progress_seconds=5")
+    annotations = job["metadata"]["annotations"]
+    assert {name: value for name, value in annotations.items() if name.startswith("trainer.opendatahub.io/")} == {
+        "trainer.opendatahub.io/progression-tracking": "true",
+        "trainer.opendatahub.io/metrics-port": "30123",
+        "trainer.opendatahub.io/metrics-poll-interval": "5s",
+    }
+    assert of_trainjob(job)["env"]["RECIPE_PROGRESS_PORT"] == "30123"
+    (plain,) = jobs("pytorchjob", form(version))
+    assert not [name for name in plain["metadata"]["annotations"] if "opendatahub" in name], (
+        "nobody there would read them"
+    )
+
+
+@pytest.mark.parametrize("target", ["pytorchjob", "trainjob"])
+def test_the_dashboard_knows_a_jobs_profile_and_connections_where_the_recipe_names_them(target):
+    named = ("openshift.hardware_profile.name=gpu-l40s", "openshift.connections=[models-bucket,wandb]")
+    for options, expected in (
+        ((), {}),
+        (
+            named,
+            {
+                "opendatahub.io/hardware-profile-name": "gpu-l40s",
+                "opendatahub.io/hardware-profile-namespace": "redhat-ods-applications",
+                "opendatahub.io/connections": "lyric-professor/models-bucket,lyric-professor/wandb",
+            },
+        ),
+    ):
+        (job,) = jobs(target, *options)
+        said = job["metadata"]["annotations"]
+        assert {name: value for name, value in said.items() if name.startswith("opendatahub.io/")} == expected
+        assert refusals(job) == []
+
+
+@pytest.mark.parametrize(
+    ("version", "kueue", "queue", "warned"),
+    [
+        ("3.5", "0.17", "default", True),
+        ("3.2", "0.20", "default", True),
+        ("3.5", "0.16", "default", False),
+        ("3.6", "0.17", "default", False),
+        ("3.5", "", "default", False),
+        ("3.5", "0.17", "", False),
+    ],
+)
+def test_a_trainjob_that_its_queue_would_admit_and_never_start_says_so(version, kueue, queue, warned):
+    options = (form(version), f"openshift.queue={queue}", f'openshift.kueue="{kueue}"' if kueue else "openshift.kueue=")
+    texts = {file.path: file.text for file in render(plan_of(SURVIVAL, *options), ("trainjob", "pytorchjob"))}
+    header = texts["trainjob.yaml"].partition("apiVersion")[0]
+    assert ("kueue#11931" in header) is warned
+    assert "kueue#11931" not in texts["pytorchjob.yaml"]
+
+
 def test_3_6_has_a_deadline_and_the_security_context_and_3_5_says_what_it_lacks(golden_message):
     (job,) = jobs("trainjob", form("3.6"), "openshift.deadline_hours=2")
     assert job["spec"]["activeDeadlineSeconds"] == 7200

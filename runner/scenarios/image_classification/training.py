@@ -21,7 +21,7 @@ from runner.run_files import BEST_IMAGES, FINAL_IMAGES, TENSORBOARD
 from runner.scenarios.image_classification import network
 from runner.scenarios.image_classification.data import SPLITS, ImageReport
 from runner.scenarios.image_classification.network import Weights
-from runner.training import checkpoints, metrics, progress_lines, results
+from runner.training import checkpoints, metrics, progress, progress_lines, results
 from runner.training.checkpoints import MarkComplete
 from runner.training.history import History
 from runner.training.settings import RunSettings
@@ -61,6 +61,7 @@ def train(config: dict[str, Any], prepare_first: bool = False) -> None:
     args.eval_on_start = resume is None
     # A loss of exactly 0 is possible here: the Trainer rounds it, and small sets are learned by heart.
     watchdog = Watchdog(settings, zero_loss_allowed=True)
+    told = [*metrics.from_environment(history), *progress.from_environment(settings)]
     trainer = Trainer(
         model=model,
         args=args,
@@ -69,7 +70,7 @@ def train(config: dict[str, Any], prepare_first: bool = False) -> None:
         eval_dataset=data["validation"],
         compute_metrics=lambda seen: {"accuracy": float((seen.predictions == seen.label_ids).mean())},
         preprocess_logits_for_metrics=lambda logits, labels: logits.argmax(-1),
-        callbacks=[watchdog, history, weights, *time_limits(settings), *metrics.from_environment(), MarkComplete()],
+        callbacks=[watchdog, history, weights, *told, *time_limits(settings), MarkComplete()],
     )
     trainer.train(resume_from_checkpoint=str(resume) if resume else None)
     finish(trainer, settings, history, weights, data["test"], shape)

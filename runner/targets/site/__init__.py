@@ -17,6 +17,7 @@ from runner.files import Artifact
 from runner.names import listed
 from runner.plan import Plan
 from runner.problem import Stop
+from runner.targets import trainjob
 from runner.targets.kubernetes import CLAIMS_FILE, IMAGE_REGISTRY, image
 from runner.text import yaml_text
 
@@ -26,14 +27,16 @@ ACCOUNT = "recipe-runner"
 # What a claim with results is asked for at least where no recipe says a size: later recipes keep theirs there too.
 RESULTS_GIB = 100
 COMMENT_COLUMN = 48
+NEWER_QUEUES_SINCE = (0, 15)
 # What a site's kustomization may take, in this order, and what each file is.
 FILES = {
     "namespace.yaml": "the project; delete this line where someone else has made it for you",
-    "queue.yaml": "the line in which jobs wait for GPUs",
+    "queue.yaml": "the line in which jobs wait for GPUs; without Kueue delete this line, and `queue` in the recipes",
     "access.yaml": "who pods are, and what people may do",
     "build.yaml": "the image, built in the cluster",
     "pull.yaml": "the right to fetch the image that another namespace has built",
     "tensorboard.yaml": "curves of all runs, and who may reach them",
+    "monitoring.yaml": "what the cluster's Prometheus reads of training, and its way there",
 }
 MANAGED = (
     "    # Lets Kueue queue its jobs. OpenShift AI then refuses jobs without a queue: every recipe here must name one.\n"
@@ -93,7 +96,7 @@ def _site(plans: Sequence[Plan], space: str, own: list[Plan]) -> list[Artifact]:
     owners = dict.fromkeys(made[0] for made in map(_reference, own) if made)
     parts = {
         "namespace.yaml": [_filled("namespace", namespace=space, managed=MANAGED if queues else "")],
-        "queue.yaml": [_filled("queue", namespace=space, queue=queue) for queue in queues],
+        "queue.yaml": [_filled("queue", namespace=space, queue=queue, api=_kueue(own)) for queue in queues],
         "access.yaml": [
             *(_filled("account", namespace=space, account=account) for account in accounts),
             _filled("access", namespace=space),
@@ -114,6 +117,7 @@ def _site(plans: Sequence[Plan], space: str, own: list[Plan]) -> list[Artifact]:
             if owner != space
         ],
         "tensorboard.yaml": _boards(space, own),
+        "monitoring.yaml": _monitoring(space, own),
         CLAIMS_FILE: [_claims(space, own)],
     }
     files = [Artifact(name, "---\n".join(texts)) for name, texts in parts.items() if texts]
@@ -176,6 +180,25 @@ def _boards(space: str, own: Iterable[Plan]) -> list[str]:
     return [*boards.values(), *([_filled("closed", namespace=space)] if boards else [])]
 
 
+def _kueue(own: Iterable[Plan]) -> str:
+    """The form of queues that the cluster has: the newer one came with Kueue 0.15, and with 0.20 the older one went. OpenShift AI 3.6
+    starts TrainJobs in a way that only newer ones know."""
+    sites = [plan.site for plan in own]
+    known = [trainjob.numbers(site["kueue"]) >= NEWER_QUEUES_SINCE for site in sites if site.get("kueue")]
+    newer = all(known) if known else all(map(trainjob.patched, sites))
+    return f"kueue.x-k8s.io/{'v1beta2' if newer else 'v1beta1'}"
+
+
+def _monitoring(space: str, own: Sequence[Plan]) -> list[str]:
+    """What reads the metrics, and the way through the walls that OpenShift AI puts around each TrainJob; where it does not yet,
+    a policy of ours would be the first wall."""
+    ports = dict.fromkeys(sorted(plan.site["metrics_port"] for plan in own))
+    lines = "\n".join(f"        - protocol: TCP\n          port: {port}" for port in ports)
+    walled = any(trainjob.version(plan.site) >= trainjob.WALLED_SINCE for plan in own)
+    policies = [_filled("scraping", namespace=space, ports=lines)] if walled else []
+    return [_filled("monitoring", namespace=space), *policies]
+
+
 def _claims(space: str, own: list[Plan]) -> str:
     """A claim of each name, in one text: as large as a recipe says, else with room for all recipes that say nothing."""
     texts = []
@@ -213,7 +236,7 @@ def _template(name: str) -> str:
 
 def _filled(name: str, /, **words: str) -> str:
     """A template with its blanks filled in, as YAML reads them; some are comments or whole lines."""
-    free = ("claims", "managed", "storage", "why")
+    free = ("claims", "managed", "ports", "storage", "why")
     said = {key: word if key in free else _word(word) for key, word in words.items()}
     return _aligned(Template(_template(name)).substitute(said))
 
