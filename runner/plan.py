@@ -176,6 +176,7 @@ class Stage:
     gates, evaluation: what it must prove, and how it is measured; None where nothing is.
     model: what must be fetched into `place.model_dir` first (`base`, `revision`); None where there is nothing to fetch.
     needs: bytes of `gpu_memory` on each GPU and of `memory` on each machine by estimate; empty where none was made.
+    grace_seconds: what a machine that is taken back needs to save where it is, by estimate; None where none was made.
     """
 
     name: str
@@ -196,6 +197,7 @@ class Stage:
     evaluation: Evaluation | None = None
     model: Mapping[str, Any] | None = None
     needs: Mapping[str, int] = field(default_factory=dict)
+    grace_seconds: int | None = None
 
     @property
     def trains(self) -> bool:
