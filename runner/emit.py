@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from runner import targets
-from runner.estimate import forecast, serving, storage
+from runner.estimate import forecast, grace, serving, storage
 from runner.estimate.parameters import UnknownArchitecture
 from runner.estimate.serving import ServingForecast
 from runner.files import Artifact
@@ -70,6 +70,7 @@ def planned(recipe: Recipe, target: str) -> Plan:
     asked, and nothing of this machine. Raises Stop where the recipe lacks the target's section."""
     plan = translate(recipe, targets.place(recipe, target))
     try:
-        return storage.sized(plan, forecast.of(recipe, plan, look=False))
+        forecasts = forecast.of(recipe, plan, look=False)
+        return grace.given(storage.sized(plan, forecasts), forecasts)
     except UnknownArchitecture:
         return storage.sized(plan, [])  # an architecture without formulas; `plan` says so

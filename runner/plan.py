@@ -177,6 +177,7 @@ class Stage:
     model: what must be fetched into `place.model_dir` first (`base`, `revision`); None where there is nothing to fetch.
     needs: bytes of `gpu_memory` on each GPU and of `memory` on each machine by estimate, `tokens_per_second` or, of images,
     `samples_per_second` over all GPUs, and the `price_per_gpu_hour` that the recipe names; empty where no estimate was made.
+    grace_seconds: what a machine that is taken back needs to save where it is, by estimate; None where none was made.
     """
 
     name: str
@@ -197,6 +198,7 @@ class Stage:
     evaluation: Evaluation | None = None
     model: Mapping[str, Any] | None = None
     needs: Mapping[str, float] = field(default_factory=dict)
+    grace_seconds: int | None = None
 
     @property
     def trains(self) -> bool:

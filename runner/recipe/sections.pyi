@@ -233,6 +233,7 @@ class OpenshiftClaims(Settings):
     mount: str
     size_gib: int | None
     storage_class: str | None
+    write_mb_s: float
 
 class OpenshiftRequests(Settings):
     memory: str | None

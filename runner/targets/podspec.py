@@ -25,6 +25,12 @@ CACHES = {
 # What Weights & Biases and MLflow read from the environment.
 TRACKING = ("WANDB_API_KEY", "MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN")
 
+# Between a cluster's SIGTERM to a training pod and its SIGKILL, where no estimate says how long a checkpoint takes; seconds. One
+# that is done earlier ends earlier.
+USUAL_GRACE = 600
+# Of it, what torchrun keeps for itself after its processes have ended.
+LAUNCHERS = 10
+
 # The Secret whose KEY is what measured numbers are sealed with. `recipe submit` makes it of the person's own key.
 KEY_SECRET, KEY = "recipe-runner", "seal-key"
 
@@ -43,6 +49,7 @@ def pod_template(plan: Plan, stage: Stage, container: str, ports: list[dict[str,
         "spec": {
             **identity(plan),
             "securityContext": pod_security(),
+            "terminationGracePeriodSeconds": grace(stage),
             **where(stage.machines),
             **(
                 {"initContainers": init}
@@ -64,6 +71,11 @@ def pod_template(plan: Plan, stage: Stage, container: str, ports: list[dict[str,
             "volumes": volumes(plan, stage, kubernetes.config_map_name(plan, stage)),
         },
     }
+
+
+def grace(stage: Stage) -> int:
+    """Seconds that a pod has for its last checkpoint once the cluster wants it to end."""
+    return stage.grace_seconds or USUAL_GRACE
 
 
 def identity(plan: Plan) -> dict[str, Any]:
@@ -183,7 +195,9 @@ def environment(plan: Plan, stage: Stage) -> dict[str, str]:
         "RECIPE_METRICS_PORT": str(plan.site["metrics_port"]),
         "RECIPE_PROGRESS_PORT": str(plan.site["progress_port"]),
     }
-    around = offline | network.environment(plan, stage) | told | code.environment(plan)
+    # torchrun otherwise ends its processes 30 s after it has passed SIGTERM on (torch 2.13).
+    patience = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(grace(stage) - LAUNCHERS)} if stage.trains else {}
+    around = offline | patience | network.environment(plan, stage) | told | code.environment(plan)
     return writable(plan) | around | dict(stage.env)
 
 

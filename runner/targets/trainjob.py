@@ -43,16 +43,21 @@ def render(plan: Plan) -> list[Artifact]:
 
 
 def _job_file(plan: Plan, stage: Stage) -> Artifact:
-    text = kubernetes.header(plan, stage) + _unsaid(plan) + yaml_text(job(plan, stage))
+    text = kubernetes.header(plan, stage) + _unsaid(plan, stage) + yaml_text(job(plan, stage))
     return Artifact("trainjob.yaml", text)
 
 
-def _unsaid(plan: Plan) -> str:
+def _unsaid(plan: Plan, stage: Stage) -> str:
     """What the recipe says and a TrainJob cannot: it is the runtime's to decide."""
     settings = ["restart_policy", "clean_pod_policy", "backoff_limit"]
     if not patched(plan.site):
         settings.append("deadline_hours")
     said = f"# A TrainJob has no place for {', '.join(settings)}; the runtime `{RUNTIME}` decides them.\n"
+    if not patched(plan.site):
+        said += (
+            f"# Nor for the {podspec.grace(stage)} s that a pod may take for its last checkpoint when the cluster wants its machine: it has\n"
+            "# the runtime's `terminationGracePeriodSeconds`, which is 30 where nothing is said. OpenShift AI 3.6 has a place for it.\n"
+        )
     if kubernetes.movable(plan):
         said += (
             "# Nor for when the image is fetched: a machine that has an older build of this tag may go on with it. Write the\n"
@@ -128,6 +133,7 @@ def _patch(plan: Plan, stage: Stage) -> dict[str, Any]:
     """The form of 3.6: a patch of the runtime, which also has room for the security context."""
     pod = _pod(plan, stage)
     pod["spec"]["securityContext"] = podspec.pod_security()
+    pod["spec"]["terminationGracePeriodSeconds"] = podspec.grace(stage)
     pod["spec"]["containers"][0]["securityContext"] = podspec.container_security()
     node = {"name": NODE, "template": {"spec": {"template": pod}}}
     return {"manager": MANAGER, "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [node]}}}}

@@ -10,6 +10,7 @@ from typing import Any
 from transformers import TrainerCallback
 
 from runner.files import read_json, read_record, write_json
+from runner.training import together
 
 # Written into a checkpoint after everything else in it.
 COMPLETE_FILE = "complete.json"
@@ -23,6 +24,8 @@ class MarkComplete(TrainerCallback):
         self.resumed_from = resumed_from
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        # Each process writes a part of its own, its random state at least.
+        together.wait()
         folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         if state.is_world_process_zero and folder.is_dir():
             facts = {"step": state.global_step, "tokens": int(state.num_input_tokens_seen)}

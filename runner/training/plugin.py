@@ -14,12 +14,14 @@ from axolotl.common.datasets import TrainDatasetMeta
 from axolotl.integrations.base import BasePlugin
 from axolotl.utils import trainer
 from axolotl.utils.dict import DictDefault
+from transformers import set_seed
 from transformers.trainer import unwrap_peft_model
 
 from runner.training import blocks, held_out, metrics, parent_watch, progress, proof, results, resume
 from runner.training.blocks import EndOfLength
 from runner.training.checkpoints import MarkComplete
 from runner.training.history import History
+from runner.training.preemption import Preemption
 from runner.training.settings import RunSettings
 from runner.training.time_limit import time_limits
 from runner.training.watchdog import Watchdog
@@ -72,8 +74,17 @@ class RecipePlugin(BasePlugin):
         train, validation, cfg.max_steps = blocks.load(settings.blocks, settings.effective_batch_size, reached)
         return TrainDatasetMeta(train, validation, cfg.max_steps)
 
+    def pre_model_load(self, cfg: DictDefault) -> None:
+        # Axolotl 0.19.0 leaves seeding to the Trainer, which comes after the model: an adapter's first weights would be drawn from
+        # what no seed decides, and a run that begins again before its first checkpoint would be another one.
+        set_seed(cfg.seed)
+
     def get_training_args(self, cfg: DictDefault) -> dict[str, Any]:
+        settings = run_settings(cfg)
+        # A run that goes on has its first evaluation in its history; only a time limit must know anew how long one takes.
+        measured = resume.goes_on(cfg) and settings.time_limit_seconds is None
         return {
+            **({"eval_on_start": False} if measured else {}),
             # Axolotl 0.19.0 honours its own setting only when saving and evaluating by steps.
             "load_best_model_at_end": bool(cfg.load_best_model_at_end),
             # The filter would replace a broken loss by an average of good ones, and hide it from the watchdog.
@@ -84,7 +95,7 @@ class RecipePlugin(BasePlugin):
             # the end of a turn may be, would be taken for padding.
             "include_num_input_tokens_seen": "all" if cfg.batch_flattening else "non_padding",
             # Axolotl has no setting for it.
-            "dataloader_persistent_workers": run_settings(cfg).persistent_workers,
+            "dataloader_persistent_workers": settings.persistent_workers,
         }
 
     def post_trainer_create(self, cfg: DictDefault, trainer: Any) -> None:
@@ -110,7 +121,8 @@ class RecipePlugin(BasePlugin):
         ends = [EndOfLength(settings.blocks)] if settings.blocks else []
         watchdog = Watchdog(settings, zero_loss_allowed=bool(cfg.rl))
         told = [*metrics.from_environment(self.history), *progress.from_environment(settings)]
-        return [watchdog, self.history, *told, *ends, *time_limits(settings), MarkComplete(self.resumed_from)]
+        watching = [watchdog, self.history, *told]
+        return [*watching, *ends, *time_limits(settings), MarkComplete(self.resumed_from), Preemption(settings)]
 
     def post_train_unload(self, cfg: DictDefault) -> None:
         if int(os.environ.get("RANK", "0")) != 0:

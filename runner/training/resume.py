@@ -58,3 +58,9 @@ def reached(cfg: Any) -> int:
     """The step that training resumes at; 0 at the very beginning."""
     chosen = cfg.resume_from_checkpoint
     return (checkpoints.step_of(Path(chosen)) or 0) if chosen else 0
+
+
+def goes_on(cfg: Any) -> bool:
+    """Whether training goes on within its own run, and does not begin where another one ended."""
+    chosen = cfg.resume_from_checkpoint
+    return bool(chosen) and Path(chosen).parent == Path(cfg.output_dir)

@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import TrainerCallback
 
+from runner.training import together
 from runner.training.elapsed import TimeUsed, elapsed_seconds
 from runner.training.settings import RunSettings
 
@@ -54,7 +54,7 @@ class TimeLimit(TrainerCallback):
             return control
         kept_back = self.longest_step + self.longest_evaluation + self.longest_save
         over = self.earlier + self.used + kept_back > self.limit
-        if not self.reached and _any(over, args.device):
+        if not self.reached and together.any_of(over, args.device):
             self.reached = True
             control.should_training_stop = control.should_log = True
             # Where epochs decide, Trainer evaluates and saves at the end of this one, which is now.
@@ -88,12 +88,3 @@ class TimeLimit(TrainerCallback):
 def time_limits(settings: RunSettings) -> list[TimeLimit]:
     """The callback that keeps the run's limit; none where it has no limit."""
     return [] if settings.time_limit_seconds is None else [TimeLimit(settings)]
-
-
-def _any(here: bool, device: torch.device) -> bool:
-    """Whether any process says so: clocks differ, and all must stop after the same step."""
-    if not torch.distributed.is_initialized() or torch.distributed.get_world_size() == 1:
-        return here
-    flag = torch.tensor([float(here)], device=device)
-    torch.distributed.all_reduce(flag, op=torch.distributed.ReduceOp.MAX)
-    return bool(flag.item())

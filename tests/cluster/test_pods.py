@@ -19,8 +19,9 @@ from runner.plan import Place
 from runner.recipe.overrides import from_options
 from runner.scenarios import prepare, translate
 from runner.scenarios.shared import twin
-from runner.targets import kubernetes, render
+from runner.targets import kubernetes, podspec, render
 from runner.training import metrics, progress
+from tests import shapes
 from tests.cluster.pods import blind, once, operate, pods, processes
 from tests.conftest import ROOT
 from tests.entrypoints.test_stage import BEFORE_SFT, Claim, whole
@@ -28,7 +29,7 @@ from tests.listening import as_the_trainer_reads, ask
 
 pytestmark = pytest.mark.heavy
 
-SURVIVAL = ROOT / "recipes" / "survival.yaml"
+SURVIVAL, RESNET = ROOT / "recipes" / "survival.yaml", ROOT / "recipes" / "resnet.yaml"
 TOKEN = "hf_PlantedHubTokenOfTheTests"
 # The tiny twin and few rows, as a rehearsal takes them; epochs long enough that a pod can be lost in one.
 SMALL = (
@@ -144,6 +145,67 @@ def test_a_pod_killed_in_the_middle_comes_back_and_goes_on_from_the_last_checkpo
     assert (left["currentStep"], left["progressPercentage"]) == (summary["steps"], 100)
     told = [path for path in tmp_path.rglob("*") if path.is_file() and TOKEN.encode() in path.read_bytes()]
     assert told == [], "the hub's token was written down"
+
+
+def of_images(folder: Path):
+    """The same of the image recipe on two machines: its job as it is rendered, with a narrow network and few images."""
+    machines = ("machines.nodes=2", "train.effective_batch_size=64")
+    recipe, _, _ = load(RESNET, from_options(machines))
+    texts = {file.path: file.text for file in render(translate(recipe, kubernetes.place(recipe)), ("pytorchjob",))}
+    job = yaml.safe_load(texts["pytorchjob.yaml"])
+    mounts = {
+        "/etc/recipe-runner": folder / "config",
+        "/shared/models": folder / "models",
+        "/shared/data": folder / "d",
+    }
+    for mount in mounts.values():
+        mount.mkdir()
+    drawn, labels = shapes.pictures(per_class=22)
+    for name, part in (("train", slice(20, None)), ("test", slice(20))):
+        shapes.write(folder / "images" / f"{name}.parquet", drawn[part], labels[part])
+    few = (f"data.path={folder}/images", "data.hub=", "data.mean=", "data.std=", "model.width=4", "train.epochs=40")
+    few += ("train.learning_rate=0.01", "train.logging_steps=1", "train.optimizer=adamw_torch")
+    small, _, _ = load(RESNET, from_options((*machines, *few)))
+    place = Place(
+        str(folder / "config"), str(folder / "data"), str(folder / "models" / "resnet"), str(folder / "scratch"),
+        accelerator=False, on_cluster=True,
+    )  # fmt: skip
+    for file in translate(small, place).stage("train").files:
+        (folder / "config" / file.path).write_text(file.text, encoding="utf-8")
+    return job, pods(job, mounts, folder / "pods"), folder / "models" / "resnet"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("made", [lambda folder: started(folder, nodes=2), of_images], ids=["text", "images"])
+@pytest.mark.parametrize("alone", [True, False], ids=["one machine", "all machines"])
+def test_machines_that_are_taken_back_save_one_step_and_go_on_from_it(tmp_path, made, alone):
+    """The cluster's SIGTERM comes to one pod, or to all at moments of their own; no step is lost, and none is taken twice."""
+    job, running, run = made(tmp_path)
+    master, worker = running
+    asked: list[str] = []
+
+    def take_back() -> None:
+        steps = events(master.text, "step") if master.log.exists() else []
+        if not asked and steps:
+            worker.end()
+            asked.append(worker.name)
+        elif len(asked) == 1 and not alone and master.process.poll() is None:
+            master.end()
+            asked.append(master.name)
+
+    operate(job, running, take_back, timeout=540)
+    assert asked, "the training was over before a machine could be taken back"
+    assert all(pod.restarts >= 1 for pod in running), [pod.codes for pod in running]
+    saved = [int(step) for step in re.findall(r"Step (\d+) is saved", master.text)]
+    begins = [event["step"] for event in events(master.text, "begin")]
+    assert len(saved) == 1 and begins == [0, saved[0]], (saved, begins)
+    summary = json.loads((run / "training_summary.json").read_text())
+    history = [entry["step"] for entry in json.loads((run / "training_history.json").read_text())["steps"]]
+    assert history == list(range(1, summary["steps"] + 1)), "a step is missing, or stands there twice"
+    assert json.loads((run / "stage.json").read_text())["status"] == "finished"
+    waits = {pod.env["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] for pod in running}
+    template = job["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]
+    assert waits == {str(template["terminationGracePeriodSeconds"] - podspec.LAUNCHERS)}
 
 
 # A pipeline's pods, whose stages are finished on paper.

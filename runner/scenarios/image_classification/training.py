@@ -24,6 +24,7 @@ from runner.scenarios.image_classification.network import Weights
 from runner.training import checkpoints, metrics, progress, progress_lines, results
 from runner.training.checkpoints import MarkComplete
 from runner.training.history import History
+from runner.training.preemption import Preemption
 from runner.training.settings import RunSettings
 from runner.training.time_limit import time_limits
 from runner.training.watchdog import Watchdog
@@ -70,7 +71,7 @@ def train(config: dict[str, Any], prepare_first: bool = False) -> None:
         eval_dataset=data["validation"],
         compute_metrics=lambda seen: {"accuracy": float((seen.predictions == seen.label_ids).mean())},
         preprocess_logits_for_metrics=lambda logits, labels: logits.argmax(-1),
-        callbacks=[watchdog, history, weights, *told, *time_limits(settings), MarkComplete()],
+        callbacks=[watchdog, history, weights, *told, *time_limits(settings), MarkComplete(), Preemption(settings)],
     )
     trainer.train(resume_from_checkpoint=str(resume) if resume else None)
     finish(trainer, settings, history, weights, data["test"], shape)

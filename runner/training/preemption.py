@@ -1,0 +1,103 @@
+"""Preemption: whoever takes the machine back says so with SIGTERM, and training ends with a checkpoint of the step it is at."""
+
+from __future__ import annotations
+
+import atexit
+import mmap
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback
+
+from runner.files import write_json
+from runner.run_files import STOPPED
+from runner.training import together
+from runner.training.settings import RunSettings
+
+# As a shell says that SIGTERM ended a process.
+ENDED = 128 + signal.SIGTERM
+
+
+class Preemption(TrainerCallback):
+    """Ends all processes after the same step, once one of them got SIGTERM and the checkpoint of that step is whole.
+
+    The signal comes to each at a moment of its own, or, where one machine of several goes away, to some alone. So they ask each
+    other at places that all of them pass: at the end of a step, of an evaluation, and of a checkpoint. What this step would have
+    been followed by anyway, an evaluation, comes first, because a resumed run would not make up for it.
+
+    The last of the callbacks: when it hears of a checkpoint, `MarkComplete` has marked it.
+    """
+
+    def __init__(self, settings: RunSettings) -> None:
+        self.run_dir = Path(settings.run_dir)
+        self.asked = self.leaving = False
+        self.process = 0
+        self.before: Any = None
+        # One byte that forks see too: whether there is something to save.
+        self.waits = mmap.mmap(-1, 1)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.process = os.getpid()
+        self.before = signal.signal(signal.SIGTERM, self._ask)
+        # Before multiprocessing ends its workers by this signal, and waits for them.
+        atexit.register(self._over)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """What follows is made again from the last checkpoint, and need not wait."""
+        self._over()
+        signal.signal(signal.SIGTERM, self.before)
+        self.process = 0
+
+    def _over(self) -> None:
+        if os.getpid() == self.process:
+            self.waits[0] = 0
+
+    def _ask(self, number: int, frame: Any) -> None:
+        # Before the first step of this process there is nothing to save.
+        if not self.waits[0]:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        # torchrun signals the whole group, data workers too (torch 2.13), which are forks and are needed until the step is done.
+        self.asked = os.getpid() == self.process
+
+    def _decide(self, args: Any) -> bool:
+        self.leaving = self.leaving or together.any_of(self.asked, args.device)
+        return self.leaving
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+        self.waits[0] = 1
+        if self._decide(args):
+            control.should_log = True
+            # An epoch that ends here is evaluated and saved a moment later, and would not be after a resume.
+            by_epoch = "epoch" in (args.eval_strategy, args.save_strategy)
+            ends = control.should_training_stop or float(state.epoch).is_integer()
+            control.should_save |= not (by_epoch and ends)
+        return control
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+        control.should_save |= self.leaving
+        return control
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+        if self.waits[0] and self._decide(args):
+            control.should_save = True
+        return control
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.waits[0] and self._decide(args):
+            if state.is_world_process_zero:
+                self._tell(state.global_step)
+            # A launcher that sees one process end ends the others, which may still write.
+            together.wait()
+            self._over()
+            raise SystemExit(ENDED)
+
+    def _tell(self, step: int) -> None:
+        said = (
+            f"It was asked to end (SIGTERM), as a cluster does that takes a machine back. Step {step:,} is saved, and the same "
+            "command goes on from there."
+        )
+        print(said, flush=True)
+        write_json(self.run_dir / STOPPED, {"message": said})
