@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import mmap
 import os
 import signal
 from pathlib import Path
@@ -34,40 +32,38 @@ class Preemption(TrainerCallback):
         self.run_dir = Path(settings.run_dir)
         self.asked = self.leaving = False
         self.process = 0
+        # Whether there is a step to save.
+        self.waits = False
         self.before: Any = None
-        # One byte that forks see too: whether there is something to save.
-        self.waits = mmap.mmap(-1, 1)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.process = os.getpid()
         self.before = signal.signal(signal.SIGTERM, self._ask)
-        # Before multiprocessing ends its workers by this signal, and waits for them.
-        atexit.register(self._over)
+        os.register_at_fork(after_in_child=self._stand_apart)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """What follows is made again from the last checkpoint, and need not wait."""
-        self._over()
         signal.signal(signal.SIGTERM, self.before)
-        self.process = 0
+        self.waits, self.process = False, 0
 
-    def _over(self) -> None:
-        if os.getpid() == self.process:
-            self.waits[0] = 0
+    def _stand_apart(self) -> None:
+        """torchrun sends a signal to the whole group (torch 2.13), and data workers, which are forks, are needed until the step
+        is done. They end when they miss their parent."""
+        if self.process:
+            os.setpgid(0, 0)
 
     def _ask(self, number: int, frame: Any) -> None:
-        # Before the first step of this process there is nothing to save.
-        if not self.waits[0]:
+        if not self.waits or os.getpid() != self.process:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
-        # torchrun signals the whole group, data workers too (torch 2.13), which are forks and are needed until the step is done.
-        self.asked = os.getpid() == self.process
+        self.asked = True
 
     def _decide(self, args: Any) -> bool:
         self.leaving = self.leaving or together.any_of(self.asked, args.device)
         return self.leaving
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
-        self.waits[0] = 1
+        self.waits = True
         if self._decide(args):
             control.should_log = True
             # An epoch that ends here is evaluated and saved a moment later, and would not be after a resume.
@@ -81,17 +77,16 @@ class Preemption(TrainerCallback):
         return control
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
-        if self.waits[0] and self._decide(args):
+        if self.waits and self._decide(args):
             control.should_save = True
         return control
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self.waits[0] and self._decide(args):
+        if self.waits and self._decide(args):
             if state.is_world_process_zero:
                 self._tell(state.global_step)
             # A launcher that sees one process end ends the others, which may still write.
             together.wait()
-            self._over()
             raise SystemExit(ENDED)
 
     def _tell(self, step: int) -> None:

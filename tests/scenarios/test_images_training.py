@@ -103,6 +103,30 @@ def test_a_run_that_was_killed_goes_on_and_ends_as_if_nothing_had_happened(tmp_p
     assert summary["test_accuracy"] is not None and summary["engine"] == "images"
 
 
+@pytest.mark.long
+def test_a_run_that_is_asked_to_end_in_an_epoch_ends_bit_for_bit_as_if_nothing_had_happened(tmp_path):
+    """Crops and flips of the batches after the checkpoint among them, which are made ahead of it."""
+    sets = ("train.epochs=4", "train.logging_steps=1", "train.micro_batch_size=8", "train.effective_batch_size=")
+    stage, place = tiny(tmp_path, "whole", *sets)
+    finish(start(stage, place, tmp_path / "whole.log"), tmp_path / "whole.log")
+    stage, asked = tiny(tmp_path, "asked", *sets)
+    log = tmp_path / "asked.log"
+    process = start(stage, asked, log)
+    while (
+        not any(event["event"] == "step" for event in progress_lines.read(log.read_text())) and process.poll() is None
+    ):
+        time.sleep(0.01)
+    process.terminate()
+    assert process.wait(100) == 143, log.read_text()[-3000:]
+    saved = int(re.search(r"Step (\d+) is saved", log.read_text())[1])
+    steps = read(place, "training_summary.json")["steps"]
+    assert 0 < saved < steps and saved % (steps // 4), "it is asked in an epoch"
+    finish(start(stage, asked, log), log)
+    whole, resumed = (network.read(Path(where.run_dir) / "final_model.pth")["model"] for where in (place, asked))
+    assert [name for name in whole if not torch.equal(whole[name], resumed[name])] == []
+    assert read(asked, "training_history.json")["epochs"] == read(place, "training_history.json")["epochs"]
+
+
 def test_training_shows_its_metrics_where_the_pods_annotations_say(tmp_path):
     stage, place = tiny(tmp_path, "shown", "train.epochs=8")
     with Listener() as heard:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
+from runner import emit
 from runner.check.validate import load
 from runner.recipe.overrides import from_options
 from runner.scenarios import translate
@@ -186,3 +187,15 @@ def test_a_pipelines_first_stage_makes_claims_for_the_machines_of_all():
     files = {file.path: file.text for file in render(translate(recipe, kubernetes.place(recipe)))}
     first = yaml.safe_load_all(files["data/claims.yaml"])
     assert {tuple(claim["spec"]["accessModes"]) for claim in first} == {("ReadWriteMany",)}
+
+
+def test_a_pods_grace_follows_its_checkpoint_and_the_speed_of_its_claim():
+    """seven-b's pretraining: 16 bytes a parameter take a quarter of an hour at 100 MB a second, and a tenth of that at 1,000."""
+
+    def graces(*options: str) -> dict[str, int | None]:
+        recipe, _, _ = load(ROOT / "recipes" / "seven-b.yaml", from_options(options))
+        return {stage.name: stage.grace_seconds for stage in emit.planned(recipe, "pytorchjob").stages}
+
+    slow, fast = graces(), graces("openshift.claims.0.write_mb_s=1000")
+    assert slow["data"] is None and slow["lora"] < 120, "what writes little leaves soon"
+    assert 900 < slow["pretrain-512"] < 1500 and slow["pretrain-512"] - fast["pretrain-512"] > 700

@@ -4,6 +4,7 @@ done to each image on its way: crop, flip, normalise, a whole batch at a time.""
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import os
 from pathlib import Path
 from typing import Any
@@ -119,7 +120,7 @@ def arguments(trainer: dict[str, Any], settings: RunSettings) -> TrainingArgumen
 def datasets(folder: Path, config: dict[str, Any], look: dict[str, list[float]]) -> dict[str, Images | None]:
     """Training, validation and test images; `test` is None where there are none."""
     size, data = config["model"]["image_size"], config["data"]
-    augmented = {"padding": data["random_crop_padding"], "flip": data["random_flip"]}
+    augmented = {"padding": data["random_crop_padding"], "flip": data["random_flip"], "seed": config["trainer"]["seed"]}
     images = {
         split: Images(
             folder / f"{split}.parquet", size, look["mean"], look["std"], **(augmented if split == "train" else {})
@@ -167,15 +168,25 @@ def finish(
 class Images(Dataset):
     """Images of one Parquet file, whole in memory as bytes: 50,000 of 32×32 take 154 MB.
 
-    mean, std: of red, green and blue, 0 to 1. padding, flip: for training images alone.
+    mean, std: of red, green and blue, 0 to 1. padding, flip: for training images alone, drawn from the seed and from which images
+    are in a batch, in which order: another draw each time, and the same one for a batch that a resumed run makes again. The
+    process's own random state would not do, because batches are made ahead of the step that is saved.
     """
 
     def __init__(
-        self, file: Path, size: int, mean: list[float], std: list[float], *, padding: int = 0, flip: bool = False
+        self,
+        file: Path,
+        size: int,
+        mean: list[float],
+        std: list[float],
+        *,
+        padding: int = 0,
+        flip: bool = False,
+        seed: int = 0,
     ) -> None:
         self.pixels, self.labels = read(file, size)
         self.mean, self.std = (torch.tensor(values).view(1, 3, 1, 1) for values in (mean, std))
-        self.padding, self.flip = padding, flip
+        self.padding, self.flip, self.seed = padding, flip, seed
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -183,14 +194,21 @@ class Images(Dataset):
     def __getitems__(self, indices: list[int]) -> dict[str, torch.Tensor]:
         """A batch at once: `pixel_values` (batch, 3, size, size) as floats, `labels` (batch,)."""
         pixels = self.pixels[indices]
+        draw = torch.Generator().manual_seed(_number(self.seed, indices))
         if self.padding:
-            pixels = random_crop(pixels, self.padding)
+            pixels = random_crop(pixels, self.padding, draw)
         if self.flip:
-            pixels = random_flip(pixels)
+            pixels = random_flip(pixels, draw)
         return {"pixel_values": normalise(pixels, self.mean, self.std), "labels": self.labels[indices]}
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         return {name: values[0] for name, values in self.__getitems__([index]).items()}
+
+
+def _number(seed: int, indices: list[int]) -> int:
+    """A number of 63 bits that stands for these indices in their order."""
+    told = hashlib.sha256(np.asarray([seed, *indices], np.int64).tobytes())
+    return int.from_bytes(told.digest()[:8], "little") >> 1
 
 
 def as_it_is(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -206,20 +224,20 @@ def read(file: Path, size: int) -> tuple[torch.Tensor, torch.Tensor]:
     return pixels, torch.tensor(table["label"].to_pylist(), dtype=torch.long)
 
 
-def random_crop(pixels: torch.Tensor, padding: int) -> torch.Tensor:
+def random_crop(pixels: torch.Tensor, padding: int, draw: torch.Generator | None = None) -> torch.Tensor:
     """Each image (batch, 3, height, width) with `padding` black pixels around it, cut back to its size at a random place."""
     count, _, height, width = pixels.shape
     padded = torch.nn.functional.pad(pixels, (padding,) * 4)
-    top, left = torch.randint(0, 2 * padding + 1, (2, count, 1))
+    top, left = torch.randint(0, 2 * padding + 1, (2, count, 1), generator=draw)
     rows = (top + torch.arange(height)).view(count, 1, height, 1)
     columns = (left + torch.arange(width)).view(count, 1, 1, width)
     images, channels = torch.arange(count).view(-1, 1, 1, 1), torch.arange(3).view(1, 3, 1, 1)
     return padded[images, channels, rows, columns]
 
 
-def random_flip(pixels: torch.Tensor) -> torch.Tensor:
+def random_flip(pixels: torch.Tensor, draw: torch.Generator | None = None) -> torch.Tensor:
     """Each image mirrored left to right, or not, with equal chances."""
-    chosen = torch.rand(len(pixels)) < 0.5
+    chosen = torch.rand(len(pixels), generator=draw) < 0.5
     return torch.where(chosen.view(-1, 1, 1, 1), pixels.flip(-1), pixels)
 
 
