@@ -73,7 +73,7 @@ def look(cluster: Cluster, job: dict[str, Any]) -> State:
         try:
             known = _progress(cluster, job, pods)
             # Of a long log without a step in its end nobody knows more than that it is at work.
-            phase = STARTING if known.latest is None and known.whole else TRAINING
+            phase = STARTING if known.begins else TRAINING
         except TryAgain as silence:
             # The machine of one pod may not answer while all else does.
             unread = silence.text.splitlines()[0]
@@ -159,6 +159,11 @@ class Progress:
     pace: float | None = None
     silent: float | None = None
     whole: bool = True
+
+    @property
+    def begins(self) -> bool:
+        """Whether the process has not come to training yet."""
+        return self.latest is None and self.whole
 
     @property
     def seconds_left(self) -> float | None:

@@ -345,7 +345,7 @@ def test_a_log_without_steps_in_its_end_is_no_start():
         (noise, False),
         ('[recipe] {"event": "begin", "step": 0, "steps": 9}\n', False),
     ):
-        assert status._progress(log, {"kind": "PyTorchJob", "metadata": {"namespace": "n"}}, [pod])[2] is begins
+        assert status._progress(log, {"kind": "PyTorchJob", "metadata": {"namespace": "n"}}, [pod]).begins is begins
 
 
 def test_a_node_that_is_not_ready_is_not_closed_to_other_work():
