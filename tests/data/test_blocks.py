@@ -155,6 +155,7 @@ def test_the_blocks_are_those_of_datasets_map_with_python_lists(tmp_path):
     assert found["blocks"] == found["lists"]
 
 
+@pytest.mark.long
 def test_four_times_the_text_takes_no_more_memory(tmp_path):
     """The benchmark does it with 10 and 100 MB."""
     for size in (1, 4):

@@ -91,6 +91,7 @@ def assert_same(folder: Path, text: Corpus, where: Cleaning) -> None:
     assert (there.documents_in, there.kept, there.dropped) == (here.documents_in, here.kept, here.dropped)
 
 
+@pytest.mark.long
 def test_slurm_leaves_the_same_files_as_this_machine(slurm, tmp_path):
     assert_same(tmp_path, corpus("data.deduplicate=exact"), SLURM)
     scripts = [file.read_text() for file in slurm.glob("*.sh") if "merge_stats" not in file.read_text()]

@@ -497,6 +497,7 @@ def copy_of(rehearsed, tmp_path) -> tuple[Path, Path]:
     return other, config
 
 
+@pytest.mark.long
 def test_processes_that_each_train_everything_alone_are_stopped(rehearsed, tmp_path):
     """Without ACCELERATE_USE_CPU both processes would train all the rows, and exit 0."""
     run, config = copy_of(rehearsed, tmp_path)

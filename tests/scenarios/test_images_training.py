@@ -68,6 +68,7 @@ def read(place, name):
     return json.loads((Path(place.run_dir) / name).read_text(encoding="utf-8"))
 
 
+@pytest.mark.long
 def test_a_run_that_was_killed_goes_on_and_ends_as_if_nothing_had_happened(tmp_path):
     sets = ("train.epochs=8",)
     stage, place = tiny(tmp_path, "whole", *sets)
