@@ -56,7 +56,7 @@ def start(
 
     def ready(local: int) -> None:
         tell(
-            f"It answers at http://127.0.0.1:{local}/v1, to the name {known}. ^C ends the connection; the server goes on."
+            f"It answers at http://{ports.HOST}:{local}/v1, to the name {known}. ^C ends the connection; the server goes on."
         )
         tell("`recipe serve RECIPE --stop` removes it.")
 

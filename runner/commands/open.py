@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from runner import ports
 from runner.commands import cluster_options as shared
 from runner.commands.options import port_option, recipe_path, say, set_option
 
@@ -25,7 +26,7 @@ def open_tensorboard(path: str, sets: tuple[str, ...], port: int, no_browser: bo
     pod = port_forward.tensorboard(cluster, space, claim["name"] if claim else None)
 
     def ready(local: int) -> None:
-        address = f"http://127.0.0.1:{local}/"
+        address = f"http://{ports.HOST}:{local}/"
         say(f"TensorBoard: {address}  (^C ends it)")
         if not no_browser:
             import webbrowser
