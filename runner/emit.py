@@ -14,7 +14,7 @@ from runner.recipe.recipe import Recipe
 from runner.scenarios import translate
 from runner.scenarios.shared.common import data_file
 from runner.serving import Serving
-from runner.targets import by_hand, kserve
+from runner.targets import by_hand, kfp, kserve
 
 
 def emit(recipe: Recipe, names: tuple[str, ...] = ()) -> list[Artifact]:
@@ -31,11 +31,13 @@ def emit(recipe: Recipe, names: tuple[str, ...] = ()) -> list[Artifact]:
             "`recipe run` needs none. For a cluster add `openshift` with a `namespace`"
             + (", for plain machines `nodes`." if "nodes" in sections else "."),
         )
-    apart = ("nodes", kserve.NAME)
+    apart = ("nodes", kfp.NAME, kserve.NAME)
     groups = [tuple(name for name in names if name not in apart), tuple(name for name in names if name == "nodes")]
     plans = {group: planned(recipe, group[0]) for group in groups if group}
     artifacts = [artifact for group, plan in plans.items() for artifact in targets.render(plan, group)]
     artifacts += [file for plan in plans.values() if plan.place.on_cluster for file in _by_hand(recipe, plan)]
+    if kfp.NAME in names:
+        artifacts += kfp.render(planned(recipe, kfp.NAME))
     if kserve.NAME in names:
         plan, server, _ = served(recipe)
         artifacts += kserve.render(plan, server)

@@ -219,11 +219,18 @@ def _ways(planned: Planned) -> Iterator[tuple[str, Changes]]:
 def _shares(planned: Planned, stated: Mapping[str, Any]) -> Iterator[float]:
     """Which shares of the steps may hold the limits of time and cost, the largest first: with fewer steps there is less to
     evaluate and to save too, and a run begins all the same."""
-    over = [1.0]
-    if stated.get("time") and planned.seconds:
-        over.append(units.seconds(stated["time"]) / planned.seconds)
-    if stated.get("cost") is not None and planned.together.cost:
-        over.append(stated["cost"] / planned.together.cost)
+    times = [stage.time for stage in planned.forecasts if stage.time]
+    start, whole, over = (
+        sum(time.overhead_seconds - time.checkpoints.seconds for time in times),
+        planned.seconds or 0.0,
+        [1.0],
+    )
+    if stated.get("time") and whole > start:
+        over.append((units.seconds(stated["time"]) - start) / (whole - start))
+    if stated.get("cost") is not None and planned.together.cost and whole > start:
+        over.append((stated["cost"] / planned.together.cost * whole - start) / (whole - start))
+    if min(over) <= 0:
+        return
     yield from (min(over) * spared for spared in (1.0, 0.98, 0.95, 0.9, 0.8) if min(over) < 1)
 
 

@@ -319,6 +319,8 @@ _NEUTRAL = {
     "recipe_runner.persistent_workers",
     "recipe_runner.time_limit_seconds",
     "recipe_runner.time_limit_earlier",
+    # Checkpoints beside those that are evaluated.
+    "recipe_runner.save_steps",
     "run_dir",
     "out",
     "proofs",

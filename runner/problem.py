@@ -58,8 +58,9 @@ class Problem:
         return shown, blanks, max(1, min(self.width, len(shown) - len(before)))
 
     def as_json(self) -> dict[str, str | int]:
-        """The five fields that tools read; `line` and `column` are 1-based, 0 for the file as a whole."""
+        """The fields that tools read; `line` and `column` are 1-based, 0 for the file as a whole."""
         return {
+            "severity": self.severity,
             "file": self.file,
             "line": self.line,
             "column": self.column,

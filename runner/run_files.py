@@ -18,6 +18,8 @@ LOG_KEPT = "RECIPE_RUNNER_LOG"
 STOPPED = "stopped.json"
 # Of a stage that prepares data: what became of the rows, as text.
 REPORT = "report.txt"
+# In the folder of a base model that was fetched onto a claim: its name, and the commit that lies there whole.
+FETCHED = ".fetched.json"
 # Of a stage that trains: the model, the adapter alone, and of images the files of weights.
 BEST_MODEL = "best_model"
 # In it where it was trained with a system prompt: its template as a server takes it, for requests that bring none.

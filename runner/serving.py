@@ -88,7 +88,7 @@ def source(plan: Plan, stage: Stage, named: str | None = None) -> Source:
     """
     if named:
         return Source(named)
-    results = _on_claim(plan, plan.place_of(stage).run_dir)
+    results = on_claim(plan, plan.place_of(stage).run_dir)
     if results is None:
         raise Stop(
             f"What `{stage.name}` trains lies on no claim, where a server could find it.",
@@ -99,7 +99,7 @@ def source(plan: Plan, stage: Stage, named: str | None = None) -> Source:
     template = bool(demo["chat"] and demo["system_prompt"])
     if not stage.config.get("adapter"):
         return Source(whole, results=results, template=template)
-    base = _on_claim(plan, str(stage.config["base_model"]))
+    base = on_claim(plan, str(stage.config["base_model"]))
     why = _not_beside(stage.config) or ("" if base else "its base model lies on no claim")
     if why or base is None:
         return Source(whole, results=results, whole_because=why, template=template)
@@ -120,7 +120,8 @@ def model_folder(results: str) -> str:
     return f"{results}/{BEST_MODEL}"
 
 
-def _on_claim(plan: Plan, folder: str) -> OnClaim | None:
+def on_claim(plan: Plan, folder: str) -> OnClaim | None:
+    """Where a folder of a pod's lies on a claim; None where it lies on none."""
     claim = plan.claim_of(folder)
     return OnClaim(claim["name"], folder.removeprefix(claim["mount"].rstrip("/")).strip("/")) if claim else None
 

@@ -4,7 +4,10 @@ from runner.catalog.datasets import dataset
 from runner.catalog.engine import (
     AXOLOTL_SETTINGS_FILE,
     AXOLOTL_VERSION,
+    DEEPSPEED_SETTINGS_FILE,
+    DEEPSPEED_VERSION,
     axolotl_settings,
+    deepspeed_settings,
     fused_kernels,
     fused_loss_models,
 )
@@ -31,6 +34,8 @@ from runner.catalog.templates import ChatTemplate, chat_template
 __all__ = [
     "AXOLOTL_SETTINGS_FILE",
     "AXOLOTL_VERSION",
+    "DEEPSPEED_SETTINGS_FILE",
+    "DEEPSPEED_VERSION",
     "HERE",
     "NO_GEOMETRY",
     "TWIN_OF",
@@ -44,6 +49,7 @@ __all__ = [
     "chat_template",
     "config_of",
     "dataset",
+    "deepspeed_settings",
     "from_config",
     "fused_kernels",
     "fused_loss_models",

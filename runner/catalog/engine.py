@@ -13,12 +13,23 @@ AXOLOTL_VERSION = "0.19.0"
 
 AXOLOTL_SETTINGS_FILE = HERE / "axolotl-settings.json"
 
+DEEPSPEED_VERSION = "0.18.9"
+DEEPSPEED_SETTINGS_FILE = HERE / "deepspeed-settings.json"
+
 
 @cache
 def axolotl_settings() -> dict[str, Any]:
     """What the pinned Axolotl takes, as a JSON Schema: `properties`, a part for each setting, and `$defs`, the sections
     that these hold. Written by `schemas/axolotl_settings.py`; tests compare it with Axolotl itself."""
     schema: dict[str, Any] = json.loads(AXOLOTL_SETTINGS_FILE.read_text(encoding="utf-8"))
+    return schema
+
+
+@cache
+def deepspeed_settings() -> dict[str, Any]:
+    """What the pinned DeepSpeed reads of its file, as a JSON Schema; of `zero_optimization` every value is judged. Written by
+    `schemas/deepspeed_settings.py`; tests compare it with DeepSpeed itself."""
+    schema: dict[str, Any] = json.loads(DEEPSPEED_SETTINGS_FILE.read_text(encoding="utf-8"))
     return schema
 
 

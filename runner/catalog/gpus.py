@@ -6,6 +6,10 @@ from dataclasses import dataclass
 
 from runner.catalog.tables import table
 
+# PCIe with 16 lanes, one direction, 10^9 bytes a second, by the compute capability of cards that talk over NVLink: NVIDIA's
+# data sheets of V100 (Gen3), A100 (Gen4), H100 and B200 (Gen5).
+_PCIE = (((9, 0), 64.0), ((8, 0), 32.0), ((0, 0), 16.0))
+
 
 @dataclass(frozen=True)
 class Gpu:
@@ -43,6 +47,13 @@ class Gpu:
     def precision(self, fp16: bool) -> str:
         """The smallest number format that training is sound in on it. fp16: whether the model stays within that one."""
         return "bf16" if self.bf16 else "fp16" if fp16 else "fp32"
+
+    @property
+    def pcie_gb_s(self) -> float:
+        """What its data sheet says of the way to main memory, one direction, 10^9 bytes a second."""
+        if self.link != "nvlink":
+            return self.link_gb_s
+        return next(rate for least, rate in _PCIE if self.capability >= least)
 
     @property
     def capability(self) -> tuple[int, int]:

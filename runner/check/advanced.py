@@ -10,13 +10,16 @@ from runner import catalog
 from runner.check.schema_errors import BOUNDS, KINDS, short
 from runner.names import listed, nearest
 from runner.problem import Problem
-from runner.recipe.document import Path_
+from runner.recipe.document import Document, Path_
 from runner.recipe.recipe import Recipe, Settings
 
 if TYPE_CHECKING:
     from jsonschema import ValidationError
 
 AXOLOTL = f"Axolotl {catalog.AXOLOTL_VERSION}"
+DEEPSPEED = f"DeepSpeed {catalog.DEEPSPEED_VERSION}"
+# Of these Axolotl takes one.
+WARMUPS = {"warmup_steps": "warmup_ratio", "warmup_ratio": "warmup_steps"}
 
 
 def settings(recipe: Recipe) -> Iterator[Problem]:
@@ -25,33 +28,50 @@ def settings(recipe: Recipe) -> Iterator[Problem]:
         known = catalog.axolotl_settings()["properties"]
         for key, value in (extra.plain() if isinstance(extra, Settings) else {}).items():
             path = ("advanced", home, key)
-            if key in known:
-                yield from _values(recipe, path, known[key], value)
+            section = recipe.settings.get("train" if home == "axolotl" else home) or {}
+            if (other := WARMUPS.get(key)) and section.get(other) is not None:
+                message = f"`{key}` beside `{other}` says twice how long the rate rises, and Axolotl refuses both."
+                yield recipe.document.problem(
+                    path, message, f"Write it as `{key}` in the section itself, or not at all."
+                )
+            elif key in known:
+                definitions = catalog.axolotl_settings()["$defs"]
+                yield from values(recipe.document, path, known[key], value, definitions, AXOLOTL, _dotted(path))
             else:
-                yield _unknown(recipe, path, known, AXOLOTL)
+                yield _unknown(recipe.document, path, known, AXOLOTL)
 
 
-def _values(recipe: Recipe, path: Path_, part: dict[str, Any], value: Any) -> Iterator[Problem]:
+def values(
+    document: Document,
+    path: Path_,
+    part: dict[str, Any],
+    value: Any,
+    definitions: dict[str, Any],
+    owner: str,
+    name: str,
+) -> Iterator[Problem]:
+    """What is wrong with a value by the schema of whoever takes it. path: where it stands in the document; name: what it is
+    called in messages, empty for the whole of a file."""
     from jsonschema import Draft202012Validator
 
-    definitions = catalog.axolotl_settings()["$defs"]
     for outer in Draft202012Validator({**part, "$defs": definitions}).iter_errors(value):
         error = _innermost(outer)
         place = (*path, *error.absolute_path)
+        called = _dotted((*filter(None, (name,)), *error.absolute_path))
         if error.validator == "additionalProperties":
             known = error.schema["properties"]
             for key in error.instance.keys() - known.keys():
-                yield _unknown(recipe, (*place, key), known, f"`{_dotted(place)}`")
+                yield _unknown(document, (*place, key), known, f"`{called}`" if called else owner)
         elif error.validator == "required":
             missing = [name for name in error.validator_value if name not in error.instance]
-            yield recipe.document.problem(place, f"`{_dotted(place)}` lacks {listed(missing)}.", f"{AXOLOTL} needs it.")
+            yield document.problem(place, f"`{called}` lacks {listed(missing)}.", f"{owner} needs it.")
         else:
             value = error.instance
             written = short(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
-            yield recipe.document.problem(
+            yield document.problem(
                 place,
-                f"`{_dotted(place)}` cannot be `{written}`.",
-                f"{AXOLOTL} takes {_either(list(dict.fromkeys(_taken(error.schema, definitions))))} there.",
+                f"`{called}` cannot be `{written}`.",
+                f"{owner} takes {_either(list(dict.fromkeys(_taken(error.schema, definitions))))} there.",
             )
 
 
@@ -65,10 +85,12 @@ def _innermost(error: ValidationError) -> ValidationError:
     return error
 
 
-def _unknown(recipe: Recipe, path: Path_, known: dict[str, Any], owner: str) -> Problem:
+def _unknown(document: Document, path: Path_, known: dict[str, Any], owner: str) -> Problem:
     near = nearest(str(path[-1]), known)
-    hint = f"Did you mean `{near}`?" if near else "Its settings are in Axolotl's own documentation."
-    return recipe.document.problem(path, f"{owner} has no setting `{path[-1]}`.", hint, key=True)
+    hint = f"Did you mean `{near}`?" if near else "Its settings are in the documentation of whoever reads it."
+    if not near and owner.startswith("Axolotl"):
+        hint = "Its settings are in Axolotl's own documentation."
+    return document.problem(path, f"{owner} has no setting `{path[-1]}`.", hint, key=True)
 
 
 def _taken(part: dict[str, Any], definitions: dict[str, Any]) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,10 @@ from runner.problem import Problem, Stop
 from runner.recipe import reading
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
+
+# What `--allow` lets through, for those who know better.
+TOO_LARGE = "too-large"
+ALLOWED = (TOO_LARGE,)
 
 
 @dataclass(frozen=True)
@@ -27,18 +31,24 @@ class Verdict:
         return tuple(problem for problem in self.problems if problem.severity == "error")
 
     def as_json(self) -> dict[str, Any]:
-        """The form that other programs read; notes are for people."""
-        return {"checked": self.checked, "problems": [problem.as_json() for problem in self.errors]}
+        """The form that other programs read: what stops a command, and apart from that what only informs."""
+        notes = [problem for problem in self.problems if problem.severity != "error"]
+        problems, notes_ = ([problem.as_json() for problem in some] for some in (self.errors, notes))
+        return {"checked": self.checked, "problems": problems, "notes": notes_}
 
 
-def judged(files: Sequence[Path | str], changes: Sequence[Override] = (), online: bool = False) -> Verdict:
+def judged(
+    files: Sequence[Path | str], changes: Sequence[Override] = (), online: bool = False, allowed: Collection[str] = ()
+) -> Verdict:
     """Every file examined, with the same changes on top of each."""
-    return Verdict(len(files), tuple(problem for file in files for problem in examine(file, changes, online)))
+    return Verdict(len(files), tuple(problem for file in files for problem in examine(file, changes, online, allowed)))
 
 
-def examine(file: Path | str, changes: Iterable[Override] = (), online: bool = False) -> list[Problem]:
+def examine(
+    file: Path | str, changes: Iterable[Override] = (), online: bool = False, allowed: Collection[str] = ()
+) -> list[Problem]:
     """Every Problem with the recipe in a file, notes included; translating it, too, must find nothing wrong. online: whether
-    the hub is asked for what only it can say."""
+    the hub is asked for what only it can say; allowed: of ALLOWED what is noted alone."""
     try:
         document, _ = override(reading.read(file), changes)
     except Stop as stop:
@@ -54,7 +64,7 @@ def examine(file: Path | str, changes: Iterable[Override] = (), online: bool = F
         plan = translate(recipe, place(recipe))
     except Stop as stop:
         return problems + _said(file, stop)
-    problems += _foreseen(recipe, plan)
+    problems += _foreseen(recipe, plan, allowed)
     if online:
         from runner.check.online import datasets
 
@@ -66,15 +76,25 @@ def _said(file: Path | str, stop: Stop) -> list[Problem]:
     return stop.problems or [Problem(str(file), 0, 0, stop.text)]
 
 
-def _foreseen(recipe: Recipe, plan: Plan) -> list[Problem]:
-    """Notes, in the figures of `recipe plan`: stages that do not fit their GPU, claims and pods that are too small, a
+def require_fits(recipe: Recipe, plan: Plan, allowed: Collection[str] = ()) -> None:
+    """Raises Stop where a stage cannot fit its GPU, unless that is allowed; for whoever sends a recipe or writes its files."""
+    if wrong := [one for one in _foreseen(recipe, plan, allowed) if one.severity == "error"]:
+        raise Stop(wrong)
+
+
+def _foreseen(recipe: Recipe, plan: Plan, allowed: Collection[str]) -> list[Problem]:
+    """In the figures of `recipe plan`, an error where a stage cannot fit its GPU whatever its range, and notes: stages that do not fit their GPU, claims and pods that are too small, a
     learning rate that never stops rising. No data file is opened for them."""
     from runner.estimate import forecast, storage
     from runner.estimate.parameters import UnknownArchitecture
 
     try:
         forecasts = forecast.of(recipe, plan, look=False)
-        notes = [forecast.too_large(recipe, stage, severity="note") for stage in forecasts]
+        known_better = TOO_LARGE in allowed
+        notes = [
+            forecast.too_large(recipe, stage, "error" if stage.never_fits and not known_better else "note")
+            for stage in forecasts
+        ]
     except UnknownArchitecture:
         return []  # an architecture without formulas; `plan` says so
     notes += storage.problems(recipe.document, plan, forecasts, severity="note")

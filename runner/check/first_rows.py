@@ -28,6 +28,7 @@ def first_rows(recipe: Recipe) -> Iterator[Problem]:
         file = recipe.folder / name if name else None
         if not file or file.suffix not in ENDINGS or not file.is_file() or not data.knows("form") or data.get("songs"):
             continue
+        from runner.data import rows
         from runner.data.chat import ChatSet
 
         question, answer = data.get("question"), data.get("answer")
@@ -45,11 +46,16 @@ def first_rows(recipe: Recipe) -> Iterator[Problem]:
         try:
             columns.of(file)
             notes = list(_notes(said, file))
+            few = list(islice(rows.read(said), 2))
         except (columns.Unreadable, Stop, KeyError):
             # The file cannot be read, or has other columns than are named: other rules say so, with a remedy.
             continue
         for message, hint in notes:
             yield recipe.document.problem((*home, "path"), message, hint, severity="note")
+        if len(few) < 2:
+            message = f"`{file}` has {'one row alone' if few else 'no row'}, and some must be left to learn from and to measure on."
+            hint = "Write more rows; a hundred are a beginning."
+            yield recipe.document.problem((*home, "path"), message, hint, severity="note" if few else "error")
 
 
 def _notes(source: ChatSet, file: Path) -> Iterator[tuple[str, str]]:

@@ -6,12 +6,13 @@ settings are not there; what one scenario alone needs stands in its folder, in `
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from runner import catalog, scenarios
-from runner.check import advanced, base_model, measuring, packing, placing, serving, sources
+from runner.check import advanced, base_model, measuring, naming, packing, placing, serving, sharding, sources, usual
 from runner.check.following import batch_sizes
 from runner.names import JOB_NAME, listed, nearest
 from runner.problem import Problem
@@ -21,6 +22,10 @@ from runner.scenarios.contract import Rule
 
 if TYPE_CHECKING:
     from runner.recipe.sections import Openshift
+
+
+# The values of Kubernetes' labels.
+LABEL = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?\Z")
 
 
 def judge(recipe: Recipe, look: bool = True) -> list[Problem]:
@@ -61,6 +66,10 @@ def known_gpu(recipe: Recipe) -> Iterator[Problem]:
         alike = [known for known in catalog.gpu_names() if name.lower() in known.lower()]
         near = alike or filter(None, [nearest(name, catalog.gpu_names())])
         hint = f"Did you mean {meant}?" if (meant := listed(near, "or")) else f"Known: {listed(catalog.gpu_names())}."
+        if "openshift" in recipe.settings and not LABEL.match(name):
+            message = f"No machine can have `{name}` as its GPU's label, and pods would wait for one for ever."
+            yield _at(recipe, "machines.gpu", message, hint)
+            return
         yield _at(
             recipe,
             "machines.gpu",
@@ -104,17 +113,6 @@ def one_warmup(recipe: Recipe) -> Iterator[Problem]:
                 f"`{name}` has both `warmup_ratio` and `warmup_steps`, and only one can say how long the rate rises.",
                 "Delete one of the two lines.",
             )
-
-
-def sharding_needs_gpus(recipe: Recipe) -> Iterator[Problem]:
-    gpus = sum(recipe.gpu_counts)
-    if gpus == 1 and recipe.settings.get("distribution", "ddp") not in ("ddp", "auto"):
-        yield _at(
-            recipe,
-            "distribution",
-            f"`{recipe.distribution}` shares the work between GPUs, and this recipe has one.",
-            "Write `distribution: ddp`, or raise `machines.nodes` or `machines.gpus_per_node`.",
-        )
 
 
 def storage(recipe: Recipe) -> Iterator[Problem]:
@@ -171,7 +169,7 @@ RULES: tuple[Rule, ...] = (
     known_gpu,
     effective_batch,
     one_warmup,
-    sharding_needs_gpus,
+    *sharding.RULES,
     *sources.RULES,
     storage,
     placing.memory_sizes,
@@ -184,8 +182,10 @@ RULES: tuple[Rule, ...] = (
     placing.ports_differ,
     placing.data_place,
     placing.deadline,
+    *naming.RULES,
     *serving.RULES,
     advanced.settings,
+    *usual.RULES,
 )
 # Those that look at files of this machine.
-FILE_RULES: tuple[Rule, ...] = (base_model.as_locked, *sources.FILE_RULES, *measuring.FILE_RULES)
+FILE_RULES: tuple[Rule, ...] = (base_model.as_locked, *sources.FILE_RULES, *measuring.FILE_RULES, *sharding.FILE_RULES)

@@ -21,6 +21,7 @@ KINDS = {
     "Event": ("v1", "events"),
     "PersistentVolumeClaim": ("v1", "persistentvolumeclaims"),
     "Pod": ("v1", "pods"),
+    "ServiceAccount": ("v1", "serviceaccounts"),
     "Secret": ("v1", "secrets"),
     "Job": ("batch/v1", "jobs"),
     "PyTorchJob": ("kubeflow.org/v1", "pytorchjobs"),

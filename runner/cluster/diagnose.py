@@ -23,6 +23,7 @@ from runner.cluster.pod_trouble import (
     refusal,
     refused,
     taken_off,
+    times,
     unfetched,
     unmade,
 )
@@ -100,6 +101,13 @@ def _taken(state: State) -> Iterator[str]:
 
 
 def _ended(state: State) -> Iterator[str]:
+    if lost := state.job.get("status", {}).get("failedIndexes"):
+        tries = state.job["spec"].get("backoffLimitPerIndex", 0) + 1
+        yield (
+            f"Machine {lost} has failed {times(tries)}, and the others wait for it in vain. What they have done stays: submitting "
+            "again goes on with what is missing."
+        )
+        return
     for condition in state.job.get("status", {}).get("conditions") or []:
         if condition["type"] != "Failed" or condition["status"] != "True":
             continue

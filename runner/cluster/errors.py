@@ -98,6 +98,12 @@ def pause() -> None:
     time.sleep(PAUSE_SECONDS)
 
 
+def patient(seconds: float) -> None:
+    """From now on this process lets so many seconds pass between two looks."""
+    global PAUSE_SECONDS
+    PAUSE_SECONDS = seconds
+
+
 def recent(at: float) -> bool:
     """Whether what was so at that time of `time.monotonic` may be so again in a moment."""
     return time.monotonic() - at < PATIENCE_SECONDS

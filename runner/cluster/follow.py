@@ -15,10 +15,22 @@ from runner.problem import Stop
 Show = Callable[[State | None, list[str]], None]
 
 
+class Failed(Stop):
+    """A job that was watched has failed. of_gate: whether it is a gate's, which then is closed."""
+
+    def __init__(self, sent: Sent, why: list[str], hint: str) -> None:
+        super().__init__(f"{sent.kind} `{sent.name}` failed. {' '.join(why)}", hint)
+        self.of_gate = sent.of_gate
+
+
+class Gone(Stop):
+    """A job that was watched has been taken away by somebody."""
+
+
 def follow(cluster: Cluster, sent: Sent, show: Show) -> State:
     """Shows a job's state until it ends; returns the last one.
 
-    Raises Stop where the job is taken away, or fails.
+    Raises Gone where the job is taken away, and Failed where it fails.
     """
     missing = 0
     while True:
@@ -26,7 +38,7 @@ def follow(cluster: Cluster, sent: Sent, show: Show) -> State:
             job = cluster.get(sent.kind, sent.namespace, sent.name)
             missing = missing + 1 if job is None else 0
             if missing > 2:
-                raise Stop(f"{sent.kind} `{sent.name}` is not there any more; someone deleted it.", "Submit again.")
+                raise Gone(f"{sent.kind} `{sent.name}` is not there any more; someone deleted it.", "Submit again.")
             if job is not None:
                 state = look(cluster, job)
                 why = reasons(state, logs_of(cluster, state))
@@ -35,7 +47,7 @@ def follow(cluster: Cluster, sent: Sent, show: Show) -> State:
                     log = "recipe logs RECIPE" + ("" if sent.of_gate else f" --stage {sent.stage.name}")
                     again = " Submitting again tries again." if not (sent.of_gate or sent.stage.trains) else ""
                     hint = f"The log: `{log}`.{again}" if state.pods else again.strip()
-                    raise Stop(f"{sent.kind} `{sent.name}` failed. {' '.join(why)}", hint)
+                    raise Failed(sent, why, hint)
                 if state.ended:
                     return state
         except TryAgain as silence:

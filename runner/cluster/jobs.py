@@ -10,7 +10,7 @@ import yaml
 from runner.cluster.client import Cluster, Manifest, Manifests
 from runner.plan import Plan, Stage
 from runner.problem import Stop
-from runner.targets import TARGETS, default, gate, kubernetes, preparing
+from runner.targets import TARGETS, default, driver, gate, kubernetes, preparing
 
 # The training jobs that a target makes, and the labels that its operator gives a job's pods, first the first one's.
 KIND = {"pytorchjob": "PyTorchJob", "trainjob": "TrainJob"}
@@ -27,7 +27,7 @@ FILES = "recipe-runner/files"
 # The pods of `runner.cluster.helper_pod`, each with one container of that name.
 FETCH, SEND, PROMOTE, LOOK = "fetch", "send", "promote", "look"
 # The containers that do a pod's work, whoever else runs in it.
-WORKING = (*CONTAINER.values(), preparing.PART, gate.PART, FETCH, SEND, PROMOTE, LOOK)
+WORKING = (*CONTAINER.values(), preparing.PART, gate.PART, driver.PART, FETCH, SEND, PROMOTE, LOOK)
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def sent(plan: Plan, stage: Stage, target: str | None = None, of_gate: bool = Fa
     return Sent(
         plan=stage_plan,
         stage=stage,
-        support=(*manifests.get("claims.yaml", []), *manifests["configmap.yaml"]),
+        support=(*manifests.get("claims.yaml", []), *manifests[kubernetes.CONFIG_FILE]),
         job=job,
     )
 
@@ -209,7 +209,7 @@ def machines(job: dict[str, Any]) -> int:
     spec = job["spec"]
     if job["kind"] == "PyTorchJob":
         return sum(replica.get("replicas", 1) for replica in spec["pytorchReplicaSpecs"].values())
-    return int(spec.get("trainer", {}).get("numNodes", 1))
+    return int(spec.get("trainer", {}).get("numNodes") or spec.get("completions") or 1)
 
 
 def gpus(job: dict[str, Any]) -> int:

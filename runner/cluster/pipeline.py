@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from runner.cluster.client import Cluster, Manifest
-from runner.cluster.diagnose import MORE_MEMORY
+from runner.cluster.diagnose import MORE_MEMORY, logs_of, reasons
 from runner.cluster.jobs import FILES, annotation, config_of, found, key, ours, pods_of, runs_in
-from runner.cluster.status import FAILED, FINISHED, ended, going
+from runner.cluster.status import FAILED, FINISHED, ended, going, look
 from runner.entrypoints.stage import ON_CLUSTER
 from runner.plan import Plan, Stage
 from runner.problem import Stop
@@ -166,6 +166,17 @@ def choose(cluster: Cluster, plan: Plan, way: list[Milestone], name: str | None)
     return milestone
 
 
+def require_well(cluster: Cluster, milestone: Milestone) -> None:
+    """Raises Stop where a stage has failed: a person looks first, and whoever submits again tries again."""
+    if milestone.job and milestone.state == FAILED and not milestone.of_gate:
+        state = look(cluster, milestone.job)
+        why = " ".join(reasons(state, logs_of(cluster, state)))
+        raise Stop(
+            f"{milestone.title} has failed, and nothing after it starts. {why}".strip(),
+            "`recipe submit RECIPE --all` goes on; where it is told to, `recipe stop RECIPE` before it.",
+        )
+
+
 def outdated(way: list[Milestone], milestone: Milestone) -> list[Milestone]:
     """The other milestones that are at work on the recipe as it was before it changed.
 
@@ -206,16 +217,19 @@ def closed(cluster: Cluster, milestone: Milestone) -> str:
 
 def table(cluster: Cluster, milestone: Milestone) -> list[str]:
     """What a gate's pod has said in the end; empty where it is gone."""
-    if milestone.job is None:
-        return []
-    meta = milestone.job["metadata"]
-    for pod in pods_of(cluster, milestone.job):
+    return last_words(cluster, milestone.job, gate.PART) if milestone.job else []
+
+
+def last_words(cluster: Cluster, job: Manifest, part: str) -> list[str]:
+    """What the pod of a job has said in the end, in its container `part`; empty where it is gone."""
+    meta = job["metadata"]
+    for pod in pods_of(cluster, job):
         for entry in pod.get("status", {}).get("containerStatuses") or []:
             end = entry.get("state", {}).get("terminated") or {}
-            if entry["name"] == gate.PART and end.get("message"):
+            if entry["name"] == part and end.get("message"):
                 return str(end["message"]).strip().splitlines()
-            if entry["name"] == gate.PART and end.get("reason") == "OOMKilled":
+            if entry["name"] == part and end.get("reason") == "OOMKilled":
                 return [f"Its pod used up its main memory before it had measured anything. {MORE_MEMORY}"]
-        if text := cluster.log(meta["namespace"], pod["metadata"]["name"], gate.PART, tail=40):
+        if text := cluster.log(meta["namespace"], pod["metadata"]["name"], part, tail=40):
             return text.strip().splitlines()
     return []

@@ -13,11 +13,12 @@ from runner.cluster.errors import TryAgain
 from runner.cluster.events import TAKEN, events_about
 from runner.cluster.jobs import attempts_of, container, latest, machines, makers, node_number, queue_of
 from runner.cluster.pod_trouble import entry_of
-from runner.targets import code, gate
-from runner.training import progress_lines
+from runner.targets import code, driver, gate
+from runner.training import patience, progress_lines
+from runner.training.patience import EarlyStop
 
 # A job's phases, in the order in which it goes through them.
-QUEUED, WAITING, PULLING, AGAIN, PREPARING, STARTING, TRAINING, MEASURING, FINISHED, FAILED = (
+QUEUED, WAITING, PULLING, AGAIN, PREPARING, STARTING, TRAINING, MEASURING, WALKING, FINISHED, FAILED = (
     "queued",
     "waiting for machines",
     "getting image and code",
@@ -26,6 +27,7 @@ QUEUED, WAITING, PULLING, AGAIN, PREPARING, STARTING, TRAINING, MEASURING, FINIS
     "starting",
     "training",
     "measuring",
+    "taking stage after stage",
     "finished",
     "failed",
 )
@@ -107,7 +109,7 @@ def _phase(job: dict[str, Any], pods: list[dict[str, Any]], workload: dict[str, 
         return AGAIN
     if job["kind"] != "Job":
         return TRAINING
-    return MEASURING if container(job) == gate.PART else PREPARING
+    return {gate.PART: MEASURING, driver.PART: WALKING}.get(container(job), PREPARING)
 
 
 def _suspended(job: dict[str, Any]) -> bool:
@@ -185,6 +187,18 @@ def _progress(cluster: Cluster, job: dict[str, Any], pods: list[dict[str, Any]])
     space, name = job["metadata"]["namespace"], first["metadata"]["name"]
     text = cluster.log(space, name, container(job), tail=TAIL, stamped=True) or ""
     return progress(text, _started(first), datetime.now(UTC))
+
+
+def early_stop(cluster: Cluster, job: dict[str, Any]) -> EarlyStop | None:
+    """What ended a finished job's training before its last step, by the log of its first machine; None where nothing did, or
+    where nobody can tell any more."""
+    pods = latest(attempts_of(cluster, job, makers(cluster, job)))
+    first = next((pod for pod in pods if node_number(pod) == 0), None)
+    if first is None:
+        return None
+    text = cluster.log(job["metadata"]["namespace"], first["metadata"]["name"], container(job), tail=10 * TAIL) or ""
+    said = [event for event in progress_lines.read(text) if event.get("event") == patience.EVENT]
+    return EarlyStop.of(said[-1]) if said else None
 
 
 def progress(text: str, started: datetime | None, now: datetime) -> Progress:

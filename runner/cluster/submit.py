@@ -6,16 +6,17 @@ import copy
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from runner.cluster import embedded, helper_pod, pipeline, seal_key, storage
+from runner.cluster import driver, embedded, helper_pod, pipeline, seal_key, storage
 from runner.cluster.client import Cluster, Manifest
 from runner.cluster.errors import patiently, pause
 from runner.cluster.follow import follow, line
 from runner.cluster.jobs import Sent, annotation, config_of, existing, machines, require_of, sent
 from runner.cluster.pipeline import CLAIM, Claims
-from runner.cluster.status import FAILED, State, ended, going
+from runner.cluster.status import FAILED, TRAINING, State, ended, going
 from runner.cluster.upload import Files, upload
 from runner.plan import Plan, Stage
 from runner.problem import Stop
@@ -31,69 +32,81 @@ Tell = Callable[[str], None]
 Confirm = Callable[[str], bool]
 
 
-def submit(
-    cluster: Cluster,
-    plan: Plan,
-    stage: str | None,
-    target: str | None,
-    tell: Tell,
-    confirm: Confirm,
-    dry_run: bool = False,
-    files: Files | None = None,
-    contents: Mapping[str, str] | None = None,
-) -> Sent | None:
+@dataclass(frozen=True)
+class Sending:
+    """How a plan is sent. target: the kind of training job, None for that of the recipe's cluster. dry_run: whether the cluster
+    only judges. files: what the first stage finds on the claim, which is sent before it. contents: of the data files of each
+    stage, by its name, as they are here; none where they are not (see `runner.prepared.contents`).
+
+    alone: whether the driver sends it, which tries nothing again that has failed, and finds done what a person's machine does once:
+    the key, the files, the look into the image.
+    """
+
+    tell: Tell
+    confirm: Confirm
+    target: str | None = None
+    dry_run: bool = False
+    files: Files | None = None
+    contents: Mapping[str, str] = field(default_factory=dict)
+    alone: bool = False
+
+    @property
+    def files_key(self) -> str:
+        """Of the data files that lie on the claim, or are sent there; empty where there are none."""
+        return self.files.key if self.files else ""
+
+
+def submit(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent | None:
     """Sends what comes next of a plan, or the stage of that name; gives what is under way then, None where nothing is. What
     needs no GPU is waited for, and what comes after it is sent too.
 
-    files: what the first stage finds on the claim, which is sent before it. contents: of the data files of each stage, by
-    its name, as they are here; none where they are not (see `runner.prepared.contents`).
-
     Raises Stop where the cluster refuses anything, and then nothing has been sent, and where it has failed before.
     """
-    step = partial(_step, cluster, plan, stage, target, tell, confirm, dry_run, files, contents or {})
-    what = step()
-    while what and not (dry_run or stage is not None or what.of_gate or what.stage.trains):
-        wait(cluster, what, tell)
+    send = partial(step, cluster, plan, stage, how)
+    what = send()
+    while what and not (how.dry_run or stage is not None or what.of_gate or what.stage.trains):
+        how.tell("It is waited for; ^C leaves it at work, and submitting again goes on.")
+        wait(cluster, what, how.tell)
         # Whoever has waited for hours gets more than one try.
-        what = patiently(step)
+        what = patiently(send)
     return what
 
 
-def _step(
-    cluster: Cluster,
-    plan: Plan,
-    stage: str | None,
-    target: str | None,
-    tell: Tell,
-    confirm: Confirm,
-    dry_run: bool,
-    files: Files | None,
-    contents: Mapping[str, str],
-) -> Sent | None:
-    """Sends what comes next, or finds it there; what of it was sent before a lost connection is not sent twice."""
-    files_key, claims = files.key if files else "", pipeline.claims_of(cluster, plan)
+def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent | None:
+    """Sends what comes next, or finds it there; what of it was sent before a lost connection is not sent twice. The rest is
+    as in `submit`."""
+    tell, files, alone, files_key = how.tell, how.files, how.alone, how.files_key
+    claims = pipeline.claims_of(cluster, plan)
     way = pipeline.milestones(cluster, plan, files_key, claims)
     milestone = pipeline.choose(cluster, plan, way, stage)
     if milestone is None:
         tell(f"Every stage of `{plan.name}` is finished; `--stage` names one to look at it or run it again.")
         return None
-    what = sent(plan, milestone.stage, target, milestone.of_gate, files_key)
+    if alone:
+        # By this very look: what fails a moment before would else be sent again.
+        pipeline.require_well(cluster, milestone)
+    what = sent(plan, milestone.stage, how.target, milestone.of_gate, files_key)
     outdated = pipeline.outdated(way, milestone) if stage is None else []
     later = _followed_by(plan, milestone.stage) if stage is None else []
     there, holds = _existing(cluster, plan, what), _holds(milestone, what)
     first = milestone.stage == plan.stages[0] and not milestone.of_gate
-    sends = files if first and files_key else None
-    judge(cluster, what, claims, there, keeps=holds)
+    sends = files if first and files and files.paths else None
+    judge(cluster, what, claims, there, keeps=holds, alone=alone)
     if not holds:
-        _judge_helpers(cluster, what, sends)
+        if not alone:
+            _judge_helpers(cluster, what, sends)
         storage.require(
             cluster, [one for one in what.support if one["kind"] == CLAIM and not _is_kept(one, claims)], tell
         )
-        if what.kind == "TrainJob" and (stuck := trainjob.stuck(plan.site)):
-            tell(stuck)
-    following = [sent(plan, other, target) for other in later]
+    following = [sent(plan, other, how.target) for other in later]
+    # What follows says it when it is sent, but for a try, which sends nothing.
+    trains = any(one.kind == "TrainJob" for one in (what, *(following if how.dry_run else ())))
+    if trains and not holds and (stuck := trainjob.stuck(plan.site)):
+        tell(stuck)
     for next_one in following:
-        judge(cluster, next_one, claims, _existing(cluster, plan, next_one))
+        judge(cluster, next_one, claims, _existing(cluster, plan, next_one), alone=alone)
+        if not alone:
+            _judge_helpers(cluster, next_one, None)
     if holds:
         if milestone.state == FAILED:
             raise Stop(
@@ -104,18 +117,22 @@ def _step(
         if milestone.done:
             tell("It has finished; its stage runs again when what it is made from changes.")
             return None
-        if not dry_run:
+        if not how.dry_run:
             _heal(cluster, what, milestone.job, tell)
-    elif dry_run:
+    elif how.dry_run:
         for each in (what, *following):
             tell(f"The cluster would accept {each.kind} `{each.name}` and {len(each.support)} objects that it needs.")
     else:
         # Those first that somebody is asked about: after a no everything is as it was.
-        before = [sent(plan, other.stage, target, other.of_gate) for other in outdated]
+        before = [sent(plan, other.stage, how.target, other.of_gate) for other in outdated]
         at_work = [job for other in before for job in _existing(cluster, plan, other)]
         for job in (*at_work, *there):
-            _make_room(cluster, job, tell, confirm)
-        _send(cluster, what, claims, sends, contents.get(what.stage.name, ""), tell)
+            _ask(job, how.confirm)
+        # First of all what would send the recipe as it was again; it is soon sent anew.
+        walking = [] if alone else driver.outdated(cluster, plan, how.target, files_key)
+        for job in (*walking, *at_work, *there):
+            _make_room(cluster, job, tell)
+        _send(cluster, what, claims, sends, how.contents.get(what.stage.name, ""), tell, alone)
     return what
 
 
@@ -155,31 +172,52 @@ def _config_maps(cluster: Cluster, sent: Sent) -> list[str]:
     return [name for one in there if kubernetes.is_config_map_of(name := one["metadata"]["name"], sent.plan)]
 
 
-def _send(cluster: Cluster, sent: Sent, claims: Claims, files: Files | None, contents: str, tell: Tell) -> None:
+def seal(cluster: Cluster, sent: Sent, tell: Tell) -> None:
+    """Gives the namespace the person's key where gates are measured and it has none."""
     if sent.plan.has_gates and seal_key.require(cluster, sent.namespace):
         tell(f"Secret `{KEY_SECRET}`, of your own key; what is measured is sealed with it")
+
+
+def _send(
+    cluster: Cluster, sent: Sent, claims: Claims, files: Files | None, contents: str, tell: Tell, alone: bool
+) -> None:
+    if not alone:
+        seal(cluster, sent, tell)
     for manifest in sent.support:
         if not _is_kept(manifest, claims):
             cluster.apply(manifest)
             tell(f"{manifest['kind']} `{manifest['metadata']['name']}`")
     if files:
         upload(cluster, sent.plan, sent.stage, files, tell)
-    if _looks(sent):
+    if _looks(sent) and not alone:
         embedded.require(cluster, sent.plan, sent.stage, contents, tell)
+    post(cluster, sent, tell)
+
+
+def post(cluster: Cluster, sent: Sent, tell: Tell) -> None:
+    """Sends the job itself, whose support is there."""
     cluster.apply(sent.job)
     tell(f"{sent.kind} `{sent.name}` in `{sent.namespace}`")
     _sweep(cluster, sent)
 
 
-def judge(cluster: Cluster, sent: Sent, claims: Claims, there: list[dict[str, Any]], keeps: bool = False) -> None:
+def judge(
+    cluster: Cluster,
+    sent: Sent,
+    claims: Claims,
+    there: list[dict[str, Any]],
+    keeps: bool = False,
+    alone: bool = False,
+) -> None:
     """Raises Stop where the queue is not there, a claim will not do, or the server's own dry run refuses anything.
 
-    there: the jobs that this one takes the place of; keeps: whether what is there stays, and its claims with it.
+    there: the jobs that this one takes the place of; keeps: whether what is there stays, and its claims with it; alone: as in
+    `step`.
     """
     _queue_is_there(cluster, sent)
     if not keeps:
         _claims_will_do(claims, sent)
-    if sent.plan.has_gates:
+    if sent.plan.has_gates and not alone:
         seal_key.require(cluster, sent.namespace, dry_run=True)
     for manifest in sent.support:
         if not _is_kept(manifest, claims):
@@ -261,8 +299,8 @@ def _holds(milestone: pipeline.Milestone, sent: Sent) -> bool:
     return milestone.stage.trains and len(contents) == 1
 
 
-def _make_room(cluster: Cluster, job: dict[str, Any], tell: Tell, confirm: Confirm) -> None:
-    """Takes an older job of this recipe away; one that is under way only after a yes."""
+def _ask(job: dict[str, Any], confirm: Confirm) -> None:
+    """Asks whether an older job of this recipe that is under way may go. Raises Stop after a no."""
     kind, meta = job["kind"], job["metadata"]
     if (
         not ended(job)
@@ -272,6 +310,11 @@ def _make_room(cluster: Cluster, job: dict[str, Any], tell: Tell, confirm: Confi
         )
     ):
         raise Stop(f"{kind} `{meta['name']}` goes on; nothing was sent.")
+
+
+def _make_room(cluster: Cluster, job: dict[str, Any], tell: Tell) -> None:
+    """Takes an older job of this recipe away."""
+    kind, meta = job["kind"], job["metadata"]
     delete(cluster, kind, meta["namespace"], meta["name"])
     tell(f"{kind} `{meta['name']}` of before: deleted")
 
@@ -298,16 +341,15 @@ def gone(cluster: Cluster, kind: str, namespace: str, name: str, uid: str = "") 
 
 
 def wait(cluster: Cluster, sent: Sent, tell: Tell) -> None:
-    """Waits for a stage that needs no GPU, so that what comes after it can be sent; ^C leaves it at work.
+    """Waits for a job, so that what comes after it can be sent; tells of its phases, not of its steps.
 
-    Raises Stop where it fails, or is taken away.
+    Raises Stop where it is taken away, and Failed where it fails.
     """
-    tell("It is waited for; ^C leaves it at work, and submitting again goes on.")
     said: list[str] = []
 
     def show(state: State | None, why: list[str]) -> None:
         nonlocal said
-        lines = [*([line(state)] if state else []), *why]
+        lines = [*([state.phase if state.phase == TRAINING else line(state)] if state else []), *why]
         for text in lines:
             if text not in said:
                 tell(f"  {text}")

@@ -28,16 +28,17 @@ EVERY_SECONDS = 5.0
 @dataclass(frozen=True)
 class Files:
     """What a recipe's pods need of this machine. paths: each file's own here, by its path below `folder` there; digests: the
-    SHA-256 of each, by the same."""
+    SHA-256 of each, by the same; sent: the key of those that somebody has sent already, for whom has none of them here."""
 
     folder: str
     paths: Mapping[str, Path]
     digests: Mapping[str, str]
+    sent: str = ""
 
     @property
     def key(self) -> str:
         """One hash for all; empty where there is nothing to send."""
-        return content_hash(dict(self.digests), 32) if self.digests else ""
+        return content_hash(dict(self.digests), 32) if self.digests else self.sent
 
 
 def files(recipe: Recipe, place: Place) -> Files | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from runner.check.examine import judged
-from runner.commands.options import say, set_option
+from runner.commands.options import allow_option, say, set_option
 from runner.problem import Problem, Stop
 from runner.recipe import lock
 from runner.recipe import overrides as changing
@@ -25,12 +25,13 @@ from runner.recipe import overrides as changing
     help="How to print problems.",
 )
 @click.option("--online", is_flag=True, help="Ask the hub whether datasets have the columns that are named.")
-def check(paths: tuple[str, ...], sets: tuple[str, ...], style: str, online: bool) -> int:
+@allow_option
+def check(paths: tuple[str, ...], sets: tuple[str, ...], style: str, online: bool, allowed: tuple[str, ...]) -> int:
     """Say what is wrong in recipes: file, line, what to do. A folder means every *.yaml below it but lock files.
 
     Without `--online` it needs no network. `recipe submit` asks the hub in any case.
     """
-    verdict = judged(find(paths), changing.from_options(sets), online)
+    verdict = judged(find(paths), changing.from_options(sets), online, allowed)
     errors = len(verdict.errors)
     if style == "json":
         say(json.dumps(verdict.as_json(), indent=2, ensure_ascii=False))
@@ -40,8 +41,7 @@ def check(paths: tuple[str, ...], sets: tuple[str, ...], style: str, online: boo
     else:
         for problem in verdict.problems:
             say(f"{problem}\n")
-        count = f"{errors} problem{'' if errors == 1 else 's'}" if errors else "no problems"
-        say(f"{verdict.checked} recipe{'' if verdict.checked == 1 else 's'} checked, {count}.")
+        say(_summary(verdict.checked, errors, len(verdict.problems) - errors))
     return 1 if errors else 0
 
 
@@ -69,6 +69,16 @@ def find(paths: tuple[str, ...]) -> list[str]:
 
 def _hidden(file: Path, root: Path) -> bool:
     return any(part.startswith(".") for part in file.relative_to(root).parts)
+
+
+def _summary(recipes: int, errors: int, notes: int) -> str:
+    """The last line: `2 recipes checked, no errors, 1 note.`"""
+    found = [_counted(errors, "error"), *([_counted(notes, "note")] if notes else [])]
+    return f"{_counted(recipes, 'recipe')} checked, {', '.join(found) if errors or notes else 'no problems'}."
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number or 'no'} {what}{'' if number == 1 else 's'}"
 
 
 def _annotation(problem: Problem) -> str:

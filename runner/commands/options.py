@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from runner.check.examine import ALLOWED
 from runner.check.validate import load, override, valid
 from runner.problem import Problem
 from runner.recipe import overrides as changing
@@ -21,6 +22,13 @@ set_option = click.option(
     multiple=True,
     metavar="KEY=VALUE",
     help="Change a setting for this command, e.g. train.epochs=2. Repeatable.",
+)
+allow_option = click.option(
+    "--allow",
+    "allowed",
+    multiple=True,
+    type=click.Choice(ALLOWED),
+    help="Go on where a stage cannot fit its GPU by all that is known here. For those who know better.",
 )
 run_option = click.option(
     "--run", "run_dir", metavar="DIR", help="The run folder to read. Default: the latest run of the recipe."

@@ -12,7 +12,7 @@ from rich.console import Console
 from runner import offers
 from runner.check.validate import load
 from runner.commands.options import open_recipe, print_notes, recipe_path, say, set_option, with_section
-from runner.commands.planning import screen, serving, text
+from runner.commands.planning import machines, screen, serving, text
 from runner.commands.planning.by_trace import BASIS, TracedStage, as_json
 from runner.commands.planning.chart import svg
 from runner.commands.planning.report import PlanReport
@@ -34,6 +34,9 @@ from runner.scenarios import translate
 from runner.targets import place
 from runner.trace import any_architecture, trace
 
+# What a recipe may have, too.
+MOST_MACHINES = 1024
+
 
 @click.command()
 @recipe_path
@@ -42,7 +45,9 @@ from runner.trace import any_architecture, trace
 @click.option("--details", is_flag=True, help="Show the parts of every figure, stage by stage.")
 @click.option("--exact", is_flag=True, help="Build the real model and count every byte of two steps on fake tensors.")
 @click.option("--price", type=click.FloatRange(min=0), help="What one GPU costs an hour, in any currency.")
-@click.option("--machines", "counts", metavar="N,N…", help="Compare these counts of machines, e.g. 1,2,4.")
+@click.option(
+    "--machines", "counts", metavar="N,N…", help="Compare these counts of machines, e.g. 1,2,4 or 1,2,…,1024."
+)
 @click.option("--rows", type=click.IntRange(min=1), help="How many rows there are, where nobody has counted them.")
 @click.option("--apply", "taken", type=click.IntRange(min=1), metavar="N", help="Write offer N into the recipe.")
 @click.option(
@@ -121,7 +126,9 @@ def plan(
         if planned.hardware:
             say(str(planned.hardware))
     else:
-        screen.stages(planned, nodes, traced)
+        screen.stages(planned, traced)
+    if nodes:
+        machines.show(planned, nodes)
     screen.offered(found)
     for problem in (*planned.problems, *planned.notes):
         # Here the offers are there to see, or that there are none.
@@ -204,10 +211,19 @@ def _open(path: str, sets: tuple[str, ...], style: str) -> Recipe:
 
 
 def _counts(text: str | None) -> list[int]:
+    """Counts of machines; dots go on as the two before them began, up to the one after them."""
     try:
-        counts = [int(part) for part in (text or "").split(",") if part.strip()]
-    except ValueError:
+        counts: list[int] = []
+        parts = [part.strip() for part in (text or "").split(",") if part.strip()]
+        for at, part in enumerate(parts):
+            if part in ("…", "..."):
+                step, end = counts[-1] // counts[-2], int(parts[at + 1])
+                while step > 1 and counts[-1] * step < end:
+                    counts.append(counts[-1] * step)
+            else:
+                counts.append(int(part))
+    except (ValueError, IndexError, ZeroDivisionError):
         counts = [0]
-    if any(count < 1 for count in counts):
+    if any(not 1 <= count <= MOST_MACHINES for count in counts):
         raise Stop(f"`--machines {text}` is no list of counts.", "For example: --machines 1,2,4", code=2)
     return counts

@@ -31,10 +31,13 @@ def promote(
     if on_cluster:
         from runner.cluster import promote
         from runner.cluster.client import connect
+        from runner.cluster.submit_all import wake
         from runner.commands import cluster_options as shared
 
         plan = shared.open_plan(path, sets)
-        promote.promote(connect(), plan, plan.stage(stage), by.strip(), reason.strip(), say)
+        cluster = connect()
+        promote.promote(cluster, plan, plan.stage(stage), by.strip(), reason.strip(), say)
+        wake(cluster, plan, say)
         return
     recipe, _ = open_recipe(path, sets)
     from runner.runs import ask, gates

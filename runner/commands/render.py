@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from runner.check import placing
-from runner.commands.options import open_recipe, print_notes, recipe_path, say, set_option
+from runner.check import examine, placing
+from runner.commands.options import allow_option, open_recipe, print_notes, recipe_path, say, set_option
 from runner.targets import NAMES
 
 
@@ -22,12 +22,18 @@ from runner.targets import NAMES
     type=click.Choice(NAMES),
     help="What to write for. Repeatable. Default: all that the recipe names.",
 )
-def render(path: str, sets: tuple[str, ...], out: str | None, targets: tuple[str, ...]) -> None:
+@allow_option
+def render(
+    path: str, sets: tuple[str, ...], out: str | None, targets: tuple[str, ...], allowed: tuple[str, ...]
+) -> None:
     """Write the training config and the manifests of a recipe. Needs no GPU, no cluster and no network."""
     from runner.emit import emit
     from runner.files import write_all
+    from runner.scenarios import translate
+    from runner.targets import place
 
     recipe, _ = open_recipe(path, sets)
+    examine.require_fits(recipe, translate(recipe, place(recipe)), allowed)
     folder = Path(out) if out else Path("build") / recipe.name
     for file in write_all(folder, emit(recipe, targets)):
         if file.suffix == ".sh":

@@ -13,6 +13,7 @@ from runner.problem import Stop
 
 if TYPE_CHECKING:
     from runner.cluster.client import Cluster
+    from runner.cluster.pipeline import Milestone
     from runner.cluster.status import State
 
 
@@ -92,9 +93,20 @@ def _show(cluster: Cluster, name: str, state: State) -> None:
         say(f"  {reason}")
 
 
+def _early(cluster: Cluster, milestone: Milestone) -> str:
+    """That a finished stage has ended early, where it was allowed to."""
+    from runner.cluster.status import FINISHED, early_stop
+
+    allowed = (milestone.stage.config.get("recipe_runner") or {}).get("early_stopping")
+    if not allowed or milestone.of_gate or milestone.job is None or milestone.state != FINISHED:
+        return ""
+    ended = early_stop(cluster, milestone.job)
+    return f"; {ended.told}" if ended else ""
+
+
 def _stages(cluster: Cluster, plan: Plan, only: str | None) -> None:
     """Every stage and every gate, or those of one stage."""
-    from runner.cluster import pipeline
+    from runner.cluster import driver, pipeline
     from runner.cluster.jobs import ours
     from runner.cluster.status import ENDED, FAILED, look
 
@@ -116,7 +128,11 @@ def _stages(cluster: Cluster, plan: Plan, only: str | None) -> None:
             if state in (pipeline.CHANGED, pipeline.GOING):
                 say(f"  {state[0].upper()}{state[1:]}.")
         else:
-            say(f"{name}: {state}")
+            say(f"{name}: {state}{_early(cluster, milestone)}")
+    if not only and (job := driver.found(cluster, plan)):
+        say(f"driver: {driver.state(job)}")
+        for text in driver.why(cluster, job):
+            say(f"  {text}")
     for job in pipeline.beside(there, plan, way):
         kind, name = job["kind"], job["metadata"]["name"]
         _show(cluster, f"{kind} `{name}`", look(cluster, job))

@@ -15,9 +15,10 @@ from runner.commands.options import recipe_path, say, set_option
 def stop(path: str, sets: tuple[str, ...], stage: str | None) -> None:
     """End a recipe's job and delete it. Results and checkpoints stay on the claim.
 
-    That is what is at work or not done yet, a stage or the gate after it; with --stage the stage and its gate.
+    That is what is at work or not done yet, a stage or the gate after it; with --stage the stage and its gate. The driver of
+    `submit --all` ends with it.
     """
-    from runner.cluster import pipeline
+    from runner.cluster import driver, pipeline
     from runner.cluster.client import connect
     from runner.cluster.jobs import existing, recipe_of
     from runner.cluster.submit import delete
@@ -25,12 +26,17 @@ def stop(path: str, sets: tuple[str, ...], stage: str | None) -> None:
 
     plan = shared.open_plan(path, sets)
     cluster = connect()
+    ended = []
+    # Before what it would send again.
+    if walking := driver.found(cluster, plan):
+        kind, name = walking["kind"], walking["metadata"]["name"]
+        delete(cluster, kind, walking["metadata"]["namespace"], name)
+        ended.append(f"{kind} `{name}`")
     # What is done stays on the cluster, which shows by it how far all is.
     milestone = None if stage else pipeline.looked_at(pipeline.milestones(cluster, plan))
     chosen = milestone.stage if milestone else plan.stage(stage) if stage else plan.stages[-1]
     plan_of = plan.only(chosen)
     parts = [milestone.of_gate] if milestone else [False, True] if chosen.gates else [False]
-    ended = []
     for job in (job for of_gate in parts for job in existing(cluster, plan, chosen, of_gate)):
         kind, name = job["kind"], job["metadata"]["name"]
         if recipe_of(job) != plan_of.name:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import click
 
 from runner.commands import cluster_options as shared
-from runner.commands.options import print_notes, recipe_path, say, set_option
+from runner.commands.options import allow_option, print_notes, recipe_path, say, set_option
 from runner.problem import Stop
 
 
@@ -19,42 +19,63 @@ from runner.problem import Stop
 @click.option(
     "--yes", is_flag=True, help="End a running job of the recipe as it was before it changed, without asking."
 )
+@click.option(
+    "--all", "every", is_flag=True, help="Go on by itself, on the cluster, through every stage and gate after it."
+)
 @click.option("--follow", is_flag=True, help="Watch it: queue, image, start, step, loss and time left.")
 @click.option(
     "--target", type=click.Choice(["pytorchjob", "trainjob"]), help="The kind of job. Default: by openshift.version."
 )
+@allow_option
 def submit(
-    path: str, sets: tuple[str, ...], stage: str | None, dry_run: bool, yes: bool, follow: bool, target: str | None
+    path: str,
+    sets: tuple[str, ...],
+    stage: str | None,
+    dry_run: bool,
+    yes: bool,
+    every: bool,
+    follow: bool,
+    target: str | None,
+    allowed: tuple[str, ...],
 ) -> None:
     """Send a recipe to the cluster of your kubeconfig. Sending it twice changes nothing.
 
-    That is what comes first that is not done: a stage, or the gate after it. What needs no GPU is waited for.
+    That is what comes first that is not done: a stage, or the gate after it. What needs no GPU is waited for. With --all a
+    driver goes on from there: a small job that sends what comes next when its time has come, and ends at a closed gate.
     """
     from runner import targets
-    from runner.check import online, placing
+    from runner.check import examine, online, placing
     from runner.cluster import upload
     from runner.cluster.client import connect
     from runner.cluster.follow import follow as watch
+    from runner.cluster.submit import Sending
     from runner.cluster.submit import submit as send
+    from runner.cluster.submit_all import submit_all
     from runner.prepared import contents
     from runner.scenarios import translate
+    from runner.scenarios.shared.common import FETCHING
 
     if dry_run and follow:
         raise Stop("With `--dry-run` nothing is sent that `--follow` could watch.", "Leave out one of the two.", code=2)
+    if every and stage:
+        raise Stop("`--all` goes through every stage, and `--stage` names one.", "Leave out one of the two.", code=2)
     recipe, plan = shared.open_both(path, sets)
     if problems := list(placing.placeholder_commit(recipe)):
         raise Stop([replace(problem, severity="error") for problem in problems])
+    # The same plan as it names files from here.
+    here = translate(recipe, targets.place(recipe))
+    examine.require_fits(recipe, here, allowed)
     print_notes(placing.only_here(recipe))
     # Rows that lie in the image were read from the hub when it was built.
-    asked = [] if plan.stages[0].trains else list(online.datasets(recipe))
+    asked = [] if plan.stages[0].trains or plan.stages[0].name == FETCHING else list(online.datasets(recipe))
     print_notes(asked)
     if wrong := [problem for problem in asked if problem.severity == "error"]:
         raise Stop(wrong)
     files = upload.files(recipe, plan.place)
-    # The same plan as it names files from here.
-    rows = {stage.name: contents(stage.data) for stage in translate(recipe, targets.place(recipe)).stages}
+    rows = {stage.name: contents(stage.data) for stage in here.stages}
     cluster = connect()
-    what = send(cluster, plan, stage, target, say, shared.confirm(yes), dry_run, files, rows)
+    how = Sending(say, shared.confirm(yes), target, dry_run, files, rows)
+    what = submit_all(cluster, plan, how) if every else send(cluster, plan, stage, how)
     if what is None or dry_run:
         return
     if follow:

@@ -70,29 +70,23 @@ class CleaningReport:
 
 
 def clean(corpus: Corpus, folder: Path, where: Cleaning) -> CleaningReport:
-    """Writes the kept documents to `folder/text/*.jsonl` (a `text` each) and the dropped ones to `folder/dropped/`.
+    """Writes the kept documents to `folder/text/` (a `text` each) and the dropped ones to `folder/dropped/`, both in their order,
+    the same bytes however many tasks have shared them.
 
     Raises Stop where nothing is left, and where the executor's cluster fails.
     """
-    key = content_hash([asdict(corpus), corpus.content], 32)
-    known = read_json(folder / REPORT_FILE)
-    if isinstance(known, dict) and known.get("key") == key and (folder / "text").is_dir():
-        return CleaningReport(**known)
+    key = _key(corpus)
+    if known := _known(folder, key):
+        return known
     on = executors.chosen(where, _size(corpus))
-    # Tasks that are done count only for a run that cuts the documents into as many parts.
-    work = folder / ".work" / f"{on.tasks}-{key[:12]}"
+    work = _work(folder, key, on)
     for stale in (folder / ".work").glob("*"):
         if stale != work:
             shutil.rmtree(stale)
     import time
 
     started = time.monotonic()
-    steps.quiet()
-    last = steps.filtered(corpus, work, on)
-    if corpus.deduplicate != "off":
-        last = steps.without_exact(last, work, on)
-    if corpus.deduplicate == "near":
-        last = steps.without_near(last, work, on, corpus.language)
+    last = _worked(corpus, work, on)
     report = _report(corpus, work, on.tasks)
     report.key, report.seconds = key, round(time.monotonic() - started, 1)
     if not report.kept:
@@ -102,13 +96,57 @@ def clean(corpus: Corpus, folder: Path, where: Cleaning) -> CleaningReport:
     require_few(lost, report.documents_in, corpus.max_lost_share, report.lines())
     # What is on record holds no more once its text is touched.
     (folder / REPORT_FILE).unlink(missing_ok=True)
-    for name, made in (("text", last), ("dropped", work / "dropped")):
+    for name in ("text", "dropped"):
         shutil.rmtree(folder / name, ignore_errors=True)
-        if made.is_dir():
-            shutil.copytree(made, folder / name)
+    _joined(last, folder / "text" / "documents.jsonl")
+    for made in sorted((work / "dropped").glob("*")):
+        _joined(made, folder / "dropped" / f"{made.name}.jsonl")
     write_json(folder / REPORT_FILE, asdict(report))
     shutil.rmtree(folder / ".work")
     return report
+
+
+def help_clean(corpus: Corpus, folder: Path, where: Cleaning) -> None:
+    """Does the part of this pod, one of several; the first one, in `clean`, waits for it, and does the rest."""
+    if not _known(folder, key := _key(corpus)):
+        on = executors.chosen(where, _size(corpus))
+        _worked(corpus, _work(folder, key, on), on)
+
+
+def _worked(corpus: Corpus, work: Path, on: executors.Executor) -> Path:
+    """All of datatrove's steps; the folder of the kept documents, a file for each task that has some."""
+    steps.quiet()
+    last = steps.filtered(corpus, work, on)
+    if corpus.deduplicate != "off":
+        last = steps.without_exact(last, work, on)
+    if corpus.deduplicate == "near":
+        last = steps.without_near(last, work, on, corpus.language)
+    return last
+
+
+def _key(corpus: Corpus) -> str:
+    return content_hash([asdict(corpus), corpus.content], 32)
+
+
+def _known(folder: Path, key: str) -> CleaningReport | None:
+    """What was said of the text that lies there, if it is that of this key."""
+    known = read_json(folder / REPORT_FILE)
+    fits = isinstance(known, dict) and known.get("key") == key and (folder / "text").is_dir()
+    return CleaningReport(**known) if fits else None
+
+
+def _work(folder: Path, key: str, on: executors.Executor) -> Path:
+    """Tasks that are done count only for a run that cuts the documents into as many parts."""
+    return folder / ".work" / f"{on.tasks}-{key[:12]}"
+
+
+def _joined(parts: Path, file: Path) -> None:
+    """The files of all tasks as one, in their order."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("wb") as whole:
+        for part in sorted(parts.glob("*.jsonl")):
+            with part.open("rb") as lines:
+                shutil.copyfileobj(lines, whole, 2**20)
 
 
 def documents(folder: Path) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import astuple
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,8 @@ from datatrove.pipeline.readers import HuggingFaceDatasetReader, JsonlReader
 from datatrove.pipeline.writers.jsonl import JsonlWriter
 from datatrove.utils.hashing import HashConfig
 
-from runner.data import rows
-from runner.data.corpus import Corpus
+from runner.data import rows, words
+from runner.data.corpus import Corpus, CorpusSet
 from runner.data.executors import Executor
 
 # SHA-1, because datatrove 0.10.1's other choice hands text to xxhash, whose version 4 takes bytes alone.
@@ -48,27 +49,27 @@ def quiet() -> None:
 class Rows(PipelineStep):
     """Documents of a local file, of a data set by its number; lines that are no documents are counted and kept aside.
 
-    shares: what each task reads; None where the file cannot be cut. Then each parses all of it and takes every so many.
+    parts: of each task, one after the other the whole file: shares of it, or, where it cannot be cut, the rows that a task takes
+    of all that it then parses, from and to.
     """
 
     name = "Rows"
     type = "reader"
 
-    def __init__(self, corpus: Corpus, index: int, dropped: Path, shares: list[rows.Share] | None) -> None:
+    def __init__(self, corpus: Corpus, index: int, dropped: Path, parts: list[rows.Share] | list[rows.Span]) -> None:
         super().__init__()
-        self.corpus, self.index, self.dropped, self.shares = corpus, index, str(dropped), shares
+        self.corpus, self.index, self.dropped, self.parts = corpus, index, str(dropped), parts
         self.source = corpus.sets[index]
 
-    def _mine(self, rank: int, world_size: int) -> Iterator[rows.Numbered]:
-        if self.shares:
-            return rows.read(self.source, self.shares[rank])
-        return islice(rows.read(self.source), rank, self.source.limit, world_size)
+    def _mine(self, rank: int) -> Iterator[rows.Numbered]:
+        part = self.parts[rank]
+        return rows.read(self.source, part) if isinstance(part, rows.Share) else islice(rows.read(self.source), *part)
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> Iterator[Document]:
         if data:
             yield from data
         bad = []
-        for number, row in self._mine(rank, world_size):
+        for number, row in self._mine(rank):
             self.stat_update("documents_in")
             text = None if isinstance(row, rows.Bad) else row.get(self.source.column)
             where = rows.where(self.corpus, self.index, number)
@@ -94,22 +95,46 @@ def whole_text(document: Document) -> str:
     return str(document.text)
 
 
+# datatrove's priorities are two bytes, and begin at 1.
+HIGHEST = 65535
 EXACT = ExactDedupConfig(content_getter=whole_text, hash_config=HASH)
+
+
+class _Quick(PipelineStep):
+    """A step whose words come from a quick tokenizer, in whichever process it runs."""
+
+    language: str
+
+    def run(self, data: Any, rank: int = 0, world_size: int = 1) -> Any:
+        self.word_tokenizer = words.quick(self.language)
+        return super().run(data, rank, world_size)
+
+
+class Quality(_Quick, GopherQualityFilter):
+    pass
+
+
+class Repetition(_Quick, GopherRepetitionFilter):
+    pass
+
+
+class Signature(_Quick, MinhashDedupSignature):
+    pass
 
 
 def filtered(corpus: Corpus, work: Path, on: Executor) -> Path:
     """Reads, and drops what is no running text."""
     dropped = work / "dropped"
-    words = GopherQualityFilter(
+    running = Quality(
         min_doc_words=corpus.min_words or None,
         max_doc_words=corpus.max_words,
         language=corpus.language,
         exclusion_writer=_writer(dropped / "filters"),
         **(_english_only(corpus.language) if corpus.drop_low_quality else _COUNT_WORDS_ALONE),
     )
-    repeats = GopherRepetitionFilter(language=corpus.language, exclusion_writer=_writer(dropped / "repetition"))
-    readers = [_reader(corpus, index, dropped, on.tasks) for index in range(len(corpus.sets))]
-    pipeline = [*readers, words, *([repeats] if corpus.drop_repetitive else [])]
+    repeats = Repetition(language=corpus.language, exclusion_writer=_writer(dropped / "repetition"))
+    readers = [_reader(corpus, index, work, on) for index in range(len(corpus.sets))]
+    pipeline = [*readers, running, *([repeats] if corpus.drop_repetitive else [])]
     return _run("1-filtered", pipeline, work, on)
 
 
@@ -129,11 +154,13 @@ def _english_only(language: str) -> dict[str, Any]:
     return {} if language == "en" else {"min_stop_words": None}
 
 
-def _reader(corpus: Corpus, index: int, dropped: Path, tasks: int) -> PipelineStep:
+def _reader(corpus: Corpus, index: int, work: Path, on: Executor) -> PipelineStep:
     """What reads a data set, behind the documents of those before it."""
-    one = corpus.sets[index]
+    one, tasks = corpus.sets[index], on.tasks
     if one.file:
-        return Rows(corpus, index, dropped / f"rows-{index}", rows.shares(one.file, one.limit, tasks))
+        made = on.agreed(work / f"parts-{index}.json", lambda: _parts(one, tasks))
+        parts = [rows.Share(*part) for part in made] if len(made[0]) == 3 else [(begin, end) for begin, end in made]
+        return Rows(corpus, index, work / "dropped" / f"rows-{index}", parts)
     options = {"name": one.subset, "split": one.split, "revision": one.revision}
     limit = -1 if one.limit is None else -(-one.limit // _reading(one.hub, options, tasks))
     reader = HubRows(one.hub, dataset_options=options, streaming=True, text_key=one.column, limit=limit)
@@ -141,10 +168,22 @@ def _reader(corpus: Corpus, index: int, dropped: Path, tasks: int) -> PipelineSt
     return reader
 
 
+def _parts(one: CorpusSet, tasks: int) -> list[Any]:
+    """The parts of a local file, as JSON knows them."""
+    shares = rows.shares(one.file, one.limit, tasks) if one.file else None
+    return [astuple(share) for share in shares] if shares else rows.spans(one, one.limit, tasks)
+
+
 class HubRows(HuggingFaceDatasetReader):
     """Documents of a dataset on the hub. taken: the share of its rows that is taken, and the seed of the draw."""
 
     taken = (1.0, 0)
+
+    def _get_dataset_shard(self, dst: Any, rank: int, world_size: int) -> Any:
+        """Of several files those that lie together, so that the tasks one after the other have them in their order."""
+        if getattr(dst, "n_shards", 1) < max(2, world_size):
+            return super()._get_dataset_shard(dst, rank, world_size)
+        return dst.shard(num_shards=world_size, index=rank, contiguous=True)
 
     def get_document_from_dict(self, data: dict[str, Any], *place: Any) -> Document | None:
         if not rows.drawn(data, *self.taken):
@@ -162,10 +201,24 @@ def _reading(hub: str | None, options: Mapping[str, Any], tasks: int) -> int:
     return min(tasks, files) if files > 1 else tasks
 
 
+class Marks(ExactDedupSignature):
+    """Of equal documents the first one counts most. datatrove 0.10.1 goes by places in each task's own file, so that another number
+    of tasks would keep others of them."""
+
+    rank = 0
+
+    def run(self, data: Any, rank: int = 0, world_size: int = 1) -> None:
+        self.rank = rank
+        super().run(data, rank, world_size)
+
+    def get_hashes(self, doc: Document, doc_idx: int) -> list[Any]:
+        return [(digest, HIGHEST - self.rank, place) for digest, _, place in super().get_hashes(doc, doc_idx)]
+
+
 def without_exact(source: Path, work: Path, on: Executor) -> Path:
     """Of documents with the same text, one stays."""
     marks, duplicates = work / "exact-marks", work / "exact-found"
-    _run("2-exact-marks", [_again(source), ExactDedupSignature(str(marks), EXACT)], work, on, writes=False)
+    _run("2-exact-marks", [_again(source), Marks(str(marks), EXACT)], work, on, writes=False)
     _run("3-exact-found", [ExactFindDedups(str(marks), str(duplicates), EXACT)], work, on, writes=False, tasks=1)
     drop = ExactDedupFilter(str(duplicates), EXACT, exclusion_writer=_writer(work / "dropped" / "exact"))
     return _run("4-exact", [_again(source), drop], work, on)
@@ -174,7 +227,7 @@ def without_exact(source: Path, work: Path, on: Executor) -> Path:
 def without_near(source: Path, work: Path, on: Executor, language: str) -> Path:
     """Of documents that share most of their phrases, one stays."""
     marks, pairs, groups = (str(work / f"near-{name}") for name in ("marks", "pairs", "groups"))
-    signature = MinhashDedupSignature(marks, NEAR, language=language)
+    signature = Signature(marks, NEAR, language=language)
     _run("5-near-marks", [_again(source), signature], work, on, writes=False)
     buckets = MinhashDedupBuckets(marks, pairs, config=NEAR)
     _run("6-near-pairs", [buckets], work, on, writes=False, tasks=NEAR.num_buckets)
@@ -183,8 +236,17 @@ def without_near(source: Path, work: Path, on: Executor, language: str) -> Path:
     return _run("8-near", [_again(source), drop], work, on)
 
 
+class Again(JsonlReader):
+    """The documents that this very task has left of the step before, however many others had none left."""
+
+    def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> Iterator[Document]:
+        if self.data_folder.isfile(name := f"{rank:05d}.jsonl"):
+            yield from self.read_files_shard([name])
+
+
 def _again(folder: Path) -> JsonlReader:
-    return JsonlReader(str(folder))
+    # Where a document has been worked on says nothing about it, and would differ by the number of tasks.
+    return Again(str(folder), add_file_path=False)
 
 
 def _writer(folder: Path) -> JsonlWriter:

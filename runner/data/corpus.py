@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -42,12 +43,15 @@ class Corpus(DataSets):
 class Cleaning:
     """Where text is cleaned; it changes no document.
 
-    tasks: parts that are worked on by themselves, a count; None for as many as keep this machine busy.
-    workers: tasks at once, -1 for as many as there is room for. mem_per_cpu_gb: GB a core. time: of a task at most, as
+    tasks: parts that are worked on by themselves, a count; None for as many as keep this machine, or all pods, busy.
+    pods: that share the work, of an indexed Job; they have `cpus` each. workers: tasks at once, of pods in each, -1 for as many as
+    there is room for. mem_per_cpu_gb: GB a core. time: of a task at most, as
     `[days-]hours:minutes:seconds`. partition, qos, sbatch_args: of Slurm. address: of a cluster of Ray.
     """
 
-    executor: Literal["local", "slurm", "ray"] = "local"
+    executor: Literal["local", "pods", "slurm", "ray"] = "local"
+    pods: int | None = None
+    cpus: int = 1
     tasks: int | None = None
     workers: int = -1
     partition: str | None = None
@@ -57,3 +61,12 @@ class Cleaning:
     qos: str | None = None
     sbatch_args: Mapping[str, Any] = field(default_factory=dict)
     address: str | None = None
+
+
+# Kubernetes numbers the pods of an indexed Job from 0 (https://kubernetes.io/docs/concepts/workloads/controllers/job/).
+INDEX = "JOB_COMPLETION_INDEX"
+
+
+def helping_pod() -> int:
+    """The number of this pod, where it is one of several and not the first, who does all that cannot be shared; else 0."""
+    return int(os.environ.get(INDEX) or 0)

@@ -1,7 +1,7 @@
-"""Executors: where datatrove's steps run. On this machine's cores, in a queue of Slurm, or on a cluster of Ray.
+"""Executors: where datatrove's steps run. On this machine's cores, in the pods of a Job, in a queue of Slurm, or on a cluster of Ray.
 
 Every executor runs one step to its end before the next one begins, because each reads what all tasks of the one before
-have left. Tasks that are done are not done again, so a stopped run goes on with those that are missing. Slurm and Ray
+have left. Tasks that are done are not done again, so a stopped run goes on with those that are missing. Pods, Slurm and Ray
 need the folder of prepared data on storage that all their machines share, under the same path.
 """
 
@@ -13,16 +13,19 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
 from datatrove.executor import LocalPipelineExecutor
 from datatrove.pipeline.base import PipelineStep
 
-from runner.data.corpus import Cleaning
+from runner.data.corpus import INDEX, Cleaning, helping_pod
 from runner.files import read_json, write_json
 from runner.problem import Stop
 
+# Seconds between two looks of a pod at what the others have left.
+LOOK_SECONDS = 2.0
 # Seconds between two looks at a queue, and how often in a row a job must be missing there before it counts as gone:
 # files of the last tasks may come late over the network, and a queue may not answer once.
 POLL_SECONDS = 10.0
@@ -37,8 +40,18 @@ class Executor(Protocol):
     def run(self, name: str, pipeline: list[PipelineStep], tasks: int, logs: Path) -> None:
         """Runs one step to its end. Raises Stop where a task does not end well."""
 
+    def agreed(self, file: Path, made: Callable[[], Any]) -> Any:
+        """What all who work together must know alike, made once; JSON."""
 
-class Local:
+
+class _Alone:
+    """Of executors whose steps are all begun by one process."""
+
+    def agreed(self, file: Path, made: Callable[[], Any]) -> Any:
+        return made()
+
+
+class Local(_Alone):
     """All cores of this machine, or `workers` of them at once."""
 
     def __init__(self, tasks: int, workers: int) -> None:
@@ -48,7 +61,46 @@ class Local:
         LocalPipelineExecutor(pipeline, tasks=tasks, workers=min(self.workers, tasks), logging_dir=str(logs)).run()
 
 
-class Slurm:
+class Pods:
+    """This pod's part of every step: tasks that lie together, done alone when it is started again. The pods wait for one another
+    by the marks that tasks leave on their claim; the first one, which goes on alone, for the end of each step, and the others
+    before they begin the next, because what they wait for is gone once the first has finished."""
+
+    def __init__(self, cleaning: Cleaning, tasks: int) -> None:
+        self.tasks, self.pod, self.pods = tasks, helping_pod(), min(cleaning.pods or 1, tasks)
+        self.workers = cleaning.workers if cleaning.workers > 0 else cleaning.cpus
+        self.before: LocalPipelineExecutor | None = None
+
+    def run(self, name: str, pipeline: list[PipelineStep], tasks: int, logs: Path) -> None:
+        self._wait()
+        begin, end = (-(-tasks * place // self.pods) for place in (self.pod, self.pod + 1))
+        self.before = LocalPipelineExecutor(
+            pipeline,
+            tasks=tasks,
+            workers=max(1, min(self.workers, end - begin)),
+            local_tasks=end - begin,
+            local_rank_offset=begin,
+            logging_dir=str(logs),
+        )
+        if begin < end:
+            self.before.run()
+        if not self.pod:
+            self._wait()
+
+    def agreed(self, file: Path, made: Callable[[], Any]) -> Any:
+        while (known := read_json(file)) is None:
+            if self.pod:
+                time.sleep(LOOK_SECONDS)
+            else:
+                write_json(file, made())
+        return known
+
+    def _wait(self) -> None:
+        while self.before and self.before.get_incomplete_ranks(skip_completed=True):
+            time.sleep(LOOK_SECONDS)
+
+
+class Slurm(_Alone):
     """Each step is an array job. A job that still runs when the command is started again is waited for, not repeated."""
 
     def __init__(self, cleaning: Cleaning, tasks: int) -> None:
@@ -109,7 +161,7 @@ class Slurm:
             time.sleep(POLL_SECONDS)
 
 
-class Ray:
+class Ray(_Alone):
     """A cluster of Ray; without an address, that of RAY_ADDRESS, or one of this machine's own."""
 
     def __init__(self, cleaning: Cleaning, tasks: int) -> None:
@@ -148,10 +200,14 @@ class Ray:
 
 
 def chosen(cleaning: Cleaning, size: int | None) -> Executor:
-    """The executor that the recipe names. size: bytes of a local file, None for a stream.
+    """The executor that the recipe names; outside the pods of a Job this machine does their work. size: bytes of a local file,
+    None for a stream.
 
     Raises Stop where its cluster cannot be reached from here.
     """
+    if cleaning.executor == "pods" and INDEX in os.environ:
+        pods = cleaning.pods or 1
+        return Pods(cleaning, cleaning.tasks or pods * (cleaning.workers if cleaning.workers > 0 else cleaning.cpus))
     cores = len(os.sched_getaffinity(0))
     # For a small file no more than it keeps busy: a worker takes seconds to start.
     sensible = cores if size is None else max(1, min(cores, size // 8_000_000))

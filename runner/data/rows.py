@@ -128,6 +128,10 @@ class Share:
     first: int
 
 
+# The rows of a part, from (0 the first) and to before; None is the end.
+Span = tuple[int, int | None]
+
+
 def shares(file: Path, most: int | None, count: int) -> list[Share] | None:
     """The first `most` rows of a local file, all of them where None, in `count` parts that can be read by themselves, one
     after the other the same rows as the whole; None where the kind of file has none: a line of a CSV may go on in the next,
@@ -141,6 +145,14 @@ def shares(file: Path, most: int | None, count: int) -> list[Share] | None:
     if file.suffix == ".jsonl":
         return _in_parts(*_marks_of_lines(file, count, most), count)
     return _shares_of_groups(file, count, most) if file.suffix == ".parquet" else None
+
+
+def spans(source: Source, most: int | None, count: int) -> list[Span]:
+    """The same of a file or folder that cannot be cut: the rows of each part, from and to. It is parsed once to count them."""
+    if count == 1:
+        return [(0, most)]
+    whole = sum(1 for _ in islice(read(source), most))
+    return [(whole * part // count, whole * (part + 1) // count) for part in range(count)]
 
 
 def _in_parts(marks: list[tuple[int, int]], end: int, count: int) -> list[Share]:

@@ -18,6 +18,7 @@ import yaml
 
 from runner import scenarios
 from runner.data import forms, tokenizers
+from runner.data.corpus import helping_pod
 from runner.data.report import Report, rows_of
 from runner.data.rows import Source, Unreachable, columns_on_hub
 from runner.data.tokenizers import Pretrained
@@ -25,11 +26,11 @@ from runner.files import read_json, write_json, write_text
 from runner.names import listed, nearest
 from runner.problem import Stop
 from runner.recipe import templates
-from runner.run_files import REPORT, STOPPED
+from runner.run_files import FETCHED, REPORT, STOPPED
 from runner.scenarios.shared import twin as twins
+from runner.scenarios.shared.common import FETCHING
 from runner.training import parent_watch
 
-MODEL_DONE_FILE = ".fetched.json"
 # What a model folder needs: weights in one format, configs, tokenizer.
 MODEL_FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt", "*.py")
 # Prepared and tokenised rows are small beside a model; so much must stay free in any case, bytes.
@@ -39,10 +40,13 @@ Tell = Callable[[str], None]
 
 
 def carry_out(work: Mapping[str, Any], tell: Tell) -> None:
-    """Does what the config of such a stage asks for: `rows`, or a work of its scenario's own.
+    """Does what the config of such a stage asks for: `rows`, `model`, which brings the base model alone, or a work of its
+    scenario's own.
 
     Raises Stop where there is too little space, model or data cannot be had, or what would be trained is wrong.
     """
+    if work["work"] == FETCHING:
+        return fetch_model(work["model"], tell)
     for part in work.values():
         if isinstance(part, Mapping) and ("sets" in part or "hub" in part):
             require_columns(part)
@@ -50,7 +54,7 @@ def carry_out(work: Mapping[str, Any], tell: Tell) -> None:
         rows(work, tell)
     else:
         scenarios.work(work["work"])(work, tell)
-    if proofs := work.get("proofs"):
+    if (proofs := work.get("proofs")) and not helping_pod():
         _prove(proofs, tell)
 
 
@@ -135,7 +139,7 @@ def _tokenizer(named: Pretrained | None, fetched: Mapping[str, Any] | None) -> C
 def fetch_model(model: Mapping[str, Any], tell: Tell) -> None:
     """Downloads a model's files at its revision, unless they lie there; an interrupted download goes on."""
     folder = Path(model["folder"])
-    done = read_json(folder / MODEL_DONE_FILE)
+    done = read_json(folder / FETCHED)
     if done and (done["base"], done["revision"]) == (model["base"], model["revision"]):
         tell(f"The model {model['base']} lies in {folder} already.")
         return
@@ -161,7 +165,7 @@ def fetch_model(model: Mapping[str, Any], tell: Tell) -> None:
             f"The model `{model['base']}` at `{model['revision']}` cannot be fetched: {_first_line(error)}",
             "Check its name and the network; a model that needs your consent needs `openshift.hub_token_secret` too.",
         ) from None
-    write_json(folder / MODEL_DONE_FILE, {"base": model["base"], "revision": model["revision"], "commit": facts.sha})
+    write_json(folder / FETCHED, {"base": model["base"], "revision": model["revision"], "commit": facts.sha})
 
 
 def _whole(file: Path, size: int | None) -> bool:

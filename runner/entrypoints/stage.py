@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from runner.data.corpus import helping_pod
 from runner.plan import Plan, read_keys
 from runner.problem import Stop
 from runner.run_files import PROGRESS
@@ -40,7 +41,7 @@ def run(folder: StageFolder, command: list[str], tell: Tell) -> int:
     Every machine looks before it starts; the first one alone hashes what other stages have left, and keeps the stage's record.
     Raises Stop where a stage before is not as this one needs it, a gate is closed, or the results are not whole.
     """
-    first = os.environ.get("PET_NODE_RANK", "0") == "0"
+    first = os.environ.get("PET_NODE_RANK", "0") == "0" and not helping_pod()
     require(folder, hashes=first)
     pipeline.require_open(folder, tell, ON_CLUSTER)
     decision = pipeline.decision_on(folder)
@@ -51,8 +52,10 @@ def run(folder: StageFolder, command: list[str], tell: Tell) -> int:
         tell(f"{folder.stage.name}: done already")
         leave_progress(folder)
         return 0
-    if not first:
+    if not first and folder.stage.trains:
         os.execvp(command[0], command)
+    if not first:
+        return _child(command)
     # The results of another recipe would be taken away.
     require_of(folder.run, folder.plan.name, TAKEN)
     folder.run.mark("running", recipe=folder.plan.name)

@@ -10,8 +10,9 @@ from math import prod
 from typing import Any
 
 from runner.catalog import Gpu, Network
-from runner.estimate import activations, measured, memory, outside, parameters, saved
+from runner.estimate import activations, checkpoints, measured, memory, offload, outside, parameters, saved
 from runner.estimate.activations import HALF
+from runner.estimate.checkpoints import Checkpoints
 from runner.estimate.state import held, trained_bytes, whole
 from runner.estimate.steps import attended, packed, row_tokens, steps
 from runner.estimate.workload import Run, Workload
@@ -28,7 +29,6 @@ COMPILED = 0.5  # of both, under torch.compile
 FP8_GAIN = 1.35  # of linear layers, over half precision, in published runs of short rows: 1.31 to 1.35
 UNPACKING = 25  # bytes moved for a 4-bit weight in a micro batch
 START_SECONDS = 60.0  # imports, tokenising a small set, loading kernels
-DISK_GB_S = 1.0  # reading the model, writing checkpoints
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,8 @@ class Duration:
     """steps: of the optimizer, a count. The rest in seconds: of one step, of it spent waiting for other GPUs, of all
     steps, of evaluations, of starting and saving. tokens_a_step, rows_a_step: over all GPUs; tokens are 0 for images.
     flops: of one micro batch. spread: the fastest and the slowest that is likely, as shares of the time; network_seconds: how
-    much less and more all steps take over the fastest and the slowest network that is assumed.
+    much less and more all steps take over the fastest and the slowest network that is assumed. checkpoints: how many, when,
+    and what of starting and saving they take.
     """
 
     steps: int
@@ -97,6 +98,7 @@ class Duration:
     tokens_a_step: float
     tokens: float
     evaluations: int
+    checkpoints: Checkpoints
     flops: float
     spread: tuple[float, float]
     network_seconds: tuple[float, float] = (0.0, 0.0)
@@ -267,11 +269,31 @@ def waiting(workload: Workload, gpu: Gpu, computing: float, gbit_s: float | None
     """Seconds of a step that GPUs wait for each other: what lasts longer than the computing that hides it. computing:
     seconds of a step. gbit_s: what the network between machines reaches, None where that is the workload's own."""
     machines = workload.machines
-    messages = sent(workload) / slowest_link(machines, gpu, gbit_s or workload.network.gbit_s)
+    messages = sent(workload) / slowest_link(machines, gpu, gbit_s or workload.network.gbit_s) + latency(workload, gpu)
     hidden = LINKS[gpu.link if machines.nodes == 1 else "nvlink"].hidden
     if workload.sharding in ("ddp", "zero1"):
         computing /= workload.accumulation  # gradients travel in a step's last micro batch alone
     return max(LEAST_WAITING * messages, messages - hidden * computing)
+
+
+# Seconds from a GPU to the next, over the network and in a machine (NCCL, src/graph/tuning.cc, hwLat, protocol Simple, in microseconds).
+HOP, HOP_IN_A_MACHINE = 14.0e-6, {"nvlink": 3.4e-6, "pcie": 5.7e-6, "host": 5.7e-6}
+
+
+def latency(workload: Workload, gpu: Gpu) -> float:
+    """Seconds that a step's messages take to come around however small they are, where there are several machines; in one they are
+    in what published runs reach. Gathering and splitting go around a ring of all GPUs; sums may take a tree over the machines
+    (NCCL, src/graph/tuning.cc, ncclTopoTuneModel: ring and tree)."""
+    machines = workload.machines
+    if machines.nodes == 1:
+        return 0.0
+    inside = HOP_IN_A_MACHINE[gpu.link]
+    ring = (machines.nodes - 1) * HOP + (machines.world_size - machines.nodes) * inside
+    if workload.sharding in ("zero3", "fsdp"):
+        return 3 * workload.model.num_hidden_layers * workload.accumulation * ring
+    tree = 2 * (math.log2(machines.nodes) * HOP + (machines.world_size / machines.nodes - 1) * inside)
+    buckets = math.ceil(trained_bytes(workload) / workload.bucket_bytes)
+    return buckets * min(2 * ring, tree)
 
 
 def slowest_link(machines: Machines, gpu: Gpu, gbit_s: float) -> float:
@@ -295,8 +317,8 @@ def updating(workload: Workload, gpu: Gpu) -> float:
     lists of tensors about 20 times (a step of PEFT's full run on an L40S takes 363 ms). Clipping reads gradients twice
     and writes them."""
     state = held(workload)
-    if workload.offload:
-        return 16 * parameters.trainable(workload) / workload.machines.world_size / 10e9  # over PCIe and main memory
+    if workload.offload.optimizer:
+        return offload.stepping(workload, gpu)
     moved = 2 * state.optimizer + 3 * state.gradients
     if workload.optimizer == "adamw_torch" and not workload.sharding.startswith("zero"):
         moved = 20 * state.gradients
@@ -313,9 +335,11 @@ def computing(workload: Workload, gpu: Gpu) -> float:
 
 
 def step_seconds(workload: Workload, gpu: Gpu) -> float:
-    """One step of the optimizer: its micro batches, the wait for other GPUs, and the update."""
+    """One step of the optimizer: its micro batches, the wait for weights that lie beside the GPU and for other GPUs, and the
+    update."""
     own = computing(workload, gpu)
-    return own + waiting(workload, gpu, own) + updating(workload, gpu)
+    coming = max(0.0, offload.fetching(workload, gpu) - LINKS["pcie"].hidden * own)
+    return own + coming + waiting(workload, gpu, own) + updating(workload, gpu)
 
 
 def estimate(workload: Workload, gpu: Gpu) -> Duration | None:
@@ -326,8 +350,9 @@ def estimate(workload: Workload, gpu: Gpu) -> Duration | None:
     own = computing(workload, gpu)
     step, wait = step_seconds(workload, gpu), waiting(workload, gpu, own)
     evaluations, pass_of_all = evaluating(workload, gpu, count)
-    saves = count // workload.save_steps if workload.save_steps else max(1, math.ceil(workload.epochs))
-    moved = saved.whole(workload) + saves * saved.checkpoint(workload)
+    writing = saved.checkpoint(workload) / (workload.disk_mb_s * 1e6)
+    kept = checkpoints.written(workload, count, step, writing)
+    reading = workload.readers * saved.whole(workload) / (workload.disk_mb_s * 1e6)
     tokens = row_tokens(workload) * workload.effective_batch_size * workload.answers
     return Duration(
         steps=count,
@@ -335,11 +360,12 @@ def estimate(workload: Workload, gpu: Gpu) -> Duration | None:
         waiting_seconds=wait,
         training_seconds=count * step,
         evaluation_seconds=evaluations * pass_of_all,
-        overhead_seconds=START_SECONDS + moved / (DISK_GB_S * 1e9),
+        overhead_seconds=START_SECONDS + reading + kept.seconds,
         rows_a_step=workload.batch_rows or workload.effective_batch_size,
         tokens_a_step=tokens,
         tokens=tokens * count,
         evaluations=evaluations,
+        checkpoints=kept,
         flops=flops(workload, workload.micro_batch_size * workload.answers),
         spread=spread(workload, gpu),
         network_seconds=by_network(count, workload.network, partial(waiting, workload, gpu, own)),
@@ -356,11 +382,12 @@ def evaluating(workload: Workload, gpu: Gpu, steps: int) -> tuple[int, float]:
     """How often a run of so many steps is evaluated, the first time before it starts, and the seconds of one time."""
     if not workload.evaluation_rows:
         return 0, 0.0
-    times = steps // workload.evaluation_steps if workload.evaluation_steps else max(1, math.ceil(workload.epochs))
     rows = workload.evaluation_batch_size
     alone = replace(workload, packing=workload.evaluation_packing, micro_batch_size=rows)
     share = (packed(alone, workload.evaluation_rows) or 0) / workload.machines.world_size
     batches = math.ceil(share / rows)
     batch_seconds = pass_seconds(alone, gpu, rows * workload.answers, training=False)
     # The reference model reads the same.
-    return times + 1, batches * batch_seconds * (2 if workload.objective == "dpo" else 1)
+    return checkpoints.times(workload.evaluation_steps, workload, steps) + 1, batches * batch_seconds * (
+        2 if workload.objective == "dpo" else 1
+    )

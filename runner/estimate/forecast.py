@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from runner import catalog
 from runner.catalog import Gpu, Network
-from runner.estimate import measured, outside
+from runner.estimate import checkpoints, measured, outside
 from runner.estimate import rows as counted
 from runner.estimate.formulas import MOST_TRIED, Advice, Counts, Formulas
 from runner.estimate.memory import EVALUATION, Memory, usable
@@ -116,6 +116,11 @@ class Forecast:
         return None if self.usable is None else self.memory.total <= self.usable
 
     @property
+    def never_fits(self) -> bool:
+        """Whether it does not fit even where its tensors turn out as small as in nine of ten published runs."""
+        return self.usable is not None and self.memory_range[0] > self.usable
+
+    @property
     def gpu_hours(self) -> float | None:
         return self.time.total_seconds / 3600 * self.stage.machines.world_size if self.time else None
 
@@ -145,7 +150,8 @@ class Forecast:
             return self
         machines = replace(self.stage.machines, nodes=count, uneven=())
         way = self.workload.sharding
-        way = "none" if machines.world_size == 1 else "ddp" if way == "none" else way
+        if not (machines.world_size == 1 and self.workload.offload):
+            way = "none" if machines.world_size == 1 else "ddp" if way == "none" else way
         return replace(
             self,
             formulas=self.formulas.changed(machines=machines, sharding=way),
@@ -188,7 +194,7 @@ def of(
         rows = counted.of(plan, stage, run_dir, given_rows)
         formulas = FORMULAS[stage.engine](recipe, stage, rows, look)
         if formulas is not None:
-            formulas = formulas.changed(network=_network(plan))
+            formulas = formulas.changed(network=_network(plan), **_disk(plan, stage))
             forecast = Forecast(stage, formulas, rows, catalog.gpu(stage.machines.gpu), price)
             assert any_architecture or forecast.counts  # UnknownArchitecture comes here, and not from half of a plan
             forecasts.append(forecast)
@@ -200,6 +206,12 @@ def _network(plan: Plan) -> Network:
     own = (plan.site if plan.place.on_cluster else plan.nodes).get("network") or {}
     kind = own.get("kind") or ("ethernet" if plan.place.on_cluster else "plain")
     return catalog.network(kind, own.get("gbit_s"), own.get("links"))
+
+
+def _disk(plan: Plan, stage: Stage) -> dict[str, Any]:
+    """How fast the claim is that a stage writes to, and that machines share it; each has its own where it is none."""
+    claim = plan.claim_of(plan.place_of(stage).run_dir)
+    return {"disk_mb_s": float(claim["write_mb_s"]), "shared_disk": True} if claim else {}
 
 
 def basis(forecasts: list[Forecast], nodes: Iterable[int] = ()) -> str:
@@ -245,9 +257,10 @@ def notes(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
     never come."""
     for forecast in forecasts:
         steps, rising = forecast.steps, forecast.warmup_steps
+        section = next(name for name in (forecast.stage.name, "pretrain", "train") if name in recipe.settings)
+        yield from _patient(recipe, forecast, section, steps)
         if not steps:
             continue
-        section = next(name for name in (forecast.stage.name, "pretrain", "train") if name in recipe.settings)
         yield from _never(recipe, forecast, section, steps)
         if rising < steps:
             continue
@@ -262,8 +275,16 @@ def notes(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
 
 
 def _never(recipe: Recipe, forecast: Forecast, section: str, steps: int) -> Iterator[Problem]:
-    every = {name: recipe.settings[section].get(name) for name in ("eval_steps", "save_steps")}
-    unreached = [name for name, first in every.items() if first and forecast.stage.config.get(name) == first > steps]
+    work, keep = forecast.workload, recipe.settings[section].get("keep_checkpoints") or 0
+    if keep > steps:
+        yield recipe.document.problem(
+            (section, "keep_checkpoints"),
+            f"Stage `{forecast.stage.name}` makes {steps:,} steps, and {keep:,} checkpoints are to be kept.",
+            "Write `keep_checkpoints: 2`, the best one and the latest.",
+            severity="note",
+        )
+    every = {"eval_steps": work.evaluation_steps, "save_steps": work.save_steps}
+    unreached = [name for name, first in every.items() if first > steps]
     if unreached:
         whats = {"eval_steps": "evaluation", "save_steps": "checkpoint"}
         yield recipe.document.problem(
@@ -272,6 +293,25 @@ def _never(recipe: Recipe, forecast: Forecast, section: str, steps: int) -> Iter
             f"{' and its first '.join(whats[name] for name in unreached)} at step {every[unreached[0]]:,}.",
             f"Write {' and '.join(f'`{name}: {max(1, steps // 10)}`' for name in unreached)}, a tenth of the steps, unless "
             "that is meant.",
+            severity="note",
+        )
+
+
+def _patient(recipe: Recipe, forecast: Forecast, section: str, steps: int | None) -> Iterator[Problem]:
+    """Early stopping that comes after the end."""
+    stopping, work = recipe.settings[section].get("early_stopping"), forecast.workload
+    if not stopping or (steps is None and work.evaluation_steps):
+        return
+    evaluations = checkpoints.times(work.evaluation_steps, work, steps or 0)
+    if stopping.patience >= evaluations:
+        often = (
+            f"`eval_steps: {max(1, steps // 10)}`, a tenth of the steps" if steps else "`eval_steps`, for more of them"
+        )
+        yield recipe.document.problem(
+            (section, "early_stopping", "patience"),
+            f"Early stopping waits for {stopping.patience} evaluations without improvement, and stage `{forecast.stage.name}` has "
+            f"{evaluations}: it never ends early.",
+            f"Lower `patience`, or write {often}.",
             severity="note",
         )
 

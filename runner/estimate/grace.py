@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from runner.estimate.forecast import Forecast
 from runner.plan import Plan
-from runner.recipe.units import BYTES
 
 # Leaving the loop and the group, and closing what is written.
 LEAVING = 30
@@ -20,10 +19,9 @@ TIMES = 2
 def seconds(plan: Plan, forecast: Forecast) -> int | None:
     """The step that is under way, an evaluation that follows it, and the checkpoint at the speed of its claim, in whole minutes;
     None where the run writes to no claim."""
-    claim = plan.claim_of(plan.place_of(forecast.stage).run_dir)
-    if claim is None:
+    if plan.claim_of(plan.place_of(forecast.stage).run_dir) is None:
         return None
-    saving: float = forecast.formulas.written(forecast.stage)["checkpoint"] / (claim["write_mb_s"] * BYTES["MB"])
+    saving: float = forecast.formulas.written(forecast.stage)["checkpoint"] / (forecast.workload.disk_mb_s * 1e6)
     return 60 * math.ceil((LEAVING + _under_way(forecast) + saving) / 60)
 
 

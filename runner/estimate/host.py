@@ -19,11 +19,6 @@ def moments(workload: Workload) -> dict[str, int]:
     }
 
 
-def offloaded(workload: Workload) -> int:
-    """Optimizer state that lies there all the time: fp32 weights and two moments."""
-    return 12 * parameters.trainable(workload) // workload.machines.nodes
-
-
 def loading(workload: Workload) -> int:
     """Under FSDP every process loads the whole model (Axolotl 0.19.0, loaders/model.py); else, and in 4 bits (`state.loaded`),
     weights go to the GPU as they are read from a mapped file."""

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from runner import catalog
 from runner.catalog import Gpu
 from runner.catalog.trainers import DEPTHS
-from runner.estimate import measured
+from runner.estimate import checkpoints, measured
 from runner.estimate.activations import FULL, HALF
 from runner.estimate.formulas import Advice, Counts, Loss, splits
 from runner.estimate.memory import Memory, Moment, at_peak
 from runner.estimate.rows import Rows
 from runner.estimate.state import State
 from runner.estimate.steps import steps_of
-from runner.estimate.workload import Run
+from runner.estimate.workload import Run, cadence
 from runner.plan import Stage
 from runner.recipe.recipe import Recipe
 
@@ -100,6 +100,7 @@ def of_stage(recipe: Recipe, stage: Stage, rows: Rows) -> ImageFormulas:
         evaluation_rows=rows.validation,
         test_rows=facts.get("test_rows", 0) if stage.data.get("test_split") else 0,
         keep=trainer["save_total_limit"],
+        **cadence(trainer, stage.config["recipe_runner"]),
     )
     return ImageFormulas(work)
 
@@ -213,19 +214,22 @@ class ImageFormulas:
         def evaluated(rows: int) -> float:
             return batch_seconds * math.ceil(rows / world / work.evaluation_batch_size)
 
-        epochs = max(1, math.ceil(work.epochs))
-        saved = epochs * (2 * state.weights + state.optimizer) / (duration.DISK_GB_S * 1e9)
+        # `checkpoint_latest.pth` is another one.
+        writing = (2 * state.weights + state.optimizer) / (work.disk_mb_s * 1e6)
+        kept = checkpoints.written(work, count, step, writing)
+        evaluations = checkpoints.times(work.evaluation_steps, work, count) + 1
         return duration.Duration(
             steps=count,
             step_seconds=step,
             waiting_seconds=wait,
             training_seconds=count * step,
-            evaluation_seconds=(epochs + 1) * evaluated(work.evaluation_rows or 0) + evaluated(work.test_rows),
-            overhead_seconds=duration.START_SECONDS + saved,
+            evaluation_seconds=evaluations * evaluated(work.evaluation_rows or 0) + evaluated(work.test_rows),
+            overhead_seconds=duration.START_SECONDS + kept.seconds,
             rows_a_step=work.effective_batch_size,
             tokens_a_step=0,
             tokens=0,
-            evaluations=epochs + 1,
+            evaluations=evaluations,
+            checkpoints=kept,
             flops=self.flops(work.micro_batch_size),
             spread=duration.spread(work, gpu),
             network_seconds=duration.by_network(count, work.network, waiting),

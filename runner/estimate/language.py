@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner import catalog
 from runner.catalog import Gpu
-from runner.estimate import activations, host, memory, parameters, saved, state, steps
+from runner.estimate import activations, host, memory, offload, parameters, saved, state, steps
 from runner.estimate.formulas import Advice, Counts
 from runner.estimate.memory import Memory
 from runner.estimate.rows import Rows
@@ -29,7 +29,9 @@ def of_stage(recipe: Recipe, stage: Stage, rows: Rows, look: bool) -> LanguageFo
     work = from_stage(stage, model, rows)
     stated = (recipe.settings.get("train") or {}).get("eval_batch_size")
     follows = stated is None and work.evaluation_batch_size == work.micro_batch_size
-    return LanguageFormulas(replace(work, evaluation_follows=follows))
+    beside = recipe.settings.get("sharding") or {}
+    placed = replace(work.offload, mb_s=float(beside.get("nvme_mb_s") or work.offload.mb_s))
+    return LanguageFormulas(replace(work, evaluation_follows=follows, offload=placed))
 
 
 def _model(recipe: Recipe, stage: Stage, look: bool) -> catalog.Model | None:
@@ -96,13 +98,15 @@ class LanguageFormulas:
         halves = activations.widths(work).linear * parameters.total(work.model)
         if work.adapter:
             sizes["merged model"] = halves
+        if on_disk := offload.on_disk(work):
+            sizes[offload.ON_DISK] = on_disk
         if stage.model or not str(stage.config.get("base_model") or "").startswith("/"):
             sizes["model download"] = halves
         return sizes
 
     def beside(self, stage: Stage) -> dict[str, int]:
         """Offloaded state, and the most that comes at one time: when it loads, saves, goes on or merges."""
-        parts = {"offloaded optimizer": host.offloaded(self.work)} if self.work.offload else {}
+        parts = offload.main_memory(self.work)
         name, size = max(host.moments(self.work).items(), key=lambda moment: moment[1])
         return parts | {name: size}
 
@@ -116,8 +120,8 @@ class LanguageFormulas:
         return {
             "activations": f"micro batch {work.micro_batch_size} × {'2 answers × ' if work.answers > 1 else ''}{work.most_tokens:,} tokens{' (the longest row)' if work.most_tokens < work.sequence_len else ''}, "
             f"{'with' if work.checkpointing else 'without'} checkpointing, {work.attention}",
-            "optimizer": f"{work.optimizer}{', in main memory' if work.offload else ''}",
-            "weights": f"{held}{reference}, {_SHARED[work.sharding]}",
+            "optimizer": f"{work.optimizer}{_BESIDE[work.offload.optimizer]}",
+            "weights": f"{held}{reference}, {_SHARED[work.sharding]}{_BESIDE[work.offload.weights]}",
             "gradients": f"{units.gib(state.held(work).gradients)} once all are there",
             "logits": "never whole" if work.fused_loss in ("fused", "cut") else "",
             "steps": f"{steps.row_tokens(work):,.0f}{' an answer' if work.answers > 1 else ' a row'}, {length}",
@@ -127,6 +131,7 @@ class LanguageFormulas:
         return LanguageFormulas(replace(self.work, **fields))
 
 
+_BESIDE = {"": "", "cpu": ", in main memory", "nvme": ", on a disk"}
 _SHARED = {
     "none": "one GPU",
     "ddp": "whole on each GPU",

@@ -19,7 +19,6 @@ EVALUATION, LOADING = "evaluation", "loading"
 # What may be the peak of training: before the first step, and the phases of a step, in order.
 PHASES = (LOADING, "forward", "loss", "backward", "step")
 
-ZERO_3_GROUP = 10**9  # numbers, DeepSpeed's default `sub_group_size`
 # NCCL's channels, where GPUs talk to each other: published are 0.53 GiB among 2 A100 and 0.67 among 4 (NVIDIA/nccl, issue
 # 964), and 1.45 to 1.6 over several machines (stas00/ml-engineering; NVIDIA/nccl, issue 864).
 NCCL_LEAST, NCCL_A_PEER, NCCL_MOST = int(0.7 * GIB), int(0.07 * GIB), int(1.6 * GIB)
@@ -330,11 +329,11 @@ def step(workload: Workload, state: State) -> int:
     groups (stage3.py, _prepare_fp32_grad_for_sub_group); its optimizer's temporaries come when the half ones are gone."""
     if not workload.sharding.startswith("zero"):
         return state.gradients if workload.optimizer == "adamw_torch" else 0
-    if workload.offload:
+    if workload.offload.optimizer:
         return 0
     share = parameters.trainable(workload) // workload.machines.world_size
     if workload.sharding == "zero3":
-        share = min(share, ZERO_3_GROUP)
+        share = min(share, workload.group)
     joined = activations.widths(workload).linear
     return share * (joined if joined == FULL else joined + FULL)
 

@@ -27,4 +27,7 @@ def checkpoint(workload: Workload) -> int:
     shards = workload.machines.world_size if workload.sharding not in ("none", "ddp") else 1
     optimizer = state.held(workload).optimizer * shards
     copies = 2 if workload.sharding == "fsdp" else 1
-    return copies * weights(workload) + (12 * parameters.trainable(workload) if workload.offload else optimizer)
+    if workload.offload.optimizer:
+        # DeepSpeed's has the fp32 weights in it.
+        optimizer = (8 if workload.sharding == "fsdp" else 12) * parameters.trainable(workload)
+    return copies * weights(workload) + optimizer

@@ -41,8 +41,6 @@ def held(workload: Workload) -> State:
     weights += reference(workload)
     if workload.sharding == "fsdp":
         return _fsdp(workload, weights, gradients, optimizer, count)
-    if workload.offload:
-        optimizer = 0
     # DDP copies gradients into buckets of its own (gradient_as_bucket_view is off in accelerate).
     return State(weights, gradients, optimizer, buffers=gradients if workload.sharding == "ddp" else 0)
 
@@ -85,7 +83,12 @@ def _zero(workload: Workload, stage: int) -> State:
     """DeepSpeed's ZeRO with half-precision weights: fp32 master and Adam's two moments (12 bytes a trained weight) are
     split from stage 1, gradients from stage 2, weights from stage 3. A bucket of gradients lies there whole, in stages 1 and 2
     twice, because `overlap_comm` fills one while the other travels (0.18.9, runtime/zero: stage_1_and_2.py, setup_buckets;
-    stage3.py, ipg_buckets)."""
+    stage3.py, ipg_buckets).
+
+    In stage 3 some weights are whole: those that come up again within `reuse` numbers, which around the turn from forward to
+    backward are as many as lie half as far away, and those gathered ahead, each in one piece before it is copied out of it
+    (0.18.9, runtime/zero: partitioned_param_coordinator.py, __params_to_release and fetch_sub_module). What lies beside the
+    GPU is not here, gradients included, which follow the optimizer from stage 2 on as their bucket is full."""
     shards, wide = workload.machines.world_size, activations.widths(workload).linear
     count = parameters.trainable(workload)
     weights = _weights(workload) + reference(workload)
@@ -95,9 +98,19 @@ def _zero(workload: Workload, stage: int) -> State:
     layer = root = 0
     if stage == 3:
         layer = wide * sum(prod(shape) for _, shape in parameters.layer(workload.model, 0))
-        root = wide * workload.model.vocab_size * workload.model.hidden_size
-        weights //= shards
-    return State(weights, gradients, 0 if workload.offload else optimizer, buffers, layer, root)
+        kept = min(parameters.total(workload.model), workload.reuse // 2)
+        root = wide * max(workload.model.vocab_size * workload.model.hidden_size, kept)
+        buffers += 2 * wide * prefetched(workload)
+        weights = 0 if workload.offload.weights else weights // shards
+    if workload.offload.optimizer:
+        optimizer, gradients = 0, gradients if stage == 1 else 0
+    return State(weights, gradients, optimizer, buffers, layer, root)
+
+
+def prefetched(workload: Workload) -> int:
+    """Numbers that ZeRO-3 gathers ahead: 0.9 × hidden² where the file leaves it to transformers (5.16, integrations/deepspeed.py)."""
+    by_width = int(0.9 * workload.model.hidden_size**2)
+    return min(parameters.total(workload.model), by_width if workload.prefetch is None else workload.prefetch)
 
 
 def reference(workload: Workload) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from runner.catalog import allocatable
+from runner.estimate import offload
 from runner.estimate.rows import BYTES_A_TOKEN
 from runner.plan import Plan, Stage
 from runner.problem import Problem
@@ -40,7 +41,11 @@ def disk(forecast: Forecast, plan: Plan) -> list[Disk]:
     entries = {
         "model download": (place.model_dir if forecast.stage.model else None) or _hub(plan),
         "prepared data": f"{place.data_dir}/{forecast.stage.folder}".rstrip("/"),
+        offload.ON_DISK: forecast.workload.offload.path,
     }
+    if plan.claim_of(entries[offload.ON_DISK]):
+        # Each machine has its own, and a claim holds those of all.
+        sizes[offload.ON_DISK] = sizes.get(offload.ON_DISK, 0) * forecast.stage.machines.nodes
     listed = [Disk(what, sizes.pop(what), folder) for what, folder in entries.items() if sizes.get(what)]
     # One more than are kept lies there while the newest is written, and the best is kept beside the latest.
     listed.append(Disk(f"checkpoints ({keep} kept, 1 being written)", (keep + 1) * checkpoint, place.run_dir))

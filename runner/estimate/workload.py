@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Self
+from typing import Any, Self, TypedDict
 
 from runner.catalog import Gpu, Model, Network, network
 from runner.catalog.trainers import VALIDATION_BLOCKS
@@ -16,6 +16,8 @@ from runner.plan import Machines, Stage
 
 # Axolotl's defaults, read in its schema (0.19.0), for what a config leaves out.
 _OPTIMIZER = "adamw_torch_fused"
+# Where nothing is on a claim: a disk of this machine's own, assumed.
+OWN_DISK_MB_S = 1000.0
 # What Axolotl rounds padded rows up to (0.19.0, core/builders/causal.py); TRL does not round those of preferences (1.9).
 MULTIPLE = 64
 # Settings of Axolotl's that put fused kernels in the place of a layer's own operations.
@@ -35,6 +37,21 @@ class Adapter:
     four_bit: bool = False
 
 
+@dataclass(frozen=True)
+class Offload:
+    """What lies beside the GPUs. optimizer, weights: where, cpu or nvme, empty for the GPUs. path: the folder on a disk, mb_s: how
+    fast that is. buffer: numbers in each of the buffers that weights on a disk come through."""
+
+    optimizer: str = ""
+    weights: str = ""
+    path: str = ""
+    mb_s: float = 2000.0
+    buffer: int = 10**8
+
+    def __bool__(self) -> bool:
+        return bool(self.optimizer or self.weights)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Run:
     """What every training run asks of its GPUs, whatever it trains.
@@ -42,10 +59,13 @@ class Run:
     precision: bf16, fp16 or fp32, what weights are multiplied in.
     micro_batch_size, evaluation_batch_size: rows on one GPU at once. evaluation_follows: whether the second is the first,
     because the recipe says nothing of its own. accumulation: micro batches a step.
-    sharding: none, ddp, zero1, zero2, zero3 or fsdp. network: between machines.
+    sharding: none, ddp, zero1, zero2, zero3 or fsdp. offload: what lies beside the GPUs. network: between machines.
     expandable_segments: whether PyTorch's allocator lets blocks grow in place.
     rows: training rows, None where nobody has counted; evaluation_rows likewise. max_steps: 0 where epochs decide.
-    keep: checkpoints kept.
+    keep: checkpoints kept. evaluation_steps, engine_save_steps: steps between two evaluations, and between two checkpoints of the
+    engine's own accord, 0 where epochs decide; save_steps: between two of the runner's, 0 where the clock decides.
+    disk_mb_s: how fast checkpoints are written and models read, 10^6 bytes a second; shared_disk: whether it is a claim, which
+    all machines have together.
     """
 
     machines: Machines
@@ -56,6 +76,7 @@ class Run:
     accumulation: int = 1
     optimizer: str = _OPTIMIZER
     sharding: str = "none"
+    offload: Offload = Offload()
     network: Network = field(default_factory=lambda: network("ethernet"))
     expandable_segments: bool = True
     epochs: float = 1.0
@@ -66,6 +87,16 @@ class Run:
     rows: int | None = None
     evaluation_rows: int | None = None
     keep: int = 1
+    evaluation_steps: int = 0
+    engine_save_steps: int = 0
+    save_steps: int = 0
+    disk_mb_s: float = OWN_DISK_MB_S
+    shared_disk: bool = False
+
+    @property
+    def readers(self) -> int:
+        """How many machines read a model from one disk."""
+        return self.machines.nodes if self.shared_disk else 1
 
     @property
     def effective_batch_size(self) -> int:
@@ -93,11 +124,12 @@ class Workload(Run):
     unfrozen: patterns of the parameters that are trained; empty means all (or, with an adapter, the adapter alone).
     fp32_weights: whether weights are held in fp32 whatever they are multiplied in.
     attention: flash_attention_2, sdpa or eager. sequence_len: tokens of the longest row.
-    offload: whether optimizer state lies in main memory. bucket_bytes: of gradients that travel together.
+    bucket_bytes: of gradients that travel together.
+    prefetch: numbers that ZeRO-3 gathers ahead, None for transformers' rule; reuse: it keeps weights that are needed again within so
+    many numbers; group: numbers that a step of its optimizer works through at a time. All as DeepSpeed has them.
     fused_loss: none, fused (Liger: no whole logits in training), cut (Cut Cross-Entropy: none at all) or chunked.
     objective: sft or dpo. packing: rows fill the length; evaluation_packing: in evaluation too. several: whether a row that fills
     the length is several of the data's, as many as fit. joined: the rows of a micro batch are one, without padding.
-    evaluation_steps, save_steps: steps between two, 0 where epochs decide.
     lengths: of the data's rows in tokens, empty where nobody has counted; longest: of the longest one, 0 where nobody has.
     compile: whether torch.compile runs. fused_kernels: whether norms, rotation and feed-forward (or, beside an adapter, its
     matrices) are fused kernels.
@@ -111,8 +143,10 @@ class Workload(Run):
     attention: str = "flash_attention_2"
     checkpointing: bool = True
     sequence_len: int = 1024
-    offload: bool = False
     bucket_bytes: int = 25_000_000
+    prefetch: int | None = None
+    reuse: int = 10**9
+    group: int = 10**9
     fused_loss: str = "none"
     objective: str = "sft"
     packing: bool = False
@@ -121,8 +155,6 @@ class Workload(Run):
     joined: bool = False
     lengths: Lengths = UNKNOWN
     longest: int = 0
-    evaluation_steps: int = 0
-    save_steps: int = 0
     compile: bool = False
     fused_kernels: bool = False
 
@@ -201,6 +233,7 @@ def from_stage(stage: Stage, model: Model, rows: Rows | None = None) -> Workload
         sharding=_sharding(stage),
         offload=_offload(stage),
         bucket_bytes=_bucket_bytes(stage),
+        **_zero_sizes(stage),
         fused_loss=_fused_loss(config),
         optimizer=str(config.get("optimizer") or _OPTIMIZER),
         objective="dpo" if config.get("rl") in ("dpo", "ipo", "kto", "simpo", "orpo") else "sft",
@@ -217,9 +250,9 @@ def from_stage(stage: Stage, model: Model, rows: Rows | None = None) -> Workload
         evaluation_rows=VALIDATION_BLOCKS if _length(config) else rows.validation,
         lengths=rows.lengths,
         longest=rows.longest,
-        evaluation_steps=_every(config, "eval"),
-        save_steps=_every(config, "save"),
-        keep=int(config.get("save_total_limit") or 1),
+        **cadence(config, config.get("recipe_runner") or {}),
+        # The best one is kept beside the latest.
+        keep=max(int(config.get("save_total_limit") or 1), 2 if config.get("load_best_model_at_end") else 1),
         compile=bool(config.get("torch_compile")),
         fused_kernels=any(config.get(name) for name in _FUSED_KERNELS),
     )
@@ -246,7 +279,7 @@ def _attention(config: Mapping[str, Any]) -> str:
 
 
 def _sharding(stage: Stage) -> str:
-    if stage.machines.world_size == 1:
+    if stage.machines.world_size == 1 and not stage.config.get("deepspeed"):
         return "none"
     if stage.config.get("fsdp_config") or stage.config.get("fsdp"):
         return "fsdp"
@@ -256,25 +289,45 @@ def _sharding(stage: Stage) -> str:
 
 
 def _deepspeed(stage: Stage) -> Mapping[str, Any]:
+    """What DeepSpeed's file says of ZeRO; nothing where the stage has none."""
     import json
 
-    for file in stage.files:
+    for file in stage.files if stage.config.get("deepspeed") else ():
         if file.path.endswith("deepspeed.json"):
             zero: Mapping[str, Any] = json.loads(file.text)["zero_optimization"]
             return zero
     return {}
 
 
-def _offload(stage: Stage) -> bool:
+def _offload(stage: Stage) -> Offload:
     if (stage.config.get("fsdp_config") or {}).get("offload_params"):
-        return True
-    return bool(stage.config.get("deepspeed")) and "offload_optimizer" in _deepspeed(stage)
+        return Offload("cpu", "cpu")
+    zero = _deepspeed(stage)
+    parts = [zero.get(name) or {} for name in ("offload_optimizer", "offload_param")]
+    optimizer, weights = ("" if (where := part.get("device", "none")) == "none" else str(where) for part in parts)
+    return Offload(
+        optimizer,
+        weights,
+        path=str(next((part["nvme_path"] for part in parts if part.get("nvme_path")), "")),
+        buffer=int(parts[1].get("buffer_size") or Offload.buffer),
+    )
+
+
+def _zero_sizes(stage: Stage) -> dict[str, Any]:
+    """What the sizes in DeepSpeed's file become; `auto` is transformers' to fill in."""
+    zero = _deepspeed(stage)
+    names = {
+        "prefetch": "stage3_prefetch_bucket_size",
+        "reuse": "stage3_max_reuse_distance",
+        "group": "sub_group_size",
+    }
+    return {ours: int(zero[theirs]) for ours, theirs in names.items() if zero.get(theirs, "auto") != "auto"}
 
 
 def _bucket_bytes(stage: Stage) -> int:
     """DeepSpeed counts a bucket in numbers of the run's precision, DDP in MB."""
-    zero = _deepspeed(stage) if stage.config.get("deepspeed") else {}
-    if "reduce_bucket_size" in zero:
+    zero = _deepspeed(stage)
+    if zero.get("reduce_bucket_size", "auto") != "auto":
         return int(zero["reduce_bucket_size"]) * (2 if stage.config.get("bf16") or stage.config.get("fp16") else 4)
     return int(stage.config.get("ddp_bucket_cap_mb") or 25) * 1_000_000
 
@@ -284,9 +337,22 @@ def _blocks(config: Mapping[str, Any]) -> bool:
     return any(data.get("type") == "" for data in config.get("datasets") or ())
 
 
-def _every(config: Mapping[str, Any], what: str) -> int:
-    by_steps = config.get(f"{what}_strategy") == "steps" or f"{what}_strategy" not in config
-    return int(config.get(f"{what}_steps") or 0) if by_steps else 0
+class Cadence(TypedDict):
+    """The fields of a Run that say when it is evaluated and saved."""
+
+    evaluation_steps: int
+    engine_save_steps: int
+    save_steps: int
+
+
+def cadence(engine: Mapping[str, Any], told: Mapping[str, Any]) -> Cadence:
+    """When a Run is evaluated and saved, by the engine's settings and by those of the runner's own part in it."""
+
+    def every(what: str) -> int:
+        return int(engine.get(f"{what}_steps") or 0) if engine.get(f"{what}_strategy", "steps") == "steps" else 0
+
+    own = int(told.get("save_steps") or 0)
+    return {"evaluation_steps": every("eval"), "engine_save_steps": every("save"), "save_steps": own}
 
 
 def _length(config: Mapping[str, Any]) -> Mapping[str, Any]:

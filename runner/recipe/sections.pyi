@@ -15,6 +15,7 @@ class Sections:
     gates: tuple[str, ...] | None
     evaluation: Evaluation
     distribution: Literal["ddp", "zero1", "zero2", "zero3", "fsdp", "auto"]
+    sharding: Sharding | None
     communication: Communication
     machines: Machines
     limits: Limits
@@ -73,8 +74,9 @@ class Train(Settings):
     kernels: Literal["auto", "none"]
     seed: int
     logging_steps: int
-    eval_steps: int
-    save_steps: int
+    eval_steps: int | None
+    save_steps: int | None
+    early_stopping: TrainEarlyStopping | None
     keep_checkpoints: int
     report_to: Literal["tensorboard", "wandb", "mlflow", "none"]
     last_layers: int
@@ -85,6 +87,10 @@ class Train(Settings):
     lora_alpha: int
     lora_dropout: float
     lora_layers: tuple[str, ...] | None
+
+class TrainEarlyStopping(Settings):
+    patience: int
+    min_improvement: float
 
 class Data(Settings):
     hub: str | None
@@ -147,9 +153,16 @@ class Evaluation(Settings):
     batch_size: int
     prompt: str
 
+class Sharding(Settings):
+    offload_optimizer: Literal["none", "cpu", "nvme"]
+    offload_weights: Literal["none", "cpu", "nvme"]
+    nvme_path: str | None
+    nvme_mb_s: float
+    file: str | None
+
 class Communication(Settings):
     nccl_debug: Literal["VERSION", "WARN", "INFO", "TRACE"]
-    ddp_bucket_mb: int
+    ddp_bucket_mb: int | None
     ddp_find_unused_parameters: bool
 
 class Machines(Settings):
@@ -309,7 +322,8 @@ class Speed(Settings):
     persistent_workers: bool
 
 class DataCleaning(Settings):
-    executor: Literal["local", "slurm", "ray"]
+    executor: Literal["local", "pods", "slurm", "ray"]
+    pods: int | None
     tasks: int | None
     workers: int
     partition: str | None
@@ -333,9 +347,10 @@ class Pretrain(Settings):
     adam_beta1: float
     adam_beta2: float
     max_grad_norm: float
+    precision: Literal["auto", "fp8", "bf16", "fp32"] | None
     optimizer: Literal["adamw_torch_fused", "adamw_torch", "adamw_bnb_8bit"]
     eval_steps: int
-    save_steps: int
+    save_steps: int | None
     keep_checkpoints: int
     logging_steps: int
     seed: int
@@ -357,7 +372,11 @@ class Sft(Settings):
     gradient_accumulation_steps: int
     weight_decay: float
     max_grad_norm: float
+    precision: Literal["auto", "fp8", "bf16", "fp32"] | None
     optimizer: Literal["adamw_torch_fused", "adamw_torch", "adamw_bnb_8bit"]
+    eval_steps: int | None
+    save_steps: int | None
+    early_stopping: SftEarlyStopping | None
     keep_checkpoints: int
     logging_steps: int
     seed: int
@@ -392,6 +411,10 @@ class SftDataSets(Settings):
     question: str | None
     answer: str | None
 
+class SftEarlyStopping(Settings):
+    patience: int
+    min_improvement: float
+
 class Dpo(Settings):
     data: DpoData
     loss: Literal["sigmoid", "hinge", "ipo"]
@@ -404,8 +427,10 @@ class Dpo(Settings):
     micro_batch_size: int
     gradient_accumulation_steps: int
     max_grad_norm: float
+    precision: Literal["auto", "bf16", "fp32"] | None
     optimizer: Literal["adamw_torch_fused", "adamw_torch", "adamw_bnb_8bit"]
     eval_steps: int
+    save_steps: int | None
     keep_checkpoints: int
     logging_steps: int
     seed: int
@@ -455,7 +480,11 @@ class Lora(Settings):
     gradient_accumulation_steps: int
     weight_decay: float
     max_grad_norm: float
+    precision: Literal["auto", "bf16", "fp32"] | None
     optimizer: Literal["adamw_torch_fused", "adamw_torch", "adamw_bnb_8bit"]
+    eval_steps: int | None
+    save_steps: int | None
+    early_stopping: LoraEarlyStopping | None
     keep_checkpoints: int
     logging_steps: int
     seed: int
@@ -489,3 +518,7 @@ class LoraDataSets(Settings):
     form: Literal["auto", "columns", "messages", "sharegpt", "alpaca", "prompt_completion"] | None
     question: str | None
     answer: str | None
+
+class LoraEarlyStopping(Settings):
+    patience: int
+    min_improvement: float

@@ -207,6 +207,8 @@ def results(stage: StageFacts) -> Iterator[tuple[str, str]]:
     told = stage.summary
     yield "steps", f"{told.steps:,}"
     yield "epochs", f"{told.epochs:g}"
+    if told.early_stop:
+        yield "early stopping", told.early_stop.told
     if told.tokens:
         yield "tokens", f"{told.tokens:,}"
     yield "training", units.duration(told.training_seconds)

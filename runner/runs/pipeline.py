@@ -355,7 +355,8 @@ def _told(folder: StageFolder) -> Iterable[str]:
         return []
     losses = f", {summary.losses}" if summary.losses else ""
     tokens = f", {summary.tokens:,} tokens" if summary.tokens else ""
-    return [f"step {summary.steps:,}{tokens}, {summary.training_seconds:.0f} s{losses}"]
+    early = [summary.early_stop.told] if summary.early_stop else []
+    return [f"step {summary.steps:,}{tokens}, {summary.training_seconds:.0f} s{losses}", *early]
 
 
 def gate(folder: StageFolder, tell: Tell) -> None:

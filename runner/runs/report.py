@@ -47,6 +47,8 @@ def _details(summary: Summary) -> Iterator[str]:
         f"{summary.steps} steps in {summary.training_seconds:.0f} s"
     )
     packed = f" packed rows, {tokens:,} tokens" if (tokens := summary.effective_batch_tokens) else ""
+    if summary.early_stop:
+        yield summary.early_stop.told
     yield f"effective batch {summary.effective_batch_size}{packed}, learning rate {summary.learning_rate:g}"
     if first and best is not None:
         yield f"validation loss {first:.3f} → {best:.3f}, {1 - best / first:.1%} better"
@@ -60,7 +62,8 @@ def _details(summary: Summary) -> Iterator[str]:
 def _line(summary: Summary) -> str:
     accuracy = summary.last_preference_accuracy
     preferred = f", prefers the better answer in {accuracy:.0%}" if accuracy is not None else ""
-    return f"{summary.stage:<16} step {summary.steps:>9,}  {summary.losses}{preferred}"
+    early = f"; {summary.early_stop.told}" if summary.early_stop else ""
+    return f"{summary.stage:<16} step {summary.steps:>9,}  {summary.losses}{preferred}{early}"
 
 
 def _tokens(plan: Plan, trained: list[Summary]) -> Iterator[str]:

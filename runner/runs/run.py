@@ -20,7 +20,7 @@ from runner.runs.pipeline import Selection, Tell, Watch, carry_out, is_done
 from runner.runs.report import introduction, report
 from runner.runs.run_folder import RunFolder
 from runner.scenarios import translate
-from runner.scenarios.shared import common
+from runner.scenarios.shared import common, sharding
 
 BY = "this machine"
 
@@ -104,7 +104,8 @@ def _on_these(recipe: Recipe, gpus: list[str], tell: Tell) -> list[Override]:
     changes = overrides.on_one_machine(recipe, count, BY, why, numbers if len(numbers) == count else None)
     if count != planned and "train" in recipe.settings:
         changes.append(Override("train.effective_batch_size", None, None, BY, "follows the GPUs"))
-    if count == 1 and recipe.settings.get("distribution", "ddp") not in ("ddp", "auto"):
+    shared = recipe.settings.get("distribution", "ddp") not in ("ddp", "auto")
+    if count == 1 and shared and not sharding.by_zero_alone(recipe):
         changes.append(Override("distribution", None, "ddp", BY, "one GPU has nothing to share"))
     here, made = changed(recipe, changes)
     known = catalog.gpu(recipe.machines.gpu)

@@ -14,7 +14,7 @@ from runner.files import Record, content_of, read_json, read_record, sha256, wri
 from runner.names import content_hash
 from runner.plan import Place, Plan, Stage, learned_from, without_place
 from runner.problem import Stop
-from runner.run_files import BEST_IMAGES, BEST_MODEL, CHECKPOINTS, LEFT, STAGE
+from runner.run_files import BEST_IMAGES, BEST_MODEL, CHECKPOINTS, FETCHED, LEFT, STAGE
 from runner.runs.run_folder import RunFolder
 from runner.training.summary import Summary
 
@@ -59,12 +59,17 @@ class StageFolder:
     @property
     def results(self) -> Path:
         """The folder that the names of `outputs` start from."""
-        return Path(self.stage.config.get("out", self.path)) if self.prepares else self.path
+        return Path(self.stage.config["out"]) if self.prepares or self.fetches else self.path
 
     @property
     def prepares(self) -> bool:
         """Whether the stage leaves data for others, and no model."""
         return not self.stage.trains and self.stage.config.get("out") == self.plan.place.data_dir
+
+    @property
+    def fetches(self) -> bool:
+        """Whether the stage brings the base model, and nothing else."""
+        return not self.stage.trains and self.stage.config.get("out") == self.plan.place.model_dir is not None
 
     @property
     def model(self) -> Path:
@@ -98,7 +103,10 @@ class StageFolder:
 
     def outputs(self) -> dict[str, str]:
         """SHA-256 of every file that the stage has left for others, by its name below `results`."""
-        if not self.prepares:
+        if self.fetches:
+            # Written last, and with the commit in it: weights of hundreds of gigabytes are not read for it.
+            homes, files = [], [*self.results.glob(FETCHED)]
+        elif not self.prepares:
             homes, files = [self.model], [*self.path.glob(BEST_IMAGES)]
         else:
             # Of parts that are read apart; the cleaned text itself is large, and nothing reads it again.

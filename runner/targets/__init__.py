@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from runner.files import Artifact
 from runner.plan import RUNS, Place, Plan, Stage
 from runner.recipe.recipe import Recipe
-from runner.targets import kserve, kubernetes, nodes, preparing, pytorchjob, trainjob
+from runner.targets import kfp, kserve, kubernetes, nodes, preparing, pytorchjob, trainjob
 
 if TYPE_CHECKING:
     from runner.recipe.sections import Openshift
@@ -21,8 +21,8 @@ TARGETS = {
     "trainjob": trainjob.render,
     "nodes": nodes.render,
 }
-# All that `recipe render` writes for: where training runs, and where what it has trained is served.
-NAMES = (*TARGETS, kserve.NAME)
+# All that `recipe render` writes for: where training runs, what walks through all of it, and where the result is served.
+NAMES = (*TARGETS, kfp.NAME, kserve.NAME)
 
 
 def place(recipe: Recipe, target: str | None = None) -> Place:

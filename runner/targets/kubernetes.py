@@ -27,7 +27,7 @@ RUN_DIR = "recipe-runner/run-dir"
 PLANNED = "recipe-runner/planned-"
 # The image that pods start from: a label in short, an annotation in full.
 IMAGE = "recipe-runner/image"
-CLAIMS_FILE = "claims.yaml"
+CLAIMS_FILE, CONFIG_FILE = "claims.yaml", "configmap.yaml"
 # The mode of a claim that several machines may write at a time.
 SHARED = "ReadWriteMany"
 IMAGE_REGISTRY = "image-registry.openshift-image-registry.svc:5000"
@@ -57,7 +57,7 @@ def place(recipe: Any) -> Place:
         run_dir=run_dir,
         scratch_dir="/tmp/recipe-runner",
         prepared=prepared,
-        model_dir=_model_dir(recipe, first_mount) if prepared else None,
+        model_dir=_model_dir(recipe, first_mount) if recipe.on_claim(run_dir) else None,
         files_dir=files_dirs[site.data_from],
         on_cluster=True,
     )
@@ -123,7 +123,8 @@ def foreseen(stage: Stage) -> dict[str, str]:
     """Annotations of a training job: the memory that the plan foresaw on each GPU and on each machine, for the day when that
     was not enough, and its speed and price, which `recipe status` holds beside the real ones."""
     return {
-        f"{PLANNED}{what.replace('_', '-')}": gib(amount) if what.endswith("memory") else f"{amount}"
+        # Equal after a way through JSON, which makes 103718.0 of 103718.
+        f"{PLANNED}{what.replace('_', '-')}": gib(amount) if what.endswith("memory") else f"{amount:.12g}"
         for what, amount in stage.needs.items()
     }
 
@@ -219,7 +220,7 @@ def config_map(plan: Plan, stage: Stage) -> Artifact:
         "immutable": True,
         "data": {file.path: file.text for file in stage.files},
     }
-    return Artifact("configmap.yaml", yaml_text(value))
+    return Artifact(CONFIG_FILE, yaml_text(value))
 
 
 def claims(plan: Plan) -> Artifact:

@@ -22,6 +22,9 @@ CACHES = {
 }
 
 
+# Set where everything lies on the claim or in the image.
+OFFLINE = "HF_HUB_OFFLINE"
+
 # What Weights & Biases and MLflow read from the environment.
 TRACKING = ("WANDB_API_KEY", "MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN")
 
@@ -164,9 +167,10 @@ def volumes(plan: Plan, stage: Stage, config: str) -> list[dict[str, Any]]:
 
 
 def variables(plan: Plan, plain: dict[str, str]) -> list[dict[str, Any]]:
-    """Environment variables as a container lists them; tokens by reference, never by value."""
+    """Environment variables as a container lists them; tokens by reference, never by value, and of the hub not for who does not
+    go there."""
     entries = listed(plain) + seal_key(plan)
-    if secret := plan.site.get("hub_token_secret"):
+    if (secret := plan.site.get("hub_token_secret")) and OFFLINE not in plain:
         entries.append({"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": secret, "key": "token"}}})
     if secret := plan.site.get("tracking_secret"):
         # A Secret holds those of one tool; the others are not there.
@@ -190,7 +194,7 @@ def listed(plain: dict[str, str]) -> list[dict[str, Any]]:
 def environment(plan: Plan, stage: Stage) -> dict[str, str]:
     """The stage's environment and the writable folders. What the operator sets (ranks, addresses) stays out."""
     # What prepares data itself must reach the hub.
-    offline = {"HF_HUB_OFFLINE": "1"} if plan.place.prepared and stage.trains else {}
+    offline = {OFFLINE: "1"} if (plan.place.prepared or stage.model) and stage.trains else {}
     told = {
         "RECIPE_METRICS_PORT": str(plan.site["metrics_port"]),
         "RECIPE_PROGRESS_PORT": str(plan.site["progress_port"]),

@@ -11,6 +11,8 @@ from runner.text import yaml_text
 
 PART = "prepare"
 FILE = "job.yaml"
+# How often a pod is tried again.
+TRIES = 3
 
 
 def render(plan: Plan, stage: Stage) -> list[Artifact]:
@@ -33,14 +35,24 @@ def _job_file(plan: Plan, stage: Stage) -> Artifact:
 
 
 def job(plan: Plan, stage: Stage) -> dict[str, Any]:
-    """The Job: one pod without a GPU, with the training pods' image, folders and claims."""
+    """The Job: one pod without a GPU, with the training pods' image, folders and claims; or several that share the work, each with
+    its number, and each tried again by itself."""
     spec = {
-        "backoffLimit": 3,
+        **_pods(stage.machines.nodes),
         "activeDeadlineSeconds": round(plan.site["deadline_hours"] * 3600),
         "template": _template(plan, stage),
     }
     origin = kubernetes.origin(spec, plan, stage)
     return batch.job(plan, stage, kubernetes.job_name(plan), PART, spec, origin)
+
+
+def _pods(count: int) -> dict[str, Any]:
+    """All run at once, because each waits for what the others leave; what one cannot do the others wait for in vain, and the Job
+    ends (`maxFailedIndexes`)."""
+    if count == 1:
+        return {"backoffLimit": TRIES}
+    alike = {"completions": count, "parallelism": count}
+    return {"completionMode": "Indexed", **alike, "backoffLimitPerIndex": TRIES, "maxFailedIndexes": 0}
 
 
 def _template(plan: Plan, stage: Stage) -> dict[str, Any]:

@@ -109,6 +109,7 @@ class History(TrainerCallback):
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.final = {
             "global_step": state.global_step,
+            "steps": state.max_steps,
             "epoch": round(state.epoch or 0, 4),
             "best_checkpoint": state.best_model_checkpoint,
             "tokens": int(state.num_input_tokens_seen),

@@ -20,8 +20,11 @@ from transformers.trainer import unwrap_peft_model
 from runner.training import blocks, held_out, metrics, parent_watch, progress, proof, results, resume
 from runner.training.blocks import EndOfLength
 from runner.training.checkpoints import MarkComplete
+from runner.training.early_stopping import early_stopping
+from runner.training.ended import Ended, no_step_more
 from runner.training.history import History
 from runner.training.preemption import Preemption
+from runner.training.saving import Saving
 from runner.training.settings import RunSettings
 from runner.training.time_limit import time_limits
 from runner.training.watchdog import Watchdog
@@ -104,6 +107,7 @@ class RecipePlugin(BasePlugin):
             # Axolotl 0.19.0 looks for `num_items_in_batch` by name among what the inner model takes, and finds it nowhere. Each
             # micro batch would then count alike, however few of its tokens are trained, and the loss depend on accumulation.
             trainer.model_accepts_loss_kwargs = _averages_over_tokens(trainer)
+        no_step_more(trainer)
         proven = proof.prove(cfg, trainer, settings)
         if proven.faults:
             Watchdog(settings).stop(proven.complaint)
@@ -122,7 +126,8 @@ class RecipePlugin(BasePlugin):
         watchdog = Watchdog(settings, zero_loss_allowed=bool(cfg.rl))
         told = [*metrics.from_environment(self.history), *progress.from_environment(settings)]
         watching = [watchdog, self.history, *told]
-        return [*watching, *ends, *time_limits(settings), MarkComplete(self.resumed_from), Preemption(settings)]
+        ending = [*ends, *time_limits(settings), Saving(settings), *early_stopping(settings)]
+        return [*watching, Ended(), *ending, MarkComplete(self.resumed_from), Preemption(settings)]
 
     def post_train_unload(self, cfg: DictDefault) -> None:
         if int(os.environ.get("RANK", "0")) != 0:

@@ -12,6 +12,7 @@ from transformers import TrainerCallback
 from runner.files import write_json
 from runner.run_files import STOPPED
 from runner.training import together
+from runner.training.saving import saved_anyway
 from runner.training.settings import RunSettings
 
 # As a shell says that SIGTERM ended a process.
@@ -66,10 +67,8 @@ class Preemption(TrainerCallback):
         self.waits = True
         if self._decide(args):
             control.should_log = True
-            # An epoch that ends here is evaluated and saved a moment later, and would not be after a resume.
-            by_epoch = "epoch" in (args.eval_strategy, args.save_strategy)
-            ends = control.should_training_stop or float(state.epoch).is_integer()
-            control.should_save |= not (by_epoch and ends)
+            # What is evaluated a moment later would not be after a resume.
+            control.should_save |= not saved_anyway(args, state, control)
         return control
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:

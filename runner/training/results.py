@@ -15,6 +15,7 @@ from runner import run_files
 from runner.files import read_json, replacing_folder, write_json, write_text
 from runner.proof.record import Proof
 from runner.training.elapsed import TimeUsed
+from runner.training.patience import ACCURACY, LOSS, EarlyStop, early_stop
 from runner.training.summary import Summary
 from runner.training.versions import versions
 
@@ -88,6 +89,7 @@ def summary(settings: RunSettings, history: History, config: dict[str, Any], eng
         **_taken(settings, history),
         # A note that an earlier part of the run has left says nothing where there is no limit any more.
         time_limit=TimeUsed.read(Path(settings.run_dir)) if settings.time_limit_seconds is not None else None,
+        early_stop=_early_stop(settings, history, ACCURACY if engine == "images" else LOSS),
         first_validation_loss=losses[0] if losses else None,
         best_validation_loss=min(losses) if losses else None,
         last_validation_loss=losses[-1] if losses else None,
@@ -98,6 +100,15 @@ def summary(settings: RunSettings, history: History, config: dict[str, Any], eng
         proof=proof.summed if (proof := Proof.read(Path(settings.run_dir))) else None,
         versions=versions(),
     )
+
+
+def _early_stop(settings: RunSettings, history: History, measure: str) -> EarlyStop | None:
+    """What ended the run before its last step, by the evaluations in its history."""
+    if (wanted := settings.early_stopping) is None:
+        return None
+    seen = [{"step": entry["step"], LOSS: entry["validation_loss"], **entry} for entry in history.epochs]
+    end = history.final
+    return early_stop(seen, wanted.patience, wanted.min_improvement, measure, end["global_step"], end["steps"])
 
 
 def _taken(settings: RunSettings, history: History) -> dict[str, Any]:

@@ -61,12 +61,24 @@ class ProofSettings(BaseModel):
     prepared: str | None = None
 
 
+class EarlyStopping(BaseModel):
+    """When training ends before its steps are made. patience: evaluations without improvement; min_improvement: what counts as
+    one, in nats of validation loss, or of images as a share of them, 0 to 1."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    patience: int
+    min_improvement: float = 0.0
+
+
 class RunSettings(BaseModel):
     """What the plan expects of the run; the watchdog holds the run to it.
 
     world_size: processes in all; effective_batch_size: rows a step; learning_rate: after scaling.
     time_limit_seconds: the longest that training may take; None for no limit. time_limit_earlier: run folders of the
     stages before this one, whose training counts too.
+    save_steps: steps between two checkpoints, beside those with each evaluation; None for as often as they are worth it.
+    early_stopping: None where training makes all its steps.
     demo: None where there is nothing to ask, as with images.
     effective_batch_tokens: tokens a step where rows are packed into rows of full length; None where a step has rows as they are.
     flatten: join the rows of a micro batch where Axolotl would refuse to, without FlashAttention.
@@ -89,6 +101,8 @@ class RunSettings(BaseModel):
     learning_rate: float
     time_limit_seconds: float | None = None
     time_limit_earlier: list[str] = []
+    save_steps: int | None = None
+    early_stopping: EarlyStopping | None = None
     demo: Demo | None = None
     persistent_workers: bool = False
     master_weights: Literal["fp32", "bf16"] | None = None

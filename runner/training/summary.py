@@ -10,6 +10,7 @@ from runner.files import Record
 from runner.recipe.overrides import Override
 from runner.run_files import SUMMARY
 from runner.training.elapsed import TimeUsed
+from runner.training.patience import EarlyStop
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Summary(Record):
     adapter: kind, rank, alpha, dropout and layers. backend: how processes talked, None for one.
     sets: of several data sets, the part of the training rows that each has, 0 to 1, by its name.
     effective_batch_size: rows a step; effective_batch_tokens: tokens a step where rows were packed; learning_rate: after scaling.
-    best_checkpoint: the name of its folder.
+    best_checkpoint: the name of its folder. early_stop: what ended training before its last step, None where it came to its end.
     gpu: the card's name as its driver gives it, empty without one. step_seconds: of a step, the median; gpu_memory_gib,
     gpu_reserved_gib: the most that PyTorch's tensors, and its allocator, took of the first GPU. planned: of the same what was said
     before, as `planned.json` has it; None where that is not on record.
@@ -60,6 +61,7 @@ class Summary(Record):
     gpu_reserved_gib: float | None = None
     planned: Mapping[str, Any] | None = None
     time_limit: TimeUsed | None = None
+    early_stop: EarlyStop | None = None
     first_validation_loss: float | None = None
     best_validation_loss: float | None = None
     last_validation_loss: float | None = None

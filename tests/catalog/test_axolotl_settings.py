@@ -136,7 +136,7 @@ def test_the_facts_of_the_survival_recipe_reach_axolotl():
     ((_, stage),) = stages(SURVIVAL)
     config = emitted(stage)
     facts = {
-        "base_model": "HuggingFaceTB/SmolLM3-3B",
+        "base_model": "/shared/models/base-models/HuggingFaceTB-SmolLM3-3B-e41bf7ab",
         "bf16": True,
         "attn_implementation": "flash_attention_2",
         "gradient_checkpointing": True,
@@ -207,6 +207,65 @@ def test_deepspeeds_own_config_class_accepts_the_emitted_file(stage_number):
     assert DeepSpeedZeroConfig(**zero).stage == stage_number
     assert HfTrainerDeepSpeedConfig(config).get_value("zero_optimization.stage") == stage_number
     assert config["bf16"] == {"enabled": True}
+
+
+OFFLOADED = [
+    ("zero1", "offload_optimizer=cpu"),
+    ("zero2", "offload_optimizer=cpu"),
+    ("zero3", "offload_weights=cpu"),
+    ("zero3", "offload_optimizer=cpu", "offload_weights=cpu"),
+    ("zero3", "offload_optimizer=nvme", "offload_weights=nvme", "nvme_path=/tmp/offload"),
+]
+
+
+@pytest.mark.parametrize("case", OFFLOADED, ids=" ".join)
+def test_deepspeeds_own_class_and_the_copy_of_it_take_what_lies_beside_the_gpus(case):
+    from deepspeed.runtime.config import DeepSpeedConfig
+    from jsonschema import Draft202012Validator
+
+    way, *lines = case
+    ((_, stage),) = stages(SURVIVAL, f"distribution={way}", *(f"sharding.{line}" for line in lines))
+    config = json.loads(next(file.text for file in stage.files if file.path == "deepspeed.json"))
+    assert not list(Draft202012Validator(catalog.deepspeed_settings()).iter_errors(config))
+    config |= {"train_batch_size": 16, "train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 2}
+    checked = DeepSpeedConfig(config)
+    zero, said = checked.zero_config, dict(line.split("=") for line in lines)
+    for theirs, ours in ((zero.offload_optimizer, "offload_optimizer"), (zero.offload_param, "offload_weights")):
+        assert (theirs and theirs.device) == said.get(ours)
+        if said.get(ours) == "nvme":
+            assert str(theirs.nvme_path) == "/tmp/offload"
+    # Its own AdamW for processors is compiled at the start, which few images can.
+    assert checked.zero_force_ds_cpu_optimizer is ("offload_optimizer" not in said)
+
+
+def test_what_deepspeed_takes_is_on_file():
+    from importlib.metadata import version
+
+    from schemas.deepspeed_settings import text
+
+    assert version("deepspeed") == catalog.DEEPSPEED_VERSION
+    assert catalog.DEEPSPEED_SETTINGS_FILE.read_text("utf-8") == text(), "run `python schemas/deepspeed_settings.py`"
+
+
+def test_main_memory_is_deepspeeds_own_estimate():
+    from deepspeed.runtime.zero.stage3 import estimate_zero3_model_states_mem_needs
+    from deepspeed.runtime.zero.stage_1_and_2 import estimate_zero2_model_states_mem_needs
+
+    from runner.estimate import offload, parameters
+    from runner.estimate.workload import Offload, Workload
+    from runner.plan import Machines
+
+    model = catalog.model("HuggingFaceTB/SmolLM3-3B")
+    for nodes in (1, 2):
+        machines = Machines(nodes, 4, "NVIDIA-L40S", 512, 64)
+        for way, placed in (("zero2", Offload("cpu")), ("zero3", Offload("cpu")), ("zero3", Offload("cpu", "cpu"))):
+            work = Workload(model=model, machines=machines, sharding=way, offload=placed)
+            count = parameters.total(model)
+            if way == "zero2":  # per machine: its function says all of them
+                theirs = estimate_zero2_model_states_mem_needs(count, 1, 1)[0] // nodes
+            else:
+                theirs = estimate_zero3_model_states_mem_needs(count, 1, 4, nodes, True, bool(placed.weights))[0]
+            assert abs(sum(offload.main_memory(work).values()) - theirs) <= 2
 
 
 def test_deepspeed_takes_the_whole_file_once_its_blanks_are_filled():

@@ -66,11 +66,11 @@ WRONG = {
         "clean_pod_policy: none",
         "clean_pod_policy",
     ),
-    "a time without its unit": ("time: 30 min", "time: 30", "time"),
+    "a time without its unit": ("time: 45 min", "time: 30", "time"),
     "a name that no pod can have": ("name: survival  ", "name: Survival_1  ", "name"),
     "a setting in the wrong section": ("cpus: 8 ", "cpus: 8\n  epochs: 4 ", "epochs"),
-    "a time limit of nothing": ("time: 30 min", "time: 0 s", "time"),
-    "a time limit without end": ("time: 30 min", f"time: {'9' * 400} s", "time"),
+    "a time limit of nothing": ("time: 45 min", "time: 0 s", "time"),
+    "a time limit without end": ("time: 45 min", f"time: {'9' * 400} s", "time"),
     "GPU memory of nothing": ("  gpu_memory: 45 GB", "  gpu_memory: 0 GB", "gpu_memory"),
     "memory without its unit": ("memory: 32 GB", "memory: 32", "memory"),
     "memory that is nothing": ("memory: 32 GB", "memory: 0 GB", "memory"),
@@ -233,9 +233,17 @@ def test_json_has_the_promised_form(edited, recipe_command):
     (problem,) = examine(path)
     done = recipe_command("check", path, "--format", "json")
     assert done.returncode == 1
-    place = {"file": str(path), "line": line_of(path, "epocs"), "column": 3}
+    place = {"severity": "error", "file": str(path), "line": line_of(path, "epocs"), "column": 3}
     words = {"message": problem.message, "hint": problem.hint}
-    assert json.loads(done.stdout) == {"checked": 1, "problems": [place | words]}
+    assert json.loads(done.stdout) == {"checked": 1, "problems": [place | words], "notes": []}
+
+
+def test_json_has_notes_apart(edited, recipe_command):
+    path = edited(("warmup_ratio: 0.03", "warmup_ratio: 0.99"))
+    done = recipe_command("check", path, "--format", "json")
+    said = json.loads(done.stdout)
+    assert done.returncode == 0 and said["problems"] == []
+    assert [(note["severity"], note["line"]) for note in said["notes"]] == [("note", line_of(path, "warmup_ratio"))]
 
 
 def test_github_annotations_point_at_the_line(edited, recipe_command):
@@ -253,7 +261,7 @@ def test_a_folder_means_every_recipe_below_it(edited, recipe_command):
     (path.parent / LOCK).write_text("models: {}\n")
     done = recipe_command("check", path.parent)
     assert done.returncode == 1
-    assert "2 recipes checked, 1 problem." in done.stdout
+    assert "2 recipes checked, 1 error." in done.stdout
 
 
 def test_a_folder_without_recipes_is_wrong_use(tmp_path, recipe_command, golden_message):
@@ -347,7 +355,7 @@ def test_a_csv_of_ones_own_needs_only_the_data_section_changed(edited, tmp_path)
         ('answer: "[answer]"', 'answer: "[Antwort]"'),
         ("  sample: data/survival-sample.jsonl", "  # "),
     )
-    (tmp_path / "data" / "mine.csv").write_text("Frage,Antwort\nWarum?,Darum.\n")
+    (tmp_path / "data" / "mine.csv").write_text("Frage,Antwort\nWarum?,Darum.\nWozu?,Dazu.\n")
     assert examine(path) == []
 
 

@@ -14,7 +14,7 @@ import pytest
 from runner import scenarios
 from runner.check.by_schema import schema
 from runner.check.validate import changed, judge, load, override
-from runner.commands.planning import screen, text
+from runner.commands.planning import machines, screen, text
 from runner.commands.planning.chart import svg
 from runner.commands.planning.report import PlanReport
 from runner.emit import emit
@@ -101,8 +101,9 @@ def planned_in_full(recipe) -> None:
         assert forecast.unknown_architecture(recipe, error)
         return
     screen.answer(planned, [])
-    screen.stages(planned, [1, 2], {})
+    screen.stages(planned, {})
     text.show(planned, [1, 2], {})
+    machines.show(planned, [1, 2])
     report = PlanReport.of(planned, [], [1, 2], {})
     assert json.loads(report.as_json(), parse_constant=no_number)
     assert ElementTree.fromstring(svg(report)) is not None

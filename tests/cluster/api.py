@@ -21,6 +21,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import reduce
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -39,6 +40,7 @@ KINDS = {
     "events": ("v1", "Event"),
     "persistentvolumeclaims": ("v1", "PersistentVolumeClaim"),
     "pods": ("v1", "Pod"),
+    "serviceaccounts": ("v1", "ServiceAccount"),
     "secrets": ("v1", "Secret"),
     "jobs": ("batch/v1", "Job"),
     "pytorchjobs": ("kubeflow.org/v1", "PyTorchJob"),
@@ -50,11 +52,13 @@ KINDS = {
 }
 # The token of the tests themselves, who may do everything; anybody else may do what the site's role allows.
 TESTS = "sha256~the-tests-own"
-ROLE = next(
-    one["rules"]
+ROLES = {
+    one["metadata"]["name"]: one["rules"]
     for one in yaml.safe_load_all((ROOT / "openshift/lyric-professor/access.yaml").read_text("utf-8"))
     if one["kind"] == "Role"
-)
+}
+# The keys of service accounts that have a role of their own, each of its own name.
+KEY_OF = {"recipe-driver": "sha256~the-drivers-own"}
 ADDRESS = re.compile(
     r"/(?:api/(?P<core>v1)|apis/(?P<group>[^/]+/[^/]+))/namespaces/(?P<space>[^/]+)/(?P<plural>[a-z]+)"
     r"(?:/(?P<name>[^/:]+)(?::(?P<port>\d+))?)?(?:/(?P<sub>[a-z]+)(?P<rest>/.*)?)?$"
@@ -96,7 +100,8 @@ class Api:
     answered with by a proxy before the server; missing: plurals the server does not know; kueue: the version of Kueue's kinds; queues: those
     that the site has made in every namespace; storage: the cluster's classes;
     quota, forbidden: texts with which pods, or everything, are refused; refused_parts: the same for pods of a
-    `recipe-runner/part`; ending_seconds: how long pods take to end, and what owns them to be gone; requests: what was asked,
+    `recipe-runner/part`; accounts: the service accounts that the site has made; watchers: who is told of every new object, with
+    its plural and namespace; ending_seconds: how long pods take to end, and what owns them to be gone; requests: what was asked,
     `VERB path`.
     """
 
@@ -122,6 +127,8 @@ class Api:
         self.quota = ""
         self.ending_seconds = 0.0
         self.refused_parts: dict[str, str] = {}
+        self.accounts = ["recipe-driver", "recipe-runner"]
+        self.watchers: list[Callable[[str, str, dict[str, Any]], None]] = []
         self.requests: list[str] = []
         self.lock = threading.RLock()
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
@@ -163,7 +170,8 @@ class Api:
             raise No(404, f'namespaces "{space}" not found')
         if kind not in ("Event", "Workload") and (found := refusals(manifest, self.version)):
             raise No(422, f'{kind} "{manifest["metadata"]["name"]}" is invalid: {"; ".join(found)}')
-        if self.quota and kind in ("Pod", "Job", "PyTorchJob", "TrainJob"):
+        gpus = "nvidia.com/gpu" in json.dumps(manifest.get("spec")) or kind == "TrainJob"
+        if self.quota and kind in ("Pod", "Job", "PyTorchJob", "TrainJob") and (gpus or "gpu" not in self.quota):
             raise No(403, f'{plural} "{manifest["metadata"]["name"]}" is forbidden: {self.quota}')
 
         part = (manifest["metadata"].get("labels") or {}).get("recipe-runner/part")
@@ -216,8 +224,13 @@ class Api:
 
     def made(self, plural: str, space: str, manifest: dict[str, Any]) -> None:
         """What operators and kubelets do about a new object."""
+        for watch in self.watchers:
+            watch(plural, space, manifest)
         if plural == "pytorchjobs":
             operate(self, space, manifest)
+        if plural == "jobs" and manifest["metadata"]["name"].endswith("-model"):
+            # The hub is near.
+            manifest["status"] = {"conditions": [{"type": "Complete", "status": "True"}]}
         part = manifest["metadata"].get("labels", {}).get("recipe-runner/part")
         if plural == "pods" and part in ("fetch", "send"):
             start_share(self, space, manifest)
@@ -472,7 +485,9 @@ def _handler(api: Api) -> type[BaseHTTPRequestHandler]:
         do_GET = do_POST = do_PATCH = do_DELETE = handle_any
 
         def permit(self, match: re.Match) -> None:
-            """What the role in the site's access.yaml says; server-side apply of something new is `create` too."""
+            """What the roles in the site's access.yaml say; server-side apply of something new is `create` too."""
+            key = self.headers["Authorization"].removeprefix("Bearer ")
+            who = next((account for account, own in KEY_OF.items() if own == key), "recipe-user")
             plural, name = match["plural"], match["name"]
             verbs = {
                 "GET": {"get"} if name else {"list"},
@@ -484,7 +499,7 @@ def _handler(api: Api) -> type[BaseHTTPRequestHandler]:
             group = (match["group"] or "").partition("/")[0]
             held = {
                 verb
-                for rule in ROLE
+                for rule in ROLES[who]
                 if group in rule["apiGroups"] and resource in rule["resources"]
                 for verb in rule["verbs"]
             }
@@ -501,11 +516,12 @@ def _handler(api: Api) -> type[BaseHTTPRequestHandler]:
                 self.port_forward(name, int(query["ports"]))
             elif sub == "log":
                 self.log_of(space, name, query)
-            elif self.command == "GET" and plural == "localqueues":
-                found = [{"metadata": {"name": queue, "namespace": space}} for queue in api.queues]
-                if name and name not in api.queues:
+            elif self.command == "GET" and plural in ("localqueues", "serviceaccounts"):
+                known = api.queues if plural == "localqueues" else api.accounts
+                found = [{"metadata": {"name": one, "namespace": space}} for one in known]
+                if name and name not in known:
                     raise No(404, f'{plural} "{name}" not found')
-                self.send(200, json.dumps(found[api.queues.index(name)] if name else {"items": found}).encode())
+                self.send(200, json.dumps(found[known.index(name)] if name else {"items": found}).encode())
             elif self.command == "GET" and name is None:
                 items = api.select(plural, space, query.get("labelSelector", ""))
                 self.send(200, json.dumps({"kind": "List", "items": items}).encode())

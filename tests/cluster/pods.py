@@ -90,6 +90,21 @@ def pods(job: dict[str, Any], mounts: dict[str, Path], folder: Path) -> list[Pod
     return made
 
 
+def indexed(job: dict[str, Any], mounts: dict[str, Path], folder: Path) -> list[Pod]:
+    """One Pod for each index of an indexed Job, in order."""
+    assert job["spec"]["completionMode"] == "Indexed" and job["spec"]["parallelism"] == job["spec"]["completions"]
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    made = []
+    for index in range(job["spec"]["completions"]):
+        name = f"{job['metadata']['name']}-{index}"
+        (folder / name).mkdir(parents=True)
+        here = mounts | {"/tmp": folder / name}
+        env = environment(container, here, folder / name) | {"JOB_COMPLETION_INDEX": str(index)}
+        command = [mapped(part, here) for part in container["command"]]
+        made.append(Pod(name, command, env, folder / name / "pod.log", booked(container)))
+    return made
+
+
 def once(job: dict[str, Any], mounts: dict[str, Path], folder: Path) -> subprocess.CompletedProcess:
     """The pod of a plain Job, run to its end: the manifest's own command and environment, mounts as folders. What its
     processes saw is asked of `folder`."""
@@ -167,9 +182,12 @@ def mapped(text: str, mounts: dict[str, Path]) -> str:
 
 def operate(job: dict[str, Any], running: list[Pod], each_time, timeout: float) -> None:
     """Plays kubelet and operator until every pod has ended well: under OnFailure a failed pod starts again in place, up
-    to the job's backoff limit. `each_time` is called between looks."""
-    policy = job["spec"]["pytorchReplicaSpecs"]["Master"]["restartPolicy"]
-    limit = job["spec"]["runPolicy"]["backoffLimit"]
+    to the job's backoff limit; that of an index of a Job is made anew, each up to its own. `each_time` is called between looks."""
+    if job["kind"] == "Job":
+        policy, limit = "OnFailure", len(running) * (job["spec"]["backoffLimitPerIndex"] + 1)
+    else:
+        policy = job["spec"]["pytorchReplicaSpecs"]["Master"]["restartPolicy"]
+        limit = job["spec"]["runPolicy"]["backoffLimit"]
     deadline = time.monotonic() + timeout
     for pod in running:
         pod.start()

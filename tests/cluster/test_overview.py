@@ -37,7 +37,7 @@ def priced() -> dict:
     """The job of a recipe that says what a GPU costs."""
     recipe = load(SURVIVAL, from_options(("limits.price_per_gpu_hour=2.5",)))[0]
     plan = planned(recipe, "pytorchjob")
-    return sent(plan, plan.stages[0]).job
+    return sent(plan, plan.stages[-1]).job
 
 
 def test_a_job_at_work_is_held_against_its_plan():
@@ -141,9 +141,10 @@ def test_the_table_of_a_namespace(site, capsys):
     train_to(site, 50)
     capsys.readouterr()
     assert cli._code(["status", "-n", site.namespace]) == 0
-    titles, row = capsys.readouterr().out.splitlines()
+    titles, row, fetched = capsys.readouterr().out.splitlines()
     assert titles.split() == ["job", "state", "step", "loss", "left"]
     assert row.split() == ["survival", "training", "50", "of", "100", "1.500", "1", "min"]
+    assert fetched.split() == ["survival-model", "finished"]
 
 
 @in_process
@@ -168,7 +169,7 @@ def test_watching_keeps_the_table_through_silence_until_all_have_ended(site, cap
     assert cli._code(["status", "-n", site.namespace, "--watch"]) == 0
     player.join()
     said = capsys.readouterr().out
-    order = ["waiting for machines, 0 of 4 machines", "50 of 100", "Trying again.", "survival  finished"]
+    order = ["waiting for machines, 0 of 4 machines", "50 of 100", "Trying again.", "survival        finished"]
     places = [said.find(part) for part in order]
     assert -1 not in places and places == sorted(places), said
 

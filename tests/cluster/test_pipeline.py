@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from pathlib import Path
@@ -20,6 +21,7 @@ from runner.runs import ask, run_folder
 from runner.runs.compare import compare
 from runner.scenarios import translate
 from runner.targets import gate, kubernetes, render
+from tests.cluster.api import stamp
 from tests.cluster.conftest import VERSION, in_process
 from tests.conftest import ROOT
 from tests.entrypoints.test_stage import PASSING, Claim
@@ -160,6 +162,53 @@ def test_no_stage_is_sent_while_the_gate_before_it_has_not_been_measured(site, c
     assert recipe(site, "submit") == 0
     refused_because_it_is("under way")
     assert site.job(name="seven-b-sft") is None
+
+
+@in_process
+def test_a_data_stage_of_several_pods_is_one_stage_and_the_one_that_fails_is_named(site, capsys, golden_message):
+    pods = ("--set", "data.cleaning.executor=pods", "--set", "data.cleaning.pods=4")
+    plan = plan_of(site, *pods[1::2])
+    what = sent(plan, plan.stages[0])
+    modes = [one["spec"]["accessModes"] for one in what.support if one["kind"] == "PersistentVolumeClaim"]
+    assert modes and all(mode == ["ReadWriteMany"] for mode in modes)
+    for manifest in (*what.support, what.job):
+        site.cluster.apply(manifest)
+    owner = {"apiVersion": "batch/v1", "kind": "Job"} | site.job("Job", "seven-b-data")
+
+    def pod(index: int, word: str, **status) -> str:
+        labels = {POD_LABEL["Job"]: "seven-b-data", "batch.kubernetes.io/job-completion-index": str(index)}
+        site.pod(name := f"seven-b-data-{index}-{word}", owner, labels, **status)
+        return name
+
+    def ends(code: int) -> list[dict]:
+        state = {"terminated": {"exitCode": code, "message": "There is no data file `x`." if code else ""}}
+        return [{"name": "prepare", "image": "x", "imageID": "", "ready": False, "restartCount": 0, "state": state}]
+
+    for index in range(3):
+        name = pod(index, "aaaaa", phase="Running")
+    assert recipe(site, "status", *pods) == 0
+    assert "3 of 4 machines run" in capsys.readouterr().out
+    pod(3, "aaaaa", phase="Running")
+    assert recipe(site, "status", *pods) == 0
+    assert "preparing model and data, 4 of 4 machines run" in capsys.readouterr().out
+    site.api.logs[(name, "now")] = [(stamp(), "the words of index 2")]
+    assert recipe(site, "logs", "--node", "2", *pods) == 0
+    assert "the words of index 2" in capsys.readouterr().out
+    assert recipe(site, "logs", "--node", "4", *pods) == 1
+    assert "It has 0 to 3." in capsys.readouterr().err
+    site.set_status("Pod", name, {"phase": "Failed", "containerStatuses": ends(1)})
+    assert recipe(site, "status", *pods) == 0
+    said = capsys.readouterr().out
+    assert "starting again after a failure" in said and "Machine 2 (`seven-b-data-2-aaaaa`) ended" in said
+    failed = {"type": "Failed", "status": "True", "reason": "MaxFailedIndexesExceeded"}
+    failed["message"] = "Job has exceeded the specified maximal number of failed indexes"
+    site.set_status("Job", "seven-b-data", {"conditions": [failed], "failedIndexes": "2"})
+    assert recipe(site, "status", *pods) in (0, 1)
+    said = capsys.readouterr().out
+    assert "Machine 2 has failed 4 times" in said
+    golden_message(re.sub(r"\b\d+ (seconds?|s)\b", "<seconds>", said))
+    assert recipe(site, "stop", *pods) == 0
+    assert site.job("Job", "seven-b-data") is None
 
 
 def closed_sft(site) -> None:

@@ -13,22 +13,26 @@ import pytest
 import yaml
 
 from runner import catalog
-from runner.check.validate import load
+from runner.check.validate import changed, load
 from runner.cluster.jobs import sent
+from runner.entrypoints.prepare import carry_out
+from runner.files import sha256, write_text
 from runner.plan import Place
 from runner.recipe.overrides import from_options
 from runner.scenarios import prepare, translate
+from runner.scenarios.pipeline import rehearsal
 from runner.scenarios.shared import twin
 from runner.targets import kubernetes, podspec, render
 from runner.training import metrics, progress
 from tests import shapes
-from tests.cluster.pods import blind, once, operate, pods, processes
+from tests.cluster.pods import blind, indexed, once, operate, pods, processes
 from tests.conftest import ROOT
 from tests.entrypoints.test_stage import BEFORE_SFT, Claim, whole
 from tests.listening import as_the_trainer_reads, ask
 
 pytestmark = pytest.mark.heavy
 
+SEVEN_B = ROOT / "recipes" / "seven-b.yaml"
 SURVIVAL, RESNET = ROOT / "recipes" / "survival.yaml", ROOT / "recipes" / "resnet.yaml"
 TOKEN = "hf_PlantedHubTokenOfTheTests"
 # The tiny twin and few rows, as a rehearsal takes them; epochs long enough that a pod can be lost in one.
@@ -206,6 +210,64 @@ def test_machines_that_are_taken_back_save_one_step_and_go_on_from_it(tmp_path, 
     waits = {pod.env["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] for pod in running}
     template = job["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]
     assert waits == {str(template["terminationGracePeriodSeconds"] - podspec.LAUNCHERS)}
+
+
+# The data stage of a pipeline, shared by the pods of an indexed Job.
+
+
+def cleaning_pods(folder: Path, executor: str):
+    """The Job of the data stage as it is rendered, and the work of its config, small and in folders of this machine."""
+    shared = ("executor=pods", "pods=4", "tasks=6", "workers=1")
+    shared = tuple(f"data.cleaning.{setting}" for setting in shared)
+    whole, _, _ = load(SEVEN_B, from_options(shared))
+    plan = translate(whole, kubernetes.place(whole))
+    job = sent(plan, plan.stages[0]).job
+    assert job["spec"]["backoffLimitPerIndex"] == 3 and job["spec"]["maxFailedIndexes"] == 0
+    changes = [*rehearsal._data(whole, None), *from_options(("tokenizer.base=", "tokenizer.vocabulary=600"))]
+    small, _ = changed(whole, [*changes, *from_options(shared if executor == "pods" else ("data.cleaning=",))])
+    place = Place(
+        str(folder / "config"), str(folder / "data"), str(folder / "seven-b"), str(folder / "scratch"),
+        accelerator=False, on_cluster=True,
+    )  # fmt: skip
+    stage = translate(small, place).stages[0]
+    for file in stage.files:
+        write_text(folder / "config" / "data" / file.path, file.text)
+    (folder / "models").mkdir()
+    mounts = {plan.place_of(plan.stages[0]).config_dir: folder / "config" / "data", "/shared/models": folder / "models"}
+    return job, mounts, stage
+
+
+def left(folder: Path) -> dict[str, str]:
+    """Every file of the data stage by its content, but reports, which say where its files lay, and how long it took."""
+    reports = ("cleaning.json", "report.json", "report.txt", "rows.json")
+    files = [file for file in folder.rglob("*") if file.is_file() and file.name not in reports]
+    return {str(file.relative_to(folder)): sha256(file) for file in files}
+
+
+@pytest.mark.long
+def test_pods_of_an_indexed_job_share_the_cleaning_and_one_that_is_lost_is_tried_again_alone(tmp_path):
+    job, mounts, stage = cleaning_pods(tmp_path, "pods")
+    assert stage.machines.nodes == 4 and "PET_NODE_RANK" not in stage.env
+    running, seen = indexed(job, mounts, tmp_path / "pods"), []
+
+    def lose_one() -> None:
+        third = running[2]
+        if not seen and third.log.exists() and "Launching pipeline for rank" in third.text:
+            third.kill()
+            seen.append(third.name)
+
+    operate(job, running, lose_one, timeout=500)
+    assert seen == ["seven-b-data-2"] and [pod.restarts for pod in running] == [0, 0, 1, 0]
+    for number, pod in enumerate(running[1:], 1):
+        assert f"Pod {number} has cleaned its part." in pod.text and "documents kept" not in pod.text
+    assert "documents kept" in running[0].text
+    record = json.loads((tmp_path / "seven-b" / "data" / "stage.json").read_text())
+    assert record["status"] == "finished"
+    alone = tmp_path / "alone"
+    _, _, by_itself = cleaning_pods(alone, "local")
+    carry_out({**by_itself.config, "proofs": None}, lambda line: None)
+    here, there = left(tmp_path / "data"), left(alone / "data")
+    assert [name for name in here | there if here.get(name) != there.get(name)] == [] and "text/documents.jsonl" in here
 
 
 # A pipeline's pods, whose stages are finished on paper.

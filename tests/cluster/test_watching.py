@@ -39,7 +39,7 @@ SURVIVAL = ROOT / "recipes" / "survival.yaml"
 def job(**status) -> dict:
     recipe, _, _ = load(SURVIVAL, from_options(("openshift.queue=default",)))
     plan = planned(recipe, "pytorchjob")
-    return sent(plan, plan.stages[0]).job | {"status": status}
+    return sent(plan, plan.stages[-1]).job | {"status": status}
 
 
 def a_pod(role: str = "master", index: int = 0, **status) -> dict:
@@ -87,7 +87,7 @@ def trainjob(site, name: str = "survival") -> tuple[dict, dict]:
 def trainjob_alone(site, *sets: str) -> dict:
     options = (f"openshift.namespace={site.namespace}", f"openshift.version={VERSION}", *sets)
     plan = planned(load(SURVIVAL, from_options(options))[0], "trainjob")
-    return site.cluster.apply(sent(plan, plan.stages[0], "trainjob").job)
+    return site.cluster.apply(sent(plan, plan.stages[-1], "trainjob").job)
 
 
 def job_below(site, name: str = "survival") -> dict:
@@ -460,6 +460,23 @@ def test_following_shows_every_phase_and_survives_a_lost_connection(site, capsys
     assert -1 not in places and places == sorted(places), said
 
 
+@in_process
+def test_a_job_that_ended_early_says_so_and_which_model_is_kept(site, capsys):
+    patient = ("--set", "train.early_stopping.patience=2")
+    assert site.recipe("submit", *patient) == 0
+    train_to(site, 60)
+    said = '[recipe] {"event": "early_stop", "patience": 2, "step": 60, "steps": 100, "kept": 40}'
+    site.api.logs[("survival-master-0", "now")].append((stamp(), said))
+    finish(site)
+    capsys.readouterr()
+    assert site.recipe("status", *patient) == 0
+    told = capsys.readouterr().out
+    assert "train: finished; ended early, after step 60 of 100" in told and "of step 40, is kept" in told
+    del site.api.logs[("survival-master-0", "now")][-1]
+    assert site.recipe("status", *patient) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "train: finished"
+
+
 def busy(site, at: str = "") -> None:
     """The cluster is busy for the next requests, whose path holds `at`; waits until it is not any more."""
     site.api.busy_at, site.api.busy = at, [429, 500, 502, 503, 504]
@@ -594,7 +611,8 @@ def test_following_a_log_ends_where_waiting_would_not_help(site, capsys, monkeyp
     assert site.recipe("logs", "-f", "--node", "7") == 1
     said = capsys.readouterr().err
     assert "PyTorchJob `survival` has no machine 7." in said and "It has 0 to 3." in said
-    monkeypatch.setattr(api, "ROLE", [rule for rule in api.ROLE if "pods/log" not in rule["resources"]])
+    allowed = [rule for rule in api.ROLES["recipe-user"] if "pods/log" not in rule["resources"]]
+    monkeypatch.setitem(api.ROLES, "recipe-user", allowed)
     assert site.recipe("logs", "-f") == 1
     said = capsys.readouterr().err
     assert f"You may not do this in the namespace `{site.namespace}`: pods/log is forbidden" in said
@@ -627,7 +645,7 @@ def test_following_a_log_waits_for_a_pod_that_is_not_there_yet_and_for_a_busy_cl
 
 def test_machines_are_those_that_a_job_is_for():
     plan = planned(load(SURVIVAL)[0], "pytorchjob")
-    made = [sent(plan, plan.stages[0], target) for target in jobs.KIND]
+    made = [sent(plan, plan.stages[-1], target) for target in jobs.KIND]
     assert [(one.kind, jobs.machines(one.job)) for one in made] == [("PyTorchJob", 4), ("TrainJob", 4)]
     assert jobs.machines({"kind": "Job", "spec": {"template": {}}}) == 1
 
@@ -895,7 +913,7 @@ def test_a_run_without_results_is_said_so(site, tmp_path, capsys):
 def test_where_the_code_comes_by_git_the_helper_has_it_too():
     recipe, _, _ = load(ROOT / "recipes" / "resnet.yaml", ())
     plan = translate(recipe, kubernetes.place(recipe))
-    pod = helper_pod.pod(plan, plan.stages[0], "word", "/folder")
+    pod = helper_pod.pod(plan, plan.stages[-1], "word", "/folder")
     assert core_refusals(pod) == []
     (init,), (box,) = pod["spec"]["initContainers"], pod["spec"]["containers"]
     assert (init["name"], init["image"]) == (code.CONTAINER, box["image"])
@@ -940,7 +958,7 @@ def test_a_fetch_that_is_ended_from_outside_leaves_no_helper(site, results, tmp_
 def test_two_people_do_not_end_each_others_fetch(site, results, tmp_path, capsys, golden_message):
     recipe, _, _ = load(SURVIVAL, from_options((f"openshift.namespace={site.namespace}",)))
     plan = translate(recipe, kubernetes.place(recipe))
-    with fetch.helper(site.cluster, plan, plan.stages[0], lambda _line: None, plan.place.run_dir):
+    with fetch.helper(site.cluster, plan, plan.stages[-1], lambda _line: None, plan.place.run_dir):
         uid = helpers(site)[0]["metadata"]["uid"]
         assert site.recipe("fetch", "--to", str(tmp_path / "home")) == 1
         golden_message(capsys.readouterr().err)
@@ -960,7 +978,7 @@ def test_a_run_of_this_machine_is_not_overwritten(site, results, tmp_path, capsy
 def test_only_who_knows_the_word_sees_the_files(site, results):
     recipe, _, _ = load(SURVIVAL, from_options((f"openshift.namespace={site.namespace}",)))
     plan = translate(recipe, kubernetes.place(recipe))
-    with fetch.helper(site.cluster, plan, plan.stages[0], lambda _line: None, plan.place.run_dir):
+    with fetch.helper(site.cluster, plan, plan.stages[-1], lambda _line: None, plan.place.run_dir):
         (port,) = site.api.ports.values()
         for path in ("/list", "/wrong/list", "/wrong/file/training_summary.json"):
             with pytest.raises(urllib.error.HTTPError, match="403"):

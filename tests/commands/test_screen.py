@@ -139,7 +139,7 @@ def test_the_picture_s_bars_are_the_stages_times(planned, tmp_path):
 
 
 def test_a_picture_stands_alone_and_follows_light_and_dark(planned, tmp_path):
-    root, _ = drawn(planned, SURVIVAL, tmp_path, "--set", "name=a-b", "--set", "machines.gpu=NVIDIA-<&>")
+    root, _ = drawn(planned, SURVIVAL, tmp_path, "--set", "name=a-b", "--set", "machines.gpu=NVIDIA-OWN")
     text = (tmp_path / "plan.svg").read_text("utf-8")
     assert "prefers-color-scheme: dark" in text
     assert "http" not in text.replace('xmlns="http://www.w3.org/2000/svg"', "") and "url(" not in text

@@ -10,6 +10,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -78,17 +79,59 @@ def corpus(*options: str) -> Corpus:
 
 
 def texts(folder: Path) -> dict[str, bytes]:
-    """Every file of kept and of dropped documents; where they were worked on is noted in them, and left out here."""
-    files = [file for kind in ("text", "dropped") for file in folder.glob(f"{kind}/**/*.jsonl")]
-    return {str(file.relative_to(folder)): file.read_bytes().replace(bytes(folder), b"") for file in files}
+    """Every file of kept and of dropped documents."""
+    files = [file for kind in ("text", "dropped") for file in folder.glob(f"{kind}/*")]
+    return {str(file.relative_to(folder)): file.read_bytes() for file in files}
 
 
 def assert_same(folder: Path, text: Corpus, where: Cleaning) -> None:
-    here = cleaning.clean(text, folder / "here", Cleaning(tasks=where.tasks, workers=1))
+    here = cleaning.clean(text, folder / "here", Cleaning(tasks=1))
     there = cleaning.clean(text, folder / "there", where)
-    assert len(texts(folder / "here")) >= where.tasks + 2
+    assert len(texts(folder / "here")) >= 3
     assert texts(folder / "there") == texts(folder / "here")
     assert (there.documents_in, there.kept, there.dropped) == (here.documents_in, here.kept, here.dropped)
+
+
+@pytest.mark.parametrize(("kind", "others"), [("jsonl", (4, 16)), ("csv", (4,))], ids=["jsonl", "csv"])
+def test_any_number_of_tasks_leaves_the_same_bytes(kind, others, tmp_path):
+    """Duplicates in other tasks' parts too: of each kind the first one stays."""
+    sample = [json.loads(line)["text"] for line in (ROOT / "recipes/data/seven-b-text.jsonl").open(encoding="utf-8")][
+        :60
+    ]
+    near = [text.replace(" the ", " the old ", 1) for text in sample[:20]]
+    file = tmp_path / f"text.{kind}"
+    if kind == "jsonl":
+        lines = [json.dumps({"text": text}) for text in [*sample, *sample[30:50], *near, "too short"]]
+        file.write_text("\n".join(["{broken", *lines]), encoding="utf-8")
+    else:
+        pd.DataFrame({"text": [*sample, *sample[30:50], *near, "too short"]}).to_csv(file, index=False)
+    text, left = replace(of_file(file), max_lost_share=0.5), {}
+    for tasks in (1, *others):
+        report = cleaning.clean(text, tmp_path / str(tasks), Cleaning(tasks=tasks, workers=1))
+        left[tasks] = texts(tmp_path / str(tasks))
+    assert report.dropped["exact duplicate of a kept document"] >= 15 and report.dropped["too few words"] >= 1
+    assert report.dropped["near duplicate of a kept document"] >= 15
+    assert next(cleaning.documents(tmp_path / "4")) == sample[0]
+    assert len(left[1]) >= 4 and all(left[tasks] == left[1] for tasks in others)
+
+
+@pytest.mark.parametrize("language", ["en", "de"])
+def test_quick_words_are_those_of_datatrove(language, monkeypatch):
+    from datatrove.utils.word_tokenizers import SpaCyTokenizer
+
+    from runner.data import words
+
+    sample = (ROOT / "README.md").read_text("utf-8")[
+        :9000
+    ] + "Don't :) z.B. Äpfel … 10 km/h, e.g. https://a.b/c?d=e  U.S.A. \u00a0x"
+    texts = [*sample.split("\n\n"), sample, "", "IS_ALPHA is a word"]
+    slow, quick = SpaCyTokenizer(language), words.quick(language)
+    assert type(quick) is words.Quick
+    told = [slow.word_tokenize(text) for text in texts]
+    assert [quick.word_tokenize(text) for text in texts] == told
+    # It begins anew, as after half a million words.
+    monkeypatch.setattr(words, "MOST_WORDS", len(quick.tokenizer.vocab) - 1)
+    assert quick.word_tokenize(sample) == told[-3]
 
 
 @pytest.mark.long
@@ -170,6 +213,11 @@ def test_without_slurm_or_ray_it_is_said_what_to_do(tmp_path, monkeypatch):
         (("data.cleaning.executor=slurm",), "`executor: slurm` also needs `tasks`, `partition` and `time`."),
         (("data.cleaning.executor=ray",), "`executor: ray` also needs `tasks`."),
         (("data.cleaning.partition=cpu",), "`partition` means nothing to `executor: local`."),
+        (("data.cleaning.executor=pods",), "`executor: pods` also needs `pods`."),
+        (
+            ("data.cleaning.executor=pods", "data.cleaning.pods=4", "data.cleaning.tasks=3"),
+            "3 tasks leave some of 4 pods without work.",
+        ),
         (("data.cleaning.executor=sge",), "`executor` cannot be `sge`."),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
@@ -243,7 +291,7 @@ def by_tasks(text: Corpus, dropped: Path, tasks: int) -> tuple[list[list], int]:
     from runner.data.cleaning_steps import Rows
 
     one = text.sets[0]
-    parts = rows.shares(one.file, one.limit, tasks)
+    parts = rows.shares(one.file, one.limit, tasks) or rows.spans(one, one.limit, tasks)
     began, given = read_bytes(), []
     for rank in range(tasks):
         reader = Rows(text, 0, dropped / str(tasks), parts)
@@ -272,12 +320,12 @@ def written(folder: Path, kind: str, count: int) -> Path:
 @pytest.mark.parametrize("kind", ["jsonl", "parquet", "csv", "json"])
 def test_any_number_of_tasks_reads_the_same_documents(kind, limit, tmp_path):
     text, aside = of_file(written(tmp_path, kind, 1200), limit), tmp_path / "d"
-    one = sorted(by_tasks(text, aside, 1)[0][0])
+    one = by_tasks(text, aside, 1)[0][0]
     assert len(one) == min(1200, limit or 1200) - (0 if kind != "jsonl" else {None: 3, 10**6: 3, 500: 1, 1: 0}[limit])
     kept_aside = [json.loads(line) for line in dropped_lines(aside / "1")]
     for tasks in (2, 3, 7, 50):
         parts = by_tasks(text, aside, tasks)[0]
-        assert sorted(document for part in parts for document in part) == one
+        assert [document for part in parts for document in part] == one
         assert [json.loads(line) for line in dropped_lines(aside / str(tasks))] == kept_aside
         if kind == "jsonl" and limit is None:
             sizes = [sum(len(text) for _, text in part) for part in parts]

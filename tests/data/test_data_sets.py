@@ -194,7 +194,7 @@ def test_a_corpus_of_several_sets_is_cleaned_as_one(tasks, tmp_path):
     counts = [sum(f"of {name} " in one for one in kept) for name in "ab"]
     assert counts[0] == 200 and 70 < counts[1] < 130 and report.documents_in == 402
     assert report.dropped["beyond the `share` of their data set, drawn by the seed"] == 200 - counts[1]
-    aside = [json.loads(line) for file in (tmp_path / "out").glob("dropped/rows-*/*.jsonl") for line in file.open()]
+    aside = [json.loads(line) for file in (tmp_path / "out").glob("dropped/rows-*.jsonl") for line in file.open()]
     assert sorted(row["line"] for row in aside) == ["201 of sets[0]", "201 of sets[1]"]
 
 

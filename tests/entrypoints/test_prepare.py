@@ -10,23 +10,29 @@ import shutil
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, unquote
 
 import pytest
+import yaml
 from PIL import Image
 
 from runner import catalog
 from runner.check.validate import load
+from runner.emit import emit, planned
 from runner.entrypoints import prepare
+from runner.estimate import forecast, storage
 from runner.files import write_text
-from runner.plan import Place
+from runner.plan import Place, Plan
 from runner.problem import Stop
 from runner.proof.record import Proof
 from runner.recipe.overrides import from_options
+from runner.run_files import FETCHED
 from runner.scenarios import translate
 from runner.scenarios.shared import twin
+from runner.targets import kubernetes, podspec
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.heavy
@@ -284,7 +290,7 @@ def test_a_data_file_that_is_not_in_the_image_is_named(tmp_path):
     (tmp_path / "files" / "survival-sample.jsonl").unlink()
     (tmp_path / "claim/models/twin").mkdir(parents=True)
     fetched = {"base": "HuggingFaceTB/SmolLM3-3B", "revision": "main", "commit": COMMIT}
-    (tmp_path / "claim/models/twin" / prepare.MODEL_DONE_FILE).write_text(json.dumps(fetched), encoding="utf-8")
+    (tmp_path / "claim/models/twin" / FETCHED).write_text(json.dumps(fetched), encoding="utf-8")
     done = carried_out(tmp_path, command, None)
     assert done.returncode == 1
     assert f"The data file or folder `{tmp_path}/files/survival-sample.jsonl` is not here." in done.stderr
@@ -303,7 +309,7 @@ def with_code_of_its_own(folder: Path, model: dict[str, bytes]) -> None:
         "from transformers import PreTrainedTokenizerFast\n\n\nclass OwnTokenizer(PreTrainedTokenizerFast):\n    pass\n"
     )
     done = {"base": "HuggingFaceTB/SmolLM3-3B", "revision": COMMIT, "commit": COMMIT}
-    (folder / prepare.MODEL_DONE_FILE).write_text(json.dumps(done), "utf-8")
+    (folder / FETCHED).write_text(json.dumps(done), "utf-8")
 
 
 @pytest.mark.parametrize("trusted", [True, False])
@@ -353,3 +359,87 @@ def test_images_are_prepared_on_the_claim_by_a_stock_image(tmp_path):
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
     assert "training images" in done.stdout
     assert (tmp_path / "claim" / "data" / "train.parquet").is_file()
+
+
+def of_four_pods(folder: Path, *options: str) -> tuple[Plan, dict[str, Path]]:
+    """The plan of the recipe as its pods have it, with rows in their image, below `folder`; the files of each stage."""
+    recipe, _, _ = load(SURVIVAL, from_options(options))
+    there = kubernetes.place(recipe)
+    assert there.model_dir and not there.prepared
+    moved = {
+        name: str(folder / str(getattr(there, name)).lstrip("/")) for name in ("config_dir", "run_dir", "model_dir")
+    }
+    plan = translate(recipe, replace(there, **moved))
+    configs = {stage.name: Path(plan.place_of(stage).config_dir) for stage in plan.stages}
+    for stage in plan.stages:
+        for file in stage.files:
+            write_text(configs[stage.name] / file.path, file.text)
+    return plan, configs
+
+
+def test_four_pods_and_one_download(tmp_path, model):
+    """One Job brings the base model; each of four pods looks for it, and loads it without a hub, and without a token."""
+    locked = COMMIT[::-1]
+    hub = Hub(model, token="hf_mine")
+    plan, configs = of_four_pods(tmp_path, f"model.revision={locked}")
+    brings, trains = plan.stages
+    assert (brings.name, brings.machines.world_size, trains.machines.nodes) == ("model", 0, 4)
+    refused = carried_out(tmp_path, brings.command, hub)
+    assert refused.returncode == 1 and "`openshift.hub_token_secret`" in refused.stderr
+    hub.asked.clear()
+    done = carried_out(tmp_path, brings.command, hub, HF_TOKEN="hf_mine")
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+    assert sum(f"/revision/{locked}" in asked for asked in hub.asked) >= 1, (
+        "the revision that is written is the one that is asked for"
+    )
+    assert downloads(hub) == dict.fromkeys(model.keys() - {"weights.h5"}, 1)
+    hub.asked.clear()
+    again = carried_out(tmp_path, brings.command, hub, HF_TOKEN="hf_mine")
+    assert (again.returncode, again.stdout.strip(), hub.asked) == (0, "model: done already", [])
+
+    # In place of training, its first breath: what it loads, from where its config says.
+    base = yaml.safe_load((configs["train"] / "axolotl.yaml").read_text("utf-8"))["base_model"]
+    code = (
+        "import sys; from transformers import AutoModelForCausalLM, AutoTokenizer\n"
+        "model = AutoModelForCausalLM.from_pretrained(sys.argv[1]); AutoTokenizer.from_pretrained(sys.argv[1])\n"
+        "print(sum(p.numel() for p in model.parameters()), 'numbers loaded')"
+    )
+    split = trains.command.index("--") + 1
+    env = podspec.environment(plan, trains)
+    assert env["HF_HUB_OFFLINE"] == "1"
+    for rank in range(4):
+        breath = (*trains.command[:split], sys.executable, "-c", code, base)
+        pod = carried_out(tmp_path, breath, hub, HF_HUB_OFFLINE="1", PET_NODE_RANK=str(rank))
+        assert "numbers loaded" in pod.stdout, pod.stdout + pod.stderr
+        # The first keeps the record, and misses what training would have left.
+        assert pod.returncode == (1 if rank == 0 else 0)
+    assert hub.asked == []
+    (Path(plan.place.model_dir) / FETCHED).unlink()
+    broken = carried_out(tmp_path, breath, hub, HF_HUB_OFFLINE="1", PET_NODE_RANK="0")
+    assert broken.returncode == 1 and "of the stage `model` is not as it was left" in broken.stderr
+
+
+def downloads(hub: Hub) -> dict[str, int]:
+    """How often each file was fetched."""
+    names = [asked.rpartition("/")[2] for asked in hub.asked if asked.startswith("GET ") and "/resolve/" in asked]
+    return {name: names.count(name) for name in names}
+
+
+def test_who_needs_the_token_of_a_gated_model(tmp_path):
+    def tokens(*options: str) -> dict[str, bool]:
+        recipe, _, _ = load(SURVIVAL, from_options(("openshift.hub_token_secret=hub", *options)))
+        files = {file.path: file.text for file in emit(recipe, ("pytorchjob",))}
+        jobs = {path: text for path, text in files.items() if path.endswith(("job.yaml", "pytorchjob.yaml"))}
+        return {path: "HF_TOKEN" in text for path, text in jobs.items()}
+
+    assert tokens() == {"model/job.yaml": True, "pytorchjob.yaml": False}
+    claim = tokens("openshift.data_from=claim")
+    assert claim == {"data/job.yaml": True, "pytorchjob.yaml": False}
+
+
+def test_a_model_on_the_claim_is_planned_for_once():
+    recipe, _, _ = load(SURVIVAL)
+    plan = planned(recipe, "pytorchjob")
+    written = storage.everything(plan, forecast.of(recipe, plan, look=False))
+    (model,) = [entry for entry in written if entry.what == "model download"]
+    assert model.folder == plan.place.model_dir and plan.claim_of(model.folder)["name"] == "trained-models-pvc"

@@ -1,4 +1,5 @@
-"""An adapter that was interrupted at any moment comes out bit for bit as the undisturbed one."""
+"""An adapter that was interrupted at any moment comes out bit for bit as the undisturbed one; its checkpoints come when the recipe
+says, and it ends early when its evaluations bring nothing."""
 
 from __future__ import annotations
 
@@ -10,31 +11,52 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from runner.plan import Plan
 from runner.runs.engines import ENGINES
 from runner.runs.launch import environment
 from runner.training import progress_lines
+from runner.training.patience import EarlyStop
+from runner.training.summary import Summary
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.heavy
 
-# How each life of the engine ends: a signal when it has told of this step, and the exit code. The first checkpoint is at step 27.
+# How each life of the engine ends: a signal when it has told of this step, and the exit code. The first checkpoint of an epoch is at step 27, and others lie between.
 INTERRUPTED = ((signal.SIGKILL, 5, -9), (signal.SIGKILL, 35, -9), (signal.SIGTERM, 31, 143), (None, 0, 0))
 
 
-@pytest.mark.long
-def test_an_interrupted_adapter_is_bit_for_bit_the_undisturbed_one(tmp_path):
-    whole, interrupted = tmp_path / "whole", tmp_path / "interrupted"
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    """The undisturbed rehearsal, with checkpoints of its own between those of its epochs, all of them kept."""
+    out, recipe = tmp_path_factory.mktemp("exact") / "whole", str(ROOT / "recipes" / "lyrics.yaml")
+    sets = ["--set", "train.save_steps=10", "--set", "train.keep_checkpoints=100"]
     subprocess.run(
-        [sys.executable, "-m", "runner", "rehearse", str(ROOT / "recipes" / "lyrics.yaml"), "--out", str(whole)],
+        [sys.executable, "-m", "runner", "rehearse", recipe, *sets, "--out", str(out)],
         cwd=ROOT, check=True, capture_output=True, timeout=600,
     )  # fmt: skip
-    for folder in ("base_model", "data", "config"):
-        shutil.copytree(whole / folder, interrupted / folder)
-    for file in (interrupted / "config").glob("*.*"):
-        file.write_text(file.read_text("utf-8").replace(str(whole), str(interrupted)), encoding="utf-8")
-    plan = Plan.read((interrupted / "config" / "plan.json").read_text("utf-8"))
+    return out
+
+
+def again(whole: Path, folder: Path, *changes: tuple[str, str]) -> tuple[Plan, Path]:
+    """A folder with what the rehearsal began with, and texts of its config changed."""
+    for name in ("base_model", "data", "config"):
+        shutil.copytree(whole / name, folder / name)
+    for file in (folder / "config").glob("*.*"):
+        file.write_text(file.read_text("utf-8").replace(str(whole), str(folder)), encoding="utf-8")
+    config = folder / "config" / "axolotl.yaml"
+    text = config.read_text("utf-8")
+    for old, new in changes:
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    config.write_text(text, encoding="utf-8")
+    return Plan.read((folder / "config" / "plan.json").read_text("utf-8")), folder
+
+
+@pytest.mark.long
+def test_an_interrupted_adapter_is_bit_for_bit_the_undisturbed_one(whole, tmp_path):
+    plan, interrupted = again(whole, tmp_path / "interrupted")
     stage, place = plan.stage("train"), plan.place
     for end, step, code in INTERRUPTED:
         assert life(ENGINES["axolotl"](stage, place), environment(stage, place), interrupted, end, step) == code
@@ -45,6 +67,44 @@ def test_an_interrupted_adapter_is_bit_for_bit_the_undisturbed_one(tmp_path):
     for file in ("lora_adapter/adapter_model.safetensors", "best_model/model.safetensors"):
         assert (interrupted / file).read_bytes() == (whole / file).read_bytes(), file
     assert losses(interrupted) == losses(whole)
+
+
+def saved(run: Path) -> list[int]:
+    return sorted(int(path.name.rpartition("-")[2]) for path in (run / "checkpoints").glob("checkpoint-*"))
+
+
+@pytest.mark.long
+def test_checkpoints_come_when_the_recipe_says(whole):
+    """A rehearsal has a third of its steps between two."""
+    config = yaml.safe_load((whole / "config" / "axolotl.yaml").read_text("utf-8"))
+    every, last = config["recipe_runner"]["save_steps"], losses(whole)[0][-1][0]
+    epochs = [step for step, _ in losses(whole)[1] if step]
+    assert config["save_strategy"] == "epoch" and every not in epochs
+    assert saved(whole) == sorted({*range(every, last + 1, every), *epochs})
+
+
+@pytest.mark.long
+def test_training_ends_early_and_keeps_the_best_model_over_an_interruption(whole, tmp_path):
+    """No evaluation is better than the first by 100: it ends after three more, two of which were before the interruption."""
+    by_steps = "eval_strategy: steps\neval_steps: 6\nsave_strategy: steps\nsave_steps: 6\n"
+    changes = (
+        ("eval_strategy: epoch\nsave_strategy: epoch\n", by_steps),
+        ("  save_steps: ", "  early_stopping:\n    patience: 3\n    min_improvement: 100.0\n  save_steps: "),
+    )
+    plan, run = again(whole, tmp_path / "early", *changes)
+    stage, place = plan.stage("train"), plan.place
+    for end, step, code in ((signal.SIGTERM, 14, 143), (None, 0, 0)):
+        assert life(ENGINES["axolotl"](stage, place), environment(stage, place), run, end, step) == code
+    summary = Summary.read(run)
+    measured = dict(losses(run)[1])
+    best = min((step for step in measured if step), key=measured.__getitem__)
+    assert summary.early_stop == EarlyStop(patience=3, step=18, steps=54, kept=best) and summary.steps == 18
+    assert summary.best_checkpoint == f"checkpoint-{best}"
+    kept, checkpoint = (
+        (run / folder / "adapter_model.safetensors").read_bytes()
+        for folder in ("lora_adapter", f"checkpoints/{summary.best_checkpoint}")
+    )
+    assert kept == checkpoint
 
 
 def life(command: list[str], env: dict[str, str], run: Path, end: signal.Signals | None, step: int) -> int:

@@ -299,6 +299,19 @@ def commands_for_secrets(text: str) -> str:
     return "\n".join(line for line in text.splitlines() if line.startswith("#") and "create secret" in line)
 
 
+def test_pods_that_share_the_cleaning_are_one_indexed_job_each_tried_again_by_itself(golden_message):
+    plan = plan_of(ROOT / "recipes/seven-b.yaml", "data.cleaning.executor=pods", "data.cleaning.pods=16")
+    files = {file.path: file.text for file in render(plan)}
+    golden_message(re.sub(r"\b[0-9a-f]{10}\b", "<hash>", files["data/job.yaml"]))
+    job = yaml.safe_load(files["data/job.yaml"])
+    assert core_refusals(job) == [] and (job["spec"]["completions"], job["spec"]["parallelism"]) == (16, 16)
+    assert job["spec"]["template"]["spec"]["restartPolicy"] == "Never", "a limit for each index needs it"
+    assert "nvidia.com/gpu" not in str(job["spec"])
+    modes = [one["spec"]["accessModes"] for one in yaml.safe_load_all(files["data/claims.yaml"])]
+    assert modes and all(mode == ["ReadWriteMany"] for mode in modes)
+    assert yaml.safe_load(files["init/job.yaml"])["spec"]["backoffLimit"] == 3
+
+
 def test_the_hubs_token_comes_by_reference_and_the_command_for_it_is_shown(golden_message):
     options = ("openshift.hub_token_secret=hub-token", PREPARED)
     files = {file.path: file.text for file in render(plan_of(SURVIVAL, *options))}
@@ -306,9 +319,12 @@ def test_the_hubs_token_comes_by_reference_and_the_command_for_it_is_shown(golde
         assert kind in files[path]
         assert "generic hub-token" in files[path] and "--from-file=token=FILE" in files[path]
         golden_message(commands_for_secrets(files[path]), path)
-    env = environment(pod(*options)["containers"][0])
+    job = yaml.safe_load(files["data/job.yaml"])
+    env = environment(job["spec"]["template"]["spec"]["containers"][0])
     assert env["HF_TOKEN"] == {"secretKeyRef": {"name": "hub-token", "key": "token"}}
-    assert "HF_TOKEN" not in environment(pod()["containers"][0])
+    # Training reads what that Job has brought.
+    env = environment(pod(*options)["containers"][0])
+    assert "HF_TOKEN" not in env and env["HF_HUB_OFFLINE"] == "1"
 
 
 def test_a_tracking_servers_key_comes_by_reference_too(golden_message):
@@ -391,11 +407,11 @@ def test_rows_are_prepared_again_with_whatever_decides_how_they_are_tokenised():
         assert key(change) == key(), change
 
 
-def test_data_inside_the_image_needs_no_such_job():
+def test_data_inside_the_image_needs_a_job_for_the_base_model_alone():
     files = {file.path: file.text for file in render(plan_of(SURVIVAL))}
     assert not [path for path in files if path.startswith("data/")]
-    assert yaml.safe_load(files["axolotl.yaml"])["base_model"] == "HuggingFaceTB/SmolLM3-3B"
-    assert "HF_HUB_OFFLINE" not in environment(pod()["containers"][0])
+    assert yaml.safe_load(files["axolotl.yaml"])["base_model"] == json.loads(files["model/work.json"])["out"]
+    assert environment(pod()["containers"][0])["HF_HUB_OFFLINE"] == "1"
 
 
 def test_another_revision_of_the_model_lies_in_another_folder():
@@ -695,7 +711,8 @@ def test_a_queue_an_account_and_a_kind_of_storage_are_those_of_the_recipe():
     assert list(called(files, "LocalQueue")) == [("team-a", "gpu-queue")]
     (namespace,) = [one for one in documents(files) if one["kind"] == "Namespace"]
     assert namespace["metadata"]["labels"]["kueue.openshift.io/managed"] == "true"
-    assert set(called(files, "ServiceAccount")) == {("team-a", "recipe-runner"), ("team-a", "trainer")}
+    accounts = {"recipe-runner", "trainer", "recipe-driver"}
+    assert set(called(files, "ServiceAccount")) == {("team-a", account) for account in accounts}
     claims = called(files, "PersistentVolumeClaim")
     assert claims["team-a", "trained-models-pvc"]["spec"]["storageClassName"] == "cephfs"
     assert "storageClassName" not in claims["team-a", "workspace-pvc"]["spec"]
@@ -843,12 +860,12 @@ def test_the_command_writes_a_site_and_says_what_to_do_with_it(recipe_command, t
 
 def test_people_may_do_what_the_commands_do_and_never_delete_claims():
     roles = called(site_of("starters"), "Role")
-    assert len(roles) == 3
-    rules = next(iter(roles.values()))["rules"]
-    assert all(one["rules"] == rules for one in roles.values())
+    assert len(roles) == 6
+    rules = {name: one["rules"] for (_, name), one in roles.items()}
+    assert all(one["rules"] == rules[name] for (_, name), one in roles.items())
 
-    def verbs(resource: str) -> set[str]:
-        return {verb for rule in rules if resource in rule["resources"] for verb in rule["verbs"]}
+    def verbs(resource: str, role: str = "recipe-user") -> set[str]:
+        return {verb for rule in rules[role] if resource in rule["resources"] for verb in rule["verbs"]}
 
     from runner.cluster.client import KINDS
 
@@ -857,5 +874,10 @@ def test_people_may_do_what_the_commands_do_and_never_delete_claims():
     for kind, (_, plural) in KINDS.items():
         assert verbs(plural) or kind == "StorageClass", plural
     assert "delete" not in verbs("persistentvolumeclaims")
-    assert not [rule for rule in rules if "*" in rule["verbs"] + rule["resources"] + rule["apiGroups"]]
+    every = [rule for own in rules.values() for rule in own]
+    assert not [rule for rule in every if "*" in rule["verbs"] + rule["resources"] + rule["apiGroups"]]
     assert verbs("secrets") == {"create"}, "nobody reads another one's key"
+    # Whoever may send a job may let it run by any account, and must gain nothing by that.
+    wanted = {resource for rule in rules["recipe-driver"] for resource in rule["resources"]}
+    assert not [one for one in wanted if verbs(one, "recipe-driver") - verbs(one)]
+    assert not verbs("secrets", "recipe-driver") and verbs("persistentvolumeclaims", "recipe-driver") == {"get"}

@@ -122,7 +122,7 @@ def test_each_version_gets_the_form_that_it_takes(version):
 def test_from_3_6_on_trainjob_alone_is_the_default_and_before_it_pytorchjob():
     for version, kind in (("3.2", "pytorchjob"), ("3.5", "pytorchjob"), ("3.6", "trainjob"), ("3.10", "trainjob")):
         names = {file.path for file in render(plan_of(SURVIVAL, form(version)))}
-        assert {name for name in names if name.endswith("job.yaml")} == {f"{kind}.yaml"}, version
+        assert {name for name in names if name.endswith("job.yaml")} == {"model/job.yaml", f"{kind}.yaml"}, version
 
 
 def test_before_3_2_there_is_no_trainjob(recipe_command, tmp_path, golden_message):

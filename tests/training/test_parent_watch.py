@@ -14,6 +14,8 @@ from tests.conftest import ROOT
 
 # The first processes of a pod or a terminal: nobody else's child.
 FIRST = {
+    "runner.cluster.kfp_task",
+    "runner.cluster.walk",
     "runner.entrypoints.embedded",
     "runner.entrypoints.file_server",
     "runner.entrypoints.node",

@@ -16,12 +16,14 @@ from transformers import AutoConfig, AutoModelForCausalLM, Trainer, TrainerCallb
 from runner.files import read_json
 from runner.training import checkpoints, preemption
 from runner.training.checkpoints import MarkComplete
+from runner.training.ended import Ended, no_step_more
 from runner.training.history import History
 from runner.training.preemption import Preemption
 from tests.training.test_time_limit import settings
 
 EPOCH = 6  # steps
 EPOCHS = {"eval_strategy": "epoch", "save_strategy": "epoch"}
+BATCH = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
 STEPS = {"eval_strategy": "steps", "eval_steps": 4, "save_strategy": "steps", "save_steps": 8}
 
 
@@ -57,8 +59,8 @@ def run(folder: Path, strategy: dict, *callbacks: TrainerCallback) -> Trainer:
     config._attn_implementation = "eager"
     rows = [{"input_ids": [n % 60, 2, 3, 4], "labels": [n % 60, 2, 3, 4]} for n in range(4 * EPOCH)]
     arguments = TrainingArguments(
-        output_dir=str(folder / "checkpoints"), per_device_train_batch_size=2, gradient_accumulation_steps=2,
-        num_train_epochs=2, learning_rate=0.01, logging_steps=1, use_cpu=True, report_to=[], disable_tqdm=True, **strategy,
+        output_dir=str(folder / "checkpoints"), num_train_epochs=2, learning_rate=0.01, logging_steps=1, use_cpu=True,
+        report_to=[], disable_tqdm=True, **BATCH | strategy,
     )  # fmt: skip
     told = settings(folder, None)
     trainer = Trainer(
@@ -66,8 +68,9 @@ def run(folder: Path, strategy: dict, *callbacks: TrainerCallback) -> Trainer:
         arguments,
         train_dataset=rows,
         eval_dataset=rows[:4],
-        callbacks=[History(told), MarkComplete(), *callbacks, Preemption(told)],
+        callbacks=[History(told), Ended(), MarkComplete(), *callbacks, Preemption(told)],
     )
+    no_step_more(trainer)
     last = checkpoints.last_good(folder / "checkpoints")
     trainer.train(resume_from_checkpoint=str(last) if last else None)
     return trainer

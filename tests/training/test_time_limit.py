@@ -52,7 +52,7 @@ def emitted(*sets):
 
 
 def test_the_recipe_s_limit_reaches_the_training_process():
-    assert emitted()["time_limit_seconds"] == 1800
+    assert emitted()["time_limit_seconds"] == 2700
     assert emitted("limits.time=1.5 h")["time_limit_seconds"] == 5400
     assert "time_limit_seconds" not in emitted("limits.time=")
 

@@ -10,6 +10,7 @@ from typing import Any
 from runner.estimate import storage
 from runner.estimate.forecast import Forecast, basis
 from runner.estimate.memory import Memory, Moment
+from runner.estimate.scaling import OnMachines, Row, rows
 from runner.estimate.storage import Disk
 from runner.estimate.together import Hardware
 from runner.offers import Offer
@@ -101,32 +102,6 @@ class RowCounts:
 
 
 @dataclass(frozen=True)
-class OnMachines:
-    """A stage on so many machines; seconds are None where they cannot be told."""
-
-    nodes: int
-    gpus: int
-    effective_batch_size: int
-    step_seconds: float | None
-    waiting_seconds: float | None
-    total_seconds: float | None
-    samples_a_second: float | None
-
-    @classmethod
-    def of(cls, forecast: Forecast) -> OnMachines:
-        time, machines = forecast.time, forecast.stage.machines
-        return cls(
-            nodes=machines.nodes,
-            gpus=machines.world_size,
-            effective_batch_size=forecast.workload.effective_batch_size,
-            step_seconds=time.step_seconds if time else None,
-            waiting_seconds=time.waiting_seconds if time else None,
-            total_seconds=time.total_seconds if time else None,
-            samples_a_second=time.samples_a_second if time else None,
-        )
-
-
-@dataclass(frozen=True)
 class StagePlan:
     """What one stage needs; None for what cannot be told."""
 
@@ -195,7 +170,7 @@ class StagePlan:
             time_published=forecast.time_source,
             gpu_hours=forecast.gpu_hours,
             cost=forecast.cost,
-            machines=[OnMachines.of(forecast.on(count)) for count in nodes],
+            machines=[OnMachines.of(forecast, count) for count in nodes],
             exact=traced,
         )
 
@@ -221,7 +196,7 @@ class OfferReport:
 
 @dataclass(frozen=True)
 class PlanReport:
-    """The plan of a recipe. claims_gib: what each claim is asked for with; claims_bytes: what will be written to it.
+    """The plan of a recipe. on_machines: all of it on other counts of machines. claims_gib: what each claim is asked for with; claims_bytes: what will be written to it.
     without_formulas: stages that train nothing."""
 
     name: str
@@ -236,6 +211,7 @@ class PlanReport:
     problems: Sequence[Mapping[str, str | int]]
     notes: Sequence[Mapping[str, str | int]]
     offers: Sequence[OfferReport]
+    on_machines: Sequence[Row]
 
     @classmethod
     def of(
@@ -258,6 +234,7 @@ class PlanReport:
             problems=[problem.as_json() for problem in planned.problems],
             notes=[note.as_json() for note in planned.notes],
             offers=[OfferReport.of(offer) for offer in offers],
+            on_machines=rows(forecasts, nodes),
         )
 
     def as_json(self) -> str:

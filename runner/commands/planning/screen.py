@@ -21,6 +21,8 @@ from runner.recipe import units
 from runner.trace import Traced
 
 WIDTH = 80
+# Seconds of a run that is long enough for the first checkpoint to matter.
+A_WHILE = 900
 
 
 def answer(planned: Planned, offers: list[Offer]) -> None:
@@ -32,7 +34,7 @@ def answer(planned: Planned, offers: list[Offer]) -> None:
         say(textwrap.fill(line, WIDTH, subsequent_indent="  "))
 
 
-def stages(planned: Planned, nodes: list[int], traced: Mapping[str, Traced]) -> None:
+def stages(planned: Planned, traced: Mapping[str, Traced]) -> None:
     """Prints a line for each stage, and what the figures rest on."""
     if not planned.forecasts:
         return
@@ -54,10 +56,10 @@ def stages(planned: Planned, nodes: list[int], traced: Mapping[str, Traced]) -> 
     with console.capture() as drawn:
         console.print(table)
     say("\n" + "\n".join(line.rstrip() for line in drawn.get().splitlines()) + "\n")
-    for line in (*_basis(planned), *_disk(planned)):
+    for line in (*_basis(planned), *_disk(planned), *_first_checkpoint(planned)):
         say(textwrap.fill(line, WIDTH))
     for forecast in planned.forecasts:
-        beside(console, forecast, nodes, traced)
+        beside(console, forecast, traced)
 
 
 def offered(offers: list[Offer]) -> None:
@@ -92,14 +94,21 @@ def _time(planned: Planned) -> str:
     return f"It takes {units.duration(whole.total_seconds)} ({units.between(*whole.range_seconds)}) on {gpus}{without}."
 
 
+def _first_checkpoint(planned: Planned) -> Iterator[str]:
+    """When the first one comes; of what is over in minutes nobody asks."""
+    time = planned.forecasts[0].time
+    if time and time.checkpoints.count > 1 and planned.together.total_seconds >= A_WHILE:
+        yield f"Checkpoints: the first comes after {units.duration(time.checkpoints.first)}."
+
+
 def _cost(planned: Planned) -> str:
     whole = planned.together
     if len(whole.without) == len(planned.forecasts):
         return "What it costs cannot be told either."
-    hours = f"{_rounded(whole.gpu_hours)} GPU hours"
+    hours = f"{rounded(whole.gpu_hours)} GPU hours"
     if whole.cost is None:
         return f"It costs {hours}; with `--price`, that of one, it is told in money."
-    return f"It costs {_rounded(whole.cost)}: {hours} at {planned.forecasts[0].price:g}."
+    return f"It costs {rounded(whole.cost)}: {hours} at {planned.forecasts[0].price:g}."
 
 
 def _change(planned: Planned, offers: list[Offer]) -> str:
@@ -129,10 +138,10 @@ def _row(forecast: Forecast, priced: bool) -> Iterator[str]:
         yield from ("cannot be told", "")
         return
     yield f"{units.duration(forecast.time.total_seconds)} ({units.between(*forecast.time.range_seconds, '–')})"
-    yield _rounded((forecast.cost if priced else forecast.gpu_hours) or 0)
+    yield rounded((forecast.cost if priced else forecast.gpu_hours) or 0)
 
 
-def _rounded(count: float) -> str:
+def rounded(count: float) -> str:
     """An amount of hours or money."""
     return f"{count:,.0f}" if count >= 1000 else f"{count:,.1f}" if count >= 100 else f"{count:,.2f}"
 
@@ -157,7 +166,7 @@ def _taking(offer: OfferReport) -> str:
     time = (
         "time unknown"
         if offer.total_seconds is None
-        else f"{units.duration(offer.total_seconds)}, {_rounded(offer.gpu_hours)} GPU hours"
+        else f"{units.duration(offer.total_seconds)}, {rounded(offer.gpu_hours)} GPU hours"
     )
-    cost = f", cost {_rounded(offer.cost)}" if offer.cost is not None else ""
+    cost = f", cost {rounded(offer.cost)}" if offer.cost is not None else ""
     return f"{time}{cost}, {units.gib(offer.gpu_memory_bytes)}; {', '.join(offer.loses) or 'loses nothing'}"

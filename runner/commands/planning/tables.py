@@ -9,36 +9,6 @@ from runner.recipe import units
 from runner.trace import Traced, left_out
 
 
-def scaling(forecast: Forecast, nodes: list[int]) -> Table:
-    table = Table(
-        "machines",
-        "GPUs",
-        "effective batch",
-        "step",
-        "waiting",
-        "time",
-        "speed-up",
-        title="On more machines",
-        title_justify="left",
-    )
-    first = None
-    for count in nodes:
-        other = forecast.on(count)
-        if (time := other.time) is None:
-            continue
-        first = first or time.samples_a_second
-        table.add_row(
-            str(count),
-            str(other.stage.machines.world_size),
-            str(other.workload.effective_batch_size),
-            f"{units.speed(time.step_seconds)} s",
-            f"{time.waiting_seconds / time.step_seconds:.0%}",
-            units.duration(time.total_seconds),
-            f"{time.samples_a_second / first:.2f}",
-        )
-    return table
-
-
 def exact(forecast: Forecast, traced: Traced) -> Table:
     table = Table("exact, on fake tensors", "exact", "quick", title_justify="left")
     fields = left_out(forecast.workload)

@@ -8,8 +8,9 @@ from rich.console import Console
 from rich.table import Table
 
 from runner.commands.options import say
-from runner.commands.planning.tables import exact, scaling
+from runner.commands.planning.tables import exact
 from runner.estimate import storage
+from runner.estimate.duration import Duration
 from runner.estimate.forecast import Forecast, basis
 from runner.estimate.formulas import MOST_TRIED
 from runner.estimate.memory import EVALUATION
@@ -44,7 +45,7 @@ def show(planned: Planned, nodes: list[int], traced: Mapping[str, Traced]) -> No
                 table.add_row(*row)
             table.add_section()
         console.print(table)
-        beside(console, forecast, nodes, traced)
+        beside(console, forecast, traced)
     reckoned = {forecast.stage.name for forecast in forecasts}
     for stage in plan.stages:
         if stage.name not in reckoned:
@@ -59,12 +60,10 @@ def show(planned: Planned, nodes: list[int], traced: Mapping[str, Traced]) -> No
         say(basis(forecasts, nodes))
 
 
-def beside(console: Console, forecast: Forecast, nodes: list[int], traced: Mapping[str, Traced]) -> None:
-    """What is asked for beside the plan of a stage: its exact trace, and other counts of machines."""
+def beside(console: Console, forecast: Forecast, traced: Mapping[str, Traced]) -> None:
+    """What is asked for beside the plan of a stage: its exact trace."""
     if forecast.stage.name in traced:
         console.print(exact(forecast, traced[forecast.stage.name]))
-    if nodes:
-        console.print(scaling(forecast, nodes))
 
 
 def _claims(plan: Plan, forecasts: list[Forecast]) -> str:
@@ -162,6 +161,18 @@ def _batch(work: Run) -> str:
     return f"{work.batch_tokens:,} tokens: {counted} packed rows of {work.sequence_len:,}{about}"
 
 
+def _checkpoints(time: Duration, work: Run) -> str:
+    """How many, and when; what an interruption costs is the time between two."""
+    seen, own = time.checkpoints, time.checkpoints.within
+    if seen.count == 1:
+        return "1, at the end"
+    often = f"{seen.count:,}, one each {units.duration(seen.between)}"
+    if not own:
+        return f"{often}, with {'each evaluation' if work.evaluation_rows else 'each epoch'}"
+    by = "" if work.save_steps else " by the clock"
+    return f"{often} at the most{by}, the first after {units.duration(seen.first)}"
+
+
 def _pace(forecast: Forecast) -> Iterator[tuple[str, str]]:
     time, work = forecast.time, forecast.workload
     yield "effective batch", _batch(work)
@@ -177,6 +188,7 @@ def _pace(forecast: Forecast) -> Iterator[tuple[str, str]]:
     )
     reading = forecast.formulas.notes().get("steps")
     yield "steps", f"{time.steps:,}, {time.tokens:,.0f} tokens ({reading})" if reading else f"{time.steps:,}"
+    yield "checkpoints", _checkpoints(time, work)
     rising = forecast.warmup_steps / time.steps
     yield "warmup", f"{forecast.warmup_steps:,} steps ({rising:.1%})" + (", more than there are" if rising > 1 else "")
     yield "time", f"{units.duration(time.total_seconds)} ({units.between(*time.range_seconds)})"

@@ -1,4 +1,4 @@
-"""Rules for plain text: where validation data comes from, and that the best checkpoint can be found with it."""
+"""Rules for plain text: where validation data comes from, and what needs some."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from runner.names import setting as name_of
 from runner.problem import Problem
 from runner.recipe.recipe import Recipe
 from runner.scenarios.causal_lm.translation import validates
-from runner.scenarios.shared import gates
+from runner.scenarios.shared import cadence, gates
 
 # Lines of `data` that give validation data, and the line that each of the first two belongs to.
 VALIDATION = {"validation_split": "hub", "validation_path": "path"}
@@ -46,20 +46,9 @@ def one_validation(recipe: Recipe) -> Iterator[Problem]:
         )
 
 
-def checkpoints_are_evaluated(recipe: Recipe) -> Iterator[Problem]:
-    """The best checkpoint can only be found among those that were evaluated."""
-    train = recipe.train
-    if train.save_steps % train.eval_steps and any(recipe.data.get(setting) for setting in GIVES_VALIDATION):
-        yield recipe.document.problem(
-            ("train", "save_steps"),
-            f"A checkpoint every {train.save_steps} steps and an evaluation every {train.eval_steps}: some checkpoints would never be evaluated.",
-            f"Let `save_steps` be a multiple of `eval_steps`, for example {train.eval_steps}.",
-        )
-
-
 def metrics(recipe: Recipe) -> list[str]:
     """What can be measured; on held-out documents only where the recipe has some."""
     return gates.producible("text", recipe.evaluation.tasks or (), validates=validates(recipe))
 
 
-RULES = (one_validation, checkpoints_are_evaluated, gates.rule(metrics))
+RULES = (one_validation, cadence.rule(validates), gates.rule(metrics))

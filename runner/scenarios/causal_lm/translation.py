@@ -9,7 +9,7 @@ from typing import Any
 from runner.data.plain_text import PlainText, TextSet
 from runner.plan import Place, Plan
 from runner.recipe.recipe import Recipe
-from runner.scenarios.shared import axolotl, common
+from runner.scenarios.shared import axolotl, cadence, common
 
 
 def translate(recipe: Recipe, place: Place) -> Plan:
@@ -50,15 +50,11 @@ def training(recipe: Recipe, place: Place) -> dict[str, Any]:
     train = recipe.train
     config = axolotl.training(recipe, place) | {
         "eval_batch_size": train.eval_batch_size or train.micro_batch_size,
-        "save_strategy": "steps",
-        "save_steps": train.save_steps,
     }
-    if validates(recipe):
-        config |= {"eval_strategy": "steps", "eval_steps": train.eval_steps}
-    else:
-        for setting in ("eval_batch_size", "metric_for_best_model", "greater_is_better"):
+    if not validates(recipe):
+        for setting in ("eval_batch_size", "eval_steps", "save_steps", "metric_for_best_model", "greater_is_better"):
             del config[setting]
-        config |= {"eval_strategy": "no", "load_best_model_at_end": False}
+        config |= {**cadence.unevaluated(train), "load_best_model_at_end": False}
     if named := recipe.settings.get("resume_from"):
         path = named if named.startswith("/") else f"{place.checkpoints_dir}/{named}"
         config |= {"resume_from_checkpoint": path, "auto_resume_from_checkpoints": False}

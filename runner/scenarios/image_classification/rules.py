@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from runner import catalog
 from runner.problem import Problem, Stop
 from runner.recipe.recipe import Recipe
 from runner.scenarios.image_classification.images import class_folders, class_names
-from runner.scenarios.shared import gates
+from runner.scenarios.shared import cadence, gates
 
 
 def normalising(recipe: Recipe) -> Iterator[Problem]:
@@ -51,4 +52,23 @@ def classes(recipe: Recipe) -> Iterator[Problem]:
         )
 
 
-RULES = (normalising, crop, classes, gates.rule(lambda recipe: gates.producible("images")))
+def classes_on_the_hub(recipe: Recipe) -> Iterator[Problem]:
+    """A data set that somebody has counted has as many classes as the recipe says."""
+    hub, stated = recipe.data.hub, recipe.model.classes
+    there = (catalog.dataset(hub) or {}).get("classes") if hub and not recipe.data.path else None
+    if there and there != stated:
+        yield recipe.document.problem(
+            ("model", "classes"),
+            f"`{hub}` has {there} classes, and `classes` is {stated}.",
+            f"Write `classes: {there}`.",
+        )
+
+
+RULES = (
+    normalising,
+    crop,
+    classes,
+    classes_on_the_hub,
+    cadence.rule(),
+    gates.rule(lambda recipe: gates.producible("images")),
+)

@@ -24,8 +24,12 @@ from runner.scenarios.image_classification.data import SPLITS, ImageReport
 from runner.scenarios.image_classification.network import Weights
 from runner.training import checkpoints, metrics, progress, progress_lines, results
 from runner.training.checkpoints import MarkComplete
+from runner.training.early_stopping import early_stopping
+from runner.training.ended import Ended, no_step_more
 from runner.training.history import History
+from runner.training.patience import ACCURACY
 from runner.training.preemption import Preemption
+from runner.training.saving import Saving
 from runner.training.settings import RunSettings
 from runner.training.time_limit import time_limits
 from runner.training.watchdog import Watchdog
@@ -64,6 +68,7 @@ def train(config: dict[str, Any], prepare_first: bool = False) -> None:
     # A loss of exactly 0 is possible here: the Trainer rounds it, and small sets are learned by heart.
     watchdog = Watchdog(settings, zero_loss_allowed=True)
     told = [*metrics.from_environment(history), *progress.from_environment(settings)]
+    ending = [Ended(), *time_limits(settings), Saving(settings), *early_stopping(settings, ACCURACY)]
     trainer = Trainer(
         model=model,
         args=args,
@@ -72,8 +77,9 @@ def train(config: dict[str, Any], prepare_first: bool = False) -> None:
         eval_dataset=data["validation"],
         compute_metrics=lambda seen: {"accuracy": float((seen.predictions == seen.label_ids).mean())},
         preprocess_logits_for_metrics=lambda logits, labels: logits.argmax(-1),
-        callbacks=[watchdog, history, weights, *told, *time_limits(settings), MarkComplete(), Preemption(settings)],
+        callbacks=[watchdog, history, weights, *told, *ending, MarkComplete(), Preemption(settings)],
     )
+    no_step_more(trainer)
     trainer.train(resume_from_checkpoint=str(resume) if resume else None)
     finish(trainer, settings, history, weights, data["test"], shape)
     # A process that leaves while its group is open can end the others with it, after all is done.

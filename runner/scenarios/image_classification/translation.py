@@ -14,7 +14,7 @@ from runner.plan import Evaluation, Place, Plan, Stage
 from runner.recipe.recipe import Recipe
 from runner.scenarios.image_classification import ENGINES
 from runner.scenarios.image_classification.images import Images
-from runner.scenarios.shared import common, gates
+from runner.scenarios.shared import cadence, common, gates
 
 CONFIG_FILE = "images.yaml"
 
@@ -79,7 +79,7 @@ def preparation(recipe: Recipe, place: Place) -> Images:
 
 
 def trainer(recipe: Recipe, place: Place) -> dict[str, Any]:
-    """Optimisation, evaluation and checkpoints; evaluated and saved after each epoch."""
+    """Optimisation, evaluation and checkpoints."""
     train = recipe.train
     return {
         "num_train_epochs": train.epochs,
@@ -96,12 +96,11 @@ def trainer(recipe: Recipe, place: Place) -> dict[str, Any]:
         "fp16": recipe.model.precision == "fp16",
         "seed": train.seed,
         "logging_steps": train.logging_steps,
-        "eval_strategy": "epoch",
-        "save_strategy": "epoch",
+        **cadence.evaluated(train),
         "save_total_limit": train.keep_checkpoints,
         "output_dir": place.checkpoints_dir,
         "report_to": train.report_to,
-        "ddp_bucket_cap_mb": recipe.communication.ddp_bucket_mb,
+        "ddp_bucket_cap_mb": common.ddp_bucket_mb(recipe),
         "ddp_find_unused_parameters": recipe.communication.ddp_find_unused_parameters,
     }
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from runner.problem import Problem
 from runner.recipe.recipe import Recipe
-from runner.scenarios.shared import gates
+from runner.scenarios.shared import cadence, gates
 
 
 def trained_layers(recipe: Recipe) -> Iterator[Problem]:
@@ -27,4 +27,8 @@ def trained_layers(recipe: Recipe) -> Iterator[Problem]:
         )
 
 
-RULES = (trained_layers, gates.rule(lambda recipe: gates.producible("chat", recipe.evaluation.tasks or ())))
+RULES = (
+    trained_layers,
+    cadence.rule(),
+    gates.rule(lambda recipe: gates.producible("chat", recipe.evaluation.tasks or ())),
+)

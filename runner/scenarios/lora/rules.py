@@ -10,7 +10,7 @@ from runner.problem import Problem
 from runner.recipe import templates
 from runner.recipe.recipe import Recipe
 from runner.scenarios.lora.translation import asked
-from runner.scenarios.shared import gates
+from runner.scenarios.shared import cadence, gates
 
 USUAL_SCALE = 4
 PARTS = ("artist", "genre")
@@ -90,4 +90,4 @@ def metrics(recipe: Recipe) -> list[str]:
     return gates.producible("chat", recipe.evaluation.tasks or (), asked=asked(recipe))
 
 
-RULES = (layers, adapter_scale, one_kind, songs, gates.rule(metrics))
+RULES = (layers, adapter_scale, one_kind, songs, cadence.rule(), gates.rule(metrics))

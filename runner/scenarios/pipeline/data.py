@@ -87,7 +87,7 @@ def everything(recipe: Recipe, place: Place, lengths: tuple[tuple[int, int], ...
         lengths=lengths,
         sft=conversations.chat(recipe, place, sft.data, sft.sequence_len),
         dpo=preferences(recipe, place),
-        cleaning=Cleaning(**recipe.data.cleaning.plain()),
+        cleaning=Cleaning(cpus=common.machines(recipe, place).cpus, **recipe.data.cleaning.plain()),
         lora=mixture(recipe, place, lora) if lora else None,
     )
 
@@ -143,7 +143,7 @@ def preferences(recipe: Recipe, place: Place) -> Preferences:
 
 
 def first_weights(recipe: Recipe, place: Place) -> FirstWeights:
-    model = recipe.model
+    model, stated = recipe.model, recipe.pretrain.precision or recipe.model.precision
     return FirstWeights(
         out=place.below("init").best_model_dir,
         tokenizer=f"{place.data_dir}/tokenizer",
@@ -160,5 +160,5 @@ def first_weights(recipe: Recipe, place: Place) -> FirstWeights:
             "tie_word_embeddings": model.tied,
         },
         parameters=parameters(model),
-        dtype="float32" if model.precision == "fp32" or model.master_weights != "bf16" else "bfloat16",
+        dtype="float32" if stated == "fp32" or model.master_weights != "bf16" else "bfloat16",
     )

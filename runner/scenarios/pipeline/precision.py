@@ -14,8 +14,9 @@ FP8_STAGES = ("pretrain", "sft")
 
 
 def precision_of(recipe: Recipe, kind: str) -> str:
-    """fp8, bf16 or fp32: what a stage multiplies in, decided from the GPU that the recipe names."""
-    stated = recipe.model.precision
+    """fp8, bf16 or fp32: what a stage multiplies in, by its own line or the model's, and by the GPU that the recipe names."""
+    section = recipe.settings.get(kind)
+    stated = (section and section.get("precision")) or recipe.model.precision
     if stated == "fp32":
         return "fp32"
     gpu = catalog.gpu(recipe.machines.gpu)

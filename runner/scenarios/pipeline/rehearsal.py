@@ -11,7 +11,7 @@ from runner.problem import Problem, Stop
 from runner.recipe import overrides
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe, sets_of
-from runner.scenarios.pipeline.curriculum import AFTER
+from runner.scenarios.pipeline.curriculum import AFTER, TRAINED
 from runner.scenarios.pipeline.precision import compile_mode
 from runner.scenarios.shared import rehearsal, twin
 from runner.scenarios.shared.rehearsal import BY
@@ -70,6 +70,9 @@ def _small(recipe: Recipe) -> Iterator[Override]:
     yield Override("tokenizer.base", None, None, BY, "a tokenizer trained on the sample")
     yield Override("tokenizer.vocabulary", None, twin.VOCABULARY, BY, "a tokenizer trained on the sample")
     yield Override("model.precision", None, "fp32", BY, "runs on any processor")
+    for stage in TRAINED:
+        if (recipe.settings.get(stage) or {}).get("precision"):
+            yield Override(f"{stage}.precision", None, None, BY, "runs on any processor")
     yield Override("model.attention", None, "sdpa", BY, "FlashAttention needs a GPU")
     yield Override("speed.compile", None, "off", BY, gpu)
     for setting in ("fused_kernels", "fused_cross_entropy", "tf32"):
@@ -121,6 +124,13 @@ def _few_steps(recipe: Recipe) -> Iterator[Override]:
         if section := recipe.settings.get(stage):
             compiled = compile_mode(recipe, stage) is not None
             yield rehearsal.packing(recipe, stage, section, compiled)
+    for stage in ("sft", "dpo", "lora"):
+        if not (section := recipe.settings.get(stage)):
+            continue
+        # The intervals that the twin has without these lines are for as few rows as it has.
+        own = ("save_steps",) if stage == "dpo" else ("eval_steps", "save_steps")
+        yield from (Override(f"{stage}.{name}", None, None, BY, ROWS) for name in own if name in section)
+        yield from rehearsal.any_improvement(stage, section)
     for stage, settings in short.items():
         for setting, (value, why) in settings.items():
             yield Override(f"{stage}.{setting}", None, value, BY, why)

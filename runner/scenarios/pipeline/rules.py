@@ -13,19 +13,23 @@ from runner import catalog
 from runner.names import JOB_NAME, listed
 from runner.problem import Problem
 from runner.recipe.recipe import Recipe
-from runner.scenarios.pipeline.curriculum import AFTER, KINDS, TRAINED, stage_names, warmup_steps
-from runner.scenarios.shared import gates
+from runner.scenarios.pipeline.curriculum import AFTER, KINDS, TRAINED, curriculum, stage_names, warmup_steps
+from runner.scenarios.pipeline.precision import FP8_STAGES
+from runner.scenarios.shared import cadence, common, gates
 
 if TYPE_CHECKING:
     from runner.recipe.sections import Openshift
 
 # What each executor of datatrove needs, and what it knows besides.
-NEEDS = {"local": (), "slurm": ("tasks", "partition", "time"), "ray": ("tasks",)}
+NEEDS = {"local": (), "pods": ("pods",), "slurm": ("tasks", "partition", "time"), "ray": ("tasks",)}
 KNOWS = {
     "local": ("tasks", "workers"),
+    "pods": ("tasks", "workers"),
     "slurm": ("workers", "cpus_per_task", "mem_per_cpu_gb", "qos", "sbatch_args"),
     "ray": ("workers", "time", "cpus_per_task", "mem_per_cpu_gb", "address"),
 }
+# How often a document may be read before it is said; four times is hardly worse than new text (arXiv 2305.16264).
+MOST_TIMES = 40
 # Their defaults in the schema.
 IDLE = {"cpus_per_task": 1, "mem_per_cpu_gb": 2}
 
@@ -38,6 +42,12 @@ def shape(recipe: Recipe) -> Iterator[Problem]:
             ("model", "attention_heads"),
             f"`hidden_size` {model.hidden_size:,} cannot be shared by {model.attention_heads} heads.",
             "Choose a count that divides it.",
+        )
+    elif model.hidden_size // model.attention_heads % 2:
+        yield recipe.document.problem(
+            ("model", "attention_heads"),
+            f"Heads of {model.hidden_size // model.attention_heads} numbers are odd, and rotary positions turn them in pairs.",
+            "Choose a count that makes their size even; 64 and 128 are usual, and quickest.",
         )
     if model.attention_heads % model.key_value_heads:
         yield recipe.document.problem(
@@ -54,14 +64,15 @@ def shape(recipe: Recipe) -> Iterator[Problem]:
 
 
 def fp8_gpu(recipe: Recipe) -> Iterator[Problem]:
-    """FP8 is asked for only where the GPU has it."""
+    """FP8 is asked for only where the GPU has it, for all stages or for one."""
     gpu = catalog.gpu(recipe.machines.gpu)
-    if recipe.model.precision == "fp8" and gpu and not gpu.fp8:
-        yield recipe.document.problem(
-            ("model", "precision"),
-            f"{gpu.title} cannot do `fp8`; it takes compute capability 9.0, and this GPU has {gpu.compute_capability}.",
-            f"Write `precision: {gpu.precision(fp16=False)}`, or `auto`.",
-        )
+    for home in ("model", *FP8_STAGES):
+        if recipe.settings[home].get("precision") == "fp8" and gpu and not gpu.fp8:
+            yield recipe.document.problem(
+                (home, "precision"),
+                f"{gpu.title} cannot do `fp8`; it takes compute capability 9.0, and this GPU has {gpu.compute_capability}.",
+                f"Write `precision: {gpu.precision(fp16=False)}`, or `auto`.",
+            )
 
 
 def order(recipe: Recipe) -> Iterator[Problem]:
@@ -137,6 +148,37 @@ def gate_metrics(recipe: Recipe) -> Iterator[Problem]:
             before = known
 
 
+def documents(recipe: Recipe) -> Iterator[Problem]:
+    """Some documents are left, and enough of them for the steps."""
+    data, pretrain = recipe.data, recipe.pretrain
+    if data.min_words > data.max_words:
+        yield recipe.document.problem(
+            ("data", "min_words"),
+            f"No document has at least {data.min_words:,} and at most {data.max_words:,} words.",
+            "Lower `min_words`, or raise `max_words`.",
+        )
+    # A document of 1,000 tokens is a long one on the web.
+    tokens = sum(length.tokens(common.effective_batch_size(recipe, pretrain)) for length in curriculum(recipe))
+    if (limit := data.get("limit")) and limit * 1000 * MOST_TIMES < tokens:
+        yield recipe.document.problem(
+            ("data", "limit"),
+            f"{pretrain.steps:,} steps read {tokens:,} tokens, and {limit:,} documents have about {limit * 1000:,}: each would be "
+            f"read some {tokens // (limit * 1000):,} times.",
+            "Raise `limit`, or lower `pretrain.steps`; up to 4 times is usual.",
+            severity="note",
+        )
+
+
+def one_vocabulary(recipe: Recipe) -> Iterator[Problem]:
+    if recipe.tokenizer.base and recipe.document.lookup(("tokenizer", "vocabulary")) is not None:
+        yield recipe.document.problem(
+            ("tokenizer", "vocabulary"),
+            f"`vocabulary` means nothing beside `base`: the tokenizer `{recipe.tokenizer.base}` has its own.",
+            "Delete one of the two lines.",
+            severity="note",
+        )
+
+
 def packed_words(recipe: Recipe) -> Iterator[Problem]:
     """The tokenizer that packed files were made with is named."""
     if recipe.data.packed and not recipe.tokenizer.base:
@@ -210,6 +252,18 @@ def cleaning(recipe: Recipe) -> Iterator[Problem]:
                 "Delete the line, or name the executor that it is for.",
                 key=True,
             )
+    if name == "pods" and section.pods and section.tasks and section.tasks < section.pods:
+        yield recipe.document.problem(
+            ("data", "cleaning", "tasks"),
+            f"{section.tasks:,} tasks leave some of {section.pods:,} pods without work.",
+            f"Write at least {section.pods}, or delete the line.",
+        )
+    if name == "pods" and "openshift" not in recipe.settings:
+        yield recipe.document.problem(
+            ("data", "cleaning", "executor"),
+            "Pods are those of a cluster, and the recipe has no section `openshift`.",
+            "Write `executor: local`, or add the section.",
+        )
 
 
 def stage_job_names(recipe: Recipe) -> Iterator[Problem]:
@@ -228,6 +282,8 @@ def stage_job_names(recipe: Recipe) -> Iterator[Problem]:
 
 
 RULES = (
+    documents,
+    one_vocabulary,
     shape,
     fp8_gpu,
     order,
@@ -237,5 +293,6 @@ RULES = (
     packed_words,
     cleaning,
     stage_job_names,
+    cadence.rule(),
 )
 FILE_RULES = (packed_files,)

@@ -10,7 +10,7 @@ from runner.recipe.recipe import Recipe
 from runner.scenarios.pipeline.curriculum import AFTER, Length, trained_names, warmup_steps
 from runner.scenarios.pipeline.data import END_OF_TEXT
 from runner.scenarios.pipeline.precision import compile_mode, faster, master_weights, precision_of
-from runner.scenarios.shared import axolotl, common, conversations, sharding
+from runner.scenarios.shared import axolotl, cadence, common, conversations, sharding
 
 if TYPE_CHECKING:
     from runner.recipe.sections import Lora, Sft
@@ -123,7 +123,7 @@ def pretraining(recipe: Recipe, place: Place, length: Length, before: str) -> di
         "eval_strategy": "steps",
         "eval_steps": train.eval_steps,
         "save_strategy": "steps",
-        "save_steps": train.save_steps,
+        "save_steps": train.save_steps or train.eval_steps,
         "load_best_model_at_end": False,
         "recipe_runner": config["recipe_runner"] | {"blocks": blocks},
     }
@@ -138,14 +138,13 @@ def _conversations(recipe: Recipe, place: Place, folder: str) -> dict[str, Any]:
     }
 
 
-def _by_epoch(section: Sft | Lora) -> dict[str, Any]:
-    """Evaluated and saved after each epoch, the best one kept."""
+def _keeping_the_best(section: Sft | Lora) -> dict[str, Any]:
+    """Epochs, whose evaluations say which model is kept."""
     return {
         "num_epochs": section.epochs,
         "lr_scheduler": section.lr_scheduler,
         "warmup_ratio": section.warmup_ratio,
-        "eval_strategy": "epoch",
-        "save_strategy": "epoch",
+        **cadence.evaluated(section),
         "load_best_model_at_end": True,
         "metric_for_best_model": "eval_loss",
         "greater_is_better": False,
@@ -157,7 +156,7 @@ def sft(recipe: Recipe, place: Place, before: str) -> dict[str, Any]:
     return {
         **alike(recipe, place, "sft", "sft", before, section),
         **_conversations(recipe, place, "sft"),
-        **_by_epoch(section),
+        **_keeping_the_best(section),
         "sequence_len": section.sequence_len,
         "weight_decay": section.weight_decay,
     }
@@ -178,10 +177,7 @@ def dpo(recipe: Recipe, place: Place, before: str) -> dict[str, Any]:
         "num_epochs": section.epochs,
         "lr_scheduler": section.lr_scheduler,
         "warmup_ratio": section.warmup_ratio,
-        "eval_strategy": "steps",
-        "eval_steps": section.eval_steps,
-        "save_strategy": "steps",
-        "save_steps": section.eval_steps,
+        **cadence.evaluated(section),
         "load_best_model_at_end": False,
     }
 
@@ -191,7 +187,7 @@ def lora(recipe: Recipe, place: Place, before: str) -> dict[str, Any]:
     return {
         **alike(recipe, place, "lora", "lora", before, section),
         **_conversations(recipe, place, "lora"),
-        **_by_epoch(section),
+        **_keeping_the_best(section),
         "sequence_len": section.sequence_len,
         "weight_decay": section.weight_decay,
         "adapter": "lora",

@@ -45,7 +45,8 @@ class _Builder:
         everything = asdict(data.everything(recipe, self.place, tokens))
         share = common.machines(recipe, self.place)
         weights = asdict(data.first_weights(recipe, self.place))
-        prepares = common.work(self.place, common.DATA, everything, share, parts=data.PARTS)
+        pods = recipe.data.cleaning.pods if self.place.on_cluster and not recipe.data.packed else None
+        prepares = common.work(self.place, common.DATA, everything, share, parts=data.PARTS, pods=pods or 1)
         pretrained = list(self._pretrained())
         after = list(self._after(pretrained[-1].name))
         # A rehearsal holds no GPU, and each of its stages proves its rows when it starts.

@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runner.data.corpus import helping_pod
 from runner.data.tokenizers import Pretrained
 from runner.files import replacing_folder
 from runner.problem import Stop
@@ -23,7 +24,14 @@ TOKENIZER_DOCUMENTS = 1_000_000
 
 
 def data(everything: Data, tell: Tell) -> None:
-    """Clean text, a tokenizer, blocks for each context length, and the rows of SFT, DPO and LoRA, below `out`."""
+    """Clean text, a tokenizer, blocks for each context length, and the rows of SFT, DPO and LoRA, below `out`. Of several pods
+    the first does all that; the others help it to clean."""
+    if pod := helping_pod():
+        from runner.data import cleaning
+
+        cleaning.help_clean(everything.text, Path(everything.out), everything.cleaning)
+        tell(f"Pod {pod} has cleaned its part.")
+        return
     lines: list[str] = []
     for title, part in _parts(everything, Path(everything.out)):
         lines += [f"{title}:", *(f"  {line}" for line in part)]

@@ -18,7 +18,7 @@ from runner.names import listed
 from runner.plan import Kind, Place, Plan, Stage
 from runner.problem import Problem, Stop
 from runner.recipe.recipe import Recipe, Settings
-from runner.scenarios.shared import common, conversations, gates, sharding
+from runner.scenarios.shared import cadence, common, conversations, gates, sharding
 from runner.scenarios.shared.common import (
     batch_facts,
     common_environment,
@@ -122,7 +122,7 @@ def packing(recipe: Recipe, place: Place, section: Settings, compiled: bool = Fa
 
 
 def training(recipe: Recipe, place: Place) -> dict[str, Any]:
-    """Optimisation, evaluation and checkpoints; evaluated and saved after each epoch, the best one kept."""
+    """Optimisation, evaluation and checkpoints; the best one is kept."""
     train = recipe.train
     return {
         "num_epochs": train.epochs,
@@ -137,8 +137,7 @@ def training(recipe: Recipe, place: Place) -> dict[str, Any]:
         "optimizer": sharding.optimizer(recipe, train.optimizer),
         "seed": train.seed,
         "logging_steps": train.logging_steps,
-        "eval_strategy": "epoch",
-        "save_strategy": "epoch",
+        **cadence.evaluated(train),
         "save_total_limit": train.keep_checkpoints,
         "load_best_model_at_end": True,
         "metric_for_best_model": "eval_loss",

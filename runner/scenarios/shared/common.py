@@ -32,6 +32,7 @@ from runner.plan import (
 from runner.recipe import units
 from runner.recipe.recipe import Recipe, Settings, sets_of
 from runner.run_files import TENSORBOARD
+from runner.scenarios.shared import cadence
 from runner.text import yaml_text
 
 if TYPE_CHECKING:
@@ -43,8 +44,9 @@ Given = TypeVar("Given")
 
 # Below prepared data: the proof of what will be trained.
 PROOF_FOLDER = "proof"
-# The stage that prepares what the others learn from.
+# The stage that prepares what the others learn from; and the one, and its work, that brings the base model where data needs none.
 DATA = "data"
+FETCHING = "model"
 
 
 def learning_rate(recipe: Recipe, section: Section | None = None) -> float:
@@ -128,6 +130,11 @@ def batch_facts(recipe: Recipe, section: Section | None = None) -> dict[str, Any
     }
 
 
+def ddp_bucket_mb(recipe: Recipe) -> int:
+    """MB of gradients that travel together under DDP: PyTorch's own 25 where the recipe says nothing."""
+    return recipe.communication.ddp_bucket_mb or 25
+
+
 def run_facts(recipe: Recipe, place: Place, section: Section | None = None) -> dict[str, Any]:
     """What the training process must know of its run, under `recipe_runner` in its config."""
     return {
@@ -138,6 +145,7 @@ def run_facts(recipe: Recipe, place: Place, section: Section | None = None) -> d
         "backend": "nccl" if place.accelerator else "gloo",
         **batch_facts(recipe, section),
         **time_limit(recipe),
+        **cadence.told(section or recipe.train),
     }
 
 
@@ -250,8 +258,9 @@ def work(
     machines: Machines,
     reads: Mapping[str, tuple[str, ...]] | None = None,
     parts: Mapping[str, tuple[str, ...]] | None = None,
+    pods: int = 1,
 ) -> Stage:
-    """A stage of the runner's own work, which trains nothing and needs no GPU. config: `work` says which."""
+    """A stage of the runner's own work, which trains nothing and needs no GPU. config: `work` says which; pods: that share it."""
     here = place.below(name)
     return Stage(
         name=name,
@@ -262,7 +271,7 @@ def work(
         files=(),
         command=("python", "-m", WORK, f"{here.config_dir}/{WORK_FILE}"),
         env={"TOKENIZERS_PARALLELISM": "true"},
-        machines=replace(machines, nodes=1, gpus_per_node=0, gpu="GPUs", uneven=()),
+        machines=replace(machines, nodes=pods, gpus_per_node=0, gpu="GPUs", uneven=()),
         shm_gib=1,
         folder=name,
         reads=reads or {},
@@ -277,8 +286,13 @@ PREPARING = Machines(1, 0, "GPUs", memory_gib=16.0, cpus=4, requested_memory_gib
 
 def rows_and_training(recipe: Recipe, place: Place, training: Stage) -> Iterator[Stage]:
     """The stages `data` and `train` of a recipe whose rows are of one kind. Where everything is prepared ahead, the first one
-    brings the base model too, and proves what Axolotl will train. Pods whose data lies in their image have no stage for it."""
+    brings the base model too, and proves what Axolotl will train. Pods whose data lies in their image have no stage for it; their
+    base model comes onto the claim once, where they have one, and is not fetched by each of them."""
     if place.on_cluster and not place.prepared:
+        if training.model:
+            model = {**training.model, "folder": place.model_dir}
+            yield work(place, FETCHING, {"work": FETCHING, "out": place.model_dir, "model": model}, PREPARING)
+            training = replace(training, reads={FETCHING: ()})
         yield training
         return
     ahead = place.prepared
@@ -297,10 +311,10 @@ def rows_and_training(recipe: Recipe, place: Place, training: Stage) -> Iterator
 # holds whatever they are.
 _OF_STEPS = (
     *("learning_rate", "lr_scheduler", "cosine_", "warmup_", "weight_decay", "max_grad_norm", "optimizer", "adam_"),
-    *("num_epochs", "eval_steps", "save_steps", "rl_beta", "dpo_loss_type", "lora_", "bf16", "fp16", "tf32", "fp8"),
+    *("num_epochs", "eval_st", "save_st", "rl_beta", "dpo_loss_type", "lora_", "bf16", "fp16", "tf32", "fp8"),
     *("deepspeed", "fsdp", "gradient_checkpointing", "torch_compile"),
     *(f"recipe_runner.{name}" for name in ("learning_rate", "base_learning_rate", "master_weights")),
-    *(f"recipe_runner.{name}" for name in ("world_size", "effective_batch_")),
+    *(f"recipe_runner.{name}" for name in ("world_size", "effective_batch_", "save_steps", "early_stopping.")),
 )
 
 

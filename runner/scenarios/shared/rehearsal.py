@@ -60,7 +60,7 @@ def judge(plan: Plan, summaries: list[Summary]) -> None:
     """Raises Stop where there were fewer than 30 steps, or the validation loss is unknown or became less than 10 % better."""
     for summary in summaries:
         first, best, steps = summary.first_validation_loss, summary.best_validation_loss, summary.steps
-        if steps < MIN_STEPS:
+        if steps < MIN_STEPS and not summary.early_stop:
             raise Stop(
                 f"The rehearsal made {steps} steps, and {MIN_STEPS} are needed to judge it.",
                 "Give it more rows with `--data`.",
@@ -195,7 +195,11 @@ def on_processors(recipe: Recipe, processes: int) -> list[Override]:
     """What puts a recipe on the processors of this machine."""
     several = f"{processes} processes on the CPU, talking over gloo"
     alone = "one process on the CPU, which shares nothing"
-    return overrides.on_one_machine(recipe, processes, BY, several if processes > 1 else alone)
+    beside = Override("sharding", None, None, BY, "there is no GPU to make room on")
+    return [
+        *overrides.on_one_machine(recipe, processes, BY, several if processes > 1 else alone),
+        *([beside] if recipe.settings.get("sharding") else []),
+    ]
 
 
 def training(recipe: Recipe, rows: Rows) -> list[Override]:
@@ -245,8 +249,17 @@ def training(recipe: Recipe, rows: Rows) -> list[Override]:
         Override("train.logging_steps", None, 1, BY, "few steps"),
         Override("train.report_to", None, "tensorboard", BY, "needs no account"),
         *(change for change in others if change.path[-1] in chosen),
+        *any_improvement("train", chosen),
         overrides.without_time_limit(BY),
     ]
+
+
+def any_improvement(home: str, section: Settings) -> Iterator[Override]:
+    """Early stopping by whatever improvement. home: the section's name."""
+    if section.get("early_stopping"):
+        yield Override(
+            f"{home}.early_stopping.min_improvement", None, 0, BY, "a tiny model's losses are of another size"
+        )
 
 
 def adapter(recipe: Recipe) -> list[Override]:

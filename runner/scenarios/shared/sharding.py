@@ -8,7 +8,7 @@ from typing import Any
 from runner.files import Artifact
 from runner.plan import Machines, Place
 from runner.recipe.recipe import Recipe
-from runner.scenarios.shared import common
+from runner.scenarios.shared import common, deepspeed
 
 DEEPSPEED_FILE = "deepspeed.json"
 
@@ -16,21 +16,23 @@ DEEPSPEED_FILE = "deepspeed.json"
 def settings(
     recipe: Recipe, place: Place, machines: Machines, precision: str = "", max_grad_norm: float | None = None
 ) -> tuple[dict[str, Any], tuple[Artifact, ...]]:
-    """Axolotl's settings for the recipe's distribution, and the files that they name. One GPU needs none.
+    """Axolotl's settings for the recipe's distribution, and the files that they name. One GPU needs none, unless something lies
+    beside it.
 
     precision, max_grad_norm: a stage's own, where they are not the whole recipe's.
     """
-    if machines.world_size == 1:
-        return {}, ()
     if by_fsdp(recipe):
         return _fsdp(recipe), ()
     if by_zero(recipe):
         longest = recipe.train.max_grad_norm if max_grad_norm is None else max_grad_norm
-        text = json.dumps(deepspeed(recipe, precision or recipe.model.precision, longest), indent=2) + "\n"
+        whole = deepspeed.config(recipe, precision or recipe.model.precision, longest)
+        text = json.dumps(whole, indent=2) + "\n"
         return {"deepspeed": f"{place.config_dir}/{DEEPSPEED_FILE}"}, (Artifact(DEEPSPEED_FILE, text),)
+    if machines.world_size == 1:
+        return {}, ()
     return {
         "ddp": True,
-        "ddp_bucket_cap_mb": recipe.communication.ddp_bucket_mb,
+        "ddp_bucket_cap_mb": common.ddp_bucket_mb(recipe),
         "ddp_find_unused_parameters": recipe.communication.ddp_find_unused_parameters,
     }, ()
 
@@ -41,8 +43,20 @@ def by_fsdp(recipe: Recipe) -> bool:
 
 
 def by_zero(recipe: Recipe) -> bool:
-    """Whether DeepSpeed splits the model's state."""
-    return common.world_size(recipe) > 1 and recipe.distribution.startswith("zero")
+    """Whether DeepSpeed splits the model's state, or moves some of it off a single GPU."""
+    return by_zero_alone(recipe) or (common.world_size(recipe) > 1 and recipe.distribution.startswith("zero"))
+
+
+def by_zero_alone(recipe: Recipe) -> bool:
+    """Whether DeepSpeed has something to do on a single GPU too."""
+    return recipe.distribution.startswith("zero") and any(offloaded(recipe).values())
+
+
+def offloaded(recipe: Recipe) -> dict[str, str]:
+    """Where the recipe's own lines put optimizer and weights: cpu, nvme, or empty for the GPUs."""
+    section = recipe.settings.get("sharding") or {}
+    named = {name: str(section.get(f"offload_{name}") or "none") for name in ("optimizer", "weights")}
+    return {name: "" if where == "none" else where for name, where in named.items()}
 
 
 def optimizer(recipe: Recipe, chosen: str) -> str:
@@ -50,45 +64,19 @@ def optimizer(recipe: Recipe, chosen: str) -> str:
     return "adamw_torch_8bit" if chosen == "adamw_bnb_8bit" and by_fsdp(recipe) else chosen
 
 
-def deepspeed(recipe: Recipe, precision: str, max_grad_norm: float) -> dict[str, Any]:
-    """A DeepSpeed config of the recipe's ZeRO stage. `auto` is filled in by accelerate from Axolotl's settings
-    (transformers documentation, DeepSpeed integration)."""
-    stage = int(recipe.distribution.removeprefix("zero"))
-    zero: dict[str, Any] = {
-        "stage": stage,
-        "overlap_comm": True,
-        "contiguous_gradients": True,
-        # DeepSpeed counts numbers, which are gradients in the run's precision, and the recipe MB.
-        "reduce_bucket_size": recipe.communication.ddp_bucket_mb * 1_000_000 // (4 if precision == "fp32" else 2),
-    }
-    if stage == 3:
-        zero |= {
-            "stage3_prefetch_bucket_size": "auto",
-            "stage3_param_persistence_threshold": "auto",
-            # Without it a checkpoint of ZeRO-3 holds no whole weights, and best_model/ could not be loaded.
-            "stage3_gather_16bit_weights_on_model_save": True,
-        }
-    return {
-        "zero_optimization": zero,
-        "bf16": {"enabled": precision in ("bf16", "fp8")},
-        "fp16": {"enabled": precision == "fp16"},
-        "gradient_clipping": max_grad_norm,
-        "train_batch_size": "auto",
-        "train_micro_batch_size_per_gpu": "auto",
-        "gradient_accumulation_steps": "auto",
-    }
-
-
 def _fsdp(recipe: Recipe) -> dict[str, Any]:
-    """FSDP2, full shard, one unit a transformer layer."""
+    """FSDP2, full shard, one unit a transformer layer; a person's own settings where the recipe says nothing."""
+    own = deepspeed.own_file(recipe)
     config: dict[str, Any] = {
         "reshard_after_forward": True,
         "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
         "state_dict_type": "FULL_STATE_DICT",
         "offload_params": False,
+        **(own.data if own else {}),
+        **fsdp_decided(recipe),
     }
     if layer_class := recipe.facts.layer_class:
-        config["transformer_layer_cls_to_wrap"] = layer_class
+        config.setdefault("transformer_layer_cls_to_wrap", layer_class)
     return {
         "fsdp_version": 2,
         "fsdp_config": config,
@@ -96,3 +84,9 @@ def _fsdp(recipe: Recipe) -> dict[str, Any]:
         # (torch, FSDPParamGroup.post_backward).
         "accelerator_config": {"gradient_accumulation_kwargs": {"sync_each_batch": True}},
     }
+
+
+def fsdp_decided(recipe: Recipe) -> dict[str, Any]:
+    """What the recipe's own lines say of FSDP, and what a run cannot be without: a model is saved whole."""
+    placed = deepspeed.written(recipe, "sharding", "offload_weights")
+    return {"state_dict_type": "FULL_STATE_DICT"} | ({"offload_params": placed == "cpu"} if placed else {})

@@ -17,7 +17,7 @@ from runner.files import Artifact
 from runner.names import listed
 from runner.plan import Plan
 from runner.problem import Stop
-from runner.targets import trainjob
+from runner.targets import driver, trainjob
 from runner.targets.kubernetes import CLAIMS_FILE, IMAGE_REGISTRY, image
 from runner.text import yaml_text
 
@@ -100,6 +100,7 @@ def _site(plans: Sequence[Plan], space: str, own: list[Plan]) -> list[Artifact]:
         "access.yaml": [
             *(_filled("account", namespace=space, account=account) for account in accounts),
             _filled("access", namespace=space),
+            _filled("driver", namespace=space, account=driver.ACCOUNT),
         ],
         "build.yaml": [
             _filled("build", namespace=space, name=name, tag=f"{name}:{tag}", embed=_embedded(plans, space, name))

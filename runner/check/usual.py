@@ -1,0 +1,184 @@
+"""Notes on values that work and are unwise: each with the usual one. What cannot work is an error, and stands elsewhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from runner import catalog
+from runner.problem import Problem
+from runner.recipe.document import Path_
+from runner.recipe.recipe import Recipe, Settings
+from runner.scenarios.shared import gates
+
+# Above these a run breaks or learns nothing, in our own starters and in the papers that they name; images by SGD take more.
+HIGHEST_RATE, HIGHEST_SCALED, HIGHEST_OF_IMAGES = 0.02, 0.002, 1.0
+# A warmup of more than half of the steps; fewer epochs than a tenth; an adapter that counts less than an eighth.
+LONGEST_WARMUP, FEWEST_EPOCHS, LEAST_ALPHA = 0.5, 0.1, 1 / 8
+# Metrics of which less is better, and more.
+_LESS = re.compile(r"(\w+_)?(perplexity|loss)|loss_rise\.\d+|forgetting")
+_MORE = re.compile(r"accuracy(\..+)?|preference_\w+|improvement\..+|lm_eval\..+\.(acc|acc_norm|exact_match)(,.+)?")
+_MARK = re.compile(r"<\|\w+\|>|<(start|end)_of_turn>|\[/?INST\]")
+_COLUMN = re.compile(r"(?<!\[)\[([A-Za-z_]\w*)\]")
+
+
+def _sections(recipe: Recipe) -> Iterator[tuple[str, Settings]]:
+    for name, section in recipe.settings.items():
+        if isinstance(section, Settings) and section.knows("learning_rate"):
+            yield name, section
+
+
+def _note(recipe: Recipe, path: Path_, message: str, hint: str) -> Problem:
+    return recipe.document.problem(path, message, hint, severity="note")
+
+
+def rates(recipe: Recipe) -> Iterator[Problem]:
+    gpus, images = sum(recipe.gpu_counts), recipe.scenario == "image-classification"
+    for name, section in _sections(recipe):
+        rate = section["learning_rate"]
+        if rate > (HIGHEST_OF_IMAGES if images else HIGHEST_RATE) or (images and rate == 1):
+            usual = "0.001 to 0.5" if images else "1e-5 to 5e-4"
+            message = f"A learning rate of {rate:g} breaks almost every model."
+            yield _note(recipe, (name, "learning_rate"), message, f"Usual is {usual}.")
+        elif (
+            section.get("learning_rate_scaling") == "linear"
+            and rate * gpus > HIGHEST_SCALED
+            and gpus > 8
+            and not images
+        ):
+            yield _note(
+                recipe,
+                (name, "learning_rate_scaling"),
+                f"Times {gpus} GPUs the learning rate is {rate * gpus:g}, more than almost every model bears.",
+                "Write `sqrt` or `none`; usual is 1e-5 to 5e-4 in all.",
+            )
+
+
+def lengths(recipe: Recipe) -> Iterator[Problem]:
+    for name, section in _sections(recipe):
+        ratio, epochs = section.get("warmup_ratio"), section.get("epochs")
+        if ratio is not None and ratio > LONGEST_WARMUP:
+            message = f"The learning rate rises for {ratio:.0%} of the steps, and training ends soon after."
+            yield _note(recipe, (name, "warmup_ratio"), message, "Usual is 0.03 to 0.1.")
+        if epochs is not None and epochs < FEWEST_EPOCHS:
+            message = f"{epochs:g} epochs are {epochs:.1%} of the rows; the others are never learned from."
+            yield _note(recipe, (name, "epochs"), message, "Usual is 1 to 5.")
+
+
+def adapters(recipe: Recipe) -> Iterator[Problem]:
+    for name, section in recipe.settings.items():
+        if isinstance(section, Settings) and section.knows("alpha") and section.get("rank") and section.get("alpha"):
+            rank, alpha = section["rank"], section["alpha"]
+            if alpha < rank * LEAST_ALPHA:
+                message = (
+                    f"Divided by a rank of {rank}, an alpha of {alpha:g} lets the adapter count for almost nothing."
+                )
+                yield _note(recipe, (name, "alpha"), message, f"Usual is {rank} to {2 * rank}; or delete the line.")
+
+
+def gate_directions(recipe: Recipe) -> Iterator[Problem]:
+    for place, text in gates.all_of(recipe):
+        try:
+            gate = gates.parse(text)
+        except (TypeError, ValueError):
+            continue
+        less, more = _LESS.fullmatch(gate.metric), _MORE.fullmatch(gate.metric)
+        if (less and gate.comparison in (">", ">=")) or (more and gate.comparison in ("<", "<=")):
+            better, other = ("less", "<") if less else ("more", ">")
+            message = f"Of `{gate.metric}` {better} is better, and `{text}` opens for the worse models."
+            yield _note(recipe, place, message, f"Write `{gate.metric} {other} {gate.threshold:g}`.")
+
+
+def prompts(recipe: Recipe) -> Iterator[Problem]:
+    """A system prompt is one text for all rows."""
+    for home, section in recipe.data_sections():
+        text = section.get("system_prompt") if section.knows("system_prompt") else None
+        if not isinstance(text, str):
+            continue
+        if mark := _MARK.search(text):
+            message = f"`{mark[0]}` in the system prompt is a mark of a chat template, which writes its marks itself."
+            yield _note(recipe, (*home, "system_prompt"), message, "Leave it out.")
+        elif (column := _COLUMN.search(text)) and not _MARK.search(text):
+            message = f"`{column[0]}` stays as it is in the system prompt, which is the same for every row."
+            yield _note(recipe, (*home, "system_prompt"), message, "Columns stand in `question` and `answer`.")
+
+
+def hub_names(recipe: Recipe) -> Iterator[Problem]:
+    for home, section in recipe.data_sections():
+        hub, revision = section.get("hub"), section.get("revision")
+        if (
+            hub
+            and "/" not in hub
+            and not catalog.dataset(f"{hub}:{section.get('subset')}" if section.get("subset") else hub)
+        ):
+            message = f"`{hub}` names no owner, and data sets on the hub have one."
+            yield _note(recipe, (*home, "hub"), message, f"Write `OWNER/{hub}`; `recipe check --online` asks the hub.")
+        if hub and isinstance(revision, str) and re.fullmatch(r"[0-9a-f]{7,39}", revision):
+            yield recipe.document.problem(
+                (*home, "revision"),
+                f"`{revision}` is the beginning of a commit, and the hub knows whole ones alone.",
+                "Write all 40 digits, or a branch or tag such as `main`.",
+            )
+
+
+def answers(recipe: Recipe) -> Iterator[Problem]:
+    """What is taught is something else than what is asked, and what is preferred than what is not."""
+    for home, section in recipe.data_sets():
+        columns = {
+            name: set(_COLUMN.findall(section.get(name) or ""))
+            for name in ("question", "answer")
+            if section.knows(name)
+        }
+        if columns.get("answer") and columns["answer"] <= columns.get("question", set()):
+            message = "`answer` says what `question` asks, so the model would learn to repeat it."
+            yield _note(recipe, (*home, "answer"), message, "Name the column with the answers.")
+        if section.knows("chosen") and section.get("chosen") and section.get("chosen") == section.get("rejected"):
+            message = "`chosen` and `rejected` are the same text, so there is nothing to prefer."
+            yield recipe.document.problem((*home, "rejected"), message, "Name the column with the worse answers.")
+
+
+def long_prompts(recipe: Recipe) -> Iterator[Problem]:
+    """A token is a word at most."""
+    for home, section in recipe.data_sections():
+        text = section.get("system_prompt") if section.knows("system_prompt") else None
+        owner = recipe.settings.get(str(home[0])) if len(home) > 1 else recipe.settings.get("model")
+        length = owner.get("sequence_len") if isinstance(owner, Settings) and owner.knows("sequence_len") else None
+        if isinstance(text, str) and length and len(text.split()) >= length:
+            yield recipe.document.problem(
+                ((home[0] if len(home) > 1 else "model"), "sequence_len"),
+                f"The system prompt alone has {len(text.split()):,} words, and rows of more than {length:,} tokens are left out: none "
+                "would be left.",
+                "Raise `sequence_len`, or shorten `system_prompt`.",
+            )
+
+
+_QUOTES = ("\u201c", "\u201d", "\u201e", "\u00ab", "\u2018", "\u201a")
+
+
+def cut_texts(recipe: Recipe) -> Iterator[Problem]:
+    """YAML ends a text at ` #`, and knows straight quotes alone."""
+    lines = recipe.document.text.splitlines()
+    for path, place in recipe.document.values.items():
+        value = recipe.document.lookup(path)
+        if not isinstance(value, str) or path in recipe.document.origins or place.line > len(lines):
+            continue
+        line = lines[place.line - 1]
+        rest = line[place.column - 1 + place.width :]
+        if (
+            "\n" not in value
+            and line[place.column - 1 :].startswith(value)
+            and (cut := re.match(r"\s+(#[^\s#]\S*)", rest))
+        ):
+            message = f"The text ends before `{cut[1]}`, because YAML takes what follows ` #` as a comment."
+            yield _note(
+                recipe,
+                path,
+                message,
+                "Put the whole text in quotes; where a comment is meant, write a blank after the #.",
+            )
+        if value[:1] in _QUOTES:
+            message = f"`{value[0]}` is a typographic quote, which becomes part of the text."
+            yield _note(recipe, path, message, "Write straight quotes, `\"` or `'`, or none.")
+
+
+RULES = (answers, long_prompts, cut_texts, rates, lengths, adapters, gate_directions, prompts, hub_names)

@@ -1,0 +1,176 @@
+"""Edits of the starters as people make them, which were let through once: each is found, as what it is, at its line."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from runner.check.examine import examine
+from runner.recipe.overrides import from_options
+from tests.conftest import ROOT
+
+RECIPES = ROOT / "recipes"
+SURVIVAL, SEVEN_B, GEMMA, RESNET = "survival", "seven-b", "gemma", "resnet"
+
+# A starter, what is set in it, whether that is an error or a note, and the setting that it is said at.
+SET = [
+    (SEVEN_B, ("model.hidden_size=4128",), "error", "attention_heads"),
+    (SURVIVAL, ("openshift.data_dir=/nowhere/data",), "note", "openshift.data_dir"),
+    (SURVIVAL, ("openshift.data_dir=/shared/models/survival",), "error", "openshift.data_dir"),
+    (SURVIVAL, ("machines.gpu=RTX 4090",), "error", "machines.gpu"),
+    (SURVIVAL, ("machines.gpu=L40S",), "note", "machines.gpu"),
+    (SURVIVAL, ("openshift.claims.1.mount=/dev/shm",), "error", "openshift.claims.1.mount"),
+    (SURVIVAL, ("openshift.claims.1.mount=/opt/recipe-runner/data",), "error", "openshift.claims.1.mount"),
+    (SURVIVAL, ("openshift.claims.1.mount=/opt",), "error", "openshift.claims.1.mount"),
+    (SURVIVAL, ("openshift.claims.1.storage_class=fast disk",), "error", "openshift.claims.1.storage_class"),
+    (SURVIVAL, ("openshift.metrics_port=23456",), "error", "openshift.metrics_port"),
+    (SURVIVAL, ("openshift.progress_port=29500",), "error", "openshift.progress_port"),
+    (SURVIVAL, ("openshift.image=My Image:1",), "error", "openshift.image"),
+    (SURVIVAL, ("openshift.image=Quay.io/Me/X",), "error", "openshift.image"),
+    (SURVIVAL, ("openshift.queue=My_Queue",), "error", "openshift.queue"),
+    (SURVIVAL, ("train.report_to=wandb",), "error", "train.report_to"),
+    (SEVEN_B, ("report_to=mlflow",), "error", "report_to"),
+    (SURVIVAL, ("train.learning_rate=1",), "note", "train.learning_rate"),
+    (RESNET, ("train.learning_rate=1",), "note", "train.learning_rate"),
+    (SURVIVAL, ("machines.nodes=64", "train.effective_batch_size="), "note", "learning_rate_scaling"),
+    (SURVIVAL, ("train.warmup_ratio=0.99",), "note", "train.warmup_ratio"),
+    (SURVIVAL, ("train.epochs=0.001",), "note", "train.epochs"),
+    (SURVIVAL, ("advanced.axolotl.warmup_steps=5",), "error", "advanced.axolotl.warmup_steps"),
+    (SEVEN_B, ("lora.rank=128", "lora.alpha=1"), "note", "lora.alpha"),
+    (SEVEN_B, ("sft.gates.0=perplexity > 15",), "note", "sft.gates.0"),
+    (SEVEN_B, ("dpo.gates.0=preference_accuracy < 0.5",), "note", "dpo.gates.0"),
+    (SEVEN_B, ("sft.gates.0=perplexity < -5",), "error", "sft.gates.0"),
+    (SEVEN_B, ("sft.gates.0=perplexty < 15",), "error", "sft.gates.0"),
+    (SEVEN_B, ("data.min_words=200000",), "error", "data.min_words"),
+    (SEVEN_B, ("data.limit=100",), "note", "data.limit"),
+    (SEVEN_B, ("tokenizer.base=openai-community/gpt2", "tokenizer.vocabulary=50257"), "note", "vocabulary"),
+    (SEVEN_B, ("dpo.data.chosen='[rejected]'",), "error", "rejected"),
+    (SURVIVAL, ("data.answer='[question]'",), "note", "data.answer"),
+    (SURVIVAL, ("data.answer=always the same",), "error", "data.answer"),
+    (SURVIVAL, ("data.system_prompt=You know [topic].",), "note", "data.system_prompt"),
+    (SURVIVAL, ("data.system_prompt=<|im_start|>system",), "note", "data.system_prompt"),
+    (SURVIVAL, ("model.sequence_len=64",), "error", "model.sequence_len"),
+    (SURVIVAL, ("data.hub=justaname",), "note", "data.hub"),
+    (SURVIVAL, ("data.revision=abc1234",), "error", "data.revision"),
+    (RESNET, ("model.classes=4",), "error", "model.classes"),
+    (GEMMA, ("model.precision=fp16",), "note", "model.precision"),
+    (GEMMA, ("model.precision=fp32",), "error", "attention"),
+]
+
+
+@pytest.mark.parametrize(("starter", "options", "severity", "setting"), SET, ids=lambda value: str(value)[:60])
+def test_what_was_let_through_is_found_at_its_setting(starter, options, severity, setting):
+    """At the option, where that is what is wrong, or at the line that it does not fit."""
+    found = examine(RECIPES / f"{starter}.yaml", from_options(options))
+    places = [
+        (one.severity, one.file.split("=")[0].removeprefix("--set ") if not one.line else one.source) for one in found
+    ]
+    assert any(
+        kind == severity and (place == setting or place.strip().startswith(f"{setting}:")) for kind, place in places
+    ), found
+    if severity == "note":
+        assert all(kind == "note" for kind, _ in places), found
+
+
+# A starter, a piece of it, what a person makes of that, and the kind of what is said at that very line.
+EDITED = [
+    (SURVIVAL, "question: For [topic], [question]", "question: For [topic] #1 [question]", "note"),
+    (SURVIVAL, 'answer: "[answer]"', "answer: “[answer]”", "note"),
+    (GEMMA, "<MAIN_NODE_IP>", "10.0.0.300", "error"),
+    (GEMMA, "<SECOND_NODE_IP>", "<MAIN_NODE_IP>", "error"),
+]
+
+
+@pytest.mark.parametrize(("starter", "before", "after", "severity"), EDITED, ids=["cut", "quotes", "address", "twice"])
+def test_what_was_let_through_is_found_at_its_line(starter, before, after, severity, tmp_path):
+    shutil.copytree(RECIPES, tmp_path / "recipes")
+    file = tmp_path / "recipes" / f"{starter}.yaml"
+    text = file.read_text("utf-8").replace(
+        f"address: {before}" if "<" in before else before, f"address: {after}" if "<" in before else after, 1
+    )
+    file.write_text(text, encoding="utf-8")
+    line = max(number for number, shown in enumerate(text.splitlines(), 1) if after in shown)
+    assert [(one.severity, one.line) for one in examine(file) if after in one.source] == [(severity, line)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "words", "severity"),
+    [("", "has no row", "error"), ("Why?,Because.\n", "has one row alone", "note")],
+    ids=["none", "one"],
+)
+def test_a_file_needs_rows_to_learn_from_and_to_measure_on(rows, words, severity, tmp_path):
+    (tmp_path / "my.csv").write_text(f"question,answer\n{rows}")
+    options = (
+        f"data.path={tmp_path}/my.csv",
+        "data.hub=",
+        "data.revision=",
+        "data.split=",
+        "data.question='[question]'",
+    )
+    (found,) = [one for one in examine(RECIPES / "survival.yaml", from_options(options)) if words in one.message]
+    assert found.severity == severity and found.file.startswith("--set data.path=")
+
+
+@pytest.mark.parametrize(
+    "image", ["quay.io/me/x", f"host:5000/a/b_c@sha256:{'a' * 64}", "X.org/a/b:1.2-RC_3", "recipe-runner:latest"]
+)
+def test_images_that_a_registry_takes_are_let_through(image):
+    found = examine(RECIPES / "survival.yaml", from_options((f"openshift.image={image}",)))
+    assert not [one for one in found if one.severity == "error"]
+
+
+@pytest.mark.parametrize("starter", sorted(file.stem for file in RECIPES.glob("*.yaml")))
+def test_nothing_of_that_is_said_of_a_starter(starter):
+    from runner.check import naming, usual
+    from runner.check.validate import load
+
+    recipe, _, _ = load(RECIPES / f"{starter}.yaml")
+    assert [found for rule in (*naming.RULES, *usual.RULES) for found in rule(recipe)] == []
+
+
+TOO_LARGE = (
+    "--set",
+    "train.micro_batch_size=64",
+    "--set",
+    "train.effective_batch_size=",
+    "--set",
+    "model.gradient_checkpointing=false",
+)
+
+
+@pytest.mark.parametrize("verb", ["check", "render", "submit"])
+def test_what_cannot_fit_its_gpu_is_refused_unless_somebody_knows_better(verb, tmp_path, capsys, monkeypatch):
+    """At the low end of the plan's range, and before anything is written or sent."""
+    from runner import cli
+
+    monkeypatch.chdir(tmp_path)
+    # Where it goes on, there is no cluster to send it to.
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    path = str(RECIPES / "survival.yaml")
+    assert cli._code([verb, path, *TOO_LARGE]) == 1
+    said = "".join(capsys.readouterr())
+    assert "survival.yaml:" in said and "Stage `train` needs" in said and not list(tmp_path.iterdir())
+    code = cli._code([verb, path, *TOO_LARGE, "--allow", "too-large"])
+    said = "".join(capsys.readouterr())
+    assert code == (1 if verb == "submit" else 0), said
+    assert ("note: Stage" in said) is (verb == "check") and ("kubeconfig" in said.lower()) is (verb == "submit")
+
+
+def test_what_may_fit_by_the_plans_range_is_only_noted():
+    from runner.check.examine import examine
+    from runner.check.validate import load
+    from runner.planned import Planned
+
+    kinds = set()
+    for batch in (8, 20, 21, 22, 40):
+        options = from_options((f"train.micro_batch_size={batch}", "train.effective_batch_size="))
+        recipe, _, _ = load(RECIPES / "survival.yaml", options)
+        (stage,) = Planned.of(recipe).forecasts
+        said = [one.severity for one in examine(RECIPES / "survival.yaml", options) if "on each GPU" in one.message]
+        low, usable = stage.memory_range[0], stage.usable
+        expected = [] if stage.fits else ["error"] if low > usable else ["note"]
+        assert said == expected, batch
+        kinds.add(tuple(said))
+    assert kinds == {(), ("note",), ("error",)}
