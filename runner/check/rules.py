@@ -183,6 +183,7 @@ RULES: tuple[Rule, ...] = (
     placing.data_place,
     placing.deadline,
     *naming.RULES,
+    *measuring.RULES,
     *serving.RULES,
     advanced.settings,
     *usual.RULES,
