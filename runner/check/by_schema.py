@@ -36,15 +36,31 @@ def _validator(scenario: str) -> Draft202012Validator:
 
 def has(scenario: Any, setting: str) -> bool:
     """Whether the scenario's schema has a setting; dotted."""
-    return bool(_part(scenario, path_of(setting)))
+    return bool(part(scenario, setting))
+
+
+def part(scenario: Any, setting: str) -> dict[str, Any]:
+    """What the scenario's schema says of a setting, dotted; empty where it has none."""
+    return _part(scenario, path_of(setting))
 
 
 def _part(scenario: Any, path: Path_) -> dict[str, Any]:
-    """What the scenario's schema says of a setting; empty where it has none."""
-    part = schema(scenario) if scenario in scenarios.names() else {}
+    found = schema(scenario) if scenario in scenarios.names() else {}
     for key in path:
-        part = part.get("items", {}) if isinstance(key, int) else part.get("properties", {}).get(key, {})
-    return part
+        found = found.get("items", {}) if isinstance(key, int) else found.get("properties", {}).get(key, {})
+    return found
+
+
+def settings(scenario: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every setting of the scenario, dotted, sections too, with what its schema says; those of a list's items behind `[0]`."""
+    yield from _settings("", schema(scenario))
+
+
+def _settings(prefix: str, section: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for key, one in section.get("properties", {}).items():
+        yield f"{prefix}{key}", one
+        yield from _settings(f"{prefix}{key}.", one)
+        yield from _settings(f"{prefix}{key}[0].", one.get("items", {}))
 
 
 def as_text(document: Document, changes: Iterable[Override]) -> list[Override]:
