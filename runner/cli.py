@@ -69,9 +69,10 @@ class _Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in COMMANDS:
+            from runner.catalog import synonyms
             from runner.names import nearest
 
-            near = nearest(args[0], COMMANDS)
+            near = synonyms.command(args[0]) or nearest(args[0], COMMANDS)
             raise click.UsageError(
                 f"There is no command `{args[0]}`." + (f" Did you mean `{near}`?" if near else ""), ctx
             )

@@ -87,7 +87,8 @@ def read(document: Document) -> Reading:
     """The settings of a document whose scenario is known, as far as its schema takes them."""
     scenario = document.data["scenario"]
     errors = list(_validator(scenario).iter_errors(document.data))
-    problems = [problem for error in errors for problem in schema_errors.problems(document, schema(scenario), error)]
+    told = schema_errors.problems(document, schema(scenario), errors)
+    problems = told.problems
     filled = with_defaults(document.data, schema(scenario))
     refused = [tuple(error.absolute_path) for error in errors]
     for path in _not_finite(document.data, ()):
@@ -96,12 +97,18 @@ def read(document: Document) -> Reading:
         _mark(filled, path)
     for error in errors:
         _break(filled, error)
+    for section in told.lost:
+        _mark(filled, (section,))
     return Reading(Settings(filled, schema(scenario)), problems)
 
 
 def scenario_problem(document: Document) -> Problem | None:
     """The Problem with the line that says which schema judges a document; None where there is none."""
     scenario, known = document.data.get("scenario"), scenarios.names()
+    if scenario is None and (near := nearest("scenario", map(str, document.data))) and near != "scenario":
+        return document.problem(
+            (near,), f"`{near}` is not a setting of a recipe.", "Did you mean `scenario`?", key=True
+        )
     if scenario is None:
         return document.problem(
             ("scenario",),

@@ -182,6 +182,7 @@ RULES: tuple[Rule, ...] = (
     placing.data_place,
     placing.deadline,
     *naming.RULES,
+    *measuring.RULES,
     *serving.RULES,
     advanced.settings,
     *usual.RULES,
