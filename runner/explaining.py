@@ -85,7 +85,8 @@ def named(word: str, scenarios: tuple[str, ...]) -> list[str]:
         if found := [name for name in known if name == meant] or [name for name in known if name.endswith(f".{meant}")]:
             return found
     ends = {name.rpartition(".")[2]: name for name in reversed(known)}
-    near = nearest(word, known) or ends.get(nearest(word.rpartition(".")[2], ends) or "")
+    by_end = ends.get(nearest(word.rpartition(".")[2], ends) or "")
+    near = (nearest(word, known) or by_end) if "." in word else (by_end or nearest(word, known))
     raise Stop(
         f"There is no setting `{word}`.",
         (f"Did you mean `{near}`? " if near else "")
