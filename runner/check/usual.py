@@ -165,7 +165,8 @@ def cut_texts(recipe: Recipe) -> Iterator[Problem]:
         line = lines[place.line - 1]
         rest = line[place.column - 1 + place.width :]
         if (
-            "\n" not in value
+            "#" in rest
+            and "\n" not in value
             and line[place.column - 1 :].startswith(value)
             and (cut := re.match(r"\s+(#[^\s#]\S*)", rest))
         ):

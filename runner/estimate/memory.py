@@ -166,7 +166,8 @@ def _moments(workload: Workload, state: State) -> Iterator[Moment]:
     model, tokens = workload.model, workload.micro_batch_size * workload.answers * workload.most_tokens
     base = state.weights + state.optimizer + state.buffers + state.gathered
     trained, first = activations.layers_trained(workload), activations.first_trained(workload)
-    full = [activations.layer(workload, own) * tokens for own in trained]
+    of_layer = {own: activations.layer(workload, own) * tokens for own in set(trained)}
+    full = [of_layer[own] for own in trained]
     edge = activations.boundary(workload) * tokens
     # Checkpointing keeps every layer's input, also below the first trained layer, where nothing else is kept
     # (torch/utils/checkpoint.py, without reentrance; seen in the trace).
