@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,7 @@ def examine(
     from runner.targets import place
 
     try:
-        plan = translate(recipe, place(recipe))
+        plan = translate(recipe, replace(place(recipe), checkpoint_keys=None))
     except Stop as stop:
         return problems + _said(file, stop)
     problems += _foreseen(recipe, plan, allowed)

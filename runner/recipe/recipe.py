@@ -217,9 +217,15 @@ class Recipe(Sections):
         """Every section that names data, with its path: `data`, and `data` inside other sections."""
         if "data" in self.settings:
             yield ("data",), self.data
-        for name, section in self.settings.items():
-            if isinstance(section, Settings) and "data" in section:
+        for name, section in self._sections:
+            if "data" in section:
                 yield (name, "data"), section["data"]
+
+    @cached_property
+    def _sections(self) -> tuple[tuple[str, Settings], ...]:
+        return tuple(
+            (name, section) for name, section in self.settings._values.items() if isinstance(section, Settings)
+        )
 
     def data_sets(self) -> Iterator[tuple[Path_, Settings]]:
         """Every data set that the recipe names, with the path of what names it and the settings that hold for it."""

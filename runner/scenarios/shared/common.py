@@ -381,7 +381,7 @@ def plan(
     """
     bare = list(stages(place))
     by_stage = keys(bare, place)
-    if place.on_cluster:
+    if place.on_cluster and place.checkpoint_keys is not None:
         place = replace(place, checkpoint_keys={stage.folder: by_stage[stage.name][""] for stage in bare})
         bare = list(stages(place))
     whole = Plan(
