@@ -11,6 +11,7 @@ import importlib
 import sys
 
 import click
+from click.shell_completion import CompletionItem
 
 from runner import __version__, extras
 from runner.problem import Stop
@@ -20,6 +21,7 @@ COMMANDS = {
     "list": "Show the starter recipes.",
     "new": "Copy a recipe to start your own.",
     "show": "Show a recipe with every default, and where it comes from.",
+    "gpus": "Show the GPUs that a recipe can name, and how it does on each.",
     "models": "Show the models that a recipe can name; write down others.",
     "check": "Say what is wrong in recipes, with line and remedy.",
     "plan": "Say whether it fits, how long, how much, and what to change.",
@@ -68,13 +70,19 @@ class _Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in COMMANDS:
+            from runner.catalog import synonyms
             from runner.names import nearest
 
-            near = nearest(args[0], COMMANDS)
+            near = synonyms.command(args[0]) or nearest(args[0], COMMANDS)
             raise click.UsageError(
                 f"There is no command `{args[0]}`." + (f" Did you mean `{near}`?" if near else ""), ctx
             )
         return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Without the commands' modules, which take longer than a key stroke."""
+        begun = [(name, told) for name, told in COMMANDS.items() if name.startswith(incomplete)]
+        return [CompletionItem(name, help=told) for name, told in begun]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

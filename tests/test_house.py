@@ -38,6 +38,7 @@ FLOORS = {
     "runner.emit": 7,
     "runner.planned": 7,
     "runner.offers": 7,
+    "runner.fitting": 7,
     "runner.trace": 7,
     "runner.runs": 8,
     "runner.report": 8,
@@ -118,7 +119,7 @@ def test_check_and_render_import_nothing_heavy(tmp_path):
     code = (
         "import sys; from runner.cli import _code\n"
         f"assert _code(['check', {str(ROOT / 'recipes')!r}]) == 0\n"
-        f"assert _code(['list']) == _code(['models']) == 0\n"
+        f"assert _code(['list']) == _code(['models']) == _code(['gpus']) == 0\n"
         f"assert _code(['show', {str(ROOT / 'recipes' / 'survival.yaml')!r}]) == 0\n"
         f"assert _code(['render', {str(ROOT / 'recipes' / 'survival.yaml')!r}, '--out', {str(tmp_path)!r}]) == 0\n"
         f"found = sorted(set(sys.modules) & set({HEAVY!r}))\n"

@@ -11,7 +11,7 @@ from runner.catalog.engine import (
     fused_kernels,
     fused_loss_models,
 )
-from runner.catalog.gpus import Gpu, gpu, gpu_names, label_of
+from runner.catalog.gpus import Gpu, alike, gpu, gpu_names, label_of
 from runner.catalog.models import (
     NO_GEOMETRY,
     TWIN_OF,
@@ -44,6 +44,7 @@ __all__ = [
     "Model",
     "Network",
     "Unsuitable",
+    "alike",
     "axolotl_settings",
     "cached_model",
     "chat_template",

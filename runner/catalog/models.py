@@ -100,9 +100,16 @@ def model_types() -> set[str]:
 
 
 def near_model(name: str) -> str | None:
-    """The catalog's model whose name is most like `name`, one that begins with it first; None where none is near."""
-    begins = (known for known in model_ids() if known.lower().startswith(name.lower()))
-    return next(begins, None) or nearest(name, model_ids())
+    """The catalog's model whose name, with or without its owner, is most like `name`, one that begins with it first; None where
+    none is near."""
+    without_owner = {known.partition("/")[2]: known for known in model_ids()}
+    begins = (
+        known
+        for short, known in without_owner.items()
+        if name.lower() in (known.lower()[: len(name)], short.lower()[: len(name)])
+    )
+    near = nearest(name, model_ids())
+    return next(begins, None) or near or without_owner.get(nearest(name, without_owner) or "")
 
 
 def unsuitable(name: str, folder: Path | None = None) -> Unsuitable | None:

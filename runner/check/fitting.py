@@ -35,17 +35,11 @@ _MET: dict[str, Callable[[Any, Any], bool]] = {
     "required": lambda value, names: value.keys() >= set(names),
     "items": lambda value, schema: all(fits(item, schema) for item in value),
 }
-# Beside the kind, which is looked at first.
+# Beside the kind, which is looked at first; the last three are for editors.
 _SAYS_NOTHING = {
-    "type",
-    "properties",
-    "additionalProperties",
-    "$schema",
-    "$id",
-    "title",
-    "description",
-    "examples",
-    "default",
+    *("type", "properties", "additionalProperties"),
+    *("$schema", "$id", "title", "description", "examples", "default"),
+    *("markdownDescription", "patternErrorMessage", "defaultSnippets"),
 }
 
 

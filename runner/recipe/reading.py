@@ -85,6 +85,7 @@ def parse(name: str, text: str, kind: str = "recipe", start: str = START) -> Doc
                 "Delete it.",
             )
         )
+    builder.problems += builder.set_twice()
     if not builder.problems and document.data is None:
         builder.problems.append(Problem(name, 1, 1, "This file is empty.", start))
     elif not builder.problems and not isinstance(document.data, dict):
