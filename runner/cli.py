@@ -14,6 +14,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from runner import __version__, extras
+from runner.bugs import report_bug
 from runner.problem import Stop
 
 # A new command costs one line here: its name, and what `recipe --help` says of it.
@@ -153,17 +154,5 @@ def _missing(error: ModuleNotFoundError) -> int:
 
 
 def _bug() -> int:
-    """Our own bug: the trace goes into a file, the person gets a sentence."""
-    import tempfile
-    import traceback
-
-    with tempfile.NamedTemporaryFile(
-        "w", prefix="recipe-bug-", suffix=".txt", delete=False, encoding="utf-8"
-    ) as report:
-        report.write(f"recipe-runner {__version__}\n")
-        traceback.print_exc(file=report)
-    click.echo(
-        f"This is a bug in recipe-runner, not in your recipe. Its trace is in {report.name}; please report it.",
-        err=True,
-    )
+    click.echo(report_bug(), err=True)
     return 3
