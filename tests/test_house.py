@@ -39,6 +39,8 @@ FLOORS = {
     "runner.planned": 7,
     "runner.offers": 7,
     "runner.fitting": 7,
+    "runner.answers": 7,
+    "runner.beginning": 7,
     "runner.trace": 7,
     "runner.runs": 8,
     "runner.report": 8,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import click
@@ -66,7 +66,7 @@ def settings(context: click.Context, parameter: click.Parameter, begun: str) -> 
     return [CompletionItem(f"{name}={item.value}") for item in _words(value, map(str, values))]
 
 
-def _scenarios(context: click.Context) -> list[str]:
+def _scenarios(context: click.Context) -> Sequence[str]:
     """The scenario of the recipe, or the starter, that the command line names; all where it names none that can be read."""
     from runner import packaged, scenarios
     from runner.problem import Stop
