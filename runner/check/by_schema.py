@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner import packaged, scenarios
 from runner.check import schema_errors
+from runner.check.fitting import fits
 from runner.names import listed, nearest
 from runner.problem import Problem
 from runner.recipe.document import Document, Path_
@@ -86,7 +87,7 @@ class Reading:
 def read(document: Document) -> Reading:
     """The settings of a document whose scenario is known, as far as its schema takes them."""
     scenario = document.data["scenario"]
-    errors = list(_validator(scenario).iter_errors(document.data))
+    errors = [] if fits(document.data, schema(scenario)) else list(_validator(scenario).iter_errors(document.data))
     told = schema_errors.problems(document, schema(scenario), errors)
     problems = told.problems
     filled = with_defaults(document.data, schema(scenario))

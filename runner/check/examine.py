@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from runner.bugs import report_bug
+from runner.check import finding
 from runner.check.validate import judge, override
 from runner.plan import Plan
 from runner.problem import Problem, Stop
@@ -21,10 +23,12 @@ ALLOWED = (TOO_LARGE,)
 
 @dataclass(frozen=True)
 class Verdict:
-    """What `recipe check` finds. checked: recipes that were looked at; problems: notes included, file by file."""
+    """What `recipe check` finds. checked: recipes that were looked at; problems: notes included, file by file; bugs: how many files
+    could not be judged because of a fault of the runner's own."""
 
     checked: int
     problems: tuple[Problem, ...]
+    bugs: int = 0
 
     @property
     def errors(self) -> tuple[Problem, ...]:
@@ -40,8 +44,16 @@ class Verdict:
 def judged(
     files: Sequence[Path | str], changes: Sequence[Override] = (), online: bool = False, allowed: Collection[str] = ()
 ) -> Verdict:
-    """Every file examined, with the same changes on top of each."""
-    return Verdict(len(files), tuple(problem for file in files for problem in examine(file, changes, online, allowed)))
+    """Every file examined, with the same changes on top of each; one on which the runner itself fails hides no other."""
+    problems: list[Problem] = []
+    bugs = 0
+    for file in files:
+        try:
+            problems += examine(file, changes, online, allowed)
+        except Exception:
+            bugs += 1
+            problems.append(Problem(str(file), 0, 0, report_bug()))
+    return Verdict(len(files), (*problems, *finding.shared_names(map(str, files))), bugs)
 
 
 def examine(
@@ -61,7 +73,7 @@ def examine(
     from runner.targets import place
 
     try:
-        plan = translate(recipe, place(recipe))
+        plan = translate(recipe, replace(place(recipe), checkpoint_keys=None))
     except Stop as stop:
         return problems + _said(file, stop)
     problems += _foreseen(recipe, plan, allowed)

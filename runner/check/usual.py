@@ -153,10 +153,14 @@ def long_prompts(recipe: Recipe) -> Iterator[Problem]:
 
 
 _QUOTES = ("\u201c", "\u201d", "\u201e", "\u00ab", "\u2018", "\u201a")
+# Most recipes have neither.
+_MAY_CUT = re.compile(rf"\s#[^\s#]|[{''.join(_QUOTES)}]")
 
 
 def cut_texts(recipe: Recipe) -> Iterator[Problem]:
     """YAML ends a text at ` #`, and knows straight quotes alone."""
+    if not _MAY_CUT.search(recipe.document.text):
+        return
     lines = recipe.document.text.splitlines()
     for path, place in recipe.document.values.items():
         value = recipe.document.lookup(path)
@@ -165,7 +169,8 @@ def cut_texts(recipe: Recipe) -> Iterator[Problem]:
         line = lines[place.line - 1]
         rest = line[place.column - 1 + place.width :]
         if (
-            "\n" not in value
+            "#" in rest
+            and "\n" not in value
             and line[place.column - 1 :].startswith(value)
             and (cut := re.match(r"\s+(#[^\s#]\S*)", rest))
         ):

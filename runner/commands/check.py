@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import click
 
 from runner.check.examine import judged
+from runner.check.finding import find
 from runner.commands.options import allow_option, say, set_option
-from runner.problem import Problem, Stop
-from runner.recipe import lock
+from runner.problem import Problem
 from runner.recipe import overrides as changing
 
 
@@ -25,13 +24,18 @@ from runner.recipe import overrides as changing
     help="How to print problems.",
 )
 @click.option("--online", is_flag=True, help="Ask the hub whether datasets have the columns that are named.")
+@click.option("--strict", is_flag=True, help="In folders, judge YAML that does not look like a recipe too.")
 @allow_option
-def check(paths: tuple[str, ...], sets: tuple[str, ...], style: str, online: bool, allowed: tuple[str, ...]) -> int:
-    """Say what is wrong in recipes: file, line, what to do. A folder means every *.yaml below it but lock files.
+def check(
+    paths: tuple[str, ...], sets: tuple[str, ...], style: str, online: bool, strict: bool, allowed: tuple[str, ...]
+) -> int:
+    """Say what is wrong in recipes: file, line, what to do. A folder means every recipe below it: YAML with `scenario` or two
+    sections of a recipe, but not in `build` and `runs`, which hold what was made of recipes.
 
     Without `--online` it needs no network. `recipe submit` asks the hub in any case.
     """
-    verdict = judged(find(paths), changing.from_options(sets), online, allowed)
+    found = find(paths, strict)
+    verdict = judged(found.recipes, changing.from_options(sets), online, allowed)
     errors = len(verdict.errors)
     if style == "json":
         say(json.dumps(verdict.as_json(), indent=2, ensure_ascii=False))
@@ -42,33 +46,12 @@ def check(paths: tuple[str, ...], sets: tuple[str, ...], style: str, online: boo
         for problem in verdict.problems:
             say(f"{problem}\n")
         say(_summary(verdict.checked, errors, len(verdict.problems) - errors))
-    return 1 if errors else 0
-
-
-def find(paths: tuple[str, ...]) -> list[str]:
-    """The recipe files that the arguments mean. Raises Stop (exit 2) where a folder holds none."""
-    files: list[str] = []
-    for path in paths:
-        if not Path(path).is_dir():
-            files.append(path)
-            continue
-        below = sorted(
-            str(file)
-            for file in Path(path).rglob("*.yaml")
-            if file.is_file() and file.name != lock.LOCK and not _hidden(file, Path(path))
-        )
-        if not below:
-            raise Stop(
-                f"There is no *.yaml file below `{path}`.",
-                "Name a recipe, or a folder that holds some.",
-                code=2,
+        if found.others:
+            left = _counted(len(found.others), "other YAML file")
+            say(
+                f"{left} left alone, because {'it does' if len(found.others) == 1 else 'they do'} not look like a recipe; `--strict` judges all."
             )
-        files += below
-    return list(dict.fromkeys(files))
-
-
-def _hidden(file: Path, root: Path) -> bool:
-    return any(part.startswith(".") for part in file.relative_to(root).parts)
+    return 3 if verdict.bugs else 1 if errors else 0
 
 
 def _summary(recipes: int, errors: int, notes: int) -> str:

@@ -102,6 +102,6 @@ def parse(name: str, text: str, kind: str = "recipe", start: str = START) -> Doc
 
 
 def _near_file(path: Path) -> str:
-    beside = [entry.name for entry in path.parent.glob("*.yaml") if entry.is_file()] if path.parent.is_dir() else []
+    beside = [entry.name for entry in path.parent.glob("*.y*ml") if entry.is_file()] if path.parent.is_dir() else []
     match = nearest(path.name, beside)
     return f"Did you mean `{path.parent / match}`?" if match else "`recipe list` shows the starter recipes."

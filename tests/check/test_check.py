@@ -257,7 +257,7 @@ def test_github_annotations_point_at_the_line(edited, recipe_command):
 def test_a_folder_means_every_recipe_below_it(edited, recipe_command):
     path = edited()
     (path.parent / "deep").mkdir()
-    (path.parent / "deep" / "other.yaml").write_text("a: 1\n")
+    (path.parent / "deep" / "other.yaml").write_text("scenario: 1\n")
     (path.parent / LOCK).write_text("models: {}\n")
     done = recipe_command("check", path.parent)
     assert done.returncode == 1
