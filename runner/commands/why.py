@@ -9,12 +9,13 @@ from pathlib import Path
 import click
 
 from runner.commands import cluster_options as shared
+from runner.commands import completing
 from runner.commands.options import open_recipe, say, set_option
 from runner.problem import Stop
 
 
 @click.command()
-@click.argument("path", metavar="PATH")
+@click.argument("path", metavar="PATH", shell_complete=completing.recipe_file)
 @set_option
 @shared.stage_option
 def why(path: str, sets: tuple[str, ...], stage: str | None) -> None:
