@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from runner import extras
 from runner.check.examine import examine
 from runner.check.validate import load
 from runner.extras import EXTRAS
@@ -298,6 +299,8 @@ def parquet_copy(edited, tmp_path):
 
     path = edited(
         ("  hub: cahlen/offline-practical-skills-qa-synthetic", "  path: data/rows.parquet #"),
+        ("  revision: main                      # version on the hub\n", ""),
+        ("  split: train ", "  # "),
         ("question: For [topic], [question]", "question: For [topics], [question]"),
         ("  sample: data/survival-sample.jsonl", "  # "),
     )
@@ -321,7 +324,7 @@ def test_without_pyarrow_a_parquet_file_is_a_visible_note(edited, tmp_path, monk
     (note,) = examine(path)
     assert note.severity == "note" and "pyarrow" in note.message
     (extra,) = [extra for extra, packages in EXTRAS.items() if "pyarrow" in packages]
-    assert note.hint == f"pip install 'recipe-runner[{extra}]'", "the file is no worse for it"
+    assert note.hint == extras.install(extra), "the file is no worse for it"
     golden_message(note)
 
 
