@@ -9,20 +9,21 @@ import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
 from runner import packaged
-from runner.check import base_model
+from runner.check import base_model, by_schema
 from runner.check.by_schema import as_text
 from runner.check.following import with_followers, with_own_data
 from runner.check.validate import judge
 from runner.commands.options import say, set_option
 from runner.names import JOB_NAME, listed, nearest
 from runner.problem import Problem, Stop
-from runner.recipe import copying, lock
+from runner.recipe import comments, copying, lock
 from runner.recipe import overrides as changing
 from runner.recipe.document import Document
 from runner.recipe.overrides import Override
@@ -63,8 +64,10 @@ def new(name: str, source: str, short: bool, sets: tuple[str, ...]) -> None:
         for path, file in files.items()
         if (called := beside(file, origin.parent)) != file
     ]
-    changes = [*moved, *with_followers(document, own)]
-    text = copying.edit(copying.rename(document, name), changes)
+    changed = with_followers(document, own)
+    changes = [*moved, *changed]
+    text = copying.edit(copying.rename(document, name), moved)
+    text = comments.edited(text, changed, partial(by_schema.sentence, document.data["scenario"]))
     text = copying.for_file(text, schema.name, f"recipes/{origin.name}", target.name)
     with ExitStack() as undo:
         copied = _copy_beside(files.values(), origin.parent, undo) + _copy_lock(document, origin.parent, undo)
