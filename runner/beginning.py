@@ -6,13 +6,13 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from runner import catalog, offers, packaged
 from runner.answers import Answers
-from runner.check import base_model
+from runner.check import base_model, by_schema
 from runner.check.by_schema import as_text
 from runner.check.following import with_followers, with_own_data
 from runner.check.validate import judge
@@ -22,7 +22,7 @@ from runner.estimate.parameters import UnknownArchitecture
 from runner.fitting import Need, needs
 from runner.planned import Planned
 from runner.problem import Problem, Stop
-from runner.recipe import copying, units
+from runner.recipe import comments, copying, units
 from runner.recipe.document import Document
 from runner.recipe.overrides import Override
 from runner.recipe.reading import parse, read
@@ -85,11 +85,12 @@ def draft(origin: Path, name: str, wishes: list[Override]) -> Draft:
         for path, file in files.items()
         if (called := beside(file, origin.parent)) != file
     ]
-    changes = [*moved, *with_followers(document, own)]
-    text = copying.edit(copying.rename(document, name), changes)
+    changed = with_followers(document, own)
+    says = partial(by_schema.sentence, document.data["scenario"])
+    text = comments.edited(copying.edit(copying.rename(document, name), moved), changed, says)
     schema = packaged.schema_file(document.data["scenario"])
     text = copying.for_file(text, schema.name, f"recipes/{origin.name}", target.name)
-    return Draft(document, text, tuple(changes), tuple(wished), tuple(moved), files, target)
+    return Draft(document, text, (*moved, *changed), tuple(wished), tuple(moved), files, target)
 
 
 def _without_placeholder(document: Document, wished: list[Override]) -> list[Override]:

@@ -12,6 +12,7 @@ from tests.conftest import ROOT
 # Floors by the longest matching prefix; a module may import from its own floor and those below.
 FLOORS = {
     "runner.problem": 0,
+    "runner.bugs": 0,
     "runner.names": 0,
     "runner.text": 0,
     "runner.files": 0,

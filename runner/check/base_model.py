@@ -8,6 +8,7 @@ from typing import Any
 
 from runner import catalog
 from runner.catalog import published
+from runner.files import read_json
 from runner.names import listed, nearest
 from runner.problem import Problem, Stop
 from runner.recipe import lock
@@ -201,6 +202,25 @@ def template_fits(recipe: Recipe) -> Iterator[Problem]:
         f"`{recipe.model.base}` does not know ChatML's special tokens, so it could not learn where an answer ends.",
         "Write `chat_template: auto`, which takes the special tokens that it was trained to see.",
     )
+
+
+def own_template(recipe: Recipe) -> Iterator[Problem]:
+    """The template of the model's own tokenizer is one that it has."""
+    facts = recipe.model_facts
+    if not facts or recipe.data.get("chat_template") != "tokenizer_default":
+        return
+    folder = recipe.base_folder
+    if folder and (folder / "tokenizer_config.json").is_file():
+        said = (read_json(folder / "tokenizer_config.json") or {}).get("chat_template")
+        there = bool(said) or any(folder.glob("chat_template*"))
+    else:
+        there = facts.own_template
+    if not there:
+        yield recipe.document.problem(
+            ("data", "chat_template"),
+            f"The tokenizer of `{recipe.model.base}` has no chat template of its own, as is usual for base models.",
+            "Write `chat_template: auto`, or take the model that was trained for conversations.",
+        )
 
 
 def advised_precision(recipe: Recipe) -> str:
