@@ -38,6 +38,7 @@ FLOORS = {
     "runner.emit": 7,
     "runner.planned": 7,
     "runner.offers": 7,
+    "runner.differences": 7,
     "runner.fitting": 7,
     "runner.trace": 7,
     "runner.runs": 8,
