@@ -25,6 +25,7 @@ COMMANDS = {
     "explain": "Say what a setting does, what it costs, and where it goes.",
     "gpus": "Show the GPUs that a recipe can name, and how it does on each.",
     "models": "Show the models that a recipe can name; write down others.",
+    "diff": "Say what differs between two recipes, in settings and in plans.",
     "check": "Say what is wrong in recipes, with line and remedy.",
     "plan": "Say whether it fits, how long, how much, and what to change.",
     "render": "Write what the cluster needs.",

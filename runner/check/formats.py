@@ -16,6 +16,7 @@ from runner.recipe.reading import STANDARD_INPUT
 # How each form calls an error and a note.
 GITHUB = {"error": "error", "note": "notice"}
 GITLAB = {"error": "major", "note": "info"}
+SARIF_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 # What XML 1.0 has no way to write (its section 2.2).
 _NO_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -47,7 +48,7 @@ def sarif(files: Sequence[str], verdict: Verdict) -> str:
         for problem in verdict.problems
     ]
     run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
-    return _json({"$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0", "runs": [run]})
+    return _json({"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]})
 
 
 def _physical(problem: Problem) -> dict[str, Any]:
