@@ -41,6 +41,7 @@ FLOORS = {
     "runner.offers": 7,
     "runner.fitting": 7,
     "runner.answers": 7,
+    "runner.explaining": 7,
     "runner.beginning": 7,
     "runner.trace": 7,
     "runner.runs": 8,

@@ -42,6 +42,10 @@ def models(context: click.Context, parameter: click.Parameter, begun: str) -> li
     return _words(begun, catalog.model_ids())
 
 
+# What a schema's `x-offers` names.
+OFFERS: dict[str, Completing] = {"gpus": gpus, "models": models}
+
+
 def settings(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
     """Settings of the recipe that the command line names, or of all scenarios; of one whose values are few, those behind the
     `=` of `--set`."""
@@ -59,10 +63,9 @@ def settings(context: click.Context, parameter: click.Parameter, begun: str) -> 
         for part in parts
         for choice in part.get("enum", ["true", "false"] if part.get("type") == "boolean" else [])
     )
-    if name == "machines.gpu":
-        return [CompletionItem(f"{name}={item.value}") for item in gpus(context, parameter, value)]
-    if name == "model.base":
-        return [CompletionItem(f"{name}={item.value}") for item in models(context, parameter, value)]
+    offered = next((OFFERS[part["x-offers"]] for part in parts if part.get("x-offers") in OFFERS), None)
+    if offered:
+        return [CompletionItem(f"{name}={item.value}") for item in offered(context, parameter, value)]
     return [CompletionItem(f"{name}={item.value}") for item in _words(value, map(str, values))]
 
 
