@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,10 @@ class Verdict:
     bugs: int = 0
 
     @property
+    def without_notes(self) -> Verdict:
+        return replace(self, problems=self.errors)
+
+    @property
     def errors(self) -> tuple[Problem, ...]:
         return tuple(problem for problem in self.problems if problem.severity == "error")
 
@@ -42,27 +47,43 @@ class Verdict:
 
 
 def judged(
-    files: Sequence[Path | str], changes: Sequence[Override] = (), online: bool = False, allowed: Collection[str] = ()
+    files: Sequence[Path | str],
+    changes: Sequence[Override] = (),
+    online: bool = False,
+    allowed: Collection[str] = (),
+    jobs: int = 1,
 ) -> Verdict:
-    """Every file examined, with the same changes on top of each; one on which the runner itself fails hides no other."""
-    problems: list[Problem] = []
-    bugs = 0
-    for file in files:
-        try:
-            problems += examine(file, changes, online, allowed)
-        except Exception:
-            bugs += 1
-            problems.append(Problem(str(file), 0, 0, report_bug()))
-    return Verdict(len(files), (*problems, *finding.shared_names(map(str, files))), bugs)
+    """Every file examined, with the same changes on top of each, by as many processes as `jobs`; one on which the runner itself fails
+    hides no other."""
+    one = partial(_whatever, changes=changes, online=online, allowed=allowed)
+    if jobs == 1 or len(files) == 1:
+        found = list(map(one, files))
+    else:
+        from concurrent.futures import ProcessPoolExecutor
+
+        with ProcessPoolExecutor(min(jobs, len(files))) as pool:
+            found = list(pool.map(one, files, chunksize=max(1, len(files) // jobs // 8)))
+    problems = [problem for some, _ in found for problem in some]
+    return Verdict(len(files), (*problems, *finding.shared_names(map(str, files))), sum(failed for _, failed in found))
+
+
+def _whatever(
+    file: Path | str, changes: Sequence[Override], online: bool, allowed: Collection[str]
+) -> tuple[list[Problem], bool]:
+    """The Problems with a file, and whether the runner itself failed on it."""
+    try:
+        return examine(file, changes, online, allowed), False
+    except Exception:
+        return [Problem(str(file), 0, 0, report_bug())], True
 
 
 def examine(
     file: Path | str, changes: Iterable[Override] = (), online: bool = False, allowed: Collection[str] = ()
 ) -> list[Problem]:
-    """Every Problem with the recipe in a file, notes included; translating it, too, must find nothing wrong. online: whether
+    """Every Problem with the recipe in a file, `-` for standard input, notes included; translating it, too, must find nothing wrong. online: whether
     the hub is asked for what only it can say; allowed: of ALLOWED what is noted alone."""
     try:
-        document, _ = override(reading.read(file), changes)
+        document, _ = override(reading.standard_input() if file == "-" else reading.read(file), changes)
     except Stop as stop:
         return _said(file, stop)
     recipe, problems = judge(document)
@@ -73,7 +94,7 @@ def examine(
     from runner.targets import place
 
     try:
-        plan = translate(recipe, place(recipe))
+        plan = translate(recipe, replace(place(recipe), checkpoint_keys=None))
     except Stop as stop:
         return problems + _said(file, stop)
     problems += _foreseen(recipe, plan, allowed)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from runner import catalog, scenarios
@@ -36,8 +35,10 @@ def judge(recipe: Recipe, look: bool = True) -> list[Problem]:
     """
     problems: list[Problem] = []
     for rule in (*RULES, *(FILE_RULES if look else ()), *scenarios.rules(recipe.scenario, look)):
-        with suppress(BrokenSetting):
+        try:
             problems.extend(rule(recipe))
+        except BrokenSetting:
+            continue
     return problems
 
 

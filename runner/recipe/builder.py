@@ -65,6 +65,8 @@ class Builder:
         self._add(1, event)
         if isinstance(event, yaml.AliasEvent):
             return self._repeated(event), event.end_mark
+        if isinstance(event, yaml.ScalarEvent) and event.tag is None and event.anchor is None:
+            return (scalar(event.value) if event.implicit[0] else event.value), event.end_mark
         if event.tag and event.tag not in TAGS:
             # `!name` in front of a value means a program's own kind of value; a recipe has none.
             written = event.tag.replace("tag:yaml.org,2002:", "!!")

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from runner.problem import Problem
 
 Path_ = tuple[str | int, ...]
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """A stretch of text: 1-based line and column, width in characters on that line, and character offsets."""
 
     line: int
