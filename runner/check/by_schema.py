@@ -138,11 +138,11 @@ def _break(filled: Any, error: ValidationError) -> None:
     if section is BROKEN:
         return
     if error.validator == "required":
-        section.update({key: BROKEN for key in error.validator_value if key not in section})
+        section.update({key: BROKEN for key in error.validator_value if key not in error.instance})
         return
     for key in [key for key in section if key not in error.schema["properties"]]:
         del section[key]
-        if (meant := nearest(key, error.schema["properties"])) and meant not in error.instance:
+        if (meant := schema_errors.meant(key, error.schema["properties"])) and meant not in error.instance:
             section[meant] = BROKEN
 
 
