@@ -74,6 +74,8 @@ def _too_long(recipe: Recipe, home: Path_, source: ChatSet, file: Path) -> Probl
     prompt = (data.get("system_prompt") if isinstance(data, dict) else None) or ""
     told, texts = source.told(), []
     for _, row in islice(rows.read(source), FIRST_ROWS + 1):
+        if isinstance(row, rows.Bad):
+            continue
         try:
             conversation = told.conversation(OWN, row)
         except NoText:
