@@ -22,6 +22,7 @@ COMMANDS = {
     "list": "Show the starter recipes.",
     "new": "Copy a recipe to start your own.",
     "show": "Show a recipe with every default, and where it comes from.",
+    "explain": "Say what a setting does, what it costs, and where it goes.",
     "gpus": "Show the GPUs that a recipe can name, and how it does on each.",
     "models": "Show the models that a recipe can name; write down others.",
     "diff": "Say what differs between two recipes, in settings and in plans.",

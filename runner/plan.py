@@ -328,6 +328,7 @@ _NEUTRAL = {
     "on_claim",
     # What is asked after training, and how long its answers may be, teaches nothing.
     "recipe_runner.demo.questions",
+    "recipe_runner.demo.of_rows",
     "recipe_runner.demo.max_new_tokens",
     # Where checkpoints lie; which ones are gone on from is said by the steps and the stages before.
     "output_dir",

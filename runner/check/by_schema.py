@@ -64,6 +64,12 @@ def _settings(prefix: str, section: dict[str, Any]) -> Iterator[tuple[str, dict[
         yield from _settings(f"{prefix}{key}[0].", one.get("items", {}))
 
 
+def sentence(scenario: str, path: Path_) -> str:
+    """What the schema says of a setting first, in a sentence without its full stop; empty where it has none."""
+    first: str = _part(scenario, path).get("description", "").strip().partition(". ")[0]
+    return first.removesuffix(".")
+
+
 def as_text(document: Document, changes: Iterable[Override]) -> list[Override]:
     """The changes, where a setting is text with what was written for it: no shell hands on the quotes that say so in a file,
     and `3.10` is no number of a version."""

@@ -117,7 +117,7 @@ def require_fits(recipe: Recipe, plan: Plan, allowed: Collection[str] = ()) -> N
 
 def _foreseen(recipe: Recipe, plan: Plan, allowed: Collection[str]) -> list[Problem]:
     """In the figures of `recipe plan`, an error where a stage cannot fit its GPU whatever its range, and notes: stages that do not fit their GPU, claims and pods that are too small, a
-    learning rate that never stops rising. No data file is opened for them."""
+    learning rate that never stops rising, a deadline that comes too early. No data file is opened for them."""
     from runner.estimate import forecast, storage
     from runner.estimate.parameters import UnknownArchitecture
 
@@ -131,4 +131,8 @@ def _foreseen(recipe: Recipe, plan: Plan, allowed: Collection[str]) -> list[Prob
     except UnknownArchitecture:
         return []  # an architecture without formulas; `plan` says so
     notes += storage.problems(recipe.document, plan, forecasts, severity="note")
-    return [note for note in (*notes, *forecast.notes(recipe, forecasts)) if note]
+    return [
+        note
+        for note in (*notes, *forecast.notes(recipe, forecasts), *forecast.ended_by_deadline(recipe, forecasts))
+        if note
+    ]

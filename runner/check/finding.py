@@ -54,6 +54,12 @@ def find(paths: Iterable[str], strict: bool = False) -> Found:
     return Found(tuple(dict.fromkeys(recipes)), tuple(dict.fromkeys(others)))
 
 
+def within(folder: Path) -> list[Path]:
+    """The recipes in a folder itself, and not below it, sorted."""
+    files = (file for file in sorted(folder.iterdir()) if file.suffix in ENDINGS and file.is_file())
+    return [file for file in files if not file.name.startswith(".") and file.name != lock.LOCK and is_meant(file)]
+
+
 def _yaml_below(root: Path) -> Iterator[Path]:
     """Sorted; not what is hidden, what the product has left, and lock files."""
     for folder, names, files in os.walk(root):

@@ -160,6 +160,7 @@ RULES: tuple[Rule, ...] = (
     base_model.looked_at,
     base_model.custom_code,
     base_model.template_fits,
+    base_model.own_template,
     base_model.precision_fits,
     base_model.loss_fits_model,
     base_model.attention_fits_precision,

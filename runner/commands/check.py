@@ -7,12 +7,13 @@ import click
 from runner.check.examine import Verdict, judged
 from runner.check.finding import find
 from runner.check.formats import FORMATS
+from runner.commands import completing
 from runner.commands.options import allow_option, say, set_option
 from runner.recipe import overrides as changing
 
 
 @click.command()
-@click.argument("paths", metavar="RECIPE…", nargs=-1, required=True)
+@click.argument("paths", metavar="RECIPE…", nargs=-1, required=True, shell_complete=completing.recipe_file)
 @set_option
 @click.option(
     "--format",

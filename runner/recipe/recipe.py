@@ -19,7 +19,7 @@ else:
     Sections = object
 
 # What cannot change a result: names, words, the site, and what is asked and judged afterwards.
-_OUTSIDE_RESULT = (
+OUTSIDE_RESULT = (
     *("name", "description", "openshift", "nodes", "serve", "resume_from"),
     *("demo", "limits", "report_to", "gates", "evaluation"),
 )
@@ -32,6 +32,10 @@ _OUTSIDE_IN = {
     "data": ("sample", "cleaning"),
     **dict.fromkeys(("pretrain", "sft", "dpo", "lora"), ("gates",)),
 }
+
+
+# Settings of the section `demo` that name questions.
+DEMO_QUESTIONS = ("questions", "categories")
 
 
 class BrokenSetting(Exception):
@@ -274,7 +278,7 @@ class Recipe(Sections):
     @cached_property
     def fingerprint(self) -> str:
         """Hash of every setting that can change what is trained."""
-        settings = {key: value for key, value in self.settings.plain().items() if key not in _OUTSIDE_RESULT}
+        settings = {key: value for key, value in self.settings.plain().items() if key not in OUTSIDE_RESULT}
         for section, names in _OUTSIDE_IN.items():
             if isinstance(values := settings.get(section), dict):
                 settings[section] = {key: value for key, value in values.items() if key not in names}
