@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from runner.recipe.copying import edit
+from runner.recipe.copying import NEW, edit
 from runner.recipe.document import Document, Path_, Place
 from runner.recipe.overrides import Override
 from runner.recipe.reading import parse
@@ -42,9 +42,12 @@ def edited(text: str, changes: Iterable[Override], says: Says) -> str:
     before, text = parse("the copy", text), edit(text, changes)
     after = parse("the copy", text)
     made = {change.path for change in changes if before.lookup(change.path) != after.lookup(change.path)}
+    # What the runner itself writes says why.
+    reasons = {change.path: change.why for change in changes if change.why and change.by == NEW}
     lines = text.splitlines(keepends=True)
     for line in _commented(after):
-        words = _words(line, after, made, says)
+        own = next((reasons[path] for path in line.paths if path in made and path in reasons), None)
+        words = own or _words(line, after, made, says)
         if words != line.comment:
             old = lines[line.number]
             end = "\n" if old.endswith("\n") else ""

@@ -22,6 +22,8 @@ from runner.recipe.scalars import scalar
 
 # Words that mean the same with and without quotes, inside brackets too.
 PLAIN = re.compile(r"[A-Za-z0-9/_.]([\w/.@+'?<>=()-]|[ :](?=[\w/.+<>=()]))*")
+# Who writes a recipe of one's own, with a comment behind each line; where comments begin, and how long a list on one line may be.
+NEW, COMMENTS, LONGEST_LIST = "recipe new", 38, 60
 # A text with changes made in it.
 Edit = Callable[[str, Iterable[Override]], str]
 EDITOR_LINE = re.compile(r"^# yaml-language-server: \$schema=.*$", re.MULTILINE)
@@ -208,10 +210,31 @@ def _shortened(document: Document, path: Path_, count: int) -> str:
     return "".join(lines[:first] + lines[last:])
 
 
+def _behind(change: Override, parents: list[str | int]) -> str:
+    """What stands behind the key of a new line: the value, a list that is long as a line an item, and behind what the runner itself
+    writes why it does."""
+    value, indent = change.after, "  " * (len(parents) + 1)
+    note = f"# {change.why}" if change.why and change.by == NEW else ""
+    width = COMMENTS - len(f"{indent[2:]}{change.path[-1]}: ")
+    if isinstance(value, list) and len(written(value)) > LONGEST_LIST:
+        items = "".join(f"\n{indent}- {_flow(item)}" for item in value)
+        return (f"{'':<{width}}{note}" if note else "") + items
+    return f"{_flow(value):<{width}}{'' if len(_flow(value)) < width else ' '}{note}" if note else _flow(value)
+
+
+def _flow(value: Any) -> str:
+    """A value on one line, without quotes where it needs none."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_flow(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_flow, value)) + "]"
+    return written(value)
+
+
 def _with(document: Document, path: Path_, change: Override) -> str:
     """The text with a line for a setting that it does not have yet, first in its section."""
     *parents, key = path
-    text = written(change.after)
+    text = _behind(change, parents)
     lines = document.text.splitlines(keepends=True)
     if lines and not lines[-1].endswith("\n"):
         lines[-1] += "\n"

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from runner import extras
 from runner.check.examine import examine
 from runner.check.validate import load
 from runner.extras import EXTRAS
@@ -250,7 +251,7 @@ def test_github_annotations_point_at_the_line(edited, recipe_command):
 def test_a_folder_means_every_recipe_below_it(edited, recipe_command):
     path = edited()
     (path.parent / "deep").mkdir()
-    (path.parent / "deep" / "other.yaml").write_text("a: 1\n")
+    (path.parent / "deep" / "other.yaml").write_text("scenario: 1\n")
     (path.parent / LOCK).write_text("models: {}\n")
     done = recipe_command("check", path.parent)
     assert done.returncode == 1
@@ -291,6 +292,8 @@ def parquet_copy(edited, tmp_path):
 
     path = edited(
         ("  hub: cahlen/offline-practical-skills-qa-synthetic", "  path: data/rows.parquet #"),
+        ("  revision: main                      # version on the hub\n", ""),
+        ("  split: train ", "  # "),
         ("question: For [topic], [question]", "question: For [topics], [question]"),
         ("  sample: data/survival-sample.jsonl", "  # "),
     )
@@ -314,7 +317,7 @@ def test_without_pyarrow_a_parquet_file_is_a_visible_note(edited, tmp_path, monk
     (note,) = examine(path)
     assert note.severity == "note" and "pyarrow" in note.message
     (extra,) = [extra for extra, packages in EXTRAS.items() if "pyarrow" in packages]
-    assert note.hint == f"pip install 'recipe-runner[{extra}]'", "the file is no worse for it"
+    assert note.hint == extras.install(extra), "the file is no worse for it"
     golden_message(note)
 
 
