@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from runner import run_files
 from runner.files import read_json, replacing_folder, write_json, write_text
 from runner.proof.record import Proof
+from runner.training import progress_lines
 from runner.training.elapsed import TimeUsed
 from runner.training.patience import ACCURACY, LOSS, EarlyStop, early_stop
 from runner.training.summary import Summary
@@ -157,6 +158,7 @@ def keep_template(demo: Demo, model: Path) -> None:
 def answer_demo(settings: RunSettings) -> None:
     """Puts the demo questions to the original and the tuned model."""
     if settings.demo is not None and settings.demo.questions:
+        print(progress_lines.phase(progress_lines.ASKING), flush=True)
         _alone("runner.training.demo", settings.run_dir)
 
 
