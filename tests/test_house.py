@@ -39,6 +39,7 @@ FLOORS = {
     "runner.emit": 7,
     "runner.planned": 7,
     "runner.offers": 7,
+    "runner.differences": 7,
     "runner.fitting": 7,
     "runner.answers": 7,
     "runner.explaining": 7,

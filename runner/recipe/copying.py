@@ -183,6 +183,9 @@ def _without(document: Document, path: Path_) -> str:
     if not isinstance(value, dict | list) and document.values[path].line == first + 1:
         block = re.search(r":\s*[|>][-+0-9]*\s*(#.*)?$", lines[first])
         last = last if block else first
+    # A list or a section ends where the next one begins; the blank lines between are no part of it.
+    while last > first and not lines[last].strip():
+        last -= 1
     return "".join(lines[:first] + lines[last + 1 :])
 
 
