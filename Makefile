@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 # The stamp changes when what to install changes, so a second run installs nothing.
 STAMP := $(VENV)/.installed-$(shell cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
 
-.PHONY: install rehearse test test-long lint golden schemas bench clean
+.PHONY: install rehearse test test-long lint golden schemas language-server bench clean
 
 install: $(STAMP)
 
@@ -45,6 +45,10 @@ lint: install
 schemas: install
 	$(BIN)/python schemas/build.py
 	$(BIN)/python schemas/axolotl_settings.py
+
+# What editors judge recipes with, for its tests; it takes node, and is no part of the product.
+language-server: install
+	npm install --silent --prefix $(VENV)/language-server yaml-language-server@2.0.0
 
 golden: schemas
 	RECIPE_GOLDEN=write $(BIN)/python -m pytest -m golden

@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import editors
+
 from runner.recipe import reading
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -152,7 +154,8 @@ def outputs() -> dict[Path, str]:
     """Everything that is built: path and text."""
     whole = schemas()
     files = {
-        ROOT / "schemas" / f"{name}.schema.json": json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+        ROOT / "schemas" / f"{name}.schema.json": json.dumps(editors.with_words(schema), indent=2, ensure_ascii=False)
+        + "\n"
         for name, schema in whole.items()
     }
     return files | {

@@ -60,7 +60,7 @@ POOLS: dict[str, list[Any]] = {
     "queue": ["default", "a.b", "x" * 64, "x" * 253, "Q"],
     "python": ["python3", "/opt/venv/bin/python", "./venv/bin/python"],
 }  # fmt: skip
-POOLS |= {name: POOLS["axolotl"] for name in ("pretrain", "sft", "dpo")}
+POOLS |= dict.fromkeys(("pretrain", "sft", "dpo"), POOLS["axolotl"])
 TEXTS = ["a", "two words", "it's \"so\"", "ä€🙂", "x" * 63, "x" * 64, "x" * 300, "$(id) `id` ${HOME}", "# no comment", "a: b", "line\nline", "-", "[a]", "<|im_end|>", "{{ x }}", "yes", "1.0", " x ", "\ttab", "%s {0}"]  # fmt: skip
 # More than this the plan and the draws themselves have to count and to write.
 MOST = 10**6
@@ -129,7 +129,7 @@ def in_bounds(scenario: str, path: str) -> st.SearchStrategy[Any]:
     name = path.rpartition(".")[2]
     if name in ("path", "sample", "validation_path"):
         return st.sampled_from([*([ROWS[scenario], f"../{ROWS[scenario]}"] * 4), "data/none.jsonl"])
-    if name in POOLS and part.get("type") != "object" or path.startswith("advanced."):
+    if (name in POOLS and part.get("type") != "object") or path.startswith("advanced."):
         return st.sampled_from([*POOLS.get(name, POOLS["axolotl"]), *part.get("examples", ())])
     if "enum" in part:
         return st.sampled_from(part["enum"])
@@ -146,8 +146,7 @@ def in_bounds(scenario: str, path: str) -> st.SearchStrategy[Any]:
         most = max(part.get("minItems", 0), min(3, part.get("maxItems", 3)))
         return st.lists(inner, min_size=part.get("minItems", 1), max_size=most)
     inside = {name: in_bounds(scenario, f"{path}.{name}") for name in part.get("properties", ())}
-    if "sets" in inside:  # a section of data says where it is from, once
-        del inside["sets"]
+    inside.pop("sets", None)  # a section of data says where it is from, once
     required = part.get("required", ())
     return st.fixed_dictionaries(
         {name: value for name, value in inside.items() if name in required},

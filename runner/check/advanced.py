@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from runner import catalog
-from runner.check.schema_errors import BOUNDS, KINDS, short
+from runner.check.schema_errors import BOUNDS
+from runner.check.wrong_types import KINDS, short
 from runner.names import listed, nearest
 from runner.problem import Problem
 from runner.recipe.document import Document, Path_

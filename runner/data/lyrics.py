@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -137,6 +137,16 @@ def _draw(lyrics: Lyrics, count: int, report: Report) -> list[tuple[Song, int]]:
     if draw.over_cap:
         report.dropped[f"more than {songs.per_artist:,} songs of one artist"] = draw.over_cap
     return draw.items()
+
+
+def tasks(lyrics: Lyrics) -> Iterator[Task]:
+    """The task of each row that is a song, as far as it is read, before any is drawn."""
+    read = re.compile(_pattern(lyrics.songs.instruction_form), re.IGNORECASE)
+    for one in lyrics.sets:
+        for number, row in rows.read(one, stream=lyrics.stream):
+            song = "" if isinstance(row, rows.Bad) else _song(number, row, lyrics.songs, read)
+            if isinstance(song, Song) and not _unfit(song, lyrics.songs):
+                yield _task(song, lyrics)
 
 
 def _pattern(form: str) -> str:

@@ -233,10 +233,13 @@ def begin(folder: StageFolder, decision: Decision, tell: Tell) -> None:
 
 def keep_what_took_training(plan: Plan, decisions: Iterable[Decision], remedy: str) -> None:
     """Raises Stop where a stage would begin anew in place of what took training, its own or that of a stage which reads from
-    it, and there is no folder that could be moved. In pods it begins anew: checkpoints are told apart by their keys."""
+    it, and there is no folder that could be moved. In pods it begins anew: checkpoints are told apart by their keys. So does a
+    rehearsal, which is made again in a minute."""
     decisions = list(decisions)
+    if plan.place.on_cluster or StageFolder(plan, plan.stages[0]).run.kind == "rehearsal":
+        return
     for decision in decisions:
-        if plan.place.on_cluster or decision.action not in ("again", "begin"):
+        if decision.action not in ("again", "begin"):
             continue
         concerned = [decision.stage, *(stage for stage in plan.stages if decision.stage.name in stage.reads)]
         for folder in (StageFolder(plan, stage) for stage in concerned if not stage.folder):

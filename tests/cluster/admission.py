@@ -99,7 +99,7 @@ def pod(spec: dict[str, Any], what: str) -> Iterator[str]:
             yield f"{what}: no machine has the label {key}={value}"
     for container in containers:
         image = container.get("image")
-        if image is not None and image.strip() != image or image == "":
+        if (image is not None and image.strip() != image) or image == "":
             yield f"{what}: `{image}` is no image"
         mounts = [mount["mountPath"] for mount in container.get("volumeMounts") or ()]
         yield from (f"{what}: two mounts at `{path}`" for path, count in Counter(mounts).items() if count > 1)
