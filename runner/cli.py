@@ -23,6 +23,7 @@ COMMANDS = {
     "gpus": "Show the GPUs that a recipe can name, and how it does on each.",
     "models": "Show the models that a recipe can name; write down others.",
     "check": "Say what is wrong in recipes, with line and remedy.",
+    "edit": "Edit a recipe in the browser, with its plan as you type.",
     "plan": "Say whether it fits, how long, how much, and what to change.",
     "render": "Write what the cluster needs.",
     "site": "Write what its namespace needs, once.",

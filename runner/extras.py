@@ -6,6 +6,7 @@ from __future__ import annotations
 EXTRAS = {
     "cluster": {"kubernetes"},
     "data": {"datatrove", "orjson", "py3langid", "spacy"},
+    "edit": {"nicegui"},
     "flash": {"flash_attn"},
     "gguf": {"llama_cpp"},
     "registry": {"model_registry"},

@@ -27,6 +27,11 @@ def read(file: Path | str, kind: str = "recipe", start: str = START) -> Document
 
     Raises Stop with the Problem for a file that is missing, no text, or no YAML.
     """
+    return parse(str(file), text(file, kind), kind, start)
+
+
+def text(file: Path | str, kind: str = "recipe") -> str:
+    """The text of a recipe file, without a byte order mark. Raises Stop with the Problem for a file that is missing or no text."""
     name = str(file)
     path = Path(file)
     if path.is_dir():
@@ -49,7 +54,7 @@ def read(file: Path | str, kind: str = "recipe", start: str = START) -> Document
             )
         )
     try:
-        text = raw.decode("utf-8-sig")
+        return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         # With a zero byte it is UTF-16 or no text at all, where lines mean nothing.
         before = b"" if b"\0" in raw else raw[: error.start]
@@ -64,7 +69,6 @@ def read(file: Path | str, kind: str = "recipe", start: str = START) -> Document
                 "In your editor, save it again with the encoding UTF-8.",
             )
         ) from None
-    return parse(name, text, kind, start)
 
 
 def parse(name: str, text: str, kind: str = "recipe", start: str = START) -> Document:

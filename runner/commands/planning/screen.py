@@ -27,11 +27,17 @@ A_WHILE = 900
 
 def answer(planned: Planned, offers: list[Offer]) -> None:
     """Prints the answer in four lines."""
-    if not planned.forecasts:
-        say(f"Nothing can be said of {planned.plan.name}: there are no formulas for what it trains.")
-        return
-    for line in (_fits(planned), _time(planned), _cost(planned), _change(planned, offers)):
+    for line in verdict(planned):
         say(textwrap.fill(line, WIDTH, subsequent_indent="  "))
+    if planned.forecasts:
+        say(textwrap.fill(_change(planned, offers), WIDTH, subsequent_indent="  "))
+
+
+def verdict(planned: Planned) -> tuple[str, ...]:
+    """Whether it fits, how long it takes and what it costs, a sentence each."""
+    if not planned.forecasts:
+        return (f"Nothing can be said of {planned.plan.name}: there are no formulas for what it trains.",)
+    return _fits(planned), _time(planned), _cost(planned)
 
 
 def stages(planned: Planned, traced: Mapping[str, Traced]) -> None:
