@@ -90,6 +90,7 @@ export async function attach(element) {
   ];
   const view = await viewOf(element);
   view.dispatch({ effects: CM.StateEffect.appendConfig.of(extensions) });
+  view.dom.classList.add("recipe-attached");
 }
 
 export async function show(element, problems) {

@@ -51,7 +51,9 @@ class Form:
         self.names.clear()
         with self.names:
             for one in self.sections:
-                named = ui.button(one.title, on_click=lambda one=one: self.choose(one.name)).props("flat dense no-caps align=left")
+                named = ui.button(one.title, on_click=lambda one=one: self.choose(one.name)).props(
+                    "flat dense no-caps align=left"
+                )
                 classes = ["recipe-section"]
                 if one is self.section:
                     classes.append("recipe-chosen")
@@ -84,8 +86,7 @@ class Form:
             self.fields[field.path] = (field, element)
             if field.value != known.value or element.value is None:
                 element.set_value(_shown(field))
-            wrong = self.wrong.get(field.path)
-            element.props(f'error error-message="{_quoted(wrong)}"' if wrong else "", remove="" if wrong else "error error-message")
+            element.error = self.wrong.get(field.path)
 
     def _element(self, field: Field) -> Any:
         if field.kind in ("choice", "yes"):
@@ -95,11 +96,15 @@ class Form:
             for event in ("blur", *(() if field.kind == "lines" else ("keydown.enter",))):
                 element.on(event, lambda path=field.path: self._typed(path))
         hint = f"{field.name}, one a line" if field.kind == "lines" else field.name
+        if field.kind == "lines":
+            element.props("autogrow rows=1")
         element.props(f'dense outlined hide-bottom-space hint="{_quoted(hint)}"').classes("recipe-field")
         if field.default:
             element.props(f'placeholder="{_quoted(field.default)}" stack-label')
         with element:
-            ui.tooltip("").classes("recipe-meaning").props("delay=500 max-width=24rem").text = field.says.replace("`", "")
+            ui.tooltip("").classes("recipe-meaning").props("delay=500 max-width=24rem").text = field.says.replace(
+                "`", ""
+            )
         return element
 
     def _choice(self, field: Field) -> Any:

@@ -74,14 +74,18 @@ def changed(document: Document, path: Path_, value: Any) -> str:
     wanted, _ = apply(document, [change])
     text = copying.edit(document.text, [change])
     if reading.parse(document.file, text).data != wanted.data:
-        raise Stop(f"The form of this text keeps `{change.setting}` from being written into it.", "Write it in the text.")
+        raise Stop(
+            f"The form of this text keeps `{change.setting}` from being written into it.", "Write it in the text."
+        )
     return text
 
 
 def _section(document: Document, path: Path_, part: Mapping[str, Any]) -> Section:
     fields = tuple(_fields(document, path, part))
     in_text = tuple(
-        setting((*path, name)) for name, one in part["properties"].items() if _kind(one) is None and not one.get("properties")
+        setting((*path, name))
+        for name, one in part["properties"].items()
+        if _kind(one) is None and not one.get("properties")
     )
     return Section(setting(path), part["title"], says(dict(part)), fields, in_text)
 

@@ -78,7 +78,8 @@ def plan(recipe: Recipe, price: float | None) -> Verdict:
         planned = Planned.of(recipe, price)
     except UnknownArchitecture:
         raise Stop(
-            "Of this model's architecture nothing is known here.", f"`recipe plan {recipe.document.file} --exact` counts it."
+            "Of this model's architecture nothing is known here.",
+            f"`recipe plan {recipe.document.file} --exact` counts it.",
         ) from None
     bars = [
         Bar(
@@ -90,7 +91,9 @@ def plan(recipe: Recipe, price: float | None) -> Verdict:
         )
         for each in planned.forecasts
     ]
-    return Verdict(screen.verdict(planned), bars, all(each.fits is not False for each in planned.forecasts))
+    return Verdict(
+        screen.verdict(planned, "the price of one"), bars, all(each.fits is not False for each in planned.forecasts)
+    )
 
 
 def rows(recipe: Recipe, count: int = 3) -> list[str]:

@@ -108,6 +108,7 @@ class Page:
 
     def _build_rehearsal(self) -> None:
         self.said = ui.label("A rehearsal trains a tiny twin of the model on this machine, in a minute or a few.")
+        self.said.classes("recipe-said")
         self.curve = ui.echart(_curve(self.rehearsal)).classes("recipe-curve")
         self.log = ui.log(max_lines=2000).classes("recipe-log")
 
@@ -145,7 +146,9 @@ class Page:
         self.problems.clear()
         with self.problems:
             errors, notes = self.judged.errors, len(self.judged.problems) - self.judged.errors
-            said = f"{errors or 'no'} error{'' if errors == 1 else 's'}, {notes or 'no'} note{'' if notes == 1 else 's'}"
+            said = (
+                f"{errors or 'no'} error{'' if errors == 1 else 's'}, {notes or 'no'} note{'' if notes == 1 else 's'}"
+            )
             ui.label(said).classes(f"recipe-summary {'recipe-bad' if errors else 'recipe-good'}")
             for problem in self.judged.problems:
                 self._problem(problem)
@@ -160,7 +163,9 @@ class Page:
             if problem.mends:
                 setting, value = problem.mends
                 path = Override(setting).path
-                ui.button(f"Write {value}", on_click=lambda: self.write(path, value)).props("outline dense no-caps size=sm")
+                ui.button(f"Write {value}", on_click=lambda: self.write(path, value)).props(
+                    "outline dense no-caps size=sm"
+                )
 
     async def show_plan(self) -> None:
         recipe = self.judged.recipe
@@ -356,7 +361,13 @@ def _curve(rehearsal: Rehearsal) -> dict[str, Any]:
         "grid": {"left": 48, "right": 16, "top": 32, "bottom": 36},
         "legend": {"top": 0},
         "tooltip": {"trigger": "axis"},
-        "xAxis": {"type": "value", "name": "step", "nameLocation": "middle", "nameGap": 22, "max": rehearsal.steps or None},
+        "xAxis": {
+            "type": "value",
+            "name": "step",
+            "nameLocation": "middle",
+            "nameGap": 22,
+            "max": rehearsal.steps or None,
+        },
         "yAxis": {"type": "value", "scale": True, "name": "loss"},
         "series": [
             line("training", rehearsal.losses, BLUE, False),

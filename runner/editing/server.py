@@ -87,5 +87,6 @@ def serve(file: Path, port: int, ready: Callable[[str], None]) -> None:
         number, token = socket.getsockname()[1], secrets.token_urlsafe(24)
         guarded = Guarded(application, token, number)
         server = uvicorn.Server(uvicorn.Config(guarded, log_level="error", timeout_graceful_shutdown=2))
+        socket.listen()  # who opens the address at once waits a moment
         ready(f"http://{ports.HOST}:{number}/?token={token}")
         server.run(sockets=[socket])
