@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from runner import catalog
-from runner.check.schema_errors import BOUNDS, KINDS
+from runner.check.schema_errors import BOUNDS
+from runner.check.wrong_types import KINDS
 
 # What `x-offers` names: a label and what is said of it.
 OFFERS = {

@@ -12,6 +12,7 @@ from tests.conftest import ROOT
 # Floors by the longest matching prefix; a module may import from its own floor and those below.
 FLOORS = {
     "runner.problem": 0,
+    "runner.bugs": 0,
     "runner.names": 0,
     "runner.text": 0,
     "runner.files": 0,
@@ -38,7 +39,11 @@ FLOORS = {
     "runner.emit": 7,
     "runner.planned": 7,
     "runner.offers": 7,
+    "runner.differences": 7,
     "runner.fitting": 7,
+    "runner.answers": 7,
+    "runner.explaining": 7,
+    "runner.beginning": 7,
     "runner.trace": 7,
     "runner.runs": 8,
     "runner.report": 8,

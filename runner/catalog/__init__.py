@@ -1,6 +1,6 @@
 """Facts about models, GPUs, data sets and the pinned engine, kept as data with a source for each."""
 
-from runner.catalog.datasets import dataset
+from runner.catalog.datasets import dataset, near_dataset
 from runner.catalog.engine import (
     AXOLOTL_SETTINGS_FILE,
     AXOLOTL_VERSION,
@@ -60,6 +60,7 @@ __all__ = [
     "model",
     "model_ids",
     "model_types",
+    "near_dataset",
     "near_model",
     "network",
     "original",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner import packaged, scenarios
 from runner.check import schema_errors
+from runner.check.fitting import fits
 from runner.names import listed, nearest
 from runner.problem import Problem
 from runner.recipe.document import Document, Path_
@@ -63,6 +64,12 @@ def _settings(prefix: str, section: dict[str, Any]) -> Iterator[tuple[str, dict[
         yield from _settings(f"{prefix}{key}[0].", one.get("items", {}))
 
 
+def sentence(scenario: str, path: Path_) -> str:
+    """What the schema says of a setting first, in a sentence without its full stop; empty where it has none."""
+    first: str = _part(scenario, path).get("description", "").strip().partition(". ")[0]
+    return first.removesuffix(".")
+
+
 def as_text(document: Document, changes: Iterable[Override]) -> list[Override]:
     """The changes, where a setting is text with what was written for it: no shell hands on the quotes that say so in a file,
     and `3.10` is no number of a version."""
@@ -86,8 +93,9 @@ class Reading:
 def read(document: Document) -> Reading:
     """The settings of a document whose scenario is known, as far as its schema takes them."""
     scenario = document.data["scenario"]
-    errors = list(_validator(scenario).iter_errors(document.data))
-    problems = [problem for error in errors for problem in schema_errors.problems(document, schema(scenario), error)]
+    errors = [] if fits(document.data, schema(scenario)) else list(_validator(scenario).iter_errors(document.data))
+    told = schema_errors.problems(document, schema(scenario), errors)
+    problems = told.problems
     filled = with_defaults(document.data, schema(scenario))
     refused = [tuple(error.absolute_path) for error in errors]
     for path in _not_finite(document.data, ()):
@@ -96,12 +104,18 @@ def read(document: Document) -> Reading:
         _mark(filled, path)
     for error in errors:
         _break(filled, error)
+    for section in told.lost:
+        _mark(filled, (section,))
     return Reading(Settings(filled, schema(scenario)), problems)
 
 
 def scenario_problem(document: Document) -> Problem | None:
     """The Problem with the line that says which schema judges a document; None where there is none."""
     scenario, known = document.data.get("scenario"), scenarios.names()
+    if scenario is None and (near := nearest("scenario", map(str, document.data))) and near != "scenario":
+        return document.problem(
+            (near,), f"`{near}` is not a setting of a recipe.", "Did you mean `scenario`?", key=True
+        )
     if scenario is None:
         return document.problem(
             ("scenario",),

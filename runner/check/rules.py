@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from runner import catalog, scenarios
@@ -36,8 +35,10 @@ def judge(recipe: Recipe, look: bool = True) -> list[Problem]:
     """
     problems: list[Problem] = []
     for rule in (*RULES, *(FILE_RULES if look else ()), *scenarios.rules(recipe.scenario, look)):
-        with suppress(BrokenSetting):
+        try:
             problems.extend(rule(recipe))
+        except BrokenSetting:
+            continue
     return problems
 
 
@@ -159,6 +160,7 @@ RULES: tuple[Rule, ...] = (
     base_model.looked_at,
     base_model.custom_code,
     base_model.template_fits,
+    base_model.own_template,
     base_model.precision_fits,
     base_model.loss_fits_model,
     base_model.attention_fits_precision,
@@ -182,6 +184,7 @@ RULES: tuple[Rule, ...] = (
     placing.data_place,
     placing.deadline,
     *naming.RULES,
+    *measuring.RULES,
     *serving.RULES,
     advanced.settings,
     *usual.RULES,

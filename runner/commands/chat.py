@@ -36,7 +36,7 @@ def chat(path: str, sets: tuple[str, ...], run_dir: str | None, stage: str | Non
     folder = ask.folder_of(recipe, run_dir, stage)
     say(f"`{folder.stage.name}` of the {folder.run.kind} in {folder.run.shown}; loading …")
     sides = chatting.sides(recipe, folder)
-    questions = [question for _, question in recipe.demo_questions]
+    questions = ask.questions_of(recipe, folder)
     if page:
         from runner.runs import chat_page
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 import click
 
 from runner.commands.options import open_recipe, recipe_path, run_option, say, set_option, url_option
+from runner.problem import Stop
 from runner.recipe.recipe import Recipe
 
 
@@ -43,7 +44,10 @@ def compare(
 
     recipe, _ = open_recipe(path, sets)
     if url:
-        _served(recipe, url, questions or [question for _, question in recipe.demo_questions])
+        asked = questions or [question for _, question in recipe.demo_questions]
+        if not asked:
+            asked = ask.questions_of(recipe, ask.folder_of(recipe, run_dir, None))
+        _served(recipe, url, asked)
         return
     runs = [find(recipe.name, folder) for folder in (run_dir, *others)]
     names = [f"{run.kind} {number}" for number, run in enumerate(runs, 1)]
@@ -56,10 +60,16 @@ def compare(
         for index, row in enumerate(rows)
     ]
     _show(("stage", "", *names), shown, lines=False)
-    asked = questions or [question for _, question in recipe.demo_questions]
-    if others or not asked:
+    if others:
         return
-    folder = ask.newest(ask.plan_of(recipe, runs[0]))
+    try:
+        folder = ask.newest(ask.plan_of(recipe, runs[0]))
+    except Stop:
+        if questions or recipe.demo_questions:
+            raise
+        return  # nothing has been asked that could be shown
+    if not (asked := questions or ask.questions_of(recipe, folder)):
+        return
     before, after = ask.models(recipe, folder)
     say(f"before: {before.model}")
     say(f"after:  {after.model}")

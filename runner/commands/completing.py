@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -42,6 +43,10 @@ def models(context: click.Context, parameter: click.Parameter, begun: str) -> li
     return _words(begun, catalog.model_ids())
 
 
+# What a schema's `x-offers` names.
+OFFERS: dict[str, Completing] = {"gpus": gpus, "models": models}
+
+
 def settings(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
     """Settings of the recipe that the command line names, or of all scenarios; of one whose values are few, those behind the
     `=` of `--set`."""
@@ -59,23 +64,23 @@ def settings(context: click.Context, parameter: click.Parameter, begun: str) -> 
         for part in parts
         for choice in part.get("enum", ["true", "false"] if part.get("type") == "boolean" else [])
     )
-    if name == "machines.gpu":
-        return [CompletionItem(f"{name}={item.value}") for item in gpus(context, parameter, value)]
-    if name == "model.base":
-        return [CompletionItem(f"{name}={item.value}") for item in models(context, parameter, value)]
+    offered = next((OFFERS[part["x-offers"]] for part in parts if part.get("x-offers") in OFFERS), None)
+    if offered:
+        return [CompletionItem(f"{name}={item.value}") for item in offered(context, parameter, value)]
     return [CompletionItem(f"{name}={item.value}") for item in _words(value, map(str, values))]
 
 
-def _scenarios(context: click.Context) -> list[str]:
+def _scenarios(context: click.Context) -> Sequence[str]:
     """The scenario of the recipe, or the starter, that the command line names; all where it names none that can be read."""
     from runner import packaged, scenarios
     from runner.problem import Stop
     from runner.recipe.reading import read
 
-    named = context.params.get("path") or context.params.get("source") or ""
-    file = packaged.named().get(str(named), Path(str(named)))
-    try:
-        scenario = read(file).data.get("scenario") if file.is_file() else None
-    except (Stop, OSError):
-        scenario = None
+    # What click could not place yet, because the option before it still lacks its value, stands in `args`.
+    words = [context.params.get("path"), context.params.get("source"), *context.args]
+    files = (packaged.named().get(str(word), Path(str(word))) for word in words if word)
+    scenario = None
+    for file in files:
+        with suppress(Stop, OSError):
+            scenario = scenario or (read(file).data.get("scenario") if file.is_file() else None)
     return [scenario] if scenario in scenarios.names() else scenarios.names()

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import click
 
+from runner.commands import completing
 from runner.commands.options import open_recipe, say, set_option
 
 
 @click.command()
-@click.argument("path", metavar="[RECIPE]", required=False)
+@click.argument("path", metavar="[RECIPE]", required=False, shell_complete=completing.recipe_file)
 @set_option
 @click.option("--out", metavar="DIR", help="Where results would go. Default: the current folder.")
 def doctor(path: str | None, sets: tuple[str, ...], out: str | None) -> int:

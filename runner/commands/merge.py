@@ -6,12 +6,13 @@ from pathlib import Path
 
 import click
 
+from runner.commands import completing
 from runner.commands.options import open_recipe, run_option, say, set_option
 from runner.problem import Stop
 
 
 @click.command()
-@click.argument("path", metavar="RECIPE|ADAPTER")
+@click.argument("path", metavar="RECIPE|ADAPTER", shell_complete=completing.recipe_file)
 @set_option
 @run_option
 @click.option(

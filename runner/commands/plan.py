@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import click
 from rich.console import Console
 
 from runner import offers
+from runner.check import by_schema
 from runner.check.validate import load
 from runner.commands.options import open_recipe, print_notes, recipe_path, say, set_option, with_section
 from runner.commands.planning import machines, screen, serving, text
@@ -27,7 +29,7 @@ from runner.offers import Offer
 from runner.plan import Plan
 from runner.planned import Planned
 from runner.problem import Stop
-from runner.recipe import copying
+from runner.recipe import comments, copying
 from runner.recipe import overrides as changing
 from runner.recipe.recipe import Recipe
 from runner.scenarios import translate
@@ -171,7 +173,8 @@ def _apply(planned: Planned, found: list[Offer], taken: int) -> int:
             f"There is no offer {taken} for `{planned.recipe.document.file}`.",
             f"{known} `recipe plan` shows them, with the same options.",
         )
-    say(copying.rewrite(planned.recipe.document, found[taken - 1].changes))
+    edited = partial(comments.edited, says=partial(by_schema.sentence, planned.recipe.scenario))
+    say(copying.rewrite(planned.recipe.document, found[taken - 1].changes, edited))
     say(f"\nWritten. `recipe plan {planned.recipe.document.file}` says what it takes now.")
     return 0
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from runner.commands import cluster_options as shared
+from runner.commands import completing
 from runner.commands.options import say, set_option
 from runner.plan import Plan
 from runner.problem import Stop
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("path", metavar="[RECIPE]", required=False)
+@click.argument("path", metavar="[RECIPE]", required=False, shell_complete=completing.recipe_file)
 @set_option
 @shared.stage_option
 @click.option(

@@ -149,6 +149,16 @@ def _draw(lyrics: Lyrics, count: int, report: Report) -> list[tuple[Song, int]]:
     return draw.items()
 
 
+def tasks(lyrics: Lyrics) -> Iterator[Task]:
+    """The task of each row that is a song, as far as it is read, before any is drawn."""
+    read = re.compile(_pattern(lyrics.songs.instruction_form), re.IGNORECASE)
+    for one in lyrics.sets:
+        for number, row in rows.read(one, stream=lyrics.stream):
+            song = "" if isinstance(row, rows.Bad) else _song(number, row, lyrics.songs, read)
+            if isinstance(song, Song) and not _unfit(song, lyrics.songs):
+                yield _task(song, lyrics)
+
+
 def _pattern(form: str) -> str:
     """The instruction's form as a pattern with the groups `artist` and `genre`; spaces and the full stop may vary."""
     words = re.split(r"\[(artist|genre)\]", form.strip().rstrip("."))

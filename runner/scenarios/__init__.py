@@ -29,6 +29,7 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(folder.name.replace("_", "-") for folder in folders if (folder / "schema.yaml").is_file()))
 
 
+@cache
 def part(scenario: str, name: str) -> ModuleType | None:
     """The module `name` of a scenario's folder, imported now; None where the folder has none."""
     module = f"{_package(scenario)}.{name}"

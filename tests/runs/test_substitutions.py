@@ -174,3 +174,18 @@ def test_what_is_not_plainly_learned_fails_a_rehearsal(left, words, tmp_path):
     own.judge(plan, [summary(2.0, 1.7)])
     with pytest.raises(Stop, match=re.escape(words)):
         own.judge(plan, [left])
+
+
+@pytest.mark.parametrize("classes", [4, 10])
+def test_the_classes_of_a_sample_are_its_own(classes):
+    """Check asks for those of the recipe's images, and a rehearsal must not ask for those of the sample in their place."""
+    own = [
+        Override("data.hub", None, "someone/own-images", "a test"),
+        Override("model.classes", None, classes, "a test"),
+    ]
+    recipe = recipe_of("resnet", *own)
+    first, made = changed(recipe, rehearsal(recipe.scenario).before_data(recipe, None))
+    assert first.model.classes == 10
+    assert [change.setting for change in made if "classes" in change.setting] == (
+        ["model.classes"] if classes == 4 else []
+    )

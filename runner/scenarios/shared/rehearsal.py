@@ -18,7 +18,7 @@ from runner.problem import Stop
 from runner.recipe import overrides
 from runner.recipe.document import Path_
 from runner.recipe.overrides import Override
-from runner.recipe.recipe import Recipe, Settings, sets_of
+from runner.recipe.recipe import DEMO_QUESTIONS, Recipe, Settings, sets_of
 from runner.scenarios.shared import axolotl, common, conversations, twin
 from runner.scenarios.shared import gates as shared
 from runner.training.summary import Summary
@@ -85,7 +85,10 @@ def judge(plan: Plan, summaries: list[Summary]) -> None:
 def data(recipe: Recipe, file: str | None) -> list[Override]:
     """Rows from `--data`, else from the recipe's own file, else from the sample that stands in for what is elsewhere."""
     if file:
-        return overrides.from_data_option(file)
+        asked = recipe.settings.get("demo") or {}
+        why = "asked about the data of before; the new validation rows are asked about"
+        ours = [Override(f"demo.{name}", None, None, BY, why) for name in DEMO_QUESTIONS if name in asked]
+        return [*overrides.from_data_option(file), *ours]
     other = "`recipe rehearse … --data FILE`, or "
     return [change for home, one in sets_of(("data",), recipe.data) for change in sample(recipe, home, one, other)]
 
