@@ -51,15 +51,16 @@ def held_out(data: Mapping[str, Any]) -> list[str]:
 
     Raises Stop where the rows cannot be read at all.
     """
-    kind, settings = data.get("kind"), _settings(data) if data.get("kind") in READERS else None
-    files = [one.file for one in settings.sets if one.file] if settings else []
+    if data.get("kind") not in READERS:
+        return []
+    settings = _settings(data)
+    files = [one.file for one in settings.sets if one.file]
     if sum(file.stat().st_size for file in files if file.is_file()) <= LARGE:
         # Too few rows, or too many bad ones, are said where they are prepared.
         with suppress(Stop):
-            if kind == "plain-text":
+            if data["kind"] == "plain-text":
                 return [seen.asked for seen in _documents(settings, "validation")]
-            if kind in READERS:
-                return _prepared(settings)
+            return _prepared(settings)
     return [seen.asked for seen in first(data, AMONG)]
 
 
