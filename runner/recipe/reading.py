@@ -28,6 +28,11 @@ def read(file: Path | str, kind: str = "recipe", start: str = START) -> Document
 
     Raises Stop with the Problem for a file that is missing, no text, or no YAML.
     """
+    return parse(str(file), text(file, kind), kind, start)
+
+
+def text(file: Path | str, kind: str = "recipe") -> str:
+    """The text of a recipe file, without a byte order mark. Raises Stop with the Problem for a file that is missing or no text."""
     name = str(file)
     path = Path(file)
     if path.is_dir():
