@@ -215,7 +215,7 @@ def _fitting(name: str, answers: Answers, more: list[Override]) -> list[Override
                 "Name a larger GPU or a smaller model; `recipe models` says what fits where.",
             )
         planned = again(*(replace(change, by=copying.NEW, why="so that it fits the GPU") for change in found.changes))
-    planned = again(*_batch(planned))
+    planned = again(*_batch(planned, answers.of.least))
     again(*_memory(planned))
     return list({change.setting: change for change in changes}.values())
 
@@ -247,12 +247,12 @@ def _only_lines(offer: offers.Offer) -> bool:
     return not any(change.path[0] == "machines" or change.setting == "model.base" for change in offer.changes)
 
 
-def _batch(planned: Planned) -> list[Override]:
+def _batch(planned: Planned, least: int) -> list[Override]:
     stage = planned.forecasts[0]
     work = stage.workload
     usual = work.micro_batch_size * work.accumulation
     steps = stage.steps or STEPS
-    wanted = _power(min(usual, usual * steps / STEPS) if steps < STEPS else usual)
+    wanted = max(least, _power(usual * min(1, steps / STEPS)))
     micro = min(wanted, _power(stage.largest_micro_batch or work.micro_batch_size))
     sizes = {
         "gradient_accumulation_steps": (wanted // micro, "micro batches before a step"),
