@@ -328,6 +328,7 @@ _NEUTRAL = {
     "on_claim",
     # What is asked after training, and how long its answers may be, teaches nothing.
     "recipe_runner.demo.questions",
+    "recipe_runner.demo.of_rows",
     "recipe_runner.demo.max_new_tokens",
     # Where checkpoints lie; which ones are gone on from is said by the steps and the stages before.
     "output_dir",
@@ -344,25 +345,26 @@ _NEUTRAL_PARTS = ("cleaning.", "recipe_runner.demo.categories.", "recipe_runner.
 
 def learned_from(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """An engine's settings that decide what comes out, flat, by a name that a person understands."""
-    for name, value in _flat(config, ""):
+    for name, value in flat(config):
         neutral = name in _NEUTRAL or name.startswith(_NEUTRAL_PARTS)
         if not neutral and not (name.startswith(("datasets.", "test_datasets.")) and name.endswith(".path")):
             yield name, value
 
 
-def _flat(value: Any, name: str) -> Iterator[tuple[str, Any]]:
+def flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Settings within settings as one level, by dotted names."""
     if isinstance(value, str | int | float):
         yield name, value
     elif isinstance(value, Mapping):
         for key, item in value.items():
-            yield from _flat(item, f"{name}.{key}" if name else str(key))
+            yield from flat(item, f"{name}.{key}" if name else str(key))
     elif isinstance(value, list | tuple) and any(isinstance(item, Mapping) for item in value):
         if name.endswith(".sets") and len(value) == 1:
             # A data set that is the only one stands in its section itself, as in most recipes.
-            yield from _flat(value[0], name.removesuffix(".sets"))
+            yield from flat(value[0], name.removesuffix(".sets"))
             return
         for index, item in enumerate(value):
-            yield from _flat(item, f"{name}.{index}")
+            yield from flat(item, f"{name}.{index}")
     else:
         yield name, value
 

@@ -39,6 +39,7 @@ FLOORS = {
     "runner.emit": 7,
     "runner.planned": 7,
     "runner.offers": 7,
+    "runner.differences": 7,
     "runner.fitting": 7,
     "runner.answers": 7,
     "runner.explaining": 7,
@@ -51,6 +52,8 @@ FLOORS = {
     "runner.doctor": 8,
     "runner.entrypoints": 9,
     "runner.cluster": 10,
+    # It is called by one of the commands, and shows what others print.
+    "runner.editing": 11,
     "runner.commands": 11,
     "runner.cli": 11,
     "runner.__main__": 11,

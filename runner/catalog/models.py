@@ -203,6 +203,9 @@ def from_config(name: str, config: Mapping[str, Any]) -> Model:
     for size in (*_SIZES, *(name for name in _OPTIONAL if config.get(name) is not None)):
         if not isinstance(config[size], int) or config[size] < 1:
             raise ValueError(f"{size} is no count")
+    head = config.get("head_dim") or config["hidden_size"] // heads
+    if alike and (head % 2 or heads % (config.get("num_key_value_heads") or heads)):
+        raise ValueError("rotary positions turn numbers in pairs, and heads share keys and values in equal groups")
     return Model(
         id=name,
         model_type=config["model_type"],
@@ -211,7 +214,7 @@ def from_config(name: str, config: Mapping[str, Any]) -> Model:
         num_hidden_layers=config["num_hidden_layers"],
         num_attention_heads=heads,
         num_key_value_heads=config.get("num_key_value_heads") or heads,
-        head_dim=config.get("head_dim") or config["hidden_size"] // heads,
+        head_dim=head,
         vocab_size=config["vocab_size"],
         max_position_embeddings=config["max_position_embeddings"],
         tied=config.get("tie_word_embeddings", False),

@@ -92,14 +92,21 @@ def unknown(recipe: Recipe) -> Problem:
         return _no_geometry(recipe, config)
     if said := _no_folder(recipe):
         return said
+    add = f"`recipe models add {base} --recipe {recipe.file}"
+    if recipe.on_claim(base):
+        return recipe.document.problem(
+            ("model", "base"),
+            f"`{base}` lies on a claim, and what model it is stands nowhere on this machine.",
+            f"Write it down once, for every machine that checks: {add}` looks through a pod; without the cluster, `recipe models add "
+            f"COPY --as {base} --recipe {recipe.file}` reads a copy of the model's small files.",
+        )
     version = "" if recipe.model.revision == "main" else f" --revision {recipe.model.revision}"
-    says = "lies on the claim" if recipe.on_claim(base) else "the hub says of this one"
     return recipe.document.problem(
         ("model", "base"),
         f"The model `{base}` is not in the catalog, and no folder of that name holds a readable `config.json`.",
         (f"Did you mean `{near}`? " if near else "")
-        + f"`recipe models` shows those of the catalog. Or name a folder that holds a model; or write down what {says}, "
-        f"for every machine that checks: `recipe models add {base} --recipe {recipe.file}{version}`.",
+        + "`recipe models` shows those of the catalog. Or name a folder that holds a model; or write down what the hub says of this "
+        f"one, for every machine that checks: {add}{version}`.",
     )
 
 

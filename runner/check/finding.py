@@ -40,7 +40,7 @@ def find(paths: Iterable[str], strict: bool = False) -> Found:
         below = list(_yaml_below(Path(path)))
         if not below:
             raise Stop(f"There is no YAML file below `{path}`.", "Name a recipe, or a folder that holds some.", code=2)
-        meant = [file for file in below if strict or _is_meant(file)]
+        meant = [file for file in below if strict or is_meant(file)]
         if not meant:
             number = "The one YAML file" if len(below) == 1 else f"None of the {len(below)} YAML files"
             looks = "does not look" if len(below) == 1 else "looks"
@@ -52,6 +52,12 @@ def find(paths: Iterable[str], strict: bool = False) -> Found:
         recipes += map(str, meant)
         others += map(str, sorted(set(below) - set(meant)))
     return Found(tuple(dict.fromkeys(recipes)), tuple(dict.fromkeys(others)))
+
+
+def within(folder: Path) -> list[Path]:
+    """The recipes in a folder itself, and not below it, sorted."""
+    files = (file for file in sorted(folder.iterdir()) if file.suffix in ENDINGS and file.is_file())
+    return [file for file in files if not file.name.startswith(".") and file.name != lock.LOCK and is_meant(file)]
 
 
 def _yaml_below(root: Path) -> Iterator[Path]:
@@ -69,7 +75,7 @@ def _left(folder: Path) -> bool:
     return folder.name in OWN or (folder / "run.json").is_file()
 
 
-def _is_meant(file: Path) -> bool:
+def is_meant(file: Path) -> bool:
     """Whether somebody meant this file as a recipe, told by the names at the beginning of its lines, so that it need not be YAML."""
     lines = _lines(file)
     written = {found[1] for _, line in lines if (found := _SETTING.match(line))}

@@ -16,6 +16,7 @@ from runner.recipe.reading import STANDARD_INPUT
 # How each form calls an error and a note.
 GITHUB = {"error": "error", "note": "notice"}
 GITLAB = {"error": "major", "note": "info"}
+SARIF_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 # What XML 1.0 has no way to write (its section 2.2).
 _NO_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -47,7 +48,7 @@ def sarif(files: Sequence[str], verdict: Verdict) -> str:
         for problem in verdict.problems
     ]
     run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
-    return _json({"$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0", "runs": [run]})
+    return _json({"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]})
 
 
 def _physical(problem: Problem) -> dict[str, Any]:
@@ -70,8 +71,8 @@ def junit(files: Sequence[str], verdict: Verdict) -> str:
     of = {name: [problem for problem in verdict.problems if problem.file == name] for name in cases}
     failed = sum(any(problem.severity == "error" for problem in of[name]) for name in cases)
     counts = {"tests": str(len(cases)), "failures": str(failed), "errors": "0"}
-    root = Xml.Element("testsuites", name="recipe check", **counts)
-    suite = Xml.SubElement(root, "testsuite", name="recipe check", **counts)
+    root = Xml.Element("testsuites", attrib={"name": "recipe check", **counts})
+    suite = Xml.SubElement(root, "testsuite", attrib={"name": "recipe check", **counts})
     for name in cases:
         case = Xml.SubElement(suite, "testcase", classname="recipe check", name=_xml(name), file=_xml(name))
         errors, notes = ([one for one in of[name] if (one.severity == "error") is wrong] for wrong in (True, False))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 
-from runner import catalog
+from runner import catalog, packaged
 from runner.files import saved_by_datasets
 from runner.names import listed, nearest
 from runner.problem import Problem
@@ -261,7 +262,37 @@ def cut_texts(recipe: Recipe) -> Iterator[Problem]:
             yield _note(recipe, path, message, "Write straight quotes, `\"` or `'`, or none.")
 
 
+@cache
+def _starters() -> tuple[tuple[str, str], ...]:
+    """Name and text of each starter recipe."""
+    return tuple((name, file.read_text(encoding="utf-8")) for name, file in packaged.named().items())
+
+
+def demo(recipe: Recipe) -> Iterator[Problem]:
+    """A starter's questions are about the starter's data."""
+    data = [name for _, one in recipe.data_sets() for name in (one.get("hub"), one.get("path")) if name]
+    asked = [question for _, question in recipe.demo_questions]
+    for name, text in _starters() if data and asked else ():
+        theirs = [question for question in asked if re.search(rf"(?m)^ *- {re.escape(question)}(?: +#|$)", text)]
+        if not theirs or any(re.search(rf"(?m)^ +(?:hub|path|sample): {re.escape(one)}(?: |$)", text) for one in data):
+            continue
+        message = f"`{theirs[0]}` is a question of the starter `{name}`, and is asked of a model that learns from `{data[0]}`."
+        place = next(
+            where
+            for where, place in recipe.document.values.items()
+            if where[0] == "demo" and recipe.document.lookup(where) == theirs[0]
+        )
+        yield _note(
+            recipe,
+            place,
+            message,
+            "Write questions about your own data; or delete them, and what validation rows ask is asked.",
+        )
+        return
+
+
 RULES = (
+    demo,
     answers,
     splits,
     left_over,

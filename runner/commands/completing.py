@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -75,10 +76,11 @@ def _scenarios(context: click.Context) -> Sequence[str]:
     from runner.problem import Stop
     from runner.recipe.reading import read
 
-    named = context.params.get("path") or context.params.get("source") or ""
-    file = packaged.named().get(str(named), Path(str(named)))
-    try:
-        scenario = read(file).data.get("scenario") if file.is_file() else None
-    except (Stop, OSError):
-        scenario = None
+    # What click could not place yet, because the option before it still lacks its value, stands in `args`.
+    words = [context.params.get("path"), context.params.get("source"), *context.args]
+    files = (packaged.named().get(str(word), Path(str(word))) for word in words if word)
+    scenario = None
+    for file in files:
+        with suppress(Stop, OSError):
+            scenario = scenario or (read(file).data.get("scenario") if file.is_file() else None)
     return [scenario] if scenario in scenarios.names() else scenarios.names()

@@ -14,7 +14,8 @@ from runner import packaged
 from runner.answers import Answers
 from runner.beginning import Draft, beside, draft
 from runner.check.validate import judge
-from runner.commands import asking, completing
+from runner.commands import completing
+from runner.commands.asking import dialogue
 from runner.commands.options import say, set_option
 from runner.names import JOB_NAME, listed, nearest
 from runner.problem import Stop
@@ -40,7 +41,7 @@ from runner.recipe.reading import read
     help="Take the minimal starter of that starter's scenario instead: on the same data, where there is one.",
 )
 @set_option
-@asking.options
+@dialogue.options
 def new(name: str, source: str | None, short: bool, sets: tuple[str, ...], **answers: str | None) -> None:
     """Copy a recipe under a new NAME, comments and all, with its schema and its sample beside it.
 
@@ -54,7 +55,7 @@ def new(name: str, source: str | None, short: bool, sets: tuple[str, ...], **ans
             "A name has lower-case letters, digits and `-`, starts with a letter, and has at most 53 characters.",
         )
     given = {each: said for each, said in answers.items() if said}
-    if source is None and not given and not asking.terminal():
+    if source is None and not given and not dialogue.terminal():
         raise click.MissingParameter(param_hint="'--from'", param_type="option")
     if source and given:
         raise Stop(
@@ -72,7 +73,7 @@ def new(name: str, source: str | None, short: bool, sets: tuple[str, ...], **ans
         _refuse_errors(read(origin))
         made = draft(origin, name, wished)
     else:
-        made, said = asking.asked(name, given, wished)
+        made, said = dialogue.asked(name, given, wished)
         origin = said.origin
     copied = _write(made, origin)
     if not said:
@@ -108,7 +109,7 @@ def _answered(made: Draft, said: Answers, sets: tuple[str, ...]) -> None:
     for problem in made.judged[1]:
         say(f"\n{problem}")
     say(f"\n{made.target} is made from your answers. The same without questions:")
-    say(f"  {asking.command(made.recipe.name, said, sets)}")
+    say(f"  {dialogue.command(made.recipe.name, said, sets)}")
     if secret:
         say(f"`{said.base}` is gated: accept its licence on the hub, and write a token into the secret `{secret}`.")
     say(f"Next: recipe rehearse {made.target}")

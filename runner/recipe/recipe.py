@@ -34,6 +34,10 @@ _OUTSIDE_IN = {
 }
 
 
+# Settings of the section `demo` that name questions.
+DEMO_QUESTIONS = ("questions", "categories")
+
+
 class BrokenSetting(Exception):
     """A rule asked for a setting that the schema has already refused; the rule then has nothing to say."""
 

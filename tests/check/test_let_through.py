@@ -17,6 +17,11 @@ SURVIVAL, SEVEN_B, GEMMA, RESNET = "survival", "seven-b", "gemma", "resnet"
 ATTENTION, LLAMA = "model.attention=sdpa", "model.base=meta-llama/Llama-3.2-1B"
 SECRET = "openshift.hub_token_secret=hub-token"
 
+CONFIG = {
+    **{"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4, "vocab_size": 100},
+    **{"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 4096},
+}
+
 # A starter, what is set in it, whether that is an error or a note, and the setting that it is said at.
 SET = [
     (SEVEN_B, ("model.hidden_size=4128",), "error", "attention_heads"),
@@ -83,6 +88,8 @@ SET = [
     (GEMMA, ("train.report_to=mlflow",), "note", "train.report_to"),
     (SURVIVAL, ("openshift.deadline_hours=0.01", "limits.time="), "note", "openshift.deadline_hours"),
     (SEVEN_B, ("openshift.deadline_hours=1",), "note", "openshift.deadline_hours"),
+    (SURVIVAL, ("advanced.axolotl.dataloader_num_workers=-1",), "error", "advanced.axolotl.dataloader_num_workers"),
+    (SURVIVAL, ("advanced.axolotl.adam_beta1=-0.5",), "error", "advanced.axolotl.adam_beta1"),
     (SURVIVAL, ("data.split=trian",), "error", "data.split"),
     (SURVIVAL, ("data.split=train[:10%]+test",), "error", "data.split"),
     (GEMMA, ("data.validation_split=dev",), "error", "data.validation_split"),
@@ -158,6 +165,27 @@ def test_a_length_that_leaves_out_the_rows_of_a_file_is_found(word, times, said,
     found = examine(RECIPES / "survival.yaml", from_options((*options, "model.sequence_len=128")))
     expected = "note" if said and count > 200 else said
     assert [one.severity for one in found if "128 tokens" in one.message] == ([expected] if said else [])
+
+
+@pytest.mark.parametrize("value", ["-1", "0", "1000000000000"])
+@pytest.mark.parametrize(
+    "name", ["max_steps", "eval_steps", "save_steps", "gc_steps", "val_set_size", "dataset_num_proc"]
+)
+@pytest.mark.parametrize("verb", ["check", "plan"])
+def test_no_number_of_axolotls_ends_a_command_by_a_fault_of_ours(verb, name, value, tmp_path, monkeypatch):
+    from runner import cli
+
+    monkeypatch.chdir(tmp_path)
+    assert cli._code([verb, str(RECIPES / "survival.yaml"), "--set", f"advanced.axolotl.{name}={value}"]) in (0, 1)
+
+
+@pytest.mark.parametrize("sizes", [{"hidden_size": 132}, {"head_dim": 33}, {"num_key_value_heads": 3}])
+def test_a_folders_model_with_heads_that_cannot_be_is_refused(sizes, tmp_path):
+    shutil.copytree(RECIPES, tmp_path / "recipes")
+    (tmp_path / "recipes" / "mine").mkdir()
+    (tmp_path / "recipes" / "mine" / "config.json").write_text(json.dumps(CONFIG | sizes))
+    found = examine(tmp_path / "recipes" / "survival.yaml", from_options(("model.base=mine",)))
+    assert ["sizes that cannot be" in one.message for one in found if one.severity == "error"] == [True]
 
 
 @pytest.mark.parametrize("said", [None, "{{ messages }}"])

@@ -14,7 +14,7 @@ from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
 from runner.scenarios import rehearsal
 from runner.scenarios.shared import rehearsal as shared
-from runner.scenarios.shared.rehearsal import MIN_STEPS
+from runner.scenarios.shared.rehearsal import ENOUGH_STEPS, MIN_STEPS
 from runner.training.summary import Summary
 from tests.conftest import ROOT
 from tests.stages import plan_in
@@ -72,16 +72,12 @@ def test_nothing_that_needs_a_gpu_is_left_where_the_recipe_does_not_say(name):
     assert (precision.before, precision.after) == (None, "fp32") and ": nothing → fp32 " in str(precision)
 
 
-@pytest.mark.parametrize(("rows", "processes"), [(1, 1), (2, 2), (3, 2)])
-def test_few_rows_make_30_steps_too(rows, processes):
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_few_rows_make_50_steps_too(rows):
     recipe, _ = rehearsed(recipe_of("survival"), rows)
     train = recipe.train
-    assert (recipe.machines.gpus_per_node, train.micro_batch_size, train.gradient_accumulation_steps) == (
-        processes,
-        1,
-        1,
-    )
-    assert rows // processes * train.epochs >= MIN_STEPS
+    assert (recipe.machines.nodes, recipe.machines.gpus_per_node) == (1, 1)
+    assert rows // (train.micro_batch_size * train.gradient_accumulation_steps) * train.epochs >= ENOUGH_STEPS
 
 
 @pytest.fixture
@@ -174,3 +170,18 @@ def test_what_is_not_plainly_learned_fails_a_rehearsal(left, words, tmp_path):
     own.judge(plan, [summary(2.0, 1.7)])
     with pytest.raises(Stop, match=re.escape(words)):
         own.judge(plan, [left])
+
+
+@pytest.mark.parametrize("classes", [4, 10])
+def test_the_classes_of_a_sample_are_its_own(classes):
+    """Check asks for those of the recipe's images, and a rehearsal must not ask for those of the sample in their place."""
+    own = [
+        Override("data.hub", None, "someone/own-images", "a test"),
+        Override("model.classes", None, classes, "a test"),
+    ]
+    recipe = recipe_of("resnet", *own)
+    first, made = changed(recipe, rehearsal(recipe.scenario).before_data(recipe, None))
+    assert first.model.classes == 10
+    assert [change.setting for change in made if "classes" in change.setting] == (
+        ["model.classes"] if classes == 4 else []
+    )

@@ -14,8 +14,8 @@ import click
 from runner import beginning
 from runner.answers import Answers
 from runner.beginning import Draft
+from runner.commands.asking.questions import DATA, PLACE, Question
 from runner.commands.options import say
-from runner.commands.questions import DATA, PLACE, Question
 from runner.problem import Problem, Stop
 from runner.recipe.overrides import Override
 
