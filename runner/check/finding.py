@@ -57,7 +57,7 @@ def find(paths: Iterable[str], strict: bool = False) -> Found:
 def within(folder: Path) -> list[Path]:
     """The recipes in a folder itself, and not below it, sorted."""
     files = (file for file in sorted(folder.iterdir()) if file.suffix in ENDINGS and file.is_file())
-    return [file for file in files if not file.name.startswith(".") and file.name != lock.LOCK and _is_meant(file)]
+    return [file for file in files if not file.name.startswith(".") and file.name != lock.LOCK and is_meant(file)]
 
 
 def _yaml_below(root: Path) -> Iterator[Path]:

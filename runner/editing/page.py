@@ -295,7 +295,7 @@ class Page:
         """Begins a rehearsal of what is saved, or stops the one that runs."""
         if self.rehearsal.running:
             return self.rehearsal.stop()
-        if self.judged.errors:
+        if self.judged.recipe is None:
             return ui.notify("Mend what is wrong first.", type="warning")
         if self.unsaved and not self.save():
             return

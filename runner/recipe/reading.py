@@ -44,7 +44,7 @@ def text(file: Path | str, kind: str = "recipe") -> str:
         raise Stop(Problem(name, 0, 0, "There is no such file.", _near_file(path))) from None
     except OSError as error:
         raise Stop(Problem(name, 0, 0, f"This file cannot be read: {error.strerror}.")) from None
-    return parse(name, _text(name, raw, size, kind), kind, start)
+    return _text(name, raw, size, kind)
 
 
 # What problems call a recipe that came on standard input; its relative paths start from here.
