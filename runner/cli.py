@@ -15,7 +15,7 @@ from click.shell_completion import CompletionItem
 
 from runner import __version__, extras
 from runner.bugs import report_bug
-from runner.problem import Stop
+from runner.problem import Interrupted, Stop
 
 # A new command costs one line here: its name, and what `recipe --help` says of it.
 COMMANDS = {
@@ -116,8 +116,10 @@ def _code(arguments: list[str] | None) -> int:
     except click.ClickException as error:
         error.show()
         return 2
-    except (KeyboardInterrupt, click.Abort):
-        click.echo("Interrupted.", err=True)
+    except (KeyboardInterrupt, click.Abort) as ended:
+        # click has its own word for ^C, and keeps who said it.
+        told = next((each for each in (ended, ended.__cause__) if isinstance(each, Interrupted)), None)
+        click.echo(str(told or "Interrupted."), err=True)
         return 130
     except SystemExit:
         # click's own answer to a reader (`| head`) that has seen enough.

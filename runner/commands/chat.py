@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from runner.commands.options import open_recipe, port_option, recipe_path, run_option, say, set_option, stage_option
+from runner.commands.options import (
+    end,
+    open_recipe,
+    port_option,
+    recipe_path,
+    run_option,
+    say,
+    set_option,
+    stage_option,
+)
 from runner.problem import Stop
 
 if TYPE_CHECKING:
@@ -47,6 +56,7 @@ def chat(path: str, sets: tuple[str, ...], run_dir: str | None, stage: str | Non
         say(f"/{number}  {question}")
     say(f"Type {sides.asked_with}. {HELP}")
     _talk(sides, questions)
+    end("The conversation is kept nowhere.", "compare", path)
 
 
 def _talk(sides: Sides, questions: list[str]) -> None:

@@ -8,7 +8,7 @@ from runner.check.examine import Verdict, judged
 from runner.check.finding import find
 from runner.check.formats import FORMATS
 from runner.commands import completing
-from runner.commands.options import allow_option, say, set_option
+from runner.commands.options import allow_option, end, say, set_option
 from runner.recipe import overrides as changing
 
 
@@ -63,6 +63,12 @@ def check(
             say(
                 f"{left} left alone, because {'it does' if len(found.others) == 1 else 'they do'} not look like a recipe; `--strict` judges all."
             )
+        if errors:
+            end("Mend what is said above, from the top.", "check", *paths)
+        elif verdict.checked == 1:
+            end("What can be known before it runs holds.", "plan", *paths)
+        else:
+            end("What can be known before they run holds.", "plan", found.recipes[0])
     return _code(verdict)
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import click
 
-from runner.commands.options import open_recipe, recipe_path, run_option, say, set_option, url_option
+from runner.commands.options import end, open_recipe, recipe_path, run_option, say, set_option, url_option
 from runner.problem import Stop
 from runner.recipe.recipe import Recipe
+
+if TYPE_CHECKING:
+    from runner.runs.run_folder import RunFolder
 
 
 @click.command()
@@ -48,6 +52,7 @@ def compare(
         if not asked:
             asked = ask.questions_of(recipe, ask.folder_of(recipe, run_dir, None))
         _served(recipe, url, asked)
+        end("Both have answered.", "evaluate", path, "--url", url)
         return
     runs = [find(recipe.name, folder) for folder in (run_dir, *others)]
     names = [f"{run.kind} {number}" for number, run in enumerate(runs, 1)]
@@ -60,10 +65,17 @@ def compare(
         for index, row in enumerate(rows)
     ]
     _show(("stage", "", *names), shown, lines=False)
-    if others:
-        return
+    if not others:
+        _answers(recipe, runs[0], questions)
+    end("So they differ.", "report", *(run.shown for run in runs))
+
+
+def _answers(recipe: Recipe, run: RunFolder, questions: Sequence[str]) -> None:
+    """The answers of a run's model before and after, to these questions or else the demo's."""
+    from runner.runs import ask
+
     try:
-        folder = ask.newest(ask.plan_of(recipe, runs[0]))
+        folder = ask.newest(ask.plan_of(recipe, run))
     except Stop:
         if questions or recipe.demo_questions:
             raise

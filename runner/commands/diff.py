@@ -9,7 +9,7 @@ import click
 
 from runner import differences
 from runner.commands import completing
-from runner.commands.options import say, table
+from runner.commands.options import end, say, table
 
 
 @click.command()
@@ -44,3 +44,4 @@ def diff(before: str, after: str, plans: bool, price: float | None, style: str) 
             if len(settings) > 1
             else f"{'One' if settings else 'No'} setting differs."
         )
+        end("What each needs a plan says.", "plan", after)

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from runner.commands import completing
-from runner.commands.options import open_recipe, say, set_option
+from runner.commands.options import end, open_recipe, say, set_option
 
 
 @click.command()
@@ -37,4 +37,12 @@ def doctor(path: str | None, sets: tuple[str, ...], out: str | None) -> int:
         state: sum(finding.state == state for finding in findings) for state in (doctors.PROBLEM, doctors.WARNING)
     }
     say("\n" + ", ".join(f"{count} {state}{'' if count == 1 else 's'}" for state, count in counts.items()))
+    again = ("doctor", *([path] if path else []))
+    end(
+        *(
+            ("Mend the problems above.", *again)
+            if counts[doctors.PROBLEM]
+            else ("Nothing here stands in its way.", "rehearse", path or "RECIPE")
+        )
+    )
     return 1 if counts[doctors.PROBLEM] else 0

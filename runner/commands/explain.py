@@ -10,7 +10,7 @@ import click
 from runner import explaining, packaged
 from runner.check.validate import load
 from runner.commands import completing
-from runner.commands.options import listing_option, say, set_option, table
+from runner.commands.options import end, listing_option, say, set_option, table
 from runner.explaining import Explained, Tried
 from runner.problem import Stop
 from runner.recipe import overrides as changing
@@ -52,6 +52,7 @@ def explain(setting: str, path: str | None, sets: tuple[str, ...], style: str) -
         _show(one, str(called))
     if others:
         say(f"Other settings of that name: {', '.join(_name(other) for other in others)}.")
+    end("What another value would take a plan says.", "plan", path or "RECIPE", "--set", f"{_name(first)}=VALUE")
 
 
 def _starter(told: list[Explained], sets: tuple[str, ...]) -> tuple[Recipe | None, str | None]:

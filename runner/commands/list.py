@@ -12,7 +12,7 @@ import click
 from runner import packaged
 from runner.check import finding
 from runner.check.validate import load
-from runner.commands.options import listing_option, say, short, table
+from runner.commands.options import end, listing_option, say, short, table
 from runner.problem import Stop
 
 # Of a run that a command began and did not end, and is not at work in any more.
@@ -72,6 +72,7 @@ def list_recipes(style: str) -> None:
         if rows:
             say(f"\n{title}:")
             _table(rows)
+    end(f"{len(starters)} starters; each trains something else.", "new", "my-demo", "--from", "survival")
 
 
 def _table(rows: list[dict[str, Any]]) -> None:

@@ -12,7 +12,7 @@ import click
 
 from runner import catalog, fitting
 from runner.check.validate import judge
-from runner.commands.options import card_named, gpu_option, listing_option, say, short, table
+from runner.commands.options import card_named, end, gpu_option, listing_option, say, short, table
 from runner.estimate import parameters
 from runner.problem import Stop
 from runner.recipe import lock, units
@@ -136,3 +136,4 @@ def add(
     if model.model_type not in parameters.FAMILIES:
         say("There are no formulas for its architecture: `recipe plan` will say so, and name those that it knows.")
     say(f"Recipes beside it may now say `base: {model.id}` under `model`. Keep the file under version control.")
+    end(f"`{model.id}` is known to the recipes beside {file}.", "check", recipe or "RECIPE")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 import textwrap
@@ -99,6 +100,13 @@ def table(rows: Sequence[Sequence[str]]) -> None:
         else:
             say(first.rstrip())
             say(textwrap.fill(row[-1], columns, initial_indent="    ", subsequent_indent="    "))
+
+
+def end(said: str, *then: object) -> None:
+    """The last two lines of a command, for the person who gave it: what has come of it, and the words of the command to type
+    next. They go to standard error, because programs read the output."""
+    command = " ".join(word if word.isupper() else shlex.quote(word) for word in map(str, then))
+    click.echo(f"\n{said}\nNext: recipe {command}", err=True)
 
 
 def open_recipe(

@@ -13,7 +13,7 @@ from rich.console import Console
 from runner import offers
 from runner.check import by_schema
 from runner.check.validate import load
-from runner.commands.options import open_recipe, print_notes, recipe_path, say, set_option, with_section
+from runner.commands.options import end, open_recipe, print_notes, recipe_path, say, set_option, with_section
 from runner.commands.planning import machines, screen, serving, text
 from runner.commands.planning.by_trace import BASIS, TracedStage, as_json
 from runner.commands.planning.chart import svg
@@ -138,6 +138,11 @@ def plan(
         say(f"\n{replace(problem, hint=problem.hint.replace(forecast.OFFERED, said).rstrip())}")
     if chart:
         say(f"\n{chart}: memory over a step, and time by stage")
+    if planned.problems:
+        then = ("plan", path, "--apply", "1") if found and not sets else ("plan", path, "--details")
+        end("As it stands it does not hold.", *then)
+    else:
+        end("It holds by all that is known here.", "rehearse", path)
     return 1 if planned.problems else 0
 
 

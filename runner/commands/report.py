@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from runner.commands import completing
-from runner.commands.options import say
+from runner.commands.options import end, say
 
 
 @click.command()
@@ -35,3 +35,4 @@ def report(runs: tuple[str, ...], out: str | None) -> None:
         file = file / PAGE
     write_text(file, page.render([facts.of(folder) for folder in folders]))
     say(os.path.relpath(file) if file.resolve().is_relative_to(Path.cwd()) else str(file))
+    end("Open the page in a browser, or send it; it needs nothing else.", "chat", "RECIPE", "--page")

@@ -8,7 +8,7 @@ import click
 
 from runner.commands import completing
 from runner.commands.cluster_options import open_plan
-from runner.commands.options import say, set_option
+from runner.commands.options import end, say, set_option
 
 
 @click.command()
@@ -28,3 +28,4 @@ def site(paths: tuple[str, ...], sets: tuple[str, ...], out: str | None) -> None
     say()
     for step in site.steps(plans, str(folder)):
         say(step)
+    end("Whoever may do so in the cluster does these steps once.", "submit", paths[0])

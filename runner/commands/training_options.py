@@ -71,6 +71,8 @@ def watch() -> Iterator[Callable[[dict[str, Any]], None]]:
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+    from runner.training.progress_lines import TRAINING
+
     columns = (
         TextColumn("  {task.description}"),
         BarColumn(),
@@ -83,7 +85,9 @@ def watch() -> Iterator[Callable[[dict[str, Any]], None]]:
 
         def show(event: dict[str, Any]) -> None:
             if event["event"] == "begin":
-                bar.update(task, description="training", total=event["steps"], completed=event["step"])
+                bar.update(task, description=TRAINING, total=event["steps"], completed=event["step"])
+            elif event["event"] == "phase":
+                bar.update(task, description=event["phase"])
             elif event["event"] == "step":
                 bar.update(task, completed=event["step"], loss=f"loss {event['loss']:.3f}")
             elif event["event"] == "evaluation":

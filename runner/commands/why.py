@@ -10,7 +10,7 @@ import click
 
 from runner.commands import cluster_options as shared
 from runner.commands import completing
-from runner.commands.options import open_recipe, say, set_option
+from runner.commands.options import end, open_recipe, say, set_option
 from runner.problem import Stop
 
 
@@ -45,6 +45,8 @@ def why(path: str, sets: tuple[str, ...], stage: str | None) -> None:
         lines = _of_recipe(path, sets, stage)
     for line in lines:
         say(line)
+    recipe = given.suffix in (".yaml", ".yml")
+    end("That is all that is known of it.", *(("logs", path) if recipe else ("doctor",)))
 
 
 def _of_recipe(path: str, sets: tuple[str, ...], stage: str | None) -> Iterator[str]:

@@ -10,8 +10,9 @@ import pytest
 
 from runner.check.validate import load
 from runner.plan import Plan
-from runner.problem import Stop
+from runner.problem import Interrupted, Stop
 from runner.recipe.overrides import Override, from_options
+from runner.run_files import COMPLETE
 from runner.runs import ask, pipeline
 from runner.runs.compare import compare
 from runner.runs.pipeline import Selection, carry_out
@@ -147,6 +148,38 @@ def test_what_was_interrupted_is_not_said_to_run_for_ever(life):
     assert life.run.state.status == "stopped"
     (state,) = [row for row in compare(load(ROOT / "recipes" / "survival.yaml")[0], [life.run]) if row.what == "state"]
     assert state.texts == ("not finished",)
+
+
+@pytest.mark.parametrize(
+    ("events", "saved", "said"),
+    [
+        ((), (), "Interrupted while `train` was at work; the same command goes on with it."),
+        ((24,), (12, 24), "Interrupted at step 24 of 45; the same command goes on from there."),
+        ((24,), (25,), "Interrupted at step 25 of 45; the same command goes on from there."),
+        ((24,), (12,), "Interrupted at step 24 of 45; the same command goes on from step 12, the last that is saved."),
+        (
+            (24,),
+            (),
+            "Interrupted at step 24 of 45; the same command goes on from the last that is saved, or begins `train` again.",
+        ),
+    ],
+)
+def test_an_interrupted_training_says_where_it_goes_on(life, monkeypatch, events, saved, said):
+    def launch(stage, place, progress) -> None:
+        if not stage.trains:
+            return leave(life.planned, stage)
+        for step in events:
+            progress({"event": "step", "step": step, "steps": 45})
+        for step in saved:
+            folder = Path(place.checkpoints_dir) / f"checkpoint-{step}"
+            folder.mkdir(parents=True)
+            (folder / COMPLETE).write_text("{}")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pipeline, "launch", launch)
+    with pytest.raises(Interrupted) as ended:
+        life.go()
+    assert str(ended.value) == said
 
 
 def test_a_refused_command_leaves_no_trace_in_the_record_of_what_was_made(life):
