@@ -59,7 +59,8 @@ def warm_up(model: Any, *, tokenizer: Any, documents: Sequence[str], rows: Path,
         return  # the rows are this very text
     blocks = _blocks(list(_readings(texts, prompts, tokenizer)), draw)
     embeddings = {id(layer.weight) for layer in (model.get_input_embeddings(), model.get_output_embeddings())}
-    matrices, others = [], []
+    matrices: list[Any] = []
+    others: list[Any] = []
     with torch.no_grad():
         for weights in model.parameters():
             own = weights.dim() == 2 and id(weights) not in embeddings
