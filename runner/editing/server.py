@@ -32,7 +32,11 @@ class Guarded:
             return
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
-        if scope["type"] == "http" and scope["path"] == "/" and secrets.compare_digest(given.encode(), self.token.encode()):
+        if (
+            scope["type"] == "http"
+            and scope["path"] == "/"
+            and secrets.compare_digest(given.encode(), self.token.encode())
+        ):
             kept = f"{self.cookie}={self.token}; Path=/; HttpOnly; SameSite=Strict"
             await _answer(send, 303, [(b"location", b"/"), (b"set-cookie", kept.encode())])
             return
