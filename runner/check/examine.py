@@ -93,7 +93,7 @@ def examine(
 def examined(
     document: Document, online: bool = False, allowed: Collection[str] = ()
 ) -> tuple[Recipe | None, list[Problem]]:
-    """The recipe that a document is, and the same Problems with it; None where it has an error."""
+    """The recipe that a document is, and the same Problems with it; None where it makes no plan."""
     recipe, problems = judge(document)
     if recipe is None or _wrong(problems):
         return None, problems
@@ -110,7 +110,7 @@ def examined(
         from runner.check.online import datasets
 
         problems += datasets(recipe)
-    return (None if _wrong(problems) else recipe), problems
+    return recipe, problems
 
 
 def _wrong(problems: Iterable[Problem]) -> bool:
