@@ -163,7 +163,7 @@ MOST_LETTERS = 60
 
 def row(one: Difference) -> tuple[str, str, str, str]:
     """A difference as people read it: its name, both values, and what it is."""
-    show = _SHOWN.get(one.unit.partition(" ")[0], _shown)
+    show: Callable[[Any], str] = _SHOWN.get(one.unit.partition(" ")[0], _shown)
     before, after = ("-" if value is None else show(value) for value in (one.before, one.after))
     said = one.meaning or (one.unit if one.unit.startswith(("bytes of", "at ")) else "")
     return one.name, before, after, said.removeprefix("bytes ")

@@ -170,7 +170,7 @@ def _others(recipe: Recipe, setting: str, value: Any) -> list[Any]:
 
 
 def _within_bounds(value: float, part: Mapping[str, Any]) -> bool:
-    return (
+    return bool(
         value >= part.get("minimum", value)
         and value <= part.get("maximum", value)
         and value > part.get("exclusiveMinimum", value - 1)

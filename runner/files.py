@@ -53,7 +53,7 @@ class Later(Artifact):
     _write: Callable[[], str]
 
     @cached_property
-    def text(self) -> str:  # type: ignore[override]  # read like a field
+    def text(self) -> str:  # read like a field
         return self._write()
 
 

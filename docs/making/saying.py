@@ -10,6 +10,7 @@ from pathlib import Path
 from runner import cli
 
 ROOT = Path(__file__).resolve().parents[2]
+GENERATED = "<!-- Made by docs/making/pages.py, of the code itself; `make golden` writes it anew. -->\n"
 
 
 class _Screen(io.StringIO):

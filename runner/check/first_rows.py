@@ -74,6 +74,8 @@ def _too_long(recipe: Recipe, home: Path_, source: ChatSet, file: Path) -> Probl
     prompt = (data.get("system_prompt") if isinstance(data, dict) else None) or ""
     told, texts = source.told(), []
     for _, row in islice(rows.read(source), FIRST_ROWS + 1):
+        if isinstance(row, rows.Bad):
+            continue
         try:
             conversation = told.conversation(OWN, row)
         except NoText:
@@ -82,6 +84,7 @@ def _too_long(recipe: Recipe, home: Path_, source: ChatSet, file: Path) -> Probl
             texts.append(f"{prompt} {' '.join(turn.content for turn in conversation.turns)}")
     if not limit or not texts:
         return None
+    # The one more tells whether there are others.
     whole, texts = len(texts) <= FIRST_ROWS, texts[:FIRST_ROWS]
     surely = sum(len(text.split()) > limit for text in texts)
     likely = sum(len(text.encode()) / BYTES_A_TOKEN > limit for text in texts)

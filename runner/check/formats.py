@@ -71,8 +71,8 @@ def junit(files: Sequence[str], verdict: Verdict) -> str:
     of = {name: [problem for problem in verdict.problems if problem.file == name] for name in cases}
     failed = sum(any(problem.severity == "error" for problem in of[name]) for name in cases)
     counts = {"tests": str(len(cases)), "failures": str(failed), "errors": "0"}
-    root = Xml.Element("testsuites", name="recipe check", **counts)
-    suite = Xml.SubElement(root, "testsuite", name="recipe check", **counts)
+    root = Xml.Element("testsuites", attrib={"name": "recipe check", **counts})
+    suite = Xml.SubElement(root, "testsuite", attrib={"name": "recipe check", **counts})
     for name in cases:
         case = Xml.SubElement(suite, "testcase", classname="recipe check", name=_xml(name), file=_xml(name))
         errors, notes = ([one for one in of[name] if (one.severity == "error") is wrong] for wrong in (True, False))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import yaml
 
@@ -88,7 +88,7 @@ def problem(document: Document, error: yaml.MarkedYAMLError) -> Problem:
         )
     if ended := _ended_early(source, column):
         place, message, hint = ended
-        return document.problem_at(replace(place, line=line), message, hint)
+        return document.problem_at(place._replace(line=line), message, hint)
     if "mapping values are not allowed" in complaint and (header := hidden_header(document, line)):
         return behind_a_comment(document, header)
     if "mapping values are not allowed" in complaint:

@@ -287,13 +287,16 @@ def test_set_wins_over_environment_and_environment_over_the_recipe():
     assert [(change.setting, change.before, change.after) for change in made][-1] == ("train.epochs", 7, 9)
 
 
+# Lines about the hub, which leave with it.
+NOT_OF_A_FILE = (("  revision: main                      # version on the hub\n", ""), ("  split: train ", "  # "))
+
+
 def parquet_copy(edited, tmp_path):
     from datasets import Dataset
 
     path = edited(
         ("  hub: cahlen/offline-practical-skills-qa-synthetic", "  path: data/rows.parquet #"),
-        ("  revision: main                      # version on the hub\n", ""),
-        ("  split: train ", "  # "),
+        *NOT_OF_A_FILE,
         ("question: For [topic], [question]", "question: For [topics], [question]"),
         ("  sample: data/survival-sample.jsonl", "  # "),
     )
@@ -334,7 +337,7 @@ def test_without_pyarrow_a_parquet_file_is_a_visible_note(edited, tmp_path, monk
     ids=["no header", "no JSON", "no object", "empty", "no spreadsheet", "a folder of nothing"],
 )
 def test_a_data_file_that_cannot_be_read_is_found_by_check(edited, tmp_path, name, content, golden_message):
-    path = edited(("  hub: cahlen/offline-practical-skills-qa-synthetic", f"  path: data/{name} #"))
+    path = edited(("  hub: cahlen/offline-practical-skills-qa-synthetic", f"  path: data/{name} #"), *NOT_OF_A_FILE)
     if content is None:
         (tmp_path / "data" / name).mkdir()
     else:
@@ -347,6 +350,7 @@ def test_a_data_file_that_cannot_be_read_is_found_by_check(edited, tmp_path, nam
 def test_a_csv_of_ones_own_needs_only_the_data_section_changed(edited, tmp_path):
     path = edited(
         ("  hub: cahlen/offline-practical-skills-qa-synthetic", "  path: data/mine.csv #"),
+        *NOT_OF_A_FILE,
         ("question: For [topic], [question]", "question: '[Frage]'"),
         ('answer: "[answer]"', 'answer: "[Antwort]"'),
         ("  sample: data/survival-sample.jsonl", "  # "),

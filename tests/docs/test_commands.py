@@ -24,6 +24,7 @@ ELSEWHERE = {
     r"run ": "needs a GPU",
     r"(?:submit|status|why|logs|fetch|stop|open|register|push) ": "talks to a cluster, a registry or the hub",
     r"(?:serve|chat) ": "goes on until it is ended",
+    r"new \S+ $": "asks in a terminal",
     r"evaluate |promote |gate recipes/lyrics": "is about a run of the full size",
     r"models add ": "asks the hub, or a claim",
     r".*--url ": "asks a server",
@@ -61,6 +62,9 @@ def desk(tmp_path):
         for row in rows
     ]
     (tmp_path / "chats.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in turns), encoding="utf-8")
+    (tmp_path / "my-questions.csv").write_text(
+        "Question,Answer\n" + "".join(f"What is {n} and {n}?,It is {2 * n}.\n" for n in range(40)), encoding="utf-8"
+    )
     (tmp_path / "songs.csv").write_text("instruction,lyrics\nWrite a song,la la la\n", encoding="utf-8")
     (tmp_path / "my-texts").mkdir()
     (tmp_path / "my-texts/one.txt").write_text("A text.\n\nAnother one.\n", encoding="utf-8")

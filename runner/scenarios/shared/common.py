@@ -405,9 +405,13 @@ def _guarded(plan: Plan) -> Plan:
     for stage in plan.stages:
         file = f"{plan.place_of(stage).config_dir}/{PLAN_FILE}"
         command = ("python", "-m", GUARD, "run", file, "--", *stage.command)
-        files = (*stage.files, Later(PLAN_FILE, lambda stage=stage: plan.upto(stage).as_json()))
+        files = (*stage.files, Later(PLAN_FILE, partial(_as_json, plan, stage)))
         stages.append(replace(stage, command=command, files=files))
     return replace(plan, stages=tuple(stages))
+
+
+def _as_json(plan: Plan, stage: Stage) -> str:
+    return plan.upto(stage).as_json()
 
 
 def _plain(recipe: Recipe, section: str) -> dict[str, Any]:
