@@ -59,7 +59,8 @@ def warm_up(model: Any, *, tokenizer: Any, documents: Sequence[str], rows: Path,
         return  # the rows are this very text
     blocks = _blocks(list(_readings(texts, prompts, tokenizer)), draw)
     embeddings = {id(layer.weight) for layer in (model.get_input_embeddings(), model.get_output_embeddings())}
-    matrices, others = [], []
+    matrices: list[Any] = []
+    others: list[Any] = []
     with torch.no_grad():
         for weights in model.parameters():
             own = weights.dim() == 2 and id(weights) not in embeddings
@@ -122,8 +123,12 @@ def _blocks(readings: list[Row], draw: random.Random) -> Iterator[tuple[list[lis
             for numbers, labels in readings:
                 read += numbers
                 learned += labels
-        yield tuple([part[at : at + LENGTH] for at in range(0, size, LENGTH)] for part in (read, learned))  # type: ignore[misc]
+        yield _cut(read[:size]), _cut(learned[:size])
         read, learned = read[size:], learned[size:]
+
+
+def _cut(tokens: list[int]) -> list[list[int]]:
+    return [tokens[at : at + LENGTH] for at in range(0, len(tokens), LENGTH)]
 
 
 def _rows(file: Path) -> Iterator[Mapping[str, Any]]:
