@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 # The stamp changes when what to install changes, so a second run installs nothing.
 STAMP := $(VENV)/.installed-$(shell cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
 
-.PHONY: install rehearse test test-long lint golden schemas bench clean
+.PHONY: install rehearse test test-long lint golden schemas language-server docs bench clean
 
 install: $(STAMP)
 
@@ -17,7 +17,7 @@ $(STAMP):
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25"
 	@# torch first: a later package must not choose another build of it.
 	$(BIN)/python -m pip install --quiet -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[train,data,report,serve,registry,dev]"
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[train,data,report,serve,registry,edit,docs,dev]"
 	touch $@
 
 rehearse: install
@@ -37,14 +37,22 @@ test-long: install
 	$(BIN)/python -m pytest tests/check/test_no_trace.py tests/recipe/test_reading.py tests/data/test_blocks.py tests/data/test_chat_data.py --hypothesis-profile=default
 
 lint: install
-	$(BIN)/ruff check runner tests benchmarks schemas container
-	$(BIN)/ruff format --check runner tests benchmarks schemas container
+	$(BIN)/ruff check runner tests benchmarks schemas container docs
+	$(BIN)/ruff format --check runner tests benchmarks schemas container docs
 	$(BIN)/mypy
 
 # Rewrites what is generated; look at `git diff` before committing.
 schemas: install
 	$(BIN)/python schemas/build.py
 	$(BIN)/python schemas/axolotl_settings.py
+
+# The documentation as a site, in build/docs/index.html; it fetches nothing, neither now nor when it is read.
+docs: install
+	$(BIN)/python -m sphinx -b html -W --keep-going -q docs build/docs
+
+# What editors judge recipes with, for its tests; it takes node, and is no part of the product.
+language-server: install
+	npm install --silent --prefix $(VENV)/language-server yaml-language-server@2.0.0
 
 golden: schemas
 	RECIPE_GOLDEN=write $(BIN)/python -m pytest -m golden

@@ -6,21 +6,28 @@
 from __future__ import annotations
 
 import errno
+import gc
 import importlib
 import sys
 
 import click
+from click.shell_completion import CompletionItem
 
 from runner import __version__, extras
-from runner.problem import Stop
+from runner.bugs import report_bug
+from runner.problem import Interrupted, Stop
 
 # A new command costs one line here: its name, and what `recipe --help` says of it.
 COMMANDS = {
     "list": "Show the starter recipes.",
     "new": "Copy a recipe to start your own.",
     "show": "Show a recipe with every default, and where it comes from.",
+    "explain": "Say what a setting does, what it costs, and where it goes.",
+    "gpus": "Show the GPUs that a recipe can name, and how it does on each.",
     "models": "Show the models that a recipe can name; write down others.",
+    "diff": "Say what differs between two recipes, in settings and in plans.",
     "check": "Say what is wrong in recipes, with line and remedy.",
+    "edit": "Edit a recipe in the browser, with its plan as you type.",
     "plan": "Say whether it fits, how long, how much, and what to change.",
     "render": "Write what the cluster needs.",
     "site": "Write what its namespace needs, once.",
@@ -67,13 +74,19 @@ class _Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in COMMANDS:
+            from runner.catalog import synonyms
             from runner.names import nearest
 
-            near = nearest(args[0], COMMANDS)
+            near = synonyms.command(args[0]) or nearest(args[0], COMMANDS)
             raise click.UsageError(
                 f"There is no command `{args[0]}`." + (f" Did you mean `{near}`?" if near else ""), ctx
             )
         return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Without the commands' modules, which take longer than a key stroke."""
+        begun = [(name, told) for name, told in COMMANDS.items() if name.startswith(incomplete)]
+        return [CompletionItem(name, help=told) for name, told in begun]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -88,6 +101,8 @@ def cli() -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Runs the command line and exits."""
+    # Modules and plans hold few rings of objects, and looking for them was a quarter of what a check of many recipes took.
+    gc.set_threshold(100_000, 20, 20)
     sys.exit(_code(arguments))
 
 
@@ -101,8 +116,10 @@ def _code(arguments: list[str] | None) -> int:
     except click.ClickException as error:
         error.show()
         return 2
-    except (KeyboardInterrupt, click.Abort):
-        click.echo("Interrupted.", err=True)
+    except (KeyboardInterrupt, click.Abort) as ended:
+        # click has its own word for ^C, and keeps who said it.
+        told = next((each for each in (ended, ended.__cause__) if isinstance(each, Interrupted)), None)
+        click.echo(str(told or "Interrupted."), err=True)
         return 130
     except SystemExit:
         # click's own answer to a reader (`| head`) that has seen enough.
@@ -142,17 +159,5 @@ def _missing(error: ModuleNotFoundError) -> int:
 
 
 def _bug() -> int:
-    """Our own bug: the trace goes into a file, the person gets a sentence."""
-    import tempfile
-    import traceback
-
-    with tempfile.NamedTemporaryFile(
-        "w", prefix="recipe-bug-", suffix=".txt", delete=False, encoding="utf-8"
-    ) as report:
-        report.write(f"recipe-runner {__version__}\n")
-        traceback.print_exc(file=report)
-    click.echo(
-        f"This is a bug in recipe-runner, not in your recipe. Its trace is in {report.name}; please report it.",
-        err=True,
-    )
+    click.echo(report_bug(), err=True)
     return 3

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner import catalog
+from runner import catalog, extras
 from runner.estimate import forecast, storage
 from runner.estimate.parameters import UnknownArchitecture
 from runner.hardware import FLASH_KERNEL, PORTS, Machine, device_names, gpus_of, particular
@@ -56,7 +56,7 @@ def packages(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iter
     needed = NEEDED_FOR_IMAGES if images else NEEDED
     missing = [name for name in needed if not machine.packages.get(name)]
     if missing:
-        yield Finding(PROBLEM, "packages", f"not installed: {', '.join(missing)}", "pip install 'recipe-runner[train]'")
+        yield Finding(PROBLEM, "packages", f"not installed: {', '.join(missing)}", extras.install("train"))
     else:
         shown = ", ".join(f"{name} {machine.packages[name]}" for name in needed)
         yield Finding(OK, "packages", f"Python {machine.python}, {shown}")
@@ -84,7 +84,7 @@ def _flash_attention(machine: Machine) -> Finding:
         return Finding(OK, "flash-attn", f"version {version}, {why}")
     if machine.packages.get("kernels") and machine.flash_kernel:
         return Finding(OK, "flash-attn", f"the kernel in {machine.flash_kernel}, {why}")
-    mend = "pip install 'recipe-runner[flash]', or `attention: sdpa`"
+    mend = f"{extras.install('flash')}, or `attention: sdpa`"
     if machine.packages.get("kernels") and machine.hub is None:
         return Finding(
             WARNING,
@@ -98,7 +98,7 @@ def _flash_attention(machine: Machine) -> Finding:
 def _wanted_packages(recipe: Recipe | None) -> Iterator[tuple[str, str, str]]:
     if recipe is None:
         return
-    train = "pip install 'recipe-runner[train]'"
+    train = extras.install("train")
     # Images are trained without this setting.
     if recipe.settings.get("distribution", "").startswith("zero"):
         yield "deepspeed", f"`distribution: {recipe.distribution}`", train
@@ -111,7 +111,7 @@ def _wanted_packages(recipe: Recipe | None) -> Iterator[tuple[str, str, str]]:
         yield "liger-kernel", "`speed.fused_kernels` and `speed.fused_cross_entropy`", train
     if not recipe.data.packed:
         for name in ("datatrove", "spacy"):
-            yield name, "cleaning text", "pip install 'recipe-runner[data]'"
+            yield name, "cleaning text", extras.install("data")
     if not recipe.data.packed and recipe.data.cleaning.executor == "ray":
         yield "ray", "`data.cleaning.executor: ray`", 'pip install "ray[default]"'
     if recipe.evaluation.tasks:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+from pathlib import Path
+
 # By the names that packages are imported by; whatever else a command cannot import is our own bug.
 EXTRAS = {
     "cluster": {"kubernetes"},
     "data": {"datatrove", "orjson", "py3langid", "spacy"},
+    "edit": {"nicegui"},
     "flash": {"flash_attn"},
     "gguf": {"llama_cpp"},
     "registry": {"model_registry"},
@@ -47,5 +52,23 @@ def bringing(package: str) -> str | None:
 
 
 def install(extra: str) -> str:
-    """The command that installs an extra."""
-    return f"pip install 'recipe-runner[{extra}]'"
+    """The command that installs an extra beside this installation: by the checkout that it runs from, else by what the installed
+    package says of itself, because no registry need have the project."""
+    root = Path(__file__).resolve().parents[1]
+    # Its build asks for the torch that is there.
+    options = " --no-build-isolation" if extra == "flash" else ""
+    if (root / "pyproject.toml").is_file():
+        return f"pip install{options} -c {shlex.quote(f'{root}/constraints.txt')} -e {shlex.quote(f'{root}[{extra}]')}"
+    from importlib.metadata import PackageNotFoundError, requires
+
+    try:
+        stated = requires("recipe-runner") or []
+    except PackageNotFoundError:
+        stated = []
+    marked = (line.partition(";") for line in stated)
+    wanted = [what.strip() for what, _, marker in marked if re.search(rf"""extra == ['"]{extra}['"]""", marker)]
+    return (
+        f"pip install{options} {shlex.join(wanted)}"
+        if wanted
+        else f"Install what the extra `{extra}` of this project names."
+    )

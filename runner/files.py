@@ -8,10 +8,10 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from types import UnionType
 from typing import Any, ClassVar, Self, TextIO, get_args, get_origin, get_type_hints
@@ -41,6 +41,20 @@ class Artifact:
 
     path: str
     text: str
+
+
+class Later(Artifact):
+    """An Artifact whose text is written when it is first read, because whoever only judges a plan reads none."""
+
+    def __init__(self, path: str, write: Callable[[], str]) -> None:
+        object.__setattr__(self, "path", path)
+        object.__setattr__(self, "_write", write)
+
+    _write: Callable[[], str]
+
+    @cached_property
+    def text(self) -> str:  # read like a field
+        return self._write()
 
 
 @contextmanager

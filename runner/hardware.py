@@ -145,6 +145,12 @@ def probe(folder: Path, models: tuple[str, ...] = (), ports: tuple[int, ...] = P
     )
 
 
+def labels() -> list[str]:
+    """The labels of this machine's GPUs, as its driver names them; none where it has none."""
+    said = _said("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
+    return [catalog.label_of(line.strip()) for line in said.splitlines() if line.strip()]
+
+
 def _version(name: str) -> str | None:
     try:
         return importlib.metadata.version(name)

@@ -9,11 +9,14 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+# So alike are a name and its misspelling, and hardly two names that are both right.
+ALIKE = 0.87
 
-def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known name most like `word`, or None when nothing is near."""
+
+def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """The known name most like `word`, or None when nothing is near. cutoff: 1 for equal, 0 for unlike."""
     by_lower = {name.lower(): name for name in known}
-    matches = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
+    matches = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=cutoff)
     return by_lower[matches[0]] if matches else None
 
 

@@ -36,7 +36,8 @@ class Place:
     model_dir: where the base model lies once it has been fetched; None where training fetches it from the hub itself.
     files_dir: where pods have the recipe's data files; None where they are read from beside the recipe.
     checkpoint_keys: on a cluster, what names the checkpoints of a stage, by the stage's folder. Training goes on from those
-    that it finds there, and must not go on from those of the recipe as it was before it changed.
+    that it finds there, and must not go on from those of the recipe as it was before it changed. None names none, for whoever only
+    judges a plan: a name is known when all stages are, which then are made once more.
     """
 
     config_dir: str
@@ -48,11 +49,11 @@ class Place:
     prepared: bool = False
     model_dir: str | None = None
     files_dir: str | None = None
-    checkpoint_keys: Mapping[str, str] = field(default_factory=dict)
+    checkpoint_keys: Mapping[str, str] | None = field(default_factory=dict)
 
     def below(self, folder: str) -> Place:
         """This place for one stage: configs, results and scratch in folders of its own, data shared."""
-        key = self.checkpoint_keys.get(folder)
+        key = (self.checkpoint_keys or {}).get(folder)
         keys = {"": key} if key else {}
         if not folder:
             return replace(self, checkpoint_keys=keys)
@@ -71,7 +72,7 @@ class Place:
 
     @property
     def checkpoints_dir(self) -> str:
-        key = self.checkpoint_keys.get("")
+        key = (self.checkpoint_keys or {}).get("")
         return f"{self.run_dir}/{CHECKPOINTS}" + (f"/{key}" if key else "")
 
     @property
@@ -327,6 +328,7 @@ _NEUTRAL = {
     "on_claim",
     # What is asked after training, and how long its answers may be, teaches nothing.
     "recipe_runner.demo.questions",
+    "recipe_runner.demo.of_rows",
     "recipe_runner.demo.max_new_tokens",
     # Where checkpoints lie; which ones are gone on from is said by the steps and the stages before.
     "output_dir",
@@ -343,23 +345,26 @@ _NEUTRAL_PARTS = ("cleaning.", "recipe_runner.demo.categories.", "recipe_runner.
 
 def learned_from(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """An engine's settings that decide what comes out, flat, by a name that a person understands."""
-    for name, value in _flat(config, ""):
+    for name, value in flat(config):
         neutral = name in _NEUTRAL or name.startswith(_NEUTRAL_PARTS)
         if not neutral and not (name.startswith(("datasets.", "test_datasets.")) and name.endswith(".path")):
             yield name, value
 
 
-def _flat(value: Any, name: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping):
+def flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Settings within settings as one level, by dotted names."""
+    if isinstance(value, str | int | float):
+        yield name, value
+    elif isinstance(value, Mapping):
         for key, item in value.items():
-            yield from _flat(item, f"{name}.{key}" if name else str(key))
+            yield from flat(item, f"{name}.{key}" if name else str(key))
     elif isinstance(value, list | tuple) and any(isinstance(item, Mapping) for item in value):
         if name.endswith(".sets") and len(value) == 1:
             # A data set that is the only one stands in its section itself, as in most recipes.
-            yield from _flat(value[0], name.removesuffix(".sets"))
+            yield from flat(value[0], name.removesuffix(".sets"))
             return
         for index, item in enumerate(value):
-            yield from _flat(item, f"{name}.{index}")
+            yield from flat(item, f"{name}.{index}")
     else:
         yield name, value
 

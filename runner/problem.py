@@ -81,3 +81,7 @@ class Stop(Exception):
             self.text = "\n\n".join(str(problem) for problem in self.problems)
         self.code = code
         super().__init__(self.text)
+
+
+class Interrupted(KeyboardInterrupt):
+    """^C, with what a person wants to know of what it has ended, and what to do."""

@@ -27,6 +27,8 @@ SERVED_TEMPLATE = "served_template.jinja"
 ADAPTER = "lora_adapter"
 BEST_IMAGES, FINAL_IMAGES, LATEST_IMAGES = "best_model.pth", "final_model.pth", "checkpoint_latest.pth"
 CHECKPOINTS = "checkpoints"
+# Written into a checkpoint after everything else in it.
+COMPLETE = "complete.json"
 # What it says of itself in the end, every step of it, and the time it has taken so far.
 SUMMARY = "training_summary.json"
 HISTORY = "training_history.json"

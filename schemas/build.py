@@ -11,6 +11,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import editors
+
+from runner import __version__
 from runner.recipe import reading
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -31,12 +34,18 @@ def inline(node: Any, shared: dict[str, Any]) -> Any:
     return {key: inline(value, shared) for key, value in node.items()}
 
 
+def identity(folder: str) -> str:
+    """What tells copies of a schema apart: its scenario and version, and no address that somebody would have to keep."""
+    return f"urn:recipe-runner:{folder.replace('_', '-')}:{__version__}"
+
+
 def schemas() -> dict[str, dict[str, Any]]:
     """Every scenario's whole schema, by the scenario's name: that of its folder, with `-` for `_`."""
     sources = {path.parent.name: reading.read(path).data for path in sorted(SCENARIOS.glob("*/schema.yaml"))}
     shared = sources.pop("shared")
     whole = {
-        folder.replace("_", "-"): {"$schema": DIALECT} | inline(source, shared) for folder, source in sources.items()
+        folder.replace("_", "-"): {"$schema": DIALECT, "$id": identity(folder)} | inline(source, shared)
+        for folder, source in sources.items()
     }
     for name, schema in whole.items():
         schema["properties"]["scenario"] |= {"const": name, "examples": [name]}
@@ -152,7 +161,8 @@ def outputs() -> dict[Path, str]:
     """Everything that is built: path and text."""
     whole = schemas()
     files = {
-        ROOT / "schemas" / f"{name}.schema.json": json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+        ROOT / "schemas" / f"{name}.schema.json": json.dumps(editors.with_words(schema), indent=2, ensure_ascii=False)
+        + "\n"
         for name, schema in whole.items()
     }
     return files | {

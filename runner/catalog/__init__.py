@@ -1,17 +1,18 @@
 """Facts about models, GPUs, data sets and the pinned engine, kept as data with a source for each."""
 
-from runner.catalog.datasets import dataset
+from runner.catalog.datasets import dataset, near_dataset
 from runner.catalog.engine import (
     AXOLOTL_SETTINGS_FILE,
     AXOLOTL_VERSION,
     DEEPSPEED_SETTINGS_FILE,
     DEEPSPEED_VERSION,
+    axolotl_refusal,
     axolotl_settings,
     deepspeed_settings,
     fused_kernels,
     fused_loss_models,
 )
-from runner.catalog.gpus import Gpu, gpu, gpu_names, label_of
+from runner.catalog.gpus import Gpu, alike, gpu, gpu_names, label_of
 from runner.catalog.models import (
     NO_GEOMETRY,
     TWIN_OF,
@@ -44,6 +45,8 @@ __all__ = [
     "Model",
     "Network",
     "Unsuitable",
+    "alike",
+    "axolotl_refusal",
     "axolotl_settings",
     "cached_model",
     "chat_template",
@@ -59,6 +62,7 @@ __all__ = [
     "model",
     "model_ids",
     "model_types",
+    "near_dataset",
     "near_model",
     "network",
     "original",

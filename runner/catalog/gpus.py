@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from runner.catalog.tables import table
+from runner.names import nearest
 
 # PCIe with 16 lanes, one direction, 10^9 bytes a second, by the compute capability of cards that talk over NVLink: NVIDIA's
 # data sheets of V100 (Gen3), A100 (Gen4), H100 and B200 (Gen5).
@@ -63,6 +64,14 @@ class Gpu:
 
 def gpu_names() -> list[str]:
     return list(table("gpus"))
+
+
+def alike(name: str) -> list[str]:
+    """The labels that somebody may mean who writes `name`; empty where none is near."""
+    known = gpu_names()
+    bare = name.replace(" ", "-").lower()
+    near = nearest(name, known)
+    return [label for label in known if bare in label.lower()] or ([near] if near else [])
 
 
 def label_of(name: str) -> str:

@@ -24,7 +24,7 @@ class Model:
     layer_class: the class of one transformer layer, for FSDP. linear: the linear layers inside one, for LoRA.
     parameters: all parameters, tied ones once; None where nobody has counted.
     chat_template: the special tokens it was trained to see, a section of templates.toml; empty where nobody has looked.
-    fp16: whether its activations stay within fp16. custom_code: whether it runs code that comes with the model;
+    fp16: whether its activations stay within fp16. own_template: whether its tokenizer has a chat template, as far as is known. custom_code: whether it runs code that comes with the model;
     remote_code: whether that code is fetched from the hub. published: the hub's own count of parameters, which may hold
     tied ones twice. licence: as the hub abbreviates it; gated: whether it must be accepted there before files can be had.
     revision: the commit that a lock file holds it to; empty where none does. usual_glu: whether its feed-forward part has the
@@ -52,6 +52,7 @@ class Model:
     pad_token: str = ""
     bos_token: str = ""
     fp16: bool = True
+    own_template: bool = True
     custom_code: bool = False
     remote_code: bool = False
     parameters: int | None = None
@@ -100,9 +101,16 @@ def model_types() -> set[str]:
 
 
 def near_model(name: str) -> str | None:
-    """The catalog's model whose name is most like `name`, one that begins with it first; None where none is near."""
-    begins = (known for known in model_ids() if known.lower().startswith(name.lower()))
-    return next(begins, None) or nearest(name, model_ids())
+    """The catalog's model whose name, with or without its owner, is most like `name`, one that begins with it first; None where
+    none is near."""
+    without_owner = {known.partition("/")[2]: known for known in model_ids()}
+    begins = (
+        known
+        for short, known in without_owner.items()
+        if name.lower() in (known.lower()[: len(name)], short.lower()[: len(name)])
+    )
+    near = nearest(name, model_ids())
+    return next(begins, None) or near or without_owner.get(nearest(name, without_owner) or "")
 
 
 def unsuitable(name: str, folder: Path | None = None) -> Unsuitable | None:
@@ -195,6 +203,9 @@ def from_config(name: str, config: Mapping[str, Any]) -> Model:
     for size in (*_SIZES, *(name for name in _OPTIONAL if config.get(name) is not None)):
         if not isinstance(config[size], int) or config[size] < 1:
             raise ValueError(f"{size} is no count")
+    head = config.get("head_dim") or config["hidden_size"] // heads
+    if alike and (head % 2 or heads % (config.get("num_key_value_heads") or heads)):
+        raise ValueError("rotary positions turn numbers in pairs, and heads share keys and values in equal groups")
     return Model(
         id=name,
         model_type=config["model_type"],
@@ -203,7 +214,7 @@ def from_config(name: str, config: Mapping[str, Any]) -> Model:
         num_hidden_layers=config["num_hidden_layers"],
         num_attention_heads=heads,
         num_key_value_heads=config.get("num_key_value_heads") or heads,
-        head_dim=config.get("head_dim") or config["hidden_size"] // heads,
+        head_dim=head,
         vocab_size=config["vocab_size"],
         max_position_embeddings=config["max_position_embeddings"],
         tied=config.get("tie_word_embeddings", False),

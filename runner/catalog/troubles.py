@@ -67,6 +67,11 @@ class Trouble:
     reads: str = ""
     follows: bool = False
 
+    @property
+    def code(self) -> str:
+        """Its name as messages end with it, and as `docs/troubles.md` has a heading for it."""
+        return self.name.replace(" ", "-")
+
     def found_in(self, text: str, words: Mapping[str, str], anywhere: bool = False) -> Found | None:
         """The last time that a text says it, because what came before has passed; None where it never does. anywhere: whether
         nobody knows what the text is of, and the line must show that."""
@@ -110,10 +115,13 @@ class Found:
     @property
     def with_line(self) -> str:
         """The same, and the words that it is read from."""
-        return _tidy(f"{self.means} It said: {self.line}. {self.remedy}")
+        return self._coded(f"{self.means} It said: {self.line}. {self.remedy}")
 
     def __str__(self) -> str:
-        return _tidy(f"{self.means} {self.remedy}")
+        return self._coded(f"{self.means} {self.remedy}")
+
+    def _coded(self, text: str) -> str:
+        return f"{_tidy(text)} ({self.trouble.code})"
 
 
 class _Words(dict[str, str]):

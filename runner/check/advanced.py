@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from runner import catalog
-from runner.check.schema_errors import BOUNDS, KINDS, short
+from runner.check.schema_errors import BOUNDS
+from runner.check.wrong_types import KINDS, short
 from runner.names import listed, nearest
 from runner.problem import Problem
 from runner.recipe.document import Document, Path_
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
 
 AXOLOTL = f"Axolotl {catalog.AXOLOTL_VERSION}"
 DEEPSPEED = f"DeepSpeed {catalog.DEEPSPEED_VERSION}"
+# Numbers below 0 that mean something: no end, no rank, at the end alone, the first tokens; all others count or weigh.
+BELOW_ZERO = {
+    *("max_steps", "local_rank", "gc_steps", "gc_collect_steps", "fix_untrained_tokens", "generation_top_k"),
+    *("dp_shard_size", "dp_replicate_size", "scaling_softmax_bias", "simpo_gamma"),
+}
 # Of these Axolotl takes one.
 WARMUPS = {"warmup_steps": "warmup_ratio", "warmup_ratio": "warmup_steps"}
 
@@ -33,6 +39,11 @@ def settings(recipe: Recipe) -> Iterator[Problem]:
                 message = f"`{key}` beside `{other}` says twice how long the rate rises, and Axolotl refuses both."
                 yield recipe.document.problem(
                     path, message, f"Write it as `{key}` in the section itself, or not at all."
+                )
+            elif isinstance(value, int | float) and value < 0 and key in known and key not in BELOW_ZERO:
+                message = f"`{_dotted(path)}` cannot be `{value:g}`."
+                yield recipe.document.problem(
+                    path, message, "Write 0 or more; training would stop at it, or learn nothing."
                 )
             elif key in known:
                 definitions = catalog.axolotl_settings()["$defs"]

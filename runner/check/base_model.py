@@ -8,7 +8,8 @@ from typing import Any
 
 from runner import catalog
 from runner.catalog import published
-from runner.names import listed
+from runner.files import read_json
+from runner.names import listed, nearest
 from runner.problem import Problem, Stop
 from runner.recipe import lock
 from runner.recipe.recipe import Recipe
@@ -89,15 +90,51 @@ def unknown(recipe: Recipe) -> Problem:
     base, near = recipe.model.base, catalog.near_model(recipe.model.base)
     if config := catalog.config_of(base, recipe.folder):
         return _no_geometry(recipe, config)
+    if said := _no_folder(recipe):
+        return said
+    add = f"`recipe models add {base} --recipe {recipe.file}"
+    if recipe.on_claim(base):
+        return recipe.document.problem(
+            ("model", "base"),
+            f"`{base}` lies on a claim, and what model it is stands nowhere on this machine.",
+            f"Write it down once, for every machine that checks: {add}` looks through a pod; without the cluster, `recipe models add "
+            f"COPY --as {base} --recipe {recipe.file}` reads a copy of the model's small files.",
+        )
     version = "" if recipe.model.revision == "main" else f" --revision {recipe.model.revision}"
-    says = "lies on the claim" if recipe.on_claim(base) else "the hub says of this one"
     return recipe.document.problem(
         ("model", "base"),
         f"The model `{base}` is not in the catalog, and no folder of that name holds a readable `config.json`.",
         (f"Did you mean `{near}`? " if near else "")
-        + f"`recipe models` shows those of the catalog. Or name a folder that holds a model; or write down what {says}, "
-        f"for every machine that checks: `recipe models add {base} --recipe {recipe.file}{version}`.",
+        + "`recipe models` shows those of the catalog. Or name a folder that holds a model; or write down what the hub says of this "
+        f"one, for every machine that checks: {add}{version}`.",
     )
+
+
+def _no_folder(recipe: Recipe) -> Problem | None:
+    """That a base model which can only be a folder is none; None where it may be a name on the hub, or lies on a claim."""
+    base = recipe.model.base
+    folder = recipe.folder / base
+    if recipe.on_claim(base) or not (folder.is_dir() or base.startswith((".", "/", "~")) or base.count("/") != 1):
+        return None
+    if folder.is_dir():
+        message = f"The folder `{base}` holds no readable `config.json`, so it holds no model that could be loaded."
+        below = sorted(inner.parent.name for inner in folder.glob(f"*/{published.CONFIG}"))
+        hint = (
+            f"Did you mean `{base.rstrip('/')}/{below[0]}`?"
+            if below
+            else "Name the folder that the model was saved into."
+        )
+    elif "/" not in base and catalog.near_model(base):
+        return None
+    else:
+        message = f"There is no folder `{folder}`, and no model of the catalog is called `{base}`."
+        beside = [inner.name for inner in folder.parent.glob("*/") if inner.is_dir()] if folder.parent.is_dir() else []
+        near = nearest(folder.name, beside)
+        hint = (f"Did you mean `{base.rstrip('/').removesuffix(folder.name)}{near}`? " if near else "") + (
+            "Paths start from the recipe's own folder. A model on the hub is `OWNER/NAME`; `recipe models` shows those of the "
+            "catalog. A folder of the cluster lies below the mount of a claim, `openshift.claims`."
+        )
+    return recipe.document.problem(("model", "base"), message, hint)
 
 
 def _no_geometry(recipe: Recipe, config: Mapping[str, Any]) -> Problem:
@@ -172,6 +209,25 @@ def template_fits(recipe: Recipe) -> Iterator[Problem]:
         f"`{recipe.model.base}` does not know ChatML's special tokens, so it could not learn where an answer ends.",
         "Write `chat_template: auto`, which takes the special tokens that it was trained to see.",
     )
+
+
+def own_template(recipe: Recipe) -> Iterator[Problem]:
+    """The template of the model's own tokenizer is one that it has."""
+    facts = recipe.model_facts
+    if not facts or recipe.data.get("chat_template") != "tokenizer_default":
+        return
+    folder = recipe.base_folder
+    if folder and (folder / "tokenizer_config.json").is_file():
+        said = (read_json(folder / "tokenizer_config.json") or {}).get("chat_template")
+        there = bool(said) or any(folder.glob("chat_template*"))
+    else:
+        there = facts.own_template
+    if not there:
+        yield recipe.document.problem(
+            ("data", "chat_template"),
+            f"The tokenizer of `{recipe.model.base}` has no chat template of its own, as is usual for base models.",
+            "Write `chat_template: auto`, or take the model that was trained for conversations.",
+        )
 
 
 def advised_precision(recipe: Recipe) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner import packaged, scenarios
 from runner.check import schema_errors
+from runner.check.fitting import fits
 from runner.names import listed, nearest
 from runner.problem import Problem
 from runner.recipe.document import Document, Path_
@@ -30,21 +32,53 @@ def schema(scenario: str) -> dict[str, Any]:
 @cache
 def _validator(scenario: str) -> Draft202012Validator:
     from jsonschema import Draft202012Validator
+    from jsonschema.validators import extend
 
-    return Draft202012Validator(schema(scenario))
+    checker: type[Draft202012Validator] = extend(Draft202012Validator, {"pattern": _pattern})
+    return checker(schema(scenario))
+
+
+def _pattern(_: Any, pattern: str, value: Any, part: Any) -> Iterator[ValidationError]:
+    """JSON Schema's own meaning of `$`, where Python's takes a newline at the end too: `name: "x\\n"` is no name."""
+    from jsonschema import ValidationError
+
+    if isinstance(value, str) and not re.search(re.sub(r"(?<!\\)\$", r"\\Z", pattern), value):
+        yield ValidationError(f"{value!r} does not match {pattern!r}")
 
 
 def has(scenario: Any, setting: str) -> bool:
     """Whether the scenario's schema has a setting; dotted."""
-    return bool(_part(scenario, path_of(setting)))
+    return bool(part(scenario, setting))
+
+
+def part(scenario: Any, setting: str) -> dict[str, Any]:
+    """What the scenario's schema says of a setting, dotted; empty where it has none."""
+    return _part(scenario, path_of(setting))
 
 
 def _part(scenario: Any, path: Path_) -> dict[str, Any]:
-    """What the scenario's schema says of a setting; empty where it has none."""
-    part = schema(scenario) if scenario in scenarios.names() else {}
+    found = schema(scenario) if scenario in scenarios.names() else {}
     for key in path:
-        part = part.get("items", {}) if isinstance(key, int) else part.get("properties", {}).get(key, {})
-    return part
+        found = found.get("items", {}) if isinstance(key, int) else found.get("properties", {}).get(key, {})
+    return found
+
+
+def settings(scenario: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every setting of the scenario, dotted, sections too, with what its schema says; those of a list's items behind `[0]`."""
+    yield from _settings("", schema(scenario))
+
+
+def _settings(prefix: str, section: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for key, one in section.get("properties", {}).items():
+        yield f"{prefix}{key}", one
+        yield from _settings(f"{prefix}{key}.", one)
+        yield from _settings(f"{prefix}{key}[0].", one.get("items", {}))
+
+
+def sentence(scenario: str, path: Path_) -> str:
+    """What the schema says of a setting first, in a sentence without its full stop; empty where it has none."""
+    first: str = _part(scenario, path).get("description", "").strip().partition(". ")[0]
+    return first.removesuffix(".")
 
 
 def as_text(document: Document, changes: Iterable[Override]) -> list[Override]:
@@ -70,8 +104,9 @@ class Reading:
 def read(document: Document) -> Reading:
     """The settings of a document whose scenario is known, as far as its schema takes them."""
     scenario = document.data["scenario"]
-    errors = list(_validator(scenario).iter_errors(document.data))
-    problems = [problem for error in errors for problem in schema_errors.problems(document, schema(scenario), error)]
+    errors = [] if fits(document.data, schema(scenario)) else list(_validator(scenario).iter_errors(document.data))
+    told = schema_errors.problems(document, schema(scenario), errors)
+    problems = told.problems
     filled = with_defaults(document.data, schema(scenario))
     refused = [tuple(error.absolute_path) for error in errors]
     for path in _not_finite(document.data, ()):
@@ -80,12 +115,18 @@ def read(document: Document) -> Reading:
         _mark(filled, path)
     for error in errors:
         _break(filled, error)
+    for section in told.lost:
+        _mark(filled, (section,))
     return Reading(Settings(filled, schema(scenario)), problems)
 
 
 def scenario_problem(document: Document) -> Problem | None:
     """The Problem with the line that says which schema judges a document; None where there is none."""
     scenario, known = document.data.get("scenario"), scenarios.names()
+    if scenario is None and (near := nearest("scenario", map(str, document.data))) and near != "scenario":
+        return document.problem(
+            (near,), f"`{near}` is not a setting of a recipe.", "Did you mean `scenario`?", key=True
+        )
     if scenario is None:
         return document.problem(
             ("scenario",),

@@ -6,6 +6,7 @@ import csv
 import json
 from pathlib import Path
 
+from runner import extras
 from runner.files import read_json, saved_by_datasets, table
 from runner.names import listed
 
@@ -96,7 +97,7 @@ def _xlsx(file: Path) -> list[str]:
         raise Unreadable(
             "reading XLSX needs openpyxl, which is not installed, so its columns are not checked.",
             "note",
-            "pip install 'recipe-runner[train]'",
+            extras.install("train"),
         ) from None
     try:
         first = next(load_workbook(file, read_only=True).worksheets[0].iter_rows(values_only=True), ())
@@ -116,7 +117,7 @@ def _parquet(file: Path) -> list[str]:
         raise Unreadable(
             "reading Parquet needs pyarrow, which is not installed, so its columns are not checked.",
             "note",
-            "pip install 'recipe-runner[train]'",
+            extras.install("train"),
         ) from None
     try:
         return list(parquet.read_schema(file).names)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from runner.bugs import report_bug
+from runner.check import finding
 from runner.check.validate import judge, override
 from runner.plan import Plan
 from runner.problem import Problem, Stop
 from runner.recipe import reading
+from runner.recipe.document import Document
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
 
@@ -21,10 +25,16 @@ ALLOWED = (TOO_LARGE,)
 
 @dataclass(frozen=True)
 class Verdict:
-    """What `recipe check` finds. checked: recipes that were looked at; problems: notes included, file by file."""
+    """What `recipe check` finds. checked: recipes that were looked at; problems: notes included, file by file; bugs: how many files
+    could not be judged because of a fault of the runner's own."""
 
     checked: int
     problems: tuple[Problem, ...]
+    bugs: int = 0
+
+    @property
+    def without_notes(self) -> Verdict:
+        return replace(self, problems=self.errors)
 
     @property
     def errors(self) -> tuple[Problem, ...]:
@@ -38,38 +48,73 @@ class Verdict:
 
 
 def judged(
-    files: Sequence[Path | str], changes: Sequence[Override] = (), online: bool = False, allowed: Collection[str] = ()
+    files: Sequence[Path | str],
+    changes: Sequence[Override] = (),
+    online: bool = False,
+    allowed: Collection[str] = (),
+    jobs: int = 1,
 ) -> Verdict:
-    """Every file examined, with the same changes on top of each."""
-    return Verdict(len(files), tuple(problem for file in files for problem in examine(file, changes, online, allowed)))
+    """Every file examined, with the same changes on top of each, by as many processes as `jobs`; one on which the runner itself fails
+    hides no other."""
+    one = partial(_whatever, changes=changes, online=online, allowed=allowed)
+    if jobs == 1 or len(files) == 1:
+        found = list(map(one, files))
+    else:
+        from concurrent.futures import ProcessPoolExecutor
+
+        with ProcessPoolExecutor(min(jobs, len(files))) as pool:
+            found = list(pool.map(one, files, chunksize=max(1, len(files) // jobs // 8)))
+    problems = [problem for some, _ in found for problem in some]
+    return Verdict(len(files), (*problems, *finding.shared_names(map(str, files))), sum(failed for _, failed in found))
+
+
+def _whatever(
+    file: Path | str, changes: Sequence[Override], online: bool, allowed: Collection[str]
+) -> tuple[list[Problem], bool]:
+    """The Problems with a file, and whether the runner itself failed on it."""
+    try:
+        return examine(file, changes, online, allowed), False
+    except Exception:
+        return [Problem(str(file), 0, 0, report_bug())], True
 
 
 def examine(
     file: Path | str, changes: Iterable[Override] = (), online: bool = False, allowed: Collection[str] = ()
 ) -> list[Problem]:
-    """Every Problem with the recipe in a file, notes included; translating it, too, must find nothing wrong. online: whether
+    """Every Problem with the recipe in a file, `-` for standard input, notes included; translating it, too, must find nothing wrong. online: whether
     the hub is asked for what only it can say; allowed: of ALLOWED what is noted alone."""
     try:
-        document, _ = override(reading.read(file), changes)
+        document, _ = override(reading.standard_input() if file == "-" else reading.read(file), changes)
     except Stop as stop:
         return _said(file, stop)
+    return examined(document, online, allowed)[1]
+
+
+def examined(
+    document: Document, online: bool = False, allowed: Collection[str] = ()
+) -> tuple[Recipe | None, list[Problem]]:
+    """The recipe that a document is, and the same Problems with it; None where it has an error."""
     recipe, problems = judge(document)
-    if recipe is None or any(problem.severity == "error" for problem in problems):
-        return problems
+    if recipe is None or _wrong(problems):
+        return None, problems
     # Only a recipe without errors needs what follows.
     from runner.scenarios import translate
     from runner.targets import place
 
     try:
-        plan = translate(recipe, place(recipe))
+        plan = translate(recipe, replace(place(recipe), checkpoint_keys=None))
     except Stop as stop:
-        return problems + _said(file, stop)
+        return None, problems + _said(document.file, stop)
     problems += _foreseen(recipe, plan, allowed)
     if online:
         from runner.check.online import datasets
 
         problems += datasets(recipe)
-    return problems
+    return (None if _wrong(problems) else recipe), problems
+
+
+def _wrong(problems: Iterable[Problem]) -> bool:
+    return any(problem.severity == "error" for problem in problems)
 
 
 def _said(file: Path | str, stop: Stop) -> list[Problem]:
@@ -84,7 +129,7 @@ def require_fits(recipe: Recipe, plan: Plan, allowed: Collection[str] = ()) -> N
 
 def _foreseen(recipe: Recipe, plan: Plan, allowed: Collection[str]) -> list[Problem]:
     """In the figures of `recipe plan`, an error where a stage cannot fit its GPU whatever its range, and notes: stages that do not fit their GPU, claims and pods that are too small, a
-    learning rate that never stops rising. No data file is opened for them."""
+    learning rate that never stops rising, a deadline that comes too early. No data file is opened for them."""
     from runner.estimate import forecast, storage
     from runner.estimate.parameters import UnknownArchitecture
 
@@ -98,4 +143,8 @@ def _foreseen(recipe: Recipe, plan: Plan, allowed: Collection[str]) -> list[Prob
     except UnknownArchitecture:
         return []  # an architecture without formulas; `plan` says so
     notes += storage.problems(recipe.document, plan, forecasts, severity="note")
-    return [note for note in (*notes, *forecast.notes(recipe, forecasts)) if note]
+    return [
+        note
+        for note in (*notes, *forecast.notes(recipe, forecasts), *forecast.ended_by_deadline(recipe, forecasts))
+        if note
+    ]

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from runner.check import columns
 from runner.data import forms
 from runner.problem import Problem, Stop
-from runner.recipe.recipe import Recipe
+from runner.recipe.document import Path_
+from runner.recipe.recipe import Recipe, Settings
 from runner.recipe.templates import NoText
 
 if TYPE_CHECKING:
@@ -52,10 +53,50 @@ def first_rows(recipe: Recipe) -> Iterator[Problem]:
             continue
         for message, hint in notes:
             yield recipe.document.problem((*home, "path"), message, hint, severity="note")
+        if few and (long := _too_long(recipe, home, said, file)):
+            yield long
         if len(few) < 2:
             message = f"`{file}` has {'one row alone' if few else 'no row'}, and some must be left to learn from and to measure on."
             hint = "Write more rows; a hundred are a beginning."
             yield recipe.document.problem((*home, "path"), message, hint, severity="note" if few else "error")
+
+
+def _too_long(recipe: Recipe, home: Path_, source: ChatSet, file: Path) -> Problem | None:
+    """That rows are longer than `sequence_len`: surely, where they have as many words, and likely, by their letters."""
+    from runner.data import rows
+    from runner.data.chat import OWN
+    from runner.estimate.rows import BYTES_A_TOKEN
+
+    where = (str(home[0]) if "data" in home[1:2] else "model", "sequence_len")
+    section = recipe.settings.get(where[0])
+    limit = section.get("sequence_len") if isinstance(section, Settings) and section.knows("sequence_len") else None
+    data = recipe.document.lookup(home)
+    prompt = (data.get("system_prompt") if isinstance(data, dict) else None) or ""
+    told, texts = source.told(), []
+    for _, row in islice(rows.read(source), FIRST_ROWS + 1):
+        if isinstance(row, rows.Bad):
+            continue
+        try:
+            conversation = told.conversation(OWN, row)
+        except NoText:
+            continue
+        if not isinstance(conversation, str):
+            texts.append(f"{prompt} {' '.join(turn.content for turn in conversation.turns)}")
+    if not limit or not texts:
+        return None
+    # The one more tells whether there are others.
+    whole, texts = len(texts) <= FIRST_ROWS, texts[:FIRST_ROWS]
+    surely = sum(len(text.split()) > limit for text in texts)
+    likely = sum(len(text.encode()) / BYTES_A_TOKEN > limit for text in texts)
+    among = f"{'the' if whole else 'the first'} {len(texts):,} rows of `{file}`"
+    hint = "Raise `sequence_len`; `recipe prepare` counts in tokens."
+    if surely == len(texts):
+        message = f"All of {among} have more than {limit:,} words, and rows of more than {limit:,} tokens are left out: none would be left."
+        return recipe.document.problem(where, message, hint, severity="error" if whole else "note")
+    if likely > len(texts) / 2:
+        message = f"Of {among}, about {likely:,} are longer than {limit:,} tokens, and are left out."
+        return recipe.document.problem(where, message, hint, severity="note")
+    return None
 
 
 def _notes(source: ChatSet, file: Path) -> Iterator[tuple[str, str]]:

@@ -18,7 +18,7 @@ from runner.problem import Stop
 from runner.recipe import overrides, templates
 from runner.recipe.document import Document
 from runner.recipe.overrides import Override
-from runner.recipe.recipe import BrokenSetting, Recipe
+from runner.recipe.recipe import DEMO_QUESTIONS, BrokenSetting, Recipe
 from runner.scenarios.shared import common
 
 NODES, GPUS, PLAIN = "machines.nodes", "machines.gpus_per_node", "nodes.machines"
@@ -77,8 +77,18 @@ def with_own_data(document: Document, changes: list[Override]) -> list[Override]
         others = [Override(f"{home}.{name}", None, None, change.by, why) for name in gone]
         if set(gone) & set(VALIDATES) and "validation_share" not in section:
             others.append(Override(f"{home}.validation_share", None, SHARE, change.by, "a share of the new data"))
+        if home == "data":
+            others += _questions(document, change)
         whole += [other for other in others if other.setting not in settings]
     return whole
+
+
+def _questions(document: Document, change: Override) -> list[Override]:
+    """What takes a demo's questions away that were asked about the data of before; those about new data come from its rows."""
+    demo = document.lookup(("demo",))
+    asked = [name for name in DEMO_QUESTIONS if name in demo] if isinstance(demo, dict) else []
+    names = ["demo"] if asked and len(asked) == len(demo) else [f"demo.{name}" for name in asked]
+    return [Override(name, None, None, change.by, "asked about the data of before") for name in names]
 
 
 def _templates(document: Document, section: dict[str, Any], change: Override) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ import ipaddress
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from runner.problem import Problem
@@ -52,6 +53,9 @@ def names(recipe: Recipe) -> Iterator[Problem]:
         if name and not _NAME.match(name):
             hint = "Use lower-case letters, digits, `-` and `.`, as the cluster itself lists them."
             yield problem(path, f"`{name}` cannot name {what} on the cluster.", hint)
+    if site.queue and len(site.queue) > 63 and _NAME.match(site.queue):
+        message = f"A job names its queue in a label, which holds 63 characters, and this one has {len(site.queue)}."
+        yield problem(("openshift", "queue"), message, "Name a queue with a shorter name.")
 
 
 def folders(recipe: Recipe) -> Iterator[Problem]:
@@ -125,24 +129,47 @@ def _own(address: str) -> bool:
     return address == "localhost"
 
 
-def trackers(recipe: Recipe) -> Iterator[Problem]:
-    """Pods have no key of their own to a tracking server."""
-    site: Openshift | None = recipe.settings.get("openshift")
-    if site is None or site.get("tracking_secret"):
-        return
+def _tools(recipe: Recipe) -> Iterator[tuple[Path_, str]]:
+    """Every line that names a tool for curves which is a server of its own, with its value."""
     homes: list[tuple[Path_, Any]] = [(("report_to",), recipe.settings.get("report_to"))]
     homes += [
         ((name, "report_to"), one.get("report_to"))
         for name, one in recipe.settings.items()
         if isinstance(one, Settings)
     ]
-    for path, tool in homes:
-        if tool in ("wandb", "mlflow"):
-            yield recipe.document.problem(
-                path,
-                f"`report_to: {tool}` needs a key, and pods have none: `openshift.tracking_secret` names no Secret.",
-                "Add that line; the rendered job's first lines say how the Secret is made. Or write `report_to: tensorboard`.",
-            )
+    return ((path, tool) for path, tool in homes if tool in ("wandb", "mlflow"))
 
 
-RULES = (names, folders, ports, addresses, trackers)
+def trackers(recipe: Recipe) -> Iterator[Problem]:
+    """Pods have no key of their own to a tracking server."""
+    site: Openshift | None = recipe.settings.get("openshift")
+    if site is None or site.get("tracking_secret"):
+        return
+    for path, tool in _tools(recipe):
+        yield recipe.document.problem(
+            path,
+            f"`report_to: {tool}` needs a key, and pods have none: `openshift.tracking_secret` names no Secret.",
+            "Add that line; the rendered job's first lines say how the Secret is made. Or write `report_to: tensorboard`.",
+        )
+
+
+def mlflow_is_there(recipe: Recipe) -> Iterator[Problem]:
+    """None of the project's extras brings MLflow, and so its own image has not got it; `wandb` comes with Axolotl."""
+    site: Openshift | None = recipe.settings.get("openshift")
+    for path, tool in _tools(recipe):
+        if tool != "mlflow" or (site is None and find_spec(tool)):
+            continue
+        if site is None:
+            message = "The package `mlflow` is not on this machine, and training stops where it is missing."
+            yield recipe.document.problem(path, message, "`pip install mlflow` wherever it runs.", severity="note")
+        elif site.image:
+            message = f"The package `mlflow` comes with none of the extras, and training stops where `{site.image}` has not got it."
+            hint = "Nothing to do, if that image has it. Else write `report_to: tensorboard` or `wandb`."
+            yield recipe.document.problem(path, message, hint, severity="note")
+        else:
+            message = "The project's own image has no package `mlflow`, so training would stop when it begins."
+            hint = "Write `report_to: tensorboard` or `wandb`; or name an image that has it, `openshift.image`."
+            yield recipe.document.problem(path, message, hint)
+
+
+RULES = (names, folders, ports, addresses, trackers, mlflow_is_there)

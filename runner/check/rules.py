@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from runner import catalog, scenarios
 from runner.check import advanced, base_model, measuring, naming, packing, placing, serving, sharding, sources, usual
 from runner.check.following import batch_sizes
-from runner.names import JOB_NAME, listed, nearest
+from runner.names import JOB_NAME, listed
 from runner.problem import Problem
 from runner.recipe.overrides import path_of
 from runner.recipe.recipe import BrokenSetting, Recipe
@@ -36,8 +35,10 @@ def judge(recipe: Recipe, look: bool = True) -> list[Problem]:
     """
     problems: list[Problem] = []
     for rule in (*RULES, *(FILE_RULES if look else ()), *scenarios.rules(recipe.scenario, look)):
-        with suppress(BrokenSetting):
+        try:
             problems.extend(rule(recipe))
+        except BrokenSetting:
+            continue
     return problems
 
 
@@ -63,9 +64,8 @@ def known_gpu(recipe: Recipe) -> Iterator[Problem]:
     gpu = catalog.gpu(name)
     if gpu is None:
         # People write `L40S` or `H100`, and the cluster's label says more.
-        alike = [known for known in catalog.gpu_names() if name.lower() in known.lower()]
-        near = alike or filter(None, [nearest(name, catalog.gpu_names())])
-        hint = f"Did you mean {meant}?" if (meant := listed(near, "or")) else f"Known: {listed(catalog.gpu_names())}."
+        meant = listed(catalog.alike(name), "or")
+        hint = f"Did you mean {meant}?" if meant else f"Known: {listed(catalog.gpu_names())}."
         if "openshift" in recipe.settings and not LABEL.match(name):
             message = f"No machine can have `{name}` as its GPU's label, and pods would wait for one for ever."
             yield _at(recipe, "machines.gpu", message, hint)
@@ -160,6 +160,7 @@ RULES: tuple[Rule, ...] = (
     base_model.looked_at,
     base_model.custom_code,
     base_model.template_fits,
+    base_model.own_template,
     base_model.precision_fits,
     base_model.loss_fits_model,
     base_model.attention_fits_precision,
@@ -183,6 +184,7 @@ RULES: tuple[Rule, ...] = (
     placing.data_place,
     placing.deadline,
     *naming.RULES,
+    *measuring.RULES,
     *serving.RULES,
     advanced.settings,
     *usual.RULES,

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 
-from runner import catalog
+from runner import catalog, packaged
+from runner.files import saved_by_datasets
+from runner.names import listed, nearest
 from runner.problem import Problem
 from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe, Settings
@@ -17,9 +20,32 @@ HIGHEST_RATE, HIGHEST_SCALED, HIGHEST_OF_IMAGES = 0.02, 0.002, 1.0
 LONGEST_WARMUP, FEWEST_EPOCHS, LEAST_ALPHA = 0.5, 0.1, 1 / 8
 # Metrics of which less is better, and more.
 _LESS = re.compile(r"(\w+_)?(perplexity|loss)|loss_rise\.\d+|forgetting")
-_MORE = re.compile(r"accuracy(\..+)?|preference_\w+|improvement\..+|lm_eval\..+\.(acc|acc_norm|exact_match)(,.+)?")
+_MORE = re.compile(
+    r"accuracy(\..+)?|generated_tokens|preference_\w+|improvement\..+|lm_eval\..+\.(acc|acc_norm|exact_match)(,.+)?"
+)
+# What lm-eval's tasks score by (lm-eval 0.4, api/metrics.py and the tasks that name their own).
+SCORES = (
+    *(
+        "acc",
+        "acc_norm",
+        "acc_mutual_info",
+        "exact_match",
+        "f1",
+        "mcc",
+        "bleu",
+        "chrf",
+        "ter",
+        "brier_score",
+        "perplexity",
+    ),
+    *("word_perplexity", "byte_perplexity", "bits_per_byte", "mc1", "mc2", "pass@1", "prompt_level_strict_acc"),
+)
+_OTHER_WAY = str.maketrans("<>", "><")
 _MARK = re.compile(r"<\|\w+\|>|<(start|end)_of_turn>|\[/?INST\]")
 _COLUMN = re.compile(r"(?<!\[)\[([A-Za-z_]\w*)\]")
+
+
+ASK_HUB = "`recipe check --online` asks the hub"
 
 
 def _sections(recipe: Recipe) -> Iterator[tuple[str, Settings]]:
@@ -82,9 +108,16 @@ def gate_directions(recipe: Recipe) -> Iterator[Problem]:
             gate = gates.parse(text)
         except (TypeError, ValueError):
             continue
+        score = gate.metric.rpartition(".")[2].partition(",")[0]
+        if ".lm_eval." in f".{gate.metric}" and score not in SCORES and (near := nearest(score, SCORES, 0.8)):
+            message = (
+                f"`{score}` is no usual score of lm-eval, and `{near}` is one; a score that no task has opens no gate."
+            )
+            meant = text.replace(f".{score}", f".{near}", 1)
+            yield _note(recipe, place, message, f"Write `{meant}`, if it was meant.")
         less, more = _LESS.fullmatch(gate.metric), _MORE.fullmatch(gate.metric)
         if (less and gate.comparison in (">", ">=")) or (more and gate.comparison in ("<", "<=")):
-            better, other = ("less", "<") if less else ("more", ">")
+            better, other = "less" if less else "more", gate.comparison.translate(_OTHER_WAY)
             message = f"Of `{gate.metric}` {better} is better, and `{text}` opens for the worse models."
             yield _note(recipe, place, message, f"Write `{gate.metric} {other} {gate.threshold:g}`.")
 
@@ -106,18 +139,61 @@ def prompts(recipe: Recipe) -> Iterator[Problem]:
 def hub_names(recipe: Recipe) -> Iterator[Problem]:
     for home, section in recipe.data_sections():
         hub, revision = section.get("hub"), section.get("revision")
+        near = catalog.near_dataset(hub) if hub else None
         if (
             hub
             and "/" not in hub
             and not catalog.dataset(f"{hub}:{section.get('subset')}" if section.get("subset") else hub)
         ):
             message = f"`{hub}` names no owner, and data sets on the hub have one."
-            yield _note(recipe, (*home, "hub"), message, f"Write `OWNER/{hub}`; `recipe check --online` asks the hub.")
+            hint = f"Write `{near or f'OWNER/{hub}'}`; `recipe check --online` asks the hub."
+            yield _note(recipe, (*home, "hub"), message, hint)
+        elif hub and near:
+            message = f"`{hub}` is not known here, and `{near}` is."
+            yield _note(recipe, (*home, "hub"), message, f"Write `{near}`, if it was meant; {ASK_HUB}.")
         if hub and isinstance(revision, str) and re.fullmatch(r"[0-9a-f]{7,39}", revision):
             yield recipe.document.problem(
                 (*home, "revision"),
                 f"`{revision}` is the beginning of a commit, and the hub knows whole ones alone.",
                 "Write all 40 digits, or a branch or tag such as `main`.",
+            )
+
+
+def splits(recipe: Recipe) -> Iterator[Problem]:
+    """Of a data set of the catalog it is known which splits it has; parts of one and several are `train[:10%]` and `train+test`."""
+    for home, section in recipe.data_sets():
+        hub, subset = section.get("hub"), section.get("subset")
+        there = (catalog.dataset(f"{hub}:{subset}" if subset else hub) or {}).get("splits") if hub else None
+        for setting in ("split", "validation_split", "test_split"):
+            named = re.findall(r"(?:^|\+)\s*([\w.-]+)", section.get(setting) or "") if section.knows(setting) else []
+            if there and (gone := [name for name in named if name not in there]):
+                near = nearest(gone[0], there)
+                hint = (f"Did you mean `{near}`? " if near else "") + f"It has {listed(there)}; {ASK_HUB}."
+                message = f"`{hub}` has no split `{gone[0]}`."
+                yield recipe.document.problem((*home, setting), message, hint)
+
+
+# Lines about a data set on the hub; a folder that `datasets` has saved has splits too.
+_OF_HUB = ("revision", "subset", "split", "test_split")
+
+
+def left_over(recipe: Recipe) -> Iterator[Problem]:
+    """Lines about the hub that stand beside a file say nothing."""
+    for home, section in recipe.data_sets():
+        path = section.get("path")
+        if not path or section.get("hub"):
+            continue
+        written = recipe.document.lookup(home) or {}
+        names = [name for name in _OF_HUB if written.get(name)]
+        if saved_by_datasets(recipe.folder / path) or recipe.on_claim(path):
+            names = [name for name in names if name in ("revision", "subset")]
+        if names:
+            message = f"{listed(names)} {'is' if len(names) == 1 else 'are'} about a data set on the hub, and the rows come from `{path}`."
+            yield _note(
+                recipe,
+                (*home, names[0]),
+                message,
+                f"Delete {'the line' if len(names) == 1 else 'the lines'}; nobody reads {'it' if len(names) == 1 else 'them'}.",
             )
 
 
@@ -153,10 +229,14 @@ def long_prompts(recipe: Recipe) -> Iterator[Problem]:
 
 
 _QUOTES = ("\u201c", "\u201d", "\u201e", "\u00ab", "\u2018", "\u201a")
+# Most recipes have neither.
+_MAY_CUT = re.compile(rf"\s#[^\s#]|[{''.join(_QUOTES)}]")
 
 
 def cut_texts(recipe: Recipe) -> Iterator[Problem]:
     """YAML ends a text at ` #`, and knows straight quotes alone."""
+    if not _MAY_CUT.search(recipe.document.text):
+        return
     lines = recipe.document.text.splitlines()
     for path, place in recipe.document.values.items():
         value = recipe.document.lookup(path)
@@ -165,7 +245,8 @@ def cut_texts(recipe: Recipe) -> Iterator[Problem]:
         line = lines[place.line - 1]
         rest = line[place.column - 1 + place.width :]
         if (
-            "\n" not in value
+            "#" in rest
+            and "\n" not in value
             and line[place.column - 1 :].startswith(value)
             and (cut := re.match(r"\s+(#[^\s#]\S*)", rest))
         ):
@@ -181,4 +262,46 @@ def cut_texts(recipe: Recipe) -> Iterator[Problem]:
             yield _note(recipe, path, message, "Write straight quotes, `\"` or `'`, or none.")
 
 
-RULES = (answers, long_prompts, cut_texts, rates, lengths, adapters, gate_directions, prompts, hub_names)
+@cache
+def _starters() -> tuple[tuple[str, str], ...]:
+    """Name and text of each starter recipe."""
+    return tuple((name, file.read_text(encoding="utf-8")) for name, file in packaged.named().items())
+
+
+def demo(recipe: Recipe) -> Iterator[Problem]:
+    """A starter's questions are about the starter's data."""
+    data = [name for _, one in recipe.data_sets() for name in (one.get("hub"), one.get("path")) if name]
+    asked = [question for _, question in recipe.demo_questions]
+    for name, text in _starters() if data and asked else ():
+        theirs = [question for question in asked if re.search(rf"(?m)^ *- {re.escape(question)}(?: +#|$)", text)]
+        if not theirs or any(re.search(rf"(?m)^ +(?:hub|path|sample): {re.escape(one)}(?: |$)", text) for one in data):
+            continue
+        message = f"`{theirs[0]}` is a question of the starter `{name}`, and is asked of a model that learns from `{data[0]}`."
+        place = next(
+            where
+            for where, place in recipe.document.values.items()
+            if where[0] == "demo" and recipe.document.lookup(where) == theirs[0]
+        )
+        yield _note(
+            recipe,
+            place,
+            message,
+            "Write questions about your own data; or delete them, and what validation rows ask is asked.",
+        )
+        return
+
+
+RULES = (
+    demo,
+    answers,
+    splits,
+    left_over,
+    long_prompts,
+    cut_texts,
+    rates,
+    lengths,
+    adapters,
+    gate_directions,
+    prompts,
+    hub_names,
+)

@@ -47,7 +47,8 @@ def valid(document: Document, look: bool = True) -> tuple[Recipe, list[Problem]]
 
 def override(document: Document, changes: Iterable[Override]) -> tuple[Document, list[Override]]:
     """A new Document with the changes applied, lines that only double-check following them, and what changed."""
-    return changing.apply(document, with_followers(document, by_schema.as_text(document, changes)))
+    wished = by_schema.as_text(document, changes)
+    return changing.apply(document, with_followers(document, wished)) if wished else (document, [])
 
 
 def changed(recipe: Recipe, changes: Iterable[Override]) -> tuple[Recipe, list[Override]]:

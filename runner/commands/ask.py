@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from runner.commands.options import open_recipe, recipe_path, run_option, say, set_option, stage_option, url_option
+from runner.commands.options import end, open_recipe, recipe_path, run_option, say, set_option, stage_option, url_option
 from runner.problem import Stop
 
 
@@ -52,3 +52,4 @@ def ask(
         said = asking.answers_of(chat, [question])[0]
     say()
     say(said)
+    end("Asked as it was trained to be asked.", "compare", path)

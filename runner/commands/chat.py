@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from runner.commands.options import open_recipe, port_option, recipe_path, run_option, say, set_option, stage_option
+from runner.commands.options import (
+    end,
+    open_recipe,
+    port_option,
+    recipe_path,
+    run_option,
+    say,
+    set_option,
+    stage_option,
+)
 from runner.problem import Stop
 
 if TYPE_CHECKING:
@@ -36,7 +45,7 @@ def chat(path: str, sets: tuple[str, ...], run_dir: str | None, stage: str | Non
     folder = ask.folder_of(recipe, run_dir, stage)
     say(f"`{folder.stage.name}` of the {folder.run.kind} in {folder.run.shown}; loading …")
     sides = chatting.sides(recipe, folder)
-    questions = [question for _, question in recipe.demo_questions]
+    questions = ask.questions_of(recipe, folder)
     if page:
         from runner.runs import chat_page
 
@@ -47,6 +56,7 @@ def chat(path: str, sets: tuple[str, ...], run_dir: str | None, stage: str | Non
         say(f"/{number}  {question}")
     say(f"Type {sides.asked_with}. {HELP}")
     _talk(sides, questions)
+    end("The conversation is kept nowhere.", "compare", path)
 
 
 def _talk(sides: Sides, questions: list[str]) -> None:

@@ -2,73 +2,78 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import click
 
-from runner.check.examine import judged
-from runner.commands.options import allow_option, say, set_option
-from runner.problem import Problem, Stop
-from runner.recipe import lock
+from runner.check.examine import Verdict, judged
+from runner.check.finding import find
+from runner.check.formats import FORMATS
+from runner.commands import completing
+from runner.commands.options import allow_option, end, say, set_option
 from runner.recipe import overrides as changing
 
 
 @click.command()
-@click.argument("paths", metavar="RECIPE…", nargs=-1, required=True)
+@click.argument("paths", metavar="RECIPE…", nargs=-1, required=True, shell_complete=completing.recipe_file)
 @set_option
 @click.option(
     "--format",
     "style",
-    type=click.Choice(["text", "json", "github"]),
+    type=click.Choice(["text", *FORMATS]),
     default="text",
-    help="How to print problems.",
+    help="How to print problems; github, sarif, junit and gitlab are for those who show them beside the lines.",
+)
+@click.option("--quiet", "-q", is_flag=True, help="Print errors alone: no notes, and no summary.")
+@click.option(
+    "--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="How many recipes to judge at once."
 )
 @click.option("--online", is_flag=True, help="Ask the hub whether datasets have the columns that are named.")
+@click.option("--strict", is_flag=True, help="In folders, judge YAML that does not look like a recipe too.")
 @allow_option
-def check(paths: tuple[str, ...], sets: tuple[str, ...], style: str, online: bool, allowed: tuple[str, ...]) -> int:
-    """Say what is wrong in recipes: file, line, what to do. A folder means every *.yaml below it but lock files.
+def check(
+    paths: tuple[str, ...],
+    sets: tuple[str, ...],
+    style: str,
+    quiet: bool,
+    jobs: int,
+    online: bool,
+    strict: bool,
+    allowed: tuple[str, ...],
+) -> int:
+    """Say what is wrong in recipes: file, line, what to do. A folder means every recipe below it: YAML with `scenario` or two
+    sections of a recipe, but not in `build` and `runs`, which hold what was made of recipes.
+
+    `-` means the recipe on standard input.
 
     Without `--online` it needs no network. `recipe submit` asks the hub in any case.
     """
-    verdict = judged(find(paths), changing.from_options(sets), online, allowed)
+    found = find(paths, strict)
+    verdict = judged(found.recipes, changing.from_options(sets), online, allowed, jobs)
     errors = len(verdict.errors)
-    if style == "json":
-        say(json.dumps(verdict.as_json(), indent=2, ensure_ascii=False))
-    elif style == "github":
-        for problem in verdict.problems:
-            say(_annotation(problem))
-    else:
-        for problem in verdict.problems:
-            say(f"{problem}\n")
+    shown = verdict.without_notes if quiet else verdict
+    if style != "text":
+        if text := FORMATS[style](found.recipes, shown):
+            say(text)
+        return _code(verdict)
+    for problem in shown.problems:
+        say(f"{problem}\n")
+    if not quiet:
         say(_summary(verdict.checked, errors, len(verdict.problems) - errors))
-    return 1 if errors else 0
-
-
-def find(paths: tuple[str, ...]) -> list[str]:
-    """The recipe files that the arguments mean. Raises Stop (exit 2) where a folder holds none."""
-    files: list[str] = []
-    for path in paths:
-        if not Path(path).is_dir():
-            files.append(path)
-            continue
-        below = sorted(
-            str(file)
-            for file in Path(path).rglob("*.yaml")
-            if file.is_file() and file.name != lock.LOCK and not _hidden(file, Path(path))
-        )
-        if not below:
-            raise Stop(
-                f"There is no *.yaml file below `{path}`.",
-                "Name a recipe, or a folder that holds some.",
-                code=2,
+        if found.others:
+            left = _counted(len(found.others), "other YAML file")
+            say(
+                f"{left} left alone, because {'it does' if len(found.others) == 1 else 'they do'} not look like a recipe; `--strict` judges all."
             )
-        files += below
-    return list(dict.fromkeys(files))
+        if errors:
+            end("Mend what is said above, from the top.", "check", *paths)
+        elif verdict.checked == 1:
+            end("What can be known before it runs holds.", "plan", *paths)
+        else:
+            end("What can be known before they run holds.", "plan", found.recipes[0])
+    return _code(verdict)
 
 
-def _hidden(file: Path, root: Path) -> bool:
-    return any(part.startswith(".") for part in file.relative_to(root).parts)
+def _code(verdict: Verdict) -> int:
+    return 3 if verdict.bugs else 1 if verdict.errors else 0
 
 
 def _summary(recipes: int, errors: int, notes: int) -> str:
@@ -79,13 +84,3 @@ def _summary(recipes: int, errors: int, notes: int) -> str:
 
 def _counted(number: int, what: str) -> str:
     return f"{number or 'no'} {what}{'' if number == 1 else 's'}"
-
-
-def _annotation(problem: Problem) -> str:
-    """A line that GitHub Actions shows beside the recipe's own line."""
-    kind = "notice" if problem.severity == "note" else "error"
-    text = f"{problem.message} {problem.hint}".strip()
-    escaped = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-    file = problem.file.replace("%", "%25").replace(",", "%2C").replace(":", "%3A")
-    place = f",line={problem.line},col={problem.column}" if problem.line else ""
-    return f"::{kind} file={file}{place}::{escaped}"

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import click
 
-from runner.commands.options import open_recipe, recipe_path, run_option, say, set_option, url_option
+from runner.commands.options import end, open_recipe, recipe_path, run_option, say, set_option, url_option
+from runner.problem import Stop
 from runner.recipe.recipe import Recipe
+
+if TYPE_CHECKING:
+    from runner.runs.run_folder import RunFolder
 
 
 @click.command()
@@ -43,7 +48,11 @@ def compare(
 
     recipe, _ = open_recipe(path, sets)
     if url:
-        _served(recipe, url, questions or [question for _, question in recipe.demo_questions])
+        asked = questions or [question for _, question in recipe.demo_questions]
+        if not asked:
+            asked = ask.questions_of(recipe, ask.folder_of(recipe, run_dir, None))
+        _served(recipe, url, asked)
+        end("Both have answered.", "evaluate", path, "--url", url)
         return
     runs = [find(recipe.name, folder) for folder in (run_dir, *others)]
     names = [f"{run.kind} {number}" for number, run in enumerate(runs, 1)]
@@ -56,10 +65,23 @@ def compare(
         for index, row in enumerate(rows)
     ]
     _show(("stage", "", *names), shown, lines=False)
-    asked = questions or [question for _, question in recipe.demo_questions]
-    if others or not asked:
+    if not others:
+        _answers(recipe, runs[0], questions)
+    end("So they differ.", "report", *(run.shown for run in runs))
+
+
+def _answers(recipe: Recipe, run: RunFolder, questions: Sequence[str]) -> None:
+    """The answers of a run's model before and after, to these questions or else the demo's."""
+    from runner.runs import ask
+
+    try:
+        folder = ask.newest(ask.plan_of(recipe, run))
+    except Stop:
+        if questions or recipe.demo_questions:
+            raise
+        return  # nothing has been asked that could be shown
+    if not (asked := questions or ask.questions_of(recipe, folder)):
         return
-    folder = ask.newest(ask.plan_of(recipe, runs[0]))
     before, after = ask.models(recipe, folder)
     say(f"before: {before.model}")
     say(f"after:  {after.model}")

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import click
 
-from runner.commands.options import open_recipe, say, set_option
+from runner.commands import completing
+from runner.commands.options import end, open_recipe, say, set_option
 
 
 @click.command()
-@click.argument("path", metavar="[RECIPE]", required=False)
+@click.argument("path", metavar="[RECIPE]", required=False, shell_complete=completing.recipe_file)
 @set_option
 @click.option("--out", metavar="DIR", help="Where results would go. Default: the current folder.")
 def doctor(path: str | None, sets: tuple[str, ...], out: str | None) -> int:
@@ -36,4 +37,12 @@ def doctor(path: str | None, sets: tuple[str, ...], out: str | None) -> int:
         state: sum(finding.state == state for finding in findings) for state in (doctors.PROBLEM, doctors.WARNING)
     }
     say("\n" + ", ".join(f"{count} {state}{'' if count == 1 else 's'}" for state, count in counts.items()))
+    again = ("doctor", *([path] if path else []))
+    end(
+        *(
+            ("Mend the problems above.", *again)
+            if counts[doctors.PROBLEM]
+            else ("Nothing here stands in its way.", "rehearse", path or "RECIPE")
+        )
+    )
     return 1 if counts[doctors.PROBLEM] else 0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from runner.commands.options import open_recipe, recipe_path, run_option, say, set_option, url_option
+from runner.commands.options import end, open_recipe, recipe_path, run_option, say, set_option, url_option
 from runner.problem import Stop
 
 
@@ -48,6 +48,8 @@ def evaluate(
 
         for line in measured.shown(folder, served.measure(served.at(url, recipe, stage), folder), form, judge=False):
             say(line)
+        if form == "text":
+            end("Measured, and recorded nowhere.", "compare", path, "--url", url)
         return 0
     if checkpoint and not Path(checkpoint).exists():
         raise Stop(f"There is no folder `{checkpoint}`.", "A stage's checkpoints lie in its folder `checkpoints/`.")
@@ -55,4 +57,11 @@ def evaluate(
         found = gates.measure(folder, Path(checkpoint).resolve() if checkpoint else None)
     for line in measured.shown(folder, found, form):
         say(line)
-    return 0 if checkpoint or not folder.stage.gates or gates.opened(folder)[0] else 1
+    holds = bool(checkpoint) or not folder.stage.gates or gates.opened(folder)[0]
+    if form == "text":
+        said = "Measured; it holds what its gates ask." if folder.stage.gates else "Measured; no gate asks for more."
+        end(
+            said if holds else "Measured; its gate stays closed.",
+            *(("compare", path) if holds else ("gate", path, folder.stage.name)),
+        )
+    return 0 if holds else 1

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from runner.commands.model_options import form_option, kind_of, quantize_option, run_argument, stage_option
-from runner.commands.options import say
+from runner.commands.options import end, say
 
 
 @click.command()
@@ -32,3 +32,4 @@ def export(run: str, form: str, quantize: str | None, stage: str | None, out: st
     with source.folder.run.lock():
         made = exporting.export(source, form, kind, Path(os.path.abspath(out)) if out else None, say)
     say(f"{os.path.relpath(made)}/")
+    end("Proven to be the trained model.", "push", run, "OWNER/NAME")

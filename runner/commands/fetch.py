@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from runner.commands import cluster_options as shared
-from runner.commands.options import recipe_path, say, set_option
+from runner.commands.options import end, recipe_path, say, set_option
 
 
 @click.command()
@@ -40,3 +40,4 @@ def fetch(path: str, sets: tuple[str, ...], stage: str | None, to: str | None, e
     if current:
         keep(folder, recipe, plan)
         page.leave(folder, say)
+    end("The results are here.", "compare", path)

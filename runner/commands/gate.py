@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from runner.commands.options import open_recipe, recipe_path, run_option, say, set_option
+from runner.commands.options import end, open_recipe, recipe_path, run_option, say, set_option
 
 
 @click.command()
@@ -28,4 +28,11 @@ def gate(path: str, stage: str | None, sets: tuple[str, ...], run_dir: str | Non
     for line in (*gates.table(gates.verdicts(folder, look=True)), *override):
         say(line)
     say(f"The gate after `{folder.stage.name}` is {'open' if is_open else 'closed'}.")
+    if is_open:
+        end("What comes after it may start.", "compare", path)
+    else:
+        end(
+            "Train it further, or overrule the gate with your name.",
+            *("promote", path, folder.stage.name, "--by", "NAME", "--reason", "TEXT"),
+        )
     return 0 if is_open else 1

@@ -1,54 +1,82 @@
-"""`recipe list`: the starter recipes."""
+"""`recipe list`: the starter recipes, and one's own recipes and runs."""
 
 from __future__ import annotations
 
-import shutil
-import sys
-import textwrap
-from collections.abc import Sequence
+import json
+import time
+from pathlib import Path
+from typing import Any
 
 import click
 
 from runner import packaged
+from runner.check import finding
 from runner.check.validate import load
-from runner.commands.options import say
+from runner.commands.options import end, listing_option, say, short, table
+from runner.problem import Stop
+
+# Of a run that a command began and did not end, and is not at work in any more.
+INTERRUPTED = "interrupted"
 
 
-def facts() -> list[tuple[str, str, str, str, str]]:
-    """Name, scenario, model, machines and description of every starter recipe."""
-    rows: list[tuple[str, str, str, str, str]] = []
-    for path in packaged.starters():
-        recipe, _, _ = load(path)
-        machines = recipe.machines
-        model = recipe.settings.get("model") or {}
-        model = model.get("base") or model.get("architecture") or "-"
-        shape = f"{machines.nodes} × {machines.gpus_per_node} {machines.gpu.removeprefix('NVIDIA-')}"
-        rows.append((recipe.name, recipe.scenario, model, shape, recipe.description or ""))
-    return rows
+def facts(path: Path, name: str = "") -> dict[str, str]:
+    """What a recipe says of itself, under `name` or its own. Of one that is wrong, that it is."""
+    try:
+        recipe, _, _ = load(path, look=False)
+    except Stop:
+        said = f"`recipe check {path}` says what is wrong with it"
+        return {"name": name or str(path), "scenario": "-", "model": "-", "machines": "-", "description": said}
+    machines, model = recipe.machines, recipe.settings.get("model") or {}
+    return {
+        "name": name or recipe.name,
+        "scenario": recipe.scenario,
+        "model": model.get("base") or model.get("architecture") or "-",
+        "machines": f"{machines.nodes} × {machines.gpus_per_node} {short(machines.gpu)}",
+        "description": recipe.description or "",
+    }
+
+
+def runs() -> list[dict[str, str]]:
+    """What the run folders below this one say of themselves, the newest first."""
+    from runner.run_files import RUN
+    from runner.runs.run_folder import all_here
+
+    found = []
+    for run in all_here():
+        state = run.state
+        status = INTERRUPTED if state.status == "running" and not run.at_work else state.status
+        changed = time.strftime("%Y-%m-%d %H:%M", time.localtime((run.path / RUN).stat().st_mtime))
+        found.append(
+            {"folder": str(run.shown), "recipe": state.recipe, "kind": run.kind, "status": status, "changed": changed}
+        )
+    return found
 
 
 @click.command("list")
-def list_recipes() -> None:
-    """Show the starter recipes that `recipe new` copies."""
-    _table([("NAME", "SCENARIO", "MODEL", "MACHINES", "DESCRIPTION"), *facts()])
-    if short := [name for name, path in packaged.named().items() if path in packaged.minimal()]:
+@listing_option
+def list_recipes(style: str) -> None:
+    """Show the starter recipes that `recipe new` copies, and the recipes and runs of this folder."""
+    starters = [facts(path) for path in packaged.starters()]
+    minimal = [facts(path, name) for name, path in packaged.named().items() if path in packaged.minimal()]
+    own = [facts(path, str(path)) for path in finding.within(Path())]
+    made = runs()
+    if style == "json":
+        whole = {"starters": starters, "minimal": minimal, "recipes": own, "runs": made}
+        say(json.dumps(whole, indent=2, ensure_ascii=False))
+        return
+    _table(starters)
+    if minimal:
         say("\nIn a few lines, everything else by default:")
-        _table([(name, load(packaged.named()[name])[0].description or "") for name in short])
+        table([(each["name"], each["description"]) for each in minimal])
+    for title, rows in (("Your recipes here", own), ("Your runs here", made)):
+        if rows:
+            say(f"\n{title}:")
+            _table(rows)
+    end(f"{len(starters)} starters; each trains something else.", "new", "my-demo", "--from", "survival")
 
 
-def _table(rows: Sequence[Sequence[str]]) -> None:
-    """Prints rows in columns, the last one below the others where the terminal is too narrow for it."""
-    widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:-1]]
-    firsts = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)) for row in rows]
-    longest = max(len(f"{first}  {row[-1]}") for first, row in zip(firsts, rows, strict=True))
-    # A narrow terminal would break lines where it likes; what is piped stays one line a recipe.
-    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else longest
-    for first, row in zip(firsts, rows, strict=True):
-        if longest <= columns:
-            say(f"{first}  {row[-1]}".rstrip())
-        else:
-            say(first.rstrip())
-            say(textwrap.fill(row[-1], columns, initial_indent="    ", subsequent_indent="    "))
+def _table(rows: list[dict[str, Any]]) -> None:
+    table([tuple(key.upper() for key in rows[0]), *(tuple(each.values()) for each in rows)])
 
 
 COMMAND = "list_recipes"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from runner.commands import cluster_options as shared
-from runner.commands.options import recipe_path, say, set_option
+from runner.commands.options import end, recipe_path, say, set_option
 
 
 @click.command()
@@ -34,3 +34,4 @@ def logs(path: str, sets: tuple[str, ...], stage: str | None, node: int, follow:
     for reason in reasons(state, logs_of(cluster, state)):
         # Beside the log, so that it can be piped on as it is.
         click.echo(reason, err=True)
+    end("The log ends here for now.", "status", path)

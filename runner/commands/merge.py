@@ -6,12 +6,13 @@ from pathlib import Path
 
 import click
 
-from runner.commands.options import open_recipe, run_option, say, set_option
+from runner.commands import completing
+from runner.commands.options import end, open_recipe, run_option, say, set_option
 from runner.problem import Stop
 
 
 @click.command()
-@click.argument("path", metavar="RECIPE|ADAPTER")
+@click.argument("path", metavar="RECIPE|ADAPTER", shell_complete=completing.recipe_file)
 @set_option
 @run_option
 @click.option(
@@ -37,3 +38,7 @@ def merge(path: str, sets: tuple[str, ...], run_dir: str | None, out: str | None
         recipe, _ = open_recipe(path, sets)
         written = merge.of_run(recipe, run_dir, Path(out) if out else None)
     say(f"the whole model is in {written}")
+    end(
+        "It can be asked and served without its adapter.",
+        *(("ask", path, "QUESTION") if Path(path).is_file() else ("doctor",)),
+    )

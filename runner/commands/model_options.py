@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from runner.commands import completing
 from runner.problem import Stop
 
 if TYPE_CHECKING:
     from runner.export.source import Source
 
-run_argument = click.argument("run", metavar="RUN")
+run_argument = click.argument("run", metavar="RUN", shell_complete=completing.recipe_file)
 stage_option = click.option("--stage", metavar="STAGE", help="The model that this stage left. Default: the last one.")
 form_option = click.option(
     "--format", "form", type=click.Choice(("safetensors", "adapter", "gguf")), default="safetensors", show_default=True,

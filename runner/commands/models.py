@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 
-from runner import catalog
+from runner import catalog, fitting
 from runner.check.validate import judge
-from runner.commands.options import say
+from runner.commands.options import card_named, end, gpu_option, listing_option, say, short, table
 from runner.estimate import parameters
 from runner.problem import Stop
-from runner.recipe import lock
+from runner.recipe import lock, units
 from runner.recipe.document import Document
 from runner.recipe.reading import read
 from runner.recipe.recipe import Recipe
@@ -19,23 +23,63 @@ from runner.recipe.recipe import Recipe
 
 @click.group(invoke_without_command=True)
 @click.option("--recipe", metavar="RECIPE", help="Whose lock file to show. Default: that of this folder.")
+@gpu_option("Show what fits on this card, with what it takes.")
+@listing_option
 @click.pass_context
-def models(context: click.Context, recipe: str | None) -> None:
-    """Show the models of the catalog, and those that the lock file beside a recipe knows."""
+def models(context: click.Context, recipe: str | None, card: str | None, style: str) -> None:
+    """Show the models of the catalog, and those that the lock file beside a recipe knows, with the smallest GPU for each.
+
+    The memory is that of `recipe plan`, by every default and with one row at a time: of an adapter beside the model in 4 bits
+    (qlora) or as it is (lora), of its last layers, or of all its weights.
+    """
     context.obj = recipe
     if context.invoked_subcommand:
         return
     file = Path(read(recipe).file).parent / lock.LOCK if recipe else Path(lock.LOCK)
-    rows = [("MODEL", "PARAMETERS", "LONGEST ROW", "LICENCE", "FROM")]
-    rows += [_row(one, "catalog") for name in catalog.model_ids() if (one := catalog.model(name))]
-    rows += [_row(lock.model_of(name, entry), file.name) for name, entry in lock.entries(file).items()]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        say("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    gpu = card_named(card) if card else None
+    known = [(one, "catalog") for name in catalog.model_ids() if (one := catalog.model(name))]
+    known += [(lock.model_of(name, entry), file.name) for name, entry in lock.entries(file).items()]
+    found = [(model, where, fitting.needs(model, gpu)) for model, where in known]
+    if gpu:
+        found = [(model, where, _on(gpu, needs)) for model, where, needs in found]
+        found = [entry for entry in found if entry[2]]
+    if style == "json":
+        say(json.dumps([_entry(*each) for each in found], indent=2, ensure_ascii=False))
+        return
+    titles = ("MODEL", "PARAMETERS", "LONGEST ROW", *(way.upper() for way in fitting.WAYS), "LICENCE", "FROM")
+    table([titles, *(_row(*each, bool(gpu)) for each in found)])
+    if gpu:
+        say(f"\nOf the {units.gib(gpu.usable_gib * 2**30)} of {gpu.name}, with one row at a time.")
+    else:
+        say(
+            "\nThe smallest GPU with room for it, in bf16, with one row at a time. `recipe gpus` says what each card has."
+        )
 
 
-def _row(model: catalog.Model, where: str) -> tuple[str, str, str, str, str]:
-    return model.id, _size(model), f"{model.max_position_embeddings:,}", _licence(model), where
+def _on(gpu: catalog.Gpu, needs: Mapping[str, fitting.Need]) -> dict[str, fitting.Need]:
+    """What has room on a card."""
+    return {way: need for way, need in needs.items() if gpu.name in need.cards}
+
+
+def _row(model: catalog.Model, where: str, needs: Mapping[str, fitting.Need], sized: bool) -> tuple[str, ...]:
+    """A line of the table. sized: whether it says how much memory each way takes, and not which card is the smallest."""
+    told = [needs.get(way) for way in fitting.WAYS]
+    smallest = [short(need.cards[0]) if need and need.cards else "-" for need in told]
+    cells = [units.gib(need.memory_bytes) if need else "-" for need in told] if sized else smallest
+    return model.id, _size(model), f"{model.max_position_embeddings:,}", *cells, _licence(model), where
+
+
+def _entry(model: catalog.Model, where: str, needs: Mapping[str, fitting.Need]) -> dict[str, Any]:
+    counted = (model.parameters or parameters.total(model)) if model.model_type in parameters.FAMILIES else None
+    return {
+        "model": model.id,
+        "parameters": counted,
+        "longest_row_tokens": model.max_position_embeddings,
+        "licence": model.licence or None,
+        "gated": model.gated,
+        "from": where,
+        "ways": {way: asdict(need) for way, need in needs.items()},
+    }
 
 
 def _licence(model: catalog.Model) -> str:
@@ -92,3 +136,4 @@ def add(
     if model.model_type not in parameters.FAMILIES:
         say("There are no formulas for its architecture: `recipe plan` will say so, and name those that it knows.")
     say(f"Recipes beside it may now say `base: {model.id}` under `model`. Keep the file under version control.")
+    end(f"`{model.id}` is known to the recipes beside {file}.", "check", recipe or "RECIPE")

@@ -1,37 +1,39 @@
-"""`recipe new`: a copy to start your own from."""
+"""`recipe new`: a copy to start your own from, or a recipe from a few answers."""
 
 from __future__ import annotations
 
 import filecmp
-import os
-import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import click
 
 from runner import packaged
-from runner.check import base_model
-from runner.check.by_schema import as_text
-from runner.check.following import with_followers, with_own_data
+from runner.answers import Answers
+from runner.beginning import Draft, beside, draft
 from runner.check.validate import judge
+from runner.commands import completing
+from runner.commands.asking import dialogue
 from runner.commands.options import say, set_option
 from runner.names import JOB_NAME, listed, nearest
-from runner.problem import Problem, Stop
-from runner.recipe import copying, lock
+from runner.problem import Stop
+from runner.recipe import lock
 from runner.recipe import overrides as changing
 from runner.recipe.document import Document
-from runner.recipe.overrides import Override
-from runner.recipe.reading import parse, read
+from runner.recipe.reading import read
 
 
 @click.command()
 @click.argument("name")
-@click.option("--from", "source", required=True, metavar="RECIPE", help="A starter recipe's name, or any recipe file.")
+@click.option(
+    "--from",
+    "source",
+    metavar="RECIPE",
+    help="A starter recipe's name, or any recipe file. Without it, a terminal is asked.",
+    shell_complete=completing.starters,
+)
 @click.option(
     "--minimal",
     "short",
@@ -39,76 +41,85 @@ from runner.recipe.reading import parse, read
     help="Take the minimal starter of that starter's scenario instead: on the same data, where there is one.",
 )
 @set_option
-def new(name: str, source: str, short: bool, sets: tuple[str, ...]) -> None:
-    """Copy a recipe under a new NAME, comments and all, with its schema and its sample beside it."""
+@dialogue.options
+def new(name: str, source: str | None, short: bool, sets: tuple[str, ...], **answers: str | None) -> None:
+    """Copy a recipe under a new NAME, comments and all, with its schema and its sample beside it.
+
+    Without `--from` it asks what you have, which model, and where it runs, and makes the recipe from that. Every answer is an
+    option too.
+    """
     name = name.removesuffix(".yaml")
     if not JOB_NAME.match(name):
         raise Stop(
             f"A recipe cannot be called `{name}`.",
             "A name has lower-case letters, digits and `-`, starts with a letter, and has at most 53 characters.",
         )
-    origin = minimal(source) if short else find(source)
-    target = Path(f"{name}.yaml")
-    if target.exists():
-        raise Stop(f"`{target}` is there already.", "Choose another name, or delete it first.")
-    document = read(origin)
-    _refuse_errors(document)
-    schema = packaged.schema_file(document.data["scenario"])
-    wished = as_text(document, changing.from_options(sets))
-    # Data that is named here lies beside the copy.
-    own = [*with_own_data(replace(document, file=str(target)), wished), *_without_placeholder(document, wished)]
-    files = {path: file for path, file in _files(document.data) if path not in {change.path for change in own}}
-    moved = [
-        Override(".".join(path), None, called, "recipe new")
-        for path, file in files.items()
-        if (called := beside(file, origin.parent)) != file
-    ]
-    changes = [*moved, *with_followers(document, own)]
-    text = copying.edit(copying.rename(document, name), changes)
-    text = copying.for_file(text, schema.name, f"recipes/{origin.name}", target.name)
-    with ExitStack() as undo:
-        copied = _copy_beside(files.values(), origin.parent, undo) + _copy_lock(document, origin.parent, undo)
-        left = _refuse_errors(
-            parse(str(target), text), but_its_model=any(change.setting == "model.base" for change in wished)
+    given = {each: said for each, said in answers.items() if said}
+    if source is None and not given and not dialogue.terminal():
+        raise click.MissingParameter(param_hint="'--from'", param_type="option")
+    if source and given:
+        raise Stop(
+            "`--from` copies a recipe as it is, and does not go with answers about another one.",
+            "Use `--set` beside it, or leave `--from` out.",
+            code=2,
         )
-        undo.pop_all()
-    target.write_text(text, encoding="utf-8")
-    shutil.copyfile(schema, schema.name)
-    say(f"{target}: a copy of {f'minimal/{origin.stem}' if short else source}. Edit it, then: recipe check {target}")
-    for change in changing.apply(document, changes)[1]:
-        if change.setting not in {own.setting for own in (*wished, *moved)}:
-            say(f"{change}")
-    for file in (*copied, Path(schema.name)):
+    if short and source is None:
+        raise Stop("`--minimal` goes with `--from`.", "Leave it out.", code=2)
+    if Path(f"{name}.yaml").exists():
+        raise Stop(f"`{name}.yaml` is there already.", "Choose another name, or delete it first.")
+    wished, said = changing.from_options(sets), None
+    if source:
+        origin = minimal(source) if short else find(source)
+        _refuse_errors(read(origin))
+        made = draft(origin, name, wished)
+    else:
+        made, said = dialogue.asked(name, given, wished)
+        origin = said.origin
+    copied = _write(made, origin)
+    if not said:
+        called = f"minimal/{origin.stem}" if short else source
+        say(f"{made.target}: a copy of {called}. Edit it, then: recipe check {made.target}")
+        for change in changing.apply(made.origin, made.changes)[1]:
+            if change.setting not in {own.setting for own in (*made.wished, *made.moved)}:
+                say(f"{change}")
+    for file in copied:
         say(f"{file}: goes with it")
-    for problem in left:
+    for problem in made.mended_later:
         say(f"\nStill to do: {problem.message}\n{problem.hint}")
+    if said:
+        _answered(made, said, sets)
 
 
-def _without_placeholder(document: Document, wished: list[Override]) -> list[Override]:
-    """What takes code by git out of a copy whose commit is a placeholder: it would need a repository of one's own first."""
-    commit = document.lookup(("image", "code_from_git", "commit"))
-    if not isinstance(commit, str) or commit.strip("0") or any(change.path[0] == "image" for change in wished):
-        return []
-    why = "its commit is a placeholder; pods start from the namespace's own image instead"
-    return [Override(setting, None, None, "recipe new", why) for setting in ("image", "openshift.image")]
+def _write(made: Draft, origin: Path) -> list[Path]:
+    """Writes the recipe, and what goes with it, which it gives; nothing at all where it has errors."""
+    schema = packaged.schema_file(made.origin.data["scenario"])
+    with ExitStack() as undo:
+        copied = _copy_beside(made.files.values(), origin.parent, undo) + _copy_lock(made.origin, origin.parent, undo)
+        if made.errors:
+            raise Stop(made.errors)
+        undo.pop_all()
+    made.target.write_text(made.text, encoding="utf-8")
+    shutil.copyfile(schema, schema.name)
+    return [*copied, Path(schema.name)]
 
 
-def _refuse_errors(document: Document, but_its_model: bool = False) -> list[Problem]:
-    """Raises Stop with every error of a recipe, where it has one. but_its_model: gives the one that nobody knows its model,
-    which is mended by a lock file beside it."""
-    recipe, problems = judge(document)
-    left = [problem for problem in problems if but_its_model and recipe and problem == base_model.unknown(recipe)]
-    if errors := [problem for problem in problems if problem.severity == "error" and problem not in left]:
+def _answered(made: Draft, said: Answers, sets: tuple[str, ...]) -> None:
+    """What became of the answers, and how to get the same again."""
+    secret = made.recipe.settings.get("openshift", {}).get("hub_token_secret")
+    for problem in made.judged[1]:
+        say(f"\n{problem}")
+    say(f"\n{made.target} is made from your answers. The same without questions:")
+    say(f"  {dialogue.command(made.recipe.name, said, sets)}")
+    if secret:
+        say(f"`{said.base}` is gated: accept its licence on the hub, and write a token into the secret `{secret}`.")
+    say(f"Next: recipe rehearse {made.target}")
+
+
+def _refuse_errors(document: Document) -> None:
+    """Raises Stop with every error of a recipe, where it has one."""
+    _, problems = judge(document)
+    if errors := [problem for problem in problems if problem.severity == "error"]:
         raise Stop(errors)
-    return left
-
-
-def beside(name: str, folder: Path) -> str:
-    """What a file or folder that a recipe in `folder` names is called in the copy: a file goes with it, below its folder, also
-    where the recipe's own lies above (`../data/x.csv`); a folder, which may be large, stays where it is."""
-    if not Path(name).is_absolute() and (folder / name).is_dir():
-        return os.path.relpath(folder / name)
-    return re.sub(r"^(\.\./)+", "", name)
 
 
 def _copy_beside(named: Iterable[str], folder: Path, undo: ExitStack) -> list[Path]:
@@ -144,15 +155,6 @@ def _copy_lock(document: Document, folder: Path, undo: ExitStack) -> list[Path]:
     lock.add(target, name, entry)
     undo.callback(target.unlink) if before is None else undo.callback(target.write_text, before, encoding="utf-8")
     return [target]
-
-
-def _files(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Every file and folder that a recipe names, in whatever section, and models on the hub, which are neither: where, and its name."""
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, item in items:
-        if key in ("path", "validation_path", "sample", "sample_task", "base") and isinstance(item, str):
-            yield (*path, str(key)), item
-        yield from _files(item, (*path, str(key)))
 
 
 def find(source: str) -> Path:

@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+import shlex
+import shutil
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import click
 
+from runner import catalog
+from runner.catalog import Gpu
 from runner.check.examine import ALLOWED
 from runner.check.validate import load, override, valid
-from runner.problem import Problem
+from runner.commands import completing
+from runner.names import listed
+from runner.problem import Problem, Stop
 from runner.recipe import overrides as changing
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
 
-recipe_path = click.argument("path", metavar="RECIPE")
+recipe_path = click.argument("path", metavar="RECIPE", shell_complete=completing.recipe_file)
 set_option = click.option(
     "--set",
     "sets",
     multiple=True,
     metavar="KEY=VALUE",
     help="Change a setting for this command, e.g. train.epochs=2. Repeatable.",
+    shell_complete=completing.settings,
 )
 allow_option = click.option(
     "--allow",
@@ -35,6 +44,9 @@ run_option = click.option(
 )
 stage_option = click.option(
     "--stage", metavar="STAGE", help="Ask what this stage left. Default: the last one that has left a model."
+)
+listing_option = click.option(
+    "--format", "style", type=click.Choice(["text", "json"]), default="text", help="How to print it."
 )
 url_option = click.option(
     "--url", metavar="URL", help="Models behind a server with OpenAI's API, as `recipe serve` starts one."
@@ -52,8 +64,49 @@ def port_option(default: int, whose: str) -> Callable[[Callable[..., Any]], Call
     )
 
 
+def gpu_option(help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """`--gpu` of a command, with what it does there."""
+    return click.option("--gpu", "card", metavar="GPU", help=help, shell_complete=completing.gpus)
+
+
+def card_named(name: str) -> Gpu:
+    """The catalog's card of that label. Raises Stop where it has none."""
+    if found := catalog.gpu(name):
+        return found
+    near = catalog.alike(name)
+    hint = f"Did you mean {listed(near, 'or')}? " if near else ""
+    raise Stop(f"The catalog has no GPU `{name}`.", f"{hint}`recipe gpus` shows those that it has.")
+
+
+def short(label: str) -> str:
+    """A GPU's label without its maker."""
+    return label.removeprefix("NVIDIA-")
+
+
 def say(text: str = "") -> None:
     click.echo(text)
+
+
+def table(rows: Sequence[Sequence[str]]) -> None:
+    """Prints rows in columns, the last one below the others where the terminal is too narrow for it."""
+    widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:-1]]
+    firsts = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)) for row in rows]
+    longest = max(len(f"{first}  {row[-1]}") for first, row in zip(firsts, rows, strict=True))
+    # A narrow terminal would break lines where it likes; what is piped stays one line a recipe.
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else longest
+    for first, row in zip(firsts, rows, strict=True):
+        if longest <= columns:
+            say(f"{first}  {row[-1]}".rstrip())
+        else:
+            say(first.rstrip())
+            say(textwrap.fill(row[-1], columns, initial_indent="    ", subsequent_indent="    "))
+
+
+def end(said: str, *then: object) -> None:
+    """The last two lines of a command, for the person who gave it: what has come of it, and the words of the command to type
+    next. They go to standard error, because programs read the output."""
+    command = " ".join(word if word.isupper() else shlex.quote(word) for word in map(str, then))
+    click.echo(f"\n{said}\nNext: recipe {command}", err=True)
 
 
 def open_recipe(

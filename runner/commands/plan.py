@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import click
 from rich.console import Console
 
 from runner import offers
+from runner.check import by_schema
 from runner.check.validate import load
-from runner.commands.options import open_recipe, print_notes, recipe_path, say, set_option, with_section
+from runner.commands.options import end, open_recipe, print_notes, recipe_path, say, set_option, with_section
 from runner.commands.planning import machines, screen, serving, text
 from runner.commands.planning.by_trace import BASIS, TracedStage, as_json
 from runner.commands.planning.chart import svg
@@ -27,7 +29,7 @@ from runner.offers import Offer
 from runner.plan import Plan
 from runner.planned import Planned
 from runner.problem import Stop
-from runner.recipe import copying
+from runner.recipe import comments, copying
 from runner.recipe import overrides as changing
 from runner.recipe.recipe import Recipe
 from runner.scenarios import translate
@@ -136,6 +138,11 @@ def plan(
         say(f"\n{replace(problem, hint=problem.hint.replace(forecast.OFFERED, said).rstrip())}")
     if chart:
         say(f"\n{chart}: memory over a step, and time by stage")
+    if planned.problems:
+        then = ("plan", path, "--apply", "1") if found and not sets else ("plan", path, "--details")
+        end("As it stands it does not hold.", *then)
+    else:
+        end("It holds by all that is known here.", "rehearse", path)
     return 1 if planned.problems else 0
 
 
@@ -171,7 +178,8 @@ def _apply(planned: Planned, found: list[Offer], taken: int) -> int:
             f"There is no offer {taken} for `{planned.recipe.document.file}`.",
             f"{known} `recipe plan` shows them, with the same options.",
         )
-    say(copying.rewrite(planned.recipe.document, found[taken - 1].changes))
+    edited = partial(comments.edited, says=partial(by_schema.sentence, planned.recipe.scenario))
+    say(copying.rewrite(planned.recipe.document, found[taken - 1].changes, edited))
     say(f"\nWritten. `recipe plan {planned.recipe.document.file}` says what it takes now.")
     return 0
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from runner.commands.options import open_recipe, recipe_path, say, set_option
+from runner.commands.options import end, open_recipe, recipe_path, say, set_option
 from runner.commands.training_options import proof_lines
 from runner.plan import Place
 from runner.problem import Stop
@@ -39,6 +39,7 @@ def prepare(path: str, sets: tuple[str, ...], data: str | None, out: str | None,
     say(f"written to {out or place.data_dir}")
     if show:
         _show(recipe, place, show)
+    end("The rows are ready; what became of each kind is said above.", "rehearse", path)
 
 
 def _show(recipe: Recipe, place: Place, rows: int) -> None:

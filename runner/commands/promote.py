@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from runner.commands.options import open_recipe, recipe_path, run_option, say, set_option
+from runner.commands.options import end, open_recipe, recipe_path, run_option, say, set_option
 from runner.problem import Stop
 
 
@@ -38,6 +38,7 @@ def promote(
         cluster = connect()
         promote.promote(cluster, plan, plan.stage(stage), by.strip(), reason.strip(), say)
         wake(cluster, plan, say)
+        end(f"`{stage}` passes, on record.", "status", path)
         return
     recipe, _ = open_recipe(path, sets)
     from runner.runs import ask, gates
@@ -50,3 +51,4 @@ def promote(
         override = gates.promote(StageFolder(plan, plan.stage(stage)), by.strip(), reason.strip())
     for line in override.lines:
         say(line)
+    end(f"`{stage}` passes, on record.", "run" if run.kind == "run" else "rehearse", path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from runner.commands.model_options import form_option, kind_of, quantize_option, run_argument, stage_option
-from runner.commands.options import say
+from runner.commands.options import end, say
 
 
 @click.command()
@@ -29,3 +29,4 @@ def push(run: str, name: str, form: str, quantize: str | None, stage: str | None
     kind, source = kind_of(form, quantize), opened(run, stage)
     with source.folder.run.lock():
         say(hub.push(source, name, form, kind, public, say))
+    end("It lies on the hub.", "register", run, "--registry", "URL")

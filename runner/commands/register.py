@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from runner.commands.model_options import run_argument, stage_option
-from runner.commands.options import say
+from runner.commands.options import end, say
 
 
 @click.command()
@@ -43,3 +43,4 @@ def register(run: str, server: str, name: str | None, version: str | None, uri: 
     name, version = name or source.run.name, version or usual
     where = registry.register(source, server, name, version, uri)
     say(f"{name} {version} is in the registry; it lies at {where}")
+    end("It is entered.", "report", run)

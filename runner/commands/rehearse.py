@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from runner.commands import training_options as shared
-from runner.commands.options import open_recipe, say
+from runner.commands.options import end, open_recipe, say
 
 _data = click.option("--data", metavar="FILE", help="Real rows instead of the recipe's sample.")
 
@@ -35,3 +35,8 @@ def rehearse(
     home = folder(recipe.name, "rehearsal", shared.run_folder_from(out))
     with session(home, recipe.name, fresh, shared.data_folder_from("rehearsal")), at_the_end(home, say):
         rehearsing.rehearse(recipe, home, data, Selection(stage, first, last), say, shared.watch, made)
+    end(
+        "Rehearsed: what was asked for works here, in small.",
+        "submit" if "openshift" in recipe.settings else "run",
+        path,
+    )

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from runner.check import examine, placing
-from runner.commands.options import allow_option, open_recipe, print_notes, recipe_path, say, set_option
+from runner.commands.options import allow_option, end, open_recipe, print_notes, recipe_path, say, set_option
 from runner.targets import NAMES
 
 
@@ -35,9 +35,11 @@ def render(
     recipe, _ = open_recipe(path, sets)
     examine.require_fits(recipe, translate(recipe, place(recipe)), allowed)
     folder = Path(out) if out else Path("build") / recipe.name
-    for file in write_all(folder, emit(recipe, targets)):
+    written = write_all(folder, emit(recipe, targets))
+    for file in written:
         if file.suffix == ".sh":
             file.chmod(0o755)
         say(str(file))
     print_notes(placing.placeholder_commit(recipe))
     print_notes(placing.only_here(recipe))
+    end(f"{len(written)} files are in {folder}/.", "submit" if "openshift" in recipe.settings else "run", path)

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import click
 
-from runner.commands.options import say
+from runner.commands import completing
+from runner.commands.options import end, say
 
 
 @click.command()
-@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...", shell_complete=completing.recipe_file)
 @click.option("--out", metavar="FILE", help="Where the page goes. Default: report.html in the run, of several here.")
 def report(runs: tuple[str, ...], out: str | None) -> None:
     """Make an HTML page of a run folder, or of several beside each other. In place of a folder a recipe means its latest run.
@@ -34,3 +35,4 @@ def report(runs: tuple[str, ...], out: str | None) -> None:
         file = file / PAGE
     write_text(file, page.render([facts.of(folder) for folder in folders]))
     say(os.path.relpath(file) if file.resolve().is_relative_to(Path.cwd()) else str(file))
+    end("Open the page in a browser, or send it; it needs nothing else.", "chat", "RECIPE", "--page")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from runner.commands import training_options as shared
-from runner.commands.options import open_recipe, say
+from runner.commands.options import end, open_recipe, say
 
 
 @click.command()
@@ -32,3 +32,4 @@ def run(
     home = folder(recipe.name, "run", shared.run_folder_from(out))
     with session(home, recipe.name, fresh, shared.data_folder_from()), at_the_end(home, say):
         running.run(recipe, home, Selection(stage, first, last), say, shared.watch, made)
+    end("Done: what was asked for is trained, and lies there.", "compare", path)

@@ -10,7 +10,7 @@ import click
 from runner.check import by_schema
 from runner.check.computed import computed
 from runner.check.validate import load
-from runner.commands.options import print_notes, recipe_path, say, set_option
+from runner.commands.options import end, print_notes, recipe_path, say, set_option
 from runner.recipe import overrides as changing
 from runner.recipe import showing
 
@@ -37,3 +37,4 @@ def show(path: str, sets: tuple[str, ...], style: str) -> None:
     say("# Behind each stands where it comes from: a line of that file, what changed it, or else the default.")
     say("# Lines that begin with # are computed from the others.")
     say(showing.as_yaml(recipe, by_schema.schema(recipe.scenario), found).rstrip("\n"))
+    end("That is all of it, and a recipe itself.", "check", path)

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import click
 
+from runner.commands import completing
 from runner.commands.cluster_options import open_plan
-from runner.commands.options import say, set_option
+from runner.commands.options import end, say, set_option
 
 
 @click.command()
-@click.argument("paths", metavar="RECIPE...", nargs=-1, required=True)
+@click.argument("paths", metavar="RECIPE...", nargs=-1, required=True, shell_complete=completing.recipe_file)
 @set_option
 @click.option("--out", metavar="DIR", help="Where to write. Default: build/NAME/site, of several recipes build/site.")
 def site(paths: tuple[str, ...], sets: tuple[str, ...], out: str | None) -> None:
@@ -27,3 +28,4 @@ def site(paths: tuple[str, ...], sets: tuple[str, ...], out: str | None) -> None
     say()
     for step in site.steps(plans, str(folder)):
         say(step)
+    end("Whoever may do so in the cluster does these steps once.", "submit", paths[0])

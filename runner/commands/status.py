@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from runner.commands import cluster_options as shared
-from runner.commands.options import say, set_option
+from runner.commands import completing
+from runner.commands.options import end, say, set_option
 from runner.plan import Plan
 from runner.problem import Stop
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("path", metavar="[RECIPE]", required=False)
+@click.argument("path", metavar="[RECIPE]", required=False, shell_complete=completing.recipe_file)
 @set_option
 @shared.stage_option
 @click.option(
@@ -36,9 +37,12 @@ def status(path: str | None, sets: tuple[str, ...], stage: str | None, namespace
     _fits(path, sets, stage, namespace, watch)
     if path is None:
         cluster = connect()
-        return _table(cluster, namespace or cluster.namespace, watch)
+        _table(cluster, namespace or cluster.namespace, watch)
+        end("So far they are.", "status", "RECIPE")
+        return
     plan = shared.open_plan(path, sets)
     _stages(connect(), plan, stage)
+    end("So far it is.", "logs", path, "-f")
 
 
 def _table(cluster: Cluster, namespace: str, watch: bool) -> None:

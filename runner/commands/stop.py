@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from runner.commands import cluster_options as shared
-from runner.commands.options import recipe_path, say, set_option
+from runner.commands.options import end, recipe_path, say, set_option
 
 
 @click.command()
@@ -47,7 +47,9 @@ def stop(path: str, sets: tuple[str, ...], stage: str | None) -> None:
         ended.append(f"{kind} `{name}`")
     if not ended:
         say(f"No job of `{plan.name}` is under way.")
+        end("Nothing was ended.", "status")
         return
     say(
         f"{', '.join(ended)} ended. What was trained lies in {plan_of.place.run_dir}; `recipe submit` goes on from there."
     )
+    end("What was trained stays.", "submit", path)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import click
 
 from runner.commands import cluster_options as shared
-from runner.commands.options import allow_option, print_notes, recipe_path, say, set_option
+from runner.commands.options import allow_option, end, print_notes, recipe_path, say, set_option
 from runner.problem import Stop
 
 
@@ -77,9 +77,17 @@ def submit(
     how = Sending(say, shared.confirm(yes), target, dry_run, files, rows)
     what = submit_all(cluster, plan, how) if every else send(cluster, plan, stage, how)
     if what is None or dry_run:
+        end(
+            *(
+                ("The cluster has judged it; nothing was sent.", "submit", path)
+                if dry_run
+                else ("Nothing is left to send.", "fetch", path)
+            )
+        )
         return
     if follow:
         with shared.live() as show:
             watch(cluster, what, show)
     else:
         say(f"Watch it: recipe status {path}, recipe logs {path} -f")
+    end("It is on the cluster.", "status", path)

@@ -18,6 +18,9 @@ _STAGES = (
     click.option("--until", "last", metavar="STAGE", help="The stages up to this one."),
 )
 
+# Set by a program that watches, which then reads each event as a line (see `runner.training.progress_lines`).
+EVENTS = "RECIPE_EVENTS"
+
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
@@ -64,7 +67,7 @@ def watch() -> Iterator[Callable[[dict[str, Any]], None]]:
     import sys
 
     if not sys.stdout.isatty():
-        yield _lines()
+        yield _events if os.environ.get(EVENTS) else _lines()
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -94,6 +97,12 @@ def watch() -> Iterator[Callable[[dict[str, Any]], None]]:
                 bar.console.file.writelines(f"{line}\n" for line in proof_lines(event["folder"]))
 
         yield show
+
+
+def _events(event: dict[str, Any]) -> None:
+    from runner.training import progress_lines
+
+    say(progress_lines.write(event))
 
 
 def _lines() -> Callable[[dict[str, Any]], None]:

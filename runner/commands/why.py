@@ -9,19 +9,21 @@ from pathlib import Path
 import click
 
 from runner.commands import cluster_options as shared
-from runner.commands.options import open_recipe, say, set_option
+from runner.commands import completing
+from runner.commands.options import end, open_recipe, say, set_option
 from runner.problem import Stop
 
 
 @click.command()
-@click.argument("path", metavar="PATH")
+@click.argument("path", metavar="PATH", shell_complete=completing.recipe_file)
 @set_option
 @shared.stage_option
 def why(path: str, sets: tuple[str, ...], stage: str | None) -> None:
     """Say in a sentence, with its remedy, why a job does not start, hangs or has ended.
 
     PATH is a recipe (its job on the cluster, else its latest run here), a run folder, a file with a log, with events or with
-    what `oc describe` says, or - for what is piped in.
+    what `oc describe` says, or - for what is piped in. The word in brackets at the end of an answer is a heading of the
+    documentation's page "When something goes wrong" (docs/troubles.md), which has all of them.
     """
     from runner.run_files import RUN
 
@@ -43,6 +45,8 @@ def why(path: str, sets: tuple[str, ...], stage: str | None) -> None:
         lines = _of_recipe(path, sets, stage)
     for line in lines:
         say(line)
+    recipe = given.suffix in (".yaml", ".yml")
+    end("That is all that is known of it.", *(("logs", path) if recipe else ("doctor",)))
 
 
 def _of_recipe(path: str, sets: tuple[str, ...], stage: str | None) -> Iterator[str]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from runner import extras
 from runner.data import rows as sources
 from runner.data.report import Examined, Finding
 from runner.data.rows import DataSets, Where
@@ -131,9 +132,7 @@ def examine(rows: Iterable[Row], of: int, report: Examined) -> None:
     try:
         checks += [Languages(), NearDuplicates()]
     except ImportError:
-        report.findings.append(
-            Finding.of("not looked for", 0, "near duplicates and languages", "pip install 'recipe-runner[data]'")
-        )
+        report.findings.append(Finding.of("not looked for", 0, "near duplicates and languages", extras.install("data")))
     looked = 0
     for row in rows:
         looked += 1

@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal
 
 from runner.data import rows
-from runner.data.chat import Conversation, Conversations, finish, look_through, pair
+from runner.data.chat import Conversation, Conversations, finish, look_through, pair, rendered
 from runner.data.draw import Draw
 from runner.data.report import Report
 from runner.data.split import TokenizerFor, already, begin
@@ -117,6 +117,16 @@ def prepare(
         return finish(items, np.arange(len(items)), lyrics, out, tokenizer_for, report)
 
 
+def first(lyrics: Lyrics) -> Iterator[str]:
+    """The songs that can be asked about, one after the other, each as a task that the model is to see."""
+    read = re.compile(_pattern(lyrics.songs.instruction_form), re.IGNORECASE)
+    for one in lyrics.sets:
+        for number, row in rows.read(one, stream=lyrics.stream):
+            song = "" if isinstance(row, rows.Bad) else _song(number, row, lyrics.songs, read)
+            if isinstance(song, Song) and not _unfit(song, lyrics.songs):
+                yield rendered(lyrics.special_tokens, lyrics.told(_task(song, lyrics)))
+
+
 def _draw(lyrics: Lyrics, count: int, report: Report) -> list[tuple[Song, int]]:
     """About `count` songs, of all that may be asked about, each with the number of its data set; every row that is left out is
     counted, with the reason."""
@@ -137,6 +147,16 @@ def _draw(lyrics: Lyrics, count: int, report: Report) -> list[tuple[Song, int]]:
     if draw.over_cap:
         report.dropped[f"more than {songs.per_artist:,} songs of one artist"] = draw.over_cap
     return draw.items()
+
+
+def tasks(lyrics: Lyrics) -> Iterator[Task]:
+    """The task of each row that is a song, as far as it is read, before any is drawn."""
+    read = re.compile(_pattern(lyrics.songs.instruction_form), re.IGNORECASE)
+    for one in lyrics.sets:
+        for number, row in rows.read(one, stream=lyrics.stream):
+            song = "" if isinstance(row, rows.Bad) else _song(number, row, lyrics.songs, read)
+            if isinstance(song, Song) and not _unfit(song, lyrics.songs):
+                yield _task(song, lyrics)
 
 
 def _pattern(form: str) -> str:

@@ -318,7 +318,7 @@ def _patient(recipe: Recipe, forecast: Forecast, section: str, steps: int | None
 
 def late(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
     """What may end before it is done, where it takes as long as the plan thinks likely: training at the recipe's own limit,
-    a stage's job at the cluster's deadline. For `plan` alone: `check` has no time to reckon with time."""
+    a stage's job at the cluster's deadline."""
     times = [(forecast.stage.name, forecast.time) for forecast in forecasts if forecast.time]
     stated = (recipe.settings.get("limits") or {}).get("time")
     limit = units.seconds(stated) if stated else math.inf
@@ -333,17 +333,31 @@ def late(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
             severity="note",
             mending=units.at_least(longest),
         )
-    hours = (recipe.settings.get("openshift") or {}).get("deadline_hours") or math.inf
-    for name, time in times:
+    yield from ended_by_deadline(recipe, forecasts)
+
+
+def ended_by_deadline(recipe: Recipe, forecasts: list[Forecast]) -> Iterator[Problem]:
+    """A stage's job that the cluster may end before it is done; of several the longest, because they have one deadline."""
+    hours = (recipe.settings.get("openshift") or {}).get("deadline_hours")
+    if hours is None:
+        return
+    stated = (recipe.settings.get("limits") or {}).get("time")
+    limit = units.seconds(stated) if stated else math.inf
+    late = [
+        (time, forecast.stage.name)
+        for forecast in forecasts
         # At its own limit training stops by itself.
-        if min(time.range_seconds[1], limit) > hours * 3600:
-            enough = math.ceil(time.range_seconds[1] / 3600 * 1.1)
-            yield recipe.document.problem(
-                ("openshift", "deadline_hours"),
-                f"Stage `{name}` is expected to take {units.duration(time.total_seconds)}, {units.duration(time.range_seconds[1])} "
-                f"at the most, and its job is ended after {hours:g} hours.",
-                f"Write `deadline_hours: {math.ceil(time.range_seconds[1] / 3600 * 1.1)}` or more, or set `limits.time` below it, so that training "
-                "stops by itself with a model.",
-                severity="note",
-                mending=enough,
-            )
+        if (time := forecast.time) and min(time.range_seconds[1], limit) > hours * 3600
+    ]
+    if late:
+        time, name = max(late, key=lambda one: one[0].range_seconds[1])
+        others = f", and {len(late) - 1} other{'s' if len(late) > 2 else ''} too long as well" if len(late) > 1 else ""
+        enough = math.ceil(time.range_seconds[1] / 3600 * 1.1)
+        yield recipe.document.problem(
+            ("openshift", "deadline_hours"),
+            f"Stage `{name}` is expected to take {units.duration(time.total_seconds)}, {units.duration(time.range_seconds[1])} "
+            f"at the most{others}, and its job is ended after {hours:g} hours.",
+            f"Write `deadline_hours: {enough}` or more, or set `limits.time` below it, so that training stops by itself with a model.",
+            severity="note",
+            mending=enough,
+        )

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
 
+from runner import extras
 from runner.files import read_json, saved_by_datasets, table, text_files
 
 # At most so many rows are looked at, and half as many at least where there are so many.
@@ -293,7 +294,7 @@ def _library(name: str, what: str) -> Any:
         return import_module(name)
     except ImportError:
         raise Unreadable(
-            f"reading {what} needs {name.split('.')[0]}, which is not installed: pip install 'recipe-runner[train]'"
+            f"reading {what} needs {name.split('.')[0]}, which is not installed: {extras.install('train')}"
         ) from None
 
 

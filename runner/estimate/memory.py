@@ -166,7 +166,8 @@ def _moments(workload: Workload, state: State) -> Iterator[Moment]:
     model, tokens = workload.model, workload.micro_batch_size * workload.answers * workload.most_tokens
     base = state.weights + state.optimizer + state.buffers + state.gathered
     trained, first = activations.layers_trained(workload), activations.first_trained(workload)
-    full = [activations.layer(workload, own) * tokens for own in trained]
+    of_layer = {own: activations.layer(workload, own) * tokens for own in set(trained)}
+    full = [of_layer[own] for own in trained]
     edge = activations.boundary(workload) * tokens
     # Checkpointing keeps every layer's input, also below the first trained layer, where nothing else is kept
     # (torch/utils/checkpoint.py, without reentrance; seen in the trace).
@@ -189,6 +190,7 @@ def _moments(workload: Workload, state: State) -> Iterator[Moment]:
     # A tied head's gradient waits for the embedding's, beside those of the micro batches before.
     waiting = head if model.tied and not state.root else 0
     again = waiting if workload.accumulation > 1 else 0
+    passing = activations.backward(workload) * tokens
     for index in reversed(range(first, model.num_hidden_layers)):
         own = gradient(workload, [name for name, _ in parameters.layer(model, index)]) if trained[index] else 0
         left_behind = own
@@ -204,7 +206,7 @@ def _moments(workload: Workload, state: State) -> Iterator[Moment]:
         )
         recomputed = full[index] if workload.checkpointing else 0
         fresh = own if workload.accumulation > 1 else 0
-        flight = activations.backward(workload) * tokens
+        flight = passing
         if workload.adapter and workload.adapter.four_bit and workload.checkpointing:
             # A 4-bit weight is unpacked for its backward pass (bitsandbytes, MatMul4Bit), when one of those is gone.
             unpacked = HALF * max(prod(shape) for shape in parameters.linear(model).values())

@@ -116,6 +116,7 @@ def shapes(model: Model) -> dict[str, tuple[int, ...]]:
     return dict(named(model))
 
 
+@cache
 def total(model: Model) -> int:
     return sum(prod(shape) for shape in shapes(model).values())
 

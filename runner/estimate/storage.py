@@ -173,6 +173,12 @@ def _machines(document: Document, plan: Plan, forecasts: list[Forecast], severit
             return
 
 
+def wanted_memory(plan: Plan, forecasts: list[Forecast]) -> int:
+    """GiB of main memory that each machine must have, and on a cluster what the system there leaves no pod."""
+    gib = int(-(-max(sum(host(forecast).values()) for forecast in forecasts) // GIB))
+    return allocatable.machine_gib(gib) if plan.place.on_cluster else gib
+
+
 def _more_memory(plan: Plan, gib: int) -> tuple[tuple[str, ...], str]:
     """The line that says how much memory a machine or pod has, and what gives it so much."""
     if not plan.place.on_cluster:

@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from runner.problem import Problem, Stop
+from runner.recipe import syntax
 from runner.recipe.document import Document, Path_, Place
 from runner.recipe.scalars import scalar
 
@@ -36,6 +37,8 @@ class Builder:
         self.problems: list[Problem] = []
         self.events: Iterator[Event] = yaml.parse(document.text, Loader=EVENTS)
         self.anchors: dict[str, tuple[Any, int] | None] = {}
+        # By section: the keys that are set again, each with its place.
+        self.twice: dict[Path_, list[tuple[str, Place]]] = {}
         self.count = 0
         self.depth = 0
 
@@ -62,6 +65,8 @@ class Builder:
         self._add(1, event)
         if isinstance(event, yaml.AliasEvent):
             return self._repeated(event), event.end_mark
+        if isinstance(event, yaml.ScalarEvent) and event.tag is None and event.anchor is None:
+            return (scalar(event.value) if event.implicit[0] else event.value), event.end_mark
         if event.tag and event.tag not in TAGS:
             # `!name` in front of a value means a program's own kind of value; a recipe has none.
             written = event.tag.replace("tag:yaml.org,2002:", "!!")
@@ -105,11 +110,30 @@ class Builder:
         # `yes:` and `1:` are names like any other; the schema then says that they are unknown.
         key = value if isinstance(value, str) else event.value if isinstance(event, yaml.ScalarEvent) else str(value)
         if key in section:
-            first = self.document.keys[*path, key].line
-            self._problem(event, f"`{key}` is set twice; it is already set in line {first}.", "Keep one of the two.")
+            self.twice.setdefault(path, []).append((key, _place(event)))
         else:
             self.document.keys[*path, key] = _place(event)
         return key
+
+    def set_twice(self) -> Iterator[Problem]:
+        """One Problem for each key that is set again; one for all where a section, or an entry of a list, has run into another."""
+        for path, again in self.twice.items():
+            key, place = again[0]
+            first = self.document.keys[*path, key].line
+            header = syntax.hidden_header(self.document, place.line)
+            message = f"`{key}` is set twice; it is already set in line {first}."
+            if header and header.line > first:
+                yield syntax.behind_a_comment(self.document, header, f"they belong to `{path[-1]}`" if path else "")
+            elif path and isinstance(path[-1], int):
+                hint = f"Where the next entry of the list begins, write `- {key}:`. Else keep one of the two."
+                yield self.document.problem_at(place, message, hint)
+            elif len(again) > 2:
+                hint = f"So are {len(again) - 1} settings below it: perhaps the line that opens their own section is missing."
+                yield self.document.problem_at(place, message, hint)
+            else:
+                for key, place in again:
+                    message = f"`{key}` is set twice; it is already set in line {self.document.keys[*path, key].line}."
+                    yield self.document.problem_at(place, message, "Keep one of the two.")
 
     def _repeated(self, event: Event) -> Any:
         """What `*name` stands for; None where that is nothing."""

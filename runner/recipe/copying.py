@@ -8,7 +8,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -22,6 +22,10 @@ from runner.recipe.scalars import scalar
 
 # Words that mean the same with and without quotes, inside brackets too.
 PLAIN = re.compile(r"[A-Za-z0-9/_.]([\w/.@+'?<>=()-]|[ :](?=[\w/.+<>=()]))*")
+# Who writes a recipe of one's own, with a comment behind each line; where comments begin, and how long a list on one line may be.
+NEW, COMMENTS, LONGEST_LIST = "recipe new", 38, 60
+# A text with changes made in it.
+Edit = Callable[[str, Iterable[Override]], str]
 EDITOR_LINE = re.compile(r"^# yaml-language-server: \$schema=.*$", re.MULTILINE)
 
 
@@ -67,8 +71,9 @@ def edit(text: str, changes: Iterable[Override]) -> str:
     return text
 
 
-def rewrite(document: Document, changes: Iterable[Override]) -> str:
-    """Makes changes in the very file that was read, and gives the difference, a unified diff without context.
+def rewrite(document: Document, changes: Iterable[Override], edited: Edit = edit) -> str:
+    """Makes changes in the very file that was read, and gives the difference, a unified diff without context. edited: how they
+    are made.
 
     Raises Stop, with nothing written, where the file cannot be written to, is another one by now, or where its form keeps a
     change from being made in its text."""
@@ -76,7 +81,7 @@ def rewrite(document: Document, changes: Iterable[Override]) -> str:
     wanted, _ = apply(document, changes)
     by_hand = f"Write by hand: {listed(f'{change.setting}: {written(change.after)}' for change in changes)}."
     try:
-        text = edit(document.text, changes)
+        text = edited(document.text, changes)
         made = parse(document.file, text).data == wanted.data
     except Stop:
         made = False
@@ -91,13 +96,7 @@ def rewrite(document: Document, changes: Iterable[Override]) -> str:
             )
         )
     try:
-        if not os.access(path, os.W_OK):
-            raise PermissionError(13, "it is read-only")
-        # What a link points to is changed, and not the link.
-        with replacing(path.resolve()) as partial:
-            mark = codecs.BOM_UTF8 if path.read_bytes().startswith(codecs.BOM_UTF8) else b""
-            partial.write_bytes(mark + text.encode())
-            shutil.copymode(path, partial)
+        write(path, text)
     except OSError as error:
         message = f"This file cannot be written: {error.strerror}."
         raise Stop(Problem(document.file, 0, 0, message, by_hand)) from None
@@ -105,8 +104,20 @@ def rewrite(document: Document, changes: Iterable[Override]) -> str:
     return "\n".join(difflib.unified_diff(before, after, str(path), str(path), n=0, lineterm=""))
 
 
+def write(path: Path, text: str) -> None:
+    """Puts another text into a recipe's file, whole or not at all. Raises OSError where that cannot be."""
+    if not os.access(path, os.W_OK):
+        raise PermissionError(13, "it is read-only")
+    # What a link points to is changed, and not the link.
+    with replacing(path.resolve()) as partial:
+        mark = codecs.BOM_UTF8 if path.read_bytes().startswith(codecs.BOM_UTF8) else b""
+        partial.write_bytes(mark + text.encode())
+        shutil.copymode(path, partial)
+
+
 def for_file(text: str, schema: str, old_file: str, new_file: str) -> str:
-    """The text with its editor line pointing at `schema`, and its own file name in the comments."""
+    """The text with its editor line pointing at `schema`, its own file name in the comments, and what its first line says of the
+    recipe said of the one that it was copied from."""
     line = f"# yaml-language-server: $schema={schema}"
     text = EDITOR_LINE.sub(lambda _: line, text, count=1) if EDITOR_LINE.search(text) else f"{line}\n{text}"
     old, new = (PurePath(file).stem for file in (old_file, new_file))
@@ -115,6 +126,7 @@ def for_file(text: str, schema: str, old_file: str, new_file: str) -> str:
         lambda m: m[1] + new_file + _padding(m[2], old_file, new_file),
         text,
     )
+    text = re.sub(rf"(?mi)\A((?:#.*\n)*?# ){re.escape(old)}: ", rf"\1Copied from {old}: ", text)
     return re.sub(rf"(?m)^(#.*)build/{re.escape(old)}/", rf"\1build/{new}/", text)
 
 
@@ -176,6 +188,9 @@ def _without(document: Document, path: Path_) -> str:
     if not isinstance(value, dict | list) and document.values[path].line == first + 1:
         block = re.search(r":\s*[|>][-+0-9]*\s*(#.*)?$", lines[first])
         last = last if block else first
+    # A list or a section ends where the next one begins; the blank lines between are no part of it.
+    while last > first and not lines[last].strip():
+        last -= 1
     return "".join(lines[:first] + lines[last + 1 :])
 
 
@@ -200,10 +215,31 @@ def _shortened(document: Document, path: Path_, count: int) -> str:
     return "".join(lines[:first] + lines[last:])
 
 
+def _behind(change: Override, parents: list[str | int]) -> str:
+    """What stands behind the key of a new line: the value, a list that is long as a line an item, and behind what the runner itself
+    writes why it does."""
+    value, indent = change.after, "  " * (len(parents) + 1)
+    note = f"# {change.why}" if change.why and change.by == NEW else ""
+    width = COMMENTS - len(f"{indent[2:]}{change.path[-1]}: ")
+    if isinstance(value, list) and len(written(value)) > LONGEST_LIST:
+        items = "".join(f"\n{indent}- {_flow(item)}" for item in value)
+        return (f"{'':<{width}}{note}" if note else "") + items
+    return f"{_flow(value):<{width}}{'' if len(_flow(value)) < width else ' '}{note}" if note else _flow(value)
+
+
+def _flow(value: Any) -> str:
+    """A value on one line, without quotes where it needs none."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_flow(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_flow, value)) + "]"
+    return written(value)
+
+
 def _with(document: Document, path: Path_, change: Override) -> str:
     """The text with a line for a setting that it does not have yet, first in its section."""
     *parents, key = path
-    text = written(change.after)
+    text = _behind(change, parents)
     lines = document.text.splitlines(keepends=True)
     if lines and not lines[-1].endswith("\n"):
         lines[-1] += "\n"

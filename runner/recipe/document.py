@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from runner.problem import Problem
 
 Path_ = tuple[str | int, ...]
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """A stretch of text: 1-based line and column, width in characters on that line, and character offsets."""
 
     line: int
@@ -65,6 +64,13 @@ class Document:
         source = lines[place.line - 1] if 0 < place.line <= len(lines) else ""
         width = max(1, min(place.width, len(source) - place.column + 1))
         return Problem(self.file, place.line, place.column, message, hint, source, width, severity)
+
+    def written(self, path: Path_) -> str:
+        """The value at `path` as it stands in the file, `3.10` for the number 3.1; as it was read where it stands in none."""
+        place = (
+            None if any(self.origins.get(path[:length]) for length in range(len(path) + 1)) else self.values.get(path)
+        )
+        return self.text[place.start : place.end].strip() if place else str(self.lookup(path))
 
     def lookup(self, path: Path_) -> Any:
         """The value at `path`, or None."""

@@ -7,6 +7,7 @@ keys twice) ends as a Problem.
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import yaml
@@ -27,6 +28,11 @@ def read(file: Path | str, kind: str = "recipe", start: str = START) -> Document
 
     Raises Stop with the Problem for a file that is missing, no text, or no YAML.
     """
+    return parse(str(file), text(file, kind), kind, start)
+
+
+def text(file: Path | str, kind: str = "recipe") -> str:
+    """The text of a recipe file, without a byte order mark. Raises Stop with the Problem for a file that is missing or no text."""
     name = str(file)
     path = Path(file)
     if path.is_dir():
@@ -38,6 +44,21 @@ def read(file: Path | str, kind: str = "recipe", start: str = START) -> Document
         raise Stop(Problem(name, 0, 0, "There is no such file.", _near_file(path))) from None
     except OSError as error:
         raise Stop(Problem(name, 0, 0, f"This file cannot be read: {error.strerror}.")) from None
+    return _text(name, raw, size, kind)
+
+
+# What problems call a recipe that came on standard input; its relative paths start from here.
+STANDARD_INPUT = "standard input"
+
+
+def standard_input() -> Document:
+    """Reads and parses the recipe on standard input. Raises Stop as `read` does."""
+    raw = sys.stdin.buffer.read(MAX_BYTES + 1)
+    return parse(STANDARD_INPUT, _text(STANDARD_INPUT, raw, len(raw), "recipe"))
+
+
+def _text(name: str, raw: bytes, size: int, kind: str) -> str:
+    """The text of a file's bytes, of which there are `size`. Raises Stop where it is too long or no text."""
     if size > MAX_BYTES:
         raise Stop(
             Problem(
@@ -49,7 +70,7 @@ def read(file: Path | str, kind: str = "recipe", start: str = START) -> Document
             )
         )
     try:
-        text = raw.decode("utf-8-sig")
+        return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         # With a zero byte it is UTF-16 or no text at all, where lines mean nothing.
         before = b"" if b"\0" in raw else raw[: error.start]
@@ -64,7 +85,6 @@ def read(file: Path | str, kind: str = "recipe", start: str = START) -> Document
                 "In your editor, save it again with the encoding UTF-8.",
             )
         ) from None
-    return parse(name, text, kind, start)
 
 
 def parse(name: str, text: str, kind: str = "recipe", start: str = START) -> Document:
@@ -85,6 +105,7 @@ def parse(name: str, text: str, kind: str = "recipe", start: str = START) -> Doc
                 "Delete it.",
             )
         )
+    builder.problems += builder.set_twice()
     if not builder.problems and document.data is None:
         builder.problems.append(Problem(name, 1, 1, "This file is empty.", start))
     elif not builder.problems and not isinstance(document.data, dict):
@@ -101,6 +122,6 @@ def parse(name: str, text: str, kind: str = "recipe", start: str = START) -> Doc
 
 
 def _near_file(path: Path) -> str:
-    beside = [entry.name for entry in path.parent.glob("*.yaml") if entry.is_file()] if path.parent.is_dir() else []
+    beside = [entry.name for entry in path.parent.glob("*.y*ml") if entry.is_file()] if path.parent.is_dir() else []
     match = nearest(path.name, beside)
     return f"Did you mean `{path.parent / match}`?" if match else "`recipe list` shows the starter recipes."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ else:
     Sections = object
 
 # What cannot change a result: names, words, the site, and what is asked and judged afterwards.
-_OUTSIDE_RESULT = (
+OUTSIDE_RESULT = (
     *("name", "description", "openshift", "nodes", "serve", "resume_from"),
     *("demo", "limits", "report_to", "gates", "evaluation"),
 )
@@ -31,6 +32,10 @@ _OUTSIDE_IN = {
     "data": ("sample", "cleaning"),
     **dict.fromkeys(("pretrain", "sft", "dpo", "lora"), ("gates",)),
 }
+
+
+# Settings of the section `demo` that name questions.
+DEMO_QUESTIONS = ("questions", "categories")
 
 
 class BrokenSetting(Exception):
@@ -72,6 +77,13 @@ class Settings(Mapping[str, Any]):
         if self._values[key] is BROKEN:
             raise BrokenSetting(key)
         return self._values[key]
+
+    # Mapping's own ask the one above and catch its KeyError; a check asks thousands of times.
+    def __contains__(self, key: object) -> bool:
+        return key in self._values
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self[key] if key in self._values else default
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)
@@ -209,9 +221,15 @@ class Recipe(Sections):
         """Every section that names data, with its path: `data`, and `data` inside other sections."""
         if "data" in self.settings:
             yield ("data",), self.data
-        for name, section in self.settings.items():
-            if isinstance(section, Settings) and "data" in section:
+        for name, section in self._sections:
+            if "data" in section:
                 yield (name, "data"), section["data"]
+
+    @cached_property
+    def _sections(self) -> tuple[tuple[str, Settings], ...]:
+        return tuple(
+            (name, section) for name, section in self.settings._values.items() if isinstance(section, Settings)
+        )
 
     def data_sets(self) -> Iterator[tuple[Path_, Settings]]:
         """Every data set that the recipe names, with the path of what names it and the settings that hold for it."""
@@ -239,7 +257,7 @@ class Recipe(Sections):
         claims = site.claims if site else None
         return any(f"{path}/".startswith(f"{claim.mount.rstrip('/')}/") for claim in claims or ())
 
-    @property
+    @cached_property
     def gpu_counts(self) -> tuple[int, ...]:
         """GPUs of each machine, a count each; plain machines (`nodes`) need not have equally many."""
         plain: Nodes | None = self.settings.get("nodes")
@@ -257,10 +275,10 @@ class Recipe(Sections):
             (part.name, question) for part in demo.get("categories") or () for question in part.questions
         )
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """Hash of every setting that can change what is trained."""
-        settings = {key: value for key, value in self.settings.plain().items() if key not in _OUTSIDE_RESULT}
+        settings = {key: value for key, value in self.settings.plain().items() if key not in OUTSIDE_RESULT}
         for section, names in _OUTSIDE_IN.items():
             if isinstance(values := settings.get(section), dict):
                 settings[section] = {key: value for key, value in values.items() if key not in names}

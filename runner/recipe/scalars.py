@@ -16,10 +16,14 @@ _HEX = re.compile(r"0x[0-9a-fA-F]+\Z")
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?\Z")
 _INF = re.compile(r"([-+]?)\.(?:inf|Inf|INF)\Z")
 _NAN = re.compile(r"\.(?:nan|NaN|NAN)\Z")
+# What all of these begin with; most texts begin otherwise.
+_NOT_ONLY_TEXT = {"", *"nNtTfF~.+-0123456789"}
 
 
 def scalar(text: str) -> Any:
     """What unquoted `text` means under YAML 1.2's core schema: None, bool, int, float or str."""
+    if text[:1] not in _NOT_ONLY_TEXT:
+        return text
     if _NULL.match(text):
         return None
     if _TRUE.match(text):

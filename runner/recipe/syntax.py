@@ -3,14 +3,51 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 import yaml
 
-from runner.problem import Problem
+from runner.problem import SHOWN, Problem
 from runner.recipe.document import Document, Place
 
 # `epochs:4`, which YAML reads as one word.
 _GLUED = re.compile(r"(\s*)([A-Za-z_]\w*:)([^\s:/#]\S*)\s*(?:#.*)?")
+
+
+# A section's first line, and one that was made a comment.
+_HIDDEN = re.compile(r"(\s*)#\s?(?P<name>[a-z_]+):\s*(?:#.*)?")
+_QUOTED = re.compile(
+    r"""(?P<before>\s*(?:-\s+)?(?:[\w.-]+:\s+)?)(?P<quote>["'])(?P<inner>(?:(?!(?P=quote)).)*)(?P=quote)(?P<rest>.*)"""
+)
+
+
+@dataclass(frozen=True)
+class Header:
+    """A line that would open a section if it were no comment. line: 1-based."""
+
+    line: int
+    name: str
+
+
+def hidden_header(document: Document, line: int) -> Header | None:
+    """The commented first line of a section that the lines down to this one would belong to; None where there is none."""
+    lines = document.text.splitlines()
+    for number in range(line - 1, 0, -1):
+        if found := _HIDDEN.fullmatch(lines[number - 1]):
+            return Header(number, found["name"])
+        if lines[number - 1][:1] not in ("", " ", "#"):
+            return None
+    return None
+
+
+def behind_a_comment(document: Document, header: Header, instead: str = "") -> Problem:
+    """The Problem with such a line. instead: what becomes of the lines below it."""
+    source = document.text.splitlines()[header.line - 1]
+    return document.problem_at(
+        Place(header.line, source.index("#") + 1, len(source.partition(":")[0]) - source.index("#") + 1),
+        f"`{header.name}:` stands behind a `#`, and the lines below it do not" + (f": {instead}." if instead else "."),
+        "Delete the `#`, or put one in front of each of its lines too.",
+    )
 
 
 def problem(document: Document, error: yaml.MarkedYAMLError) -> Problem:
@@ -49,6 +86,11 @@ def problem(document: Document, error: yaml.MarkedYAMLError) -> Problem:
             "A quote opens here and is not closed in this line.",
             "Close it, or double a quote that belongs to the text.",
         )
+    if ended := _ended_early(source, column):
+        place, message, hint = ended
+        return document.problem_at(place._replace(line=line), message, hint)
+    if "mapping values are not allowed" in complaint and (header := hidden_header(document, line)):
+        return behind_a_comment(document, header)
     if "mapping values are not allowed" in complaint:
         return document.problem_at(
             Place(line, column, 1),
@@ -83,10 +125,15 @@ def problem(document: Document, error: yaml.MarkedYAMLError) -> Problem:
         or "block collection" in complaint
         or "block end" in complaint
     ):
-        return document.problem_at(
-            Place(line, column, 1),
-            "This line does not fit the lines above it.",
-            "Indent it exactly as its neighbours: settings of one section start in the same column.",
+        return (
+            _lost_header(document, lines, line)
+            or _missing_dash(document, lines, line)
+            or _unindented(document, lines, line)
+            or document.problem_at(
+                Place(line, column, 1),
+                "This line does not fit the lines above it.",
+                "Indent it exactly as its neighbours: settings of one section start in the same column.",
+            )
         )
     if "flow" in complaint or "',' or" in complaint:
         start = error.context_mark
@@ -119,3 +166,80 @@ def _open_quote(lines: list[str], line: int, column: int) -> Place | None:
             opened = re.fullmatch(rf"(\s*(?:- )?(?:[\w.-]+:)?\s*){quote}[^{quote}]*", lines[number - 1])
             return Place(number, len(opened[1]) + 1, 1) if opened else None
     return None
+
+
+def _ended_early(source: str, column: int) -> tuple[Place, str, str] | None:
+    """`"A" and more`: the quotes of a value end, and text follows."""
+    found = _QUOTED.fullmatch(source)
+    rest = found["rest"].partition(" #")[0].strip() if found else ""
+    if not found or not rest or column <= found.start("inner") or rest.startswith((",", "]", "}", ":")):
+        return None
+    whole = source[found.start("quote") :].partition(" #")[0].rstrip()
+    if found["quote"] == '"':
+        meant = "'" + whole.replace("'", "''") + "'"
+    else:
+        inner = whole[1:-1] if whole.endswith("'") else whole
+        meant = '"' + inner.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    end = found.end("inner") + 1
+    return (
+        Place(1, end, 1),
+        "The quotes end here, and more text follows.",
+        "Put other quotes around the whole text" + (f": {meant}" if len(meant) < SHOWN else "."),
+    )
+
+
+def _blank(line: str) -> bool:
+    return not line.partition("#")[0].strip()
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip(" "))
+
+
+def _lost_header(document: Document, lines: list[str], line: int) -> Problem | None:
+    """The commented line that would open the section which this line, and those in between, belong to."""
+    header = hidden_header(document, line)
+    between = [text for text in lines[header.line if header else line : line - 1] if not _blank(text)]
+    fits = header and all(_indent(text) >= _indent(lines[line - 1]) for text in between)
+    return behind_a_comment(document, header) if header and fits else None
+
+
+def _missing_dash(document: Document, lines: list[str], line: int) -> Problem | None:
+    """An entry of a list without its `- `: the first one, which the next one's dash then does not fit, or a text among others."""
+    source, above = lines[line - 1], [number for number in range(1, line) if not _blank(lines[number - 1])]
+    if source.lstrip().startswith("- "):
+        while above and _indent(lines[above[-1] - 1]) > _indent(source):
+            line = above.pop()
+            if lines[line - 1].lstrip().startswith("- "):
+                return None
+        if lines[line - 1] is source or not above or not re.search(r":\s*(#.*)?$", lines[above[-1] - 1]):
+            return None
+    elif not above or ":" in source.partition(" #")[0] or not lines[above[-1] - 1].lstrip().startswith("- "):
+        return None
+    source = lines[line - 1]
+    if source.lstrip().startswith("-"):
+        return None
+    text = source.strip().partition(" #")[0].rstrip()
+    return document.problem_at(
+        Place(line, _indent(source) + 1, len(text)),
+        "The `- ` that begins an entry of the list is missing here.",
+        f"Write `- {text}`, indented as the other entries.",
+    )
+
+
+def _unindented(document: Document, lines: list[str], line: int) -> Problem | None:
+    """The line above, where it and not this one stands otherwise than its neighbours."""
+    above = [number for number in range(1, line) if not _blank(lines[number - 1])][-2:]
+    if len(above) < 2:
+        return None
+    before, odd = above
+    if lines[line - 1].lstrip().startswith("- ") and lines[odd - 1].lstrip().startswith("- "):
+        before, odd, line = odd, line, odd
+    if not _indent(lines[odd - 1]) < _indent(lines[line - 1]) == _indent(lines[before - 1]):
+        return None
+    depth = _indent(lines[line - 1])
+    return document.problem_at(
+        Place(odd, _indent(lines[odd - 1]) + 1, len(lines[odd - 1].strip().partition(" #")[0].rstrip())),
+        "This line is not indented as those above and below it.",
+        f"Put {depth} blanks in front of it.",
+    )

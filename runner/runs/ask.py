@@ -96,6 +96,12 @@ def models(recipe: Recipe, folder: StageFolder) -> tuple[Chat, Chat]:
     return replace(before, max_new_tokens=length), replace(after, max_new_tokens=length)
 
 
+def questions_of(recipe: Recipe, folder: StageFolder) -> list[str]:
+    """The recipe's own questions; where it names none those of validation rows that the run has asked."""
+    own = [question for _, question in recipe.demo_questions]
+    return own or list((read_json(folder.path / DEMO) or {}).get("questions") or ())
+
+
 def compare(recipe: Recipe, folder: StageFolder, questions: Iterable[str]) -> list[dict[str, str]]:
     """`question`, `before` and `after` for each question; what the stage has already answered is not asked again."""
     known = {row["question"]: row for row in read_json(folder.path / ANSWERS) or []}

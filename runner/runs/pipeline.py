@@ -14,9 +14,9 @@ from runner.files import read_record
 from runner.names import listed
 from runner.plan import Plan, Stage
 from runner.prepared import Rows
-from runner.problem import Stop
+from runner.problem import Interrupted, Stop
 from runner.recipe import units
-from runner.run_files import LOG, PAGE, PLANNED, REPORT, STOPPED, SUMMARY
+from runner.run_files import COMPLETE, LOG, PAGE, PLANNED, REPORT, STOPPED, SUMMARY
 from runner.runs import gates
 from runner.runs.launch import Progress, launch
 from runner.runs.run_folder import FRESH
@@ -233,10 +233,13 @@ def begin(folder: StageFolder, decision: Decision, tell: Tell) -> None:
 
 def keep_what_took_training(plan: Plan, decisions: Iterable[Decision], remedy: str) -> None:
     """Raises Stop where a stage would begin anew in place of what took training, its own or that of a stage which reads from
-    it, and there is no folder that could be moved. In pods it begins anew: checkpoints are told apart by their keys."""
+    it, and there is no folder that could be moved. In pods it begins anew: checkpoints are told apart by their keys. So does a
+    rehearsal, which is made again in a minute."""
     decisions = list(decisions)
+    if plan.place.on_cluster or StageFolder(plan, plan.stages[0]).run.kind == "rehearsal":
+        return
     for decision in decisions:
-        if plan.place.on_cluster or decision.action not in ("again", "begin"):
+        if decision.action not in ("again", "begin"):
             continue
         concerned = [decision.stage, *(stage for stage in plan.stages if decision.stage.name in stage.reads)]
         for folder in (StageFolder(plan, stage) for stage in concerned if not stage.folder):
@@ -259,13 +262,38 @@ def _make_room(folder: StageFolder, decision: Decision, tell: Tell) -> None:
 
 
 def _launch(folder: StageFolder, watch: Watch) -> None:
+    step = steps = 0
+
+    def note(event: dict[str, Any]) -> None:
+        nonlocal step, steps
+        step, steps = event.get("step") or step, event.get("steps") or steps
+        progress(event)
+
     try:
         with watch() as progress:
-            launch(folder.stage, folder.place, progress)
+            launch(folder.stage, folder.place, note)
+    except KeyboardInterrupt:
+        raise Interrupted(_interrupted(folder, step, steps)) from None
     except Stop as stop:
         if not folder.stage.trains:
             raise
         raise Stop(f"The stage `{folder.stage.name}` has failed. {stop.text}") from None
+
+
+def _interrupted(folder: StageFolder, step: int, steps: int) -> str:
+    """Where ^C has ended a stage, and where the same command goes on. An engine that trains leaves a checkpoint when it is told
+    to end, if there is time for it."""
+    name = folder.stage.name
+    if not steps:
+        return f"Interrupted while `{name}` was at work; the same command goes on with it."
+    found = Path(folder.place.checkpoints_dir).glob(f"checkpoint-*/{COMPLETE}")
+    saved = max((int(file.parent.name.rpartition("-")[2]) for file in found), default=0)
+    where = f"Interrupted at step {max(step, saved):,} of {steps:,}"
+    if saved >= step > 0:
+        return f"{where}; the same command goes on from there."
+    if saved:
+        return f"{where}; the same command goes on from step {saved:,}, the last that is saved."
+    return f"{where}; the same command goes on from the last that is saved, or begins `{name}` again."
 
 
 def finish(folder: StageFolder) -> Iterable[str]:

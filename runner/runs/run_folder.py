@@ -63,6 +63,16 @@ class RunFolder:
         return RunRecord.read(self.path)
 
     @property
+    def at_work(self) -> bool:
+        """Whether a command is at work in it now."""
+        try:
+            with (self.path / LOCK).open() as handle:
+                fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError as error:
+            return isinstance(error, BlockingIOError)
+        return False
+
+    @property
     def shown(self) -> Path:
         """The folder as a person reads it: below the current one where it is."""
         return self.path.relative_to(Path.cwd()) if self.path.is_relative_to(Path.cwd()) else self.path
@@ -165,6 +175,12 @@ def _forget(run: RunFolder, made_here: bool) -> None:
     entries = {entry.name for entry in run.path.iterdir()}
     if made_here and entries <= {LOCK, RUN, CONFIG, PLANNED}:
         shutil.rmtree(run.path, ignore_errors=True)
+
+
+def all_here() -> list[RunFolder]:
+    """Every run below this folder's `runs/`, the one that was worked on last first."""
+    found = [RunFolder.at(Path(os.path.abspath(file.parent))) for file in ROOT.glob(f"*/{RUN}")]
+    return sorted(found, key=lambda run: (run.path / RUN).stat().st_mtime, reverse=True)
 
 
 def find(name: str, given: str | None) -> RunFolder:

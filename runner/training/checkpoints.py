@@ -10,10 +10,10 @@ from typing import Any
 from transformers import TrainerCallback
 
 from runner.files import read_json, read_record, write_json
+from runner.run_files import COMPLETE
 from runner.training import together
 
-# Written into a checkpoint after everything else in it.
-COMPLETE_FILE = "complete.json"
+COMPLETE_FILE = COMPLETE
 
 
 class MarkComplete(TrainerCallback):

@@ -155,9 +155,17 @@ def keep_template(demo: Demo, model: Path) -> None:
         write_text(model / run_files.SERVED_TEMPLATE, with_system(tokenizer.chat_template, demo.system_prompt))
 
 
-def answer_demo(settings: RunSettings) -> None:
-    """Puts the demo questions to the original and the tuned model."""
-    if settings.demo is not None and settings.demo.questions:
+def answer_demo(settings: RunSettings, config: dict[str, Any]) -> None:
+    """Puts the demo's questions, or those of validation rows, to the original and the tuned model."""
+    from runner.training.asking import with_questions
+
+    if settings.demo is None:
+        return
+    run_dir = Path(settings.run_dir)
+    demo = with_questions(settings.demo, config, run_dir)
+    write_json(run_dir / run_files.DEMO, demo.model_dump())
+    keep_template(demo, run_dir / run_files.BEST_MODEL)
+    if demo.questions:
         print(progress_lines.phase(progress_lines.ASKING), flush=True)
         _alone("runner.training.demo", settings.run_dir)
 
@@ -192,9 +200,6 @@ def finish(settings: RunSettings, history: History, config: dict[str, Any]) -> N
     else:
         keep_best(Path(config["output_dir"]), run_dir / run_files.BEST_MODEL)
     keep_log_and_configs(run_dir, Path(config["output_dir"]), Path(settings.recipe_file))
-    if settings.demo is not None:
-        write_json(run_dir / run_files.DEMO, settings.demo.model_dump())
-        keep_template(settings.demo, run_dir / run_files.BEST_MODEL)
-    answer_demo(settings)
+    answer_demo(settings, config)
     # Last, because its presence says that everything before it is there.
     summary(settings, history, config).write(run_dir)

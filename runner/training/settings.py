@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 class Demo(BaseModel):
     """What is asked before and after. max_new_tokens: tokens of an answer; categories: of questions that have one;
     turn_end: the token that ends an answer, where it is not end-of-text; chat: whether the model has learned to
-    answer, else it continues a text."""
+    answer, else it continues a text; of_rows: so many validation rows are asked about where there are no questions."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -19,6 +19,7 @@ class Demo(BaseModel):
     system_prompt: str | None = None
     chat: bool = True
     questions: list[str] = []
+    of_rows: int = 0
     categories: dict[str, str] = {}
     max_new_tokens: int = 300
     turn_end: str | None = None

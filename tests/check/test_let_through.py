@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 
 import pytest
@@ -12,6 +13,14 @@ from tests.conftest import ROOT
 
 RECIPES = ROOT / "recipes"
 SURVIVAL, SEVEN_B, GEMMA, RESNET = "survival", "seven-b", "gemma", "resnet"
+
+ATTENTION, LLAMA = "model.attention=sdpa", "model.base=meta-llama/Llama-3.2-1B"
+SECRET = "openshift.hub_token_secret=hub-token"
+
+CONFIG = {
+    **{"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4, "vocab_size": 100},
+    **{"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 4096},
+}
 
 # A starter, what is set in it, whether that is an error or a note, and the setting that it is said at.
 SET = [
@@ -56,6 +65,28 @@ SET = [
     (RESNET, ("model.classes=4",), "error", "model.classes"),
     (GEMMA, ("model.precision=fp16",), "note", "model.precision"),
     (GEMMA, ("model.precision=fp32",), "error", "attention"),
+    (SURVIVAL, ("model.base=Qwen/Qwen2.5-1.5B-Instruct", "model.precision=fp16", ATTENTION), "note", "model.precision"),
+    (SURVIVAL, (LLAMA, SECRET, "data.chat_template=tokenizer_default"), "error", "data.chat_template"),
+    (SURVIVAL, ("train.report_to=mlflow", "openshift.tracking_secret=keys"), "note", "train.report_to"),
+    (
+        SURVIVAL,
+        ("train.report_to=mlflow", "openshift.tracking_secret=keys", "openshift.image="),
+        "error",
+        "train.report_to",
+    ),
+    (GEMMA, ("train.report_to=mlflow",), "note", "train.report_to"),
+    (SURVIVAL, ("openshift.deadline_hours=0.01", "limits.time="), "note", "openshift.deadline_hours"),
+    (SEVEN_B, ("openshift.deadline_hours=1",), "note", "openshift.deadline_hours"),
+    (SURVIVAL, ("advanced.axolotl.dataloader_num_workers=-1",), "error", "advanced.axolotl.dataloader_num_workers"),
+    (SURVIVAL, ("advanced.axolotl.adam_beta1=-0.5",), "error", "advanced.axolotl.adam_beta1"),
+    (SURVIVAL, ("data.split=trian",), "error", "data.split"),
+    (SURVIVAL, ("data.split=train[:10%]+test",), "error", "data.split"),
+    (GEMMA, ("data.validation_split=dev",), "error", "data.validation_split"),
+    (RESNET, ("data.test_split=tests",), "error", "data.test_split"),
+    (SURVIVAL, ("data.hub=cahlen/offline-practical-skill-qa-synthetic",), "note", "data.hub"),
+    (SURVIVAL, ("data.path=data/survival-sample.jsonl", "data.hub="), "note", "revision"),
+    (SEVEN_B, ("pretrain.gates.3=lm_eval.hellaswag.acc_nrm >= 0.35",), "note", "pretrain.gates.3"),
+    (SEVEN_B, ("pretrain.gates.1=generated_tokens <= 1",), "note", "pretrain.gates.1"),
 ]
 
 
@@ -110,6 +141,62 @@ def test_a_file_needs_rows_to_learn_from_and_to_measure_on(rows, words, severity
     )
     (found,) = [one for one in examine(RECIPES / "survival.yaml", from_options(options)) if words in one.message]
     assert found.severity == severity and found.file.startswith("--set data.path=")
+
+
+@pytest.mark.parametrize(
+    ("word", "times", "said"), [("word ", 200, "error"), ("wordywordywordy ", 100, "note"), ("word ", 20, None)]
+)
+@pytest.mark.parametrize("count", [20, 300])
+def test_a_length_that_leaves_out_the_rows_of_a_file_is_found(word, times, said, count, tmp_path):
+    """Surely where they have as many words, and all of them are looked at; likely by their letters."""
+    (tmp_path / "my.csv").write_text("question,answer\n" + "".join(f"{n}?,{n} {word * times}\n" for n in range(count)))
+    options = (f"data.path={tmp_path}/my.csv", "data.hub=", "data.question='[question]'", "data.system_prompt=")
+    found = examine(RECIPES / "survival.yaml", from_options((*options, "model.sequence_len=128")))
+    expected = "note" if said and count > 200 else said
+    assert [one.severity for one in found if "128 tokens" in one.message] == ([expected] if said else [])
+
+
+@pytest.mark.parametrize("value", ["-1", "0", "1000000000000"])
+@pytest.mark.parametrize(
+    "name", ["max_steps", "eval_steps", "save_steps", "gc_steps", "val_set_size", "dataset_num_proc"]
+)
+@pytest.mark.parametrize("verb", ["check", "plan"])
+def test_no_number_of_axolotls_ends_a_command_by_a_fault_of_ours(verb, name, value, tmp_path, monkeypatch):
+    from runner import cli
+
+    monkeypatch.chdir(tmp_path)
+    assert cli._code([verb, str(RECIPES / "survival.yaml"), "--set", f"advanced.axolotl.{name}={value}"]) in (0, 1)
+
+
+@pytest.mark.parametrize("sizes", [{"hidden_size": 132}, {"head_dim": 33}, {"num_key_value_heads": 3}])
+def test_a_folders_model_with_heads_that_cannot_be_is_refused(sizes, tmp_path):
+    shutil.copytree(RECIPES, tmp_path / "recipes")
+    (tmp_path / "recipes" / "mine").mkdir()
+    (tmp_path / "recipes" / "mine" / "config.json").write_text(json.dumps(CONFIG | sizes))
+    found = examine(tmp_path / "recipes" / "survival.yaml", from_options(("model.base=mine",)))
+    assert ["sizes that cannot be" in one.message for one in found if one.severity == "error"] == [True]
+
+
+@pytest.mark.parametrize("said", [None, "{{ messages }}"])
+def test_a_folders_own_chat_template_is_one_that_it_has(said, tmp_path):
+    shutil.copytree(RECIPES, tmp_path / "recipes")
+    model = tmp_path / "recipes" / "mine"
+    model.mkdir()
+    config = {
+        **{
+            "model_type": "llama",
+            "hidden_size": 64,
+            "intermediate_size": 128,
+            "num_hidden_layers": 4,
+            "vocab_size": 100,
+        },
+        **{"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 4096},
+    }
+    (model / "config.json").write_text(json.dumps(config))
+    (model / "tokenizer_config.json").write_text(json.dumps({"chat_template": said} if said else {}))
+    options = ("model.base=mine", "data.chat_template=tokenizer_default")
+    found = examine(tmp_path / "recipes" / "survival.yaml", from_options(options))
+    assert [one.severity for one in found if "chat template of its own" in one.message] == ([] if said else ["error"])
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import sys
 import pytest
 from jsonschema import Draft202012Validator
 
-from runner import data, scenarios
+from runner import __version__, data, scenarios
 from runner.recipe import reading
 from tests.conftest import MINIMAL, RECIPES, ROOT, STARTERS
 
@@ -129,3 +129,9 @@ def test_numbers_of_a_recipe_say_what_they_cost_or_buy(path):
         if isinstance(value, int | float) and not isinstance(value, bool):
             comment = lines[place.line - 1].partition(" #")[2]
             assert len(comment.split()) >= 5, f"line {place.line}: {key} says too little: {comment!r}"
+
+
+@pytest.mark.parametrize("path", SCHEMAS, ids=lambda path: path.stem)
+def test_a_schema_has_a_name_of_its_own_with_the_version_and_no_address(path):
+    schema = json.loads(path.read_text("utf-8"))
+    assert schema["$id"] == f"urn:recipe-runner:{path.name.removesuffix('.schema.json')}:{__version__}"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from runner import extras
 from runner.data.tokenizers import load
 from runner.export import card, exporting, ollama, served, source, weights
 from runner.files import read_record
@@ -431,5 +432,5 @@ def test_an_extra_that_is_not_installed_is_said_before_anything_is_written(
     command, *options = arguments
     assert _code([command, str(whole.path), *options]) == 1
     said = capsys.readouterr().err
-    assert f"`{package}`" in said and f"pip install 'recipe-runner[{extra}]'" in said
+    assert f"`{package}`" in said and extras.install(extra) in said
     assert not list(tmp_path.iterdir()) and not (whole.path / "export/gguf").exists()

@@ -100,7 +100,7 @@ def test_a_model_of_the_hub_is_written_down_without_its_weights_and_then_needs_n
     assert COMMIT in "".join(file.read_text("utf-8") for file in (tmp_path / "out").rglob("*.json"))
     shown = recipe_command("models", "--recipe", recipe).stdout
     assert re.search(rf"^{NAME} +1\.24B +8,192 .*{lock.LOCK}$", shown, re.MULTILINE)
-    assert re.search(r"^Qwen/Qwen3-8B +8\.19B +40,960 +apache-2\.0 +catalog$", shown, re.MULTILINE)
+    assert re.search(r"^Qwen/Qwen3-8B +8\.19B +40,960 +L4 +L4 .*apache-2\.0 +catalog$", shown, re.MULTILINE)
 
 
 def test_a_render_is_the_same_with_and_without_a_cache(add, tmp_path, recipe_command):

@@ -55,9 +55,9 @@ def test_every_broken_file_has_its_own_message(case, golden_message):
 
 
 def test_of_a_very_long_line_only_the_part_around_the_caret_is_shown():
-    shown = str(problem_of(f"a: 1\nb: '{'x' * 5000}' c: 2")).splitlines()[1:3]
+    shown = str(problem_of(f"a: 1\nb: '{'x' * 5000}' c: 2")).splitlines()[1:]
     assert max(map(len, shown)) < 250
-    assert shown[0][shown[1].index("^")] == "c"
+    assert shown[0][shown[1].index("^")] == "'"
 
 
 def test_aliases_that_multiply_are_refused_quickly(golden_message):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from runner import extras
 from runner.check.validate import load
 from runner.plan import Plan
 from runner.problem import Stop
@@ -288,7 +289,7 @@ def test_without_its_libraries_a_run_ends_well_and_says_what_to_install(tmp_path
     told: list[str] = []
     with page.at_the_end(run, told.append):
         pass
-    assert told == ["No page to show is made: pip install 'recipe-runner[report]'"]
+    assert told == [f"No page to show is made: {extras.install('report')}"]
 
 
 def test_a_fault_of_the_page_never_ends_a_run(tmp_path, monkeypatch):

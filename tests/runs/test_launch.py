@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -124,8 +125,34 @@ def test_interrupting_ends_the_engine_and_its_children(tmp_path):
         assert running(marker), "the engine did not start"
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
-        assert process.stderr.read().strip() == "Interrupted."
+        said = process.stderr.read().strip()
+    assert said == "Interrupted while `train` was at work; the same command goes on with it."
     assert not running(marker)
+
+
+@pytest.mark.long
+def test_interrupted_training_says_at_which_step_and_the_same_command_goes_on_from_there(tmp_path, recipe_command):
+    given = ["rehearse", str(ROOT / "recipes" / "survival.yaml"), "--out", str(tmp_path / "run")]
+    code = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        f"import runner.cli as cli\ncli.main({given!r})"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        next(line for line in process.stdout if line.startswith("  step "))
+        process.send_signal(signal.SIGINT)
+        said = process.communicate()[1].strip()
+    assert process.returncode == 130
+    reached = re.fullmatch(r"Interrupted at step (\d+) of (\d+); the same command goes on from there\.", said)
+    assert reached and 0 < int(reached[1]) < int(reached[2]), said
+    again = recipe_command(*given)
+    assert again.returncode == 0, again.stderr
+    assert "train: goes on where it stopped" in again.stdout
+    steps = [
+        int(line.split()[1]) for line in again.stdout.splitlines() if line.startswith("  step ") and " of " in line
+    ]
+    assert min(steps) == int(reached[1]) + 1
 
 
 def running(marker: str) -> bool:

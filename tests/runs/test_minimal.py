@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.conftest import MINIMAL
@@ -13,3 +15,6 @@ def test_a_minimal_starter_rehearses(recipe_command, tmp_path, path):
     done = recipe_command("rehearse", path, "--out", tmp_path / "run", env={"HF_HUB_OFFLINE": "1"}, timeout=1200)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr
     assert list((tmp_path / "run").rglob("training_summary.json"))
+    # None of them names a question; those that answer are asked what validation rows ask.
+    asked = [json.loads(file.read_text("utf-8")) for file in (tmp_path / "run").rglob("answers.json")]
+    assert [len(rows) for rows in asked] == ([] if path.stem in ("image-classification", "pipeline") else [5])

@@ -10,8 +10,9 @@ import pytest
 
 from runner.check.validate import load
 from runner.plan import Plan
-from runner.problem import Stop
+from runner.problem import Interrupted, Stop
 from runner.recipe.overrides import Override, from_options
+from runner.run_files import COMPLETE
 from runner.runs import ask, pipeline
 from runner.runs.compare import compare
 from runner.runs.pipeline import Selection, carry_out
@@ -73,10 +74,23 @@ def test_a_finished_run_is_not_repeated_and_its_stages_are_on_record(life):
     assert life.run.state.status == "finished" and life.run.state.id
 
 
-@pytest.mark.parametrize("kind", ["run", "rehearsal"])
 @pytest.mark.parametrize("how", ["the data", "a setting"])
-def test_what_took_training_is_left_alone_when_the_recipe_changes(tmp_path, monkeypatch, how, kind):
-    life = Life(tmp_path, monkeypatch, kind)
+def test_a_rehearsal_of_a_changed_recipe_begins_anew_and_says_why(tmp_path, monkeypatch, how):
+    life = Life(tmp_path, monkeypatch, "rehearsal")
+    life.go()
+    if how == "the data":
+        life.rows.write_text(life.rows.read_text() + life.rows.read_text().splitlines()[0] + "\n")
+        # The engine here leaves the same rows of whatever file, and what is trained on them stays.
+        assert life.go() == ["data"]
+        assert "  data: runs again (data.path: the file's content has changed)" in life.told
+    else:
+        assert life.go("train.epochs=5") == ["train"]
+        assert "  train: runs again (num_epochs: 4 → 5)" in life.told
+    assert life.run.state.status == "finished"
+
+
+@pytest.mark.parametrize("how", ["the data", "a setting"])
+def test_what_took_training_is_left_alone_when_the_recipe_changes(life, how):
     life.go()
     before = {
         file: file.read_bytes() for file in life.run.path.rglob("*") if file.is_file() and file.name != "run.json"
@@ -134,6 +148,38 @@ def test_what_was_interrupted_is_not_said_to_run_for_ever(life):
     assert life.run.state.status == "stopped"
     (state,) = [row for row in compare(load(ROOT / "recipes" / "survival.yaml")[0], [life.run]) if row.what == "state"]
     assert state.texts == ("not finished",)
+
+
+@pytest.mark.parametrize(
+    ("events", "saved", "said"),
+    [
+        ((), (), "Interrupted while `train` was at work; the same command goes on with it."),
+        ((24,), (12, 24), "Interrupted at step 24 of 45; the same command goes on from there."),
+        ((24,), (25,), "Interrupted at step 25 of 45; the same command goes on from there."),
+        ((24,), (12,), "Interrupted at step 24 of 45; the same command goes on from step 12, the last that is saved."),
+        (
+            (24,),
+            (),
+            "Interrupted at step 24 of 45; the same command goes on from the last that is saved, or begins `train` again.",
+        ),
+    ],
+)
+def test_an_interrupted_training_says_where_it_goes_on(life, monkeypatch, events, saved, said):
+    def launch(stage, place, progress) -> None:
+        if not stage.trains:
+            return leave(life.planned, stage)
+        for step in events:
+            progress({"event": "step", "step": step, "steps": 45})
+        for step in saved:
+            folder = Path(place.checkpoints_dir) / f"checkpoint-{step}"
+            folder.mkdir(parents=True)
+            (folder / COMPLETE).write_text("{}")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pipeline, "launch", launch)
+    with pytest.raises(Interrupted) as ended:
+        life.go()
+    assert str(ended.value) == said
 
 
 def test_a_refused_command_leaves_no_trace_in_the_record_of_what_was_made(life):

@@ -297,15 +297,6 @@ def test_a_finished_rehearsal_is_not_repeated(rehearsed, recipe_command):
     assert (run / "train.log").stat().st_mtime_ns == before
 
 
-def test_a_changed_recipe_does_not_touch_an_older_run(rehearsed, recipe_command):
-    run, _, _ = rehearsed
-    done = recipe_command("rehearse", SURVIVAL, "--set", "train.epochs=5", cwd=run.parent.parent)
-    assert done.returncode == 1
-    assert "of this recipe as it was before it changed" in done.stderr
-    assert "`--fresh` deletes that run and begins anew" in done.stderr
-    assert (run / "best_model").is_dir()
-
-
 def test_ask_and_compare_say_which_model_answers(rehearsed, recipe_command):
     run, _, _ = rehearsed
     answers = load(run, "demo_outputs/answers.json")

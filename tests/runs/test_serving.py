@@ -13,7 +13,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoTokenizer, GemmaTokenizer, LlamaTokenizer, PreTrainedTokenizerFast
 
-from runner import catalog, names, ports
+from runner import catalog, extras, names, ports
 from runner.check.validate import load
 from runner.cli import _code as command
 from runner.data.tokenizers import jinja
@@ -100,7 +100,7 @@ def test_a_server_that_is_not_installed_is_said_with_its_extra(monkeypatch, tmp_
     monkeypatch.setattr(serving, "find_spec", lambda name: None)
     assert command(["serve", str(SURVIVAL), "--run", str(tmp_path)]) == 1
     said = capsys.readouterr()
-    assert "served by transformers" in said.out and "pip install 'recipe-runner[serve]'" in said.err
+    assert "served by transformers" in said.out and extras.install("serve") in said.err
     assert command(["serve", str(SURVIVAL), "--run", str(tmp_path), "--engine", "vllm"]) == 1
     assert "vLLM is not installed here" in capsys.readouterr().err
 

@@ -13,6 +13,7 @@ from runner.problem import Stop
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
 from runner.scenarios import rehearsal
+from runner.scenarios.shared import rehearsal as shared
 from runner.scenarios.shared.rehearsal import ENOUGH_STEPS, MIN_STEPS
 from runner.training.summary import Summary
 from tests.conftest import ROOT
@@ -79,6 +80,76 @@ def test_few_rows_make_50_steps_too(rows):
     assert rows // (train.micro_batch_size * train.gradient_accumulation_steps) * train.epochs >= ENOUGH_STEPS
 
 
+@pytest.fixture
+def own(tmp_path) -> Path:
+    """A recipe of questions in a file of one's own, with the starter's sample still beside it."""
+    text = (ROOT / "recipes" / "survival.yaml").read_text("utf-8")
+    hub = next(line for line in text.splitlines() if line.strip().startswith("hub:"))
+    text = text.replace(hub, "  path: bread.jsonl").replace(
+        "  revision: main                      # version on the hub\n  split: train                        # which part of it\n",
+        "",
+    )
+    (tmp_path / "data").mkdir()
+    for name in ("bread.jsonl", "data/survival-sample.jsonl"):
+        (tmp_path / name).write_text(
+            '{"topic": "bread", "question": "How long does it rise?", "answer": "Two hours."}\n'
+        )
+    (tmp_path / "own.yaml").write_text(text)
+    return tmp_path / "own.yaml"
+
+
+def rows_of(recipe: Recipe) -> list[tuple[str | None, float | None]]:
+    first, _ = changed(recipe, rehearsal(recipe.scenario).before_data(recipe, None))
+    return [(one.get("path"), one.get("share")) for _, one in first.data_sets()]
+
+
+def test_a_rehearsal_takes_the_recipes_own_file_and_not_the_starters_sample(own):
+    recipe = load(own)[0]
+    assert recipe.data.sample and rows_of(recipe) == [("bread.jsonl", None)]
+    # What lies on a claim is not here; the sample stands in for it.
+    claimed = load(own, [Override("data.path", None, "/shared/workspace/bread.jsonl", "a test")])[0]
+    assert rows_of(claimed) == [("data/survival-sample.jsonl", None)]
+
+
+def test_of_a_large_file_a_rehearsal_takes_a_share_and_says_so(own, monkeypatch):
+    monkeypatch.setattr(shared, "LARGE", 20)
+    size = (own.parent / "bread.jsonl").stat().st_size
+    share = float(f"{20 / size:.2g}")
+    recipe = load(own)[0]
+    assert rows_of(recipe) == [("bread.jsonl", share)]
+    said = [str(change) for change in changed(recipe, rehearsal(recipe.scenario).before_data(recipe, None))[1]]
+    assert f'data.sets: nothing → [{{"path": "bread.jsonl", "share": {share}}}]  (a seeded draw of 0 MB)' in said
+    sets = [{"path": "bread.jsonl", "share": 0.5}, {"path": "data/survival-sample.jsonl"}]
+    several = load(
+        own,
+        [
+            *(Override(f"data.{name}", None, None, "a test") for name in ("path", "sample")),
+            Override("data.sets", None, sets, "a test"),
+        ],
+    )[0]
+    assert rows_of(several) == [("bread.jsonl", float(f"{10 / size:.2g}")), ("data/survival-sample.jsonl", share)]
+
+
+def test_texts_of_ones_own_are_judged_by_the_file_that_the_recipe_names_for_it(tmp_path):
+    text = (ROOT / "recipes" / "minimal" / "causal-lm.yaml").read_text("utf-8")
+    lines = [
+        line
+        for line in text.splitlines()
+        if not line.strip().startswith(("hub:", "subset:", "validation_split:", "sample:"))
+    ]
+    at = lines.index(next(line for line in lines if line.startswith("data:"))) + 1
+    for name in ("mine.txt", "held.txt"):
+        (tmp_path / name).write_text("A text.\n\nAnother text.\n")
+    for own, expected in (
+        (["  path: mine.txt", "  validation_path: held.txt"], ("held.txt", None)),
+        (["  path: mine.txt"], (None, 0.1)),
+    ):
+        (tmp_path / "text.yaml").write_text("\n".join([*lines[:at], *own, *lines[at:]]) + "\n")
+        recipe = load(tmp_path / "text.yaml")[0]
+        first, _ = changed(recipe, rehearsal(recipe.scenario).before_data(recipe, None))
+        assert (first.data.validation_path, first.data.validation_share) == expected
+
+
 def summary(first: float | None, best: float | None, steps: int = MIN_STEPS) -> Summary:
     return Summary(steps=steps, first_validation_loss=first, best_validation_loss=best)
 
@@ -99,3 +170,18 @@ def test_what_is_not_plainly_learned_fails_a_rehearsal(left, words, tmp_path):
     own.judge(plan, [summary(2.0, 1.7)])
     with pytest.raises(Stop, match=re.escape(words)):
         own.judge(plan, [left])
+
+
+@pytest.mark.parametrize("classes", [4, 10])
+def test_the_classes_of_a_sample_are_its_own(classes):
+    """Check asks for those of the recipe's images, and a rehearsal must not ask for those of the sample in their place."""
+    own = [
+        Override("data.hub", None, "someone/own-images", "a test"),
+        Override("model.classes", None, classes, "a test"),
+    ]
+    recipe = recipe_of("resnet", *own)
+    first, made = changed(recipe, rehearsal(recipe.scenario).before_data(recipe, None))
+    assert first.model.classes == 10
+    assert [change.setting for change in made if "classes" in change.setting] == (
+        ["model.classes"] if classes == 4 else []
+    )

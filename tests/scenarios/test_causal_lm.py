@@ -48,16 +48,16 @@ def test_the_facts_of_the_gemma_recipe_reach_axolotl():
         "gradient_accumulation_steps": 8,
         "learning_rate": 2e-5,
         "weight_decay": 0.01,
-        "warmup_steps": 500,
+        "warmup_steps": 3,
         "bf16": True,
         "fp16": False,
         "attn_implementation": "flash_attention_2",
         "gradient_checkpointing": True,
         "logging_steps": 10,
         "save_strategy": "steps",
-        "save_steps": 500,
+        "save_steps": 10,
         "eval_strategy": "steps",
-        "eval_steps": 500,
+        "eval_steps": 10,
         "save_total_limit": 3,
         "load_best_model_at_end": True,
         "seed": 42,
@@ -78,7 +78,7 @@ def test_the_facts_of_the_gemma_recipe_reach_axolotl():
 def test_warmup_is_a_share_unless_the_recipe_counts_steps():
     short = load(ROOT / "recipes" / "minimal" / "causal-lm.yaml")[0]
     assert (short.train.warmup_ratio, short.train.warmup_steps) == (0.03, None)
-    assert (load(GEMMA)[0].train.warmup_ratio, load(GEMMA)[0].train.warmup_steps) == (None, 500)
+    assert (load(GEMMA)[0].train.warmup_ratio, load(GEMMA)[0].train.warmup_steps) == (None, 3)
     found = config("train.warmup_steps=", "train.warmup_ratio=0.1")
     assert found["warmup_ratio"] == 0.1 and "warmup_steps" not in found
 

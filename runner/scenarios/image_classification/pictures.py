@@ -10,13 +10,16 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from runner.data.rows import Bad, no_dataset
 from runner.problem import Stop
 from runner.scenarios.image_classification.images import Images, class_names, entries, folders
+
+if TYPE_CHECKING:
+    import pyarrow
 
 # The names and the formats of images that are opened.
 ENDINGS = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif"}
@@ -41,6 +44,13 @@ class Picture:
 
 # The number of a row from 1, and its picture or why it is none.
 Row = tuple[int, Picture | Bad]
+
+
+def named_classes(schema: pyarrow.Schema, label_column: str) -> list[str]:
+    """The names of the classes that the library `datasets` leaves in a Parquet file; none where it did not write it."""
+    known = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
+    names: list[str] = known.get("info", {}).get("features", {}).get(label_column, {}).get("names") or []
+    return names
 
 
 @dataclass
@@ -114,9 +124,7 @@ class Source:
                 f"`{file}` has no column `{lacking[0]}`.",
                 f"Its columns are {', '.join(table.schema_arrow.names)}; name them under `data`.",
             )
-        # The library `datasets` leaves the names of the classes in the file.
-        known = json.loads((table.schema_arrow.metadata or {}).get(b"huggingface", b"{}"))
-        self.classes = known.get("info", {}).get("features", {}).get(columns[1], {}).get("names") or self.classes
+        self.classes = named_classes(table.schema_arrow, columns[1]) or self.classes
         number = 0
         for batch in table.iter_batches(1024, columns=columns):
             for row in batch.to_pylist():

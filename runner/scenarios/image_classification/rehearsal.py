@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,24 @@ MIN_ACCURACY = 0.60
 
 
 def before_data(recipe: Recipe, file: str | None) -> list[Override]:
-    return [*data(recipe, file), *gates(recipe)]
+    made = data(recipe, file)
+    return [*made, *_classes_of_sample(recipe, made), *gates(recipe)]
+
+
+def _classes_of_sample(recipe: Recipe, made: list[Override]) -> Iterator[Override]:
+    """The recipe's classes are those of its own images; a sample that stands in for them may have more or fewer."""
+    sample = recipe.data.sample
+    if not sample or not any(change.setting == "data.path" and change.after == sample for change in made):
+        return
+    import pyarrow
+    from pyarrow import parquet
+
+    from runner.scenarios.image_classification.pictures import named_classes
+
+    with suppress(OSError, pyarrow.ArrowInvalid):
+        count = len(named_classes(parquet.read_schema(recipe.folder / sample), recipe.data.label_column))
+        if count and count != recipe.model.classes:
+            yield Override("model.classes", None, count, BY, "those of the sample, which is of other images")
 
 
 def stands_in(recipe: Recipe, folder: Path) -> dict[str, Any]:

@@ -49,6 +49,7 @@ def classes(recipe: Recipe) -> Iterator[Problem]:
             ("model", "classes"),
             f"`{folder}` has {there} folders of images, one a class, and `classes` is {stated}.",
             f"Write `classes: {there}`.",
+            mending=there,
         )
 
 

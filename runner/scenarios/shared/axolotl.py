@@ -34,6 +34,8 @@ PLUGIN = "runner.training.plugin.RecipePlugin"
 LIGER_PARTS = {"rope": "rope", "rms_norm": "rms_norm", "glu": "glu_activation"}
 FLASH = "flash_attention_2"
 CONFIG_FILE = "axolotl.yaml"
+# Questions of validation rows that are asked before and after where the recipe names none.
+ASKED_OF_ROWS = 5
 # Axolotl 0.19.0 reports its use to a server unless it is told not to, and where that cannot be reached it may never end.
 UNTRACKED = {"AXOLOTL_DO_NOT_TRACK": "1"}
 
@@ -231,6 +233,7 @@ def _demo(recipe: Recipe, place: Place) -> dict[str, Any]:
         "system_prompt": recipe.data.get("system_prompt"),
         "chat": "chat_template" in recipe.data,
         "questions": [question for _, question in recipe.demo_questions],
+        **({} if recipe.demo_questions else {"of_rows": ASKED_OF_ROWS}),
         "categories": {question: category for category, question in recipe.demo_questions if category},
         "max_new_tokens": recipe.demo.max_new_tokens,
         "turn_end": tokens.end if (tokens := conversations.special_tokens(recipe)) else None,
@@ -245,7 +248,7 @@ def with_advanced(
     sections: tuple[str, ...] = ("model", "train", "data"),
 ) -> dict[str, Any]:
     """The recipe's own Axolotl settings (`advanced.<home>`) on top. One that says otherwise than the recipe is a
-    contradiction. sections: where the recipe's own lines for this config stand."""
+    contradiction, and one that Axolotl takes elsewhere alone is refused. sections: where the recipe's own lines for this config stand."""
     extra = recipe.advanced.plain().get(home) or {}
     problems: list[Problem] = [
         recipe.document.problem(
@@ -257,6 +260,11 @@ def with_advanced(
         for key, value in extra.items()
         if key in config and config[key] != value
     ]
+    for key, value in extra.items():
+        others = config | {name: other for name, other in extra.items() if name != key}
+        if why := catalog.axolotl_refusal(key, value, others):
+            message = f"Axolotl {catalog.AXOLOTL_VERSION} refuses this line here: `{key}` {why}."
+            problems.append(recipe.document.problem(("advanced", home, key), message, "Delete it.", key=True))
     if problems:
         raise Stop(problems)
     return config | extra

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
@@ -15,7 +16,7 @@ from runner.catalog import Model, allocatable
 from runner.catalog.allocatable import GIB
 from runner.data import tokenised
 from runner.data.tokenizers import Pretrained
-from runner.files import Artifact
+from runner.files import Artifact, Later
 from runner.names import content_hash
 from runner.plan import (
     PLAN_FILE,
@@ -233,7 +234,7 @@ def data_file(recipe: Recipe, place: Place, name: str | None) -> str | None:
 
 def recipe_file(recipe: Recipe) -> Artifact:
     """The recipe with every default, for whoever asks later what has run."""
-    return Artifact(RECIPE_FILE, json.dumps(recipe.settings.plain(), indent=2, ensure_ascii=False) + "\n")
+    return Later(RECIPE_FILE, lambda: json.dumps(recipe.settings.plain(), indent=2, ensure_ascii=False) + "\n")
 
 
 def made_by(recipe: Recipe, reader: str) -> str:
@@ -355,7 +356,7 @@ def proving(
     config = {**data.config, "proofs": proofs if axolotl else None, "proven_for": settings}
     # Axolotl would start a process for each core of the whole machine.
     env = {**data.env, tokenised.PROCESSES: str(data.machines.cpus)} if axolotl else data.env
-    made = tuple(Artifact(files[stage.name], _text(recipe, stage)) for stage in axolotl)
+    made = tuple(Later(files[stage.name], partial(_text, recipe, stage)) for stage in axolotl)
     return replace(data, config=config, env=env, files=made)
 
 
@@ -380,7 +381,7 @@ def plan(
     """
     bare = list(stages(place))
     by_stage = keys(bare, place)
-    if place.on_cluster:
+    if place.on_cluster and place.checkpoint_keys is not None:
         place = replace(place, checkpoint_keys={stage.folder: by_stage[stage.name][""] for stage in bare})
         bare = list(stages(place))
     whole = Plan(
@@ -404,9 +405,13 @@ def _guarded(plan: Plan) -> Plan:
     for stage in plan.stages:
         file = f"{plan.place_of(stage).config_dir}/{PLAN_FILE}"
         command = ("python", "-m", GUARD, "run", file, "--", *stage.command)
-        files = (*stage.files, Artifact(PLAN_FILE, plan.upto(stage).as_json()))
+        files = (*stage.files, Later(PLAN_FILE, partial(_as_json, plan, stage)))
         stages.append(replace(stage, command=command, files=files))
     return replace(plan, stages=tuple(stages))
+
+
+def _as_json(plan: Plan, stage: Stage) -> str:
+    return plan.upto(stage).as_json()
 
 
 def _plain(recipe: Recipe, section: str) -> dict[str, Any]:
@@ -416,7 +421,7 @@ def _plain(recipe: Recipe, section: str) -> dict[str, Any]:
 
 def _written(recipe: Recipe, stage: Stage) -> Stage:
     """The stage with the text of its config among its files; training has the whole recipe beside it."""
-    own = Artifact(stage.config_file, _text(recipe, stage))
+    own = Later(stage.config_file, partial(_text, recipe, stage))
     whole = (recipe_file(recipe),) if stage.trains else ()
     return replace(stage, files=(own, *whole, *stage.files))
 

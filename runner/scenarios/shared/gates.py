@@ -102,6 +102,8 @@ def problems(recipe: Recipe, home: Path_, texts: Iterable[Any], known: Sequence[
             )
             continue
         if not is_producible(metric, known):
+            if (asked := _TASK.match(metric)) and asked[1] in misspelt_tasks(recipe).values():
+                continue
             near = nearest(metric, known)
             owner = f"`{home[0]}`" if len(home) > 1 else "This recipe"
             yield recipe.document.problem(
@@ -115,6 +117,28 @@ def problems(recipe: Recipe, home: Path_, texts: Iterable[Any], known: Sequence[
                 f"`{metric}` is {in_words(metric)}, so `{text}` says nothing about a model.",
                 "Write a number that some models reach and others miss; a share of 60 % is 0.6.",
             )
+
+
+# Tasks of lm-eval that most people measure by.
+USUAL_TASKS = (
+    *("hellaswag", "arc_easy", "arc_challenge", "piqa", "winogrande", "boolq", "openbookqa", "mmlu", "gsm8k", "sciq"),
+    *("lambada_openai", "truthfulqa_mc1", "truthfulqa_mc2", "commonsense_qa", "ifeval", "wikitext"),
+)
+_TASK = re.compile(r"(?:regression\.)?lm_eval\.([^.]+)\.")
+
+
+def misspelt_tasks(recipe: Recipe) -> dict[str, str]:
+    """Of `evaluation.tasks` those that no gate asks for, each with the like task that gates ask for and that is not there: where
+    several gates agree on a name, or it is a usual one, the list has it wrong."""
+    tasks = (recipe.settings.get("evaluation") or {}).get("tasks") or ()
+    found = (_TASK.match(text) for _, text in all_of(recipe) if isinstance(text, str))
+    asked = [match[1] for match in found if match]
+    left = [task for task in tasks if task not in asked and task not in USUAL_TASKS]
+    return {
+        near: task
+        for task in dict.fromkeys(asked)
+        if task not in tasks and (asked.count(task) > 1 or task in USUAL_TASKS) and (near := nearest(task, left))
+    }
 
 
 def rule(known: Callable[[Recipe], Sequence[str]]) -> Callable[[Recipe], Iterator[Problem]]:

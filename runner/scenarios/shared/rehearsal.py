@@ -18,7 +18,7 @@ from runner.problem import Stop
 from runner.recipe import overrides
 from runner.recipe.document import Path_
 from runner.recipe.overrides import Override
-from runner.recipe.recipe import Recipe, Settings, sets_of
+from runner.recipe.recipe import DEMO_QUESTIONS, Recipe, Settings, sets_of
 from runner.scenarios.shared import axolotl, common, conversations, twin
 from runner.scenarios.shared import gates as shared
 from runner.training.summary import Summary
@@ -33,6 +33,9 @@ ENOUGH_STEPS = 50
 MAX_PROCESSES = 2
 MAX_RANK = 16
 MIN_VALIDATION_SHARE = 0.1
+# Bytes of a file of one's own, of which MAX_ROWS are drawn; of a larger one a share is looked at.
+LARGE = 20_000_000
+OF_A_FILE = ("path", "split", "subset", "revision", "sample")
 
 
 def before_data(recipe: Recipe, file: str | None) -> list[Override]:
@@ -81,22 +84,25 @@ def judge(plan: Plan, summaries: list[Summary]) -> None:
 
 
 def data(recipe: Recipe, file: str | None) -> list[Override]:
-    """Rows from `--data`, else from the recipe's sample, else from the recipe's own file."""
+    """Rows from `--data`, else from the recipe's own file, else from the sample that stands in for what is elsewhere."""
     if file:
-        return overrides.from_data_option(file)
+        asked = recipe.settings.get("demo") or {}
+        why = "asked about the data of before; the new validation rows are asked about"
+        ours = [Override(f"demo.{name}", None, None, BY, why) for name in DEMO_QUESTIONS if name in asked]
+        return [*overrides.from_data_option(file), *ours]
     other = "`recipe rehearse … --data FILE`, or "
     return [change for home, one in sets_of(("data",), recipe.data) for change in sample(recipe, home, one, other)]
 
 
 def sample(recipe: Recipe, home: Path_, data: Settings, other: str = "") -> list[Override]:
-    """The sample of a data set in its place; its own file where it has none. other: what else names rows, for whoever has
-    neither. Raises Stop there."""
-    name = setting(home)
+    """The sample of a data set that is not on this machine in its place, and of a large file that is here a share. other: what
+    else names rows, for whoever has neither. Raises Stop there."""
+    name, own = setting(home), data.get("path")
+    if own and (not recipe.on_claim(own) or (recipe.folder / own).exists()):
+        return _share(recipe, home, data)
     if file := data.get("sample"):
         why = "the recipe's own sample, so nothing is downloaded"
         return [Override(f"{name}.hub", None, None, BY, why), Override(f"{name}.path", None, file, BY, why)]
-    if data.get("path"):
-        return []
     raise Stop(
         recipe.document.problem(
             home,
@@ -105,6 +111,25 @@ def sample(recipe: Recipe, home: Path_, data: Settings, other: str = "") -> list
             key=True,
         )
     )
+
+
+def _share(recipe: Recipe, home: Path_, data: Settings) -> list[Override]:
+    """A draw of a file's rows, where it has more than a rehearsal needs and would take long to look through."""
+    file = recipe.folder / data["path"]
+    size = file.stat().st_size if file.is_file() else 0
+    if size <= LARGE or not (data.knows("sets") or data.knows("share")):
+        return []
+    name, share = setting(home), float(f"{data.get('share', 1) * LARGE / size:.2g}")
+    why = f"a seeded draw of {size / 1e6:,.0f} MB"
+    if "sets" in home:
+        return [Override(f"{name}.share", None, share, BY, why)]
+    # A share is said of one of several data sets alone; these lines are about that one.
+    there = {key: value for key in OF_A_FILE if (value := recipe.document.lookup((*home, key))) is not None}
+    one = {key: value for key, value in there.items() if key != "sample"}
+    return [
+        Override(f"{name}.sets", None, [{**one, "share": share}], BY, why),
+        *(Override(f"{name}.{key}", None, None, BY, f"stands under `{name}.sets`") for key in there),
+    ]
 
 
 def split(recipe: Recipe) -> list[Override]:

@@ -1,0 +1,229 @@
+"""The pages of figures, all of them the plan's: what hardware for what, and the arithmetic of the lyrics demo."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from saying import GENERATED, ROOT, said
+
+from runner import catalog, packaged
+from runner.check.validate import load
+from runner.estimate.forecast import Forecast
+from runner.planned import Planned, Together
+from runner.recipe import overrides as changing
+from runner.recipe import units
+
+# Models of every size, and what may be trained of them: a starter, and what is set in it.
+MODELS = (
+    "google/gemma-3-270m",
+    "meta-llama/Llama-3.2-1B-Instruct",
+    "HuggingFaceTB/SmolLM3-3B",
+    "Qwen/Qwen2.5-7B-Instruct",
+    "meta-llama/Llama-3.1-8B-Instruct",
+    "microsoft/phi-4",
+    "meta-llama/Llama-3.3-70B-Instruct",
+)
+LENGTH, ROWS = 1024, 4
+METHODS = {
+    "4-bit adapter (`qlora`)": ("minimal/lora", {"train.adapter": "qlora"}),
+    "adapter (`lora`)": ("minimal/lora", {}),
+    "last two layers": ("minimal/last-layers", {}),
+    "all weights": ("minimal/causal-lm", {}),
+}
+# The smallest card of each size that trains in bf16.
+SIZES = (
+    "NVIDIA-L4",
+    "NVIDIA-A100-SXM4-40GB",
+    "NVIDIA-A40",
+    "NVIDIA-H100-80GB-HBM3",
+    "NVIDIA-H200",
+    "NVIDIA-B200",
+)
+
+
+def hardware() -> str:
+    """Which card for which model, and how long the starters take on each."""
+    basis = (ROOT / "benchmarks/results/outside.txt").read_text("utf-8").splitlines()[:3]
+    lines = [
+        "# What hardware for what",
+        "",
+        GENERATED,
+        "Every figure here is `recipe plan`'s, and none was measured by this project. What it says, of runs that others have published:",
+        "",
+        "```text",
+        *basis,
+        "```",
+        "",
+        "An error is planned over measured, less 1. The range in brackets behind a figure is made of such errors; [what is least",
+        "certain](plan.md#what-is-least-certain) stands with the plan.",
+        "",
+        "## Which card for which model",
+        "",
+        f"The smallest of six sizes of card on which training fits, on one GPU, by the upper end of the range: {ROWS} rows of {LENGTH:,} tokens at once, with gradient",
+        "checkpointing and FlashAttention, and all else by default. In brackets the GiB that are needed. Fewer rows at once, or shorter ones, take less.",
+        "",
+        f"| model | {' | '.join(METHODS)} |",
+        "|---|" + "---|" * len(METHODS),
+    ]
+    for model in MODELS:
+        cells = [_card(method, model) for method in METHODS]
+        lines.append(f"| {model.partition('/')[2]} | {' | '.join(cells)} |")
+    lines += [
+        "",
+        f"The cards are {_listed(SIZES)}; others of the same size will do. A model that fits none of them alone fits several GPUs that share it",
+        "(`distribution: fsdp`); `recipe plan` offers that where it helps.",
+        "",
+        "## How long the starters take",
+        "",
+        "On the machines that the recipe names, with another card in each: likely time, and the range. `-` means that it does not fit there as it is written.",
+        "",
+    ]
+    names = [name for name, path in packaged.named().items() if path in packaged.starters()]
+    recipes = {name: load(packaged.named()[name])[0] for name in names}
+    heads = [f"{name} ({recipes[name].machines.nodes} × {recipes[name].machines.gpus_per_node})" for name in names]
+    lines += [f"| card | usable GiB | {' | '.join(heads)} |", "|---|---|" + "---|" * len(names)]
+    for label in catalog.gpu_names():
+        card = catalog.gpu(label)
+        if card and card.bf16:
+            times = [_time(name, label) for name in names]
+            lines.append(f"| {card.title} | {card.usable_gib:.1f} | {' | '.join(times)} |")
+    lines += [
+        "",
+        "Cards before Ampere (T4, V100) have no bf16 and no FlashAttention: `recipe check` says at its lines what a recipe then writes.",
+        "Where the network between machines is not known, it is assumed, and the range is that much wider.",
+        "",
+        "The same of a recipe and a card of your own:",
+        "",
+        "```sh",
+        "recipe gpus recipes/lyrics.yaml              # memory and time on each card; without a recipe, what each card is",
+        "recipe models --gpu NVIDIA-L40S              # which models fit on that card, by every default",
+        "recipe plan recipes/lyrics.yaml --set machines.gpu=NVIDIA-H100-80GB-HBM3",
+        "```",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _listed(labels: tuple[str, ...]) -> str:
+    titles = [catalog.gpu(label).title for label in labels]  # type: ignore[union-attr]
+    return f"{', '.join(titles[:-1])} and {titles[-1]}"
+
+
+def _forecasts(name: str, sets: dict[str, str]) -> list[Forecast]:
+    """Raises Stop where a starter with these settings is no valid recipe."""
+    changes = changing.from_options([f"{key}={value}" for key, value in sets.items()])
+    return Planned.of(load(packaged.named()[name], changes)[0]).forecasts
+
+
+def _card(method: str, model: str) -> str:
+    name, sets = METHODS[method]
+    asked = {
+        "model.base": model,
+        "model.sequence_len": str(LENGTH),
+        "model.attention": "flash_attention_2",
+        "train.micro_batch_size": str(ROWS),
+        **sets,
+    }
+    for label in SIZES:
+        (forecast,) = _forecasts(name, asked | {"machines.gpu": label})
+        low, high = forecast.memory_range
+        if forecast.usable and high <= forecast.usable:
+            size = catalog.gpu(label).memory_gib  # type: ignore[union-attr]
+            return f"{size} GB ({low / 2**30:.1f}–{high / 2**30:.1f})"
+    return f"none alone ({low / 2**30:.0f}–{high / 2**30:.0f})"
+
+
+def _time(name: str, label: str) -> str:
+    forecasts = _forecasts(name, {"machines.gpu": label})
+    whole = Together.of(forecasts)
+    if not all(forecast.fits for forecast in forecasts):
+        return "-"
+    return f"{units.duration(whole.total_seconds)} ({units.between(*whole.range_seconds, '–')})"
+
+
+def songs() -> str:
+    """What the lyrics demo was once hoped to do, and what arithmetic says."""
+    found = json.loads(said("plan", "recipes/lyrics.yaml", "--format", "json"))
+    short = json.loads(said("plan", "recipes/minimal/lyrics-demo.yaml", "--format", "json"))
+    (stage,) = found["stages"]
+    time, rows, peak = stage["time"], stage["rows"], found["all_machines"]["tflops"] * 1e12
+    tokens = rows["tokens"]
+    per_token = time["flops"] / time["tokens_a_step"]
+    per_song = per_token * tokens
+    hoped, epoch = 1000, rows["training"] / 60
+    cards = [hoped * per_song / peak, epoch * per_song / peak]
+    now = time["samples_a_second"]
+    faster = catalog.gpu("NVIDIA-B200")
+    assert faster
+    (best,) = _forecasts("lyrics", {"machines.gpu": faster.name})
+    assert best.time
+    lines = [
+        "# A thousand songs a second",
+        "",
+        GENERATED,
+        "The lyrics demo was once hoped to learn 1,000 songs a second, and to go through all of them in a minute. This page says what arithmetic says. The",
+        "figures are those of `recipe plan` for the recipe [`lyrics`](starters/lyrics.md).",
+        "",
+        "```sh",
+        "recipe plan recipes/lyrics.yaml --details",
+        "```",
+        "",
+        "## What one song costs",
+        "",
+        "| | |",
+        "|---|---|",
+        f"| songs that are learned from | {rows['training']:,} |",
+        f"| tokens of a song, in the mean | {tokens:.0f} |",
+        f"| the model | {stage['parameters'] / 1e9:.2f} billion weights, and {stage['trainable_parameters'] / 1e6:.0f} million of the adapter |",
+        f"| operations for a token | {per_token / 1e9:.1f} billion: forward, once more because of gradient checkpointing, and backward |",
+        f"| operations for a song | {per_song / 1e12:.1f} million million |",
+        f"| what an L40S can do at most | {peak / 1e12:.0f} million million operations a second |",
+        "",
+        f"So an L40S that reached its data sheet would learn {peak / per_song:.0f} songs a second. None does: the plan says {now:.1f} songs a second",
+        f"({time['tokens_a_second']:,.0f} tokens), as published runs on such cards reach it, which is {now * per_song / peak:.0%} of the data sheet.",
+        "",
+        "## What was hoped for",
+        "",
+        "| | songs a second | L40S at their data sheet's rate | L40S at the planned rate |",
+        "|---|---|---|---|",
+        f"| 1,000 songs a second | {hoped:,} | {cards[0]:.0f} | {hoped / now:.0f} |",
+        f"| an epoch in a minute | {epoch:,.0f} | {cards[1]:.0f} | {epoch / now:.0f} |",
+        "",
+        "The last column leaves out that machines talk to each other, read and save. With them, more machines soon bring nothing:",
+        "",
+        "```sh",
+        "recipe plan recipes/lyrics.yaml --machines 1,2,4,…,1024",
+        "```",
+        "",
+        "```text",
+        *_table(said("plan", "recipes/lyrics.yaml", "--machines", "1,2,4,8,16,32,64,128,256,512,1024")),
+        "```",
+        "",
+        f"Two epochs take {units.duration(time['total_seconds'])} on one L40S. The fastest card of the catalog, {faster.title}, takes {units.duration(best.time.total_seconds)}:",
+        f"{best.time.samples_a_second:.0f} songs a second. No setting that leaves the model and the songs as they are comes near a thousand.",
+        "",
+        "## What can be had instead",
+        "",
+        f"- **A demo in minutes**: fewer songs. `minimal/lyrics-demo` takes {short['stages'][0]['rows']['training'] + short['stages'][0]['rows']['evaluation']:,} songs and {units.duration(short['all_stages']['total_seconds'])} on the same card.",
+        "- **A rehearsal in a minute**, without a GPU: all of it, with a tiny model.",
+        "- **A smaller model**: time falls as its weights do. `model.base` is one line.",
+        "- **Shorter songs**: `model.sequence_len` leaves out those that are longer, and time falls as the tokens do.",
+        "",
+        "```sh",
+        "recipe new my-songs --from minimal/lyrics-demo",
+        "recipe plan my-songs.yaml",
+        "```",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _table(text: str) -> Iterator[str]:
+    """The lines of a plan that compare counts of machines."""
+    lines = text.splitlines()
+    start = next(at for at, line in enumerate(lines) if line.startswith("machines  "))
+    for line in lines[start:]:
+        if not line.strip():
+            return
+        yield line

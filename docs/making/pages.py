@@ -1,0 +1,205 @@
+"""Writes the pages of `docs/` that follow from the code: troubles, hardware, the lyrics demo's arithmetic, and one for each starter.
+
+`python docs/making/pages.py` writes them; `make golden` does too, and a test fails where one is out of date.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
+
+import figures  # noqa: E402
+import pictures  # noqa: E402
+from saying import GENERATED, said  # noqa: E402
+
+from runner import packaged  # noqa: E402
+from runner.catalog import troubles  # noqa: E402
+from runner.check import by_schema  # noqa: E402
+from runner.check.validate import load  # noqa: E402
+
+DOCS = ROOT / "docs"
+# Where a trouble is looked for, and what a person would call that; the places of troubles.py, in the page's order.
+PLACES = {
+    troubles.LOG: "In the log of a run",
+    troubles.UNMADE: "No pod is made",
+    troubles.QUEUE: "It waits in the queue",
+    troubles.PLACING: "No machine takes it",
+    troubles.IMAGE: "The image does not come",
+    troubles.MOUNT: "A volume does not come",
+    troubles.MISSING: "Something that it needs is not there",
+    troubles.TAKEN: "It was taken off its machine",
+    troubles.ENDED: "It was ended",
+    troubles.SERVER: "A server of the model does not start",
+}
+
+
+def pages() -> dict[Path, str]:
+    """Every generated page, and every picture of a quick command, by where it lies."""
+    os.environ["XDG_CONFIG_HOME"] = "/nonexistent"  # what somebody's own runs have taught the plan is no part of a page
+    starters = {DOCS / "starters" / f"{_file(name)}.md": starter(name) for name in packaged.named()}
+    fixed = {
+        "troubles": _troubles(),
+        "hardware": figures.hardware(),
+        "songs": figures.songs(),
+        "starters/index": _starters(),
+    }
+    return {DOCS / f"{name}.md": text for name, text in fixed.items()} | starters | pictures.quick()
+
+
+def _file(name: str) -> str:
+    return name.replace("/", "-")
+
+
+# Troubles.
+
+
+def _troubles() -> str:
+    told = {trouble.name: found for trouble in troubles.known() if (found := _shown(trouble.name))}
+    lines = [
+        "# When something goes wrong",
+        "",
+        GENERATED,
+        "Give it to `recipe why`, whatever it is: a recipe, a run's folder, a file with a log, or what `oc` says.",
+        "",
+        "```sh",
+        "recipe why runs/my-demo",
+        "oc logs POD | recipe why -",
+        "oc describe pod POD | recipe why -",
+        "```",
+        "",
+        "It answers with a sentence, a remedy, and at the end a word in brackets, which is a heading on this page. What is wrong in a recipe itself,",
+        "`recipe check` says with its line: [check a recipe](checking.md). What will not work on a machine, `recipe doctor RECIPE` says before anything runs.",
+        "",
+        f"These are all {len(troubles.known())} of them. Where words differ from one time to the next, an example stands, or `…`.",
+        "",
+    ]
+    for place, title in PLACES.items():
+        here = [trouble for trouble in troubles.known() if trouble.places[0] == place]
+        lines += [f"## {title}", ""]
+        for trouble in here:
+            found = told.get(trouble.name)
+            blank = troubles.Found(trouble, "")
+            means, remedy = ((found or blank).means, (found or blank).remedy)
+            lines += [f"### {trouble.code}", "", f"**{_plain(_sentence(means))}**", ""]
+            if remedy.strip():
+                lines += [_plain(remedy.strip()), ""]
+            if found:
+                lines += ["It says, for example:", "", "```text", _cut(found.line), "```", ""]
+    return "\n".join(lines)
+
+
+def _shown(name: str) -> troubles.Found | None:
+    """The trouble as somebody has met it, in the words of the tests' examples; None where there is none."""
+    cases = tomllib.loads((ROOT / "tests/fixtures/troubles.toml").read_text("utf-8"))
+    for case, shown in cases.items():
+        if shown.get("trouble", case) == name:
+            words = {key: shown[key] for key in ("world_size", "gpu") if key in shown}
+            return troubles.find(shown["log"], **words)
+    return None
+
+
+def _sentence(text: str) -> str:
+    text = re.sub(r"\.\.+", ".", " ".join(text.split()))
+    return text[0].upper() + text[1:]
+
+
+def _plain(text: str) -> str:
+    """Words for a page: outside of code nothing of them is markup."""
+    parts = re.split(r"(`[^`]*`)", text)
+    return "".join(part if part.startswith("`") else re.sub(r"([*_<>\[\]\\])", r"\\\1", part) for part in parts)
+
+
+def _cut(line: str, most: int = 160) -> str:
+    return line if len(line) <= most else f"{line[:most].rstrip()} …"
+
+
+# Starters.
+
+
+def _starters() -> str:
+    lines = [
+        "# The starter recipes",
+        "",
+        GENERATED,
+        "`recipe new my-demo --from NAME` makes one of them yours. [Your own data and model](../own-data.md) says how it learns from your rows.",
+        "",
+        "| recipe | what it trains | scenario |",
+        "|---|---|---|",
+    ]
+    lines += [_row(name) for name, path in packaged.named().items() if path in packaged.starters()]
+    lines += [
+        "",
+        "## In a few lines",
+        "",
+        "`recipes/minimal/` has a starter of at most 15 lines for every scenario (35 for the pipeline): what somebody must decide, model,",
+        "data and GPU, and everything else by default.",
+        "",
+        "```sh",
+        "recipe new my-demo --from survival --minimal    # the short form of that starter",
+        "recipe show my-demo.yaml                        # all of it: every default, and where each setting comes from",
+        "```",
+        "",
+        "| recipe | what it trains | scenario |",
+        "|---|---|---|",
+    ]
+    lines += [_row(name) for name, path in packaged.named().items() if path in packaged.minimal()]
+    lines += ["", "```{toctree}", ":hidden:", "", *map(_file, packaged.named()), "```", ""]
+    return "\n".join(lines)
+
+
+def _row(name: str) -> str:
+    recipe = load(packaged.named()[name])[0]
+    return f"| [`{name}`]({_file(name)}.md) | {recipe.description} | `{recipe.scenario}` |"
+
+
+def starter(name: str) -> str:
+    """The page of a starter: what it is, what it takes, what is made of it, and all of it."""
+    path = packaged.named()[name]
+    recipe = load(path)[0]
+    place = "recipes/" + path.relative_to(packaged.folder("recipes")).as_posix()
+    copy = "my-demo" if not name.startswith("minimal/") else "my-short-demo"
+    lines = [
+        f"# {name}",
+        "",
+        GENERATED,
+        f"{recipe.description}.",
+        "",
+        f"Scenario [`{recipe.scenario}`](../settings.md#scenario-{recipe.scenario}): {by_schema.schema(recipe.scenario)['description']}",
+        "",
+        "```sh",
+        f"recipe new {copy} --from {name}",
+        f"recipe check {copy}.yaml",
+        f"recipe plan {copy}.yaml",
+        f"recipe rehearse {copy}.yaml",
+        f"recipe run {copy}.yaml",
+        "```",
+        "",
+        "## What it will take",
+        "",
+        "```text",
+        said("plan", place),
+        "```",
+        "",
+        "[What the plan says](../plan.md) explains the lines; [what hardware for what](../hardware.md) has other cards.",
+        "",
+        "## All of it",
+        "",
+        f"```{{literalinclude}} {'../' * 2}{place}",
+        ":language: yaml",
+        "```",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    for file, text in pages().items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+        print(file.relative_to(ROOT))

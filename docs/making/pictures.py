@@ -1,0 +1,113 @@
+"""Pictures of what commands say, for the pages: SVG, drawn by rich of real output, without a font from elsewhere.
+
+Those of quick commands are made with the pages (pages.py). `python docs/making/pictures.py` makes those of whole rehearsals: it
+takes a few minutes, and Debian's Chromium for the pages of runs.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
+
+from rich.console import Console  # noqa: E402
+from rich.terminal_theme import MONOKAI  # noqa: E402
+from rich.text import Text  # noqa: E402
+from saying import said  # noqa: E402
+
+PICTURES = ROOT / "docs" / "pictures"
+COLUMNS = 94
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+# Of a rehearsal's many lines, those from the proof to the verdict.
+FIRST, LAST = "  proven in ", "validation loss "
+
+
+def quick() -> dict[Path, str]:
+    """What `list`, `check` and `plan` say of a copy of a starter, by where the picture lies."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        said("new", "my-demo", "--from", "survival", folder=folder)
+        recipe = folder / "my-demo.yaml"
+        right = recipe.read_text("utf-8")
+        recipe.write_text(right.replace("  epochs: ", "  epocs: "), encoding="utf-8")
+        wrong = said("check", recipe.name, folder=folder, columns=COLUMNS)
+        recipe.write_text(right, encoding="utf-8")
+        plan = said("plan", recipe.name, folder=folder, columns=COLUMNS)
+    drawn = {
+        "list": ("recipe list", said("list", columns=COLUMNS)),
+        "check": ("recipe check my-demo.yaml", wrong),
+        "plan": ("recipe plan my-demo.yaml", plan),
+    }
+    return {PICTURES / f"{name}.svg": drawing(name, *what) for name, what in drawn.items()}
+
+
+def drawing(name: str, command: str, text: str) -> str:
+    """A terminal with a command and what it has said, long lines cut, as SVG. name: tells its styles from those of other pictures."""
+    console = Console(width=COLUMNS, record=True, file=io.StringIO(), force_terminal=True, color_system="truecolor")
+    console.print(Text(f"$ {command}", style="bold"))
+    for line in Text.from_ansi(text).split(allow_blank=True):
+        line.truncate(COLUMNS, overflow="ellipsis")
+        console.print(line)
+    console.print()
+    svg = console.export_svg(title=command, theme=MONOKAI, unique_id=f"terminal-{name}")
+    svg = re.sub(r"\s*(?:<!-- Generated.*?-->|@font-face \{.*?\})", "", svg, flags=re.DOTALL)
+    return "\n".join(line.rstrip() for line in svg.splitlines() if line.strip()) + "\n"
+
+
+def rehearsed() -> None:
+    """Rehearses copies of two starters, and keeps a picture of the first one's end and of the tops of both pages."""
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser is None:
+        sys.exit("The picture of a page needs Chromium: apt-get install chromium")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        text = _rehearse(folder, "my-demo", "survival")
+        (PICTURES / "rehearse.svg").write_text(drawing("rehearse", "recipe rehearse my-demo.yaml", _end(text)), "utf-8")
+        _picture(browser, folder / "runs/my-demo-rehearsal/report.html", PICTURES / "first-page.png")
+        _rehearse(folder, "my-images", "minimal/image-classification")
+        _picture(browser, folder / "runs/my-images-rehearsal/report.html", PICTURES / "page.png")
+
+
+def _rehearse(folder: Path, copy: str, starter: str) -> str:
+    """What the rehearsal of a copy of a starter says. Exits where it fails."""
+    said("new", copy, "--from", starter, folder=folder)
+    done = subprocess.run(
+        [sys.executable, "-m", "runner", "rehearse", f"{copy}.yaml"],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        sys.exit(done.stdout[-2000:] + done.stderr)
+    return done.stdout
+
+
+def _picture(browser: str, page: Path, file: Path) -> None:
+    """The top of a page, in few colours, because that makes it a third as large."""
+    from PIL import Image
+
+    flags = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1100,900")
+    subprocess.run([browser, *flags, f"--screenshot={file}", page.as_uri()], check=True, capture_output=True)
+    Image.open(file).convert("RGB").quantize(48).save(file, optimize=True)
+    print(file.relative_to(ROOT))
+
+
+def _end(text: str) -> str:
+    """From the proof to the verdict, and the last two lines."""
+    lines = text.splitlines()
+    first = next(at for at, line in enumerate(lines) if line.startswith(FIRST))
+    last = max(at for at, line in enumerate(lines) if line.startswith(LAST))
+    return "\n".join(["…", *lines[first : last + 1], "…", *lines[-2:]])
+
+
+if __name__ == "__main__":
+    rehearsed()

@@ -1,0 +1,37 @@
+"""What `recipe` says, for pages and pictures: run in this process, at the root of the checkout."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+from pathlib import Path
+
+from runner import cli
+
+ROOT = Path(__file__).resolve().parents[2]
+GENERATED = "<!-- Made by docs/making/pages.py, of the code itself; `make golden` writes it anew. -->\n"
+
+
+class _Screen(io.StringIO):
+    """A terminal of so many columns, as far as a command can tell."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def said(*arguments: str, folder: Path = ROOT, columns: int = 0) -> str:
+    """All that a command prints. columns: of the terminal that it prints to; 0 for none, as in a pipe."""
+    out, before, where = _Screen() if columns else io.StringIO(), os.environ.get("COLUMNS"), Path.cwd()
+    os.environ["COLUMNS"] = str(columns or 120)
+    os.chdir(folder)
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO() if "json" in arguments else out):
+            cli._code([*arguments])
+    finally:
+        os.chdir(where)
+        if before is None:
+            del os.environ["COLUMNS"]
+        else:
+            os.environ["COLUMNS"] = before
+    return out.getvalue().rstrip()

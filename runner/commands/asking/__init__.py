@@ -1,0 +1,1 @@
+"""Asking: the questions of `recipe new`."""

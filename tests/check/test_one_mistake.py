@@ -1,0 +1,152 @@
+"""One mistake, one message, at the line where it was made and in the words of whoever made it."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from runner.catalog import synonyms
+from runner.catalog.tables import table
+from runner.check import by_schema
+from runner.check.examine import examine
+from runner.recipe.overrides import from_options
+from tests.conftest import ROOT
+
+RECIPES = ROOT / "recipes"
+SURVIVAL, SEVEN_B, GEMMA = "survival", "seven-b", "gemma"
+TASK = "seven-b", "tasks: [hellaswag]"
+
+# A starter, a piece of it, what a person makes of that, how the line begins that is named, and words of what is said.
+MISTAKES = [
+    (SURVIVAL, "\ntrain: ", "\n#train: ", "#train:", "stands behind a `#`"),
+    (SURVIVAL, "\ntrain: ", "\n# train: ", "# train:", "they belong to `model`"),
+    (SURVIVAL, "\nmodel: ", "\n#model: ", "#model:", "stands behind a `#`"),
+    (SURVIVAL, "\ndata: ", "\n# data: ", "# data:", "they belong to `train`"),
+    (SURVIVAL, "\ndemo: ", "\n#demo: ", "#demo:", "they belong to `openshift`"),
+    (SEVEN_B, "\nsft: ", "\n#sft: ", "#sft:", "they belong to `pretrain`"),
+    (
+        SEVEN_B,
+        "  data:                               # questions",
+        "  #data:     # questions",
+        "#data:",
+        "behind a `#`",
+    ),
+    (
+        SURVIVAL,
+        "\ntrain:                                # what is trained, and how",
+        "",
+        "last_layers:",
+        "Write `train:` above",
+    ),
+    (SURVIVAL, "  epochs: 4", "epochs: 4", "epochs: 4", "Put 2 blanks in front of it."),
+    (SURVIVAL, "  queue: default", "queue: default", "queue: default", "Put 2 blanks in front of it."),
+    (SURVIVAL, "    - How do I treat", "- How do I treat", "- How do I treat", "Put 4 blanks in front of it."),
+    (SURVIVAL, "  questions:  ", "questions:  ", "questions:", "It belongs to `demo`."),
+    (SURVIVAL, "    - name: trained", "      name: trained", "name: trained", "Write `- name: trained-models-pvc`"),
+    (SURVIVAL, "    - name: workspace", "      name: workspace", "name: workspace", "write `- name:`"),
+    (
+        SURVIVAL,
+        "    - How do I treat",
+        "      How do I treat",
+        "How do I treat",
+        "Write `- How do I treat a minor burn?`",
+    ),
+    (SURVIVAL, "    - How do I tie", "      How do I tie", "How do I tie", "Write `- How do I tie a bowline"),
+    (SURVIVAL, "scenario: last", "scenarios: last", "scenarios:", "Did you mean `scenario`?"),
+    (*TASK, "tasks: [helaswag]", "tasks: [helaswag]", "Write `hellaswag`."),
+    (*TASK, "tasks: [hellaswag, arc-easy]", "tasks: [hellaswag, arc-easy]", "Write `arc_easy`"),
+    (SURVIVAL, "name: survival", "name: [survival]", "name: [survival]", "`name: survival`"),
+    (SURVIVAL, 'answer: "[answer]"', 'answer: ["[answer]"]', "answer:", '`answer: "[answer]"`'),
+    (SURVIVAL, "name: survival ", "name: 3.10 ", "name: 3.10", "cannot be `3.10`"),
+    (SURVIVAL, "revision: main ", "revision: 3.10 ", "revision: 3.10", 'Put quotes around it: "3.10".'),
+    (SURVIVAL, "treat a minor", "treat: a minor", "- How do I treat: a", 'whole text: "How do I treat: a minor burn?"'),
+    (SURVIVAL, "- How do I treat", '- "How" do I treat', '- "How"', "whole text: '\"How\" do I treat a minor burn?'"),
+    (
+        SURVIVAL,
+        "question: For [topic], [question]",
+        "question: 'What's [question]'",
+        "question: 'W",
+        "whole text: \"What's",
+    ),
+    (SURVIVAL, "gpu_memory: 45 GB", "gpu_memory: 20gb", "gpu_memory: 20gb", "Write `20 GB`."),
+    (SURVIVAL, "time: 45 min", "time: 45 minutes", "time: 45", "Write `45 min`."),
+    (SURVIVAL, "size_gib: 50", "size_gib: 20GB", "size_gib: 20GB", "Write the number without `GB`: 20"),
+    (SURVIVAL, "learning_rate: 5.0e-5", "learning_rate: 0,0002", "learning_rate: 0,0002", "a point: 0.0002"),
+    (SURVIVAL, "mount: /shared/models  ", "mount: /  ", "mount: /", "names a folder. For example: /shared/models"),
+    (GEMMA, "gpus: [2, 3]", "gpus: 2,3", "gpus: 2,3", "`gpus: [2, 3]`"),
+    (GEMMA, "gpus: [2, 3]", "gpus: 2", "gpus: 2", "`gpus: [2]`"),
+    (GEMMA, "gpus: [2, 3]", "gpus: [2 3]", "gpus: [2 3]", "[2, 3]"),
+    (SURVIVAL, "base: HuggingFaceTB/SmolLM3-3B", "base: ./data/nothing", "base: ./data", "There is no folder"),
+    (SURVIVAL, "base: HuggingFaceTB/SmolLM3-3B", "base: ./dta", "base: ./dta", "Did you mean `./data`?"),
+    (SURVIVAL, "base: HuggingFaceTB/SmolLM3-3B", "base: data", "base: data", "holds no readable `config.json`"),
+    (SURVIVAL, "base: HuggingFaceTB/SmolLM3-3B", "base: smollm3", "base: smollm3", "`HuggingFaceTB/SmolLM3-3B`?"),
+]
+
+
+@pytest.fixture(scope="module")
+def recipes(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("mistakes") / "recipes"
+    shutil.copytree(RECIPES, folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("starter", "before", "after", "line", "words"), MISTAKES, ids=lambda value: str(value)[:40].strip()
+)
+def test_one_mistake_is_one_message_at_its_line(starter, before, after, line, words, recipes):
+    text = (RECIPES / f"{starter}.yaml").read_text("utf-8")
+    file = recipes / f"{starter}-mine.yaml"
+    file.write_text(text.replace(before, after, 1), encoding="utf-8")
+    assert file.read_text("utf-8") != text
+    (found,) = [
+        one for one in examine(file) if starter != GEMMA or one.severity == "error"
+    ]  # its two notes are its own
+    assert found.source.strip().startswith(line), str(found)
+    assert words in f"{found.message} {found.hint}", str(found)
+
+
+def test_what_a_file_lacks_is_said_once(tmp_path):
+    file = tmp_path / "short.yaml"
+    file.write_text("scenario: last-layers\n")
+    (found,) = examine(file)
+    assert found.message == "The recipe lacks `name`, `model`, `data` and `machines`."
+    assert [line.partition(":")[0] for line in found.hint.splitlines()] == ["`name`", "`model`", "`data`", "`machines`"]
+
+
+@pytest.mark.parametrize(
+    ("starter", "section", "theirs", "ours"),
+    [
+        (SURVIVAL, "train", "lr", "learning_rate"),
+        (SURVIVAL, "train", "batch_size", "micro_batch_size"),
+        (SURVIVAL, "train", "num_train_epochs", "epochs"),
+        (SURVIVAL, "train", "per_device_train_batch_size", "micro_batch_size"),
+        (SURVIVAL, "model", "max_seq_length", "sequence_len"),
+        ("lyrics", "train", "r", "lora_rank"),
+        (SEVEN_B, "lora", "r", "rank"),
+        (SURVIVAL, "model", "lr", "learning_rate`, and belongs to `train"),
+    ],
+)
+def test_other_tools_names_of_settings_are_known(starter, section, theirs, ours):
+    found = examine(RECIPES / f"{starter}.yaml", from_options((f"{section}.{theirs}=1",)))
+    assert [one.hint for one in found if f"`{theirs}`" in one.message] == [f"Here it is called `{ours}`."]
+
+
+def test_every_synonym_means_settings_and_commands_that_there_are():
+    from runner import scenarios
+    from runner.check.schema_errors import names_in
+    from runner.cli import COMMANDS
+
+    names = {name for scenario in scenarios.names() for name in names_in(by_schema.schema(scenario))}
+    words = table("synonyms")
+    assert {meant for several in words["settings"].values() for meant in several} <= names
+    assert set(words["commands"].values()) <= set(COMMANDS) and not set(words["commands"]) & set(COMMANDS)
+    assert synonyms.setting("Learning-Rate", names) is None and synonyms.setting("LR", names) == "learning_rate"
+
+
+@pytest.mark.parametrize(("theirs", "ours"), [("validate", "check"), ("train", "run"), ("init", "new")])
+def test_other_tools_names_of_commands_are_known(theirs, ours, capsys):
+    from runner import cli
+
+    assert cli._code([theirs, "x.yaml"]) == 2
+    assert f"There is no command `{theirs}`. Did you mean `{ours}`?" in capsys.readouterr().err

@@ -1,0 +1,82 @@
+"""Every command ends with what has come of it and the command to type next, where a person reads and no program."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import shlex
+
+import click
+import pytest
+
+from runner.cli import COMMANDS, cli
+from runner.commands.options import end
+from tests.conftest import ROOT
+
+SURVIVAL = str(ROOT / "recipes" / "survival.yaml")
+# What runs until ^C and says how to end it, and what names the next command itself.
+OTHERWISE = {"open": "^C ends it", "serve": "^C ends it", "new": "then: recipe check", "gpus": "`recipe gpus RECIPE`"}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_says_what_to_type_next(name):
+    command = cli.get_command(click.Context(cli), name)
+    parts = [command, *getattr(command, "commands", {}).values()]
+    text = inspect.getsource(inspect.getmodule(inspect.unwrap(parts[0].callback)))
+    assert OTHERWISE[name] in text if name in OTHERWISE else re.search(r"\bend\(", text)
+
+
+def parsed(line: str) -> None:
+    """Raises where click would refuse the command: a name, option or count of arguments that it has not."""
+    name, *rest = shlex.split(line.removeprefix("Next: recipe "))
+    cli.get_command(click.Context(cli), name).make_context(name, rest, resilient_parsing=False)
+
+
+@pytest.mark.parametrize(
+    ("given", "verdict", "then"),
+    [
+        (["check", SURVIVAL], "What can be known before it runs holds.", f"plan {SURVIVAL}"),
+        (
+            ["check", SURVIVAL, "--set", "train.epochs=-1"],
+            "Mend what is said above, from the top.",
+            f"check {SURVIVAL}",
+        ),
+        (["plan", SURVIVAL], "It holds by all that is known here.", f"rehearse {SURVIVAL}"),
+        (["list"], "starters; each trains something else.", "new my-demo --from survival"),
+        (["show", SURVIVAL], "That is all of it, and a recipe itself.", f"check {SURVIVAL}"),
+    ],
+)
+def test_a_command_ends_with_a_verdict_and_the_next_command(recipe_command, given, verdict, then):
+    done = recipe_command(*given)
+    *_, said, following = done.stderr.splitlines()
+    assert said.endswith(verdict) and following == f"Next: recipe {then}"
+    assert "Next: " not in done.stdout
+    parsed(following)
+
+
+def test_what_programs_read_ends_as_it_did(recipe_command):
+    for style in ("json", "github"):
+        assert "Next: " not in recipe_command("check", SURVIVAL, "--format", style).stderr
+    assert "Next: " not in recipe_command("plan", SURVIVAL, "--format", "json").stderr
+
+
+def test_a_path_with_blanks_can_be_typed_as_it_is_said(capsys):
+    end("Done.", "check", "my recipes/a b.yaml")
+    assert capsys.readouterr().err == "\nDone.\nNext: recipe check 'my recipes/a b.yaml'\n"
+
+
+def test_every_next_command_that_is_written_can_be_parsed():
+    """The words that stand in the calls of `end`, with names in place of what is known only when they run."""
+    found = []
+    for file in sorted((ROOT / "runner" / "commands").glob("*.py")):
+        for call in re.findall(r"\bend\((.*?)\)\n", file.read_text("utf-8"), re.DOTALL):
+            words = re.findall(r'"([a-z][a-z-]+|--[a-z-]+)"', call)
+            found += [(file.stem, word) for word in words if word in COMMANDS or word.startswith("--")]
+            for word in (word for word in words if word.startswith("--")):
+                assert any(
+                    word in option.opts
+                    for name in words
+                    if name in COMMANDS
+                    for option in cli.get_command(click.Context(cli), name).params
+                ), (file.stem, word)
+    assert len({stem for stem, _ in found}) > 20
