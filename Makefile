@@ -17,7 +17,7 @@ $(STAMP):
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25"
 	@# torch first: a later package must not choose another build of it.
 	$(BIN)/python -m pip install --quiet -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[train,data,report,serve,registry,docs,dev]"
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[train,data,report,serve,registry,edit,docs,dev]"
 	touch $@
 
 rehearse: install

@@ -27,6 +27,7 @@ COMMANDS = {
     "models": "Show the models that a recipe can name; write down others.",
     "diff": "Say what differs between two recipes, in settings and in plans.",
     "check": "Say what is wrong in recipes, with line and remedy.",
+    "edit": "Edit a recipe in the browser, with its plan as you type.",
     "plan": "Say whether it fits, how long, how much, and what to change.",
     "render": "Write what the cluster needs.",
     "site": "Write what its namespace needs, once.",

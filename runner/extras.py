@@ -10,6 +10,7 @@ from pathlib import Path
 EXTRAS = {
     "cluster": {"kubernetes"},
     "data": {"datatrove", "orjson", "py3langid", "spacy"},
+    "edit": {"nicegui"},
     "flash": {"flash_attn"},
     "gguf": {"llama_cpp"},
     "registry": {"model_registry"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import warnings
 
 # What each says at import or load that no user can act on: kernels for other GPUs, deprecations of its own code.
@@ -31,6 +32,12 @@ def hush() -> None:
     warnings.filterwarnings(
         "ignore", module=r"(torch|torchao|transformers|datasets|huggingface_hub|bitsandbytes)(\.|$)"
     )
+
+
+def without_scikit_learn() -> None:
+    """Call it before the first import of transformers, in a process that runs models alone: 5.16 imports scikit-learn for a
+    kind of generation that nobody here asks for, and that is a quarter of its time."""
+    sys.modules.setdefault("sklearn", None)  # type: ignore[arg-type]
 
 
 def _errors_only(record: logging.LogRecord) -> bool:

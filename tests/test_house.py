@@ -52,6 +52,8 @@ FLOORS = {
     "runner.doctor": 8,
     "runner.entrypoints": 9,
     "runner.cluster": 10,
+    # It is called by one of the commands, and shows what others print.
+    "runner.editing": 11,
     "runner.commands": 11,
     "runner.cli": 11,
     "runner.__main__": 11,

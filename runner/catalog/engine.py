@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -44,3 +45,23 @@ def fused_loss_models() -> frozenset[str]:
     """The model types whose last layer and cross-entropy Axolotl can compute as one, through liger-kernel 0.8.1, so
     that the logits never lie in memory (tests compare them with the package itself)."""
     return frozenset((HERE / "fused-loss-models.txt").read_text(encoding="utf-8").split())
+
+
+def axolotl_refusal(setting: str, value: Any, config: Mapping[str, Any]) -> str | None:
+    """Why Axolotl would refuse a setting of its own beside a config that the runner makes, as the end of a sentence; None where
+    it takes it, as far as is known."""
+    if value is None or setting in config:
+        return None
+    values = value if isinstance(value, list) else [value]
+    for known in table("axolotl-refusals").values():
+        off = not known.get("even_off") and (value is False or value == [])
+        fine = values and all(one in known.get("fine", ()) or _above(one, known.get("above")) for one in values)
+        met = "needs" in known and all(config.get(name) for name in known["needs"])
+        free = "without" in known and not any(config.get(name) for name in known["without"])
+        if setting in known["settings"] and not (off or fine or met or free):
+            return str(known["why"])
+    return None
+
+
+def _above(value: Any, least: float | None) -> bool:
+    return least is not None and isinstance(value, int | float) and value > least

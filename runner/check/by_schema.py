@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
@@ -31,8 +32,18 @@ def schema(scenario: str) -> dict[str, Any]:
 @cache
 def _validator(scenario: str) -> Draft202012Validator:
     from jsonschema import Draft202012Validator
+    from jsonschema.validators import extend
 
-    return Draft202012Validator(schema(scenario))
+    checker: type[Draft202012Validator] = extend(Draft202012Validator, {"pattern": _pattern})
+    return checker(schema(scenario))
+
+
+def _pattern(_: Any, pattern: str, value: Any, part: Any) -> Iterator[ValidationError]:
+    """JSON Schema's own meaning of `$`, where Python's takes a newline at the end too: `name: "x\\n"` is no name."""
+    from jsonschema import ValidationError
+
+    if isinstance(value, str) and not re.search(re.sub(r"(?<!\\)\$", r"\\Z", pattern), value):
+        yield ValidationError(f"{value!r} does not match {pattern!r}")
 
 
 def has(scenario: Any, setting: str) -> bool:

@@ -14,6 +14,7 @@ from runner.check.validate import judge, override
 from runner.plan import Plan
 from runner.problem import Problem, Stop
 from runner.recipe import reading
+from runner.recipe.document import Document
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
 
@@ -86,9 +87,16 @@ def examine(
         document, _ = override(reading.standard_input() if file == "-" else reading.read(file), changes)
     except Stop as stop:
         return _said(file, stop)
+    return examined(document, online, allowed)[1]
+
+
+def examined(
+    document: Document, online: bool = False, allowed: Collection[str] = ()
+) -> tuple[Recipe | None, list[Problem]]:
+    """The recipe that a document is, and the same Problems with it; None where it has an error."""
     recipe, problems = judge(document)
-    if recipe is None or any(problem.severity == "error" for problem in problems):
-        return problems
+    if recipe is None or _wrong(problems):
+        return None, problems
     # Only a recipe without errors needs what follows.
     from runner.scenarios import translate
     from runner.targets import place
@@ -96,13 +104,17 @@ def examine(
     try:
         plan = translate(recipe, replace(place(recipe), checkpoint_keys=None))
     except Stop as stop:
-        return problems + _said(file, stop)
+        return None, problems + _said(document.file, stop)
     problems += _foreseen(recipe, plan, allowed)
     if online:
         from runner.check.online import datasets
 
         problems += datasets(recipe)
-    return problems
+    return (None if _wrong(problems) else recipe), problems
+
+
+def _wrong(problems: Iterable[Problem]) -> bool:
+    return any(problem.severity == "error" for problem in problems)
 
 
 def _said(file: Path | str, stop: Stop) -> list[Problem]:

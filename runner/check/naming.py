@@ -53,6 +53,9 @@ def names(recipe: Recipe) -> Iterator[Problem]:
         if name and not _NAME.match(name):
             hint = "Use lower-case letters, digits, `-` and `.`, as the cluster itself lists them."
             yield problem(path, f"`{name}` cannot name {what} on the cluster.", hint)
+    if site.queue and len(site.queue) > 63 and _NAME.match(site.queue):
+        message = f"A job names its queue in a label, which holds 63 characters, and this one has {len(site.queue)}."
+        yield problem(("openshift", "queue"), message, "Name a queue with a shorter name.")
 
 
 def folders(recipe: Recipe) -> Iterator[Problem]:

@@ -18,6 +18,9 @@ _STAGES = (
     click.option("--until", "last", metavar="STAGE", help="The stages up to this one."),
 )
 
+# Set by a program that watches, which then reads each event as a line (see `runner.training.progress_lines`).
+EVENTS = "RECIPE_EVENTS"
+
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
@@ -64,9 +67,11 @@ def watch() -> Iterator[Callable[[dict[str, Any]], None]]:
     import sys
 
     if not sys.stdout.isatty():
-        yield _lines()
+        yield _events if os.environ.get(EVENTS) else _lines()
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from runner.training.progress_lines import TRAINING
 
     columns = (
         TextColumn("  {task.description}"),
@@ -80,7 +85,9 @@ def watch() -> Iterator[Callable[[dict[str, Any]], None]]:
 
         def show(event: dict[str, Any]) -> None:
             if event["event"] == "begin":
-                bar.update(task, description="training", total=event["steps"], completed=event["step"])
+                bar.update(task, description=TRAINING, total=event["steps"], completed=event["step"])
+            elif event["event"] == "phase":
+                bar.update(task, description=event["phase"])
             elif event["event"] == "step":
                 bar.update(task, completed=event["step"], loss=f"loss {event['loss']:.3f}")
             elif event["event"] == "evaluation":
@@ -90,6 +97,12 @@ def watch() -> Iterator[Callable[[dict[str, Any]], None]]:
                 bar.console.file.writelines(f"{line}\n" for line in proof_lines(event["folder"]))
 
         yield show
+
+
+def _events(event: dict[str, Any]) -> None:
+    from runner.training import progress_lines
+
+    say(progress_lines.write(event))
 
 
 def _lines() -> Callable[[dict[str, Any]], None]:

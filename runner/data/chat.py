@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -294,6 +295,18 @@ def figures(lengths: np.ndarray) -> dict[str, int]:
         "p95": int(ordered[min(len(ordered) - 1, round(0.95 * len(ordered)))]),
         "max": int(ordered[-1]),
     }
+
+
+def first(chat: Chat) -> Iterator[str]:
+    """The rows that make a conversation, one after the other, each as the model is to see it."""
+    for one in map(ChatSet.told, chat.sets):
+        for _, row in rows.read(one):
+            if isinstance(row, rows.Bad):
+                continue
+            with suppress(NoConversation, templates.NoText):
+                conversation = one.conversation(chat.special_tokens.axolotl, row)
+                if isinstance(conversation, Conversation):
+                    yield rendered(chat.special_tokens, chat.told(conversation))
 
 
 def rendered(template: ChatTemplate, conversation: list[dict[str, Any]]) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from runner.data import rows
-from runner.data.chat import Conversation, Conversations, finish, look_through, pair
+from runner.data.chat import Conversation, Conversations, finish, look_through, pair, rendered
 from runner.data.draw import Draw
 from runner.data.report import Report
 from runner.data.split import TokenizerFor, already, begin
@@ -115,6 +115,16 @@ def prepare(
         if sample_rows is None:
             look_through(items, np.arange(len(items)), lyrics, report)
         return finish(items, np.arange(len(items)), lyrics, out, tokenizer_for, report)
+
+
+def first(lyrics: Lyrics) -> Iterator[str]:
+    """The songs that can be asked about, one after the other, each as a task that the model is to see."""
+    read = re.compile(_pattern(lyrics.songs.instruction_form), re.IGNORECASE)
+    for one in lyrics.sets:
+        for number, row in rows.read(one, stream=lyrics.stream):
+            song = "" if isinstance(row, rows.Bad) else _song(number, row, lyrics.songs, read)
+            if isinstance(song, Song) and not _unfit(song, lyrics.songs):
+                yield rendered(lyrics.special_tokens, lyrics.told(_task(song, lyrics)))
 
 
 def _draw(lyrics: Lyrics, count: int, report: Report) -> list[tuple[Song, int]]:

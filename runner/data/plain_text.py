@@ -215,6 +215,11 @@ def _too_little(plain_text: PlainText, side: str, tokens: int, report: TextRepor
     )
 
 
+def first(plain_text: PlainText) -> Iterator[str]:
+    """The documents that are trained on, one after the other; the model sees them joined, in blocks."""
+    return documents(plain_text, "train", TextReport())
+
+
 def _validates(plain_text: PlainText) -> bool:
     return bool(plain_text.validation_sets or plain_text.validation_share)
 

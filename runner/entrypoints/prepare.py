@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -111,13 +112,24 @@ def _rows(work: Mapping[str, Any], out: Path) -> Report:
                 "In a pod: with `openshift.data_from: claim` `recipe submit` sends it; with `image` or `git` it must lie there in "
                 "the image, or in the commit.",
             )
-    named = data.get("tokenizer")
-    tokenizer_for = (
-        twins.tokenizer_for(twin) if twin else _tokenizer(Pretrained(**named) if named else None, work["model"])
-    )
-    report = scenarios.prepare(data, out, tokenizer_for=tokenizer_for, sample_rows=work.get("sample_rows"))
     if twin:
-        twins.build(twin)
+        return _rows_and_twin(work, twin, out)
+    named = data.get("tokenizer")
+    tokenizer_for = _tokenizer(Pretrained(**named) if named else None, work["model"])
+    return scenarios.prepare(data, out, tokenizer_for=tokenizer_for, sample_rows=work.get("sample_rows"))
+
+
+def _rows_and_twin(work: Mapping[str, Any], twin: Mapping[str, Any], out: Path) -> Report:
+    from runner.quiet import without_scikit_learn
+    from runner.runs.language import general_documents
+    from runner.scenarios.shared import warming
+
+    without_scikit_learn()
+
+    documents = general_documents()
+    tokenizer_for = twins.tokenizer_for(twin, documents)
+    report = scenarios.prepare(work["data"], out, tokenizer_for=tokenizer_for, sample_rows=work.get("sample_rows"))
+    twins.build(twin, partial(warming.warm_up, documents=documents, rows=out, seed=twin["seed"]))
     return report
 
 

@@ -96,18 +96,23 @@ def rewrite(document: Document, changes: Iterable[Override], edited: Edit = edit
             )
         )
     try:
-        if not os.access(path, os.W_OK):
-            raise PermissionError(13, "it is read-only")
-        # What a link points to is changed, and not the link.
-        with replacing(path.resolve()) as partial:
-            mark = codecs.BOM_UTF8 if path.read_bytes().startswith(codecs.BOM_UTF8) else b""
-            partial.write_bytes(mark + text.encode())
-            shutil.copymode(path, partial)
+        write(path, text)
     except OSError as error:
         message = f"This file cannot be written: {error.strerror}."
         raise Stop(Problem(document.file, 0, 0, message, by_hand)) from None
     before, after = document.text.splitlines(), text.splitlines()
     return "\n".join(difflib.unified_diff(before, after, str(path), str(path), n=0, lineterm=""))
+
+
+def write(path: Path, text: str) -> None:
+    """Puts another text into a recipe's file, whole or not at all. Raises OSError where that cannot be."""
+    if not os.access(path, os.W_OK):
+        raise PermissionError(13, "it is read-only")
+    # What a link points to is changed, and not the link.
+    with replacing(path.resolve()) as partial:
+        mark = codecs.BOM_UTF8 if path.read_bytes().startswith(codecs.BOM_UTF8) else b""
+        partial.write_bytes(mark + text.encode())
+        shutil.copymode(path, partial)
 
 
 def for_file(text: str, schema: str, old_file: str, new_file: str) -> str:

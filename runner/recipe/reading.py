@@ -28,6 +28,11 @@ def read(file: Path | str, kind: str = "recipe", start: str = START) -> Document
 
     Raises Stop with the Problem for a file that is missing, no text, or no YAML.
     """
+    return parse(str(file), text(file, kind), kind, start)
+
+
+def text(file: Path | str, kind: str = "recipe") -> str:
+    """The text of a recipe file, without a byte order mark. Raises Stop with the Problem for a file that is missing or no text."""
     name = str(file)
     path = Path(file)
     if path.is_dir():
@@ -39,7 +44,7 @@ def read(file: Path | str, kind: str = "recipe", start: str = START) -> Document
         raise Stop(Problem(name, 0, 0, "There is no such file.", _near_file(path))) from None
     except OSError as error:
         raise Stop(Problem(name, 0, 0, f"This file cannot be read: {error.strerror}.")) from None
-    return parse(name, _text(name, raw, size, kind), kind, start)
+    return _text(name, raw, size, kind)
 
 
 # What problems call a recipe that came on standard input; its relative paths start from here.

@@ -114,11 +114,14 @@ def general_text() -> Path:
     return Path(__file__).with_name("general_text.txt")
 
 
+def general_documents() -> list[str]:
+    text = general_text().read_text(encoding="utf-8")
+    return [part.strip() for part in text.split(f"\n{PARTING}\n")]
+
+
 def general_rows(tokenizer: Any) -> list[Row]:
     """The documents of the general text, as the model would begin to read each."""
-    text = general_text().read_text(encoding="utf-8")
-    documents = [part.strip() for part in text.split(f"\n{PARTING}\n")]
-    rows = [tokenizer(document)["input_ids"][:GENERAL_TOKENS] for document in documents]
+    rows = [tokenizer(document)["input_ids"][:GENERAL_TOKENS] for document in general_documents()]
     return [(row, row) for row in rows]
 
 

@@ -77,7 +77,7 @@ def _tokens(plan: Plan, trained: list[Summary]) -> Iterator[str]:
 def _answers(rows: list[dict[str, str]], rehearsed: bool) -> Iterator[str]:
     if rows and rehearsed:
         yield ""
-        yield "A tiny model's words mean nothing; they show that asking works, before and after:"
+        yield "A tiny model speaks in scraps; what counts is whose words they are, before and after:"
     for row in rows:
         yield ""
         yield f"  {row['question']}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -70,6 +70,13 @@ def prepare(data: Mapping[str, Any], out: Path, **options: Any) -> Report:
     preparers = PREPARERS | _brought("PREPARERS")
     preparer = cast(Preparer, importlib.import_module(preparers[data["kind"]]))
     return _reading(preparer.prepare)(data, out, **options)
+
+
+def first(data: Mapping[str, Any]) -> Iterator[str]:
+    """The rows that a stage's `data` asks for, one after the other, as the model is to see each; none where they are no text."""
+    preparers = PREPARERS | _brought("PREPARERS")
+    preparer = importlib.import_module(preparers[data["kind"]])
+    return _reading(preparer.first)(data) if hasattr(preparer, "first") else iter(())
 
 
 def work(name: str) -> Callable[[Mapping[str, Any], Callable[[str], None]], None]:

@@ -86,3 +86,6 @@ class Preparer(Protocol):
         """Writes what `settings` ask for into `out`; a no-op where it already lies there. They are a frozen dataclass of its
         own, whose JSON form is a stage's `data`, with its name in PREPARERS as `kind`."""
         ...
+
+    # Where rows are text: those that are trained on, one after the other, as the model is to see each.
+    first: Callable[[Any], Iterator[str]]

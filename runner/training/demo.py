@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from runner.files import read_json, write_json, write_text
-from runner.quiet import hush
+from runner.quiet import hush, without_scikit_learn
 from runner.run_files import ANSWERS, DEMO, DEMO_OUTPUTS
 from runner.training import parent_watch
 from runner.training.answers import answers, chats
@@ -16,6 +16,7 @@ def main(run_dir: Path) -> None:
     """Writes `demo_outputs/answers.json` and, for people, `demo_outputs/answers.md`."""
     parent_watch.start()
     hush()
+    without_scikit_learn()
     demo = read_json(run_dir / DEMO)
     before, after = (list(answers(chat, demo["questions"])) for chat in chats(run_dir, demo))
     categories = demo.get("categories") or {}

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.files import read_json, replacing_folder
-from runner.quiet import hush
+from runner.quiet import hush, without_scikit_learn
 from runner.training import parent_watch
 
 PRECISIONS = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "auto": "auto"}
@@ -72,6 +72,7 @@ def merge(
 def main() -> None:
     parent_watch.start()
     hush()
+    without_scikit_learn()
     parser = argparse.ArgumentParser()
     parser.add_argument("adapter", type=Path)
     parser.add_argument("out", type=Path)

@@ -23,6 +23,7 @@ from runner.training.checkpoints import MarkComplete
 from runner.training.early_stopping import early_stopping
 from runner.training.ended import Ended, no_step_more
 from runner.training.history import History
+from runner.training.phases import Phases
 from runner.training.preemption import Preemption
 from runner.training.saving import Saving
 from runner.training.settings import RunSettings
@@ -127,7 +128,7 @@ class RecipePlugin(BasePlugin):
         told = [*metrics.from_environment(self.history), *progress.from_environment(settings)]
         watching = [watchdog, self.history, *told]
         ending = [*ends, *time_limits(settings), Saving(settings), *early_stopping(settings)]
-        return [*watching, Ended(), *ending, MarkComplete(self.resumed_from), Preemption(settings)]
+        return [*watching, Ended(), *ending, MarkComplete(self.resumed_from), Preemption(settings), Phases()]
 
     def post_train_unload(self, cfg: DictDefault) -> None:
         if int(os.environ.get("RANK", "0")) != 0:

@@ -7,12 +7,19 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 MARK = "[recipe] "
+# What a bar says beside it, each for as long as it takes.
+TRAINING, MEASURING, SAVING, ASKING = "training", "measuring", "saving", "asking"
 _DECODER = json.JSONDecoder()
 
 
 def write(facts: Mapping[str, Any]) -> str:
     """One event as a line of output."""
     return MARK + json.dumps(facts)
+
+
+def phase(name: str) -> str:
+    """The line that says what goes on now."""
+    return write({"event": "phase", "phase": name})
 
 
 def read(text: str) -> Iterator[dict[str, Any]]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from runner import run_files
 from runner.files import read_json, replacing_folder, write_json, write_text
 from runner.proof.record import Proof
+from runner.training import progress_lines
 from runner.training.elapsed import TimeUsed
 from runner.training.patience import ACCURACY, LOSS, EarlyStop, early_stop
 from runner.training.summary import Summary
@@ -165,6 +166,7 @@ def answer_demo(settings: RunSettings, config: dict[str, Any]) -> None:
     write_json(run_dir / run_files.DEMO, demo.model_dump())
     keep_template(demo, run_dir / run_files.BEST_MODEL)
     if demo.questions:
+        print(progress_lines.phase(progress_lines.ASKING), flush=True)
         _alone("runner.training.demo", settings.run_dir)
 
 

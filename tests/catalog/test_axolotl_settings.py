@@ -14,6 +14,7 @@ from runner.plan import Place
 from runner.recipe.overrides import from_options
 from runner.scenarios import translate
 from runner.targets import place
+from tests.catalog.axolotls_own import known_keys, unknown_keys, validated
 from tests.conftest import ROOT, STARTERS
 
 SURVIVAL = ROOT / "recipes" / "survival.yaml"
@@ -29,106 +30,35 @@ def emitted(stage) -> dict:
     return yaml.safe_load(next(file.text for file in stage.files if file.path == stage.config_file))
 
 
-@pytest.fixture(scope="module")
-def axolotl():
-    """Axolotl's validation, with the plugins of a config registered as its own command does."""
-    from axolotl.cli.config import plugin_set_cfg, prepare_plugins
-    from axolotl.utils.config import validate_config
-    from axolotl.utils.dict import DictDefault
-
-    def validate(config: dict, gpu: catalog.Gpu, gpus: int) -> dict:
-        cfg = DictDefault(config)
-        prepare_plugins(cfg)
-        checked = validate_config(
-            cfg,
-            capabilities={
-                "bf16": gpu.bf16,
-                "fp8": gpu.fp8,
-                "tf32": gpu.bf16,
-                "n_gpu": gpus,
-                "compute_capability": f"sm_{gpu.compute_capability.replace('.', '')}",
-            },
-            env_capabilities={"torch_version": "2.13.0"},
-        )
-        plugin_set_cfg(checked)
-        return checked.to_dict()
-
-    return validate
-
-
-def known_keys(model) -> dict:
-    """The keys of a pydantic model by name and alias, with the models of nested sections."""
-    import typing
-
-    from pydantic import BaseModel
-
-    def sections(annotation):
-        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            yield annotation
-        for inner in typing.get_args(annotation):
-            yield from sections(inner)
-
-    keys: dict = {}
-    for name, field in model.model_fields.items():
-        inner = list(sections(field.annotation))
-        aliases = getattr(field.validation_alias, "choices", [field.validation_alias])
-        for known in {name, field.alias, *aliases} - {None}:
-            keys[known] = inner
-    return keys
-
-
-def unknown_keys(value, models, path="") -> list[str]:
-    """Keys of a config that none of the models has; sections that the models leave open pass."""
-    if isinstance(value, list):
-        return [found for item in value for found in unknown_keys(item, models, path)]
-    if not isinstance(value, dict) or not models:
-        return []
-    keys: dict = {}
-    for model in models:
-        keys |= known_keys(model)
-    found = [f"{path}{key}" for key in value if key not in keys]
-    for key, inner in value.items():
-        if key in keys:
-            found += unknown_keys(inner, keys[key], f"{path}{key}.")
-    return found
-
-
 @pytest.mark.parametrize("path", STARTERS, ids=lambda path: path.stem)
-def test_every_emitted_config_passes_axolotls_own_validation(path, axolotl):
-    from axolotl.integrations.config import merge_input_args
-
+def test_every_emitted_config_passes_axolotls_own_validation(path):
     for recipe, stage in stages(path):
         config = emitted(stage)
         gpu = catalog.gpu(recipe.machines.gpu)
-        checked = axolotl(config, gpu, stage.machines.world_size)
+        checked = validated(config, gpu, stage.machines.world_size)
         assert checked["output_dir"] == config["output_dir"]
-        _, schema = merge_input_args()
-        assert unknown_keys(config, [schema]) == []
+        assert unknown_keys(config) == []
 
 
 @pytest.mark.parametrize("optimizer", ["adamw_torch_fused", "adamw_bnb_8bit"])
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 @pytest.mark.parametrize("distribution", ["ddp", "zero1", "zero2", "zero3", "fsdp"])
-def test_every_distribution_passes_axolotls_own_validation(distribution, precision, optimizer, axolotl):
-    from axolotl.integrations.config import merge_input_args
-
+def test_every_distribution_passes_axolotls_own_validation(distribution, precision, optimizer):
     options = f"distribution={distribution}", f"model.precision={precision}", f"train.optimizer={optimizer}"
     ((recipe, stage),) = stages(SURVIVAL, *options)
     config = emitted(stage)
-    axolotl(config, catalog.gpu(recipe.machines.gpu), 4)
-    assert unknown_keys(config, [merge_input_args()[1]]) == []
+    validated(config, catalog.gpu(recipe.machines.gpu), 4)
+    assert unknown_keys(config) == []
 
 
-def test_a_key_that_axolotl_does_not_know_would_be_seen(axolotl):
-    from axolotl.integrations.config import merge_input_args
-
+def test_a_key_that_axolotl_does_not_know_would_be_seen():
     ((recipe, stage),) = stages(SURVIVAL)
     config = emitted(stage)
-    axolotl(config, catalog.gpu(recipe.machines.gpu), 4)
+    validated(config, catalog.gpu(recipe.machines.gpu), 4)
     config["datasets"][0]["feild"] = 1
     config["sequense_len"] = 1
     config["recipe_runner"]["run_dri"] = 1
-    found = unknown_keys(config, [merge_input_args()[1]])
+    found = unknown_keys(config)
     assert sorted(found) == ["datasets.feild", "recipe_runner.run_dri", "sequense_len"]
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import yaml
 from jsonschema import Draft202012Validator
+
+from tests.cluster.admission import unseen
 
 SCHEMAS = Path(__file__).resolve().parent.parent / "schemas"
 KUBERNETES = "1.30"
@@ -47,11 +51,12 @@ def refusals(manifest: dict[str, Any], version: str = "3.5") -> list[str]:
     """Why a cluster would not take a manifest; empty where it would."""
     schema = schema_of(manifest, version)
     if schema is None:
-        return core_refusals(manifest)
+        return [*core_refusals(manifest), *unseen(manifest)]
     found = [
         f"{'.'.join(map(str, error.absolute_path))}: {error.message[:300]}"
-        for error in Draft202012Validator(closed(schema)).iter_errors(manifest)
+        for error in _validator(manifest["apiVersion"], manifest["kind"], version).iter_errors(manifest)
     ]
+    found += unseen(manifest)
     found += duplicates(manifest, schema)
     if not re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", manifest["metadata"]["name"]):
         found.append("metadata.name must be a DNS-1035 label")
@@ -59,6 +64,11 @@ def refusals(manifest: dict[str, Any], version: str = "3.5") -> list[str]:
         manifest
     )
     return found
+
+
+@cache
+def _validator(api: str, kind: str, version: str) -> Draft202012Validator:
+    return Draft202012Validator(closed(schema_of({"apiVersion": api, "kind": kind}, version)))
 
 
 def closed(node: Any) -> Any:
@@ -91,13 +101,29 @@ def duplicates(value: Any, schema: dict[str, Any], where: str = "") -> list[str]
 
 
 def core_refusals(manifest: dict[str, Any]) -> list[str]:
-    import kubernetes_validate
+    return list(_core_refusals(json.dumps(manifest)))
 
+
+# Of many recipes most manifests are alike.
+@lru_cache(10_000)
+def _core_refusals(text: str) -> tuple[str, ...]:
+    kubernetes_validate = _kubernetes_validate()
     try:
-        kubernetes_validate.validate(manifest, KUBERNETES, strict=True)
+        kubernetes_validate.validate(json.loads(text), KUBERNETES, strict=True)
     except kubernetes_validate.ValidationError as error:
-        return [f"{'.'.join(map(str, error.path))}: {error.message[:300]}"]
-    return []
+        return (f"{'.'.join(map(str, error.path))}: {error.message[:300]}",)
+    return ()
+
+
+@cache
+def _kubernetes_validate() -> ModuleType:
+    """With its schemas in memory: it reads megabytes of them at each judgement."""
+    import kubernetes_validate
+    from kubernetes_validate import utils
+
+    utils.schema_contents = cache(utils.schema_contents)
+    utils.all_versions = cache(utils.all_versions)
+    return kubernetes_validate
 
 
 def pytorchjob_refusals(manifest: dict[str, Any]) -> list[str]:
@@ -109,6 +135,9 @@ def pytorchjob_refusals(manifest: dict[str, Any]) -> list[str]:
     if replicas.get("Master", {}).get("replicas") != 1:
         found.append("Master must have exactly 1 replica")
     for role, replica in replicas.items():
+        host = f"{manifest['metadata']['name']}-{role.lower()}-{replica.get('replicas', 1) - 1}"
+        if len(host) > 63:
+            found.append(f"{host} is too long for a pod's host name")
         pod = {"apiVersion": "v1", "kind": "Pod", **replica["template"]}
         pod["metadata"] = {"name": "pod", **pod.get("metadata", {})}
         found += [f"{role}: {refusal}" for refusal in core_refusals(pod)]
@@ -118,5 +147,8 @@ def pytorchjob_refusals(manifest: dict[str, Any]) -> list[str]:
 
 
 def trainjob_refusals(manifest: dict[str, Any]) -> list[str]:
-    env = manifest["spec"].get("trainer", {}).get("env") or []
-    return [f"trainer.env may not set {entry['name']}" for entry in env if entry["name"].startswith("PET_")]
+    trainer = manifest["spec"].get("trainer", {})
+    env = trainer.get("env") or []
+    host = f"{manifest['metadata']['name']}-node-0-{trainer.get('numNodes', 1) - 1}"
+    long = [f"{host} is too long for a pod's host name"] if len(host) > 63 else []
+    return long + [f"trainer.env may not set {entry['name']}" for entry in env if entry["name"].startswith("PET_")]

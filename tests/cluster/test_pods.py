@@ -80,7 +80,7 @@ def started(folder: Path, nodes: int):
     )  # fmt: skip
     small, _, _ = load(SURVIVAL, from_options((*machines, *SMALL)))
     base = folder / "base_model"
-    facts = twin.wanted(small.model_facts, catalog.chat_template("chatml"), 4, 1, base, fixed_head=False)
+    facts = twin.wanted(small.model_facts, catalog.chat_template("chatml"), 4, 1, base)
     prepare(translate(small, place).stage("train").data, folder / "data", tokenizer_for=twin.tokenizer_for(facts))
     twin.build(facts)
     small, _, _ = load(SURVIVAL, from_options((*machines, *SMALL, f"model.base={base}")))

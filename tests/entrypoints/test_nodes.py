@@ -559,7 +559,7 @@ def small(tmp_path_factory) -> dict[str, Path]:
     recipe, _, _ = load(GEMMA)
     documents = SAMPLE.read_text("utf-8").strip().split("\n\n")
     marks = catalog.chat_template("chatml")
-    facts = twin.wanted(recipe.model_facts, marks, 2, 1, folder / "model", fixed_head=False)
+    facts = twin.wanted(recipe.model_facts, marks, 2, 1, folder / "model")
     words = twin.tokenizer_for(facts)(documents)
     twin.build(facts)
     files = {"model": folder / "model"}

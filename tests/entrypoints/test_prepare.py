@@ -164,7 +164,7 @@ def model(tmp_path_factory):
         json.loads(line)["answer"]
         for line in (ROOT / "recipes/data/survival-sample.jsonl").read_text("utf-8").splitlines()
     ]
-    facts = twin.wanted(recipe.model_facts, catalog.chat_template("chatml"), 3, 1, folder, fixed_head=False)
+    facts = twin.wanted(recipe.model_facts, catalog.chat_template("chatml"), 3, 1, folder)
     twin.tokenizer_for(facts)(texts)
     twin.build(facts)
     files = {file.name: file.read_bytes() for file in folder.iterdir() if file.name != twin.MADE_FROM}

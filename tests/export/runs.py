@@ -23,12 +23,12 @@ from tests.stages import finish
 QUESTIONS = ["How do I tie a knot?", "What's the rule of 3s, in survival?"]
 
 
-def base_of(recipe: str, folder: Path, fixed_head: bool) -> Path:
+def base_of(recipe: str, folder: Path) -> Path:
     """A recipe's twin, before any training."""
     known = load(ROOT / "recipes" / f"{recipe}.yaml")[0]
     # A text has no conversations, and its twin's tokenizer the template of some.
     wanted = twin.wanted(
-        known.model_facts, conversations.special_tokens(known) or chat_template("chatml"), 2, 42, folder, fixed_head
+        known.model_facts, conversations.special_tokens(known) or chat_template("chatml"), 2, 42, folder
     )
     twin.tokenizer_for(wanted)(_lines())
     twin.build(wanted)
@@ -76,7 +76,7 @@ def run_of(folder: Path, recipe: str = "survival", *options: str, base: Path | N
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     lora = recipe == "lyrics"
-    base = base or base_of(recipe, folder / "base_model", lora)
+    base = base or base_of(recipe, folder / "base_model")
     settings = (f"model.base={base}", "model.precision=fp32", "model.attention=sdpa", *options)
     known = load(ROOT / "recipes" / f"{recipe}.yaml", from_options(settings))[0]
     run = RunFolder(folder, "run")

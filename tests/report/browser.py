@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import select
@@ -104,6 +105,38 @@ class Browser:
         answer = self.ask("Runtime.evaluate", expression=expression, returnByValue=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
+
+    def until(self, expression: str) -> None:
+        """Waits until an expression is true."""
+        end = time.monotonic() + SECONDS
+        while not self.value(f"!!({expression})"):
+            assert time.monotonic() < end, f"{expression}: not true after {SECONDS} s"
+            time.sleep(0.02)
+
+    def click(self, selector: str) -> None:
+        """In the middle of the first element that a selector finds."""
+        self.until(f"document.querySelector({json.dumps(selector)})")
+        box = f"document.querySelector({json.dumps(selector)}).getBoundingClientRect()"
+        x, y = (
+            self.value(f"(({box}).{start} + ({box}).{end}) / 2")
+            for start, end in (("left", "right"), ("top", "bottom"))
+        )
+        for kind in ("mousePressed", "mouseReleased"):
+            self.ask("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
+    def type(self, text: str) -> None:
+        """Where the cursor is."""
+        self.ask("Input.insertText", text=text)
+
+    def press(self, key: str, code: int, modifiers: int = 0) -> None:
+        """key, code: as a browser names and numbers it; modifiers: 2 for Ctrl, 8 for Shift."""
+        for kind in ("keyDown", "keyUp"):
+            self.ask(
+                "Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, modifiers=modifiers
+            )
+
+    def picture(self, file: Path) -> None:
+        file.write_bytes(base64.b64decode(self.ask("Page.captureScreenshot", format="png")["data"]))
 
     def point_at(self, x: float, y: float) -> None:
         self.ask("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)

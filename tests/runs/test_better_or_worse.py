@@ -62,7 +62,7 @@ def trained(folder: Path, rule: bool) -> StageFolder:
 
     recipe = load(LYRICS)[0]
     base = folder / twin.__name__.rpartition(".")[2]
-    wanted = twin.wanted(recipe.facts, conversations.special_tokens(recipe), 2, 42, base, fixed_head=False)
+    wanted = twin.wanted(recipe.facts, conversations.special_tokens(recipe), 2, 42, base)
     both = rows(280, rule)
     texts = [f"{question} {answer}" for question, answer in both]
     twin.tokenizer_for(wanted)(texts)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import subprocess
@@ -23,6 +22,7 @@ from runner.recipe.overrides import from_options
 from runner.runs.launch import WITHOUT_GPU
 from runner.scenarios import translate
 from runner.scenarios.shared import twin
+from tests import taught
 from tests.conftest import ROOT, setting_of
 
 pytestmark = pytest.mark.heavy
@@ -247,7 +247,7 @@ def test_a_missing_padding_token_is_end_of_text_and_outgrown_embeddings_grow(tmp
     recipe, _, _ = load(GEMMA)
     documents = (ROOT / "recipes" / "data" / "gemma-sample.txt").read_text("utf-8").split("\n\n")
     marks = catalog.chat_template("chatml")
-    tiny = twin.wanted(recipe.model_facts, marks, layers=2, seed=1, folder=tmp_path, fixed_head=False)
+    tiny = twin.wanted(recipe.model_facts, marks, layers=2, seed=1, folder=tmp_path)
     twin.tokenizer_for(tiny)(documents)
     twin.build(tiny)
     words = AutoTokenizer.from_pretrained(str(tmp_path))
@@ -324,8 +324,7 @@ def test_the_gemma_rehearsal_learns_and_leaves_its_results(recipe_command, tmp_p
     assert done.returncode == 0, done.stdout + done.stderr
     summary = json.loads((out / "training_summary.json").read_text())
     assert summary["steps"] >= 30
-    assert (summary["world_size"], summary["backend"]) == (2, "gloo")
-    assert summary["first_validation_loss"] == pytest.approx(math.log(1024), abs=0.3)
+    assert summary["world_size"] == 1
     assert summary["best_validation_loss"] < 0.9 * summary["first_validation_loss"]
     assert "model.sequence_len: 2048 → 64  (" in done.stdout
     assert "train.cross_entropy: auto → plain" in done.stdout
@@ -337,6 +336,8 @@ def test_the_gemma_rehearsal_learns_and_leaves_its_results(recipe_command, tmp_p
     steps = [entry["step"] for entry in json.loads((out / "training_history.json").read_text())["steps"]]
     assert steps == list(range(1, summary["steps"] + 1))
     assert re.search(r"train documents +\d+\n", done.stdout)
+    assert "warmed up on the runner's own English, and on no text of these" in done.stdout
+    taught.speaks(out)
 
 
 @pytest.mark.long
@@ -356,11 +357,11 @@ def test_training_goes_on_from_a_named_checkpoint(recipe_command, tmp_path):
         "train",
         str(tmp_path / "again.yaml"),
         "--launcher",
-        "torchrun",
+        "python",
     ]
     path = {"PYTHONPATH": str(ROOT), "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     done = subprocess.run(
-        [*command, "--", "--standalone", "--nproc_per_node=2"],
+        command,
         env=os.environ | WITHOUT_GPU | path,
         capture_output=True,
         text=True,

@@ -29,7 +29,7 @@ from runner.scenarios.shared import twin
 from runner.targets import kubernetes, render
 from runner.training import answers, merging
 from runner.vllm import RANKS
-from tests import servers
+from tests import servers, taught
 from tests.catalog.test_axolotl_settings import axolotl, emitted, stages, unknown_keys
 from tests.conftest import ROOT
 from tests.listening import Listener, as_prometheus_reads, as_the_trainer_reads
@@ -258,6 +258,10 @@ def test_a_rehearsal_learns_and_leaves_adapter_model_history_summary_and_answers
     assert {row["category"] for row in answers} == {"artist style", "genre", "themes", "cultural context"}
     text = (run / "demo_outputs" / "answers.md").read_text("utf-8")
     assert "## cultural context" in text and "### Generate a song verse in the genre of reggae." in text
+
+
+def test_the_twin_speaks_of_what_it_was_taught(rehearsed):
+    taught.speaks(rehearsed[0])
 
 
 def test_a_training_is_heard_at_both_ports_while_it_runs(rehearsed, heard):
@@ -510,3 +514,4 @@ def test_every_model_of_the_catalog_is_one_line(name, tmp_path):
 def test_four_bits_learn_beside_the_recipes_own_model(tmp_path):
     run, _ = rehearse(tmp_path, "--set", "train.adapter=qlora")
     assert read(run, "training_summary.json")["adapter"]["kind"] == "qlora"
+    taught.speaks(run)

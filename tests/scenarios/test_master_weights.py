@@ -47,9 +47,7 @@ def test_the_layers_are_built_in_the_master_weights(options, dtype, tmp_path, mo
 
     recipe, plan = plan_of(*options)
     documents = (ROOT / "recipes" / "data" / "gemma-sample.txt").read_text("utf-8").split("\n\n")
-    tiny = twin.wanted(
-        recipe.model_facts, catalog.chat_template("chatml"), layers=2, seed=1, folder=tmp_path, fixed_head=False
-    )
+    tiny = twin.wanted(recipe.model_facts, catalog.chat_template("chatml"), layers=2, seed=1, folder=tmp_path)
     twin.tokenizer_for(tiny)(documents)
     twin.build(tiny)
     stage = plan.stage("sft")

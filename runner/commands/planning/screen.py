@@ -27,11 +27,17 @@ A_WHILE = 900
 
 def answer(planned: Planned, offers: list[Offer]) -> None:
     """Prints the answer in four lines."""
-    if not planned.forecasts:
-        say(f"Nothing can be said of {planned.plan.name}: there are no formulas for what it trains.")
-        return
-    for line in (_fits(planned), _time(planned), _cost(planned), _change(planned, offers)):
+    for line in verdict(planned):
         say(textwrap.fill(line, WIDTH, subsequent_indent="  "))
+    if planned.forecasts:
+        say(textwrap.fill(_change(planned, offers), WIDTH, subsequent_indent="  "))
+
+
+def verdict(planned: Planned, price: str = "`--price`, that of one") -> tuple[str, ...]:
+    """Whether it fits, how long it takes and what it costs, a sentence each. price: what a price is given by."""
+    if not planned.forecasts:
+        return (f"Nothing can be said of {planned.plan.name}: there are no formulas for what it trains.",)
+    return _fits(planned), _time(planned), _cost(planned, price)
 
 
 def stages(planned: Planned, traced: Mapping[str, Traced]) -> None:
@@ -101,13 +107,13 @@ def _first_checkpoint(planned: Planned) -> Iterator[str]:
         yield f"Checkpoints: the first comes after {units.duration(time.checkpoints.first)}."
 
 
-def _cost(planned: Planned) -> str:
+def _cost(planned: Planned, price: str) -> str:
     whole = planned.together
     if len(whole.without) == len(planned.forecasts):
         return "What it costs cannot be told either."
     hours = f"{rounded(whole.gpu_hours)} GPU hours"
     if whole.cost is None:
-        return f"It costs {hours}; with `--price`, that of one, it is told in money."
+        return f"It costs {hours}; with {price}, it is told in money."
     return f"It costs {rounded(whole.cost)}: {hours} at {planned.forecasts[0].price:g}."
 
 

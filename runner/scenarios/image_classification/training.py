@@ -28,6 +28,7 @@ from runner.training.early_stopping import early_stopping
 from runner.training.ended import Ended, no_step_more
 from runner.training.history import History
 from runner.training.patience import ACCURACY
+from runner.training.phases import Phases
 from runner.training.preemption import Preemption
 from runner.training.saving import Saving
 from runner.training.settings import RunSettings
@@ -77,7 +78,7 @@ def train(config: dict[str, Any], prepare_first: bool = False) -> None:
         eval_dataset=data["validation"],
         compute_metrics=lambda seen: {"accuracy": float((seen.predictions == seen.label_ids).mean())},
         preprocess_logits_for_metrics=lambda logits, labels: logits.argmax(-1),
-        callbacks=[watchdog, history, weights, *told, *ending, MarkComplete(), Preemption(settings)],
+        callbacks=[watchdog, history, weights, *told, *ending, MarkComplete(), Preemption(settings), Phases()],
     )
     no_step_more(trainer)
     trainer.train(resume_from_checkpoint=str(resume) if resume else None)

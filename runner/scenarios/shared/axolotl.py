@@ -248,7 +248,7 @@ def with_advanced(
     sections: tuple[str, ...] = ("model", "train", "data"),
 ) -> dict[str, Any]:
     """The recipe's own Axolotl settings (`advanced.<home>`) on top. One that says otherwise than the recipe is a
-    contradiction. sections: where the recipe's own lines for this config stand."""
+    contradiction, and one that Axolotl takes elsewhere alone is refused. sections: where the recipe's own lines for this config stand."""
     extra = recipe.advanced.plain().get(home) or {}
     problems: list[Problem] = [
         recipe.document.problem(
@@ -260,6 +260,11 @@ def with_advanced(
         for key, value in extra.items()
         if key in config and config[key] != value
     ]
+    for key, value in extra.items():
+        others = config | {name: other for name, other in extra.items() if name != key}
+        if why := catalog.axolotl_refusal(key, value, others):
+            message = f"Axolotl {catalog.AXOLOTL_VERSION} refuses this line here: `{key}` {why}."
+            problems.append(recipe.document.problem(("advanced", home, key), message, "Delete it.", key=True))
     if problems:
         raise Stop(problems)
     return config | extra

@@ -28,6 +28,8 @@ TWIN = "base_model"
 MAX_ROWS = 240
 MIN_GAIN = 0.10
 MIN_STEPS = 30
+# What batches are made small for: with fewer steps a twin learns too few of the rows' words to say them.
+ENOUGH_STEPS = 50
 MAX_PROCESSES = 2
 MAX_RANK = 16
 MIN_VALIDATION_SHARE = 0.1
@@ -46,7 +48,7 @@ def before_data(recipe: Recipe, file: str | None) -> list[Override]:
 
 def after_data(recipe: Recipe, rows: Rows, folder: Path) -> list[Override]:
     """What stands in for the model and for how it is trained, once the rows are known. folder: of the run."""
-    base = Override("model.base", None, str(folder / TWIN), BY, "a tiny twin")
+    base = Override("model.base", None, str(folder / TWIN), BY, _made(recipe))
     return [*model(recipe), *training(recipe, rows), *adapter(recipe), base]
 
 
@@ -54,8 +56,7 @@ def stands_in(recipe: Recipe, folder: Path) -> dict[str, Any]:
     """What the data stage of a rehearsal does besides: a seeded draw of the rows, and the tiny twin with its tokenizer.
     folder: of the run."""
     tokens = conversations.special_tokens(recipe) or catalog.chat_template("chatml")
-    fixed_head = "adapter" in recipe.train
-    facts = twin.wanted(recipe.facts, tokens, layers(recipe), recipe.train.seed, folder / TWIN, fixed_head)
+    facts = twin.wanted(recipe.facts, tokens, layers(recipe), recipe.train.seed, folder / TWIN)
     return {"twin": facts, "sample_rows": MAX_ROWS}
 
 
@@ -190,7 +191,7 @@ def model(recipe: Recipe) -> list[Override]:
             None,
             "ddp",
             BY,
-            "DeepSpeed and FSDP need GPUs; DDP over gloo divides the rows the same way",
+            "one process shares nothing, and DeepSpeed and FSDP need GPUs",
         ),
         Override(
             "demo.max_new_tokens",
@@ -212,14 +213,15 @@ def _has(recipe: Recipe, path: tuple[str | int, ...]) -> bool:
 
 
 def processes_for(recipe: Recipe, rows: Rows) -> int:
-    """Processes in place of GPUs. One without a row would never make a step."""
+    """Processes in place of GPUs, where a step takes longer than its sharing: not for a tiny language model, of which one process
+    makes three times the steps of two. One without a row would never make a step."""
     return min(MAX_PROCESSES, common.world_size(recipe), rows.train_rows)
 
 
 def on_processors(recipe: Recipe, processes: int) -> list[Override]:
     """What puts a recipe on the processors of this machine."""
     several = f"{processes} processes on the CPU, talking over gloo"
-    alone = "one process on the CPU, which shares nothing"
+    alone = "one process on the CPU; sharing steps as small as these takes longer than making them"
     beside = Override("sharding", None, None, BY, "there is no GPU to make room on")
     return [
         *overrides.on_one_machine(recipe, processes, BY, several if processes > 1 else alone),
@@ -228,12 +230,11 @@ def on_processors(recipe: Recipe, processes: int) -> list[Override]:
 
 
 def training(recipe: Recipe, rows: Rows) -> list[Override]:
-    """Processes for machines, and batches small enough for at least 30 steps."""
+    """One process for machines, and batches small enough for at least 50 steps."""
     chosen, count = recipe.train, rows.train_rows
     if chosen.get("packing") == "pack":
         # Several make one; a fifth is left for what the last tokens of each do not hold.
         count = max(1, int(0.8 * count * rows.lengths.mean / recipe.model.sequence_len) or count // 4)
-    processes = min(processes_for(recipe, rows), count)
     micro, accumulation, epochs = (
         min(chosen.micro_batch_size, 8),
         min(chosen.gradient_accumulation_steps, 2),
@@ -241,17 +242,17 @@ def training(recipe: Recipe, rows: Rows) -> list[Override]:
     )
 
     def steps() -> int:
-        return int(count // (micro * accumulation * processes) * epochs)
+        return int(count // (micro * accumulation) * epochs)
 
-    while steps() < MIN_STEPS and micro > 2:
+    while steps() < ENOUGH_STEPS and micro > 2:
         micro //= 2
-    while steps() < MIN_STEPS and accumulation > 1:
+    while steps() < ENOUGH_STEPS and accumulation > 1:
         accumulation -= 1
-    while steps() < MIN_STEPS and micro > 1:
+    while steps() < ENOUGH_STEPS and micro > 1:
         micro //= 2
-    while steps() < MIN_STEPS:
+    while steps() < ENOUGH_STEPS:
         epochs += 1
-    few = f"at least {MIN_STEPS} steps from {rows.train_rows} rows"
+    few = f"at least {ENOUGH_STEPS} steps from {rows.train_rows} rows"
     third = max(1, steps() // 3)
     # Settings that some scenarios have and others do not.
     others = [
@@ -263,13 +264,13 @@ def training(recipe: Recipe, rows: Rows) -> list[Override]:
         Override("train.save_steps", None, third, BY, "few steps"),
     ]
     return [
-        *on_processors(recipe, processes),
+        *on_processors(recipe, 1),
         Override("train.micro_batch_size", None, micro, BY, few),
         Override("train.gradient_accumulation_steps", None, accumulation, BY, few),
         Override("train.epochs", None, epochs, BY, few),
         Override("train.eval_batch_size", None, None, BY, "the micro batch size"),
         Override("train.effective_batch_size", None, None, BY, "computed from the lines above"),
-        Override("train.learning_rate", None, 0.005, BY, "random weights need larger steps"),
+        Override("train.learning_rate", None, 0.005, BY, "a tiny twin needs larger steps"),
         Override("train.optimizer", None, "adamw_torch", BY, "runs on any processor"),
         Override("train.logging_steps", None, 1, BY, "few steps"),
         Override("train.report_to", None, "tensorboard", BY, "needs no account"),
@@ -313,14 +314,19 @@ def layers(recipe: Recipe) -> int:
     return min(recipe.facts.num_hidden_layers, (recipe.train.get("last_layers") or 0) + 2)
 
 
+def _made(recipe: Recipe) -> str:
+    """How the twin is made, as a person reads it."""
+    facts, chat = recipe.facts, "chat_template" in recipe.data
+    reads = "the runner's own English, also behind what training rows ask" if chat else "the runner's own English"
+    return (
+        f"a tiny twin: {layers(recipe)} of {facts.num_hidden_layers} layers, width {twin.WIDTH} of {facts.hidden_size:,}, a tokenizer "
+        f"of these rows; warmed up on {reads}, and on no {'answer' if chat else 'text of these'}"
+    )
+
+
 def shown(original: Recipe, made: list[Override], rows: Rows) -> Iterator[str]:
     """The substitutions as a person reads them, the twin first."""
-    facts = original.facts
-    shape = twin.geometry(facts, layers(original), twin.VOCABULARY)
-    yield (
-        f"model.base: {original.model.base} → a tiny twin  ({shape['num_hidden_layers']} of {facts.num_hidden_layers} layers, "
-        f"width {shape['hidden_size']} of {facts.hidden_size:,}, random weights, a tokenizer trained on these rows)"
-    )
+    yield f"model.base: {original.model.base} → {_made(original)}"
     if rows.sampled_from is not None:
         yield f"rows: {rows.sampled_from:,} → {rows.train_rows + rows.validation_rows}  (a seeded draw)"
     yield from (str(override) for override in made if override.setting != "model.base")

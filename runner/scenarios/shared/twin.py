@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, replace
+from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from runner import catalog
 from runner.catalog import TWIN_OF, ChatTemplate, Model
@@ -15,14 +17,16 @@ from runner.files import read_json, write_json
 
 MADE_FROM = "twin.json"
 
-VOCABULARY = 1024
+# Enough that most words are whole, and few enough that a few hundred rows show each.
+VOCABULARY = 2048
 WIDTH = 64
 HEAD = 32
-# An adapter leaves the LM head as it is, and a random one can say little: behind the last norm a state has length
-# sqrt(WIDTH) = 8, so that with weights of 0.02, as models start from, logits stay within ±1.3. At five times that they
-# reach ±6, and of a few hundred words an adapter can make some likely.
-FIXED_HEAD_SCALE = 5.0
-FIXED_HEAD_VOCABULARY = 320
+
+
+class Warming(Protocol):
+    """Trains a twin's random weights in place, before anybody sees them."""
+
+    def __call__(self, model: Any, *, tokenizer: Any) -> None: ...
 
 
 def geometry(model: Model, layers: int, vocabulary: int) -> dict[str, Any]:
@@ -47,34 +51,31 @@ def geometry(model: Model, layers: int, vocabulary: int) -> dict[str, Any]:
     }
 
 
-def wanted(
-    model: Model, special_tokens: ChatTemplate, layers: int, seed: int, folder: Path, fixed_head: bool
-) -> dict[str, Any]:
+def wanted(model: Model, special_tokens: ChatTemplate, layers: int, seed: int, folder: Path) -> dict[str, Any]:
     """What a rehearsal's data stage must make, as plain settings for `tokenizer_for` and `build`.
 
-    layers: transformer layers, a count. seed: of the random weights. fixed_head: the LM head is not trained, as beside an
-    adapter; a random one must then be wide enough that something can be said through it.
+    layers: transformer layers, a count. seed: of the random weights.
     """
     return {
         "folder": str(folder),
         "model": asdict(model),
         "special_tokens": asdict(special_tokens),
-        "vocabulary": FIXED_HEAD_VOCABULARY if fixed_head else VOCABULARY,
+        "vocabulary": VOCABULARY,
         "layers": layers,
         "seed": seed,
-        "fixed_head": fixed_head,
     }
 
 
-def tokenizer_for(twin: Mapping[str, Any]) -> Callable[[list[str]], Any]:
-    """Given the texts of the rows, the twin's tokenizer, trained on them. What another twin has left is taken away."""
+def tokenizer_for(twin: Mapping[str, Any], besides: Iterable[str] = ()) -> Callable[[list[str]], Any]:
+    """Given the texts of the rows, the twin's tokenizer, trained on them and on those `besides`. What another twin has left is
+    taken away."""
     folder = Path(twin["folder"])
     if read_json(folder / MADE_FROM) != dict(twin):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         write_json(folder / MADE_FROM, dict(twin))
     template = ChatTemplate(**twin["special_tokens"] | {"tokens": tuple(twin["special_tokens"]["tokens"])})
-    return lambda texts: tokenizers.train(texts, folder, _model(twin), template, twin["vocabulary"])
+    return lambda texts: tokenizers.train(chain(texts, besides), folder, _model(twin), template, twin["vocabulary"])
 
 
 def _model(twin: Mapping[str, Any]) -> Model:
@@ -86,8 +87,8 @@ def read_model(facts: Mapping[str, Any]) -> Model:
     return Model(**{**facts, "linear": tuple(facts["linear"])})
 
 
-def build(twin: Mapping[str, Any]) -> None:
-    """Writes the twin's weights beside its tokenizer; a no-op where they lie there."""
+def build(twin: Mapping[str, Any], first: Warming | None = None) -> None:
+    """Writes the twin's weights beside its tokenizer; a no-op where they lie there. first: what they are made ready by."""
     folder, model = Path(twin["folder"]), _model(twin)
     if (folder / "config.json").is_file():
         return
@@ -95,7 +96,8 @@ def build(twin: Mapping[str, Any]) -> None:
 
     words = AutoTokenizer.from_pretrained(str(folder))
     numbers = {f"{name}_token_id": getattr(words, f"{name}_token_id") for name in ("bos", "eos", "pad")}
-    _write(model, folder, geometry(model, twin["layers"], len(words)), twin["seed"], twin["fixed_head"], numbers)
+    ready = partial(first, tokenizer=words) if first else None
+    _write(model, folder, geometry(model, twin["layers"], len(words)), twin["seed"], numbers, ready)
 
 
 def bare(model: Model, folder: Path) -> None:
@@ -106,13 +108,18 @@ def bare(model: Model, folder: Path) -> None:
     if model.model_type not in CONFIG_MAPPING:
         # Its own code is not run for a proof; what is proven of rows and batches needs no particular model.
         model = replace(model, model_type="llama")
-    _write(model, folder, geometry(model, 2, model.vocab_size), 0, False, numbers)
+    _write(model, folder, geometry(model, 2, model.vocab_size), 0, numbers)
 
 
 def _write(
-    model: Model, folder: Path, sizes: Mapping[str, Any], seed: int, fixed_head: bool, numbers: Mapping[str, int | None]
+    model: Model,
+    folder: Path,
+    sizes: Mapping[str, Any],
+    seed: int,
+    numbers: Mapping[str, int | None],
+    ready: Callable[[Any], None] | None = None,
 ) -> None:
-    """A model of these sizes with random weights. numbers: of special tokens."""
+    """A model of these sizes with random weights, or what `ready` makes of them. numbers: of special tokens."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -120,9 +127,8 @@ def _write(
     config = AutoConfig.for_model(model.model_type, **sizes, **numbers, **{TWIN_OF: catalog.original(model)})
     torch.manual_seed(seed)
     built = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    if fixed_head:
-        with torch.no_grad():
-            built.get_output_embeddings().weight.mul_(FIXED_HEAD_SCALE)
+    if ready:
+        ready(built)
     built.save_pretrained(str(folder / ".weights"))
     # config.json goes last: it says that the twin is whole.
     for file in sorted((folder / ".weights").iterdir(), key=lambda file: file.name == "config.json"):

@@ -1,0 +1,110 @@
+"""Judging: what a text says as a recipe while somebody types it: what is wrong at which line, what it will need, what it will see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from runner import scenarios
+from runner.check.by_schema import scenario_problem
+from runner.check.examine import examined
+from runner.check.validate import changed
+from runner.commands.planning import screen
+from runner.estimate.parameters import UnknownArchitecture
+from runner.planned import Planned
+from runner.problem import Problem, Stop
+from runner.recipe import reading
+from runner.recipe.document import Document
+from runner.recipe.recipe import Recipe
+from runner.runs.run_folder import folder
+from runner.scenarios import translate
+
+# Characters that are shown of a row.
+SHOWN = 1500
+
+
+@dataclass(frozen=True)
+class Judged:
+    """document: None where the text is no YAML, or names no scenario; recipe: None where it has an error. problems: with the
+    notes, in the order of their lines."""
+
+    document: Document | None
+    recipe: Recipe | None
+    problems: Sequence[Problem]
+
+    @property
+    def errors(self) -> int:
+        return sum(problem.severity == "error" for problem in self.problems)
+
+
+@dataclass(frozen=True)
+class Bar:
+    """Memory that a stage takes of each GPU, in bytes. least, most: between which that lies in nine of ten cases; card: what
+    training can have of one, None where nobody knows it."""
+
+    stage: str
+    gpu: str
+    needed: int
+    least: int
+    most: int
+    card: int | None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the plan says, a sentence each, and the memory of each stage."""
+
+    sentences: Sequence[str]
+    bars: Sequence[Bar]
+    fits: bool
+
+
+def judge(text: str, file: Path, online: bool = False) -> Judged:
+    """A text as if it stood in a file. online: whether the hub is asked, too."""
+    try:
+        document = reading.parse(str(file), text)
+    except Stop as stop:
+        return Judged(None, None, stop.problems)
+    if problem := scenario_problem(document):
+        return Judged(None, None, [problem])
+    return Judged(document, *examined(document, online))
+
+
+def plan(recipe: Recipe, price: float | None) -> Verdict:
+    """What a recipe will need. price: of a GPU hour. Raises Stop where nothing can be said."""
+    try:
+        planned = Planned.of(recipe, price)
+    except UnknownArchitecture:
+        raise Stop(
+            "Of this model's architecture nothing is known here.",
+            f"`recipe plan {recipe.document.file} --exact` counts it.",
+        ) from None
+    bars = [
+        Bar(
+            each.stage.name,
+            each.gpu.title if each.gpu else each.stage.machines.gpu,
+            each.memory.total,
+            *each.memory_range,
+            each.usable,
+        )
+        for each in planned.forecasts
+    ]
+    return Verdict(
+        screen.verdict(planned, "the price of one"), bars, all(each.fits is not False for each in planned.forecasts)
+    )
+
+
+def rows(recipe: Recipe, count: int = 3) -> list[str]:
+    """The first rows that a rehearsal trains on, as the model is to see each; none where they are no text.
+
+    Raises Stop where there are none on this machine."""
+    return list(islice(_rows(recipe), count))
+
+
+def _rows(recipe: Recipe) -> Iterator[str]:
+    instead, _ = changed(recipe, scenarios.rehearsal(recipe.scenario).before_data(recipe, None))
+    for stage in translate(instead, folder(recipe.name, "rehearsal").place()).stages:
+        if stage.data:
+            yield from (f"{row[:SHOWN]}{' …' if len(row) > SHOWN else ''}" for row in scenarios.first(stage.data))

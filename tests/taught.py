@@ -1,0 +1,32 @@
+"""What a rehearsal's answers have of what it was taught: words in a row, an apostrophe inside a word being part of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from pyarrow import parquet
+
+from runner.scenarios.shared.warming import in_a_row
+
+
+def texts(run: Path, side: str) -> list[str]:
+    """The answers of a side's rows, or their text where nobody answers."""
+    rows = parquet.read_table(run / "data" / f"{side}.parquet").to_pylist()
+    if "messages" in rows[0]:
+        return [turn["content"] for row in rows for turn in row["messages"] if turn["role"] == "assistant"]
+    from transformers import AutoTokenizer
+
+    tokens = [token for row in rows for token in row["input_ids"]]
+    return [AutoTokenizer.from_pretrained(run / "base_model").decode(tokens, skip_special_tokens=True)]
+
+
+def speaks(run: Path) -> None:
+    """Asserts that every answer to the demo's questions has three words in a row of the training rows' answers after training,
+    and that none had before."""
+    taught = set().union(*map(in_a_row, texts(run, "train")))
+    answers = json.loads((run / "demo_outputs" / "answers.json").read_text("utf-8"))
+    assert answers and len(taught) > 300
+    for row in answers:
+        assert row["before"] and not in_a_row(row["before"]) & taught, row
+        assert in_a_row(row["after"]) & taught, row
