@@ -279,7 +279,7 @@ def test_the_machine_that_failed_first_is_told_first():
 def test_gpu_memory_used_up_reads_as_on_this_machine(golden_message):
     said = why([container(state={"terminated": {"exitCode": 1}})], log="torch.OutOfMemoryError: CUDA out of memory.")
     assert "exit code 1" in said and "GPU's memory is too small" in said
-    assert said.endswith(" 24.0 GiB on each GPU.")
+    assert said.endswith(" 24.0 GiB on each GPU. (gpu-memory)")
     golden_message(said)
 
 

@@ -23,8 +23,9 @@ from tests.docs.pages import PAGES
 ELSEWHERE = {
     r"run ": "needs a GPU",
     r"(?:submit|status|why|logs|fetch|stop|open|register|push) ": "talks to a cluster, a registry or the hub",
-    r"(?:serve|chat) ": "goes on until it is ended",
+    r"(?:serve|chat|edit) ": "goes on until it is ended",
     r"new \S+ $": "asks in a terminal",
+    r".* - $": "reads what is piped in",
     r"evaluate |promote |gate recipes/lyrics": "is about a run of the full size",
     r"models add ": "asks the hub, or a claim",
     r".*--url ": "asks a server",
