@@ -292,4 +292,6 @@ def test_pre_commit_runs_the_hook_in_a_repository(tmp_path, monkeypatch):
     recipe(home, "recipes/wrong.yaml", "scenario: lora", "scenario: lora\nepocs: 3")
     git(home, "add", "-A")
     done = subprocess.run(hook, cwd=home, capture_output=True, text=True)
-    assert done.returncode == 1 and "recipes/wrong.yaml" in done.stdout and "`epocs` is not a setting" in done.stdout, done.stdout
+    assert done.returncode == 1 and "recipes/wrong.yaml" in done.stdout and "`epocs` is not a setting" in done.stdout, (
+        done.stdout
+    )
