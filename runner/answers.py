@@ -23,13 +23,15 @@ SECRET = "hub-token"
 @dataclass(frozen=True)
 class Kind:
     """What somebody may have. starter: the recipe that is copied; ways: of `fitting`, to train on it, the one that it takes first;
-    model: where nobody names another; technique: in words."""
+    model: where nobody names another; technique: in words. least: rows at once that it needs, because batch normalisation says
+    little on fewer."""
 
     title: str
     starter: str
     ways: tuple[str, ...] = ()
     model: str = ""
     technique: str = ""
+    least: int = 1
 
 
 _ADAPTER = ("minimal/lora", ("lora", "qlora"), "microsoft/Phi-4-mini-instruct", "a LoRA adapter")
@@ -38,7 +40,7 @@ KINDS = {
     "conversations": Kind("Conversations", *_ADAPTER),
     "text": Kind("Plain text", "minimal/causal-lm", ("all weights",), "HuggingFaceTB/SmolLM2-360M", "all weights"),
     "songs": Kind("Songs", *_ADAPTER),
-    "images": Kind("Images", "minimal/image-classification", technique="a ResNet-18"),
+    "images": Kind("Images", "minimal/image-classification", technique="a ResNet-18", least=16),
 }
 PLACES = {"here": "this machine", "machines": "plain machines", "cluster": "OpenShift"}
 # Columns that people call so, the likeliest first.

@@ -16,7 +16,7 @@ from runner.check import base_model, by_schema
 from runner.check.by_schema import as_text
 from runner.check.following import with_followers, with_own_data
 from runner.check.validate import judge
-from runner.data.seen import Seen, first
+from runner.data.seen import Seen, first, held_out
 from runner.estimate import forecast, storage
 from runner.estimate.parameters import UnknownArchitecture
 from runner.fitting import Need, needs
@@ -32,8 +32,8 @@ from runner.targets import place
 
 # Fewer steps than that hardly learn, so a step of few rows has fewer.
 STEPS = 100
-# Put to the model before and after, of the first rows of the data.
-QUESTIONS, AMONG, LONGEST = 3, 50, 200
+# Put to the model before and after.
+QUESTIONS = 3
 
 
 @dataclass(frozen=True)
@@ -133,9 +133,13 @@ def drafted(name: str, answers: Answers, more: Iterable[Override] = ()) -> Draft
 
 def rows(name: str, answers: Answers, most: int) -> list[Seen]:
     """The first rows as the model will see them; none of images. Raises Stop where they cannot be read."""
+    return first(_data(name, answers), most)
+
+
+def _data(name: str, answers: Answers) -> Mapping[str, Any]:
+    """What the first stage that learns reads, from this machine."""
     recipe = drafted(name, replace(answers, where="here", addresses=())).recipe
-    plan = translate(recipe, place(recipe))
-    return first(next(stage.data for stage in plan.stages if stage.data), most)
+    return next(stage.data for stage in translate(recipe, place(recipe)).stages if stage.data)
 
 
 def choices(answers: Answers) -> list[tuple[catalog.Model, Need]]:
@@ -168,17 +172,18 @@ def finished(name: str, answers: Answers, sets: Iterable[Override] = ()) -> Draf
     sets = list(sets)
     told: dict[str, Any] = {"description": (_described(answers), "")}
     if questions := _questions(name, answers):
-        told["demo.questions"] = (questions, "of the data; asked before and after training")
+        told["demo.questions"] = (questions, "of rows kept for validation; asked before and after training")
     wishes = [Override(setting, None, value, copying.NEW, why) for setting, (value, why) in told.items()]
     fitting = _fitting(name, answers, [*wishes, *sets])
     return drafted(name, answers, [*fitting, *wishes, *sets])
 
 
 def _questions(name: str, answers: Answers) -> list[str]:
-    """A few short questions of the first rows, far from each other."""
-    asked = dict.fromkeys(seen.asked for seen in rows(name, answers, AMONG))
-    short = [each for each in asked if 0 < len(each) <= LONGEST and each.isprintable()]
-    return short[:: max(1, len(short) // QUESTIONS)][:QUESTIONS]
+    """A few short questions of validation rows, far from each other."""
+    from runner.training.asking import GLANCE, evenly
+
+    asked = dict.fromkeys(held_out(_data(name, answers)))
+    return evenly([each for each in asked if 0 < len(each) <= GLANCE and each.isprintable()], QUESTIONS)
 
 
 def _described(answers: Answers) -> str:
@@ -210,7 +215,7 @@ def _fitting(name: str, answers: Answers, more: list[Override]) -> list[Override
                 "Name a larger GPU or a smaller model; `recipe models` says what fits where.",
             )
         planned = again(*(replace(change, by=copying.NEW, why="so that it fits the GPU") for change in found.changes))
-    planned = again(*_batch(planned))
+    planned = again(*_batch(planned, answers.of.least))
     again(*_memory(planned))
     return list({change.setting: change for change in changes}.values())
 
@@ -242,12 +247,12 @@ def _only_lines(offer: offers.Offer) -> bool:
     return not any(change.path[0] == "machines" or change.setting == "model.base" for change in offer.changes)
 
 
-def _batch(planned: Planned) -> list[Override]:
+def _batch(planned: Planned, least: int) -> list[Override]:
     stage = planned.forecasts[0]
     work = stage.workload
     usual = work.micro_batch_size * work.accumulation
     steps = stage.steps or STEPS
-    wanted = _power(min(usual, usual * steps / STEPS) if steps < STEPS else usual)
+    wanted = max(least, _power(usual * min(1, steps / STEPS)))
     micro = min(wanted, _power(stage.largest_micro_batch or work.micro_batch_size))
     sizes = {
         "gradient_accumulation_steps": (wanted // micro, "micro batches before a step"),

@@ -41,6 +41,11 @@ def content_hash(value: Any, length: int = 10) -> str:
 JOB_NAME = re.compile(r"[a-z]([-a-z0-9]{0,51}[a-z0-9])?\Z")
 
 
+def longest_job_name(machines: int) -> int:
+    """Characters that the name of a job of so many machines may have."""
+    return min(53, 63 - len(f"-worker-{machines - 1}"))
+
+
 def label(text: str) -> str:
     """A value that Kubernetes accepts as a label: at most 63 of [A-Za-z0-9._-], alphanumeric at both ends."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:63].strip("-._")

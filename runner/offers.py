@@ -10,7 +10,7 @@ from typing import Any
 
 from runner.catalog import Gpu
 from runner.check.validate import override, valid
-from runner.estimate import limits
+from runner.estimate import few, limits
 from runner.estimate.forecast import Forecast
 from runner.estimate.formulas import MOST_TRIED, Loss, splits
 from runner.estimate.memory import cards
@@ -89,8 +89,18 @@ def of(planned: Planned) -> list[Offer]:
         # Two ways may end as one.
         if all(offer.lines != other.lines for other in found):
             found.append(offer)
-    found = [offer for offer in found if not any(_far_better(other, offer) for other in found)]
-    found.sort(key=lambda offer: (offer.loss, offer.kind, offer.after.seconds or 0))
+    found = [
+        offer
+        for offer in found
+        if few.enough(planned.forecasts, offer.after.forecasts) or not any(_far_better(other, offer) for other in found)
+    ]
+    # What a recipe lacks comes first, and then what loses least.
+    found.sort(
+        key=lambda offer: (
+            bool(few.stages(planned.forecasts)) and not few.enough(planned.forecasts, offer.after.forecasts),
+            *(offer.loss, offer.kind, offer.after.seconds or 0),
+        )
+    )
     kinds = [(offer.loss, offer.changes[0].setting if offer.kind == Kind.MACHINES else offer.kind) for offer in found]
     return [offer for n, offer in enumerate(found) if kinds[:n].count(kinds[n]) < MOST_OF_A_KIND][:MOST]
 
@@ -112,7 +122,8 @@ def _offer(planned: Planned, changes: Changes) -> Offer | None:
     loses = list(_losses(planned, tried.after))
     loss = max((loss for loss, _ in loses), default=Loss.NOTHING)
     offer = Offer(tuple(tried.made), tried.after, tuple(dict.fromkeys(words for _, words in loses)), loss)
-    return offer if planned.problems or _worth(planned, offer) else None
+    more = few.enough(planned.forecasts, offer.after.forecasts)
+    return offer if planned.problems or more or _worth(planned, offer) else None
 
 
 def _worth(planned: Planned, offer: Offer) -> bool:
@@ -193,6 +204,9 @@ def _ways(planned: Planned) -> Iterator[tuple[str, Changes]]:
     """Changes to try, each with its group: of a group the first that holds is enough."""
     stated = planned.recipe.settings.get("limits") or {}
     tight = _tight(planned)
+    if not planned.problems:
+        for changes in few.ways(planned.recipe, planned.forecasts):
+            yield str(sorted(changes)), changes
     broken = {problem.mends[0] for problem in planned.problems if problem.mends}
     if all(stage.fits for stage in planned.forecasts) and planned.problems:
         yield "limits", {}

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from runner.estimate import forecast, limits, storage, together
+from runner.estimate import few, forecast, limits, storage, together
 from runner.estimate.forecast import Forecast
 from runner.estimate.together import Hardware
 from runner.plan import Plan
@@ -74,7 +74,11 @@ class Planned:
     @cached_property
     def notes(self) -> list[Problem]:
         """What holds and is hardly meant."""
-        return [*forecast.notes(self.recipe, self.forecasts), *forecast.late(self.recipe, self.forecasts)]
+        return [
+            *forecast.notes(self.recipe, self.forecasts),
+            *forecast.late(self.recipe, self.forecasts),
+            *few.notes(self.recipe, self.forecasts),
+        ]
 
     @cached_property
     def together(self) -> Together:

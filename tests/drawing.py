@@ -73,6 +73,9 @@ class Drawn:
     starter: Path
     changes: tuple[Override, ...]
 
+    def _repr_pretty_(self, printer: Any, _: bool) -> None:
+        printer.text(repr(self))
+
     def __repr__(self) -> str:
         """The recipe that is meant, as a person can copy it beside the starter."""
         document = override(reading.read(self.starter), self.changes)[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 from runner.catalog.tables import table
 from runner.names import nearest
@@ -79,6 +80,7 @@ def label_of(name: str) -> str:
     return name.replace(" ", "-")
 
 
+@cache
 def gpu(name: str) -> Gpu | None:
     facts = table("gpus").get(name)
     return Gpu(name=name, **facts) if facts else None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner import packaged, scenarios
 from runner.check import schema_errors
-from runner.check.fitting import fits
+from runner.check.fitting import fits, matches
 from runner.names import listed, nearest
 from runner.problem import Problem
 from runner.recipe.document import Document, Path_
@@ -39,10 +38,9 @@ def _validator(scenario: str) -> Draft202012Validator:
 
 
 def _pattern(_: Any, pattern: str, value: Any, part: Any) -> Iterator[ValidationError]:
-    """JSON Schema's own meaning of `$`, where Python's takes a newline at the end too: `name: "x\\n"` is no name."""
     from jsonschema import ValidationError
 
-    if isinstance(value, str) and not re.search(re.sub(r"(?<!\\)\$", r"\\Z", pattern), value):
+    if isinstance(value, str) and not matches(pattern, value):
         yield ValidationError(f"{value!r} does not match {pattern!r}")
 
 
@@ -149,11 +147,11 @@ def _break(filled: Any, error: ValidationError) -> None:
     if section is BROKEN:
         return
     if error.validator == "required":
-        section.update({key: BROKEN for key in error.validator_value if key not in section})
+        section.update({key: BROKEN for key in error.validator_value if key not in error.instance})
         return
     for key in [key for key in section if key not in error.schema["properties"]]:
         del section[key]
-        if (meant := nearest(key, error.schema["properties"])) and meant not in error.instance:
+        if (meant := schema_errors.meant(key, error.schema["properties"])) and meant not in error.instance:
             section[meant] = BROKEN
 
 

@@ -93,7 +93,7 @@ def examine(
 def examined(
     document: Document, online: bool = False, allowed: Collection[str] = ()
 ) -> tuple[Recipe | None, list[Problem]]:
-    """The recipe that a document is, and the same Problems with it; None where it has an error."""
+    """The recipe that a document is, and the same Problems with it; None where it makes no plan."""
     recipe, problems = judge(document)
     if recipe is None or _wrong(problems):
         return None, problems
@@ -110,7 +110,7 @@ def examined(
         from runner.check.online import datasets
 
         problems += datasets(recipe)
-    return (None if _wrong(problems) else recipe), problems
+    return recipe, problems
 
 
 def _wrong(problems: Iterable[Problem]) -> bool:
@@ -143,8 +143,39 @@ def _foreseen(recipe: Recipe, plan: Plan, allowed: Collection[str]) -> list[Prob
     except UnknownArchitecture:
         return []  # an architecture without formulas; `plan` says so
     notes += storage.problems(recipe.document, plan, forecasts, severity="note")
-    return [
-        note
-        for note in (*notes, *forecast.notes(recipe, forecasts), *forecast.ended_by_deadline(recipe, forecasts))
-        if note
-    ]
+    notes += [*forecast.notes(recipe, forecasts), *forecast.ended_by_deadline(recipe, forecasts)]
+    return [note for note in (*notes, *_few(recipe, plan)) if note]
+
+
+# Bytes of a file that makes few steps; a larger one is not opened for that.
+SMALL = 1_000_000
+
+
+def _few(recipe: Recipe, plan: Plan) -> list[Problem]:
+    """Notes on stages that make too few steps of a small file that is here, with settings that have been tried: they are valid, and
+    their plan makes more."""
+    files = [recipe.folder / name for where, name in recipe.local_files() if where[-1] == "path"]
+    if not files or not all(file.is_file() and file.stat().st_size < SMALL for file in files):
+        return []
+    from runner.estimate import few, forecast
+    from runner.recipe.copying import written
+    from runner.scenarios import translate
+    from runner.targets import place
+
+    forecasts = forecast.of(recipe, plan)
+    for changes in few.ways(recipe, forecasts):
+        try:
+            document, made = override(
+                recipe.document, [Override(name, None, to, "the offer") for name, to in changes.items()]
+            )
+            other, problems = judge(document)
+            if other is None or any(problem.severity == "error" for problem in problems):
+                continue
+            then = forecast.of(other, translate(other, place(other)))
+        except Stop:
+            continue
+        if few.enough(forecasts, then) and all(stage.fits is not False for stage in then):
+            lines = ", ".join(f"`{change.setting}: {written(change.after)}`" for change in made if not change.why)
+            steps = next(stage.steps for stage in then if stage.stage.name == few.stages(forecasts)[0].stage.name)
+            return list(few.notes(recipe, forecasts, f"With {lines} it makes {steps} steps; {few.OFFERED}"))
+    return list(few.notes(recipe, forecasts))

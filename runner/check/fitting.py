@@ -8,7 +8,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
+
+
+@cache
+def _pattern(pattern: str) -> re.Pattern[str]:
+    return re.compile(re.sub(r"(?<!\\)\$", r"\\Z", pattern))
+
+
+def matches(pattern: str, text: str) -> bool:
+    """Whether a text has a pattern in JSON Schema's own meaning of `$`: Python's takes a newline at the end too."""
+    return _pattern(pattern).search(text) is not None
+
 
 # Of plain values; like JSON Schema, 4.0 is a whole number, and true is none.
 _KINDS: dict[str, Callable[[Any], bool]] = {
@@ -31,7 +43,7 @@ _MET: dict[str, Callable[[Any, Any], bool]] = {
     "maxLength": lambda value, bound: len(value) <= bound,
     "minItems": lambda value, bound: len(value) >= bound,
     "maxItems": lambda value, bound: len(value) <= bound,
-    "pattern": lambda value, pattern: re.search(pattern, value) is not None,
+    "pattern": lambda value, pattern: matches(pattern, value),
     "required": lambda value, names: value.keys() >= set(names),
     "items": lambda value, schema: all(fits(item, schema) for item in value),
 }

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from runner import catalog, scenarios
 from runner.check import advanced, base_model, measuring, naming, packing, placing, serving, sharding, sources, usual
 from runner.check.following import batch_sizes
-from runner.names import JOB_NAME, listed
+from runner.names import JOB_NAME, listed, longest_job_name
 from runner.problem import Problem
 from runner.recipe.overrides import path_of
 from runner.recipe.recipe import BrokenSetting, Recipe
@@ -145,12 +145,15 @@ def storage(recipe: Recipe) -> Iterator[Problem]:
             f"`output_dir` `{site.output_dir}` lies on none of the claims, so results would be lost with the pods.",
             f"Let it start with {listed((claim.mount for claim in claims), 'or')}.",
         )
-    if not JOB_NAME.match(site.job_name or recipe.name):
+    name, most = site.job_name or recipe.name, longest_job_name(recipe.machines.nodes)
+    if not JOB_NAME.match(name) or len(name) > most:
         yield _at(
             recipe,
-            "name",
-            f"`{recipe.name}` cannot name a job on the cluster.",
-            "Use at most 53 lower-case letters, digits and `-`.",
+            "openshift.job_name" if site.job_name else "name",
+            f"`{name}` cannot name a job of {recipe.machines.nodes} machines on the cluster."
+            if len(name) > most
+            else f"`{name}` cannot name a job on the cluster.",
+            f"Use at most {most} lower-case letters, digits and `-`.",
         )
 
 

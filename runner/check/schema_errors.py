@@ -48,9 +48,12 @@ def problems(document: Document, schema: dict[str, Any], errors: Iterable[Valida
         else:
             others.append(error)
     for path, error in lacking.items():
-        found += _missing(
-            document, error.schema, path, [key for key in error.validator_value if key not in error.instance], lost
-        )
+        # A misspelt setting is said where it stands.
+        there = {
+            meant(key, error.schema["properties"]) for key in error.instance if key not in error.schema["properties"]
+        }
+        keys = [key for key in error.validator_value if key not in error.instance and key not in there]
+        found += _missing(document, error.schema, path, keys, lost)
     for error in others:
         path = tuple(error.absolute_path)
         if path and path[0] in lost and error.instance is None:
@@ -125,6 +128,11 @@ def _unknown(document: Document, root: dict[str, Any], section: dict[str, Any], 
     else:
         hint = f"Its settings are {listed(known)}." if path else f"The settings at this level are {listed(known)}."
     return document.problem((*path, key), message, hint, key=True)
+
+
+def meant(key: str, known: Iterable[str]) -> str | None:
+    """The setting that an unknown one stands for, by the name that others have for it or as the nearest."""
+    return synonyms.setting(key, known) or nearest(key, known)
 
 
 def names_in(part: dict[str, Any]) -> Iterator[str]:

@@ -125,6 +125,9 @@ def _number_hint(allowed: str, text: str, kind: str) -> str:
 
 def _numbers(text: str) -> Iterator[str]:
     as_number = scalar(text)
+    plain = re.sub("[\u2010-\u2015\u2212]", "-", text)
+    if plain != text and isinstance(scalar(plain), int | float):
+        yield f"Write a plain `-`, which is another character: {plain}"
     if isinstance(as_number, int | float) and not isinstance(as_number, bool):
         yield f"Write it without quotes: {text}"
     if isinstance(tidy := scalar(re.sub(r"(?<=\d)[_ ](?=\d{3})", "", text)), int | float):

@@ -16,7 +16,7 @@ from runner.beginning import Draft, beside, draft
 from runner.check.validate import judge
 from runner.commands import completing
 from runner.commands.asking import dialogue
-from runner.commands.options import say, set_option
+from runner.commands.options import end, say, set_option
 from runner.names import JOB_NAME, listed, nearest
 from runner.problem import Stop
 from runner.recipe import lock
@@ -108,11 +108,10 @@ def _answered(made: Draft, said: Answers, sets: tuple[str, ...]) -> None:
     secret = made.recipe.settings.get("openshift", {}).get("hub_token_secret")
     for problem in made.judged[1]:
         say(f"\n{problem}")
-    say(f"\n{made.target} is made from your answers. The same without questions:")
-    say(f"  {dialogue.command(made.recipe.name, said, sets)}")
+    say(f"\nThe same without questions:\n  {dialogue.command(made.recipe.name, said, sets)}")
     if secret:
         say(f"`{said.base}` is gated: accept its licence on the hub, and write a token into the secret `{secret}`.")
-    say(f"Next: recipe rehearse {made.target}")
+    end(f"{made.target} is made from your answers, and checked.", "rehearse", str(made.target))
 
 
 def _refuse_errors(document: Document) -> None:

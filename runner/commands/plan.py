@@ -19,7 +19,7 @@ from runner.commands.planning.by_trace import BASIS, TracedStage, as_json
 from runner.commands.planning.chart import svg
 from runner.commands.planning.report import PlanReport
 from runner.emit import served
-from runner.estimate import forecast, learned, measured
+from runner.estimate import few, forecast, learned, measured
 from runner.estimate import serving as reckoned
 from runner.estimate.forecast import Forecast
 from runner.estimate.parameters import UnknownArchitecture
@@ -135,7 +135,8 @@ def plan(
     for problem in (*planned.problems, *planned.notes):
         # Here the offers are there to see, or that there are none.
         said = "" if found else "No change that was tried makes all of it hold: name a larger GPU, or ask for less."
-        say(f"\n{replace(problem, hint=problem.hint.replace(forecast.OFFERED, said).rstrip())}")
+        hint = problem.hint.replace(forecast.OFFERED, said).replace(few.OFFERED, "" if found else few.OFFERED)
+        say(f"\n{replace(problem, hint=hint.rstrip())}")
     if chart:
         say(f"\n{chart}: memory over a step, and time by stage")
     if planned.problems:

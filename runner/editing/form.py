@@ -70,6 +70,9 @@ def changed(document: Document, path: Path_, value: Any) -> str:
     # A section that is not there yet is written with what is in it.
     while len(path) > 2 and value is not None and document.lookup(path[:-1]) is None:
         path, value = path[:-1], {path[-1]: value}
+    # And one that holds nothing else goes with what is taken away, because a section without settings has no value.
+    while len(path) > 1 and value is None and len(document.lookup(path[:-1])) == 1:
+        path = path[:-1]
     change = Override(setting(path), None, value, BY)
     wanted, _ = apply(document, [change])
     text = copying.edit(document.text, [change])

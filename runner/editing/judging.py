@@ -27,7 +27,7 @@ SHOWN = 1500
 
 @dataclass(frozen=True)
 class Judged:
-    """document: None where the text is no YAML, or names no scenario; recipe: None where it has an error. problems: with the
+    """document: None where the text is no YAML, or names no scenario; recipe: None where it makes no plan. problems: with the
     notes, in the order of their lines."""
 
     document: Document | None

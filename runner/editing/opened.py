@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from runner.problem import Problem, Stop
-from runner.recipe import copying, lock, reading
+from runner.recipe import copying, reading
 
 
 class ChangedElsewhere(Exception):
@@ -47,11 +47,6 @@ class Opened:
         except OSError as error:
             raise Stop(Problem(str(self.path), 0, 0, f"This file cannot be written: {error.strerror}.")) from None
         self.known = text
-
-
-def files(folder: Path) -> list[Path]:
-    """The recipes in a folder, and none below it."""
-    return sorted(file for file in folder.glob("*.y*ml") if file.name != lock.LOCK and file.is_file())
 
 
 def _unix(text: str) -> str:

@@ -8,10 +8,11 @@ from typing import Any
 
 from nicegui import background_tasks, run, ui
 
+from runner.check import finding
 from runner.editing import judging
 from runner.editing.fields import Form
 from runner.editing.judging import Bar, Judged, Verdict
-from runner.editing.opened import ChangedElsewhere, Opened, files
+from runner.editing.opened import ChangedElsewhere, Opened
 from runner.editing.rehearsing import Rehearsal
 from runner.problem import Problem, Stop
 from runner.recipe.overrides import Override
@@ -28,7 +29,7 @@ def opened(path: Path) -> tuple[Path, Path]:
     if not path.is_dir():
         Opened(path)
         return path.parent, path
-    if not (known := files(path)):
+    if not (known := finding.within(path)):
         raise Stop(f"There is no recipe in `{path}`.", START)
     return path, known[0]
 
@@ -66,7 +67,7 @@ class Page:
         ui.add_css(HERE / "page.css")
         with ui.header().classes("recipe-header"):
             ui.label("recipe edit").classes("text-lg font-medium")
-            known = {str(file): file.name for file in {*files(self.folder), self.file.path}}
+            known = {str(file): file.name for file in {*finding.within(self.folder), self.file.path}}
             ui.select(known, value=str(self.file.path), on_change=self.choose).props(
                 "dense borderless dark options-dense"
             ).classes("recipe-file")
@@ -196,7 +197,8 @@ class Page:
         try:
             price = float(text) if text.strip() else None
         except ValueError:
-            return ui.notify("A price is a number, such as 2.50.", type="warning")
+            ui.notify("A price is a number, such as 2.50.", type="warning")
+            return
         if price != self.price:
             self.price = price
             await self.show_plan()
@@ -206,7 +208,8 @@ class Page:
         from runner.editing.form import changed
 
         if self.judged.document is None or self.judged.document.text != self.text.value:
-            return ui.notify("Mend the text first: its form cannot be read.", type="warning")
+            ui.notify("Mend the text first: its form cannot be read.", type="warning")
+            return
         try:
             self.text.value = changed(self.judged.document, path, value)
         except Stop as stop:
@@ -217,13 +220,15 @@ class Page:
     def choose(self, event: Any) -> None:
         if self.unsaved:
             ui.notify("Save first, or undo your changes: another file would take their place.", type="warning")
-            return event.sender.set_value(str(self.file.path))
+            event.sender.set_value(str(self.file.path))
+            return
         if event.value != str(self.file.path):
             try:
                 self.file = Opened(Path(event.value))
             except Stop as stop:
                 ui.notify(stop.text, type="negative", multi_line=True)
-                return event.sender.set_value(str(self.file.path))
+                event.sender.set_value(str(self.file.path))
+                return
             self.text.value = self.file.known
 
     def save(self, over: bool = False) -> bool:
@@ -294,9 +299,11 @@ class Page:
     def rehearse(self) -> None:
         """Begins a rehearsal of what is saved, or stops the one that runs."""
         if self.rehearsal.running:
-            return self.rehearsal.stop()
-        if self.judged.errors:
-            return ui.notify("Mend what is wrong first.", type="warning")
+            self.rehearsal.stop()
+            return
+        if self.judged.recipe is None:
+            ui.notify("Mend what is wrong first.", type="warning")
+            return
         if self.unsaved and not self.save():
             return
         self.log.clear()

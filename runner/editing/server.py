@@ -28,20 +28,27 @@ class Guarded:
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
-            return await self.inner(scope, receive, send)
+            await self.inner(scope, receive, send)
+            return
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
-        if scope["type"] == "http" and scope["path"] == "/" and secrets.compare_digest(given, self.token):
+        if (
+            scope["type"] == "http"
+            and scope["path"] == "/"
+            and secrets.compare_digest(given.encode(), self.token.encode())
+        ):
             kept = f"{self.cookie}={self.token}; Path=/; HttpOnly; SameSite=Strict"
-            return await _answer(send, 303, [(b"location", b"/"), (b"set-cookie", kept.encode())])
+            await _answer(send, 303, [(b"location", b"/"), (b"set-cookie", kept.encode())])
+            return
         cookies = [part.strip() for part in headers.get("cookie", "").split(";")]
         if f"{self.cookie}={self.token}" in cookies and headers.get("origin") in self.origins:
-            return await self.inner(scope, receive, send)
-        if scope["type"] == "websocket":
+            await self.inner(scope, receive, send)
+        elif scope["type"] == "websocket":
             await receive()
-            return await send({"type": "websocket.close", "code": 1008})
-        said = b"Open the whole address that `recipe edit` prints, with its token."
-        await _answer(send, 403, [(b"content-type", b"text/plain; charset=utf-8")], said)
+            await send({"type": "websocket.close", "code": 1008})
+        else:
+            said = b"Open the whole address that `recipe edit` prints, with its token."
+            await _answer(send, 403, [(b"content-type", b"text/plain; charset=utf-8")], said)
 
 
 async def _answer(send: Any, status: int, headers: list[tuple[bytes, bytes]], body: bytes = b"") -> None:

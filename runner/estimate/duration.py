@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -172,8 +173,8 @@ def traffic(workload: Workload, rows: float, training: bool = True) -> float:
     read, and the backward pass moves about twice that; the loss goes over its logits thrice. Plain operations write and
     read what lies between them too."""
     tokens = rows * row_tokens(workload)
-    trained = activations.layers_trained(workload)
-    kept = sum(activations.layer(workload, own) for own in trained) * tokens
+    alike = Counter(activations.layers_trained(workload))
+    kept = sum(count * activations.layer(workload, own) for own, count in alike.items()) * tokens
     logits = memory.loss(workload, round(tokens), training)
     again = _TRAFFIC[workload.fused_kernels or workload.compile, _method(workload)]
     passes = 2 if not training else 8 if workload.checkpointing else 6

@@ -18,7 +18,7 @@ from runner.recipe.reading import parse
 from runner.recipe.recipe import OUTSIDE_RESULT
 
 # A number by itself: none in a name, and none of a number format.
-_FIGURE = re.compile(r"(?<![\w.`-])\d[\d.,]*(?![\w-])(?! (?:bytes|bits)\b)")
+_FIGURE = re.compile(r"(?<![\w.`-])\d[\d.,]*(?:e-?\d+)?(?![\w-])(?! (?:bytes|bits)\b)")
 _COMMENT = re.compile(r"[ \t]+#(?:[ \t].*)?$")
 
 # What holds for any value of a setting, in a sentence without its full stop; empty where nobody knows it.

@@ -161,7 +161,10 @@ def _replace(document: Document, values: dict[Path_, Any]) -> str:
             text = f"{text[: place.start]} {written(value)}{text[place.end :]}"
         else:
             block = isinstance(document.lookup(path), dict | list) or "\n" in text[place.start : place.end].rstrip("\n")
-            tail = "\n" if block and text[place.start : place.end].endswith("\n") else ""
+            # The comment behind the `|` of a text is that of its setting.
+            said = re.match(r"[|>][-+0-9]*(\s+#.*)\n", text[place.start : place.end])
+            tail = said[1] if said else ""
+            tail += "\n" if block and text[place.start : place.end].endswith("\n") else ""
             after = (
                 text[place.end :]
                 if block
@@ -183,7 +186,7 @@ def _without(document: Document, path: Path_) -> str:
     """The text without a setting's lines."""
     lines = document.text.splitlines(keepends=True)
     first = document.keys[path].line - 1
-    last = document.text.count("\n", 0, max(document.values[path].start, document.values[path].end - 1))
+    last = document.text.count("\n", 0, max(document.values[path].start, _end(document, path)))
     value = document.lookup(path)
     if not isinstance(value, dict | list) and document.values[path].line == first + 1:
         block = re.search(r":\s*[|>][-+0-9]*\s*(#.*)?$", lines[first])
@@ -192,6 +195,19 @@ def _without(document: Document, path: Path_) -> str:
     while last > first and not lines[last].strip():
         last -= 1
     return "".join(lines[:first] + lines[last + 1 :])
+
+
+def _end(document: Document, path: Path_) -> int:
+    """Where a value's text ends. A section or list of several lines ends with its last value, and not before the next setting,
+    whose own comments stand between."""
+    text, ends = document.text, [document.values[path].start]
+    for where, place in document.values.items():
+        value = document.lookup(where) if where[: len(path)] == path else None
+        if value is not None and not (
+            isinstance(value, dict | list) and text[place.end - 1 : place.end] not in ("}", "]")
+        ):
+            ends.append(len(text[: place.end].rstrip()))
+    return max(ends)
 
 
 def _is_shortened(document: Document, path: Path_, value: Any) -> bool:

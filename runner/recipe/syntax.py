@@ -14,6 +14,7 @@ from runner.recipe.document import Document, Place
 _GLUED = re.compile(r"(\s*)([A-Za-z_]\w*:)([^\s:/#]\S*)\s*(?:#.*)?")
 
 
+_GLUED_DASH = re.compile(r"(\s*)-([A-Za-z_]\w*:)")
 # A section's first line, and one that was made a comment.
 _HIDDEN = re.compile(r"(\s*)#\s?(?P<name>[a-z_]+):\s*(?:#.*)?")
 _QUOTED = re.compile(
@@ -86,9 +87,8 @@ def problem(document: Document, error: yaml.MarkedYAMLError) -> Problem:
             "A quote opens here and is not closed in this line.",
             "Close it, or double a quote that belongs to the text.",
         )
-    if ended := _ended_early(source, column):
-        place, message, hint = ended
-        return document.problem_at(place._replace(line=line), message, hint)
+    if ended := _ended_early(source, line, column):
+        return document.problem_at(*ended)
     if "mapping values are not allowed" in complaint and (header := hidden_header(document, line)):
         return behind_a_comment(document, header)
     if "mapping values are not allowed" in complaint:
@@ -168,7 +168,7 @@ def _open_quote(lines: list[str], line: int, column: int) -> Place | None:
     return None
 
 
-def _ended_early(source: str, column: int) -> tuple[Place, str, str] | None:
+def _ended_early(source: str, line: int, column: int) -> tuple[Place, str, str] | None:
     """`"A" and more`: the quotes of a value end, and text follows."""
     found = _QUOTED.fullmatch(source)
     rest = found["rest"].partition(" #")[0].strip() if found else ""
@@ -182,7 +182,7 @@ def _ended_early(source: str, column: int) -> tuple[Place, str, str] | None:
         meant = '"' + inner.replace("\\", "\\\\").replace('"', '\\"') + '"'
     end = found.end("inner") + 1
     return (
-        Place(1, end, 1),
+        Place(line, end, 1),
         "The quotes end here, and more text follows.",
         "Put other quotes around the whole text" + (f": {meant}" if len(meant) < SHOWN else "."),
     )
@@ -206,6 +206,9 @@ def _lost_header(document: Document, lines: list[str], line: int) -> Problem | N
 
 def _missing_dash(document: Document, lines: list[str], line: int) -> Problem | None:
     """An entry of a list without its `- `: the first one, which the next one's dash then does not fit, or a text among others."""
+    if glued := _GLUED_DASH.match(lines[line - 1]):
+        at = Place(line, len(glued[1]) + 1, 1)
+        return document.problem_at(at, "The space after the `-` is missing here.", f"Write `- {glued[2]}`.")
     source, above = lines[line - 1], [number for number in range(1, line) if not _blank(lines[number - 1])]
     if source.lstrip().startswith("- "):
         while above and _indent(lines[above[-1] - 1]) > _indent(source):

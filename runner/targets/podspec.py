@@ -24,6 +24,8 @@ CACHES = {
 
 # Set where everything lies on the claim or in the image.
 OFFLINE = "HF_HUB_OFFLINE"
+# What a pod calls its volumes beside claims.
+_OWN_VOLUMES = ("config", "shm", "tmp", "code")
 
 # What Weights & Biases and MLflow read from the environment.
 TRACKING = ("WANDB_API_KEY", "MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_TOKEN")
@@ -144,14 +146,21 @@ def mounts(plan: Plan) -> list[dict[str, Any]]:
 
 def claim_mounts(plan: Plan, read_only: bool = False) -> list[dict[str, Any]]:
     how = {"readOnly": True} if read_only else {}
-    return [{"name": claim["name"], "mountPath": claim["mount"]} | how for claim in plan.site.get("claims") or ()]
+    return [
+        {"name": _volume(claim["name"]), "mountPath": claim["mount"]} | how for claim in plan.site.get("claims") or ()
+    ]
 
 
 def claim_volumes(plan: Plan) -> list[dict[str, Any]]:
     return [
-        {"name": claim["name"], "persistentVolumeClaim": {"claimName": claim["name"]}}
+        {"name": _volume(claim["name"]), "persistentVolumeClaim": {"claimName": claim["name"]}}
         for claim in plan.site.get("claims") or ()
     ]
+
+
+def _volume(claim: str) -> str:
+    """The volume of a claim: called as it is, unless a pod has another volume of that name."""
+    return f"{claim}-claim" if claim in _OWN_VOLUMES else claim
 
 
 def volumes(plan: Plan, stage: Stage, config: str) -> list[dict[str, Any]]:

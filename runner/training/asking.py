@@ -23,11 +23,11 @@ def with_questions(demo: Demo, config: Mapping[str, Any], run_dir: Path) -> Demo
     files = [Path(one["path"]) for one in config.get("test_datasets") or ()]
     asked = dict.fromkeys(chain.from_iterable(_asked(file, demo, run_dir) for file in files if file.is_file()))
     short = [question for question in asked if len(question) <= GLANCE]
-    taken: Demo = demo.model_copy(update={"questions": _evenly(short or list(asked), demo.of_rows)})
+    taken: Demo = demo.model_copy(update={"questions": evenly(short or list(asked), demo.of_rows)})
     return taken
 
 
-def _evenly(questions: Sequence[str], count: int) -> list[str]:
+def evenly(questions: Sequence[str], count: int) -> list[str]:
     """So many of them, from everywhere among them."""
     count = min(count, len(questions))
     return [questions[index * len(questions) // count] for index in range(count)]

@@ -355,8 +355,9 @@ def test_a_csv_of_ones_own_needs_only_the_data_section_changed(edited, tmp_path)
         ('answer: "[answer]"', 'answer: "[Antwort]"'),
         ("  sample: data/survival-sample.jsonl", "  # "),
     )
-    (tmp_path / "data" / "mine.csv").write_text("Frage,Antwort\nWarum?,Darum.\nWozu?,Dazu.\n")
-    assert examine(path) == []
+    rows = "".join(f"Warum {number}?,{number} sind genug davon.\n" for number in range(400))
+    (tmp_path / "data" / "mine.csv").write_text(f"Frage,Antwort\n{rows}")
+    assert [note.message for note in examine(path)] == []
 
 
 def test_a_gated_model_without_a_token_for_the_pods_is_noted(edited, golden_message):

@@ -102,7 +102,9 @@ def refused_by_deepspeed(text: str) -> tuple[str, ...]:
     from deepspeed.runtime.config import DeepSpeedConfig
 
     try:
-        DeepSpeedConfig(json.loads(text) | {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1})
+        # What transformers writes in place of `auto`.
+        batch = {"train_batch_size": 16, "train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 2}
+        DeepSpeedConfig(json.loads(text) | batch)
     except Exception as error:
         return (f"DeepSpeed: {type(error).__name__}: {error}",)
     return ()

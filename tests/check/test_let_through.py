@@ -38,6 +38,17 @@ SET = [
     (SURVIVAL, ("openshift.image=My Image:1",), "error", "openshift.image"),
     (SURVIVAL, ("openshift.image=Quay.io/Me/X",), "error", "openshift.image"),
     (SURVIVAL, ("openshift.queue=My_Queue",), "error", "openshift.queue"),
+    # A job names it in a label.
+    (SURVIVAL, (f"openshift.queue={'q' * 64}",), "error", "openshift.queue"),
+    # Volumes, hosts, resources and jobs that Kubernetes refuses.
+    (SURVIVAL, ("openshift.claims.1.mount=/x:y",), "error", "openshift.claims.1.mount"),
+    (SURVIVAL, ("openshift.network.rdma_resource=rdma shared",), "error", "openshift.network.rdma_resource"),
+    (SURVIVAL, ("openshift.network.attachment=a/b/c",), "error", "openshift.network.attachment"),
+    (SURVIVAL, ("openshift.deadline_hours=0.0001",), "error", "openshift.deadline_hours"),
+    (SURVIVAL, (f"name={'a' * 53}", "machines.nodes=1000", "train.effective_batch_size="), "error", "name"),
+    # A text with a newline at its end, which every `$` of a pattern took once, and units did not.
+    (SURVIVAL, ('limits.gpu_memory="45 GB\\n"',), "error", "limits.gpu_memory"),
+    (SURVIVAL, ('name="survival\\n"',), "error", "name"),
     (SURVIVAL, ("train.report_to=wandb",), "error", "train.report_to"),
     (SEVEN_B, ("report_to=mlflow",), "error", "report_to"),
     (SURVIVAL, ("train.learning_rate=1",), "note", "train.learning_rate"),

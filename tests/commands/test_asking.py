@@ -88,7 +88,7 @@ EVERY = [(kind, where) for kind in KINDS for where in PLACES if (kind, where) !=
 )
 def test_what_answers_make_checks_clean_plans_and_renders(here, capsys, kind, where):
     assert _code(["new", "made", "--what", kind, *KINDS[kind], *PLACES[where], "--gpu", "NVIDIA-L40S"]) == 0
-    assert "recipe rehearse made.yaml" in capsys.readouterr().out
+    assert capsys.readouterr().err.endswith("checked.\nNext: recipe rehearse made.yaml\n")
     assert _code(["check", "made.yaml"]) == 0
     assert capsys.readouterr().out == "1 recipe checked, no problems.\n"
     planned = Planned.of(load("made.yaml")[0])
@@ -208,10 +208,12 @@ class Terminal:
             os.execv(sys.executable, [sys.executable, "-m", "runner", "new", "made"])
         self.said = ""
 
-    def _read(self) -> bool:
-        """False at the end."""
-        ready, _, _ = select.select([self.end], [], [], 60)
-        assert ready, f"nothing more is said after:\n{self.said}"
+    def _read(self, key: str = "") -> bool:
+        """False at the end. key: typed again while nothing is said."""
+        limit = time.monotonic() + 120
+        while not select.select([self.end], [], [], 2)[0]:
+            assert time.monotonic() < limit, f"nothing more is said after:\n{self.said}"
+            os.write(self.end, key.encode())
         try:
             piece = os.read(self.end, 65536)
         except OSError:
@@ -226,8 +228,9 @@ class Terminal:
         self.said += "\0"
         os.write(self.end, text.encode())
 
-    def close(self) -> int:
-        while self._read():
+    def close(self, key: str = "") -> int:
+        # A signal that comes just before readline waits is seen at the next key.
+        while self._read(key):
             pass
         os.close(self.end)
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
@@ -255,7 +258,7 @@ def test_an_end_in_the_middle_leaves_nothing_and_no_trace(here, key, code):
     terminal = Terminal(here)
     terminal.answer("What do you have", "\n")
     terminal.answer("Where is the file", key)
-    assert terminal.close() == code, terminal.said
+    assert terminal.close(key) == code, terminal.said
     assert "Interrupted." in terminal.said and "Traceback" not in terminal.said
     assert not left(here)
 

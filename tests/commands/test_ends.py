@@ -15,7 +15,13 @@ from tests.conftest import ROOT
 
 SURVIVAL = str(ROOT / "recipes" / "survival.yaml")
 # What runs until ^C and says how to end it, and what names the next command itself.
-OTHERWISE = {"open": "^C ends it", "serve": "^C ends it", "new": "then: recipe check", "gpus": "`recipe gpus RECIPE`"}
+OTHERWISE = {
+    "edit": "^C ends it",
+    "open": "^C ends it",
+    "serve": "^C ends it",
+    "new": "then: recipe check",
+    "gpus": "`recipe gpus RECIPE`",
+}
 
 
 @pytest.mark.parametrize("name", COMMANDS)

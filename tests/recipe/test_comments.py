@@ -15,7 +15,7 @@ from runner.recipe.reading import parse, read
 from tests.conftest import ROOT, STARTERS
 
 SURVIVAL = ROOT / "recipes" / "survival.yaml"
-NUMBER = re.compile(r"(?<![\w.`-])\d[\d.,]*(?![\w-])(?! (?:bytes|bits)\b)")
+NUMBER = re.compile(r"(?<![\w.`-])\d[\d.,]*(?:e-?\d+)?(?![\w-])(?! (?:bytes|bits)\b)")
 
 
 def edited(file: Any, *changes: Override) -> str:

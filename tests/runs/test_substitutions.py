@@ -14,6 +14,7 @@ from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
 from runner.scenarios import rehearsal
 from runner.scenarios.shared import rehearsal as shared
+from runner.scenarios.shared import twin
 from runner.scenarios.shared.rehearsal import ENOUGH_STEPS, MIN_STEPS
 from runner.training.summary import Summary
 from tests.conftest import ROOT
@@ -185,3 +186,9 @@ def test_the_classes_of_a_sample_are_its_own(classes):
     assert [change.setting for change in made if "classes" in change.setting] == (
         ["model.classes"] if classes == 4 else []
     )
+
+
+def test_a_pipeline_that_starts_from_nothing_has_fewer_words_than_a_twin_that_is_warmed_up():
+    made = {change.setting: change.after for change in rehearsal("pipeline").before_data(recipe_of("seven-b"), None)}
+    assert made["tokenizer.vocabulary"] == 1024 < twin.VOCABULARY
+    assert made["model.vocabulary"] == 1088

@@ -10,6 +10,7 @@ from runner.check.validate import load
 from runner.recipe.overrides import from_options
 from runner.scenarios import translate
 from runner.targets import kubernetes, render
+from tests.cluster.judging import refusals
 from tests.conftest import ROOT
 
 SURVIVAL = ROOT / "recipes" / "survival.yaml"
@@ -130,6 +131,16 @@ def test_several_machines_write_one_volume_only_with_readwritemany():
         claims = list(yaml.safe_load_all(rendered(*options)["claims.yaml"]))
         assert [claim["metadata"]["name"] for claim in claims] == ["trained-models-pvc", "workspace-pvc"]
         assert [claim["spec"]["accessModes"] for claim in claims] == [[mode], [mode]]
+
+
+@pytest.mark.parametrize("name", ["tmp", "shm", "config", "code"])
+def test_a_claim_may_be_called_as_a_pod_calls_another_volume(name):
+    made = job(f"openshift.claims.0.name={name}")
+    assert refusals(made) == []
+    volumes = made["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]["volumes"]
+    assert [one["name"] for one in volumes if one.get("persistentVolumeClaim") == {"claimName": name}] == [
+        f"{name}-claim"
+    ]
 
 
 def test_the_config_map_is_named_by_its_content_and_mounted():

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner import catalog
-from runner.names import JOB_NAME, listed
+from runner.names import listed, longest_job_name
 from runner.problem import Problem
 from runner.recipe.recipe import Recipe
 from runner.scenarios.pipeline.curriculum import AFTER, KINDS, TRAINED, curriculum, stage_names, warmup_steps
@@ -273,10 +273,11 @@ def stage_job_names(recipe: Recipe) -> Iterator[Problem]:
         return
     name = site.job_name or recipe.name
     longest = max((f"{name}-{stage}" for stage in stage_names(recipe)), key=len)
-    if not JOB_NAME.match(longest):
+    most = longest_job_name(recipe.machines.nodes)
+    if len(longest) > most:
         yield recipe.document.problem(
             ("openshift", "job_name") if site.job_name else ("name",),
-            f"The job `{longest}` of a stage would have a name of {len(longest)} characters, and the cluster allows 53.",
+            f"The job `{longest}` of a stage would have a name of {len(longest)} characters, and the cluster allows {most}.",
             f"Shorten `{name}`.",
         )
 

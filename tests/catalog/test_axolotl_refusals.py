@@ -1,0 +1,131 @@
+"""Settings under `advanced` that Axolotl refuses beside what the runner writes: said by `check`, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from runner import catalog
+from runner.catalog.tables import table
+from runner.check.examine import ALLOWED, examine
+from runner.recipe.overrides import Override
+from runner.scenarios import translate
+from runner.targets import place
+from tests.catalog.axolotls_own import validated
+from tests.conftest import RECIPES, ROOT, setting_of
+
+# Recipes of each kind, and where settings of Axolotl's stand in them.
+HOMES = {"survival": "axolotl", "lyrics": "axolotl", "gemma": "axolotl", "seven-b": "sft"}
+GPU = catalog.gpu("NVIDIA-L40S")
+
+
+def with_setting(name: str, key: str, value: Any) -> Override:
+    return Override(f"advanced.{HOMES[name]}", None, {key: value}, by=f"--set advanced.{HOMES[name]}.{key}={value}")
+
+
+def config_of(name: str) -> dict[str, Any]:
+    """The config of the stage that such settings reach."""
+    from runner.check.validate import load
+
+    recipe, _, _ = load(ROOT / "recipes" / f"{name}.yaml")
+    stages = [one for one in translate(recipe, place(recipe)).stages if one.engine == "axolotl"]
+    return dict(next(one for one in stages if one.name in ("train", HOMES[name])).config)
+
+
+def takes(config: dict[str, Any], key: str, value: Any) -> bool:
+    """Whether Axolotl's own validation takes a config with one setting more."""
+    assert GPU
+    try:
+        validated(config | {key: value}, GPU, 4)
+    except Exception:
+        return False
+    return True
+
+
+def values(part: dict[str, Any]) -> Iterator[Any]:
+    """A few values of the kind that Axolotl's schema has for a setting."""
+    definitions = catalog.axolotl_settings()["$defs"]
+    part = definitions[part["$ref"].removeprefix("#/$defs/")] if "$ref" in part else part
+    for choice in part.get("anyOf", ()):
+        yield from values(choice)
+    kinds = part.get("type", ())
+    for kind in [kinds] if isinstance(kinds, str) else kinds:
+        if "enum" in part or "const" in part:
+            yield from part.get("enum", [part.get("const")])[:4]
+        elif kind == "array":
+            yield from ([item] for item in [*values(part.get("items", {"type": "string"}))][:2])
+        elif kind == "object":
+            known = part.get("properties", {})
+            yield {name: next(values(known[name]), 1) for name in part.get("required", ())}
+        else:
+            yield from {"boolean": [True, False], "integer": [1, 0, 2], "number": [0.5, 0.0], "string": ["x"]}.get(
+                kind, ()
+            )
+
+
+KNOWN = sorted({setting for known in table("axolotl-refusals").values() for setting in known["settings"]})
+
+
+@pytest.mark.parametrize("key", KNOWN)
+def test_what_is_refused_axolotl_refuses(key):
+    """In at least one of the recipes, with a value for which `check` says so."""
+    part = catalog.axolotl_settings()["properties"][key]
+    refused = 0
+    for name in HOMES:
+        config = config_of(name)
+        for value in values(part):
+            if catalog.axolotl_refusal(key, value, config):
+                refused += not takes(config, key, value)
+        if refused:
+            return
+    assert key in TAKEN_AND_LOST
+
+
+# Axolotl takes them, and the recipe's own lines then no longer say what happens.
+TAKEN_AND_LOST = (
+    "fp8",
+    "saves_per_epoch",
+    "xformers_attention",
+    "adapter",
+    "pretraining_dataset",
+    "tensor_parallel_size",
+)
+
+
+@pytest.mark.parametrize("name", HOMES)
+def test_check_says_it_at_the_setting(name):
+    for key in ("max_packed_sequence_len", "flash_attention", "context_parallel_size"):
+        if key in config_of(name):
+            continue
+        value = True if key == "flash_attention" else 512
+        (found,) = examine(ROOT / "recipes" / f"{name}.yaml", [with_setting(name, key, value)])
+        assert (found.severity, setting_of(found)) == ("error", f"advanced.{HOMES[name]}.{key}")
+        assert found.message.startswith("Axolotl 0.19.0 refuses this line here: ")
+
+
+def test_what_goes_with_the_rest_is_let_through():
+    survival = ROOT / "recipes" / "survival.yaml"
+    for key, value, line in (("deepcompile", True, "distribution=zero3"), ("fp32_norms", True, "distribution=fsdp")):
+        setting, _, wished = line.partition("=")
+        changes = [Override(setting, None, wished, by=f"--set {line}"), with_setting("survival", key, value)]
+        assert not [one for one in examine(survival, changes, allowed=ALLOWED) if one.severity == "error"]
+        assert [one for one in examine(survival, changes[1:], allowed=ALLOWED) if one.severity == "error"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", HOMES)
+def test_what_axolotl_refuses_of_all_its_settings_check_refuses(name):
+    """Alone beside the recipe, with a few values of each."""
+    file = next(path for path in RECIPES if path.stem == name)
+    config, asked, missed = config_of(name), 0, []
+    for key, part in catalog.axolotl_settings()["properties"].items():
+        for value in values(part):
+            asked += 1
+            if takes(config, key, value):
+                continue
+            found = examine(file, [with_setting(name, key, value)], allowed=ALLOWED)
+            if not any(one.severity == "error" for one in found):
+                missed.append(f"{key}: {value}")
+    assert asked > 600 and missed == []
