@@ -105,7 +105,7 @@ def _without_placeholder(document: Document, wished: list[Override]) -> list[Ove
 def beside(name: str, folder: Path) -> str:
     """What a file or folder that a recipe in `folder` names is called in the copy: a file goes with it, below its folder, also
     where the recipe's own lies above (`../data/x.csv`); a folder, which may be large, stays where it is."""
-    if not Path(name).is_absolute() and (folder / name).is_dir():
+    if not Path(name).is_absolute() and os.path.isdir(folder / name):
         return os.path.relpath(folder / name)
     return re.sub(r"^(\.\./)+", "", name)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from os.path import isdir
 from typing import Any
 
 from runner import catalog
@@ -32,7 +33,7 @@ def known(recipe: Recipe) -> Iterator[Problem]:
         yield from broken
     elif not recipe.model_facts:
         yield unknown(recipe)
-    elif recipe.base_folder and not recipe.base_folder.is_dir() and not recipe.on_claim(base):
+    elif recipe.base_folder and not isdir(recipe.base_folder) and not recipe.on_claim(base):
         yield recipe.document.problem(
             ("model", "base"),
             f"The folder `{base}` is not on this machine; what is known of it stands in `{lock.LOCK}`.",
@@ -114,9 +115,9 @@ def _no_folder(recipe: Recipe) -> Problem | None:
     """That a base model which can only be a folder is none; None where it may be a name on the hub, or lies on a claim."""
     base = recipe.model.base
     folder = recipe.folder / base
-    if recipe.on_claim(base) or not (folder.is_dir() or base.startswith((".", "/", "~")) or base.count("/") != 1):
+    if recipe.on_claim(base) or not (isdir(folder) or base.startswith((".", "/", "~")) or base.count("/") != 1):
         return None
-    if folder.is_dir():
+    if isdir(folder):
         message = f"The folder `{base}` holds no readable `config.json`, so it holds no model that could be loaded."
         below = sorted(inner.parent.name for inner in folder.glob(f"*/{published.CONFIG}"))
         hint = (
@@ -128,7 +129,7 @@ def _no_folder(recipe: Recipe) -> Problem | None:
         return None
     else:
         message = f"There is no folder `{folder}`, and no model of the catalog is called `{base}`."
-        beside = [inner.name for inner in folder.parent.glob("*/") if inner.is_dir()] if folder.parent.is_dir() else []
+        beside = [inner.name for inner in folder.parent.glob("*/") if inner.is_dir()] if isdir(folder.parent) else []
         near = nearest(folder.name, beside)
         hint = (f"Did you mean `{base.rstrip('/').removesuffix(folder.name)}{near}`? " if near else "") + (
             "Paths start from the recipe's own folder. A model on the hub is `OWNER/NAME`; `recipe models` shows those of the "

@@ -92,7 +92,7 @@ def own_copy(site, desk: Path) -> Path:
         text = text.replace(old, new, 1)
     recipe.write_text(text, encoding="utf-8")
     facts = twin.wanted(
-        catalog.model("HuggingFaceTB/SmolLM3-3B"), catalog.chat_template("chatml"), 4, 1, desk / "my-model", False
+        catalog.model("HuggingFaceTB/SmolLM3-3B"), catalog.chat_template("chatml"), 4, 1, desk / "my-model"
     )
     twin.tokenizer_for(facts)([row["answer"] for row in rows])
     twin.build(facts)
@@ -292,7 +292,7 @@ def test_a_copy_of_three_decisions_goes_all_the_way(site, desk, recipe_command, 
     if made.base:
         base = catalog.model(made.base)
         template = catalog.chat_template(base.chat_template or "chatml")
-        facts = twin.wanted(base, template, 2, 1, desk / "my-model", "lyrics" in made.starter)
+        facts = twin.wanted(base, template, 2, 1, desk / "my-model")
         twin.tokenizer_for(facts)(texts)
         twin.build(facts)
     if not made.kin:
@@ -534,9 +534,7 @@ def test_a_disk_that_refuses_in_the_middle_of_an_answer_is_said(tmp_path, monkey
 
 @in_process
 def test_a_model_on_a_claim_is_written_down_through_a_pod_and_then_needs_no_cluster(site, desk, capsys, golden_message):
-    facts = twin.wanted(
-        catalog.model("Qwen/Qwen3-0.6B"), catalog.chat_template("chatml"), 2, 1, desk / "claim" / "us", False
-    )
+    facts = twin.wanted(catalog.model("Qwen/Qwen3-0.6B"), catalog.chat_template("chatml"), 2, 1, desk / "claim" / "us")
     twin.tokenizer_for(facts)(["How do I tie a bowline?"] * 50)
     twin.build(facts)
     (desk / "q.jsonl").write_text('{"topic": "a", "question": "b", "answer": "c"}\n', encoding="utf-8")

@@ -82,6 +82,7 @@ def select(tab: browser.Browser, line: str, text: str) -> None:
     assert found, f"{text} is not in the line {line}"
 
 
+@pytest.mark.long
 @in_browser
 def test_a_mistake_is_shown_at_its_line_mended_by_the_form_and_saved(copy, tmp_path):
     before = copy.read_text("utf-8")
@@ -129,6 +130,7 @@ def test_a_mistake_is_shown_at_its_line_mended_by_the_form_and_saved(copy, tmp_p
         assert tab.complaints == []
 
 
+@pytest.mark.long
 @in_browser
 def test_proposals_meanings_and_the_verdict_come_as_one_types(copy, tmp_path):
     with editing(tmp_path, ".") as address, tab_of(address, tmp_path / "profile") as tab:
@@ -154,6 +156,7 @@ def test_proposals_meanings_and_the_verdict_come_as_one_types(copy, tmp_path):
 AIM_MS, NOISY = 200, 2.5
 
 
+@pytest.mark.long
 @in_browser
 def test_a_verdict_takes_at_most_a_fifth_of_a_second(copy, tmp_path):
     with editing(tmp_path, "mine.yaml") as address, tab_of(address, tmp_path / "profile") as tab:

@@ -131,7 +131,12 @@ def test_rows_are_joined_as_on_a_gpu_and_none_is_padded(rehearsed):
 
 def test_nothing_but_the_runner_writes_to_the_terminal(rehearsed):
     _, printed, errors = rehearsed
-    assert errors == ""
+    verdict, then = errors.split("\n")[1:3]
+    assert (verdict, then) == (
+        "Rehearsed: what was asked for works here, in small.",
+        f"Next: recipe submit {SURVIVAL}",
+    )
+    assert errors == f"\n{verdict}\n{then}\n"
     assert "\r" not in printed and "\x1b" not in printed
 
 

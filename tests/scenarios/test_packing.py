@@ -53,14 +53,13 @@ def way(stage) -> tuple[bool, bool]:
 )
 def test_rows_are_joined_where_flash_attention_is_and_packed_where_that_is_asked_for(path, options, expected, axolotl):
     """And Axolotl's own validation takes it."""
-    from axolotl.integrations.config import merge_input_args
 
     stage = stages(path, *options)["train"]
     assert way(stage) == expected
     config = emitted(stage)
     checked = axolotl(config, catalog.gpu(stage.machines.gpu), stage.machines.world_size)
     assert (bool(checked["sample_packing"]), bool(checked["batch_flattening"])) == expected
-    assert unknown_keys(config, [merge_input_args()[1]]) == []
+    assert unknown_keys(config) == []
 
 
 def test_a_pipeline_packs_its_sft_and_joins_nothing_that_is_compiled():
