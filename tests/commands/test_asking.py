@@ -42,7 +42,7 @@ def here(tmp_path, monkeypatch):
     )
     talks = [json.dumps({"messages": [one, next(turns)]}) for one in turns]
     (tmp_path / "talks.jsonl").write_text("\n".join(talks) + "\n")
-    (tmp_path / "text.txt").write_text((SAMPLES / "gemma-sample.txt").read_text("utf-8"))
+    (tmp_path / "text.txt").write_text("\n\n".join([(SAMPLES / "gemma-sample.txt").read_text("utf-8")] * 4))
     (tmp_path / "songs.jsonl").write_text((SAMPLES / "lyrics-sample.jsonl").read_text("utf-8"))
     for colour, name in (((250, 10, 10), "cat"), ((10, 10, 250), "dog")):
         (tmp_path / "pictures" / name).mkdir(parents=True)

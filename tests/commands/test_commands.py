@@ -68,7 +68,7 @@ def test_list_shows_the_recipes_and_runs_of_this_folder(tmp_path, monkeypatch, c
 
 def test_list_puts_descriptions_below_on_a_narrow_terminal(monkeypatch, capsys, tmp_path):
     def shown(columns: int) -> list[str]:
-        monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((columns, 24)))
+        monkeypatch.setattr("shutil.get_terminal_size", lambda *_, **__: os.terminal_size((columns, 24)))
         list_recipes.callback("text")
         return capsys.readouterr().out.splitlines()
 
