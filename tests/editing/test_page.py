@@ -24,6 +24,11 @@ pytestmark = [
 in_browser = pytest.mark.skipif(browser.found() is None, reason="no Chromium here (apt-get install chromium)")
 
 
+def heeds() -> None:
+    """^C is heeded, also where the tests themselves run in the background of a shell, which leaves it out."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @contextmanager
 def editing(folder: Path, path: str):
     """The address of a page for a recipe in a folder."""
@@ -32,7 +37,9 @@ def editing(folder: Path, path: str):
     said = folder / "said.txt"
     with (
         said.open("w") as errors,
-        subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+        subprocess.Popen(
+            command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=errors, text=True, preexec_fn=heeds
+        ) as process,
     ):
         try:
             assert process.stdout
