@@ -194,6 +194,8 @@ def _without(document: Document, path: Path_) -> str:
     # A list or a section ends where the next one begins; the blank lines between are no part of it.
     while last > first and not lines[last].strip():
         last -= 1
+    if first and not lines[first - 1].strip() and lines[last + 1 : last + 2] and not lines[last + 1].strip():
+        last += 1  # it stood between two of them, and one is enough
     return "".join(lines[:first] + lines[last + 1 :])
 
 

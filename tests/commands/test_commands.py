@@ -490,7 +490,11 @@ def test_a_recipe_for_this_machine_is_planned_and_not_sent(recipe_command, tmp_p
 
 @pytest.mark.parametrize("command", ["status", "logs", "stop", "fetch", "open"])
 def test_who_asks_after_a_job_needs_no_data_files(command, edited, recipe_command, tmp_path):
-    path = edited(("hub: cahlen/offline-practical-skills-qa-synthetic", "path: data/not-here.jsonl #"))
+    path = edited(
+        ("hub: cahlen/offline-practical-skills-qa-synthetic", "path: data/not-here.jsonl #"),
+        ("  revision: main                      # version on the hub\n", ""),
+        ("  split: train                        # which part of it\n", ""),
+    )
     nowhere = {"KUBECONFIG": str(tmp_path / "no-cluster")}
     done = recipe_command(command, path, env=nowhere)
     # What is missing is the cluster alone.
