@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 import warnings
+from typing import Any, cast
 
 # What each says at import or load that no user can act on: kernels for other GPUs, deprecations of its own code.
 _CHATTY = (
@@ -37,7 +38,7 @@ def hush() -> None:
 def without_scikit_learn() -> None:
     """Call it before the first import of transformers, in a process that runs models alone: 5.16 imports scikit-learn for a
     kind of generation that nobody here asks for, and that is a quarter of its time."""
-    sys.modules.setdefault("sklearn", None)  # type: ignore[arg-type]
+    sys.modules.setdefault("sklearn", cast(Any, None))
 
 
 def _errors_only(record: logging.LogRecord) -> bool:

@@ -236,6 +236,7 @@ class Terminal:
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
 
+@pytest.mark.long
 def test_a_terminal_is_asked_and_shows_three_rows_as_the_model_will_see_them(here):
     terminal = Terminal(here)
     terminal.answer("What do you have", "\n")
@@ -253,6 +254,7 @@ def test_a_terminal_is_asked_and_shows_three_rows_as_the_model_will_see_them(her
     assert left(here) == {"made.yaml", "lora.schema.json"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("key", "code"), [("\x03", 130), ("\x04", 130)], ids=["interrupt", "end of input"])
 def test_an_end_in_the_middle_leaves_nothing_and_no_trace(here, key, code):
     terminal = Terminal(here)
