@@ -30,7 +30,8 @@ from runner.targets import kubernetes, render
 from runner.training import answers, merging
 from runner.vllm import RANKS
 from tests import servers, taught
-from tests.catalog.test_axolotl_settings import axolotl, emitted, stages, unknown_keys
+from tests.catalog.axolotls_own import unknown_keys, validated
+from tests.catalog.test_axolotl_settings import emitted, stages
 from tests.conftest import ROOT
 from tests.listening import Listener, as_prometheus_reads, as_the_trainer_reads
 from tests.stages import finish, plan_in
@@ -40,8 +41,6 @@ pytestmark = pytest.mark.heavy
 LYRICS = ROOT / "recipes" / "lyrics.yaml"
 MODELS = catalog.model_ids()
 OTHER = "meta-llama/Llama-3.2-3B-Instruct"
-
-assert axolotl  # the fixture that validates as Axolotl's own command does
 
 
 def config_of(*options: str) -> dict:
@@ -119,16 +118,16 @@ def test_three_machines_are_one_line():
     assert config_of("machines.nodes=3")["recipe_runner"]["effective_batch_size"] == 72
 
 
-def test_four_bits_are_one_line(axolotl):
+def test_four_bits_are_one_line():
 
     config = config_of("train.adapter=qlora")
     assert (config["adapter"], config["load_in_4bit"]) == ("qlora", True)
-    axolotl(config, catalog.gpu("NVIDIA-L40S"), 1)
+    validated(config, catalog.gpu("NVIDIA-L40S"), 1)
     assert unknown_keys(config) == []
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_layers_marks_and_padding_follow_the_model(name, axolotl):
+def test_layers_marks_and_padding_follow_the_model(name):
     facts = catalog.model(name)
     marks = catalog.chat_template(facts.chat_template)
     config = config_of(f"model.base={name}")
@@ -138,7 +137,7 @@ def test_layers_marks_and_padding_follow_the_model(name, axolotl):
     assert config.get("eot_tokens", [facts.eos_token]) == [marks.end]
     assert config["special_tokens"] == {"pad_token": facts.pad_token}
     assert {config[f"lora_{part}_kernel"] for part in ("qkv", "o", "mlp", "embedding")} == {facts.fused_lora}
-    axolotl(config, catalog.gpu("NVIDIA-L40S"), 1)
+    validated(config, catalog.gpu("NVIDIA-L40S"), 1)
 
 
 def test_without_a_gpu_no_fused_kernels_are_asked_for():

@@ -14,10 +14,9 @@ from runner.problem import Stop
 from runner.recipe.overrides import from_options
 from runner.scenarios import rehearsal, translate
 from runner.targets import place
-from tests.catalog.test_axolotl_settings import axolotl, emitted, unknown_keys
+from tests.catalog.axolotls_own import unknown_keys, validated
+from tests.catalog.test_axolotl_settings import emitted
 from tests.conftest import ROOT, setting_of
-
-__all__ = ["axolotl"]
 
 RECIPES = ROOT / "recipes"
 SURVIVAL, LYRICS, SEVEN_B = (RECIPES / f"{name}.yaml" for name in ("survival", "lyrics", "seven-b"))
@@ -51,13 +50,13 @@ def way(stage) -> tuple[bool, bool]:
     ],
     ids=str,
 )
-def test_rows_are_joined_where_flash_attention_is_and_packed_where_that_is_asked_for(path, options, expected, axolotl):
+def test_rows_are_joined_where_flash_attention_is_and_packed_where_that_is_asked_for(path, options, expected):
     """And Axolotl's own validation takes it."""
 
     stage = stages(path, *options)["train"]
     assert way(stage) == expected
     config = emitted(stage)
-    checked = axolotl(config, catalog.gpu(stage.machines.gpu), stage.machines.world_size)
+    checked = validated(config, catalog.gpu(stage.machines.gpu), stage.machines.world_size)
     assert (bool(checked["sample_packing"]), bool(checked["batch_flattening"])) == expected
     assert unknown_keys(config) == []
 

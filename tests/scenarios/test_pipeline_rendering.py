@@ -15,11 +15,8 @@ from runner.recipe.overrides import from_options
 from runner.scenarios import translate
 from runner.targets import kubernetes
 from runner.targets import render as render_plan
-from tests.catalog.test_axolotl_settings import axolotl as judged_by_axolotl
-from tests.catalog.test_axolotl_settings import unknown_keys
+from tests.catalog.axolotls_own import unknown_keys, validated
 from tests.conftest import ROOT
-
-axolotl = judged_by_axolotl  # the fixture
 
 SEVEN_B = ROOT / "recipes" / "seven-b.yaml"
 TRAINED = ("pretrain-512", "pretrain-1024", "pretrain-2048", "sft", "dpo", "lora")
@@ -231,13 +228,13 @@ def test_one_gpu_uses_neither_fsdp_nor_deepspeed(options):
     ],
     ids=" ".join,
 )
-def test_every_variant_passes_axolotls_own_validation(options, axolotl):
+def test_every_variant_passes_axolotls_own_validation(options):
 
     recipe, _, _ = load(SEVEN_B, from_options(options))
     for stage in translate(recipe, kubernetes.place(recipe)).stages:
         if stage.engine == "axolotl":
             config = yaml.safe_load(next(file.text for file in stage.files if file.path == stage.config_file))
-            axolotl(config, catalog.gpu(recipe.machines.gpu), stage.machines.world_size)
+            validated(config, catalog.gpu(recipe.machines.gpu), stage.machines.world_size)
             assert unknown_keys(config) == []
 
 
