@@ -149,8 +149,9 @@ def test_spreadsheets_and_saved_folders_give_the_same_messages_and_check_reads_t
     path = file_of(form, kind, tmp_path)
     asked = ['data.question="[question]"', 'data.answer="[answer]"'] if form == "columns" else []
     problems = recipe(f"data.path={path}", *asked)
-    assert [problem.severity for problem in problems] == ["note"] * (form != "columns")
-    assert all(f"form {form}" in problem.message for problem in problems)
+    assert {problem.severity for problem in problems} == {"note"}
+    told_of = [problem for problem in problems if "told from their columns" in problem.message]
+    assert [f"form {form}" in problem.message for problem in told_of] == [True] * (form != "columns")
     report = prepare(wanted(path, **told(form)), tmp_path / "out")
     assert report.form.startswith(form) and not report.bad_lines
     found = {side: [row["messages"] for row in table(tmp_path / "out", side)] for side in expected}
@@ -192,8 +193,7 @@ def test_what_makes_no_sense_is_refused_by_check(case, tmp_path, recipe, golden_
 
 def test_a_file_of_no_form_is_refused_by_check_with_its_columns(tmp_path, recipe, golden_message):
     path = written(tmp_path, "rows.jsonl", [{"q": "Why?", "a": "So."}])
-    (problem,) = recipe(f"data.path={path}")
-    assert problem.severity == "error"
+    (problem,) = [each for each in recipe(f"data.path={path}") if each.severity == "error"]
     golden_message(problem)
 
 

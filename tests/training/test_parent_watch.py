@@ -19,6 +19,7 @@ FIRST = {
     "runner.entrypoints.embedded",
     "runner.entrypoints.file_server",
     "runner.entrypoints.node",
+    "runner.entrypoints.pull_request",
     "runner.entrypoints.stage",
 }
 FIRST |= {"runner.__main__"}
