@@ -229,15 +229,16 @@ def long_prompts(recipe: Recipe) -> Iterator[Problem]:
 
 
 _QUOTES = ("\u201c", "\u201d", "\u201e", "\u00ab", "\u2018", "\u201a")
-# Most recipes have neither.
-_MAY_CUT = re.compile(rf"\s#[^\s#]|[{''.join(_QUOTES)}]")
+# It begins with what is searched for, because a search for that alone is ten times as quick as one for any blank.
+_MAY_CUT = re.compile(r"#(?<=\s#)[^\s#]")
 
 
 def cut_texts(recipe: Recipe) -> Iterator[Problem]:
     """YAML ends a text at ` #`, and knows straight quotes alone."""
-    if not _MAY_CUT.search(recipe.document.text):
-        return
-    lines = recipe.document.text.splitlines()
+    text = recipe.document.text
+    if not _MAY_CUT.search(text) and not any(quote in text for quote in _QUOTES):
+        return  # most recipes have neither
+    lines = text.splitlines()
     for path, place in recipe.document.values.items():
         value = recipe.document.lookup(path)
         if not isinstance(value, str) or path in recipe.document.origins or place.line > len(lines):
@@ -262,19 +263,26 @@ def cut_texts(recipe: Recipe) -> Iterator[Problem]:
             yield _note(recipe, path, message, "Write straight quotes, `\"` or `'`, or none.")
 
 
+_QUESTION = re.compile(r"^ *- (.+?)(?: +#.*)?$", re.MULTILINE)
+_SOURCE = re.compile(r"^ +(?:hub|path|sample): (\S+)", re.MULTILINE)
+
+
 @cache
-def _starters() -> tuple[tuple[str, str], ...]:
-    """Name and text of each starter recipe."""
-    return tuple((name, file.read_text(encoding="utf-8")) for name, file in packaged.named().items())
+def _starters() -> tuple[tuple[str, frozenset[str], frozenset[str]], ...]:
+    """Of each starter recipe the name, what its lists hold, its questions among that, and its data."""
+    texts = {name: file.read_text(encoding="utf-8") for name, file in packaged.named().items()}
+    return tuple(
+        (name, frozenset(_QUESTION.findall(text)), frozenset(_SOURCE.findall(text))) for name, text in texts.items()
+    )
 
 
 def demo(recipe: Recipe) -> Iterator[Problem]:
     """A starter's questions are about the starter's data."""
     data = [name for _, one in recipe.data_sets() for name in (one.get("hub"), one.get("path")) if name]
     asked = [question for _, question in recipe.demo_questions]
-    for name, text in _starters() if data and asked else ():
-        theirs = [question for question in asked if re.search(rf"(?m)^ *- {re.escape(question)}(?: +#|$)", text)]
-        if not theirs or any(re.search(rf"(?m)^ +(?:hub|path|sample): {re.escape(one)}(?: |$)", text) for one in data):
+    for name, questions, sources in _starters() if data and asked else ():
+        theirs = [question for question in asked if question in questions]
+        if not theirs or not sources.isdisjoint(data):
             continue
         message = f"`{theirs[0]}` is a question of the starter `{name}`, and is asked of a model that learns from `{data[0]}`."
         place = next(
