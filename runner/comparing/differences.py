@@ -20,6 +20,7 @@ from runner.problem import Problem, Stop
 from runner.recipe import reading, units
 from runner.recipe.copying import written
 from runner.recipe.document import Document
+from runner.recipe.overrides import path_of
 from runner.run_files import CONFIG
 
 # Emitted settings that follow every change, and say nothing of their own.
@@ -89,9 +90,8 @@ def _each(value: Any, path: tuple[str | int, ...]) -> Iterator[tuple[str, Any]]:
 
 def _meaning(name: str, scenario: str) -> str:
     """The first sentence of what the schema says of a setting, which has its unit."""
-    said = str(by_schema.part(scenario, name).get("description", ""))
-    first, ending, _ = said.partition(". ")
-    return first + ending.strip()
+    said = by_schema.sentence(scenario, path_of(name))
+    return f"{said}." if said else ""
 
 
 def in_plans(before: Document | None, after: Document, price: float | None = None) -> list[Difference]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,7 @@ class Answers:
             return None
         return forms.told(self.columns)
 
-    @property
+    @cached_property
     def columns(self) -> list[str]:
         """Of the data file; none of a folder or of plain text. Raises Stop where they cannot be read."""
         file = Path(self.data).expanduser()
