@@ -14,6 +14,7 @@ from runner.check.validate import valid
 from runner.estimate.forecast import Forecast
 from runner.estimate.parameters import UnknownArchitecture
 from runner.names import setting as name_of
+from runner.names import shortened
 from runner.plan import RECIPE_FILE, Plan, flat, without_place
 from runner.planned import Planned
 from runner.problem import Problem, Stop
@@ -170,8 +171,7 @@ def row(one: Difference) -> tuple[str, str, str, str]:
 
 
 def _shown(value: Any) -> str:
-    text = " ".join(written(value).split())
-    return text if len(text) <= MOST_LETTERS else f"{text[: MOST_LETTERS - 1]}…"
+    return shortened(written(value), MOST_LETTERS)
 
 
 def markdown(settings: Sequence[Difference], plans: Sequence[Difference]) -> str:
