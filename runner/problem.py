@@ -69,6 +69,11 @@ class Problem:
         }
 
 
+def errors_of(problems: Iterable[Problem]) -> list[Problem]:
+    """Those that stop a command; the others only inform."""
+    return [problem for problem in problems if problem.severity == "error"]
+
+
 class Stop(Exception):
     """A command cannot go on and says why: exit code 1 (the work said no) or 2 (wrong use)."""
 

@@ -12,7 +12,7 @@ from runner.bugs import report_bug
 from runner.check import finding
 from runner.check.validate import judge, override
 from runner.plan import Plan
-from runner.problem import Problem, Stop
+from runner.problem import Problem, Stop, errors_of
 from runner.recipe import reading
 from runner.recipe.document import Document
 from runner.recipe.overrides import Override
@@ -38,7 +38,7 @@ class Verdict:
 
     @property
     def errors(self) -> tuple[Problem, ...]:
-        return tuple(problem for problem in self.problems if problem.severity == "error")
+        return tuple(errors_of(self.problems))
 
     def as_json(self) -> dict[str, Any]:
         """The form that other programs read: what stops a command, and apart from that what only informs."""
@@ -95,7 +95,7 @@ def examined(
 ) -> tuple[Recipe | None, list[Problem]]:
     """The recipe that a document is, and the same Problems with it; None where it makes no plan."""
     recipe, problems = judge(document)
-    if recipe is None or _wrong(problems):
+    if recipe is None or errors_of(problems):
         return None, problems
     # Only a recipe without errors needs what follows.
     from runner.scenarios import translate
@@ -113,17 +113,13 @@ def examined(
     return recipe, problems
 
 
-def _wrong(problems: Iterable[Problem]) -> bool:
-    return any(problem.severity == "error" for problem in problems)
-
-
 def _said(file: Path | str, stop: Stop) -> list[Problem]:
     return stop.problems or [Problem(str(file), 0, 0, stop.text)]
 
 
 def require_fits(recipe: Recipe, plan: Plan, allowed: Collection[str] = ()) -> None:
     """Raises Stop where a stage cannot fit its GPU, unless that is allowed; for whoever sends a recipe or writes its files."""
-    if wrong := [one for one in _foreseen(recipe, plan, allowed) if one.severity == "error"]:
+    if wrong := errors_of(_foreseen(recipe, plan, allowed)):
         raise Stop(wrong)
 
 

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from runner import catalog, scenarios
 from runner.check import by_schema, rules
 from runner.check.following import with_followers
-from runner.problem import Problem, Stop
+from runner.problem import Problem, Stop, errors_of
 from runner.recipe import lock, reading
 from runner.recipe import overrides as changing
 from runner.recipe.document import Document
@@ -39,7 +39,7 @@ def load(
 def valid(document: Document, look: bool = True) -> tuple[Recipe, list[Problem]]:
     """The Recipe that a document is, and notes. Raises Stop with every Problem at once where it is none."""
     recipe, problems = judge(document, look)
-    errors = [problem for problem in problems if problem.severity == "error"]
+    errors = errors_of(problems)
     if errors or recipe is None:
         raise Stop(errors)
     return recipe, problems

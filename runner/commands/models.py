@@ -15,7 +15,7 @@ from runner.check.validate import judge
 from runner.commands.options import card_named, end, gpu_option, listing_option, say, short, table
 from runner.comparing import cards
 from runner.estimate import parameters
-from runner.problem import Stop
+from runner.problem import Stop, errors_of
 from runner.recipe import lock, units
 from runner.recipe.document import Document
 from runner.recipe.reading import read
@@ -97,7 +97,7 @@ def _settings_of(document: Document) -> Recipe:
     """A recipe whose model nobody knows yet. Raises Stop where its schema refuses it."""
     recipe, problems = judge(document)
     if recipe is None:
-        raise Stop([problem for problem in problems if problem.severity == "error"])
+        raise Stop(errors_of(problems))
     return recipe
 
 

@@ -28,7 +28,7 @@ from runner.files import write_text
 from runner.offers import Offer
 from runner.plan import Plan
 from runner.planned import Planned
-from runner.problem import Stop
+from runner.problem import Stop, errors_of
 from runner.recipe import comments, copying
 from runner.recipe import overrides as changing
 from runner.recipe.recipe import Recipe
@@ -162,7 +162,7 @@ def _serve(recipe: Recipe, style: str) -> int:
     problems = reckoned.problems(recipe, server, needs)
     for problem in problems if style == "text" else ():
         say(f"\n{problem}")
-    return int(any(problem.severity == "error" for problem in problems))
+    return int(bool(errors_of(problems)))
 
 
 def _apply(planned: Planned, found: list[Offer], taken: int) -> int:

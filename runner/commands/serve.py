@@ -17,7 +17,7 @@ from runner.commands.options import (
     stage_option,
     with_section,
 )
-from runner.problem import Stop
+from runner.problem import Stop, errors_of
 
 
 @click.command()
@@ -83,6 +83,6 @@ def _on_cluster(path: str, sets: tuple[str, ...], stops: bool, dry_run: bool, po
     plan, server, needs = served(recipe)
     problems = serving.problems(recipe, server, needs)
     print_notes(problems)
-    if wrong := [problem for problem in problems if problem.severity == "error"]:
+    if wrong := errors_of(problems):
         raise Stop(wrong)
     return on_cluster.start(connect(), plan, server, say, port, dry_run)

@@ -8,7 +8,7 @@ import click
 
 from runner.commands import cluster_options as shared
 from runner.commands.options import allow_option, end, print_notes, recipe_path, say, set_option
-from runner.problem import Stop
+from runner.problem import Stop, errors_of
 
 
 @click.command()
@@ -69,7 +69,7 @@ def submit(
     # Rows that lie in the image were read from the hub when it was built.
     asked = [] if plan.stages[0].trains or plan.stages[0].name == FETCHING else list(online.datasets(recipe))
     print_notes(asked)
-    if wrong := [problem for problem in asked if problem.severity == "error"]:
+    if wrong := errors_of(asked):
         raise Stop(wrong)
     files = upload.files(recipe, plan.place)
     rows = {stage.name: contents(stage.data) for stage in here.stages}

@@ -21,7 +21,7 @@ from runner.drafting.answers import Answers
 from runner.estimate import forecast, storage
 from runner.estimate.parameters import UnknownArchitecture
 from runner.planned import Planned
-from runner.problem import Problem, Stop
+from runner.problem import Problem, Stop, errors_of
 from runner.recipe import comments, copying, units
 from runner.recipe.document import Document
 from runner.recipe.overrides import Override
@@ -63,7 +63,7 @@ class Draft:
     @property
     def errors(self) -> list[Problem]:
         later = self.mended_later
-        return [problem for problem in self.judged[1] if problem.severity == "error" and problem not in later]
+        return [problem for problem in errors_of(self.judged[1]) if problem not in later]
 
     @property
     def recipe(self) -> Recipe:

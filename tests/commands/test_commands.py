@@ -15,7 +15,7 @@ import yaml
 
 from runner.check.validate import load
 from runner.commands.list import list_recipes
-from runner.commands.new import minimal
+from runner.drafting.starters import minimal
 from runner.emit import emit
 from runner.files import Artifact, write_all
 from runner.problem import Stop
