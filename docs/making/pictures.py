@@ -34,6 +34,7 @@ def quick() -> dict[Path, str]:
     """What `list`, `check` and `plan` say of a copy of a starter, by where the picture lies."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
+        starters = said("list", folder=folder, columns=COLUMNS)  # where nobody has rehearsed anything yet
         said("new", "my-demo", "--from", "survival", folder=folder)
         recipe = folder / "my-demo.yaml"
         right = recipe.read_text("utf-8")
@@ -42,7 +43,7 @@ def quick() -> dict[Path, str]:
         recipe.write_text(right, encoding="utf-8")
         plan = said("plan", recipe.name, folder=folder, columns=COLUMNS)
     drawn = {
-        "list": ("recipe list", said("list", columns=COLUMNS)),
+        "list": ("recipe list", starters),
         "check": ("recipe check my-demo.yaml", wrong),
         "plan": ("recipe plan my-demo.yaml", plan),
     }
