@@ -1,4 +1,4 @@
-"""Names: telling a person which name they meant, and making names that a cluster accepts."""
+"""Names: telling a person which name they meant, names and texts as a person reads them, and names that a cluster accepts."""
 
 from __future__ import annotations
 
@@ -24,6 +24,12 @@ def listed(words: Iterable[str], joint: str = "and") -> str:
     """Names as a person lists them: `a`, `b` and `c`."""
     quoted = [f"`{word}`" for word in words]
     return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} {joint} {quoted[-1]}" if quoted else ""
+
+
+def shortened(text: str, most: int) -> str:
+    """A text on one line, of at most so many characters."""
+    flat = " ".join(text.split())
+    return flat if len(flat) <= most else f"{flat[: most - 1]}…"
 
 
 def same(text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any
@@ -66,9 +66,7 @@ class Offer:
 
     @property
     def lines(self) -> list[str]:
-        """The lines as they stand in a recipe, without those that only follow."""
-        own = [change for change in self.changes if not change.why]
-        return [f"{change.setting}: {written(change.after)}" for change in own]
+        return lines_of(self.changes)
 
     @property
     def cost(self) -> float | None:
@@ -103,6 +101,25 @@ def of(planned: Planned) -> list[Offer]:
     )
     kinds = [(offer.loss, offer.changes[0].setting if offer.kind == Kind.MACHINES else offer.kind) for offer in found]
     return [offer for n, offer in enumerate(found) if kinds[:n].count(kinds[n]) < MOST_OF_A_KIND][:MOST]
+
+
+def more_steps(planned: Planned) -> str:
+    """What makes enough steps of a plan that makes too few, in words: the first settings that do, of those that have been tried."""
+    for changes in few.ways(planned.recipe, planned.forecasts):
+        tried = _tried(planned, changes, look=False)  # none of them says anything of rows
+        if not tried or not few.enough(planned.forecasts, tried.after.forecasts):
+            continue
+        if all(stage.fits is not False for stage in tried.after.forecasts):
+            lines = ", ".join(f"`{line}`" for line in lines_of(tried.made))
+            name = few.stages(planned.forecasts)[0].stage.name
+            steps = next(stage.steps for stage in tried.after.forecasts if stage.stage.name == name)
+            return f"With {lines} it makes {steps} steps; {few.OFFERED}"
+    return few.OFFERED
+
+
+def lines_of(changes: Iterable[Override]) -> list[str]:
+    """The lines as they stand in a recipe, without those that only follow."""
+    return [f"{change.setting}: {written(change.after)}" for change in changes if not change.why]
 
 
 def _far_better(one: Offer, other: Offer) -> bool:
@@ -156,12 +173,12 @@ class _Tried:
         return dict(each.mends for each in [*self.after.problems, *self.after.notes, *self.notes] if each.mends)
 
 
-def _tried(planned: Planned, changes: Changes) -> _Tried | None:
-    """None where the recipe is not valid any more."""
+def _tried(planned: Planned, changes: Changes, look: bool = True) -> _Tried | None:
+    """None where the recipe is not valid any more. look: whether its files are looked at for that."""
     try:
         wished = [Override(name, None, value, "the offer") for name, value in changes.items()]
         document, made = override(planned.recipe.document, wished)
-        recipe, notes = valid(document)
+        recipe, notes = valid(document, look)
         return _Tried(made, Planned.of(recipe, planned.price, planned.rows), notes)
     except Stop:
         return None

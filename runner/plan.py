@@ -37,7 +37,7 @@ class Place:
     files_dir: where pods have the recipe's data files; None where they are read from beside the recipe.
     checkpoint_keys: on a cluster, what names the checkpoints of a stage, by the stage's folder. Training goes on from those
     that it finds there, and must not go on from those of the recipe as it was before it changed. None names none, for whoever only
-    judges a plan: a name is known when all stages are, which then are made once more.
+    judges a plan, whose stages then have no keys: a name is known when all stages are, which then are made once more.
     """
 
     config_dir: str

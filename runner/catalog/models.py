@@ -129,13 +129,20 @@ def unsuitable_type(config: Mapping[str, Any]) -> Unsuitable | None:
     return Unsuitable(facts["why"], tuple(facts["instead"])) if facts else None
 
 
+@cache
+def _known(name: str) -> Model | None:
+    """The catalog's model of that name: one object, so that what is kept of models finds it at once."""
+    facts = _models().get(name)
+    return Model(id=name, **{"usual_glu": True} | facts | {"linear": tuple(facts["linear"])}) if facts else None
+
+
 def model(name: str, folder: Path | None = None) -> Model | None:
     """The model of that name: from the catalog, or from `config.json` where `name` is a folder (below `folder`).
 
     None where it is neither.
     """
-    if facts := _models().get(name):
-        return Model(id=name, **{"usual_glu": True} | facts | {"linear": tuple(facts["linear"])})
+    if known := _known(name):
+        return known
     if config := config_of(name, folder):
         with suppress(*NO_GEOMETRY):
             return from_config(name, config)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from runner import catalog
 from runner.check.schema_errors import BOUNDS
-from runner.check.wrong_types import KINDS, short
-from runner.names import listed, nearest
+from runner.check.wrong_types import KINDS, SHOWN
+from runner.names import listed, nearest, shortened
 from runner.problem import Problem
 from runner.recipe.document import Document, Path_
 from runner.recipe.recipe import Recipe, Settings
@@ -78,7 +78,7 @@ def values(
             yield document.problem(place, f"`{called}` lacks {listed(missing)}.", f"{owner} needs it.")
         else:
             value = error.instance
-            written = short(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+            written = shortened(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), SHOWN)
             yield document.problem(
                 place,
                 f"`{called}` cannot be `{written}`.",

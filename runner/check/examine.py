@@ -158,24 +158,12 @@ def _few(recipe: Recipe, plan: Plan) -> list[Problem]:
     if not files or not all(file.is_file() and file.stat().st_size < SMALL for file in files):
         return []
     from runner.estimate import few, forecast
-    from runner.recipe.copying import written
-    from runner.scenarios import translate
-    from runner.targets import place
 
     forecasts = forecast.of(recipe, plan)
-    for changes in few.ways(recipe, forecasts):
-        try:
-            document, made = override(
-                recipe.document, [Override(name, None, to, "the offer") for name, to in changes.items()]
-            )
-            other, problems = judge(document)
-            if other is None or any(problem.severity == "error" for problem in problems):
-                continue
-            then = forecast.of(other, translate(other, place(other)))
-        except Stop:
-            continue
-        if few.enough(forecasts, then) and all(stage.fits is not False for stage in then):
-            lines = ", ".join(f"`{change.setting}: {written(change.after)}`" for change in made if not change.why)
-            steps = next(stage.steps for stage in then if stage.stage.name == few.stages(forecasts)[0].stage.name)
-            return list(few.notes(recipe, forecasts, f"With {lines} it makes {steps} steps; {few.OFFERED}"))
-    return list(few.notes(recipe, forecasts))
+    if not few.stages(forecasts):
+        return []
+    # Only a recipe with too few steps needs what follows.
+    from runner import offers
+    from runner.planned import Planned
+
+    return list(few.notes(recipe, forecasts, offers.more_steps(Planned(recipe, plan, forecasts))))

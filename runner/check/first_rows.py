@@ -16,6 +16,7 @@ from runner.recipe.templates import NoText
 
 if TYPE_CHECKING:
     from runner.data.chat import ChatSet
+    from runner.data.rows import Numbered
 
 FIRST_ROWS = 200
 # Files that are read a row at a time, without a library that takes its time.
@@ -46,22 +47,23 @@ def first_rows(recipe: Recipe) -> Iterator[Problem]:
         )
         try:
             columns.of(file)
-            notes = list(_notes(said, file))
-            few = list(islice(rows.read(said), 2))
+            # The one more tells whether there are others.
+            there = list(islice(rows.read(said), FIRST_ROWS + 1))
+            notes = list(_notes(said, file, there[:FIRST_ROWS]))
         except (columns.Unreadable, Stop, KeyError):
             # The file cannot be read, or has other columns than are named: other rules say so, with a remedy.
             continue
         for message, hint in notes:
             yield recipe.document.problem((*home, "path"), message, hint, severity="note")
-        if few and (long := _too_long(recipe, home, said, file)):
+        if there and (long := _too_long(recipe, home, said, file, there)):
             yield long
-        if len(few) < 2:
-            message = f"`{file}` has {'one row alone' if few else 'no row'}, and some must be left to learn from and to measure on."
+        if len(there) < 2:
+            message = f"`{file}` has {'one row alone' if there else 'no row'}, and some must be left to learn from and to measure on."
             hint = "Write more rows; a hundred are a beginning."
-            yield recipe.document.problem((*home, "path"), message, hint, severity="note" if few else "error")
+            yield recipe.document.problem((*home, "path"), message, hint, severity="note" if there else "error")
 
 
-def _too_long(recipe: Recipe, home: Path_, source: ChatSet, file: Path) -> Problem | None:
+def _too_long(recipe: Recipe, home: Path_, source: ChatSet, file: Path, there: list[Numbered]) -> Problem | None:
     """That rows are longer than `sequence_len`: surely, where they have as many words, and likely, by their letters."""
     from runner.data import rows
     from runner.data.chat import OWN
@@ -73,7 +75,7 @@ def _too_long(recipe: Recipe, home: Path_, source: ChatSet, file: Path) -> Probl
     data = recipe.document.lookup(home)
     prompt = (data.get("system_prompt") if isinstance(data, dict) else None) or ""
     told, texts = source.told(), []
-    for _, row in islice(rows.read(source), FIRST_ROWS + 1):
+    for _, row in there:
         if isinstance(row, rows.Bad):
             continue
         try:
@@ -84,7 +86,6 @@ def _too_long(recipe: Recipe, home: Path_, source: ChatSet, file: Path) -> Probl
             texts.append(f"{prompt} {' '.join(turn.content for turn in conversation.turns)}")
     if not limit or not texts:
         return None
-    # The one more tells whether there are others.
     whole, texts = len(texts) <= FIRST_ROWS, texts[:FIRST_ROWS]
     surely = sum(len(text.split()) > limit for text in texts)
     likely = sum(len(text.encode()) / BYTES_A_TOKEN > limit for text in texts)
@@ -99,7 +100,7 @@ def _too_long(recipe: Recipe, home: Path_, source: ChatSet, file: Path) -> Probl
     return None
 
 
-def _notes(source: ChatSet, file: Path) -> Iterator[tuple[str, str]]:
+def _notes(source: ChatSet, file: Path, there: list[Numbered]) -> Iterator[tuple[str, str]]:
     from runner.data import doctor, rows
     from runner.data.chat import OWN
     from runner.data.report import Report
@@ -107,7 +108,7 @@ def _notes(source: ChatSet, file: Path) -> Iterator[tuple[str, str]]:
     sources = rows.DataSets(sets=(source,), seed=0)
     report, checks = Report.of(sources), doctor.quick()
     told = source.told()
-    for number, row in report.whole(sources, 0, islice(rows.read(source), FIRST_ROWS)):
+    for number, row in report.whole(sources, 0, there):
         try:
             conversation = told.conversation(OWN, row)
         except NoText as error:

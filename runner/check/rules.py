@@ -11,7 +11,20 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from runner import catalog, scenarios
-from runner.check import advanced, base_model, measuring, naming, packing, placing, serving, sharding, sources, usual
+from runner.check import (
+    advanced,
+    base_model,
+    measuring,
+    naming,
+    on_the_hub,
+    packing,
+    placing,
+    serving,
+    sharding,
+    sources,
+    usual,
+    wording,
+)
 from runner.check.following import batch_sizes
 from runner.names import JOB_NAME, listed, longest_job_name
 from runner.problem import Problem
@@ -190,6 +203,8 @@ RULES: tuple[Rule, ...] = (
     *measuring.RULES,
     *serving.RULES,
     advanced.settings,
+    *wording.RULES,
+    *on_the_hub.RULES,
     *usual.RULES,
 )
 # Those that look at files of this machine.

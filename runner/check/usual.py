@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import cache
 
-from runner import catalog, packaged
-from runner.files import saved_by_datasets
-from runner.names import listed, nearest
+from runner.names import nearest
 from runner.problem import Problem
 from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe, Settings
@@ -41,11 +38,6 @@ SCORES = (
     *("word_perplexity", "byte_perplexity", "bits_per_byte", "mc1", "mc2", "pass@1", "prompt_level_strict_acc"),
 )
 _OTHER_WAY = str.maketrans("<>", "><")
-_MARK = re.compile(r"<\|\w+\|>|<(start|end)_of_turn>|\[/?INST\]")
-_COLUMN = re.compile(r"(?<!\[)\[([A-Za-z_]\w*)\]")
-
-
-ASK_HUB = "`recipe check --online` asks the hub"
 
 
 def _sections(recipe: Recipe) -> Iterator[tuple[str, Settings]]:
@@ -54,7 +46,7 @@ def _sections(recipe: Recipe) -> Iterator[tuple[str, Settings]]:
             yield name, section
 
 
-def _note(recipe: Recipe, path: Path_, message: str, hint: str) -> Problem:
+def note(recipe: Recipe, path: Path_, message: str, hint: str) -> Problem:
     return recipe.document.problem(path, message, hint, severity="note")
 
 
@@ -65,14 +57,14 @@ def rates(recipe: Recipe) -> Iterator[Problem]:
         if rate > (HIGHEST_OF_IMAGES if images else HIGHEST_RATE) or (images and rate == 1):
             usual = "0.001 to 0.5" if images else "1e-5 to 5e-4"
             message = f"A learning rate of {rate:g} breaks almost every model."
-            yield _note(recipe, (name, "learning_rate"), message, f"Usual is {usual}.")
+            yield note(recipe, (name, "learning_rate"), message, f"Usual is {usual}.")
         elif (
             section.get("learning_rate_scaling") == "linear"
             and rate * gpus > HIGHEST_SCALED
             and gpus > 8
             and not images
         ):
-            yield _note(
+            yield note(
                 recipe,
                 (name, "learning_rate_scaling"),
                 f"Times {gpus} GPUs the learning rate is {rate * gpus:g}, more than almost every model bears.",
@@ -85,10 +77,10 @@ def lengths(recipe: Recipe) -> Iterator[Problem]:
         ratio, epochs = section.get("warmup_ratio"), section.get("epochs")
         if ratio is not None and ratio > LONGEST_WARMUP:
             message = f"The learning rate rises for {ratio:.0%} of the steps, and training ends soon after."
-            yield _note(recipe, (name, "warmup_ratio"), message, "Usual is 0.03 to 0.1.")
+            yield note(recipe, (name, "warmup_ratio"), message, "Usual is 0.03 to 0.1.")
         if epochs is not None and epochs < FEWEST_EPOCHS:
             message = f"{epochs:g} epochs are {epochs:.1%} of the rows; the others are never learned from."
-            yield _note(recipe, (name, "epochs"), message, "Usual is 1 to 5.")
+            yield note(recipe, (name, "epochs"), message, "Usual is 1 to 5.")
 
 
 def adapters(recipe: Recipe) -> Iterator[Problem]:
@@ -99,7 +91,7 @@ def adapters(recipe: Recipe) -> Iterator[Problem]:
                 message = (
                     f"Divided by a rank of {rank}, an alpha of {alpha:g} lets the adapter count for almost nothing."
                 )
-                yield _note(recipe, (name, "alpha"), message, f"Usual is {rank} to {2 * rank}; or delete the line.")
+                yield note(recipe, (name, "alpha"), message, f"Usual is {rank} to {2 * rank}; or delete the line.")
 
 
 def gate_directions(recipe: Recipe) -> Iterator[Problem]:
@@ -114,194 +106,12 @@ def gate_directions(recipe: Recipe) -> Iterator[Problem]:
                 f"`{score}` is no usual score of lm-eval, and `{near}` is one; a score that no task has opens no gate."
             )
             meant = text.replace(f".{score}", f".{near}", 1)
-            yield _note(recipe, place, message, f"Write `{meant}`, if it was meant.")
+            yield note(recipe, place, message, f"Write `{meant}`, if it was meant.")
         less, more = _LESS.fullmatch(gate.metric), _MORE.fullmatch(gate.metric)
         if (less and gate.comparison in (">", ">=")) or (more and gate.comparison in ("<", "<=")):
             better, other = "less" if less else "more", gate.comparison.translate(_OTHER_WAY)
             message = f"Of `{gate.metric}` {better} is better, and `{text}` opens for the worse models."
-            yield _note(recipe, place, message, f"Write `{gate.metric} {other} {gate.threshold:g}`.")
+            yield note(recipe, place, message, f"Write `{gate.metric} {other} {gate.threshold:g}`.")
 
 
-def prompts(recipe: Recipe) -> Iterator[Problem]:
-    """A system prompt is one text for all rows."""
-    for home, section in recipe.data_sections():
-        text = section.get("system_prompt") if section.knows("system_prompt") else None
-        if not isinstance(text, str):
-            continue
-        if mark := _MARK.search(text):
-            message = f"`{mark[0]}` in the system prompt is a mark of a chat template, which writes its marks itself."
-            yield _note(recipe, (*home, "system_prompt"), message, "Leave it out.")
-        elif (column := _COLUMN.search(text)) and not _MARK.search(text):
-            message = f"`{column[0]}` stays as it is in the system prompt, which is the same for every row."
-            yield _note(recipe, (*home, "system_prompt"), message, "Columns stand in `question` and `answer`.")
-
-
-def hub_names(recipe: Recipe) -> Iterator[Problem]:
-    for home, section in recipe.data_sections():
-        hub, revision = section.get("hub"), section.get("revision")
-        near = catalog.near_dataset(hub) if hub else None
-        if (
-            hub
-            and "/" not in hub
-            and not catalog.dataset(f"{hub}:{section.get('subset')}" if section.get("subset") else hub)
-        ):
-            message = f"`{hub}` names no owner, and data sets on the hub have one."
-            hint = f"Write `{near or f'OWNER/{hub}'}`; `recipe check --online` asks the hub."
-            yield _note(recipe, (*home, "hub"), message, hint)
-        elif hub and near:
-            message = f"`{hub}` is not known here, and `{near}` is."
-            yield _note(recipe, (*home, "hub"), message, f"Write `{near}`, if it was meant; {ASK_HUB}.")
-        if hub and isinstance(revision, str) and re.fullmatch(r"[0-9a-f]{7,39}", revision):
-            yield recipe.document.problem(
-                (*home, "revision"),
-                f"`{revision}` is the beginning of a commit, and the hub knows whole ones alone.",
-                "Write all 40 digits, or a branch or tag such as `main`.",
-            )
-
-
-def splits(recipe: Recipe) -> Iterator[Problem]:
-    """Of a data set of the catalog it is known which splits it has; parts of one and several are `train[:10%]` and `train+test`."""
-    for home, section in recipe.data_sets():
-        hub, subset = section.get("hub"), section.get("subset")
-        there = (catalog.dataset(f"{hub}:{subset}" if subset else hub) or {}).get("splits") if hub else None
-        for setting in ("split", "validation_split", "test_split"):
-            named = re.findall(r"(?:^|\+)\s*([\w.-]+)", section.get(setting) or "") if section.knows(setting) else []
-            if there and (gone := [name for name in named if name not in there]):
-                near = nearest(gone[0], there)
-                hint = (f"Did you mean `{near}`? " if near else "") + f"It has {listed(there)}; {ASK_HUB}."
-                message = f"`{hub}` has no split `{gone[0]}`."
-                yield recipe.document.problem((*home, setting), message, hint)
-
-
-# Lines about a data set on the hub; a folder that `datasets` has saved has splits too.
-_OF_HUB = ("revision", "subset", "split", "test_split")
-
-
-def left_over(recipe: Recipe) -> Iterator[Problem]:
-    """Lines about the hub that stand beside a file say nothing."""
-    for home, section in recipe.data_sets():
-        path = section.get("path")
-        if not path or section.get("hub"):
-            continue
-        written = recipe.document.lookup(home) or {}
-        names = [name for name in _OF_HUB if written.get(name)]
-        if saved_by_datasets(recipe.folder / path) or recipe.on_claim(path):
-            names = [name for name in names if name in ("revision", "subset")]
-        if names:
-            message = f"{listed(names)} {'is' if len(names) == 1 else 'are'} about a data set on the hub, and the rows come from `{path}`."
-            yield _note(
-                recipe,
-                (*home, names[0]),
-                message,
-                f"Delete {'the line' if len(names) == 1 else 'the lines'}; nobody reads {'it' if len(names) == 1 else 'them'}.",
-            )
-
-
-def answers(recipe: Recipe) -> Iterator[Problem]:
-    """What is taught is something else than what is asked, and what is preferred than what is not."""
-    for home, section in recipe.data_sets():
-        columns = {
-            name: set(_COLUMN.findall(section.get(name) or ""))
-            for name in ("question", "answer")
-            if section.knows(name)
-        }
-        if columns.get("answer") and columns["answer"] <= columns.get("question", set()):
-            message = "`answer` says what `question` asks, so the model would learn to repeat it."
-            yield _note(recipe, (*home, "answer"), message, "Name the column with the answers.")
-        if section.knows("chosen") and section.get("chosen") and section.get("chosen") == section.get("rejected"):
-            message = "`chosen` and `rejected` are the same text, so there is nothing to prefer."
-            yield recipe.document.problem((*home, "rejected"), message, "Name the column with the worse answers.")
-
-
-def long_prompts(recipe: Recipe) -> Iterator[Problem]:
-    """A token is a word at most."""
-    for home, section in recipe.data_sections():
-        text = section.get("system_prompt") if section.knows("system_prompt") else None
-        owner = recipe.settings.get(str(home[0])) if len(home) > 1 else recipe.settings.get("model")
-        length = owner.get("sequence_len") if isinstance(owner, Settings) and owner.knows("sequence_len") else None
-        if isinstance(text, str) and length and len(text.split()) >= length:
-            yield recipe.document.problem(
-                ((home[0] if len(home) > 1 else "model"), "sequence_len"),
-                f"The system prompt alone has {len(text.split()):,} words, and rows of more than {length:,} tokens are left out: none "
-                "would be left.",
-                "Raise `sequence_len`, or shorten `system_prompt`.",
-            )
-
-
-_QUOTES = ("\u201c", "\u201d", "\u201e", "\u00ab", "\u2018", "\u201a")
-# Most recipes have neither.
-_MAY_CUT = re.compile(rf"\s#[^\s#]|[{''.join(_QUOTES)}]")
-
-
-def cut_texts(recipe: Recipe) -> Iterator[Problem]:
-    """YAML ends a text at ` #`, and knows straight quotes alone."""
-    if not _MAY_CUT.search(recipe.document.text):
-        return
-    lines = recipe.document.text.splitlines()
-    for path, place in recipe.document.values.items():
-        value = recipe.document.lookup(path)
-        if not isinstance(value, str) or path in recipe.document.origins or place.line > len(lines):
-            continue
-        line = lines[place.line - 1]
-        rest = line[place.column - 1 + place.width :]
-        if (
-            "#" in rest
-            and "\n" not in value
-            and line[place.column - 1 :].startswith(value)
-            and (cut := re.match(r"\s+(#[^\s#]\S*)", rest))
-        ):
-            message = f"The text ends before `{cut[1]}`, because YAML takes what follows ` #` as a comment."
-            yield _note(
-                recipe,
-                path,
-                message,
-                "Put the whole text in quotes; where a comment is meant, write a blank after the #.",
-            )
-        if value[:1] in _QUOTES:
-            message = f"`{value[0]}` is a typographic quote, which becomes part of the text."
-            yield _note(recipe, path, message, "Write straight quotes, `\"` or `'`, or none.")
-
-
-@cache
-def _starters() -> tuple[tuple[str, str], ...]:
-    """Name and text of each starter recipe."""
-    return tuple((name, file.read_text(encoding="utf-8")) for name, file in packaged.named().items())
-
-
-def demo(recipe: Recipe) -> Iterator[Problem]:
-    """A starter's questions are about the starter's data."""
-    data = [name for _, one in recipe.data_sets() for name in (one.get("hub"), one.get("path")) if name]
-    asked = [question for _, question in recipe.demo_questions]
-    for name, text in _starters() if data and asked else ():
-        theirs = [question for question in asked if re.search(rf"(?m)^ *- {re.escape(question)}(?: +#|$)", text)]
-        if not theirs or any(re.search(rf"(?m)^ +(?:hub|path|sample): {re.escape(one)}(?: |$)", text) for one in data):
-            continue
-        message = f"`{theirs[0]}` is a question of the starter `{name}`, and is asked of a model that learns from `{data[0]}`."
-        place = next(
-            where
-            for where, place in recipe.document.values.items()
-            if where[0] == "demo" and recipe.document.lookup(where) == theirs[0]
-        )
-        yield _note(
-            recipe,
-            place,
-            message,
-            "Write questions about your own data; or delete them, and what validation rows ask is asked.",
-        )
-        return
-
-
-RULES = (
-    demo,
-    answers,
-    splits,
-    left_over,
-    long_prompts,
-    cut_texts,
-    rates,
-    lengths,
-    adapters,
-    gate_directions,
-    prompts,
-    hub_names,
-)
+RULES = (rates, lengths, adapters, gate_directions)

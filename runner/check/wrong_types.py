@@ -6,9 +6,12 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from runner.names import shortened
 from runner.recipe import templates
 from runner.recipe.scalars import scalar
 
+# Characters of a value that is named.
+SHOWN = 40
 KINDS = {
     "string": "text",
     "integer": "a whole number",
@@ -39,7 +42,7 @@ def explain(allowed: str, value: Any, part: dict[str, Any], name: str, default: 
     if value is None:
         return f"{name} has no value.", f"Write {kind}{default}."
     if allowed == "array":
-        said = "it has settings of its own" if isinstance(value, dict) else f"it is `{short(written)}`"
+        said = "it has settings of its own" if isinstance(value, dict) else f"it is `{shortened(written, SHOWN)}`"
         return f"{name} must be a list, and here {said}.", _list_hint(value, part, setting)
     if isinstance(value, bool):
         return f"{name} must be {kind}, and `{str(value).lower()}` is a yes or no.", f"Write {kind}{default}."
@@ -49,7 +52,7 @@ def explain(allowed: str, value: Any, part: dict[str, Any], name: str, default: 
         return f"{name} must be {kind}, and here it is a list.", _single_hint(allowed, value, setting)
     if isinstance(value, str):
         hint = _number_hint(allowed, value, kind) or f"Write {kind}{default}."
-        return f"{name} must be {kind}, and `{short(value)}` is text.", hint
+        return f"{name} must be {kind}, and `{shortened(value, SHOWN)}` is text.", hint
     if allowed == "integer" and isinstance(value, float):
         return f"{name} must be {kind}, and {value:g} is not.", f"Write {kind}{default}."
     if allowed == "string" and "pattern" in part and not re.search(part["pattern"], written):
@@ -87,9 +90,9 @@ def _single_hint(allowed: str, value: list[Any], setting: str) -> str:
     if allowed == "string" and value and all(isinstance(item, str) for item in value):
         if setting in templates.SETTINGS:  # `answer: [column]` is what people write first
             text = words if "[" in words else f"[{words}]"
-            return f'Text with brackets takes quotes: `{setting}: "{short(text)}"`.'
+            return f'Text with brackets takes quotes: `{setting}: "{shortened(text, SHOWN)}"`.'
         if len(value) == 1 and setting.isidentifier():
-            return f"Write it without the brackets or the dash: `{setting}: {short(words)}`."
+            return f"Write it without the brackets or the dash: `{setting}: {shortened(words, SHOWN)}`."
     return "Write a single value, without `-` or brackets."
 
 
@@ -105,10 +108,6 @@ def _list_hint(value: Any, part: dict[str, Any], setting: str) -> str:
 
 def _bracketed(text: str) -> str:
     return f"[{', '.join(re.split(r'[ ,;]+', text.strip()))}]"
-
-
-def short(text: str) -> str:
-    return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def _number_hint(allowed: str, text: str, kind: str) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from runner.names import shortened
 from runner.problem import Stop
 
 Answer = TypeVar("Answer")
@@ -61,7 +62,7 @@ class Refused(Exception):
         what = f"{kind} `{name}`" if name else f"{kind} objects"
         meaning, found = next((one, found) for one in _MEANINGS if (found := one.found(self, kind)))
         words = {"said": self.message} | found.groupdict()
-        words = {key: _short(text) for key, text in words.items()}
+        words = {key: shortened(text, 400) for key, text in words.items()}
         words |= {"what": what, "space": namespace, "server": self.server, "status": str(self.status)}
         ending = Busy if passes(self.status) and not meaning.final else Stop
         return ending(meaning.text.format(**words), meaning.remedy.format(**words))
@@ -87,7 +88,7 @@ def unreachable(server: str, error: Exception) -> Stop:
 def no_api(server: str, body: bytes) -> Stop:
     """What answers is no API: most often a page to log in, of a proxy before the cluster."""
     title = re.search(rb"<title[^>]*>(.*?)</title>", body, re.DOTALL | re.IGNORECASE)
-    named = f" (“{_short(title[1].decode(errors='replace'), 80)}”)" if title else ""
+    named = f" (“{shortened(title[1].decode(errors='replace'), 80)}”)" if title else ""
     return Stop(
         f"What answers at {server} is not a cluster's API, but a page for a browser{named}.",
         "Look whether `oc whoami --show-server` names the API, and whether a proxy asks you to log in first (VPN, HTTPS_PROXY).",
@@ -254,8 +255,3 @@ _MEANINGS = (
     ),
     _Meaning((), "", "The cluster answered {status} to {what}: {said}", "Try again in a moment."),
 )
-
-
-def _short(message: str, width: int = 400) -> str:
-    flat = " ".join(message.split())
-    return flat if len(flat) <= width else f"{flat[: width - 3]}..."

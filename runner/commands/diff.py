@@ -7,9 +7,9 @@ from dataclasses import asdict
 
 import click
 
-from runner import differences
 from runner.commands import completing
 from runner.commands.options import end, say, table
+from runner.comparing import differences
 
 
 @click.command()

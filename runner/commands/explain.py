@@ -7,11 +7,12 @@ from dataclasses import asdict
 
 import click
 
-from runner import explaining, packaged
+from runner import packaged
 from runner.check.validate import load
 from runner.commands import completing
 from runner.commands.options import end, listing_option, say, set_option, table
-from runner.explaining import Explained, Tried
+from runner.comparing import explaining
+from runner.comparing.explaining import Explained, Tried
 from runner.problem import Stop
 from runner.recipe import overrides as changing
 from runner.recipe import units

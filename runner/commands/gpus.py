@@ -7,10 +7,11 @@ from dataclasses import asdict
 
 import click
 
-from runner import catalog, fitting
+from runner import catalog
 from runner.commands import completing
 from runner.commands.options import listing_option, open_recipe, say, set_option, table
-from runner.fitting import OnCard
+from runner.comparing import cards
+from runner.comparing.cards import OnCard
 from runner.recipe import units
 
 
@@ -22,7 +23,7 @@ def gpus(path: str | None, sets: tuple[str, ...], style: str) -> None:
     """Show the GPUs that a recipe can name, by their label on a cluster. With RECIPE: what it takes on each of them."""
     if path:
         recipe, _ = open_recipe(path, sets, aside=style == "json")
-        found = list(fitting.on_cards(recipe))
+        found = list(cards.on_cards(recipe))
         if style == "json":
             say(json.dumps([_entry(each) for each in found], indent=2, ensure_ascii=False))
             return
@@ -31,12 +32,12 @@ def gpus(path: str | None, sets: tuple[str, ...], style: str) -> None:
             f"\nA stage of `{recipe.name}` needs so much of each GPU. `recipe plan {path} --set machines.gpu=GPU` says more."
         )
         return
-    cards = [card for name in catalog.gpu_names() if (card := catalog.gpu(name))]
+    every = [card for name in catalog.gpu_names() if (card := catalog.gpu(name))]
     if style == "json":
-        say(json.dumps([asdict(card) for card in cards], indent=2, ensure_ascii=False))
+        say(json.dumps([asdict(card) for card in every], indent=2, ensure_ascii=False))
         return
     titles = ("GPU", "MEMORY", "BF16", "TFLOPS", "BANDWIDTH", "BETWEEN GPUS", "CALLED")
-    table([titles, *map(_facts, cards)])
+    table([titles, *map(_facts, every)])
     say(
         "\nMEMORY is what PyTorch can have of it, TFLOPS its dense rate in bf16, or else fp16. `recipe gpus RECIPE` says which have room."
     )

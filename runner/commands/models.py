@@ -10,9 +10,10 @@ from typing import Any
 
 import click
 
-from runner import catalog, fitting
+from runner import catalog
 from runner.check.validate import judge
 from runner.commands.options import card_named, end, gpu_option, listing_option, say, short, table
+from runner.comparing import cards
 from runner.estimate import parameters
 from runner.problem import Stop
 from runner.recipe import lock, units
@@ -39,14 +40,14 @@ def models(context: click.Context, recipe: str | None, card: str | None, style: 
     gpu = card_named(card) if card else None
     known = [(one, "catalog") for name in catalog.model_ids() if (one := catalog.model(name))]
     known += [(lock.model_of(name, entry), file.name) for name, entry in lock.entries(file).items()]
-    found = [(model, where, fitting.needs(model, gpu)) for model, where in known]
+    found = [(model, where, cards.needs(model, gpu)) for model, where in known]
     if gpu:
         found = [(model, where, _on(gpu, needs)) for model, where, needs in found]
         found = [entry for entry in found if entry[2]]
     if style == "json":
         say(json.dumps([_entry(*each) for each in found], indent=2, ensure_ascii=False))
         return
-    titles = ("MODEL", "PARAMETERS", "LONGEST ROW", *(way.upper() for way in fitting.WAYS), "LICENCE", "FROM")
+    titles = ("MODEL", "PARAMETERS", "LONGEST ROW", *(way.upper() for way in cards.WAYS), "LICENCE", "FROM")
     table([titles, *(_row(*each, bool(gpu)) for each in found)])
     if gpu:
         say(f"\nOf the {units.gib(gpu.usable_gib * 2**30)} of {gpu.name}, with one row at a time.")
@@ -56,20 +57,20 @@ def models(context: click.Context, recipe: str | None, card: str | None, style: 
         )
 
 
-def _on(gpu: catalog.Gpu, needs: Mapping[str, fitting.Need]) -> dict[str, fitting.Need]:
+def _on(gpu: catalog.Gpu, needs: Mapping[str, cards.Need]) -> dict[str, cards.Need]:
     """What has room on a card."""
     return {way: need for way, need in needs.items() if gpu.name in need.cards}
 
 
-def _row(model: catalog.Model, where: str, needs: Mapping[str, fitting.Need], sized: bool) -> tuple[str, ...]:
+def _row(model: catalog.Model, where: str, needs: Mapping[str, cards.Need], sized: bool) -> tuple[str, ...]:
     """A line of the table. sized: whether it says how much memory each way takes, and not which card is the smallest."""
-    told = [needs.get(way) for way in fitting.WAYS]
+    told = [needs.get(way) for way in cards.WAYS]
     smallest = [short(need.cards[0]) if need and need.cards else "-" for need in told]
     cells = [units.gib(need.memory_bytes) if need else "-" for need in told] if sized else smallest
     return model.id, _size(model), f"{model.max_position_embeddings:,}", *cells, _licence(model), where
 
 
-def _entry(model: catalog.Model, where: str, needs: Mapping[str, fitting.Need]) -> dict[str, Any]:
+def _entry(model: catalog.Model, where: str, needs: Mapping[str, cards.Need]) -> dict[str, Any]:
     counted = (model.parameters or parameters.total(model)) if model.model_type in parameters.FAMILIES else None
     return {
         "model": model.id,

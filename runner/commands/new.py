@@ -11,12 +11,12 @@ from pathlib import Path
 import click
 
 from runner import packaged
-from runner.answers import Answers
-from runner.beginning import Draft, beside, draft
 from runner.check.validate import judge
 from runner.commands import completing
 from runner.commands.asking import dialogue
 from runner.commands.options import end, say, set_option
+from runner.drafting.answers import Answers
+from runner.drafting.beginning import Draft, beside, draft
 from runner.names import JOB_NAME, listed, nearest
 from runner.problem import Stop
 from runner.recipe import lock

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -131,14 +131,11 @@ def _draw(lyrics: Lyrics, count: int, report: Report) -> list[tuple[Song, int]]:
     """About `count` songs, of all that may be asked about, each with the number of its data set; every row that is left out is
     counted, with the reason."""
     songs = lyrics.songs
-    read = re.compile(_pattern(songs.instruction_form), re.IGNORECASE)
     draw: Draw[tuple[Song, int]] = Draw(count, songs.per_artist, lyrics.seed)
     for index, one in enumerate(lyrics.sets):
-        for number, row in report.whole(lyrics, index, rows.read(one, stream=lyrics.stream)):
-            song = _song(number, row, songs, read)
-            reason = song if isinstance(song, str) else _unfit(song, songs)
-            if isinstance(song, str) or reason:
-                report.dropped[str(reason)] += 1
+        for song in _songs(songs, report.whole(lyrics, index, rows.read(one, stream=lyrics.stream))):
+            if isinstance(song, str):
+                report.dropped[song] += 1
             else:
                 draw.offer((song, index), song.key, song.artist.casefold() if song.artist else None)
     report.duplicates = draw.duplicates
@@ -151,12 +148,17 @@ def _draw(lyrics: Lyrics, count: int, report: Report) -> list[tuple[Song, int]]:
 
 def tasks(lyrics: Lyrics) -> Iterator[Task]:
     """The task of each row that is a song, as far as it is read, before any is drawn."""
-    read = re.compile(_pattern(lyrics.songs.instruction_form), re.IGNORECASE)
     for one in lyrics.sets:
-        for number, row in rows.read(one, stream=lyrics.stream):
-            song = "" if isinstance(row, rows.Bad) else _song(number, row, lyrics.songs, read)
-            if isinstance(song, Song) and not _unfit(song, lyrics.songs):
-                yield _task(song, lyrics)
+        whole = ((n, row) for n, row in rows.read(one, stream=lyrics.stream) if not isinstance(row, rows.Bad))
+        yield from (_task(song, lyrics) for song in _songs(lyrics.songs, whole) if isinstance(song, Song))
+
+
+def _songs(songs: Songs, numbered: Iterable[tuple[int, Mapping[str, Any]]]) -> Iterator[Song | str]:
+    """Of each row the song that can be asked about, or why there is none."""
+    read = re.compile(_pattern(songs.instruction_form), re.IGNORECASE)
+    for number, row in numbered:
+        song = _song(number, row, songs, read)
+        yield song if isinstance(song, str) else _unfit(song, songs) or song
 
 
 def _pattern(form: str) -> str:

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner import differences
 from runner.check.examine import Verdict, judged
 from runner.check.finding import ENDINGS, find, is_meant
 from runner.check.formats import FORMATS
 from runner.check.validate import valid
+from runner.comparing import differences
 from runner.problem import Stop
 from runner.recipe import lock, reading
 from runner.recipe.document import Document

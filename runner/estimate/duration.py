@@ -336,11 +336,15 @@ def computing(workload: Workload, gpu: Gpu) -> float:
 
 
 def step_seconds(workload: Workload, gpu: Gpu) -> float:
-    """One step of the optimizer: its micro batches, the wait for weights that lie beside the GPU and for other GPUs, and the
-    update."""
+    """One step of the optimizer."""
     own = computing(workload, gpu)
+    return _step_seconds(workload, gpu, own, waiting(workload, gpu, own))
+
+
+def _step_seconds(workload: Workload, gpu: Gpu, own: float, wait: float) -> float:
+    """Its micro batches, the wait for weights that lie beside the GPU and for other GPUs, and the update."""
     coming = max(0.0, offload.fetching(workload, gpu) - LINKS["pcie"].hidden * own)
-    return own + coming + waiting(workload, gpu, own) + updating(workload, gpu)
+    return own + coming + wait + updating(workload, gpu)
 
 
 def estimate(workload: Workload, gpu: Gpu) -> Duration | None:
@@ -349,7 +353,8 @@ def estimate(workload: Workload, gpu: Gpu) -> Duration | None:
     if count is None:
         return None
     own = computing(workload, gpu)
-    step, wait = step_seconds(workload, gpu), waiting(workload, gpu, own)
+    wait = waiting(workload, gpu, own)
+    step = _step_seconds(workload, gpu, own, wait)
     evaluations, pass_of_all = evaluating(workload, gpu, count)
     writing = saved.checkpoint(workload) / (workload.disk_mb_s * 1e6)
     kept = checkpoints.written(workload, count, step, writing)

@@ -92,6 +92,7 @@ def _known(what: str) -> tuple[tuple[Kind, float], ...]:
 def forget() -> None:
     """Lets the file be read anew."""
     _known.cache_clear()
+    _found.cache_clear()
 
 
 def _generation(gpu: str) -> str:
@@ -115,12 +116,18 @@ _TIME: tuple[tuple[_Same, str], ...] = (
 
 def allocated(run: Run) -> Spread:
     """How far planned memory of tensors may be off."""
-    return _spread(kind(run), _known("allocated"), _MEMORY, UNLIKE)
+    return _found(kind(run), "allocated")
 
 
 def time(run: Run) -> Spread:
     """How far a planned step may be off, as seconds."""
-    return _spread(kind(run), _known("time"), _TIME, 0.0)
+    return _found(kind(run), "time")
+
+
+@cache
+def _found(this: Kind, what: str) -> Spread:
+    levels, least = {"allocated": (_MEMORY, UNLIKE), "time": (_TIME, 0.0)}[what]
+    return _spread(this, _known(what), levels, least)
 
 
 def _spread(

@@ -116,9 +116,43 @@ def shapes(model: Model) -> dict[str, tuple[int, ...]]:
     return dict(named(model))
 
 
-@cache
+def trained(workload: Workload) -> dict[str, tuple[int, ...]]:
+    """The base model's trained parameters: name to shape."""
+    return {} if workload.adapter else _trained(workload.model, workload.unfrozen)
+
+
+@lru_cache(maxsize=256)
+def _trained(model: Model, unfrozen: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
+    return {name: shape for name, shape in shapes(model).items() if matches(unfrozen, name)}
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """How many numbers parameters hold: inside, those of linear layers; outside, those of norms, embedding and head, which may
+    have another precision."""
+
+    inside: int
+    outside: int
+
+    @property
+    def whole(self) -> int:
+        return self.inside + self.outside
+
+
+@lru_cache(maxsize=256)
+def numbers(model: Model, unfrozen: tuple[str, ...] = ()) -> Numbers:
+    """Of the base model's parameters that are trained where these are; of none, all."""
+    counted = [(outside(name), prod(shape)) for name, shape in _trained(model, unfrozen).items()]
+    return Numbers(sum(count for out, count in counted if not out), sum(count for out, count in counted if out))
+
+
+def outside(name: str) -> bool:
+    """Whether a parameter of that name is a norm, the embedding or the head."""
+    return "norm" in name or "embed_tokens" in name or "lm_head" in name
+
+
 def total(model: Model) -> int:
-    return sum(prod(shape) for shape in shapes(model).values())
+    return numbers(model).whole
 
 
 def adapter(workload: Workload) -> int:
@@ -130,15 +164,5 @@ def adapter(workload: Workload) -> int:
     return per_layer * workload.model.num_hidden_layers
 
 
-def trained(workload: Workload) -> dict[str, tuple[int, ...]]:
-    """The base model's trained parameters: name to shape."""
-    return {} if workload.adapter else _trained(workload.model, workload.unfrozen)
-
-
-@lru_cache(maxsize=256)
-def _trained(model: Model, unfrozen: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
-    return {name: shape for name, shape in shapes(model).items() if matches(unfrozen, name)}
-
-
 def trainable(workload: Workload) -> int:
-    return adapter(workload) or sum(prod(shape) for shape in trained(workload).values())
+    return adapter(workload) if workload.adapter else numbers(workload.model, workload.unfrozen).whole

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 
@@ -131,12 +131,15 @@ def four_bit(workload: Workload) -> bool:
     return workload.adapter is not None and workload.adapter.four_bit
 
 
-def _width(workload: Workload, name: str) -> int:
-    """Bytes a number of one of the base model's parameters."""
-    outside = "norm" in name or "embed_tokens" in name or "lm_head" in name
-    if activations.in_full(workload) or (activations.raised(workload) and outside):
+def _width(workload: Workload, outside: bool) -> int:
+    """Bytes a number of the base model's parameters: inside the layers' linear parts, or outside of them."""
+    if activations.in_full(workload) or (outside and activations.raised(workload)):
         return FULL
     return activations.widths(workload).linear
+
+
+def _bytes(workload: Workload, numbers: parameters.Numbers) -> int:
+    return numbers.inside * _width(workload, outside=False) + numbers.outside * _width(workload, outside=True)
 
 
 def whole(workload: Workload) -> int:
@@ -148,16 +151,12 @@ def whole(workload: Workload) -> int:
 
 def _weights(workload: Workload) -> int:
     """All weights; in 4 bits half a byte a number, and their scales."""
-    packed = four_bit(workload)
-    linear = set(parameters.linear(workload.model))
-    size = 0
-    for name, shape in parameters.shapes(workload.model).items():
-        count = prod(shape)
-        if packed and name.split(".")[-2] in linear and name.endswith(".weight"):
-            size += count // 2
-        else:
-            size += count * _width(workload, name)
-    return size + _scales(workload) + adapter_bytes(workload)
+    numbers, packed = parameters.numbers(workload.model), 0
+    if four_bit(workload):
+        linear = sum(prod(shape) for shape in parameters.linear(workload.model).values())
+        packed = linear * workload.model.num_hidden_layers
+        numbers = replace(numbers, inside=numbers.inside - packed)
+    return packed // 2 + _bytes(workload, numbers) + _scales(workload) + adapter_bytes(workload)
 
 
 def _scales(workload: Workload) -> int:
@@ -178,7 +177,7 @@ def trained_bytes(workload: Workload) -> int:
     """Bytes of the trained weights, which are those of their gradients."""
     if workload.adapter:
         return adapter_bytes(workload)
-    return sum(prod(shape) * _width(workload, name) for name, shape in parameters.trained(workload).items())
+    return _bytes(workload, parameters.numbers(workload.model, workload.unfrozen))
 
 
 def copies(workload: Workload) -> int:
@@ -192,11 +191,11 @@ def copies(workload: Workload) -> int:
 
 def gradient(workload: Workload, names: list[str]) -> int:
     """Whole gradients of these weights as the backward pass makes them: FSDP's before they are split, in half precision."""
-    known, whole = parameters.shapes(workload.model), activations.widths(workload).linear
+    trained, whole = parameters.trained(workload), activations.widths(workload).linear
     return sum(
-        prod(known[name]) * (whole if workload.sharding == "fsdp" else _width(workload, name))
+        prod(trained[name]) * (whole if workload.sharding == "fsdp" else _width(workload, parameters.outside(name)))
         for name in names
-        if workload.trains(name)
+        if name in trained
     )
 
 

@@ -215,7 +215,7 @@ def _matches(pattern: str, name: str) -> bool:
 def from_stage(stage: Stage, model: Model, rows: Rows | None = None) -> Workload:
     """The workload of a stage that Axolotl trains, read from the very config that Axolotl gets. rows: what is known of
     the data."""
-    config, rows = stage.config, rows or Rows()
+    config, rows, zero = stage.config, rows or Rows(), _deepspeed(stage)
     return Workload(
         model=model,
         machines=stage.machines,
@@ -230,10 +230,10 @@ def from_stage(stage: Stage, model: Model, rows: Rows | None = None) -> Workload
         micro_batch_size=int(config.get("micro_batch_size") or 1),
         evaluation_batch_size=int(config.get("eval_batch_size") or config.get("micro_batch_size") or 1),
         accumulation=int(config.get("gradient_accumulation_steps") or 1),
-        sharding=_sharding(stage),
-        offload=_offload(stage),
-        bucket_bytes=_bucket_bytes(stage),
-        **_zero_sizes(stage),
+        sharding=_sharding(stage, zero),
+        offload=_offload(stage, zero),
+        bucket_bytes=_bucket_bytes(config, zero),
+        **_zero_sizes(zero),
         fused_loss=_fused_loss(config),
         optimizer=str(config.get("optimizer") or _OPTIMIZER),
         objective="dpo" if config.get("rl") in ("dpo", "ipo", "kto", "simpo", "orpo") else "sft",
@@ -278,13 +278,13 @@ def _attention(config: Mapping[str, Any]) -> str:
     return "flash_attention_2" if "flash" in chosen else str(chosen)
 
 
-def _sharding(stage: Stage) -> str:
+def _sharding(stage: Stage, zero: Mapping[str, Any]) -> str:
     if stage.machines.world_size == 1 and not stage.config.get("deepspeed"):
         return "none"
     if stage.config.get("fsdp_config") or stage.config.get("fsdp"):
         return "fsdp"
     if stage.config.get("deepspeed"):
-        return f"zero{_deepspeed(stage).get('stage', 2)}"
+        return f"zero{zero.get('stage', 2)}"
     return "ddp"
 
 
@@ -299,10 +299,9 @@ def _deepspeed(stage: Stage) -> Mapping[str, Any]:
     return {}
 
 
-def _offload(stage: Stage) -> Offload:
+def _offload(stage: Stage, zero: Mapping[str, Any]) -> Offload:
     if (stage.config.get("fsdp_config") or {}).get("offload_params"):
         return Offload("cpu", "cpu")
-    zero = _deepspeed(stage)
     parts = [zero.get(name) or {} for name in ("offload_optimizer", "offload_param")]
     optimizer, weights = ("" if (where := part.get("device", "none")) == "none" else str(where) for part in parts)
     return Offload(
@@ -313,9 +312,8 @@ def _offload(stage: Stage) -> Offload:
     )
 
 
-def _zero_sizes(stage: Stage) -> dict[str, Any]:
+def _zero_sizes(zero: Mapping[str, Any]) -> dict[str, Any]:
     """What the sizes in DeepSpeed's file become; `auto` is transformers' to fill in."""
-    zero = _deepspeed(stage)
     names = {
         "prefetch": "stage3_prefetch_bucket_size",
         "reuse": "stage3_max_reuse_distance",
@@ -324,12 +322,11 @@ def _zero_sizes(stage: Stage) -> dict[str, Any]:
     return {ours: int(zero[theirs]) for ours, theirs in names.items() if zero.get(theirs, "auto") != "auto"}
 
 
-def _bucket_bytes(stage: Stage) -> int:
+def _bucket_bytes(config: Mapping[str, Any], zero: Mapping[str, Any]) -> int:
     """DeepSpeed counts a bucket in numbers of the run's precision, DDP in MB."""
-    zero = _deepspeed(stage)
     if zero.get("reduce_bucket_size", "auto") != "auto":
-        return int(zero["reduce_bucket_size"]) * (2 if stage.config.get("bf16") or stage.config.get("fp16") else 4)
-    return int(stage.config.get("ddp_bucket_cap_mb") or 25) * 1_000_000
+        return int(zero["reduce_bucket_size"]) * (2 if config.get("bf16") or config.get("fp16") else 4)
+    return int(config.get("ddp_bucket_cap_mb") or 25) * 1_000_000
 
 
 def _blocks(config: Mapping[str, Any]) -> bool:

@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from runner.names import shortened
 from runner.proof.faults import Faults
 from runner.training.answers import written
 
 UNTRAINED = -100
+# Characters of a text by which a person knows its row.
+SHOWN = 60
 # Tokens that a sentence shows on each side of what it is about.
 NEAR = 8
 
@@ -74,7 +77,7 @@ class Reader:
                 prompt = prompt if last or whole[: len(prompt)] == prompt else None
             answers.append(Turn(trained[place], prompt))
         asked = next((str(message["content"]) for message in shown if message["role"] == "user"), "")
-        return Talk(whole, tuple(answers), sum(trained), short(asked))
+        return Talk(whole, tuple(answers), sum(trained), shortened(asked, SHOWN))
 
     def _trains(self, message: Mapping[str, Any]) -> bool:
         if self.marked and message.get(self.marked) is not None:
@@ -151,11 +154,6 @@ def _call(call: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(function, Mapping) and isinstance(function.get("arguments"), str):
         bare["function"] = {**function, "arguments": json.loads(function["arguments"])}
     return bare
-
-
-def short(text: str, width: int = 60) -> str:
-    flat = " ".join(text.split())
-    return flat if len(flat) <= width else f"{flat[: width - 1]}…"
 
 
 def spread(count: int, most: int) -> range:

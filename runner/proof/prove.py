@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from jinja2 import TemplateError
 
-from runner.names import same
+from runner.names import same, shortened
 from runner.proof import leaks, showing
 from runner.proof.batches import ROWS, TOLERANCE, Engine, few, first_loss, judge, moved, undisturbed
-from runner.proof.conversations import UNTRAINED, Reader, Talk, Tokens, short, spread
+from runner.proof.conversations import SHOWN, UNTRAINED, Reader, Talk, Tokens, spread
 from runner.proof.faults import Faults
 from runner.proof.record import Kind, Proof
 
@@ -249,7 +249,7 @@ class Prover:
                 exactly = known["messages"] == row["messages"]
                 first = next(turn["content"] for turn in row["messages"] if turn["role"] == "user")
                 how = "word for word" if exactly else "but for space, case or system prompt"
-                self.faults.add("leak", f"«{short(str(first))}», {how}")
+                self.faults.add("leak", f"«{shortened(str(first), SHOWN)}», {how}")
             asked |= later.keys() & set(leaks.questions(row))
         self.facts["asked"] = tuple(later[question] for question in later if question in asked)
 
@@ -262,7 +262,7 @@ class Prover:
         for document in train:
             if document in held:
                 held.discard(document)
-                self.faults.add("leak", f"the document that begins «{short(document)}»")
+                self.faults.add("leak", f"the document that begins «{shortened(document, SHOWN)}»")
 
     def _blocks(self) -> tuple[Iterator[np.ndarray], Iterator[np.ndarray]] | None:
         """Training and validation text in the order in which it was cut; None where there is no validation text."""

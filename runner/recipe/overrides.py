@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.files import Record
+from runner.names import shortened
 from runner.problem import Problem, Stop
 from runner.recipe.document import Document
 from runner.recipe.reading import parse as parse_yaml
@@ -67,7 +68,7 @@ def _shown(value: Any) -> str:
         text = json.dumps(value, ensure_ascii=False)
     else:
         text = "nothing" if value is None else str(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return shortened(text, 60)
 
 
 def from_options(options: Iterable[str]) -> list[Override]:

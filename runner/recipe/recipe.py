@@ -74,9 +74,9 @@ class Settings(Mapping[str, Any]):
         raise AttributeError("a recipe is frozen")
 
     def __getitem__(self, key: str) -> Any:
-        if self._values[key] is BROKEN:
+        if (value := self._values[key]) is BROKEN:
             raise BrokenSetting(key)
-        return self._values[key]
+        return value
 
     # Mapping's own ask the one above and catch its KeyError; a check asks thousands of times.
     def __contains__(self, key: object) -> bool:
@@ -183,11 +183,11 @@ class Recipe(Sections):
                 raise AttributeError(key)
             return getattr(self.settings, key)
 
-    @property
+    @cached_property
     def file(self) -> Path:
         return Path(self.document.file)
 
-    @property
+    @cached_property
     def folder(self) -> Path:
         """The folder that the recipe's relative paths start from."""
         return self.file.parent

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from functools import lru_cache
 from typing import Any
 
 # YAML 1.2.2, section 10.3.2 (core schema).
@@ -20,6 +21,7 @@ _NAN = re.compile(r"\.(?:nan|NaN|NAN)\Z")
 _NOT_ONLY_TEXT = {"", *"nNtTfF~.+-0123456789"}
 
 
+@lru_cache(maxsize=4096)
 def scalar(text: str) -> Any:
     """What unquoted `text` means under YAML 1.2's core schema: None, bool, int, float or str."""
     if text[:1] not in _NOT_ONLY_TEXT:

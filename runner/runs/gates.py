@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from runner import scenarios
 from runner.files import Record, read_json, sha256, write_json
-from runner.names import content_hash
+from runner.names import content_hash, shortened
 from runner.plan import Evaluation, Gate, Plan
 from runner.problem import Stop
 from runner.run_files import BEST_IMAGES, EVALUATION, EVALUATION_TASK, HELD_OUT, LOG, MEASURED, PROMOTION
@@ -223,7 +223,7 @@ def shown(value: Any) -> str:
     if isinstance(value, float) or (isinstance(value, int) and not isinstance(value, bool) and _finite(value)):
         return f"{value:.6g}"
     text = str(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."
+    return shortened(text, 40)
 
 
 def table(verdicts: Iterable[Verdict]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from runner.files import read_json
+from runner.names import shortened
 from runner.plan import Plan
 from runner.run_files import ANSWERS
 from runner.runs import gates
@@ -81,10 +82,5 @@ def _answers(rows: list[dict[str, str]], rehearsed: bool) -> Iterator[str]:
     for row in rows:
         yield ""
         yield f"  {row['question']}"
-        yield f"    before: {_short(row['before'])}"
-        yield f"    after:  {_short(row['after'])}"
-
-
-def _short(text: str, width: int = 100) -> str:
-    flat = " ".join(text.split()) or "(nothing)"
-    return flat if len(flat) <= width else f"{flat[: width - 3]}..."
+        yield f"    before: {shortened(row['before'], 100) or '(nothing)'}"
+        yield f"    after:  {shortened(row['after'], 100) or '(nothing)'}"

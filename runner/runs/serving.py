@@ -78,7 +78,7 @@ def serving(engine: str, name: str, before: Chat, after: Chat, folder: Path, por
     empty.mkdir()
     with log.open("w", encoding="utf-8") as out:
         process = subprocess.Popen(
-            [sys.executable, "-m", "runner.training.serving", str(empty), *make(home, name, after, port, gpu)],
+            [sys.executable, "-m", "runner.training.foreign_server", str(empty), *make(home, name, after, port, gpu)],
             env=env,
             stdin=subprocess.DEVNULL,
             stdout=out,

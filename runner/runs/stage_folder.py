@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.files import Record, content_of, read_json, read_record, sha256, write_json
-from runner.names import content_hash
+from runner.names import content_hash, shortened
 from runner.plan import Place, Plan, Stage, learned_from, without_place
 from runner.problem import Stop
 from runner.run_files import BEST_IMAGES, BEST_MODEL, CHECKPOINTS, FETCHED, LEFT, STAGE
@@ -227,7 +227,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 def _shown(value: Any) -> str:
     text = "nothing" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return shortened(text, 60)
 
 
 def check_weights(folder: Path) -> int:

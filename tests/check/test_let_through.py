@@ -220,11 +220,13 @@ def test_images_that_a_registry_takes_are_let_through(image):
 
 @pytest.mark.parametrize("starter", sorted(file.stem for file in RECIPES.glob("*.yaml")))
 def test_nothing_of_that_is_said_of_a_starter(starter):
-    from runner.check import naming, usual
+    from runner.check import naming, on_the_hub, usual, wording
     from runner.check.validate import load
 
     recipe, _, _ = load(RECIPES / f"{starter}.yaml")
-    assert [found for rule in (*naming.RULES, *usual.RULES) for found in rule(recipe)] == []
+    assert [
+        found for rule in (*naming.RULES, *on_the_hub.RULES, *usual.RULES, *wording.RULES) for found in rule(recipe)
+    ] == []
 
 
 TOO_LARGE = (

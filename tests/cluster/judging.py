@@ -17,8 +17,6 @@ from tests.cluster.admission import unseen
 
 SCHEMAS = Path(__file__).resolve().parent.parent / "schemas"
 KUBERNETES = "1.30"
-# What the training operator and Trainer put into pods themselves.
-OPERATORS_OWN = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "PYTHONUNBUFFERED")
 
 
 def full_schemas() -> Path | None:

@@ -123,7 +123,7 @@ def made_lines() -> list[str]:
 )
 def test_answers_and_options_give_the_same_recipe_byte_for_byte(here, monkeypatch, kind, file, answers):
     monkeypatch.setattr(dialogue, "terminal", lambda: True)
-    monkeypatch.setattr("runner.beginning.choices", lambda answers: [])
+    monkeypatch.setattr("runner.drafting.beginning.choices", lambda answers: [])
     asked = CliRunner().invoke(cli, ["new", "made"], input="\n".join([kind, file, *answers, ""]))
     assert asked.exit_code == 0, f"{asked.output}{asked.exception!r}"
     command = next(line for line in asked.output.splitlines() if line.startswith("  recipe new made"))
@@ -186,7 +186,7 @@ def test_without_a_terminal_and_without_answers_from_is_missing(here, capsys, go
 
 def test_wrong_answers_are_asked_again_with_a_sentence(here, monkeypatch, golden_message):
     monkeypatch.setattr(dialogue, "terminal", lambda: True)
-    monkeypatch.setattr("runner.beginning.choices", lambda answers: [])
+    monkeypatch.setattr("runner.drafting.beginning.choices", lambda answers: [])
     said = ["musik", "questions", "nothing.csv", "header.csv", "lonely.csv", "my.csv", "Questoin", "Question", "Reply"]
     said += ["Qwen/Qwen3-4C", "meta-llama/Llama-3.3-70B-Instruct", "moon", "here", "cpu", "NVIDIA-L4", "0", "1"]
     # It has no room there, so model and GPU are asked again.

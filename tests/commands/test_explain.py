@@ -6,10 +6,11 @@ import json
 
 import pytest
 
-from runner import explaining, packaged
+from runner import packaged
 from runner.check import by_schema
 from runner.check.validate import changed, load
 from runner.cli import _code
+from runner.comparing import explaining
 from runner.planned import Planned
 from runner.recipe.overrides import Override
 from tests.conftest import RECIPES, ROOT

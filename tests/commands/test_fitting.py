@@ -6,9 +6,10 @@ import json
 
 import pytest
 
-from runner import catalog, fitting
+from runner import catalog
 from runner.check.validate import changed, load
 from runner.cli import _code
+from runner.comparing import cards
 from runner.planned import Planned
 from runner.recipe.overrides import Override
 from tests.conftest import ROOT
@@ -50,7 +51,7 @@ def test_every_model_has_the_smallest_card_for_each_way(told):
     found = {each["model"]: each for each in told("models", json_too=True)}
     assert list(found) == catalog.model_ids()
     for each in found.values():
-        assert list(each["ways"]) == list(fitting.WAYS)
+        assert list(each["ways"]) == list(cards.WAYS)
         assert each["licence"] and each["parameters"]
     ways = found["Qwen/Qwen2.5-32B-Instruct"]["ways"]
     assert ways["qlora"]["memory_bytes"] < ways["lora"]["memory_bytes"] < ways["all weights"]["memory_bytes"]
@@ -58,14 +59,14 @@ def test_every_model_has_the_smallest_card_for_each_way(told):
     assert ways["lora"]["cards"][0].startswith("NVIDIA-H100") and "NVIDIA-L40S" not in ways["lora"]["cards"]
 
 
-@pytest.mark.parametrize("way", fitting.WAYS)
+@pytest.mark.parametrize("way", cards.WAYS)
 def test_what_a_model_needs_is_what_its_plan_says(way):
     name = "Qwen/Qwen2.5-7B-Instruct"
-    starter, changes = fitting.WAYS[way]
+    starter, changes = cards.WAYS[way]
     wished = {"model.base": name, "model.precision": "bf16", "train.micro_batch_size": 1, **changes}
     path = ROOT / "recipes" / f"{starter}.yaml"
     recipe = load(path, [Override(setting, None, wished[setting]) for setting in wished])[0]
-    assert fitting.needs(catalog.model(name))[way].memory_bytes == Planned.of(recipe).forecasts[0].memory.total
+    assert cards.needs(catalog.model(name))[way].memory_bytes == Planned.of(recipe).forecasts[0].memory.total
 
 
 def test_models_for_one_card_are_those_that_fit_it(told, golden_message):

@@ -154,7 +154,7 @@ def test_plain_machines_are_shown_as_they_are(recipe_command):
     sets = (f"nodes.machines={machines}", "machines.gpus_per_node=4", "train.effective_batch_size=192")
     shown = recipe_command("plan", GEMMA, *(part for change in sets for part in ("--set", change)), "--details").stdout
     (line,) = [line for line in shown.splitlines() if line.strip().startswith("nodes.machines: ")]
-    assert '"gpus": [2, 3]}, {"address... → ' in line, "what was there is cut, and shown all the same"
+    assert '"gpus": [2, 3]}, {"address":… → ' in line, "what was there is cut, and shown all the same"
     rows = dict(re.findall(r"│ (\S.*?) +│ +(.*?) +│", shown))
     assert rows["on"] == "2 + 4 NVIDIA A40 48 GB"
     assert "main memory, each machine" in rows and "main memory, each pod" not in rows

@@ -33,7 +33,7 @@ CHILDREN = {
     "runner.scenarios.image_classification.trainer": ["{folder}/file"],
     "runner.training.demo": ["{folder}"],
     "runner.training.merging": ["{folder}", "{folder}/out"],
-    "runner.training.serving": ["{folder}", "waits"],
+    "runner.training.foreign_server": ["{folder}", "waits"],
 }
 
 

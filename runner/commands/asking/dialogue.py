@@ -11,11 +11,11 @@ from typing import Any
 
 import click
 
-from runner import beginning
-from runner.answers import Answers
-from runner.beginning import Draft
 from runner.commands.asking.questions import DATA, PLACE, Question
 from runner.commands.options import say
+from runner.drafting import beginning
+from runner.drafting.answers import Answers
+from runner.drafting.beginning import Draft
 from runner.problem import Problem, Stop
 from runner.recipe.overrides import Override
 

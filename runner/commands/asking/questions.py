@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from runner import beginning, catalog
-from runner.answers import KINDS, PLACES, Answers
+from runner import catalog
 from runner.check import by_schema
 from runner.commands import completing
 from runner.commands.options import card_named, say, short, table
 from runner.data.forms import COLUMNS
+from runner.drafting import beginning
+from runner.drafting.answers import KINDS, PLACES, Answers
 from runner.estimate import parameters
 from runner.names import listed, nearest
 from runner.problem import Stop

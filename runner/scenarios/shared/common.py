@@ -380,8 +380,9 @@ def plan(
     it are finished and their gates open, because nobody else is sure to. Data that lies in the image is no stage there.
     """
     bare = list(stages(place))
-    by_stage = keys(bare, place)
-    if place.on_cluster and place.checkpoint_keys is not None:
+    judged_only = place.checkpoint_keys is None
+    by_stage = {} if judged_only else keys(bare, place)
+    if place.on_cluster and not judged_only:
         place = replace(place, checkpoint_keys={stage.folder: by_stage[stage.name][""] for stage in bare})
         bare = list(stages(place))
     whole = Plan(
@@ -394,7 +395,7 @@ def plan(
         nodes=_plain(recipe, "nodes"),
         facts=dict(facts or {}),
         has_gates=any(stage.gates for stage in bare),
-        stages=tuple(_written(recipe, replace(stage, keys=by_stage[stage.name])) for stage in bare),
+        stages=tuple(_written(recipe, replace(stage, keys=by_stage.get(stage.name, {}))) for stage in bare),
     )
     return _guarded(whole) if place.on_cluster else whole
 

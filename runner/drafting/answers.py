@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ SECRET = "hub-token"
 
 @dataclass(frozen=True)
 class Kind:
-    """What somebody may have. starter: the recipe that is copied; ways: of `fitting`, to train on it, the one that it takes first;
+    """What somebody may have. starter: the recipe that is copied; ways: of `comparing.cards`, to train on it, the one that it takes first;
     model: where nobody names another; technique: in words. least: rows at once that it needs, because batch normalisation says
     little on fewer."""
 
@@ -87,7 +88,7 @@ class Answers:
             return None
         return forms.told(self.columns)
 
-    @property
+    @cached_property
     def columns(self) -> list[str]:
         """Of the data file; none of a folder or of plain text. Raises Stop where they cannot be read."""
         file = Path(self.data).expanduser()

@@ -1,4 +1,4 @@
-"""Fitting: which cards have room for what, each asked of the planner itself. Models by ways of training, and a recipe by cards."""
+"""Cards: which have room for what, each asked of the planner itself. Models by ways of training, and a recipe by cards."""
 
 from __future__ import annotations
 

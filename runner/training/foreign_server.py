@@ -1,4 +1,4 @@
-"""`python -m runner.training.serving FOLDER MODULE ARGUMENTS`: somebody else's server, as its command runs it, which ends when
+"""`python -m runner.training.foreign_server FOLDER MODULE ARGUMENTS`: somebody else's server, as its command runs it, which ends when
 whoever started it is gone. It works in a folder with nothing in it, because it would take one there for a model of that name."""
 
 from __future__ import annotations

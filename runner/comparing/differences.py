@@ -14,12 +14,14 @@ from runner.check.validate import valid
 from runner.estimate.forecast import Forecast
 from runner.estimate.parameters import UnknownArchitecture
 from runner.names import setting as name_of
+from runner.names import shortened
 from runner.plan import RECIPE_FILE, Plan, flat, without_place
 from runner.planned import Planned
 from runner.problem import Problem, Stop
 from runner.recipe import reading, units
 from runner.recipe.copying import written
 from runner.recipe.document import Document
+from runner.recipe.overrides import path_of
 from runner.run_files import CONFIG
 
 # Emitted settings that follow every change, and say nothing of their own.
@@ -89,9 +91,8 @@ def _each(value: Any, path: tuple[str | int, ...]) -> Iterator[tuple[str, Any]]:
 
 def _meaning(name: str, scenario: str) -> str:
     """The first sentence of what the schema says of a setting, which has its unit."""
-    said = str(by_schema.part(scenario, name).get("description", ""))
-    first, ending, _ = said.partition(". ")
-    return first + ending.strip()
+    said = by_schema.sentence(scenario, path_of(name))
+    return f"{said}." if said else ""
 
 
 def in_plans(before: Document | None, after: Document, price: float | None = None) -> list[Difference]:
@@ -170,8 +171,7 @@ def row(one: Difference) -> tuple[str, str, str, str]:
 
 
 def _shown(value: Any) -> str:
-    text = " ".join(written(value).split())
-    return text if len(text) <= MOST_LETTERS else f"{text[: MOST_LETTERS - 1]}…"
+    return shortened(written(value), MOST_LETTERS)
 
 
 def markdown(settings: Sequence[Difference], plans: Sequence[Difference]) -> str:

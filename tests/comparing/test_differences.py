@@ -7,9 +7,10 @@ import shutil
 
 import pytest
 
-from runner import cli, differences, packaged
+from runner import cli, packaged
 from runner.check.validate import load
-from runner.differences import Difference
+from runner.comparing import differences
+from runner.comparing.differences import Difference
 from runner.emit import emit
 from runner.plan import RECIPE_FILE
 from runner.problem import Stop

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from runner import catalog, offers, packaged
-from runner.answers import Answers
 from runner.check import base_model, by_schema
 from runner.check.by_schema import as_text
 from runner.check.following import with_followers, with_own_data
 from runner.check.validate import judge
+from runner.comparing.cards import Need, needs
 from runner.data.seen import Seen, first, held_out
+from runner.drafting.answers import Answers
 from runner.estimate import forecast, storage
 from runner.estimate.parameters import UnknownArchitecture
-from runner.fitting import Need, needs
 from runner.planned import Planned
 from runner.problem import Problem, Stop
 from runner.recipe import comments, copying, units

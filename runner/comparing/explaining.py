@@ -126,10 +126,12 @@ def tried(explained: Explained, recipe: Recipe) -> Explained:
     value = _value(recipe, explained.setting)
     made = dict(computed(recipe)).get(path)
     origin = showing.origin(recipe.document, path) if value is not None or made is None else f"computed: {made.how}"
-    beside = [_tried(recipe, explained.setting, other) for other in _others(recipe, explained.setting, value)]
+    others = _others(recipe, explained.setting, value)
+    before = _emitted(recipe) if others else {}
+    beside = [_tried(recipe, explained.setting, other, before) for other in others]
     line = recipe.document.keys.get(path) if origin.startswith("line ") else None
     source = recipe.document.text.splitlines()[line.line - 1].strip() if line else ""
-    here = _tried(recipe, explained.setting, value if value is not None or made is None else made.value, recipe)
+    here = _tried(recipe, explained.setting, value if value is not None or made is None else made.value)
     return replace(explained, here=here, origin=origin, source=source, beside=tuple(beside))
 
 
@@ -178,23 +180,24 @@ def _within_bounds(value: float, part: Mapping[str, Any]) -> bool:
     )
 
 
-def _tried(recipe: Recipe, setting: str, value: Any, made: Recipe | None = None) -> Tried:
-    """made: the recipe that has the value already."""
+def _tried(recipe: Recipe, setting: str, value: Any, before: Mapping[str, str] | None = None) -> Tried:
+    """before: what is emitted for the recipe as it is; None where that has the value already."""
     try:
-        other = made or changed(recipe, [Override(setting, None, value, "recipe explain")])[0]
+        wished = Override(setting, None, value, "recipe explain")
+        other = recipe if before is None else changed(recipe, [wished])[0]
         planned = Planned.of(other)
     except Stop as stop:
         return Tried(value, refused=_why(stop))
     except UnknownArchitecture:
-        return Tried(value, changed=_differing(recipe, other) if made is None else None)
+        return Tried(value, changed=_differing(before, other))
     need = max((stage.memory.total for stage in planned.forecasts), default=None)
     said = next(iter(planned.problems), None)
     return Tried(
         value,
         need,
         planned.seconds,
-        said.message if made is None and said else "",
-        _differing(recipe, other) if made is None else None,
+        said.message if before is not None and said else "",
+        _differing(before, other),
     )
 
 
@@ -202,10 +205,12 @@ def _why(stop: Stop) -> str:
     return next((problem.message for problem in stop.problems), stop.text.partition("\n")[0])
 
 
-def _differing(recipe: Recipe, other: Recipe) -> dict[str, tuple[str, ...]]:
-    """The lines of emitted files that the other recipe has and this one has not, hashes apart. Copies of the recipe count where
-    nothing else differs."""
-    before, after = _emitted(recipe), _emitted(other)
+def _differing(before: Mapping[str, str] | None, other: Recipe) -> dict[str, tuple[str, ...]] | None:
+    """The lines of emitted files that the other recipe has and were not there before, hashes apart. Copies of the recipe count
+    where nothing else differs."""
+    if before is None:
+        return None
+    after = _emitted(other)
     found = {path: tuple(dict.fromkeys(_changed(before.get(path, ""), text))) for path, text in after.items()}
     kept = {path: lines for path, lines in found.items() if lines}
     kept |= {path: ("(a file less)",) for path in before if path not in after}

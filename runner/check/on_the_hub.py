@@ -1,0 +1,79 @@
+"""Rules about what lines say of data sets on the hub: names, revisions and splits, as far as the catalog knows them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from runner import catalog
+from runner.check.usual import note
+from runner.files import saved_by_datasets
+from runner.names import listed, nearest
+from runner.problem import Problem
+from runner.recipe.recipe import Recipe
+
+ASK_HUB = "`recipe check --online` asks the hub"
+
+
+def hub_names(recipe: Recipe) -> Iterator[Problem]:
+    for home, section in recipe.data_sections():
+        hub, revision = section.get("hub"), section.get("revision")
+        near = catalog.near_dataset(hub) if hub else None
+        if (
+            hub
+            and "/" not in hub
+            and not catalog.dataset(f"{hub}:{section.get('subset')}" if section.get("subset") else hub)
+        ):
+            message = f"`{hub}` names no owner, and data sets on the hub have one."
+            hint = f"Write `{near or f'OWNER/{hub}'}`; `recipe check --online` asks the hub."
+            yield note(recipe, (*home, "hub"), message, hint)
+        elif hub and near:
+            message = f"`{hub}` is not known here, and `{near}` is."
+            yield note(recipe, (*home, "hub"), message, f"Write `{near}`, if it was meant; {ASK_HUB}.")
+        if hub and isinstance(revision, str) and re.fullmatch(r"[0-9a-f]{7,39}", revision):
+            yield recipe.document.problem(
+                (*home, "revision"),
+                f"`{revision}` is the beginning of a commit, and the hub knows whole ones alone.",
+                "Write all 40 digits, or a branch or tag such as `main`.",
+            )
+
+
+def splits(recipe: Recipe) -> Iterator[Problem]:
+    """Of a data set of the catalog it is known which splits it has; parts of one and several are `train[:10%]` and `train+test`."""
+    for home, section in recipe.data_sets():
+        hub, subset = section.get("hub"), section.get("subset")
+        there = (catalog.dataset(f"{hub}:{subset}" if subset else hub) or {}).get("splits") if hub else None
+        for setting in ("split", "validation_split", "test_split"):
+            named = re.findall(r"(?:^|\+)\s*([\w.-]+)", section.get(setting) or "") if section.knows(setting) else []
+            if there and (gone := [name for name in named if name not in there]):
+                near = nearest(gone[0], there)
+                hint = (f"Did you mean `{near}`? " if near else "") + f"It has {listed(there)}; {ASK_HUB}."
+                message = f"`{hub}` has no split `{gone[0]}`."
+                yield recipe.document.problem((*home, setting), message, hint)
+
+
+# Lines about a data set on the hub; a folder that `datasets` has saved has splits too.
+_OF_HUB = ("revision", "subset", "split", "test_split")
+
+
+def left_over(recipe: Recipe) -> Iterator[Problem]:
+    """Lines about the hub that stand beside a file say nothing."""
+    for home, section in recipe.data_sets():
+        path = section.get("path")
+        if not path or section.get("hub"):
+            continue
+        written = recipe.document.lookup(home) or {}
+        names = [name for name in _OF_HUB if written.get(name)]
+        if saved_by_datasets(recipe.folder / path) or recipe.on_claim(path):
+            names = [name for name in names if name in ("revision", "subset")]
+        if names:
+            message = f"{listed(names)} {'is' if len(names) == 1 else 'are'} about a data set on the hub, and the rows come from `{path}`."
+            yield note(
+                recipe,
+                (*home, names[0]),
+                message,
+                f"Delete {'the line' if len(names) == 1 else 'the lines'}; nobody reads {'it' if len(names) == 1 else 'them'}.",
+            )
+
+
+RULES = (splits, left_over, hub_names)
