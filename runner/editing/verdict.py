@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from html import escape
-from typing import Any
 
 from nicegui import ui
 
@@ -14,7 +13,7 @@ from runner.editing.judging import Bar, Verdict
 class VerdictPane:
     """changed: is called when another price has been written. price: of a GPU hour, None where nobody has named one."""
 
-    def __init__(self, changed: Callable[[], Any]) -> None:
+    def __init__(self, changed: Callable[[], Awaitable[None]]) -> None:
         self.changed = changed
         self.price: float | None = None
         with ui.row().classes("recipe-verdict"):
@@ -28,7 +27,7 @@ class VerdictPane:
         self.drawn.content = drawn(verdict)
         self.written.set_visibility(bool(verdict.bars))
 
-    def take_price(self) -> None:
+    async def take_price(self) -> None:
         try:
             price = float(self.written.value) if self.written.value.strip() else None
         except ValueError:
@@ -36,7 +35,7 @@ class VerdictPane:
             return
         if price != self.price:
             self.price = price
-            self.changed()
+            await self.changed()
 
 
 def drawn(verdict: Verdict) -> str:
