@@ -25,6 +25,7 @@ class Form:
         # What is on the page: of which section, its fields with what they show.
         self.shown = ""
         self.fields: dict[Path_, tuple[Field, Any]] = {}
+        self.unread = ui.label("The form is back when the text can be read.").classes("recipe-says")
         with ui.row().classes("recipe-form"):
             self.side = ui.column().classes("recipe-sections")
             self.panel = ui.column().classes("recipe-fields")
@@ -33,6 +34,7 @@ class Form:
     def show(self, document: Document | None, problems: Sequence[Problem]) -> None:
         """The form of a document; of a text that cannot be read what was there stays, and cannot be changed."""
         self.panel.set_visibility(document is not None)
+        self.unread.set_visibility(document is None)
         if document is None:
             return
         self.document, self.sections = document, sections(document)
@@ -54,7 +56,7 @@ class Form:
         self.side.clear()
         with self.side:
             self.names = {
-                one.name: ui.button(one.title, on_click=lambda name=one.name: self.choose(name)).props(
+                one.name: ui.button(one.title, on_click=lambda name=one.name: self.choose(name), color=None).props(
                     "flat dense no-caps align=left"
                 )
                 for one in self.sections

@@ -8,7 +8,7 @@ from nicegui import ui
 
 from runner.editing.rehearsing import Rehearsal
 
-BLUE, ORANGE, GREY = "#3b82e6", "#d97706", "#8b949e"
+BLUE, ORANGE, GREY = "#2f76e0", "#d97706", "#8b949e"
 # Lines that stay in sight.
 MOST = 500
 

@@ -12,7 +12,7 @@ from runner.editing import judging
 from runner.editing.fields import Form
 from runner.editing.form import changed
 from runner.editing.judging import Judged
-from runner.editing.live import RehearsalPane
+from runner.editing.live import BLUE, RehearsalPane
 from runner.editing.opened import ChangedElsewhere, Opened
 from runner.editing.rehearsing import Rehearsal
 from runner.editing.rows import RowsPane
@@ -54,6 +54,7 @@ class Page:
 
     def build(self) -> None:
         ui.add_css(HERE / "page.css")
+        ui.colors(primary=BLUE)
         with ui.header().classes("recipe-header"):
             self._build_header()
         with ui.element("div").classes("recipe-split"):

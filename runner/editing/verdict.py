@@ -47,7 +47,7 @@ def drawn(verdict: Verdict) -> str:
 def _bar(bar: Bar) -> str:
     """Memory of a GPU as a line against the card's: what is needed, and between what that lies."""
     whole = max(bar.card or 0, bar.most) * 1.05
-    of = f"of {bar.card / 2**30:.1f} GiB" if bar.card else "; nobody knows the card"
+    of = f" of {bar.card / 2**30:.1f} GiB" if bar.card else "; nobody knows the card"
     stretches = [
         (0, bar.needed, f"recipe-needed {'recipe-fits' if bar.fits else 'recipe-too-large'}"),
         (bar.least, bar.most, "recipe-range"),
@@ -57,5 +57,5 @@ def _bar(bar: Bar) -> str:
         f'<div class="{look}" style="left: {start / whole:.2%}; width: {(end - start) / whole:.2%}"></div>'
         for start, end, look in stretches
     )
-    said = escape(f"{bar.stage}: {bar.needed / 2**30:.1f} GiB {of}, {bar.gpu}")
+    said = escape(f"{bar.stage}: {bar.needed / 2**30:.1f} GiB{of}, {bar.gpu}")
     return f'<div class="recipe-memory">{said}<div class="recipe-bar">{parts}</div></div>'

@@ -26,11 +26,6 @@ WIDTH, HEIGHT = 1440, 2600
 CLEAN = "document.querySelector('.recipe-summary')?.innerText == 'no errors, no notes'"
 
 
-def heeds() -> None:
-    """^C is heeded, also where the tests themselves run in the background of a shell, which leaves it out."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 @contextmanager
 def editing(folder: Path, path: str, **env: str):
     """The address of a page for a recipe in a folder. env: more of the environment."""
@@ -39,9 +34,7 @@ def editing(folder: Path, path: str, **env: str):
     said = folder / "said.txt"
     with (
         said.open("w") as errors,
-        subprocess.Popen(
-            command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=errors, text=True, preexec_fn=heeds
-        ) as process,
+        subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
     ):
         try:
             assert process.stdout
