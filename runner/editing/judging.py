@@ -8,6 +8,7 @@ from itertools import islice
 from pathlib import Path
 
 from runner import scenarios
+from runner.bugs import report_bug
 from runner.check.by_schema import scenario_problem
 from runner.check.examine import examined
 from runner.check.validate import changed
@@ -71,14 +72,15 @@ WAITING = Verdict(("The plan is made when nothing is wrong any more.",))
 
 
 def whole(text: str, file: Path, price: float | None) -> tuple[Judged, Verdict]:
-    """What is wrong with a text as if it stood in a file, and what it will need. price: of a GPU hour."""
-    found = judge(text, file)
-    if found.recipe is None:
-        return found, WAITING
+    """What is wrong with a text as if it stood in a file, and what it will need, a fault of the runner's own included. price: of
+    a GPU hour."""
     try:
-        return found, plan(found.recipe, price)
+        found = judge(text, file)
+        return found, plan(found.recipe, price) if found.recipe else WAITING
     except Stop as stop:
         return found, Verdict((stop.text,))
+    except Exception:
+        return Judged(None, None, [Problem(str(file), 0, 0, report_bug())]), WAITING
 
 
 def judge(text: str, file: Path, online: bool = False) -> Judged:

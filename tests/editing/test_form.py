@@ -114,6 +114,16 @@ def test_what_the_page_judges_is_what_check_says(edited):
     assert [one.line for one in judging.judge("scenario: lorra\n", path).problems] == [1]
 
 
+def test_a_fault_of_our_own_is_a_problem_and_the_next_text_is_judged(edited, monkeypatch):
+    path = edited()
+    with monkeypatch.context() as broken:
+        broken.setattr(judging, "plan", lambda recipe, price: 1 / 0)
+        judged, verdict = judging.whole(path.read_text("utf-8"), path, None)
+    assert "This is a bug in recipe-runner" in judged.problems[0].message and verdict == judging.WAITING
+    judged, verdict = judging.whole(path.read_text("utf-8"), path, None)
+    assert judged.recipe and verdict.bars
+
+
 def test_what_does_not_fit_is_planned_all_the_same(edited):
     path = edited(("gpu: NVIDIA-L40S", "gpu: NVIDIA-A10"))
     judged = judging.judge(path.read_text("utf-8"), path)
