@@ -85,7 +85,7 @@ def edited() -> None:
         said("new", "my-demo", "--from", "survival", folder=folder)
         with (
             editing(folder, "my-demo.yaml") as address,
-            tab_of(address, folder / "profile", width=1280, height=800) as tab,
+            tab_of(address, folder / "profile", width=1180, height=680) as tab,
         ):
             tab.push(".recipe-section", "Machines")
             tab.replace("  sequence_len:", "1024", "4096")
@@ -123,7 +123,7 @@ def _in_few_colours(file: Path) -> None:
     """That makes it a third as large."""
     from PIL import Image
 
-    Image.open(file).convert("RGB").quantize(48).save(file, optimize=True)
+    Image.open(file).convert("RGB").quantize(72).save(file, optimize=True)
     print(file.relative_to(ROOT))
 
 
