@@ -46,7 +46,9 @@ class Rehearsal:
         return "The rehearsal is done." if self.code == 0 else "The rehearsal has failed; the last lines say why."
 
     async def run(self, file: Path) -> None:
-        """Rehearses the recipe in a file, as it is saved, to the end."""
+        """Rehearses the recipe in a file, as it is saved, to the end; where one runs already, nothing."""
+        if self.running:
+            return
         self.lines, self.losses, self.measured, self.steps, self.code = [], [], [], 0, None
         self.running = True
         self.number += 1

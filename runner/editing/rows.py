@@ -12,6 +12,9 @@ from runner.editing import judging
 from runner.problem import Stop
 from runner.recipe.recipe import Recipe
 
+NONE = "Nothing in these data is a row that can be trained on; a rehearsal says why."
+UNKNOWN = "Rows of this kind cannot be shown; a rehearsal looks at them."
+
 
 class RowsPane:
     """recipe: gives the one that is edited, None where the text is none."""
@@ -28,7 +31,7 @@ class RowsPane:
         if recipe:
             try:
                 found = await run.io_bound(judging.rows, recipe)
-                said = "Nothing in these data is a row that can be trained on; a rehearsal says why."
+                said = NONE if found else UNKNOWN
             except Stop as stop:
                 said = stop.text
         self.below.clear()

@@ -66,6 +66,8 @@ def _report(name: str) -> str:
     from runner.runs.run_folder import find
 
     try:
+        if Path(name).name != name:
+            raise Stop(f"`{name}` is not the name of a recipe.")
         return page.render([facts.of(find(name, None))])
     except Stop as stop:
         return f"<!doctype html><meta charset=utf-8><title>No report</title><p>{escape(stop.text.replace('`', ''))}"
@@ -95,6 +97,12 @@ def serve(file: Path, port: int, ready: Callable[[str], None]) -> None:
         found = hints.meaning(place["text"], place["line"])
         return JSONResponse(asdict(found) if found else None)
 
+    def shown() -> None:
+        try:
+            page.Page(folder, first, rehearsal).build()
+        except Stop as stop:  # the file is there no more
+            ui.label(stop.text)
+
     application = FastAPI(openapi_url=None)
     # Annotations are text here, which FastAPI cannot look up: these names are local.
     for answers in (proposals, meaning):
@@ -103,7 +111,7 @@ def serve(file: Path, port: int, ready: Callable[[str], None]) -> None:
     application.get("/report", response_class=HTMLResponse)(_report)
     pages.add_static_file(local_file=HERE / "editor.js", url_path="/editor.js")
     pages.on_shutdown(rehearsal.stop)
-    ui.page("/", title="recipe edit")(lambda: page.Page(folder, first, rehearsal).build())
+    ui.page("/", title="recipe edit")(shown)
     # Its stylesheet is the page's own: Tailwind's would be made anew in the browser at every change.
     ui.run_with(
         application,

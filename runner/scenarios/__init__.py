@@ -74,10 +74,12 @@ def prepare(data: Mapping[str, Any], out: Path, **options: Any) -> Report:
 
 
 def first(stage: Stage) -> dict[str, Iterator[Seen]]:
-    """The rows that a stage trains on or prepares, one after the other, as the model is to see each, by what they are for."""
+    """The rows that a stage trains on or prepares, one after the other, as the model is to see each, by what they are for; empty
+    where nobody shows them."""
     if stage.data:
         preparers = PREPARERS | _brought("PREPARERS")
-        return {stage.name: _reading(importlib.import_module(preparers[stage.data["kind"]]).first)(stage.data)}
+        shown = getattr(importlib.import_module(preparers[stage.data["kind"]]), "first", None)
+        return {stage.name: _reading(shown)(stage.data)} if shown else {}
     scenario, _, function = stage.config.get("work", "").partition(".")
     # What every scenario may have as work is of none, and its rows are those of the stage that trains.
     shows = getattr(part(scenario, "work"), "FIRST", {}).get(function) if function else None

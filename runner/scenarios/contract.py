@@ -89,5 +89,5 @@ class Preparer(Protocol):
         own, whose JSON form is a stage's `data`, with its name in PREPARERS as `kind`."""
         ...
 
-    # The rows that are trained on, one after the other, as the model is to see each.
+    # Where rows can be shown: those that are trained on, one after the other, as the model is to see each.
     first: Callable[[Any], Iterator[Seen]]

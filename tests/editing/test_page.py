@@ -188,7 +188,14 @@ def test_nobody_gets_in_without_the_token_or_from_another_page(copy, tmp_path):
         assert status(f"{base}_nicegui_ws/socket.io/?EIO=4&transport=polling") == 403
         assert status(base, Cookie=cookie) == status(f"{base}editor.js", Cookie=cookie) == 200
         assert status(f"{base}editor.js", Cookie=cookie, Origin="http://127.0.0.1:1") == 403
-        # What a name is, is never markup.
-        asked = urllib.request.Request(f"{base}report?name=%3Cb%3Emine", headers={"Cookie": cookie})
-        with urllib.request.urlopen(asked, timeout=60) as answer:
-            assert "&lt;b&gt;mine" in answer.read().decode()
+
+        def said(path: str) -> str:
+            asked = urllib.request.Request(f"{base}{path}", headers={"Cookie": cookie})
+            with urllib.request.urlopen(asked, timeout=60) as answer:
+                return answer.read().decode()
+
+        # A name is never markup, nor a way out of the folder; and a file that is gone is said.
+        assert "&lt;b&gt;mine" in said("report?name=%3Cb%3Emine")
+        assert "is not the name of a recipe" in said("report?name=../../elsewhere")
+        copy.unlink()
+        assert "There is no such file." in said("")
