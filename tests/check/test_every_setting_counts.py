@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from runner.explaining import COPIES
 
 import runner.text
 from runner.check.by_schema import part as part_of
@@ -25,7 +26,6 @@ from runner.check.validate import judge, override
 from runner.commands.planning.report import PlanReport
 from runner.emit import emit, planned
 from runner.estimate.parameters import UnknownArchitecture
-from runner.explaining import COPIES
 from runner.planned import Planned
 from runner.problem import Stop
 from runner.recipe import reading
