@@ -23,15 +23,20 @@ SHARED = "shared/schema.yaml#/"
 
 
 def inline(node: Any, shared: dict[str, Any]) -> Any:
-    """Replaces `$ref: shared/schema.yaml#/NAME` by the piece of that name; keys beside `$ref` win."""
+    """Replaces `$ref: shared/schema.yaml#/NAME` by the piece of that name; keys beside `$ref` win, those of a section one by one."""
     if isinstance(node, list):
         return [inline(item, shared) for item in node]
     if not isinstance(node, dict):
         return node
     while "$ref" in node:
         piece = shared[node["$ref"].removeprefix(SHARED)]
-        node = piece | {key: value for key, value in node.items() if key != "$ref"}
+        node = merged(piece, {key: value for key, value in node.items() if key != "$ref"})
     return {key: inline(value, shared) for key, value in node.items()}
+
+
+def merged(piece: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    both = {key: merged(piece[key], value) for key, value in own.items() if isinstance(value, dict) and key in piece}
+    return piece | own | both
 
 
 def identity(folder: str) -> str:

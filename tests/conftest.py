@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +29,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["RECIPE_RUNNER_KEY"] = "5ea1" * 16
 # What somebody has learned from own runs is no part of a test.
 os.environ["XDG_CONFIG_HOME"] = "/nonexistent"
+
+# What a shell starts in the background ignores ^C, and so would every process that a test starts and interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).resolve().parent.parent
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))

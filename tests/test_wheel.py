@@ -5,26 +5,35 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import urllib.request
 import zipfile
+from pathlib import Path
 
 import pytest
 
 from tests.conftest import MINIMAL, RECIPES, ROOT
+from tests.editing.browsing import editing, needs_nicegui
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory):
-    """A fresh environment with only the wheel and what it needs; gives its `recipe` command."""
+def wheel(tmp_path_factory) -> Path:
+    """It has all that pages are made of."""
     folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(folder)]
+    subprocess.run([*command, str(ROOT)], check=True, capture_output=True, text=True)
+    (built,) = folder.glob("recipe_runner-*.whl")
+    inside = zipfile.ZipFile(built).namelist()
+    for room, least in (("report", 4), ("editing", 2)):
+        pieces = [file for file in (ROOT / "runner" / room).iterdir() if file.suffix in (".jinja", ".css", ".js")]
+        assert len(pieces) >= least and {f"runner/{room}/{file.name}" for file in pieces} <= set(inside)
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory):
+    """A fresh environment with only the wheel and what it needs; gives its `recipe` command."""
+    folder = tmp_path_factory.mktemp("installed")
     run = {"check": True, "capture_output": True, "text": True}
-    subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(folder), str(ROOT)],
-        **run,
-    )
-    (wheel,) = folder.glob("recipe_runner-*.whl")
-    inside = zipfile.ZipFile(wheel).namelist()
-    pieces = [file for file in (ROOT / "runner" / "report").iterdir() if file.suffix in (".jinja", ".css", ".js")]
-    assert len(pieces) > 3 and {f"runner/report/{file.name}" for file in pieces} <= set(inside)
     subprocess.run([sys.executable, "-m", "venv", str(folder / "venv")], **run)
     python = folder / "venv" / "bin" / "python"
     subprocess.run([str(python), "-m", "pip", "install", "-q", "-c", str(ROOT / "constraints.txt"), str(wheel)], **run)
@@ -81,3 +90,20 @@ def test_training_without_the_extra_says_what_to_install(installed):
         assert "is not installed." in done.stderr, done.stderr
         install = done.stderr.splitlines()[-1]
         assert install.startswith("pip install 'axolotl[deepspeed]==") and "recipe-runner" not in install
+
+
+@needs_nicegui
+def test_the_page_of_recipe_edit_is_served_from_the_wheel(wheel, tmp_path):
+    with zipfile.ZipFile(wheel) as packed:
+        packed.extractall(tmp_path / "site")
+    (tmp_path / "mine.yaml").write_bytes((ROOT / "recipes" / "survival.yaml").read_bytes())
+    with editing(tmp_path, "mine.yaml", PYTHONPATH=str(tmp_path / "site")) as address:
+        base, _, token = address.partition("?token=")
+        cookie = f"recipe-edit-{base.rstrip('/').rpartition(':')[2]}={token}"
+
+        def got(path: str) -> str:
+            asked = urllib.request.Request(f"{base}{path}", headers={"Cookie": cookie})
+            with urllib.request.urlopen(asked, timeout=60) as answer:
+                return answer.read().decode()
+
+        assert ".recipe-verdict" in got("") and "export function reveal" in got("editor.js").replace("async ", "")

@@ -1,7 +1,7 @@
 """Pictures of what commands say, for the pages: SVG, drawn by rich of real output, without a font from elsewhere.
 
-Those of quick commands are made with the pages (pages.py). `python docs/making/pictures.py` makes those of whole rehearsals: it
-takes a few minutes, and Debian's Chromium for the pages of runs.
+Those of quick commands are made with the pages (pages.py). `python docs/making/pictures.py` makes those of whole rehearsals, in a
+few minutes, and that of `recipe edit`, which `python docs/making/pictures.py edit` makes alone: both take Debian's Chromium.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ def quick() -> dict[Path, str]:
     """What `list`, `check` and `plan` say of a copy of a starter, by where the picture lies."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
+        starters = said("list", folder=folder, columns=COLUMNS)  # where nobody has rehearsed anything yet
         said("new", "my-demo", "--from", "survival", folder=folder)
         recipe = folder / "my-demo.yaml"
         right = recipe.read_text("utf-8")
@@ -42,7 +43,7 @@ def quick() -> dict[Path, str]:
         recipe.write_text(right, encoding="utf-8")
         plan = said("plan", recipe.name, folder=folder, columns=COLUMNS)
     drawn = {
-        "list": ("recipe list", said("list", columns=COLUMNS)),
+        "list": ("recipe list", starters),
         "check": ("recipe check my-demo.yaml", wrong),
         "plan": ("recipe plan my-demo.yaml", plan),
     }
@@ -76,6 +77,27 @@ def rehearsed() -> None:
         _picture(browser, folder / "runs/my-images-rehearsal/report.html", PICTURES / "page.png")
 
 
+def edited() -> None:
+    """Types into a copy of a starter what no longer fits its GPU, and keeps a picture of what the page of `recipe edit` says."""
+    from tests.editing.browsing import editing, tab_of
+
+    with tempfile.TemporaryDirectory() as name:
+        folder, file = Path(name), PICTURES / "edit.png"
+        said("new", "my-demo", "--from", "survival", folder=folder)
+        with (
+            editing(folder, "my-demo.yaml") as address,
+            tab_of(address, folder / "profile", width=1180, height=680) as tab,
+        ):
+            tab.push(".recipe-section", "Machines")
+            tab.replace("  sequence_len:", "1024", "4096")
+            tab.until("document.querySelector('.recipe-too-large')")
+            # The problem leads to its line.
+            tab.click(".recipe-problem")
+            tab.until("document.querySelector('.recipe-line-error') && document.querySelector('.q-field--error')")
+            tab.picture(file)
+        _in_few_colours(file)
+
+
 def _rehearse(folder: Path, copy: str, starter: str) -> str:
     """What the rehearsal of a copy of a starter says. Exits where it fails."""
     said("new", copy, "--from", starter, folder=folder)
@@ -92,12 +114,17 @@ def _rehearse(folder: Path, copy: str, starter: str) -> str:
 
 
 def _picture(browser: str, page: Path, file: Path) -> None:
-    """The top of a page, in few colours, because that makes it a third as large."""
-    from PIL import Image
-
+    """The top of a page."""
     flags = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1100,900")
     subprocess.run([browser, *flags, f"--screenshot={file}", page.as_uri()], check=True, capture_output=True)
-    Image.open(file).convert("RGB").quantize(48).save(file, optimize=True)
+    _in_few_colours(file)
+
+
+def _in_few_colours(file: Path) -> None:
+    """That makes it a third as large."""
+    from PIL import Image
+
+    Image.open(file).convert("RGB").quantize(72).save(file, optimize=True)
     print(file.relative_to(ROOT))
 
 
@@ -110,4 +137,6 @@ def _end(text: str) -> str:
 
 
 if __name__ == "__main__":
-    rehearsed()
+    edited()
+    if sys.argv[1:] != ["edit"]:
+        rehearsed()

@@ -16,6 +16,7 @@ from runner.catalog import ChatTemplate
 from runner.data import forms, rows, split
 from runner.data.forms import CALLS, REASONING, Form, NoConversation, Turn
 from runner.data.report import Report
+from runner.data.seen import Seen
 from runner.data.split import TokenizerFor, TwoSides
 from runner.data.tokenizers import Pretrained
 from runner.lengths import Lengths
@@ -297,8 +298,8 @@ def figures(lengths: np.ndarray) -> dict[str, int]:
     }
 
 
-def first(chat: Chat) -> Iterator[str]:
-    """The rows that make a conversation, one after the other, each as the model is to see it."""
+def first(chat: Chat) -> Iterator[Seen]:
+    """The rows that make a conversation, one after the other."""
     for one in map(ChatSet.told, chat.sets):
         for _, row in rows.read(one):
             if isinstance(row, rows.Bad):
@@ -306,7 +307,12 @@ def first(chat: Chat) -> Iterator[str]:
             with suppress(NoConversation, templates.NoText):
                 conversation = one.conversation(chat.special_tokens.axolotl, row)
                 if isinstance(conversation, Conversation):
-                    yield rendered(chat.special_tokens, chat.told(conversation))
+                    yield as_seen(chat, conversation)
+
+
+def as_seen(source: Conversations, conversation: Conversation) -> Seen:
+    """A conversation as the model is to see it."""
+    return Seen(conversation.question, rendered(source.special_tokens, source.told(conversation)))
 
 
 def rendered(template: ChatTemplate, conversation: list[dict[str, Any]]) -> str:

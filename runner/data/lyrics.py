@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from runner.data import rows
-from runner.data.chat import Conversation, Conversations, finish, look_through, pair, rendered
+from runner.data.chat import Conversation, Conversations, as_seen, finish, look_through, pair
 from runner.data.draw import Draw
 from runner.data.report import Report
+from runner.data.seen import Seen
 from runner.data.split import TokenizerFor, already, begin
 
 # What stands in a row whose artist or genre nobody knows.
@@ -117,14 +118,9 @@ def prepare(
         return finish(items, np.arange(len(items)), lyrics, out, tokenizer_for, report)
 
 
-def first(lyrics: Lyrics) -> Iterator[str]:
-    """The songs that can be asked about, one after the other, each as a task that the model is to see."""
-    read = re.compile(_pattern(lyrics.songs.instruction_form), re.IGNORECASE)
-    for one in lyrics.sets:
-        for number, row in rows.read(one, stream=lyrics.stream):
-            song = "" if isinstance(row, rows.Bad) else _song(number, row, lyrics.songs, read)
-            if isinstance(song, Song) and not _unfit(song, lyrics.songs):
-                yield rendered(lyrics.special_tokens, lyrics.told(_task(song, lyrics)))
+def first(lyrics: Lyrics) -> Iterator[Seen]:
+    """The songs that can be asked about, one after the other, each as a task."""
+    return (as_seen(lyrics, task) for task in tasks(lyrics))
 
 
 def _draw(lyrics: Lyrics, count: int, report: Report) -> list[tuple[Song, int]]:

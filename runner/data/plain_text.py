@@ -21,6 +21,7 @@ from runner.data.report import (
     parts_of,
     require_few,
 )
+from runner.data.seen import Seen
 from runner.data.split import TokenizerFor
 from runner.data.tokenizers import Pretrained
 from runner.files import read_json, write_json
@@ -215,9 +216,9 @@ def _too_little(plain_text: PlainText, side: str, tokens: int, report: TextRepor
     )
 
 
-def first(plain_text: PlainText) -> Iterator[str]:
-    """The documents that are trained on, one after the other; the model sees them joined, in blocks."""
-    return documents(plain_text, "train", TextReport())
+def first(plain_text: PlainText, side: str = "train") -> Iterator[Seen]:
+    """The documents of a side, one after the other; the model sees them joined, in blocks."""
+    return map(Seen.of_document, documents(plain_text, side, TextReport()))
 
 
 def _validates(plain_text: PlainText) -> bool:

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from runner.data import PREPARERS, rows
+from runner.data import PREPARERS
 from runner.problem import Stop
-from runner.recipe.templates import NoText
-
-if TYPE_CHECKING:
-    from runner.data.chat import Chat, Conversation
-    from runner.data.lyrics import Lyrics
-    from runner.data.plain_text import PlainText
 
 # Of a document, what a model is given to go on from: so many words.
 BEGINNING = 8
@@ -29,10 +23,16 @@ LARGE, AMONG = 100_000_000, 50
 
 @dataclass(frozen=True)
 class Seen:
-    """A row: what is asked in it, or how its text begins; and all of it, with the marks around each message."""
+    """A row: what is asked in it, or how its text begins; and all of it, with the marks around each message. picture: of a row
+    that is one, as PNG; its text then says what it shows."""
 
     asked: str
     text: str
+    picture: bytes = b""
+
+    @classmethod
+    def of_document(cls, text: str) -> Seen:
+        return cls(" ".join(text.split()[:BEGINNING]), text)
 
 
 def first(data: Mapping[str, Any], most: int) -> list[Seen]:
@@ -40,9 +40,10 @@ def first(data: Mapping[str, Any], most: int) -> list[Seen]:
 
     Raises Stop where the rows cannot be read at all.
     """
-    if data.get("kind") not in READERS:
+    if data.get("kind") not in PREPARERS:
         return []
-    return list(islice(READERS[data["kind"]](_settings(data)), most))
+    settings = _settings(data)
+    return list(islice(importlib.import_module(PREPARERS[data["kind"]]).first(settings), most))
 
 
 def held_out(data: Mapping[str, Any]) -> list[str]:
@@ -51,7 +52,7 @@ def held_out(data: Mapping[str, Any]) -> list[str]:
 
     Raises Stop where the rows cannot be read at all.
     """
-    if data.get("kind") not in READERS:
+    if data.get("kind") not in PREPARERS:
         return []
     settings = _settings(data)
     files = [one.file for one in settings.sets if one.file]
@@ -59,7 +60,9 @@ def held_out(data: Mapping[str, Any]) -> list[str]:
         # Too few rows, or too many bad ones, are said where they are prepared.
         with suppress(Stop):
             if data["kind"] == "plain-text":
-                return [seen.asked for seen in _documents(settings, "validation")]
+                from runner.data import plain_text
+
+                return [seen.asked for seen in plain_text.first(settings, "validation")]
             return _prepared(settings)
     return [seen.asked for seen in first(data, AMONG)]
 
@@ -85,40 +88,3 @@ def _settings(data: Mapping[str, Any]) -> Any:
 
     kinds: dict[str, type] = {"chat": Chat, "lyrics": Lyrics, "plain-text": PlainText}
     return TypeAdapter(kinds[data["kind"]]).validate_python(data)
-
-
-def _conversations(chat: Chat) -> Iterator[Seen]:
-    for one in chat.sets:
-        told = one.told()
-        for _, row in rows.read(told):
-            with suppress(NoText, KeyError):
-                found = None if isinstance(row, rows.Bad) else told.conversation(chat.special_tokens.axolotl, row)
-                if found and not isinstance(found, str):
-                    yield _seen(chat, found)
-
-
-def _songs(lyrics: Lyrics) -> Iterator[Seen]:
-    from runner.data.lyrics import tasks
-
-    for task in tasks(lyrics):
-        yield _seen(lyrics, task)
-
-
-def _seen(source: Chat | Lyrics, conversation: Conversation) -> Seen:
-    from runner.data.chat import rendered
-
-    return Seen(conversation.question, rendered(source.special_tokens, source.told(conversation)))
-
-
-def _documents(source: PlainText, side: str = "train") -> Iterator[Seen]:
-    from runner.data.plain_text import TextReport, documents
-
-    for text in documents(source, side, TextReport()):
-        yield Seen(" ".join(text.split()[:BEGINNING]), text)
-
-
-READERS: dict[str, Callable[[Any], Iterator[Seen]]] = {
-    "chat": _conversations,
-    "lyrics": _songs,
-    "plain-text": _documents,
-}

@@ -78,6 +78,14 @@ async function explain(view, position) {
   return { pos: line.from, end: line.to, create: () => ({ dom }) };
 }
 
+const dark = matchMedia("(prefers-color-scheme: dark)");
+let unsaved = false;
+addEventListener("beforeunload", (event) => unsaved && event.preventDefault());
+
+export function ask_before_leaving(element, asks) {
+  unsaved = asks;
+}
+
 const viewOf = async (element) => element.editor ?? (await element.editorPromise);
 
 export async function attach(element) {
@@ -90,6 +98,9 @@ export async function attach(element) {
   ];
   const view = await viewOf(element);
   view.dispatch({ effects: CM.StateEffect.appendConfig.of(extensions) });
+  const theme = () => element.setTheme(dark.matches ? "githubDark" : "githubLight");
+  theme();
+  dark.addEventListener("change", theme);
   view.dom.classList.add("recipe-attached");
 }
 

@@ -21,23 +21,28 @@ class Form:
         self.document: Document | None = None
         self.sections: list[Section] = []
         self.wrong: dict[Path_, str] = {}
+        self.names: dict[str, Any] = {}
         # What is on the page: of which section, its fields with what they show.
         self.shown = ""
         self.fields: dict[Path_, tuple[Field, Any]] = {}
+        self.unread = ui.label("The form is back when the text can be read.").classes("recipe-says")
         with ui.row().classes("recipe-form"):
-            self.names = ui.column().classes("recipe-sections")
+            self.side = ui.column().classes("recipe-sections")
             self.panel = ui.column().classes("recipe-fields")
         self.chosen = ""
 
     def show(self, document: Document | None, problems: Sequence[Problem]) -> None:
         """The form of a document; of a text that cannot be read what was there stays, and cannot be changed."""
         self.panel.set_visibility(document is not None)
+        self.unread.set_visibility(document is None)
         if document is None:
             return
         self.document, self.sections = document, sections(document)
         lines = {place.line: path for path, place in (*document.values.items(), *document.keys.items())}
         self.wrong = {lines[one.line]: one.message for one in problems if one.severity == "error" and one.line in lines}
-        self.show_names()
+        if [one.name for one in self.sections] != list(self.names):
+            self.build_names()
+        self.mark_names()
         if self.section.name != self.shown or [field.path for field in self.section.fields] != list(self.fields):
             self.build()
         else:
@@ -47,25 +52,31 @@ class Form:
     def section(self) -> Section:
         return next((one for one in self.sections if one.name == self.chosen), self.sections[0])
 
-    def show_names(self) -> None:
-        self.names.clear()
-        with self.names:
-            for one in self.sections:
-                named = ui.button(one.title, on_click=lambda one=one: self.choose(one.name)).props(
+    def build_names(self) -> None:
+        self.side.clear()
+        with self.side:
+            self.names = {
+                one.name: ui.button(one.title, on_click=lambda name=one.name: self.choose(name), color=None).props(
                     "flat dense no-caps align=left"
                 )
-                classes = ["recipe-section"]
-                if one is self.section:
-                    classes.append("recipe-chosen")
-                if not any(field.value is not None for field in one.fields):
-                    classes.append("recipe-left-out")
-                if any(path[: len(field.path)] == field.path for field in one.fields for path in self.wrong):
-                    classes.append("recipe-bad")
-                named.classes(" ".join(classes))
+                for one in self.sections
+            }
+
+    def mark_names(self) -> None:
+        """Which section is shown, which are left out, and in which something is wrong."""
+        for one in self.sections:
+            wrong = any(path[: len(field.path)] == field.path for field in one.fields for path in self.wrong)
+            looks = {
+                "recipe-section": True,
+                "recipe-chosen": one is self.section,
+                "recipe-left-out": not any(field.value is not None for field in one.fields),
+                "recipe-bad": wrong,
+            }
+            self.names[one.name].classes(replace=" ".join(look for look, holds in looks.items() if holds))
 
     def choose(self, name: str) -> None:
         self.chosen = name
-        self.show_names()
+        self.mark_names()
         self.build()
 
     def build(self) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
 from runner import scenarios
+from runner.bugs import report_bug
 from runner.check.by_schema import scenario_problem
 from runner.check.examine import examined
 from runner.check.validate import changed
 from runner.commands.planning import screen
+from runner.data.seen import Seen
+from runner.estimate import forecast
 from runner.estimate.parameters import UnknownArchitecture
 from runner.planned import Planned
 from runner.problem import Problem, Stop
@@ -20,9 +23,10 @@ from runner.recipe.document import Document
 from runner.recipe.recipe import Recipe
 from runner.runs.run_folder import folder
 from runner.scenarios import translate
+from runner.targets import place
 
-# Characters that are shown of a row.
-SHOWN = 1500
+# Characters that are shown of a row, and rows of each kind.
+SHOWN, ROWS = 1500, 3
 
 
 @dataclass(frozen=True)
@@ -51,14 +55,32 @@ class Bar:
     most: int
     card: int | None
 
+    @property
+    def fits(self) -> bool:
+        return self.card is None or self.needed <= self.card
+
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the plan says, a sentence each, and the memory of each stage."""
+    """What the plan says, a sentence each, and the memory of each stage; without bars, why nothing can be said."""
 
     sentences: Sequence[str]
-    bars: Sequence[Bar]
-    fits: bool
+    bars: Sequence[Bar] = ()
+
+
+WAITING = Verdict(("The plan is made when nothing is wrong any more.",))
+
+
+def whole(text: str, file: Path, price: float | None) -> tuple[Judged, Verdict]:
+    """What is wrong with a text as if it stood in a file, and what it will need, a fault of the runner's own included. price: of
+    a GPU hour."""
+    try:
+        found = judge(text, file)
+        return found, plan(found.recipe, price) if found.recipe else WAITING
+    except Stop as stop:
+        return found, Verdict((stop.text,))
+    except Exception:
+        return Judged(None, None, [Problem(str(file), 0, 0, report_bug())]), WAITING
 
 
 def judge(text: str, file: Path, online: bool = False) -> Judged:
@@ -75,7 +97,8 @@ def judge(text: str, file: Path, online: bool = False) -> Judged:
 def plan(recipe: Recipe, price: float | None) -> Verdict:
     """What a recipe will need. price: of a GPU hour. Raises Stop where nothing can be said."""
     try:
-        planned = Planned.of(recipe, price)
+        made = translate(recipe, replace(place(recipe), checkpoint_keys=None))
+        planned = Planned(recipe, made, forecast.of(recipe, made, price), price)
     except UnknownArchitecture:
         raise Stop(
             "Of this model's architecture nothing is known here.",
@@ -91,20 +114,18 @@ def plan(recipe: Recipe, price: float | None) -> Verdict:
         )
         for each in planned.forecasts
     ]
-    return Verdict(
-        screen.verdict(planned, "the price of one"), bars, all(each.fits is not False for each in planned.forecasts)
-    )
+    return Verdict(screen.verdict(planned, "the price of one"), bars)
 
 
-def rows(recipe: Recipe, count: int = 3) -> list[str]:
-    """The first rows that a rehearsal trains on, as the model is to see each; none where they are no text.
+def rows(recipe: Recipe) -> dict[str, list[Seen]]:
+    """The first rows that a rehearsal trains on, as the model is to see each, by what they are for.
 
     Raises Stop where there are none on this machine."""
-    return list(islice(_rows(recipe), count))
-
-
-def _rows(recipe: Recipe) -> Iterator[str]:
     instead, _ = changed(recipe, scenarios.rehearsal(recipe.scenario).before_data(recipe, None))
-    for stage in translate(instead, folder(recipe.name, "rehearsal").place()).stages:
-        if stage.data:
-            yield from (f"{row[:SHOWN]}{' …' if len(row) > SHOWN else ''}" for row in scenarios.first(stage.data))
+    stages = translate(instead, folder(recipe.name, "rehearsal").place()).stages
+    kinds = {name: found for stage in stages for name, found in scenarios.first(stage).items()}
+    return {name: list(map(_cut, islice(found, ROWS))) for name, found in kinds.items()}
+
+
+def _cut(row: Seen) -> Seen:
+    return replace(row, text=f"{row.text[:SHOWN]} …") if len(row.text) > SHOWN else row

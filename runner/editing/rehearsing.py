@@ -15,28 +15,43 @@ from runner.training import progress_lines
 
 # Bytes of a line at most.
 LONGEST = 2**22
+# What the command ends with after ^C.
+INTERRUPTED = 130
 
 
 class Rehearsal:
     """One at a time. What it trains stays in its run folder, and the next one goes on from there.
 
     lines: what the command has printed. losses, measured: of the stage that trains, or has trained last, (step, loss) of
-    training and of validation. steps: it will make so many, a count. code: how it ended, None before that. news: grows with
-    all of these."""
+    training and of validation. steps: it will make so many, a count. code: how it ended, None before that. number: of the
+    rehearsals so far. news: grows with all of these."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.losses: list[tuple[int, float]] = []
         self.measured: list[tuple[int, float]] = []
-        self.steps = self.news = 0
+        self.steps = self.number = self.news = 0
         self.code: int | None = None
         self.running = False
+        self._watching = 0
         self._process: asyncio.subprocess.Process | None = None
 
+    @property
+    def state(self) -> str:
+        """How far it is, as a sentence."""
+        if self.running:
+            return f"Rehearsing: {f'step {self.losses[-1][0]} of {self.steps}' if self.losses else 'preparing'}."
+        if self.code == INTERRUPTED:
+            return "The rehearsal was stopped. The next one goes on from what is finished."
+        return "The rehearsal is done." if self.code == 0 else "The rehearsal has failed; the last lines say why."
+
     async def run(self, file: Path) -> None:
-        """Rehearses the recipe in a file, as it is saved, to the end."""
+        """Rehearses the recipe in a file, as it is saved, to the end; where one runs already, nothing."""
+        if self.running:
+            return
         self.lines, self.losses, self.measured, self.steps, self.code = [], [], [], 0, None
         self.running = True
+        self.number += 1
         self.news += 1
         try:
             self.code = await self._follow(file)
@@ -54,6 +69,7 @@ class Rehearsal:
             limit=LONGEST,
             # ^C in the terminal is for the page, which then stops this process.
             start_new_session=True,
+            preexec_fn=_heeds,
         )
         assert process.stdout
         async for line in process.stdout:
@@ -78,3 +94,18 @@ class Rehearsal:
         """As ^C does."""
         if self.running and self._process and self._process.returncode is None:
             self._process.send_signal(signal.SIGINT)
+
+    def watch(self) -> None:
+        """A tab shows it from now on."""
+        self._watching += 1
+
+    def leave(self) -> None:
+        """A tab is closed; with the last one the rehearsal ends, because nobody could stop it any more."""
+        self._watching -= 1
+        if not self._watching:
+            self.stop()
+
+
+def _heeds() -> None:
+    """What a shell starts in the background ignores ^C, and so would this process, which is stopped by it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -6,6 +6,7 @@ import json
 import secrets
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import asdict
+from html import escape
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -13,8 +14,11 @@ from urllib.parse import parse_qs
 from runner import ports
 from runner.editing import hints
 from runner.editing.rehearsing import Rehearsal
+from runner.problem import Stop
 
 HERE = Path(__file__).parent
+# Seconds without a word from a tab until it counts as closed; one that is only busy comes back sooner.
+GONE_AFTER = 15
 Scope = MutableMapping[str, Any]
 
 
@@ -56,6 +60,19 @@ async def _answer(send: Any, status: int, headers: list[tuple[bytes, bytes]], bo
     await send({"type": "http.response.body", "body": body})
 
 
+def _report(name: str) -> str:
+    """The page of the latest run of a recipe of that name."""
+    from runner.report import facts, page
+    from runner.runs.run_folder import find
+
+    try:
+        if Path(name).name != name:
+            raise Stop(f"`{name}` is not the name of a recipe.")
+        return page.render([facts.of(find(name, None))])
+    except Stop as stop:
+        return f"<!doctype html><meta charset=utf-8><title>No report</title><p>{escape(stop.text.replace('`', ''))}"
+
+
 def serve(file: Path, port: int, ready: Callable[[str], None]) -> None:
     """Shows the page of a recipe, or of the recipes of a folder, until ^C. port: 0 for any that is free; ready: is told the address.
 
@@ -80,16 +97,30 @@ def serve(file: Path, port: int, ready: Callable[[str], None]) -> None:
         found = hints.meaning(place["text"], place["line"])
         return JSONResponse(asdict(found) if found else None)
 
+    def shown() -> None:
+        try:
+            page.Page(folder, first, rehearsal).build()
+        except Stop as stop:  # the file is there no more
+            ui.label(stop.text)
+
     application = FastAPI(openapi_url=None)
     # Annotations are text here, which FastAPI cannot look up: these names are local.
     for answers in (proposals, meaning):
         answers.__annotations__ = {"request": Request}
         application.post(f"/{answers.__name__}", response_model=None)(answers)
-    application.get("/report", response_class=HTMLResponse)(page.report)
+    application.get("/report", response_class=HTMLResponse)(_report)
     pages.add_static_file(local_file=HERE / "editor.js", url_path="/editor.js")
     pages.on_shutdown(rehearsal.stop)
-    ui.page("/", title="recipe edit")(lambda: page.Page(folder, first, rehearsal).build())
-    ui.run_with(application, show_welcome_message=False, language="en-US")
+    ui.page("/", title="recipe edit")(shown)
+    # Its stylesheet is the page's own: Tailwind's would be made anew in the browser at every change.
+    ui.run_with(
+        application,
+        show_welcome_message=False,
+        language="en-US",
+        dark=None,
+        tailwind=False,
+        reconnect_timeout=GONE_AFTER,
+    )
     with ports.bound(port) as socket:
         number, token = socket.getsockname()[1], secrets.token_urlsafe(24)
         guarded = Guarded(application, token, number)

@@ -19,6 +19,7 @@ from runner.names import label
 from runner.problem import Stop
 from runner.run_files import BEST_MODEL, EXPORTED
 from runner.runs import language
+from runner.training.answers import repetition_penalty
 from runner.vllm import room_for, saved
 
 Tell = Callable[[str], None]
@@ -248,7 +249,8 @@ def _gguf(source: Source, kind: str | None) -> Writer:
         ends = [str(tokenizer.convert_ids_to_tokens(token)) for token in gguf.ends(tokenizer, source.chat.turn_end)]
         context = source.folder.stage.config.get("sequence_len")
         asked = source.chat
-        told = ollama.modelfile(file.name, tokenizer, asked.chat, asked.system_prompt, ends, context)
+        penalty = repetition_penalty(asked)
+        told = ollama.modelfile(file.name, tokenizer, asked.chat, asked.system_prompt, ends, context, penalty)
         write_text(folder / "Modelfile", told)
         return made, proof | said
 

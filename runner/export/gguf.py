@@ -78,7 +78,7 @@ def _kept_in(model: Path) -> str:
 
 
 def answers(chat: Chat, texts: Sequence[str]) -> Iterator[Answer]:
-    """What transformers says to each question, or after the beginning of each text, in fp32."""
+    """What transformers says to each question, or after the beginning of each text, in fp32 and by the weights alone."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -92,7 +92,7 @@ def answers(chat: Chat, texts: Sequence[str]) -> Iterator[Answer]:
         with torch.no_grad():
             whole = model.generate(
                 input_ids=tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=min(ANSWER_TOKENS, chat.max_new_tokens),
-                do_sample=False, eos_token_id=stops or None, pad_token_id=(stops or [0])[0],
+                do_sample=False, repetition_penalty=1.0, eos_token_id=stops or None, pad_token_id=(stops or [0])[0],
             )  # fmt: skip
             logits = model(input_ids=whole).logits[0, len(prompt) - 1 : -1]
         said = whole[0, len(prompt) :]

@@ -119,16 +119,24 @@ def _without_bos(tokenizer: Any, parts: Pieces | None) -> Pieces | None:
 
 
 def modelfile(
-    gguf: str, tokenizer: Any, chat: bool, system_prompt: str | None, ends: Sequence[str], context: int | None
+    gguf: str,
+    tokenizer: Any,
+    chat: bool,
+    system_prompt: str | None,
+    ends: Sequence[str],
+    context: int | None,
+    penalty: float,
 ) -> str:
     """The Modelfile. gguf: the name of the file beside it; chat: whether the model has learned to answer, else it goes on with a text;
-    ends: tokens that end an answer; context: tokens that rows had at most."""
+    ends: tokens that end an answer; context: tokens that rows had at most; penalty: of repetitions, 1 for none."""
     lines = [
         "# ollama create NAME -f Modelfile",
         f"FROM ./{gguf}",
         "",
         "# Without sampling, as the answers of the run were made.",
         "PARAMETER temperature 0",
+        f"PARAMETER repeat_penalty {penalty:g}",
+        "PARAMETER repeat_last_n -1",
     ]
     if context:
         lines += ["# As long as training's rows.", f"PARAMETER num_ctx {context}"]

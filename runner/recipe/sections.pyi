@@ -182,12 +182,12 @@ class Limits(Settings):
 
 class LimitsGpuMemoryParts(Settings):
     weights: str | None
-    adapter: str | None
     gradients: str | None
     optimizer: str | None
     activations: str | None
     temporary: str | None
     reserve: str | None
+    adapter: str | None
 
 class Nodes(Settings):
     output_dir: str

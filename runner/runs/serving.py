@@ -25,7 +25,7 @@ from runner.problem import Stop
 from runner.run_files import SERVING
 from runner.runs.launch import end, end_of, engine_environment, fault
 from runner.runs.served import opened
-from runner.training.answers import Chat, end_tokens, with_system
+from runner.training.answers import Chat, end_tokens, repetition_penalty, with_system
 from runner.vllm import SERVER, room_for, saved
 
 # What a folder must have so that a model is loaded from it; the tokenizer is that of training for both.
@@ -147,7 +147,8 @@ def lay_out(home: Path, name: str, before: Chat, after: Chat) -> None:
         for file in _weights(chat):
             (folder / file.name).symlink_to(file.resolve())
         tokenizer.save_pretrained(str(folder))
-        write_json(folder / "generation_config.json", generation(tokenizer, after))
+        penalty = {"repetition_penalty": repetition_penalty(chat)}
+        write_json(folder / "generation_config.json", generation(tokenizer, after) | penalty)
 
 
 def folder_of(home: Path, called: str) -> Path:

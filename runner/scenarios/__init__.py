@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from runner.catalog import Model
 from runner.data import PREPARERS
-from runner.plan import Place, Plan
+from runner.plan import Place, Plan, Stage
 from runner.recipe.recipe import Recipe, Settings
 from runner.scenarios.contract import Architecture, Preparer, Rehearsal, Rule, Rules, Translation
 
 if TYPE_CHECKING:
     from runner.data.report import Report
+    from runner.data.seen import Seen
 
 Made = TypeVar("Made")
 
@@ -72,11 +73,17 @@ def prepare(data: Mapping[str, Any], out: Path, **options: Any) -> Report:
     return _reading(preparer.prepare)(data, out, **options)
 
 
-def first(data: Mapping[str, Any]) -> Iterator[str]:
-    """The rows that a stage's `data` asks for, one after the other, as the model is to see each; none where they are no text."""
-    preparers = PREPARERS | _brought("PREPARERS")
-    preparer = importlib.import_module(preparers[data["kind"]])
-    return _reading(preparer.first)(data) if hasattr(preparer, "first") else iter(())
+def first(stage: Stage) -> dict[str, Iterator[Seen]]:
+    """The rows that a stage trains on or prepares, one after the other, as the model is to see each, by what they are for; empty
+    where nobody shows them."""
+    if stage.data:
+        preparers = PREPARERS | _brought("PREPARERS")
+        shown = getattr(importlib.import_module(preparers[stage.data["kind"]]), "first", None)
+        return {stage.name: _reading(shown)(stage.data)} if shown else {}
+    scenario, _, function = stage.config.get("work", "").partition(".")
+    # What every scenario may have as work is of none, and its rows are those of the stage that trains.
+    shows = getattr(part(scenario, "work"), "FIRST", {}).get(function) if function else None
+    return _reading(shows)(stage.config) if shows else {}
 
 
 def work(name: str) -> Callable[[Mapping[str, Any], Callable[[str], None]], None]:

@@ -11,7 +11,8 @@ and, where it needs some,
     rules.py         Rules: what the schema cannot say
     rehearsal.py     Rehearsal: what stands in for the real thing; without it, as for language models on rows
     work.py          functions for its stages that train nothing, where its rows are of several kinds; each takes a frozen
-                     dataclass, whose JSON form is the stage's config, and a function to tell what it does
+                     dataclass, whose JSON form is the stage's config, and a function to tell what it does; FIRST has, by the name of such a
+                     function, what shows the rows that it prepares
     architecture.py  Architecture: where the recipe describes its model and names none
     __init__.py      PREPARERS, ENGINES, MEASURES and ASKED: its own kinds of data, its own trainers, what measures models that
                      do not read, and what asks them, by name, each a dotted module that is imported when it is needed. A
@@ -35,6 +36,7 @@ from runner.training.summary import Summary
 
 if TYPE_CHECKING:
     from runner.data.report import Report
+    from runner.data.seen import Seen
     from runner.prepared import Rows
 
 Rule = Callable[[Recipe], Iterator[Problem]]
@@ -87,5 +89,5 @@ class Preparer(Protocol):
         own, whose JSON form is a stage's `data`, with its name in PREPARERS as `kind`."""
         ...
 
-    # Where rows are text: those that are trained on, one after the other, as the model is to see each.
-    first: Callable[[Any], Iterator[str]]
+    # Where rows can be shown: those that are trained on, one after the other, as the model is to see each.
+    first: Callable[[Any], Iterator[Seen]]

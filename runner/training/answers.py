@@ -44,6 +44,17 @@ class CannotLoad(Exception):
         super().__init__((str(error).strip() or type(error).__name__).splitlines()[0])
 
 
+def repetition_penalty(chat: Chat) -> float:
+    """What divides the scores of tokens that were there already, by the model's own generation settings; 1 where they say nothing."""
+    from transformers import GenerationConfig
+
+    try:
+        own = GenerationConfig.from_pretrained(chat.model, revision=chat.revision or "main")
+    except OSError:
+        return 1.0
+    return float(own.repetition_penalty or 1.0)
+
+
 @dataclass(frozen=True)
 class Loaded:
     """A model in memory. switched: what makes its weights this one's while it answers; alone: keeps a second question out meanwhile."""

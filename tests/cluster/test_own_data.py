@@ -148,6 +148,7 @@ def said(desk: Path) -> str:
     return "\n".join(file.read_text("utf-8") for file in sorted(desk.glob("job-*.log")))
 
 
+@pytest.mark.long
 @in_process
 def test_a_copy_trains_on_the_files_that_lie_beside_it(site, desk, capsys):
     recipe = own_copy(site, desk)

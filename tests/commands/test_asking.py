@@ -229,9 +229,10 @@ class Terminal:
         os.write(self.end, text.encode())
 
     def close(self, key: str = "") -> int:
+        limit = time.monotonic() + 120
         # A signal that comes just before readline waits is seen at the next key.
         while self._read(key):
-            pass
+            assert time.monotonic() < limit, f"it does not end:\n{self.said}"
         os.close(self.end)
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
+from io import BytesIO
 
 import pytest
+from PIL import Image
 
 from runner import catalog
 from runner.check import by_schema
@@ -112,12 +114,22 @@ def test_what_the_page_judges_is_what_check_says(edited):
     assert [one.line for one in judging.judge("scenario: lorra\n", path).problems] == [1]
 
 
+def test_a_fault_of_our_own_is_a_problem_and_the_next_text_is_judged(edited, monkeypatch):
+    path = edited()
+    with monkeypatch.context() as broken:
+        broken.setattr(judging, "plan", lambda recipe, price: 1 / 0)
+        judged, verdict = judging.whole(path.read_text("utf-8"), path, None)
+    assert "This is a bug in recipe-runner" in judged.problems[0].message and verdict == judging.WAITING
+    judged, verdict = judging.whole(path.read_text("utf-8"), path, None)
+    assert judged.recipe and verdict.bars
+
+
 def test_what_does_not_fit_is_planned_all_the_same(edited):
     path = edited(("gpu: NVIDIA-L40S", "gpu: NVIDIA-A10"))
     judged = judging.judge(path.read_text("utf-8"), path)
     assert judged.recipe
     verdict = judging.plan(judged.recipe, 2.0)
-    assert not verdict.fits and verdict.bars[0].needed > (verdict.bars[0].card or 0)
+    assert not verdict.bars[0].fits and verdict.bars[0].needed > (verdict.bars[0].card or 0)
     assert "does not fit" in verdict.sentences[0] and "at 2" in verdict.sentences[2]
 
 
@@ -126,11 +138,18 @@ def test_three_rows_are_shown_as_the_model_sees_them():
     for path in RECIPES:
         recipe = judging.judge(path.read_text("utf-8"), path).recipe
         assert recipe
-        shown[path.stem] = judging.rows(recipe)
-    assert all(row.startswith("<|im_start|>system\nYou are an expert") for row in shown["survival"])
-    assert all("<|end|>" in row for row in shown["lyrics"])
-    assert all(len(row) > 50 and "<|" not in row for row in shown["gemma"])
-    assert [len(shown[name]) for name in ("survival", "lyrics", "gemma", "resnet")] == [3, 3, 3, 0]
+        shown |= {(path.stem, kind): rows for kind, rows in judging.rows(recipe).items()}
+    assert {kind for kind, rows in shown.items() if len(rows) == 3} == shown.keys()
+    assert {kind for name, kind in shown if name == "seven-b"} == {"pretrain", "sft", "dpo", "lora"}
+    texts = {kind: [row.text for row in rows] for kind, rows in shown.items()}
+    assert all(text.startswith("<|im_start|>system\nYou are an expert") for text in texts["survival", "train"])
+    assert all("<|end|>" in text for text in texts["lyrics", "train"])
+    for documents in (("gemma", "train"), ("seven-b", "pretrain")):
+        assert all(len(text) > 50 and "<|" not in text for text in texts[documents])
+    assert all("<|im_end|>" in text and "\nrejected: " in text for text in texts["seven-b", "dpo"])
+    pictures = [Image.open(BytesIO(row.picture)) for row in shown["resnet", "train"]]
+    assert {picture.size for picture in pictures} == {(32, 32)}
+    assert {text.split()[0] for text in texts["resnet", "train"]} <= {"disc", "square", "triangle"}
 
 
 def test_a_file_that_is_changed_elsewhere_is_not_overwritten(tmp_path):

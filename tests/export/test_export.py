@@ -328,7 +328,8 @@ def test_a_modelfile_writes_conversations_as_the_trained_template_does(name):
             {"role": role, "content": turn} for role, turn in zip(("user", "assistant", "user"), turns, strict=True)
         ]
         assert parts.text(system, turns) == words.apply_chat_template(talk, add_generation_prompt=True)
-    text = ollama.modelfile("a.gguf", words, True, "Be brief.", ["<|end|>", "<|end|>"], 512)
+    text = ollama.modelfile("a.gguf", words, True, "Be brief.", ["<|end|>", "<|end|>"], 512, 1.05)
+    assert "PARAMETER repeat_penalty 1.05\n" in text
     assert text.count("PARAMETER stop") == 1 and 'SYSTEM """Be brief."""' in text and "num_ctx 512" in text
 
 
@@ -382,7 +383,7 @@ def test_a_template_that_cannot_be_taken_apart_is_not_guessed():
         "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}{{ messages[0].content }}"
     )
     assert ollama.pieces(Words(strict)) is None
-    assert "cannot be said in Go's words" in ollama.modelfile("a.gguf", Words(counted), True, None, [], None)
+    assert "cannot be said in Go's words" in ollama.modelfile("a.gguf", Words(counted), True, None, [], None, 1.0)
 
 
 def test_only_words_parted_as_gpt2_does_are_called_so(whole, tmp_path):

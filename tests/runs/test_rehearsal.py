@@ -168,7 +168,7 @@ def test_the_twin_speaks_of_what_it_was_taught_and_it_is_told_how(rehearsed):
     run, printed, _ = rehearsed
     how = (
         "a tiny twin: 4 of 36 layers, width 64 of 2,048, a tokenizer of these rows; warmed up on the runner's own English, also "
-        "behind what training rows ask, and on no answer"
+        "behind what training rows ask, and on no answer; it says no word again as gladly (a repetition penalty of 1.3)"
     )
     assert f"model.base: HuggingFaceTB/SmolLM3-3B → {how}\n" in printed
     substitutions = load(run, "training_summary.json")["substitutions"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 
 from runner.data.report import REPORT_FILE, SHOWN_BAD_LINES, Report
 from runner.data.rows import Bad
+from runner.data.seen import Seen
 from runner.files import content_of, replacing
 from runner.names import content_hash
 from runner.problem import Stop
@@ -105,6 +107,19 @@ def prepare(
     report.test_rows = len(splits["test"])
     _write(out, dict(zip(SPLITS, (train, validation, splits["test"]), strict=True)), images.image_size, report)
     return report
+
+
+def first(images: Images) -> Iterator[Seen]:
+    """The images that are trained and validated on, one after the other, in the size that the network reads, with their class."""
+    from PIL import Image
+
+    source, side = Source(images), images.image_size
+    for split, _, picture in source.read():
+        if split == "train" and isinstance(picture, Picture):
+            name = source.classes[picture.label] if source.classes else str(picture.label)
+            drawn = io.BytesIO()
+            Image.frombytes("RGB", (side, side), picture.pixels).save(drawn, "PNG")
+            yield Seen("", f"{name} ({picture.named})" if picture.named else name, drawn.getvalue())
 
 
 def _key(images: Images, sample_rows: int | None) -> str:

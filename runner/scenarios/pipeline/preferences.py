@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from runner.catalog import ChatTemplate
-from runner.data import split
+from runner.data import rows, split
 from runner.data.report import Report
 from runner.data.rows import DataSet
+from runner.data.seen import Seen
 from runner.data.split import TokenizerFor
 from runner.data.tokenizers import Pretrained
 from runner.names import same
@@ -95,6 +97,20 @@ def prepare(preferences: Preferences, out: Path, tokenizer_for: TokenizerFor | N
         doctor.look_through(items, kept, preferences, _said, report)
         _count(items, kept, preferences, tokenizer_for, report)
         return sides.write(items, kept, columns, preferences, out, report)
+
+
+def first(preferences: Preferences) -> Iterator[Seen]:
+    """The rows that make a preference, one after the other: the question with the answer to prefer, and below it the other."""
+    from runner.data import chat
+
+    for one in preferences.sets:
+        for _, row in rows.read(one):
+            with suppress(templates.NoText):
+                found = "" if isinstance(row, rows.Bad) else one.preference(row)
+                if isinstance(found, Preference):
+                    conversation = messages(preferences.system_prompt, found.prompt, found.chosen)
+                    text = chat.rendered(preferences.special_tokens, conversation)
+                    yield Seen(found.prompt, f"{text}\n\nrejected: {found.rejected}")
 
 
 def _said(batch: pa.RecordBatch) -> Iterator[tuple[str, str]]:

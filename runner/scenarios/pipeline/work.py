@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.data.corpus import helping_pod
+from runner.data.seen import Seen
 from runner.data.tokenizers import Pretrained
 from runner.files import replacing_folder
 from runner.problem import Stop
@@ -101,6 +102,32 @@ def _tokenizer(out: Path) -> TokenizerFor:
         return AutoTokenizer.from_pretrained(str(out / "tokenizer"))
 
     return load
+
+
+def _seen(everything: Data) -> dict[str, Iterator[Seen]]:
+    """The rows of each stage, documents as they are before they are cleaned."""
+    from runner.data import chat
+    from runner.scenarios.pipeline import preferences
+
+    kinds = {
+        "pretrain": _documents(everything),
+        "sft": chat.first(everything.sft),
+        "dpo": preferences.first(everything.dpo),
+    }
+    return kinds | ({"lora": chat.first(everything.lora)} if everything.lora else {})
+
+
+def _documents(everything: Data) -> Iterator[Seen]:
+    from runner.data import rows
+
+    for one in everything.text.sets:
+        for _, row in rows.read(one):
+            if not isinstance(row, rows.Bad) and row.get(one.column):
+                yield Seen.of_document(str(row[one.column]))
+
+
+# What shows the rows that a function here prepares (see `runner.scenarios.first`).
+FIRST = {"data": _seen}
 
 
 def init(weights: FirstWeights, tell: Tell) -> None:

@@ -320,7 +320,8 @@ def _made(recipe: Recipe) -> str:
     reads = "the runner's own English, also behind what training rows ask" if chat else "the runner's own English"
     return (
         f"a tiny twin: {layers(recipe)} of {facts.num_hidden_layers} layers, width {twin.WIDTH} of {facts.hidden_size:,}, a tokenizer "
-        f"of these rows; warmed up on {reads}, and on no {'answer' if chat else 'text of these'}"
+        f"of these rows; warmed up on {reads}, and on no {'answer' if chat else 'text of these'}; it says no word again as "
+        f"gladly (a repetition penalty of {twin.REPETITION_PENALTY:g})"
     )
 
 

@@ -21,6 +21,7 @@ MADE_FROM = "twin.json"
 VOCABULARY = 2048
 WIDTH = 64
 HEAD = 32
+REPETITION_PENALTY = 1.3
 
 
 class Warming(Protocol):
@@ -129,6 +130,8 @@ def _write(
     built = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     if ready:
         ready(built)
+        # Few words are known to so small a model, and it would say the likeliest of them for ever.
+        built.generation_config.repetition_penalty = REPETITION_PENALTY
     built.save_pretrained(str(folder / ".weights"))
     # config.json goes last: it says that the twin is whole.
     for file in sorted((folder / ".weights").iterdir(), key=lambda file: file.name == "config.json"):

@@ -1,0 +1,345 @@
+"""Every setting counts: of each there are two recipes that `check` lets through and that differ in it alone, and they become other
+files or another plan. Copies of the recipe and hashes of contents, which follow every change, are no such difference."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from dataclasses import dataclass, replace
+from functools import cached_property
+from io import StringIO
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from runner.explaining import COPIES
+
+import runner.text
+from runner.check.by_schema import part as part_of
+from runner.check.by_schema import schema
+from runner.check.validate import judge, override
+from runner.commands.planning.report import PlanReport
+from runner.emit import emit, planned
+from runner.estimate.parameters import UnknownArchitecture
+from runner.planned import Planned
+from runner.problem import Stop
+from runner.recipe import reading
+from runner.recipe.document import Document
+from runner.recipe.overrides import Override
+from runner.recipe.recipe import Recipe
+from runner.scenarios import names, translate
+from runner.targets import named, place, site
+from tests.check.test_every_leaf import LONG, leaves, with_section
+from tests.conftest import ROOT, STARTERS
+from tests.drawing import MACHINES, POOLS, ROWS, places, scenario_of
+
+pytestmark = pytest.mark.heavy
+
+ONLY_REHEARSALS = "only rehearsals read it"
+# What neither files nor a plan follow, and who reads it then.
+ELSEWHERE = {
+    "description": "`recipe list` shows it",
+    "train.effective_batch_size": "it is computed, and another one is refused",
+    "data.sample": ONLY_REHEARSALS,
+    "data.sets[].sample": ONLY_REHEARSALS,
+    "evaluation.sample_task": ONLY_REHEARSALS,
+    "nodes.wait_minutes": "plain machines read it in `recipe.json` when they meet",
+}
+NO_SOURCE = {f"data.{name}": None for name in ("hub", "sets", "subset", "revision", "split", "path", "sample")}
+NOT_HELD_OUT = {f"data.validation_{name}": None for name in ("split", "path", "share")}
+ZERO3 = {"machines.gpus_per_node": 2, "distribution": "zero3"}
+ON_DISK = {"sharding": {"offload_optimizer": "nvme", "offload_weights": "nvme", "nvme_path": "/tmp/offload"}}
+SLURM = {"executor": "slurm", "tasks": 4, "partition": "cpu", "time": "24:00:00"}
+CODE = {"code_from_git": {"url": "https://example.org/me/code", "commit": "0" * 40}}
+TEXT = "data/gemma-sample.txt"
+RDMA = {"openshift.network": {"kind": "rdma", "rdma_resource": "rdma/rdma_shared_device_a"}}
+# What a setting needs beside it so that it can matter, by how its name begins.
+NEEDS: dict[str, dict[str, Any]] = {
+    "data.path": {**NO_SOURCE, "data.validation_split": None},
+    "data.sets": {**NO_SOURCE, "data.validation_split": None, "data.sets": [{"hub": "me/rows"}, {"hub": "me/more"}]},
+    "data.packed": {**NO_SOURCE, "tokenizer.base": "openai-community/gpt2"},
+    "data.column": {"data.hub": "me/rows", "data.sample": None},
+    "data.cleaning": {"data.cleaning": SLURM},
+    "data.cleaning.executor": {"data.cleaning": {"executor": "ray", "tasks": 4}},
+    "data.cleaning.address": {"data.cleaning": {"executor": "ray", "tasks": 4}},
+    "data.cleaning.pods": {"data.cleaning": {"executor": "pods", "pods": 4}},
+    "data.question": {"data.sample": None, "data.hub": "me/rows"},
+    "data.answer": {"data.sample": None, "data.hub": "me/rows"},
+    "data.sets.0.question": {"data.sets.0.answer": "[answer]"},
+    "data.sets.0.answer": {"data.sets.0.question": "[question]"},
+    "data.sets.0.path": {"data.sets.0.hub": None},
+    "data.songs": {"data.sample": None},
+    "data.validation_path": {**NO_SOURCE, **NOT_HELD_OUT, "data.path": TEXT},
+    "data.validation_share": NOT_HELD_OUT,
+    "communication.ddp": {"machines.gpus_per_node": 2, "distribution": "ddp"},
+    "data.chat_template": {"model.base": "HuggingFaceTB/SmolLM3-3B"},
+    "data.form": {**NO_SOURCE, "data.hub": "me/rows", "data.songs": None, "data.question": None, "data.answer": None},
+    "image.code_from_git": {"image": CODE},
+    "model.classes": {"data.hub": "me/images", "data.sample": None},
+    "openshift.kueue": {"openshift.queue": "default"},
+    "model.trust_remote_code": {"model.revision": "0" * 40},
+    "openshift.hardware_profile": {"openshift.hardware_profile": {"name": "gpu"}},
+    "openshift.network": {"machines.nodes": 2},
+    "openshift.network.rdma": RDMA,
+    "openshift.network.links": RDMA,
+    "sharding": ZERO3,
+    "sharding.nvme": ON_DISK,
+    "train.learning_rate_scaling": {"machines.gpus_per_node": 2},
+}
+# What the stages of a pipeline learn from besides text.
+OF_STAGES = {
+    name: f"data/seven-b-{rows}.jsonl"
+    for name, rows in (("sft", "questions"), ("dpo", "preferences"), ("lora", "domain"))
+}
+SIZES = ["1 MB", "900 GB"]
+# Values where those of the schema and of the draws are too few, by how the setting ends.
+VALUES: dict[str, list[Any]] = {
+    "code_from_git.commit": ["0" * 40, "1" * 40],
+    "data.mean": [[0.5, 0.5, 0.5], [0.4, 0.4, 0.4]],
+    "data.std": [[0.5, 0.5, 0.5], [0.4, 0.4, 0.4]],
+    "advanced.lora": [{"neftune_noise_alpha": 5}, {"neftune_noise_alpha": 6}],
+    "gates": [["validation_loss < 2.5"], ["validation_loss < 3"]],
+    "categories.0.questions": [["How?"], ["Why?"]],
+    "data.column": ["text", "body"],
+    "data.language": ["en", "de"],
+    "data.cleaning.time": ["24:00:00", "12:00:00"],
+    "data.packed": [f"{up}{name}" for name in ("packed", "other") for up in ("", "../")],
+    "lora_layers": [["q_proj"], ["qkv_proj"], ["o_proj"]],
+    "data.sets": [[{"hub": "me/rows"}], [{"hub": "me/rows"}, {"hub": "me/more"}]],
+    "data.validation_path": ["data/other-gemma-sample.txt"],
+    "network.links": [1, 2, 4],
+    "limits.samples_per_second": [1, 10**9],
+    "nodes.machines": [MACHINES, MACHINES[:1]],
+    "sharding.file": [f"{up}data/{name}.json" for name in ("plain", "sparse") for up in ("", "../")],
+    **{
+        f"gpu_memory_parts.{name}": SIZES
+        for name in ("weights", "adapter", "gradients", "optimizer", "activations", "temporary", "reserve")
+    },
+}
+# YAML puts those in quotes that could be numbers.
+HASH = re.compile(r"'?\b[0-9a-f]{10}\b'?")
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a recipe becomes, each when it is asked for."""
+
+    recipe: Recipe
+
+    @cached_property
+    def stages(self) -> str:
+        plan = translate(self.recipe, replace(place(self.recipe), checkpoint_keys=None))
+        bare = tuple(replace(stage, files=()) for stage in plan.stages)
+        return HASH.sub("", repr(replace(plan, stages=bare, site={}, nodes={})))
+
+    @cached_property
+    def files(self) -> dict[str, str]:
+        """Without the Kubeflow pipeline, which holds copies of the recipe."""
+        files = emit(self.recipe) if named(self.recipe) else []
+        if "openshift" in self.recipe.settings:
+            files += site.render([planned(self.recipe, "pytorchjob")])
+        return {file.path: HASH.sub("", file.text) for file in files if file.path.rpartition("/")[2] not in COPIES}
+
+    @cached_property
+    def report(self) -> str:
+        try:
+            return PlanReport.of(Planned.of(self.recipe, 2.5), [], [1, 2], {}).as_json()
+        except UnknownArchitecture:
+            return ""
+
+    def differs(self, other: Made) -> str:
+        return next((name for name in ("stages", "files", "report") if getattr(self, name) != getattr(other, name)), "")
+
+
+@dataclass(frozen=True)
+class Context:
+    """A recipe that settings are tried in; made: what it became with changes, by its text."""
+
+    name: str
+    document: Document
+    made: dict[str, Made | None]
+
+    def with_changes(self, changes: list[Override]) -> Made | None:
+        """What the recipe becomes; None where `check` refuses it."""
+        try:
+            document = override(self.document, changes)[0]
+        except Stop:
+            return None
+        key = json.dumps(document.data, sort_keys=True, default=str)
+        if key not in self.made:
+            self.made[key] = accepted(document)
+        return self.made[key]
+
+
+def accepted(document: Document) -> Made | None:
+    try:
+        recipe, problems = judge(document)
+        if recipe is None or any(problem.severity == "error" for problem in problems):
+            return None
+        made = Made(recipe)
+        assert made.stages
+        return made
+    except Stop:
+        return None
+
+
+def beside(rows: Path) -> Path:
+    return rows.with_name(f"other-{rows.name}")
+
+
+def others(scenario: str, path: tuple[str, ...], part: dict[str, Any]) -> list[Any]:
+    """Values to try, those first that are likely to be let through."""
+    setting, name = ".".join(path), path[-1]
+    if own := next((values for ends, values in VALUES.items() if setting.endswith(ends)), None):
+        return own
+    if name in ("path", "sample", "validation_path"):
+        rows = Path(OF_STAGES.get(path[0], ROWS[scenario]))
+        return [f"{before}{file}" for file in (rows, beside(rows)) for before in ("", "../")]
+    found = [*part.get("examples", ()), *POOLS.get(name, ()), *part.get("enum", ())]
+    match part.get("type"):
+        case "boolean":
+            found += [True, False]
+        case "integer" | "number":
+            below, above = part.get("exclusiveMinimum", -1), part.get("exclusiveMaximum", 10**9)
+            least, most = part.get("minimum", below), part.get("maximum", above)
+            usual = [1, 2, 8, 64, 1024, *([0.1, 0.5] if part["type"] == "number" else [])]
+            found += [value for value in [*usual, least, most] if least <= value <= most and below < value < above]
+        case "array":
+            items = part["items"]
+            one = [*items.get("examples", ()), *items.get("enum", ())]
+            found += [[value] for value in one] + ([one[:2]] if len(one) > 1 else [])
+        case "string":
+            found += [f"{value}2" for value in part.get("examples", ())]
+    return found
+
+
+def contexts(scenario: str, recipes: Path) -> list[Context]:
+    """Each starter at each place; lines that only double-check the others are left out."""
+    found = []
+    for starter in (path for path in STARTERS if scenario_of(path) == scenario):
+        document = reading.read(recipes / starter.relative_to(ROOT / "recipes"))
+        for where, changes in places(scenario).items():
+            checks = [name for name in ("train.effective_batch_size", "limits") if part_of(scenario, name)]
+            without = [Override(name, None, None, "") for name in checks]
+            try:
+                found.append(Context(f"{starter.stem} {where}", override(document, [*without, *changes])[0], {}))
+            except Stop:
+                continue
+    return found
+
+
+def tried(contexts: list[Context], scenario: str, path: tuple[str, ...], part: dict[str, Any]) -> Iterator[tuple[Context, list[tuple[Any, Made]]]]:  # fmt: skip
+    """In each context, the values that are let through, and what the recipe becomes; None is the setting left out."""
+    setting, whole = ".".join(path), schema(scenario)
+    home, in_stage, _ = setting.partition("data.")
+    home = home if in_stage and path[0] in OF_STAGES else ""
+    needed = [
+        (home + name if name.startswith("data.") else name, value)
+        for begins, lines in NEEDS.items()
+        if setting.removeprefix(home).startswith(begins)
+        for name, value in lines.items()
+    ]
+    for context in contexts:
+        needs = [Override(name, None, value, "needed") for name, value in needed if part_of(scenario, name)]
+        try:
+            document = override(context.document, needs)[0]
+        except Stop:
+            continue
+        values = others(scenario, path, part)
+        there = [[with_section(document, whole, path, value)] for value in values]
+        left_out = [*there[0], Override(setting, None, None, "left out")] if there else []
+        found = []
+        for value, changes in zip([None, *values], [left_out, *there], strict=False):
+            with redirect_stdout(StringIO()):
+                made = context.with_changes([*needs, *changes])
+            if made:
+                found.append((value, made))
+                yield context, found
+
+
+def counts(contexts: list[Context], scenario: str, path: tuple[str, ...], part: dict[str, Any]) -> bool:
+    each = tried(contexts, scenario, path, part)
+    return any(found[-1][1].differs(other) for _, found in each for _, other in found[:-1])
+
+
+def shown(path: tuple[str, ...]) -> str:
+    """A setting's name; what stages learn from has those of `data`."""
+    in_stage = path[0] in OF_STAGES and path[1] == "data"
+    return ".".join(path[1:] if in_stage else path).replace(".0", "[]")
+
+
+def settings(scenario: str) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
+    """Each that can be more than one thing."""
+    for path, part in leaves(schema(scenario)):
+        if "const" not in part and len(part.get("enum", (0, 1))) > 1:
+            yield path, part
+
+
+def distinct() -> Iterator[tuple[str, tuple[str, ...], dict[str, Any]]]:
+    """Each setting once of those that several scenarios say alike; all of those that take long stand in the long test."""
+    seen = set()
+    for scenario in (name for name in names() if name not in LONG):
+        for path, part in settings(scenario):
+            key = (path, json.dumps(part, sort_keys=True))
+            if key not in seen:
+                yield scenario, path, part
+            seen.add(key)
+
+
+@pytest.fixture(scope="module")
+def recipes(tmp_path_factory):
+    """The starters, and beside their data as much of another name."""
+    folder = tmp_path_factory.mktemp("recipes") / "recipes"
+    shutil.copytree(ROOT / "recipes", folder)
+    for name in {*ROWS.values(), *OF_STAGES.values()}:
+        shutil.copy(folder / name, folder / beside(Path(name)))
+    for length in (512, 1024, 2048):
+        for file in (f"{name}/{side}-{length}.npy" for name in ("packed", "other") for side in ("train", "validation")):
+            (folder / file).parent.mkdir(exist_ok=True)
+            np.save(folder / file, np.zeros((4, length), np.uint16))
+    (folder / "data" / "plain.json").write_text('{"gradient_clipping": 1.0}')
+    (folder / "data" / "sparse.json").write_text('{"steps_per_print": 7}')
+    return folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def written_as_json():
+    """Files are only compared here, and YAML takes twenty times as long to write."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(runner.text, "yaml", SimpleNamespace(dump=lambda value, **_: json.dumps(value)))
+        yield
+
+
+@pytest.fixture(scope="module")
+def among(recipes):
+    return {scenario: contexts(scenario, recipes) for scenario in names()}
+
+
+def test_every_setting_changes_a_file_or_the_plan(among):
+    found = [one for one in distinct() if shown(one[1]) not in ELSEWHERE]
+    silent = [f"{scenario}: {shown(path)}" for scenario, path, part in found if not counts(among[scenario], scenario, path, part)]  # fmt: skip
+    assert len(found) > 200
+    assert not silent, silent
+
+
+def test_what_counts_elsewhere_alone_still_does(among):
+    left = dict(ELSEWHERE)
+    for scenario, path, part in distinct():
+        if left.pop(shown(path), ""):
+            assert not counts(among[scenario][:1], scenario, path, part), f"`{shown(path)}` changes something by now"
+    assert not left, f"no schema has {list(left)}"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("scenario", names())
+def test_every_setting_of_every_scenario_changes_a_file_or_the_plan(among, scenario):
+    told = {True: [], False: []}
+    for path, part in settings(scenario):
+        told[counts(among[scenario], scenario, path, part)].append(shown(path))
+    assert [name for name in told[False] if name not in ELSEWHERE] == []
+    assert [name for name in told[True] if name in ELSEWHERE] == []
