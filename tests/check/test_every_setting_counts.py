@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from runner.explaining import COPIES
+from runner.comparing.explaining import COPIES
 
 import runner.text
 from runner.check.by_schema import part as part_of
