@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from runner.comparing.explaining import COPIES
 
 import runner.text
 from runner.check.by_schema import part as part_of
 from runner.check.by_schema import schema
 from runner.check.validate import judge, override
 from runner.commands.planning.report import PlanReport
+from runner.comparing.explaining import COPIES
 from runner.emit import emit, planned
 from runner.estimate.parameters import UnknownArchitecture
 from runner.planned import Planned
