@@ -139,7 +139,7 @@ class Page:
         try:
             self.text.value = changed(document, path, value)
         except Stop as stop:
-            ui.notify(stop.text, type="warning", multi_line=True)
+            _tell(stop)
 
     # The buttons.
 
@@ -151,7 +151,7 @@ class Page:
                 raise Stop("Save first, or undo your changes: another file would take their place.")
             self.file = Opened(Path(event.value))
         except Stop as stop:
-            ui.notify(stop.text, type="warning", multi_line=True)
+            _tell(stop)
             event.sender.set_value(str(self.file.path))
             return
         self.text.value = self.file.known
@@ -167,7 +167,7 @@ class Page:
             self.offer_both(changed.text)
             return False
         except Stop as stop:
-            ui.notify(stop.text, type="negative", multi_line=True)
+            _tell(stop)
             return False
         self.show_state()
         ui.notify(f"{self.file.path.name} is saved.", type="positive", timeout=1500)
@@ -182,7 +182,10 @@ class Page:
 
         def other() -> None:
             dialog.close()
-            self.text.value = self.file.read()
+            try:
+                self.text.value = self.file.read()
+            except Stop as stop:
+                _tell(stop)
             self.show_state()
 
         with ui.dialog() as dialog, ui.card().classes("recipe-both"):
@@ -232,3 +235,7 @@ class Page:
         saves = "Save and rehearse" if self.unsaved else "Rehearse"
         self.rehearse_button.text = "Stop" if self.rehearsal.running else saves
         self.live.look()
+
+
+def _tell(stop: Stop) -> None:
+    ui.notify(stop.text, type="warning", multi_line=True)

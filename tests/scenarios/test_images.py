@@ -158,6 +158,17 @@ def test_mean_and_deviation_are_those_of_the_training_images(tmp_path):
     assert report.std == pytest.approx(numbers.std(1, unbiased=False).tolist(), abs=1e-5)
 
 
+def test_a_colour_that_is_the_same_everywhere_is_not_scaled(tmp_path):
+    """Else the black borders of cropped images are thousands of times as large as anything in them."""
+    images, labels = shapes.pictures(per_class=5)
+    images = np.array(images)
+    images[..., 1] = 10
+    shapes.write(tmp_path / "few.parquet", images, labels)
+    report = prepare(wanted(tmp_path / "few.parquet"), tmp_path / "data")
+    assert report.std[1] == 1.0 and report.mean[1] == pytest.approx(10 / 255, abs=1e-6)
+    assert all(0.05 < report.std[colour] < 1 for colour in (0, 2))
+
+
 # Reading images
 
 

@@ -244,5 +244,7 @@ def _colours(pictures: list[Picture]) -> tuple[list[float], list[float]]:
     share = counts / counts.sum(axis=1, keepdims=True)
     values = np.arange(256) / 255
     mean = share @ values
-    std = np.sqrt((share @ values**2) - mean**2)
-    return [round(float(value), 6) for value in mean], [round(max(float(value), 1e-6), 6) for value in std]
+    std = np.sqrt(np.maximum((share @ values**2) - mean**2, 0))
+    # A colour that is the same everywhere has nothing to be scaled by, and the borders of cropped images would become enormous.
+    std[std < 1 / 255] = 1.0
+    return [round(float(value), 6) for value in mean], [round(float(value), 6) for value in std]
