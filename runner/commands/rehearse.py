@@ -28,12 +28,13 @@ def rehearse(
     hush()
     from runner.report.page import at_the_end
     from runner.runs import rehearse as rehearsing
+    from runner.runs.fork_server import forking
     from runner.runs.pipeline import Selection
     from runner.runs.run_folder import folder, session
 
     recipe, made = open_recipe(path, sets, environment=True)
     home = folder(recipe.name, "rehearsal", shared.run_folder_from(out))
-    with session(home, recipe.name, fresh, shared.data_folder_from("rehearsal")), at_the_end(home, say):
+    with session(home, recipe.name, fresh, shared.data_folder_from("rehearsal")), at_the_end(home, say), forking():
         rehearsing.rehearse(recipe, home, data, Selection(stage, first, last), say, shared.watch, made)
     end(
         "Rehearsed: what was asked for works here, in small.",

@@ -18,6 +18,7 @@ from runner.plan import Place, Stage
 from runner.problem import Stop
 from runner.run_files import LOG, LOG_KEPT, STOPPED
 from runner.runs.engines import ENGINES
+from runner.runs.fork_server import Forked, fork
 from runner.training import parent_watch, progress_lines
 
 # What training processes need where they have no GPU.
@@ -68,9 +69,10 @@ def follow(command: list[str], env: dict[str, str], run_dir: Path, progress: Pro
     (run_dir / STOPPED).unlink(missing_ok=True)
     # Earlier attempts stand in the same log, and what ended them is not what ends this one.
     start = log.stat().st_size if log.exists() else 0
-    process = subprocess.Popen(
+    env = env | {LOG_KEPT: str(log)}
+    process = fork(command, env) or subprocess.Popen(
         command,
-        env=env | {LOG_KEPT: str(log)},
+        env=env,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -112,7 +114,7 @@ def environment(stage: Stage, place: Place) -> dict[str, str]:
     return env
 
 
-def end(process: subprocess.Popen[str]) -> None:
+def end(process: subprocess.Popen[str] | Forked) -> None:
     """Ends the engine and all its processes, kindly first."""
     for number, patience in ((signal.SIGTERM, 20), (signal.SIGKILL, 5)):
         try:

@@ -26,6 +26,7 @@ from runner.commands.planning.report import PlanReport
 from runner.comparing.explaining import COPIES
 from runner.emit import emit, planned
 from runner.estimate.parameters import UnknownArchitecture
+from runner.files import Artifact
 from runner.planned import Planned
 from runner.problem import Stop
 from runner.recipe import reading
@@ -125,6 +126,10 @@ VALUES: dict[str, list[Any]] = {
 HASH = re.compile(r"'?\b[0-9a-f]{10}\b'?")
 
 
+def texts(files: list[Artifact]) -> dict[str, str]:
+    return {file.path: HASH.sub("", file.text) for file in files if file.path.rpartition("/")[2] not in COPIES}
+
+
 @dataclass(frozen=True)
 class Made:
     """What a recipe becomes, each when it is asked for."""
@@ -140,20 +145,22 @@ class Made:
     @cached_property
     def files(self) -> dict[str, str]:
         """Without the Kubeflow pipeline, which holds copies of the recipe."""
-        files = emit(self.recipe) if named(self.recipe) else []
-        if "openshift" in self.recipe.settings:
-            files += site.render([planned(self.recipe, "pytorchjob")])
-        return {file.path: HASH.sub("", file.text) for file in files if file.path.rpartition("/")[2] not in COPIES}
+        return texts(emit(self.recipe)) if named(self.recipe) else {}
+
+    @cached_property
+    def site(self) -> dict[str, str]:
+        there = "openshift" in self.recipe.settings
+        return texts(site.render([planned(self.recipe, "pytorchjob")])) if there else {}
 
     @cached_property
     def report(self) -> str:
         try:
-            return PlanReport.of(Planned.of(self.recipe, 2.5), [], [1, 2], {}).as_json()
+            return PlanReport.of(Planned.of(self.recipe, 2.5), [], [1], {}).as_json()
         except UnknownArchitecture:
             return ""
 
-    def differs(self, other: Made) -> str:
-        return next((name for name in ("stages", "files", "report") if getattr(self, name) != getattr(other, name)), "")
+    def differs(self, other: Made) -> bool:
+        return any(getattr(self, name) != getattr(other, name) for name in ("stages", "files", "site", "report"))
 
 
 @dataclass(frozen=True)

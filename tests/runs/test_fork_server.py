@@ -1,0 +1,105 @@
+"""The fork server: a program in a fork has the environment, the output and the end of one that begins by itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from runner.runs import fork_server
+from runner.runs.fork_server import fork, forking
+from runner.training.parent_watch import alive
+from tests.conftest import ROOT
+
+# A program with nothing to import before.
+NAME = "told_apart"
+PROGRAM = """
+import os, sys, time
+print(os.getpid(), os.getpgid(0), sys.argv[1:], os.environ.get("GREETING"), os.environ.get("BEFORE"), flush=True)
+if "fail" in sys.argv: raise RuntimeError("as it was asked to")
+if "wait" in sys.argv: time.sleep(60)
+sys.exit(7)
+"""
+
+
+@pytest.fixture
+def started(tmp_path, monkeypatch):
+    (tmp_path / f"{NAME}.py").write_text(PROGRAM)
+    places = os.pathsep.join((str(tmp_path), str(ROOT)))
+    monkeypatch.setitem(fork_server.PROGRAMS, NAME, ())
+
+    def start(*arguments: str, **more: str):
+        env = os.environ | {"PYTHONPATH": places, "CUDA_VISIBLE_DEVICES": "", "PYTHONUNBUFFERED": "1"} | more
+        return fork([sys.executable, "-m", NAME, *arguments], env)
+
+    return start
+
+
+def test_programs_in_forks_have_their_own_arguments_environment_and_exit_status(started):
+    with forking():
+        first = started("a b", "c", GREETING="hello", BEFORE="1")
+        said = first.stdout.read().split(" ", 1)
+        assert (said[1], first.wait()) == (f"{first.pid} ['a b', 'c'] hello 1\n", 7)
+        second = started(GREETING="again")
+        assert second.stdout.read() == f"{second.pid} {second.pid} [] again None\n"
+        assert (second.wait(), first.pid != second.pid) == (7, True)
+
+
+def test_a_program_that_fails_in_a_fork_says_why(started):
+    with forking():
+        program = started("fail")
+        assert "RuntimeError: as it was asked to" in program.stdout.read() and program.wait() == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_program_in_a_fork_ends_by_a_signal_like_another(started, number):
+    with forking():
+        program = started("wait")
+        assert program.stdout.readline()
+        with pytest.raises(subprocess.TimeoutExpired):
+            program.wait(0.1)
+        os.killpg(program.pid, number)
+        assert program.wait(10) == -number
+
+
+def test_a_server_that_is_gone_leaves_programs_to_processes_of_their_own(started):
+    with forking():
+        program = started()
+        assert program.stdout.read() and program.wait() == 7
+        server = fork_server._servers[-1]._process
+        os.kill(server.pid, signal.SIGKILL)
+        server.wait()
+        assert started() is None
+
+
+def test_nothing_is_forked_on_gpus_of_several_processes_or_unasked(started):
+    assert started() is None
+    with forking():
+        assert started(CUDA_VISIBLE_DEVICES="0") is None
+        assert started("--launcher", "torchrun") is None
+        assert fork([sys.executable, "-c", "pass"], {"CUDA_VISIBLE_DEVICES": ""}) is None
+
+
+def test_a_program_ends_when_whoever_asked_for_it_is_gone(started, tmp_path):
+    """The launcher is killed, and can end nothing any more."""
+    code = (
+        "import os, sys; from runner.runs import fork_server as server; from runner.training.parent_watch import PARENT\n"
+        f"server.PROGRAMS[{NAME!r}] = ('runner.training.parent_watch',)\n"
+        "with server.forking():\n"
+        f"    env = os.environ | {{'CUDA_VISIBLE_DEVICES': '', PARENT: str(os.getpid())}}\n"
+        f"    program = server.fork([sys.executable, '-m', {NAME!r}, 'wait'], env)\n"
+        "    print(program.stdout.readline().split()[0], flush=True)\n"
+        "    program.wait()\n"
+    )
+    env = os.environ | {"PYTHONPATH": os.pathsep.join((str(tmp_path), str(ROOT)))}
+    with subprocess.Popen([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, text=True) as launcher:
+        pid = int(launcher.stdout.readline())
+        launcher.kill()
+        deadline = time.monotonic() + 20
+        while alive(pid) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert not alive(pid)
