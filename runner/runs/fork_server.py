@@ -3,6 +3,7 @@ trained in less time than Axolotl is imported.
 
 `python -m runner.runs.fork_server FD`: FD is a socket. It gets a program as JSON (`module`, what is imported `before`,
 `arguments`, `env`) with the pipe that its output goes to, answers with the number of the process that it has become, and with its exit status when it has ended.
+Without arguments, it only imports.
 """
 
 from __future__ import annotations
@@ -53,11 +54,7 @@ class Server:
         self._ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._process: subprocess.Popen[bytes] | None = None
 
-    def fork(self, command: list[str], env: Mapping[str, str]) -> Forked | None:
-        """None where the command is none of the programs, or runs on GPUs: what CUDA has begun goes on in no fork."""
-        module = command[2] if command[:2] == [sys.executable, "-m"] else ""
-        if module not in PROGRAMS or "torchrun" in command or env.get("CUDA_VISIBLE_DEVICES") != "":
-            return None
+    def _begin(self, env: Mapping[str, str]) -> None:
         if self._process is None:
             # What importing says is in the log of every engine with a process of its own, and nowhere of use.
             quiet, fd = subprocess.DEVNULL, self._theirs.fileno()
@@ -66,6 +63,18 @@ class Server:
                 here, env=dict(env), pass_fds=[fd], stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True
             )
             self._theirs.close()
+
+    def ahead(self, command: list[str], env: Mapping[str, str]) -> None:
+        """Has the command's program imported meanwhile."""
+        if module := _forkable(command, env):
+            self._begin(env)
+            self._ours.send(json.dumps({"before": PROGRAMS[module]}).encode())
+
+    def fork(self, command: list[str], env: Mapping[str, str]) -> Forked | None:
+        """None where the command can be no fork, or nobody is there to fork it."""
+        if not (module := _forkable(command, env)):
+            return None
+        self._begin(env)
         reads, writes = os.pipe()
         program = {"module": module, "before": PROGRAMS[module], "arguments": command[3:], "env": dict(env)}
         try:
@@ -89,6 +98,13 @@ class Server:
             self._process.wait()
 
 
+def _forkable(command: list[str], env: Mapping[str, str]) -> str:
+    """The module of a command; empty where it is none of the programs, or runs on GPUs: what CUDA has begun goes on in no fork."""
+    module = command[2] if command[:2] == [sys.executable, "-m"] else ""
+    alone = "torchrun" not in command and env.get("CUDA_VISIBLE_DEVICES") == ""
+    return module if alone and module in PROGRAMS else ""
+
+
 _servers: list[Server] = []
 
 
@@ -102,6 +118,12 @@ def forking() -> Iterator[None]:
     finally:
         if _servers:
             _servers.pop().close()
+
+
+def ahead(command: list[str], env: Mapping[str, str]) -> None:
+    """Lets a server import what a command will need, while something else goes on."""
+    if _servers:
+        _servers[-1].ahead(command, env)
 
 
 def fork(command: list[str], env: Mapping[str, str]) -> Forked | None:
@@ -119,6 +141,8 @@ def _serve(asked: socket.socket) -> tuple[str, list[str]] | None:
         program = json.loads(message)
         for name in program["before"]:
             importlib.import_module(name)
+        if "arguments" not in program:
+            continue
         if (pid := os.fork()) == 0:
             asked.close()
             os.setpgid(0, 0)

@@ -17,6 +17,7 @@ from runner.hardware import BY_BUS, device_names
 from runner.plan import Place, Stage
 from runner.problem import Stop
 from runner.run_files import LOG, LOG_KEPT, STOPPED
+from runner.runs import fork_server
 from runner.runs.engines import ENGINES
 from runner.runs.fork_server import Forked, fork
 from runner.training import parent_watch, progress_lines
@@ -49,6 +50,11 @@ def launch(stage: Stage, place: Place, progress: Progress) -> None:
         write_text(Path(place.config_dir) / file.path, file.text)
     doing = TRAINING if stage.trains else DOING.get(stage.name, TRAINING)
     follow(ENGINES[stage.engine](stage, place), environment(stage, place), Path(place.run_dir), progress, doing)
+
+
+def ahead(stage: Stage, place: Place) -> None:
+    """Begins to import what a stage's engine needs, where stages are forks (see `fork_server`)."""
+    fork_server.ahead(ENGINES[stage.engine](stage, place), environment(stage, place))
 
 
 def _require_packages() -> None:

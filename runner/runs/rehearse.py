@@ -18,6 +18,7 @@ from runner.problem import Stop
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
 from runner.report.planned import keep
+from runner.runs.launch import ahead
 from runner.runs.pipeline import Selection, Tell, Watch, carry_out
 from runner.runs.report import introduction, report
 from runner.runs.run_folder import RunFolder
@@ -53,7 +54,9 @@ def rehearse(
     for line in introduction(plan):
         tell(line)
     if rehearsal.after_data is not None:
-        # What else must be small follows from the rows, and so they come first.
+        # What else must be small follows from the rows, and so they come first; the engine is imported beside them.
+        if engine := next((stage for stage in chosen.of(plan) if stage.trains), None):
+            ahead(engine, place)
         carry_out(
             plan,
             [stage for stage in chosen.of(plan) if stage.name == DATA],

@@ -49,6 +49,23 @@ def test_programs_in_forks_have_their_own_arguments_environment_and_exit_status(
         assert (second.wait(), first.pid != second.pid) == (7, True)
 
 
+def test_what_is_imported_ahead_is_there_when_the_program_is_asked_for(started, tmp_path, monkeypatch):
+    (tmp_path / "large.py").write_text(
+        f"import os; open({str(tmp_path / 'imported')!r}, 'a').write(f'{{os.getpid()}} ')"
+    )
+    monkeypatch.setitem(fork_server.PROGRAMS, NAME, ("large",))
+    with forking():
+        env = os.environ | {"PYTHONPATH": os.pathsep.join((str(tmp_path), str(ROOT))), "CUDA_VISIBLE_DEVICES": ""}
+        fork_server.ahead([sys.executable, "-m", NAME], env)
+        deadline = time.monotonic() + 20
+        while not (tmp_path / "imported").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        program = started()
+        assert program.stdout.read() and program.wait() == 7
+        server = fork_server._servers[-1]._process.pid
+        assert (tmp_path / "imported").read_text() == f"{server} ", "once, and before the fork"
+
+
 def test_a_program_that_fails_in_a_fork_says_why(started):
     with forking():
         program = started("fail")
