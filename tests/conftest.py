@@ -122,7 +122,7 @@ def golden_message(request, tmp_path):
             )
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def recipe_command():
     """Runs `recipe ARGS…` as a process of its own; returns the finished process, output as text."""
 

@@ -84,48 +84,59 @@ def hub():
     )
 
 
-@pytest.fixture
-def online(recipe_command, tmp_path, hub):
-    """What `recipe check` says with `--online`, of a recipe with lines replaced."""
+def changed(*changes: tuple[str, str]) -> str:
+    text = RECIPE
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new, 1)
+    return text
 
-    def run(*changes: tuple[str, str], endpoint: str = "", arguments: tuple[str, ...] = ("--online",)):
-        text = RECIPE
-        for old, new in changes:
-            assert old in text
-            text = text.replace(old, new, 1)
-        (tmp_path / "recipe.yaml").write_text(text, "utf-8")
+
+@pytest.fixture(scope="module")
+def online(recipe_command, tmp_path_factory, hub):
+    """What `recipe check` says with `--online`, of recipes by the names of their files."""
+
+    def run(recipes: dict[str, str], endpoint: str = "", arguments: tuple[str, ...] = ("--online",)):
+        folder = tmp_path_factory.mktemp("online")
+        for name, text in recipes.items():
+            (folder / name).write_text(text, "utf-8")
         env = {
             "HF_ENDPOINT": endpoint or hub.url,
-            "HF_HOME": str(tmp_path / "hf"),
+            "HF_HOME": str(folder / "hf"),
             "HF_TOKEN": "",
             "HF_HUB_OFFLINE": "",
         }
-        return recipe_command("check", "recipe.yaml", *arguments, cwd=tmp_path, env=env)
+        return recipe_command("check", *recipes, *arguments, cwd=folder, env=env)
 
     return run
 
 
+@pytest.fixture(scope="module")
+def wrong(online):
+    """One command for all, because what it imports takes longer than what it asks."""
+    return online({f"{case.replace(' ', '-')}.yaml": changed(change) for case, (change, _) in WRONG.items()})
+
+
 def test_what_is_right_is_accepted_and_without_the_option_nobody_is_asked(online, hub):
     hub.asked.clear()
-    assert online(arguments=()).returncode == 0 and hub.asked == []
-    done = online()
+    assert online({"recipe.yaml": RECIPE}, arguments=()).returncode == 0 and hub.asked == []
+    done = online({"recipe.yaml": RECIPE})
     assert done.returncode == 0, done.stdout + done.stderr
     assert "`someone/chats` are read in the form messages" in done.stdout and hub.asked
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_the_hub_does_not_have_is_said_with_what_it_has(case, online, golden_message):
-    change, line = WRONG[case]
-    done = online(change)
-    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stdout + done.stderr
-    (place,) = re.findall(r"^recipe.yaml:(\d+):\d+: (?!note)", done.stdout, re.MULTILINE)
-    assert int(place) == line
-    (said,) = [text for text in done.stdout.split("\n\n") if text.startswith("recipe.yaml:") and ": note: " not in text]
-    golden_message("\n".join(text for text in said.splitlines() if " | " not in text))
+def test_what_the_hub_does_not_have_is_said_with_what_it_has(case, wrong, golden_message):
+    assert wrong.returncode == 1 and "Traceback" not in wrong.stderr, wrong.stdout + wrong.stderr
+    file = f"{case.replace(' ', '-')}.yaml"
+    (place,) = re.findall(rf"^{file}:(\d+):\d+: (?!note)", wrong.stdout, re.MULTILINE)
+    assert int(place) == WRONG[case][1]
+    (said,) = [text for text in wrong.stdout.split("\n\n") if text.startswith(f"{file}:") and ": note: " not in text]
+    golden_message("\n".join(text for text in said.splitlines() if " | " not in text).replace(file, "recipe.yaml"))
 
 
 def test_a_hub_that_does_not_answer_is_a_note(online):
-    done = online(("[question]", "[query]"), endpoint="http://127.0.0.1:9")
+    done = online({"recipe.yaml": changed(("[question]", "[query]"))}, endpoint="http://127.0.0.1:9")
     assert done.returncode == 0, done.stdout
     assert "not asked for the columns of `someone/rows`, `someone/chats` and `someone/parts`" in done.stdout
     assert "before a GPU is held" in done.stdout
@@ -133,10 +144,7 @@ def test_a_hub_that_does_not_answer_is_a_note(online):
 
 def prepared(tmp_path, hub, *changes: tuple[str, str]):
     """What the process of the prepare Job leaves: `python -m runner.entrypoints.prepare`, with the stage's own config."""
-    text = RECIPE
-    for old, new in changes:
-        text = text.replace(old, new, 1)
-    (tmp_path / "recipe.yaml").write_text(text, "utf-8")
+    (tmp_path / "recipe.yaml").write_text(changed(*changes), "utf-8")
     place = Place(*(str(tmp_path / name) for name in ("config", "data", "run", "scratch")))
     stage = translate(load(tmp_path / "recipe.yaml")[0], place).stage("data")
     (tmp_path / "work.json").write_text(json.dumps(stage.config), "utf-8")

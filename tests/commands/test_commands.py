@@ -452,7 +452,7 @@ def test_render_says_which_files_of_a_pipeline_pods_will_look_for(recipe_command
     ).read_text("utf-8")
 
 
-@pytest.mark.parametrize("named", ["in the recipe", "behind --data"])
+@pytest.mark.parametrize("named", ["in the recipe", pytest.param("behind --data", marks=pytest.mark.long)])
 def test_prepare_reads_a_file_that_lies_beside_a_recipe_for_the_cluster(recipe_command, tmp_path, edited, named):
     rows = ROOT / "recipes" / "data" / "survival-sample.jsonl"
     source = "hub: cahlen/offline-practical-skills-qa-synthetic"

@@ -377,6 +377,7 @@ def of_four_pods(folder: Path, *options: str) -> tuple[Plan, dict[str, Path]]:
     return plan, configs
 
 
+@pytest.mark.long
 def test_four_pods_and_one_download(tmp_path, model):
     """One Job brings the base model; each of four pods looks for it, and loads it without a hub, and without a token."""
     locked = COMMIT[::-1]

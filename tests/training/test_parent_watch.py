@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -23,13 +24,14 @@ FIRST = {
     "runner.entrypoints.stage",
 }
 FIRST |= {"runner.__main__"}
-# The arguments of all others, with a file that nobody ever writes into, or a module that never ends: whoever waits for it is at
-# work for ever.
+# The arguments of all others, with a file or a socket that nobody ever writes into, or a module that never ends: whoever waits for
+# it is at work for ever.
 CHILDREN = {
     "runner.entrypoints.prepare": ["{folder}/file"],
     "runner.export.converting": ["{folder}", "{folder}/model", "{folder}/out", "f32"],
     "runner.export.native": ["read", "{folder}/model", "{folder}/file"],
     "runner.runs.evaluate": ["{folder}/file"],
+    "runner.runs.fork_server": ["{socket}"],
     "runner.scenarios.image_classification.trainer": ["{folder}/file"],
     "runner.training.demo": ["{folder}"],
     "runner.training.merging": ["{folder}", "{folder}/out"],
@@ -58,7 +60,10 @@ def test_a_program_ends_when_the_one_that_started_it_is_gone(module, tmp_path):
     gone.wait()
     path = os.pathsep.join([str(ROOT), str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
     env = os.environ | {"PYTHONPATH": path, parent_watch.PARENT: str(gone.pid)}
-    command = [sys.executable, "-m", module, *(part.format(folder=tmp_path) for part in CHILDREN[module])]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    places = {"folder": tmp_path, "socket": theirs.fileno()}
+    command = [sys.executable, "-m", module, *(part.format_map(places) for part in CHILDREN[module])]
+    with ours, theirs:
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, pass_fds=[places["socket"]])
     assert (done.returncode, done.stdout, done.stderr) == (1, "", "")
     assert Path(tmp_path / "demo.json").is_fifo()
