@@ -71,8 +71,8 @@ class Server:
             self._ours.send(json.dumps({"before": PROGRAMS[module]}).encode())
 
     def fork(self, command: list[str], env: Mapping[str, str]) -> Forked | None:
-        """None where the command can be no fork, or nobody is there to fork it."""
-        if not (module := _forkable(command, env)):
+        """None where the command can be no fork, or is one of several processes, or nobody is there to fork it."""
+        if not (module := _forkable(command, env)) or "torchrun" in command:
             return None
         self._begin(env)
         reads, writes = os.pipe()
@@ -101,8 +101,7 @@ class Server:
 def _forkable(command: list[str], env: Mapping[str, str]) -> str:
     """The module of a command; empty where it is none of the programs, or runs on GPUs: what CUDA has begun goes on in no fork."""
     module = command[2] if command[:2] == [sys.executable, "-m"] else ""
-    alone = "torchrun" not in command and env.get("CUDA_VISIBLE_DEVICES") == ""
-    return module if alone and module in PROGRAMS else ""
+    return module if module in PROGRAMS and env.get("CUDA_VISIBLE_DEVICES") == "" else ""
 
 
 _servers: list[Server] = []
