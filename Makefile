@@ -23,9 +23,9 @@ $(STAMP):
 rehearse: install
 	$(BIN)/recipe rehearse recipes/survival.yaml
 
-# Four processes on two cores, because each waits for others now and then, and each with whole files: what a file's tests share is made once. They are begun in the order of tests/conftest.py,
+# Three processes, because each waits for others now and then, and each with whole files: what a file's tests share is made once. They are begun in the order of tests/conftest.py,
 # heavy ones first. A cluster is one for all tests.
-WORKERS := $(if $(RECIPE_TEST_KUBECONFIG),0,4)
+WORKERS := $(if $(RECIPE_TEST_KUBECONFIG),0,3)
 
 test: install lint
 	$(BIN)/python -m pytest -m "not long" -n $(WORKERS) --dist loadfile --no-loadscope-reorder

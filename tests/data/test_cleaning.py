@@ -92,7 +92,10 @@ def assert_same(folder: Path, text: Corpus, where: Cleaning) -> None:
     assert (there.documents_in, there.kept, there.dropped) == (here.documents_in, here.kept, here.dropped)
 
 
-@pytest.mark.parametrize(("kind", "others"), [("jsonl", (4, 16)), ("csv", (4,))], ids=["jsonl", "csv"])
+@pytest.mark.parametrize(
+    ("kind", "others"),
+    [pytest.param("jsonl", (4, 16), id="jsonl", marks=pytest.mark.long), pytest.param("csv", (4,), id="csv")],
+)
 def test_any_number_of_tasks_leaves_the_same_bytes(kind, others, tmp_path):
     """Duplicates in other tasks' parts too: of each kind the first one stays."""
     sample = [json.loads(line)["text"] for line in (ROOT / "recipes/data/seven-b-text.jsonl").open(encoding="utf-8")][

@@ -142,6 +142,7 @@ def test_another_seed_draws_other_songs(tmp_path, file_of):
     assert len(first & other) < 60
 
 
+@pytest.mark.long
 def test_a_stream_of_any_length_takes_the_memory_of_the_draw(tmp_path, monkeypatch):
     """60,000 songs go by, 200 are kept; the hub's dataset is asked for as a stream."""
     import datasets

@@ -7,6 +7,7 @@ import json
 import statistics
 import subprocess
 import sys
+from collections.abc import Collection, Iterable
 
 import pytest
 
@@ -30,6 +31,12 @@ def shrunk(model, layers: int = 3, words: int = 2048):
     from dataclasses import replace
 
     return replace(model, num_hidden_layers=layers, vocab_size=words, id="no/such-model", parameters=None)
+
+
+def but_for(quick: Collection[str], kinds: Iterable[str]) -> list:
+    """Cases of which only the quick ones are run each time."""
+    assert set(quick) <= set(kinds)
+    return [pytest.param(kind, marks=() if kind in quick else pytest.mark.long) for kind in kinds]
 
 
 def work(model, **other) -> Workload:
@@ -75,9 +82,7 @@ KINDS = {
 QUICK = ("full", "lora", "qlora", "8 bit, fp32 weights")
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=() if kind in QUICK else pytest.mark.long) for kind in KINDS]
-)
+@pytest.mark.parametrize("kind", but_for(QUICK, KINDS))
 def test_what_is_held_between_steps_agrees_to_two_thousandths(kind):
     from dataclasses import replace
 
@@ -110,12 +115,15 @@ def test_a_fused_loss_is_traced_as_it_is_reckoned(way):
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "Qwen/Qwen3-0.6B",
-        "mistralai/Mistral-7B-v0.3",
-        "ibm-granite/granite-3.3-2b-instruct",
-        "allenai/OLMo-2-0425-1B-Instruct",
-    ],
+    but_for(
+        {"Qwen/Qwen3-0.6B", "mistralai/Mistral-7B-v0.3"},
+        [
+            "Qwen/Qwen3-0.6B",
+            "mistralai/Mistral-7B-v0.3",
+            "ibm-granite/granite-3.3-2b-instruct",
+            "allenai/OLMo-2-0425-1B-Instruct",
+        ],
+    ),
 )
 def test_architectures_beyond_the_grid_are_reckoned_as_they_are_traced(name):
     job = work(shrunk(catalog.model(name), layers=4, words=8192), checkpointing=False)
@@ -134,7 +142,7 @@ FP32_WEIGHTS = {
 }
 
 
-@pytest.mark.parametrize("kind", FP32_WEIGHTS)
+@pytest.mark.parametrize("kind", but_for({"kept, accumulated", "preferences"}, FP32_WEIGHTS))
 def test_fp32_weights_and_their_copies_in_half_precision_are_traced_as_they_are_reckoned(kind):
     from dataclasses import replace
 
@@ -238,7 +246,7 @@ PREFERENCES = {
 }
 
 
-@pytest.mark.parametrize("kind", PREFERENCES)
+@pytest.mark.parametrize("kind", but_for({"an adapter, switched off", "over pretended GPUs"}, PREFERENCES))
 def test_preference_training_is_traced_as_it_is_reckoned(kind):
     from dataclasses import replace
 
@@ -264,7 +272,7 @@ IMAGES = {
 }
 
 
-@pytest.mark.parametrize("kind", IMAGES)
+@pytest.mark.parametrize("kind", but_for({"as the recipe has it", "two GPUs"}, IMAGES))
 def test_quick_and_exact_agree_on_images(kind):
     job = Images(**{"machines": ONE, "micro_batch_size": 32, "evaluation_batch_size": 32} | IMAGES[kind])
     exact, formulas = trace(job), ImageFormulas(job)
