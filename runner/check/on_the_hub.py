@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from runner import catalog
 from runner.check.usual import note
 from runner.files import saved_by_datasets
 from runner.names import listed, nearest
 from runner.problem import Problem
-from runner.recipe.recipe import Recipe
+from runner.recipe.recipe import Recipe, Settings
 
 ASK_HUB = "`recipe check --online` asks the hub"
+
+
+def _known(section: Settings) -> Mapping[str, Any]:
+    """What the catalog knows of the data set that a section names; nothing of others."""
+    hub, subset = section.get("hub"), section.get("subset")
+    return catalog.dataset(f"{hub}:{subset}" if subset else hub) or {}
 
 
 def hub_names(recipe: Recipe) -> Iterator[Problem]:
     for home, section in recipe.data_sections():
         hub, revision = section.get("hub"), section.get("revision")
         near = catalog.near_dataset(hub) if hub else None
-        if (
-            hub
-            and "/" not in hub
-            and not catalog.dataset(f"{hub}:{section.get('subset')}" if section.get("subset") else hub)
-        ):
+        if hub and "/" not in hub and not _known(section):
             message = f"`{hub}` names no owner, and data sets on the hub have one."
-            hint = f"Write `{near or f'OWNER/{hub}'}`; `recipe check --online` asks the hub."
+            hint = f"Write `{near or f'OWNER/{hub}'}`; {ASK_HUB}."
             yield note(recipe, (*home, "hub"), message, hint)
         elif hub and near:
             message = f"`{hub}` is not known here, and `{near}` is."
@@ -41,8 +44,8 @@ def hub_names(recipe: Recipe) -> Iterator[Problem]:
 def splits(recipe: Recipe) -> Iterator[Problem]:
     """Of a data set of the catalog it is known which splits it has; parts of one and several are `train[:10%]` and `train+test`."""
     for home, section in recipe.data_sets():
-        hub, subset = section.get("hub"), section.get("subset")
-        there = (catalog.dataset(f"{hub}:{subset}" if subset else hub) or {}).get("splits") if hub else None
+        hub = section.get("hub")
+        there = _known(section).get("splits") if hub else None
         for setting in ("split", "validation_split", "test_split"):
             named = re.findall(r"(?:^|\+)\s*([\w.-]+)", section.get(setting) or "") if section.knows(setting) else []
             if there and (gone := [name for name in named if name not in there]):

@@ -40,7 +40,7 @@ def prompts(recipe: Recipe) -> Iterator[Problem]:
         if mark := _MARK.search(text):
             message = f"`{mark[0]}` in the system prompt is a mark of a chat template, which writes its marks itself."
             yield note(recipe, (*home, "system_prompt"), message, "Leave it out.")
-        elif (column := _COLUMN.search(text)) and not _MARK.search(text):
+        elif column := _COLUMN.search(text):
             message = f"`{column[0]}` stays as it is in the system prompt, which is the same for every row."
             yield note(recipe, (*home, "system_prompt"), message, "Columns stand in `question` and `answer`.")
 

@@ -2,8 +2,8 @@
 trained in less time than Axolotl is imported.
 
 `python -m runner.runs.fork_server FD`: FD is a socket. It gets a program as JSON (`module`, what is imported `before`,
-`arguments`, `env`) with the pipe that its output goes to, answers with the number of the process that it has become, and with its exit status when it has ended.
-Without arguments, it only imports.
+`arguments`, `env`) with the pipe that its output goes to, answers with the number of the process that it has become, and with its
+exit status when it has ended. Without arguments, it only imports.
 """
 
 from __future__ import annotations
@@ -68,7 +68,9 @@ class Server:
         """Has the command's program imported meanwhile."""
         if module := _forkable(command, env):
             self._begin(env)
-            self._ours.send(json.dumps({"before": PROGRAMS[module]}).encode())
+            # A server that is gone already is no fault: `fork` leaves the program to a process of its own.
+            with suppress(OSError):
+                self._ours.send(json.dumps({"before": PROGRAMS[module]}).encode())
 
     def fork(self, command: list[str], env: Mapping[str, str]) -> Forked | None:
         """None where the command can be no fork, or is one of several processes, or nobody is there to fork it."""
