@@ -28,9 +28,9 @@ def rehearse(
     hush()
     from runner.report.page import at_the_end
     from runner.runs import rehearse as rehearsing
-    from runner.runs.fork_server import forking
     from runner.runs.pipeline import Selection
     from runner.runs.run_folder import folder, session
+    from runner.training.fork_server import forking
 
     recipe, made = open_recipe(path, sets, environment=True)
     home = folder(recipe.name, "rehearsal", shared.run_folder_from(out))

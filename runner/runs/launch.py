@@ -17,10 +17,9 @@ from runner.hardware import BY_BUS, device_names
 from runner.plan import Place, Stage
 from runner.problem import Stop
 from runner.run_files import LOG, LOG_KEPT, STOPPED
-from runner.runs import fork_server
 from runner.runs.engines import ENGINES
-from runner.runs.fork_server import Forked, fork
-from runner.training import parent_watch, progress_lines
+from runner.training import fork_server, parent_watch, progress_lines
+from runner.training.fork_server import Forked, fork
 
 # What training processes need where they have no GPU.
 WITHOUT_GPU = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import statistics
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from runner import run_files
 from runner.files import read_json, replacing_folder, write_json, write_text
 from runner.proof.record import Proof
-from runner.training import progress_lines
+from runner.training import fork_server, progress_lines
 from runner.training.elapsed import TimeUsed
 from runner.training.patience import ACCURACY, LOSS, EarlyStop, early_stop
 from runner.training.summary import Summary
@@ -177,7 +176,7 @@ def _alone(module: str, *arguments: str) -> None:
         for name, value in os.environ.items()
         if name not in _LAUNCHER_NAMES and not name.startswith(_LAUNCHER_PREFIXES)
     }
-    subprocess.run([sys.executable, "-m", module, *arguments], env=env, check=True)
+    fork_server.run([sys.executable, "-m", module, *arguments], env)
 
 
 def keep_log_and_configs(run_dir: Path, checkpoints: Path, recipe_file: Path) -> None:

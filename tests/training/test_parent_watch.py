@@ -31,7 +31,7 @@ CHILDREN = {
     "runner.export.converting": ["{folder}", "{folder}/model", "{folder}/out", "f32"],
     "runner.export.native": ["read", "{folder}/model", "{folder}/file"],
     "runner.runs.evaluate": ["{folder}/file"],
-    "runner.runs.fork_server": ["{socket}"],
+    "runner.training.fork_server": ["{socket}"],
     "runner.scenarios.image_classification.trainer": ["{folder}/file"],
     "runner.training.demo": ["{folder}"],
     "runner.training.merging": ["{folder}", "{folder}/out"],
