@@ -26,7 +26,7 @@ from typing import IO, Any
 from runner.training import parent_watch
 
 _MODELS = ("torch", "transformers.modeling_utils", "transformers.models.auto.modeling_auto")
-# Programs that are forked, and what is imported before.
+# Programs that are forked, and what is imported before; all others of the runner's own work with models.
 PROGRAMS = {
     "axolotl.cli.main": (
         *_MODELS,
@@ -35,9 +35,7 @@ PROGRAMS = {
         "axolotl.core.builders",
         "runner.training.plugin",
     ),
-    "runner.entrypoints.prepare": _MODELS,
     "runner.runs.evaluate": (*_MODELS, "peft"),
-    "runner.training.demo": _MODELS,
     "runner.training.merging": (*_MODELS, "peft"),
 }
 # Bytes of a program with its environment.
@@ -69,13 +67,13 @@ class Server:
     def ahead(self, module: str, env: Mapping[str, str]) -> None:
         # A server that is gone already is no fault: `fork` leaves the program to a process of its own.
         with suppress(OSError):
-            self._asked.send(json.dumps({"before": PROGRAMS[module]}).encode())
+            self._asked.send(json.dumps({"before": _before(module)}).encode())
 
     def fork(self, module: str, arguments: list[str], env: Mapping[str, str], output: int) -> Forked | None:
         """None where nobody is there to fork. output: the file that the program writes into."""
         program = {
             "module": module,
-            "before": PROGRAMS[module],
+            "before": _before(module),
             "arguments": arguments,
             "env": dict(env),
             "group": self._group,
@@ -124,10 +122,14 @@ class OwnServer(Server):
             self.process.wait()
 
 
+def _before(module: str) -> tuple[str, ...] | None:
+    return PROGRAMS.get(module, _MODELS if module.startswith("runner.") else None)
+
+
 def _program(command: list[str], env: Mapping[str, str]) -> str:
     """The module of a command; empty where it is none of the programs, or runs on GPUs: what CUDA has begun goes on in no fork."""
     module = command[2] if command[:2] == [sys.executable, "-m"] else ""
-    return module if module in PROGRAMS and env.get("CUDA_VISIBLE_DEVICES") == "" else ""
+    return module if _before(module) is not None and env.get("CUDA_VISIBLE_DEVICES") == "" else ""
 
 
 def _forkable(command: list[str], env: Mapping[str, str]) -> str:
