@@ -19,7 +19,7 @@ from runner.training.summary import Summary
 MAX_IMAGES = 1000
 WIDTH = 16
 # So many looks at images are enough for the narrow twin, and take half a minute on two cores.
-MIN_LOOKS = 8000
+LOOKS = 5000
 MIN_ACCURACY = 0.60
 
 
@@ -53,8 +53,8 @@ def after_data(recipe: Recipe, rows: Rows, folder: Path) -> list[Override]:
     """The narrow twin, processes in place of machines, and as many epochs as it takes."""
     train = recipe.train
     micro = min(train.micro_batch_size, 32)
-    epochs = max(train.epochs, -(-MIN_LOOKS // rows.train_rows))
-    enough = f"at least {MIN_LOOKS:,} looks at {rows.train_rows} images"
+    epochs = -(-LOOKS // rows.train_rows)
+    enough = f"{LOOKS:,} looks or a few more at {rows.train_rows:,} images are enough for it"
     narrow = min(recipe.model.width, WIDTH)
     return [
         Override("model.width", None, narrow, BY, "a narrow twin, the same layers; it runs on two cores"),
