@@ -211,6 +211,22 @@ def test_stop_ends_the_runs_of_the_recipe_and_nobody_elses(site, capsys):
 
 
 @in_process
+def test_what_is_sent_of_a_changed_recipe_ends_a_run_that_would_undo_it(site, capsys):
+    assert site.recipe("submit") == 0
+    before, now = run_of(site), run_of(site, "train.learning_rate=1e-5")
+    controller = threading.Thread(target=argo, args=(site, before), daemon=True)
+    controller.start()
+    capsys.readouterr()
+    site.api.busy_at, site.api.busy = "/workflows", [503, 429]
+    assert site.recipe("submit", "--set", "train.learning_rate=1e-5", "--yes") == 0
+    assert not site.api.busy
+    controller.join(30)
+    said = capsys.readouterr().out
+    assert f"The run `{before}` of Kubeflow Pipelines, of the recipe as it was: ended" in said and now not in said
+    assert "activeDeadlineSeconds" not in site.job("Workflow", now)["spec"]
+
+
+@in_process
 def test_a_run_that_may_not_be_ended_is_named_and_its_job_ends(site, capsys, monkeypatch, golden_message):
     assert site.recipe("submit") == 0
     run = run_of(site)
