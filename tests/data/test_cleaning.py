@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
-import re
 import sys
 import threading
 import time
@@ -17,7 +15,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks import cleaning_speed
 from runner.check.validate import load
 from runner.data import cleaning, executors, rows
 from runner.data.corpus import Cleaning, Corpus, CorpusSet
@@ -119,24 +116,6 @@ def test_any_number_of_tasks_leaves_the_same_bytes(kind, others, tmp_path):
     assert report.dropped["near duplicate of a kept document"] >= 15
     assert next(cleaning.documents(tmp_path / "4")) == sample[0]
     assert len(left[1]) >= 4 and all(left[tasks] == left[1] for tasks in others)
-
-
-@pytest.mark.long
-def test_two_tasks_take_at_most_three_fifths_of_what_one_takes(tmp_path):
-    """Pods as processes, each step as long as the longest of them; of the processor, because whatever else a machine does changes the
-    time itself."""
-    lines = (ROOT / "recipes/data/seven-b-text.jsonl").read_text("utf-8").splitlines()
-    sentences = [one for line in lines for one in re.split(r"(?<=[.!?])\s+", json.loads(line)["text"])]
-    draw, file = random.Random(7), tmp_path / "text.jsonl"
-    drawn = (" ".join(draw.sample(sentences, 60)) for _ in range(4_000))
-    file.write_text("".join(f"{json.dumps({'text': text})}\n" for text in drawn), encoding="utf-8")
-    took, left = {}, {}
-    for pods in (1, 2):
-        spent = cleaning_speed.run(str(file), tmp_path / str(pods), pods, own=False)
-        took[pods] = sum(max(each[name] for each in spent) for name in spent[0])
-        left[pods] = (tmp_path / str(pods) / "text" / "documents.jsonl").read_bytes()
-    assert left[2] == left[1] and len(left[1]) > 5_000_000
-    assert took[2] <= 0.6 * took[1], took
 
 
 @pytest.mark.parametrize("language", ["en", "de"])
