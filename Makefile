@@ -30,10 +30,16 @@ WORKERS := $(if $(RECIPE_TEST_KUBECONFIG),0,3)
 test: install lint
 	$(BIN)/python -m pytest -m "not long" -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
+# Kubeflow Pipelines' SDK wants an older Kubernetes client than ours.
+KFP := build/kfp
+
+$(KFP):
+	$(PYTHON) -m venv $@ && $@/bin/python -m pip install --quiet kfp==2.17.0 || { rm -rf $@; exit 1; }
+
 # The extra `gguf` compiles llama.cpp, for about 20 minutes on two cores.
-test-long: install
+test-long: install $(KFP)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[gguf]"
-	$(BIN)/python -m pytest -m long
+	RECIPE_TEST_KFP=$(abspath $(KFP))/bin/python $(BIN)/python -m pytest -m long
 	$(BIN)/python -m pytest tests/check/test_no_trace.py tests/recipe/test_reading.py tests/data/test_blocks.py tests/data/test_chat_data.py --hypothesis-profile=default
 
 lint: install

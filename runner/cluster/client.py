@@ -30,6 +30,7 @@ KINDS = {
     "ServingRuntime": ("serving.kserve.io/v1alpha1", "servingruntimes"),
     "LocalQueue": ("kueue.x-k8s.io/v1beta2", "localqueues"),
     "Workload": ("kueue.x-k8s.io/v1beta2", "workloads"),
+    "Workflow": ("argoproj.io/v1alpha1", "workflows"),
     "StorageClass": ("storage.k8s.io/v1", "storageclasses"),
 }
 # The form in which an older cluster has a kind that is only read here: Kueue before 0.15.

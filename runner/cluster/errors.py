@@ -17,6 +17,8 @@ Answer = TypeVar("Answer")
 PATIENCE_SECONDS = 150.0
 # Between two looks at anything.
 PAUSE_SECONDS = 2.0
+# Until what is being ended must be gone; its pods have their time to end.
+ENDING_SECONDS = 300
 
 # How authorization says no (Kubernetes' RBAC); quotas, webhooks and pod security answer 403 too, in words of their own.
 _NO_RIGHT = re.compile(r'User "[^"]*" cannot ')

@@ -67,13 +67,13 @@ def verdict(cluster: Cluster, plan: Plan, wanted: Stage) -> tuple[dict[str, str]
 
 
 def _walked(cluster: Cluster, plan: Plan, wanted: Stage, of_gate: bool = False) -> Milestone | None:
-    """As `walk`; but where somebody takes a job away, `recipe stop` for example, the task waits: one that has failed is tried again by
-    the pipeline server, and that would send the job anew."""
+    """As `walk`; but where somebody takes a job away, and has not ended the run as `recipe stop` does, the task waits: one that has
+    failed is tried again by the pipeline server, and that would send the job anew."""
     while True:
         try:
             return walk(cluster, plan, None, "", say, wanted.name, of_gate)
         except Gone as gone:
-            say(f"{gone.text}\nUntil then the run waits; end it in the dashboard where it is not to go on.")
+            say(f"{gone.text}\nUntil then the run waits; `recipe stop` ends it where it is not to go on.")
             while patiently(lambda: _of(cluster, plan, wanted, of_gate)).state in (pipeline.MISSING, pipeline.GOING):
                 pause()
 

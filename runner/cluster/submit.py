@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from runner.cluster import driver, embedded, helper_pod, pipeline, seal_key, storage
+from runner.cluster import driver, embedded, helper_pod, kfp_runs, pipeline, seal_key, storage
 from runner.cluster.client import Cluster, Manifest
-from runner.cluster.errors import patiently, pause
+from runner.cluster.errors import ENDING_SECONDS, patiently, pause
 from runner.cluster.follow import follow, line
 from runner.cluster.jobs import Sent, annotation, config_of, existing, machines, require_of, sent
 from runner.cluster.pipeline import CLAIM, Claims
@@ -23,9 +23,6 @@ from runner.problem import Stop
 from runner.targets import kubernetes, trainjob
 from runner.targets.kubernetes import SHARED
 from runner.targets.podspec import KEY_SECRET
-
-# Seconds until what is being deleted must be gone; its pods have their time to end.
-ENDING_SECONDS = 300
 
 Tell = Callable[[str], None]
 # Asks the person a question; True for yes. Raises Stop where nobody can be asked.
@@ -130,6 +127,9 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent 
             _ask(job, how.confirm)
         # First of all what would send the recipe as it was again; it is soon sent anew.
         walking = [] if alone else driver.outdated(cluster, plan, how.target, files_key)
+        for run in () if alone else kfp_runs.outdated(cluster, plan):
+            kfp_runs.end(cluster, plan, run)
+            tell(f"The run `{run}` of Kubeflow Pipelines, of the recipe as it was: ended")
         for job in (*walking, *at_work, *there):
             _make_room(cluster, job, tell)
         _send(cluster, what, claims, sends, how.contents.get(what.stage.name, ""), tell, alone)

@@ -110,7 +110,7 @@ def _early(cluster: Cluster, milestone: Milestone) -> str:
 
 def _stages(cluster: Cluster, plan: Plan, only: str | None) -> None:
     """Every stage and every gate, or those of one stage."""
-    from runner.cluster import driver, pipeline
+    from runner.cluster import driver, kfp_runs, pipeline
     from runner.cluster.jobs import ours
     from runner.cluster.status import ENDED, FAILED, look
 
@@ -137,6 +137,8 @@ def _stages(cluster: Cluster, plan: Plan, only: str | None) -> None:
         say(f"driver: {driver.state(job)}")
         for text in driver.why(cluster, job):
             say(f"  {text}")
+    for run in () if only else kfp_runs.found(cluster, plan):
+        say(f"run `{run}` of Kubeflow Pipelines: goes on by itself")
     for job in pipeline.beside(there, plan, way):
         kind, name = job["kind"], job["metadata"]["name"]
         _show(cluster, f"{kind} `{name}`", look(cluster, job))

@@ -16,9 +16,9 @@ def stop(path: str, sets: tuple[str, ...], stage: str | None) -> None:
     """End a recipe's job and delete it. Results and checkpoints stay on the claim.
 
     That is what is at work or not done yet, a stage or the gate after it; with --stage the stage and its gate. The driver of
-    `submit --all` ends with it.
+    `submit --all` ends with it, and a run of Kubeflow Pipelines.
     """
-    from runner.cluster import driver, pipeline
+    from runner.cluster import driver, kfp_runs, pipeline
     from runner.cluster.client import connect
     from runner.cluster.jobs import existing, recipe_of
     from runner.cluster.submit import delete
@@ -32,6 +32,15 @@ def stop(path: str, sets: tuple[str, ...], stage: str | None) -> None:
         kind, name = walking["kind"], walking["metadata"]["name"]
         delete(cluster, kind, walking["metadata"]["namespace"], name)
         ended.append(f"{kind} `{name}`")
+    for run in kfp_runs.found(cluster, plan):
+        try:
+            kfp_runs.end(cluster, plan, run)
+            ended.append(f"the run `{run}` of Kubeflow Pipelines")
+        except Stop as refusal:
+            # It waits, and sends nothing by itself.
+            say(
+                f"{refusal.text}\nThe run `{run}` of Kubeflow Pipelines waits for a new submit; end it in the dashboard, under Runs."
+            )
     # What is done stays on the cluster, which shows by it how far all is.
     milestone = None if stage else pipeline.looked_at(pipeline.milestones(cluster, plan))
     chosen = milestone.stage if milestone else plan.stage(stage) if stage else plan.stages[-1]

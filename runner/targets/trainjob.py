@@ -22,8 +22,8 @@ RUNTIME = "torch-distributed"
 SINCE, PATCHES_SINCE = (3, 2), (3, 6)
 # Since when a NetworkPolicy of OpenShift AI's own stands before the pods of each (opendatahub-io/trainer, pkg/rhai/networkpolicy).
 WALLED_SINCE = (3, 3)
-# Since when Kueue asks a TrainJob for the form of 3.6.
-STUCK_SINCE = (0, 17)
+# Since when Kueue knows a TrainJob (the Red Hat build since 1.2), and since when it asks one for the form of 3.6.
+QUEUED_SINCE, STUCK_SINCE = (0, 14), (0, 17)
 # Who makes the patch; patches of one job are told apart by it.
 MANAGER = "recipe-runner.io/render"
 
@@ -67,9 +67,16 @@ def _unsaid(plan: Plan, stage: Stage) -> str:
 
 
 def stuck(site: Mapping[str, Any]) -> str:
-    """What is said where the versions on record do not go together: Kueue from 0.17 on starts a TrainJob by `runtimePatches`,
-    which Trainer 2.1 does not know (kueue#11931). Empty where that is not so, or not known."""
-    if not (site.get("queue") and site.get("kueue")) or patched(site) or numbers(site["kueue"]) < STUCK_SINCE:
+    """What is said where the versions on record do not go together: Kueue before 0.14 knows no TrainJob, and from 0.17 on starts one
+    by `runtimePatches`, which Trainer 2.1 does not know (kueue#11931). Empty where that is not so, or not known."""
+    if not (site.get("queue") and site.get("kueue")):
+        return ""
+    if numbers(site["kueue"]) < QUEUED_SINCE:
+        return (
+            f"Kueue {site['kueue']} knows no TrainJob, and the queue `{site['queue']}` does not hold it: that came with 0.14, the Red Hat "
+            "build 1.2. Take the target `pytorchjob`, or ask the cluster's admin for a newer Kueue."
+        )
+    if patched(site) or numbers(site["kueue"]) < STUCK_SINCE:
         return ""
     return (
         f"Kueue {site['kueue']} admits a TrainJob of OpenShift AI {site['version']} (Trainer 2.1) and starts no pod of it (kueue#11931). "

@@ -49,6 +49,7 @@ KINDS = {
     "servingruntimes": ("serving.kserve.io/v1alpha1", "ServingRuntime"),
     "localqueues": ("kueue.x-k8s.io/v1beta2", "LocalQueue"),
     "workloads": ("kueue.x-k8s.io/v1beta2", "Workload"),
+    "workflows": ("argoproj.io/v1alpha1", "Workflow"),
 }
 # The token of the tests themselves, who may do everything; anybody else may do what the site's role allows.
 TESTS = "sha256~the-tests-own"
@@ -168,7 +169,7 @@ class Api:
             raise No(403, self.forbidden)
         if space not in self.namespaces:
             raise No(404, f'namespaces "{space}" not found')
-        if kind not in ("Event", "Workload") and (found := refusals(manifest, self.version)):
+        if kind not in ("Event", "Workload", "Workflow") and (found := refusals(manifest, self.version)):
             raise No(422, f'{kind} "{manifest["metadata"]["name"]}" is invalid: {"; ".join(found)}')
         gpus = "nvidia.com/gpu" in json.dumps(manifest.get("spec")) or kind == "TrainJob"
         if self.quota and kind in ("Pod", "Job", "PyTorchJob", "TrainJob") and (gpus or "gpu" not in self.quota):

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,13 +19,13 @@ import pytest
 import yaml
 
 from runner.check.validate import changed, load
-from runner.cluster import kfp_task, seal_key
+from runner.cluster import kfp_runs, kfp_task, seal_key
 from runner.emit import emit
 from runner.recipe.overrides import from_options
 from runner.scenarios import rehearsal, translate
 from runner.scenarios.shared.common import data_file
 from runner.targets import driver, kfp, kubernetes
-from tests.cluster.api import KEY_OF
+from tests.cluster.api import KEY_OF, ROLES
 from tests.cluster.conftest import in_process
 from tests.cluster.machines import Machines
 from tests.cluster.test_pipeline import ALL, end, finish, plan_of, recipe, uid
@@ -32,6 +33,7 @@ from tests.cluster.test_walking import when
 from tests.conftest import ROOT
 
 SEVEN_B, SMALL = ROOT / "recipes" / "seven-b.yaml", ROOT / "recipes" / "minimal" / "pipeline.yaml"
+SURVIVAL = ROOT / "recipes" / "survival.yaml"
 PYTHON = os.environ.get("RECIPE_TEST_KFP")
 with_kfp = pytest.mark.skipif(not PYTHON, reason="no kfp here; RECIPE_TEST_KFP names a Python that has it")
 # Its runner of processes takes functions alone, because what a container needs may be missing; here nothing is.
@@ -132,7 +134,7 @@ def test_what_a_task_leaves_is_where_the_launcher_looks(tmp_path):
 @pytest.mark.long
 @in_process
 def test_a_task_whose_job_is_taken_away_waits_and_sends_nothing_by_itself(site, monkeypatch):
-    """A pipeline server tries again what has failed; the job that somebody has stopped must not come back by that."""
+    """A pipeline server tries again what has failed; the job that somebody has deleted must not come back by that."""
     finish(site, *ALL[:5])
     plan = plan_of(site)
     told: list[str] = []
@@ -145,7 +147,7 @@ def test_a_task_whose_job_is_taken_away_waits_and_sends_nothing_by_itself(site, 
     thread = threading.Thread(target=task, daemon=True)
     thread.start()
     when(lambda: site.job(name="seven-b-sft"), "its job")
-    assert recipe(site, "stop") == 0
+    site.cluster.delete("PyTorchJob", site.namespace, "seven-b-sft")
     when(lambda: any("the run waits" in line for line in told), "its waiting")
     assert site.job(name="seven-b-sft") is None and thread.is_alive()
     assert recipe(site, "submit") == 0
@@ -156,9 +158,89 @@ def test_a_task_whose_job_is_taken_away_waits_and_sends_nothing_by_itself(site, 
     assert artifacts["model"]["model_uri"] == "pvc://seven-b-pvc/seven-b/sft/best_model"
 
 
+def run_of(site, *options: str) -> str:
+    """A run at work as a pipeline server makes it: its Workflow, and the pod of a task, which mounts what the emitted pipeline names."""
+    pipeline, platform, _ = emitted(SURVIVAL, f"openshift.namespace={site.namespace}", *options)
+    around = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]["exec-train"]
+    name = f"{pipeline['pipelineInfo']['name']}-{next(site.api.uids)}"
+    space, kinds = site.namespace, {"kind": "Workflow", "apiVersion": "argoproj.io/v1alpha1"}
+    workflow = kinds | {"metadata": {"name": name, "namespace": space}, "spec": {"entrypoint": "entrypoint"}}
+    site.cluster.create(workflow)
+    labels = kfp_runs.OF_RUN | {kfp_runs.WORKFLOW: name}
+    site.pod(f"{name}-task", site.job("Workflow", name), labels, phase="Running")
+    volumes = [
+        {"name": one["configMapName"], "configMap": {"name": one["configMapName"]}}
+        for one in around["configMapAsVolume"]
+    ]
+    site.api.objects[("pods", space, f"{name}-task")]["spec"]["volumes"] = volumes
+    return name
+
+
+def argo(site, *runs: str) -> None:
+    """The controller of Workflows: what has a deadline that is over loses its pods; ends when all of these runs have."""
+    left = set(runs)
+    while left:
+        for name in list(left):
+            if site.job("Workflow", name)["spec"].get("activeDeadlineSeconds") == 0:
+                site.set_status("Pod", f"{name}-task", {"phase": "Failed"})
+                left.remove(name)
+        time.sleep(0.05)
+
+
+@in_process
+def test_stop_ends_the_runs_of_the_recipe_and_nobody_elses(site, capsys):
+    assert site.recipe("submit") == 0
+    own, before, done = run_of(site), run_of(site, "train.learning_rate=1e-5"), run_of(site)
+    other = run_of(site, "openshift.job_name=other")
+    site.set_status("Pod", f"{done}-task", {"phase": "Succeeded"})
+    controller = threading.Thread(target=argo, args=(site, own, before), daemon=True)
+    controller.start()
+    capsys.readouterr()
+    assert site.recipe("status") == 0
+    shown = capsys.readouterr().out
+    assert all(f"run `{name}` of Kubeflow Pipelines: goes on by itself" in shown for name in (own, before))
+    assert site.recipe("stop") == 0
+    controller.join(30)
+    said = capsys.readouterr().out
+    assert f"the run `{own}` of Kubeflow Pipelines, " in said and "PyTorchJob `survival` ended." in said
+    ends = {
+        name: site.job("Workflow", name)["spec"].get("activeDeadlineSeconds") for name in (own, before, done, other)
+    }
+    assert ends == {own: 0, before: 0, done: None, other: None}
+    assert site.job() is None
+
+
+@in_process
+def test_what_is_sent_of_a_changed_recipe_ends_a_run_that_would_undo_it(site, capsys):
+    assert site.recipe("submit") == 0
+    before, now = run_of(site), run_of(site, "train.learning_rate=1e-5")
+    controller = threading.Thread(target=argo, args=(site, before), daemon=True)
+    controller.start()
+    capsys.readouterr()
+    site.api.busy_at, site.api.busy = "/workflows", [503, 429]
+    assert site.recipe("submit", "--set", "train.learning_rate=1e-5", "--yes") == 0
+    assert not site.api.busy
+    controller.join(30)
+    said = capsys.readouterr().out
+    assert f"The run `{before}` of Kubeflow Pipelines, of the recipe as it was: ended" in said and now not in said
+    assert "activeDeadlineSeconds" not in site.job("Workflow", now)["spec"]
+
+
+@in_process
+def test_a_run_that_may_not_be_ended_is_named_and_its_job_ends(site, capsys, monkeypatch, golden_message):
+    assert site.recipe("submit") == 0
+    run = run_of(site)
+    rules = [rule for rule in ROLES["recipe-user"] if "workflows" not in rule["resources"]]
+    monkeypatch.setitem(ROLES, "recipe-user", rules)
+    capsys.readouterr()
+    assert site.recipe("stop") == 0
+    assert site.job() is None
+    golden_message(capsys.readouterr().out.replace(run, "<run>"))
+
+
 @with_kfp
 @pytest.mark.long
-@pytest.mark.parametrize("path", [SEVEN_B, ROOT / "recipes" / "survival.yaml"], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [SEVEN_B, SURVIVAL], ids=lambda path: path.stem)
 def test_the_sdks_own_loader_reads_it(path, tmp_path):
     for file in emit(load(path)[0], (kfp.NAME,)):
         (tmp_path / Path(file.path).name).write_text(file.text, encoding="utf-8")

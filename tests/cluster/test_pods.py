@@ -35,6 +35,8 @@ pytestmark = pytest.mark.heavy
 SEVEN_B = ROOT / "recipes" / "seven-b.yaml"
 SURVIVAL, RESNET = ROOT / "recipes" / "survival.yaml", ROOT / "recipes" / "resnet.yaml"
 TOKEN = "hf_PlantedHubTokenOfTheTests"
+# Seconds until pods that wait for each other in vain are given up; on two cores with nothing else to do they take two minutes.
+LONGEST = 1500
 # The tiny twin and few rows, as a rehearsal takes them; epochs long enough that a pod can be lost in one.
 SMALL = (
     "model.precision=fp32",
@@ -102,7 +104,7 @@ def nothing() -> None:
 def test_as_many_pods_as_the_job_asks_for_find_each_other_and_train(tmp_path):
     job, running, run = started(tmp_path, nodes=4)
     assert [pod.name for pod in running] == ["survival-master-0", *(f"survival-worker-{index}" for index in range(3))]
-    operate(job, running, nothing, timeout=540)
+    operate(job, running, nothing, timeout=LONGEST)
     assert [pod.restarts for pod in running] == [0, 0, 0, 0]
     summary = json.loads((run / "training_summary.json").read_text())
     assert (summary["world_size"], summary["backend"], summary["effective_batch_size"]) == (4, "gloo", 4)
@@ -133,7 +135,7 @@ def test_a_pod_killed_in_the_middle_comes_back_and_goes_on_from_the_last_checkpo
             worker.kill()
             seen["killed"] = _step(done[-1])
 
-    operate(job, running, lose_one, timeout=540)
+    operate(job, running, lose_one, timeout=LONGEST)
     assert seen.get("killed"), "the training was over before a pod could be killed"
     assert worker.codes[0] == -9 and worker.restarts >= 1
     begins = events(master.text, "begin")
@@ -197,7 +199,7 @@ def test_machines_that_are_taken_back_save_one_step_and_go_on_from_it(tmp_path, 
             master.end()
             asked.append(master.name)
 
-    operate(job, running, take_back, timeout=540)
+    operate(job, running, take_back, timeout=LONGEST)
     assert asked, "the training was over before a machine could be taken back"
     assert all(pod.restarts >= 1 for pod in running), [pod.codes for pod in running]
     saved = [int(step) for step in re.findall(r"Step (\d+) is saved", master.text)]
@@ -256,7 +258,7 @@ def test_pods_of_an_indexed_job_share_the_cleaning_and_one_that_is_lost_is_tried
             third.kill()
             seen.append(third.name)
 
-    operate(job, running, lose_one, timeout=500)
+    operate(job, running, lose_one, timeout=LONGEST)
     assert seen == ["seven-b-data-2"] and [pod.restarts for pod in running] == [0, 0, 1, 0]
     for number, pod in enumerate(running[1:], 1):
         assert f"Pod {number} has cleaned its part." in pod.text and "documents kept" not in pod.text

@@ -874,6 +874,9 @@ def test_people_may_do_what_the_commands_do_and_never_delete_claims():
     for kind, (_, plural) in KINDS.items():
         assert verbs(plural) or kind == "StorageClass", plural
     assert "delete" not in verbs("persistentvolumeclaims")
+    # `oc apply` reads what it makes or changes.
+    for plural in ("configmaps", "persistentvolumeclaims", "jobs", "pytorchjobs", "trainjobs"):
+        assert verbs(plural) >= {"get", "create", "patch"}, plural
     every = [rule for own in rules.values() for rule in own]
     assert not [rule for rule in every if "*" in rule["verbs"] + rule["resources"] + rule["apiGroups"]]
     assert verbs("secrets") == {"create"}, "nobody reads another one's key"

@@ -187,20 +187,25 @@ def test_the_dashboard_knows_a_jobs_profile_and_connections_where_the_recipe_nam
 @pytest.mark.parametrize(
     ("version", "kueue", "queue", "warned"),
     [
-        ("3.5", "0.17", "default", True),
-        ("3.2", "0.20", "default", True),
-        ("3.5", "0.16", "default", False),
-        ("3.6", "0.17", "default", False),
-        ("3.5", "", "default", False),
-        ("3.5", "0.17", "", False),
+        ("3.5", "0.17", "default", "kueue#11931"),
+        ("3.2", "0.20", "default", "kueue#11931"),
+        ("3.5", "0.11", "default", "knows no TrainJob"),
+        ("3.6", "0.13", "default", "Red Hat build 1.2"),
+        ("3.5", "0.14", "default", ""),
+        ("3.5", "0.16", "default", ""),
+        ("3.6", "0.17", "default", ""),
+        ("3.5", "", "default", ""),
+        ("3.5", "0.17", "", ""),
+        ("3.5", "0.11", "", ""),
     ],
 )
-def test_a_trainjob_that_its_queue_would_admit_and_never_start_says_so(version, kueue, queue, warned):
+def test_a_trainjob_that_its_queue_would_not_hold_or_never_start_says_so(version, kueue, queue, warned):
     options = (form(version), f"openshift.queue={queue}", f'openshift.kueue="{kueue}"' if kueue else "openshift.kueue=")
     texts = {file.path: file.text for file in render(plan_of(SURVIVAL, *options), ("trainjob", "pytorchjob"))}
     header = texts["trainjob.yaml"].partition("apiVersion")[0]
-    assert ("kueue#11931" in header) is warned
-    assert "kueue#11931" not in texts["pytorchjob.yaml"]
+    said = header.replace("\n# ", " ")
+    assert warned in said if warned else "Kueue 0" not in said
+    assert "Kueue 0" not in texts["pytorchjob.yaml"]
 
 
 def test_3_6_has_a_deadline_and_the_security_context_and_3_5_says_what_it_lacks(golden_message):
