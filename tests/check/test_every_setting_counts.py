@@ -344,7 +344,8 @@ def by_end(table: dict[str, list[Any]], path: tuple[str, ...]) -> list[Any]:
 def muddled(contexts: list[Context], scenario: str, path: tuple[str, ...], part: dict[str, Any]) -> str:
     """What is wrong with a setting's choices; empty where any two are told apart as they should be."""
     same, by_check = alike(contexts, scenario, path, part)
-    wrong = same | by_check ^ {frozenset(pair) for pair in by_end(BY_CHECK, path)}
+    known = {frozenset(pair) for pair in by_end(BY_CHECK, path)}
+    wrong = same | by_check ^ {pair for pair in known if pair <= set(choices(part))}
     return f"{scenario}: {'.'.join(path)}: {sorted(map(sorted, wrong))}" if wrong else ""
 
 
