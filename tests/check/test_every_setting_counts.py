@@ -86,6 +86,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     "data.form": {**NO_SOURCE, "data.hub": "me/rows", "data.songs": None, "data.question": None, "data.answer": None},
     "image.code_from_git": {"image": CODE},
     "model.classes": {"data.hub": "me/images", "data.sample": None},
+    "lora.precision": {"model.attention": "sdpa"},
     "openshift.data_from": {"image": CODE},
     "openshift.kueue": {"openshift.queue": "default"},
     "model.trust_remote_code": {"model.revision": "0" * 40},
