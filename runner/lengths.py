@@ -70,6 +70,10 @@ class Lengths(Record):
         """The mean length where none is longer than `limit`."""
         return self.longest(1, limit)
 
+    def beyond(self, limit: float) -> float:
+        """The share of rows that are longer than `limit`, 0 to 1."""
+        return sum(length > limit for length in _points(self)) / _POINTS
+
     def attended(self, limit: float) -> float:
         """The length of the row that a mean token stands in, none longer than `limit`."""
         return min(limit, self.mean + self.spread**2 / self.mean)

@@ -13,7 +13,7 @@ from runner.files import read_json
 from runner.names import listed, nearest
 from runner.problem import Problem, Stop
 from runner.recipe import lock
-from runner.recipe.recipe import Recipe
+from runner.recipe.recipe import Recipe, Settings
 from runner.scenarios.shared.axolotl import FLASH
 
 FULL_COMMIT = re.compile(r"[0-9a-f]{40}\Z")
@@ -239,6 +239,12 @@ def advised_precision(recipe: Recipe) -> str:
     return gpu.precision(fp16) if gpu else "bf16"
 
 
+def precisions(recipe: Recipe) -> dict[str, str]:
+    """The precision that each section states, by the section's name: the model's, and a stage's own in its place."""
+    sections = {name: one for name, one in recipe.settings.items() if isinstance(one, Settings)}
+    return {name: str(one["precision"]) for name, one in sections.items() if one.get("precision")}
+
+
 def precision_fits(recipe: Recipe) -> Iterator[Problem]:
     facts = recipe.model_facts
     if facts and not facts.fp16 and recipe.model.get("precision") == "fp16":
@@ -267,13 +273,16 @@ def loss_fits_model(recipe: Recipe) -> Iterator[Problem]:
 def attention_fits_precision(recipe: Recipe) -> Iterator[Problem]:
     """FlashAttention 2 multiplies in half precision alone."""
     model = recipe.settings.get("model") or {}
-    if model.get("attention") == FLASH and model.get("precision") == "fp32":
-        half = advised_precision(recipe)
-        instead = "" if half == "fp32" else f", or `precision: {half}`"
+    if model.get("attention") != FLASH:
+        return
+    half = advised_precision(recipe)
+    instead = "" if half == "fp32" else f", or `precision: {half}`"
+    for home in (name for name, said in precisions(recipe).items() if said == "fp32"):
+        of_all = home == "model"
         yield recipe.document.problem(
-            ("model", "attention"),
+            (home, "attention" if of_all else "precision"),
             f"`{FLASH}` multiplies in half precision alone, and `precision` is fp32.",
-            f"Write `attention: sdpa`{instead}.",
+            f"Write `attention: sdpa`{'' if of_all else ' under `model`'}{instead}.",
         )
 
 

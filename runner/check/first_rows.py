@@ -26,9 +26,8 @@ ENDINGS = (".jsonl", ".csv", ".tsv")
 def first_rows(recipe: Recipe) -> Iterator[Problem]:
     """Notes, because a few rows are not all."""
     for home, data in recipe.data_sets():
-        name = data.get("path")
-        file = recipe.folder / name if name else None
-        if not file or file.suffix not in ENDINGS or not file.is_file() or not data.knows("form") or data.get("songs"):
+        file = _lines(recipe, data)
+        if not file or not data.knows("form") or data.get("songs"):
             continue
         from runner.data import rows
         from runner.data.chat import ChatSet
@@ -57,10 +56,31 @@ def first_rows(recipe: Recipe) -> Iterator[Problem]:
             yield recipe.document.problem((*home, "path"), message, hint, severity="note")
         if there and (long := _too_long(recipe, home, said, file, there)):
             yield long
+
+
+def enough_rows(recipe: Recipe) -> Iterator[Problem]:
+    """Some to learn from, and some to measure on."""
+    for home, data in recipe.data_sets():
+        if not (file := _lines(recipe, data)):
+            continue
+        from runner.data import rows
+
+        try:
+            columns.of(file)
+            said = rows.Source(hub=None, revision=None, subset=None, split=None, path=str(file))
+            there = list(islice(rows.read(said), 2))
+        except (columns.Unreadable, Stop):
+            continue
         if len(there) < 2:
             message = f"`{file}` has {'one row alone' if there else 'no row'}, and some must be left to learn from and to measure on."
             hint = "Write more rows; a hundred are a beginning."
             yield recipe.document.problem((*home, "path"), message, hint, severity="note" if there else "error")
+
+
+def _lines(recipe: Recipe, data: Settings) -> Path | None:
+    """The file of a data set that is read a row at a time; None where it has none."""
+    file = recipe.folder / data["path"] if data.get("path") else None
+    return file if file and file.suffix in ENDINGS and file.is_file() else None
 
 
 def _too_long(recipe: Recipe, home: Path_, source: ChatSet, file: Path, there: list[Numbered]) -> Problem | None:

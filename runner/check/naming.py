@@ -32,7 +32,9 @@ _TAKEN = {
     "/opt/recipe-runner": "the code and its data",
     code.MOUNT: "the code by git",
 }
-_SCRATCH = ("/dev/shm", "/tmp")
+_SYSTEM = dict.fromkeys(("/usr/bin", "/usr/lib", "/usr/local", "/bin", "/lib", "/lib64", "/proc", "/sys"), "the system")
+# Those that have room for a claim in a folder of its own; code and configs lose what lies there.
+_ROOMY = ("/dev/shm", "/tmp", *_SYSTEM)
 # Where the machines of a job meet: PyTorchJob's and TrainJob's own.
 _MEETING = (23456, 29500)
 
@@ -65,13 +67,12 @@ def folders(recipe: Recipe) -> Iterator[Problem]:
         return
     for index, claim in enumerate(site.claims or ()):
         mount = claim.mount.rstrip("/") or "/"
-        for taken, what in _TAKEN.items():
-            # Scratch has room for a claim in a folder of its own; code and configs lose what lies there.
-            below = taken not in _SCRATCH and f"{mount}/".startswith(f"{taken}/")
+        for taken, what in (_TAKEN | _SYSTEM).items():
+            below = taken not in _ROOMY and f"{mount}/".startswith(f"{taken}/")
             if mount == "/" or f"{taken}/".startswith(f"{mount}/") or below:
                 yield recipe.document.problem(
                     ("openshift", "claims", index, "mount"),
-                    f"A claim at `{claim.mount}` would hide {what} of its pods, which lies in `{taken}`.",
+                    f"A claim at `{claim.mount}` would hide {what} of its pods, in `{taken}`.",
                     "Mount it elsewhere, such as `/shared/models`.",
                 )
                 break

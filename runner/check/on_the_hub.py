@@ -1,4 +1,4 @@
-"""Rules about what lines say of data sets on the hub: names, revisions and splits, as far as the catalog knows them."""
+"""Rules about what lines say of the hub: names and splits of data sets, as far as the catalog knows them, and revisions."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def _known(section: Settings) -> Mapping[str, Any]:
 
 
 def hub_names(recipe: Recipe) -> Iterator[Problem]:
-    for home, section in recipe.data_sections():
-        hub, revision = section.get("hub"), section.get("revision")
+    for home, section in recipe.data_sets():
+        hub = section.get("hub")
         near = catalog.near_dataset(hub) if hub else None
         if hub and "/" not in hub and not _known(section):
             message = f"`{hub}` names no owner, and data sets on the hub have one."
@@ -33,7 +33,14 @@ def hub_names(recipe: Recipe) -> Iterator[Problem]:
         elif hub and near:
             message = f"`{hub}` is not known here, and `{near}` is."
             yield note(recipe, (*home, "hub"), message, f"Write `{near}`, if it was meant; {ASK_HUB}.")
-        if hub and isinstance(revision, str) and re.fullmatch(r"[0-9a-f]{7,39}", revision):
+
+
+def commits(recipe: Recipe) -> Iterator[Problem]:
+    """Of models, tokenizers and data sets alike; a set takes the line of its section, which is judged once."""
+    named = [*recipe.data_sections(), *recipe.data_sets()]
+    for home in dict.fromkeys([("model",), ("tokenizer",), *(home for home, _ in named)]):
+        revision = recipe.document.lookup((*home, "revision"))
+        if isinstance(revision, str) and re.fullmatch(r"[0-9a-f]{7,39}", revision):
             yield recipe.document.problem(
                 (*home, "revision"),
                 f"`{revision}` is the beginning of a commit, and the hub knows whole ones alone.",
@@ -79,4 +86,4 @@ def left_over(recipe: Recipe) -> Iterator[Problem]:
             )
 
 
-RULES = (splits, left_over, hub_names)
+RULES = (splits, left_over, hub_names, commits)

@@ -17,16 +17,21 @@ def _sections(recipe: Recipe, way: str) -> Iterator[tuple[str, Settings]]:
             yield name, section
 
 
-def _flash_here(recipe: Recipe) -> bool:
-    """Whether the recipe's GPU and precision leave room for FlashAttention."""
+def _precision(recipe: Recipe, section: Settings) -> str:
+    """A stage's own precision, or that of all."""
+    return str(section.get("precision") or recipe.model.precision)
+
+
+def _flash_here(recipe: Recipe, section: Settings) -> bool:
+    """Whether the recipe's GPU and the section's precision leave room for FlashAttention."""
     gpu = catalog.gpu(recipe.machines.gpu)
-    return recipe.model.precision != "fp32" and (gpu is None or gpu.bf16)
+    return _precision(recipe, section) != "fp32" and (gpu is None or gpu.bf16)
 
 
 def joined_rows(recipe: Recipe) -> Iterator[Problem]:
     for name, section in _sections(recipe, "flatten"):
         if recipe.model.attention != FLASH:
-            flash = f"`attention: {FLASH}` under `model`, or " if _flash_here(recipe) else ""
+            flash = f"`attention: {FLASH}` under `model`, or " if _flash_here(recipe, section) else ""
             yield recipe.document.problem(
                 (name, "packing"),
                 f"Joined rows are kept apart by FlashAttention, and `attention` is {recipe.model.attention}.",
@@ -43,10 +48,10 @@ def joined_rows(recipe: Recipe) -> Iterator[Problem]:
 
 def packed_rows(recipe: Recipe) -> Iterator[Problem]:
     """Axolotl keeps packed rows apart with FlashAttention or, under sdpa, with torch's own; in fp32 and with eager, by a mask."""
-    for name, _ in _sections(recipe, "pack"):
-        gpu, model = catalog.gpu(recipe.machines.gpu), recipe.model
-        masked = model.attention == "eager" or model.precision == "fp32"
-        if gpu and not gpu.bf16 and model.precision == "fp16" and not masked:
+    for name, section in _sections(recipe, "pack"):
+        gpu, model, precision = catalog.gpu(recipe.machines.gpu), recipe.model, _precision(recipe, section)
+        masked = model.attention == "eager" or precision == "fp32"
+        if gpu and not gpu.bf16 and precision == "fp16" and not masked:
             yield recipe.document.problem(
                 (name, "packing"),
                 f"Packed rows are kept apart by FlashAttention, which takes compute capability 8.0, and {gpu.title} has "

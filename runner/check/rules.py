@@ -31,6 +31,7 @@ from runner.problem import Problem
 from runner.recipe.overrides import path_of
 from runner.recipe.recipe import BrokenSetting, Recipe
 from runner.scenarios.contract import Rule
+from runner.scenarios.shared.axolotl import FLASH
 
 if TYPE_CHECKING:
     from runner.recipe.sections import Openshift
@@ -91,16 +92,16 @@ def known_gpu(recipe: Recipe) -> Iterator[Problem]:
             "note",
         )
     elif "model" in recipe.settings and not gpu.bf16:
-        for setting, bad, instead in (
-            ("precision", "bf16", base_model.advised_precision(recipe)),
-            ("attention", "flash_attention_2", "sdpa"),
-        ):
-            if recipe.model.get(setting) == bad:
+        wanted = {f"{home}.precision": said for home, said in base_model.precisions(recipe).items()}
+        wanted["model.attention"] = str(recipe.model.get("attention"))
+        instead = {"bf16": base_model.advised_precision(recipe), FLASH: "sdpa"}
+        for setting, said in wanted.items():
+            if said in instead:
                 yield _at(
                     recipe,
-                    f"model.{setting}",
-                    f"{gpu.title} cannot do `{bad}`; it takes compute capability 8.0, and this GPU has {gpu.compute_capability}.",
-                    f"Write `{setting}: {instead}`.",
+                    setting,
+                    f"{gpu.title} cannot do `{said}`; it takes compute capability 8.0, and this GPU has {gpu.compute_capability}.",
+                    f"Write `{setting.rpartition('.')[2]}: {instead[said]}`.",
                 )
 
 

@@ -68,7 +68,7 @@ def rates(recipe: Recipe) -> Iterator[Problem]:
                 recipe,
                 (name, "learning_rate_scaling"),
                 f"Times {gpus} GPUs the learning rate is {rate * gpus:g}, more than almost every model bears.",
-                "Write `sqrt` or `none`; usual is 1e-5 to 5e-4 in all.",
+                "Write `learning_rate_scaling: none`; usual is 1e-5 to 5e-4 in all.",
             )
 
 

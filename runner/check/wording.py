@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 
 from runner import packaged
 from runner.check.usual import note
 from runner.problem import Problem
-from runner.recipe.recipe import Recipe, Settings
+from runner.recipe.document import Path_
+from runner.recipe.recipe import Recipe, Settings, sets_of
 
 _MARK = re.compile(r"<\|\w+\|>|<(start|end)_of_turn>|\[/?INST\]")
+# Lengths of the catalog are reckoned, in part, so that a smaller share says nothing.
+MOST_LEFT_OUT = 0.1
 _COLUMN = re.compile(r"(?<!\[)\[([A-Za-z_]\w*)\]")
 
 
@@ -45,19 +48,33 @@ def prompts(recipe: Recipe) -> Iterator[Problem]:
             yield note(recipe, (*home, "system_prompt"), message, "Columns stand in `question` and `answer`.")
 
 
-def long_prompts(recipe: Recipe) -> Iterator[Problem]:
-    """A token is a word at most."""
+def long_rows(recipe: Recipe) -> Iterator[Problem]:
+    """A token is a word at most; and of a data set of the catalog it is known about how long its rows are."""
     for home, section in recipe.data_sections():
         text = section.get("system_prompt") if section.knows("system_prompt") else None
         owner = recipe.settings.get(str(home[0])) if len(home) > 1 else recipe.settings.get("model")
         length = owner.get("sequence_len") if isinstance(owner, Settings) and owner.knows("sequence_len") else None
+        where = ((home[0] if len(home) > 1 else "model"), "sequence_len")
         if isinstance(text, str) and length and len(text.split()) >= length:
             yield recipe.document.problem(
-                ((home[0] if len(home) > 1 else "model"), "sequence_len"),
+                where,
                 f"The system prompt alone has {len(text.split()):,} words, and rows of more than {length:,} tokens are left out: none "
                 "would be left.",
                 "Raise `sequence_len`, or shorten `system_prompt`.",
             )
+        elif length and section.knows("form"):
+            yield from _left_out(recipe, where, length, (one for _, one in sets_of(home, section)))
+
+
+def _left_out(recipe: Recipe, where: Path_, length: int, sets: Iterable[Settings]) -> Iterator[Problem]:
+    from runner.estimate.rows import catalogued, of_catalog
+
+    for one in sets:
+        lengths = of_catalog(catalogued(one) or {}, one)
+        if lengths and (share := lengths.beyond(length)) > MOST_LEFT_OUT:
+            message = f"By the catalog about {share:.0%} of the rows of `{one['hub']}` are longer than {length:,} tokens, and are left out."
+            hint = "Raise `sequence_len`; `recipe prepare` counts in tokens, and stops where more than `max_lost_share` are lost."
+            yield note(recipe, where, message, hint)
 
 
 _QUOTES = ("\u201c", "\u201d", "\u201e", "\u00ab", "\u2018", "\u201a")
@@ -131,4 +148,4 @@ def demo(recipe: Recipe) -> Iterator[Problem]:
         return
 
 
-RULES = (demo, answers, long_prompts, cut_texts, prompts)
+RULES = (demo, answers, long_rows, cut_texts, prompts)

@@ -133,8 +133,8 @@ def _of_set(one: Mapping[str, Any], data: Mapping[str, Any], folder: Path | None
     """The rows of one data set that are taken, before some are held out."""
     if path := one.get("path"):
         rows = _local(Path(path), one, data) if folder else Rows()
-    elif facts := _catalogued(one):
-        rows = Rows(facts["rows"], None, _of_catalog(facts, data), "the catalog of data sets")
+    elif facts := catalogued(one):
+        rows = Rows(facts["rows"], None, of_catalog(facts, data), "the catalog of data sets")
     else:
         rows = Rows()
     return replace(rows, training=None if rows.training is None else round(rows.training * one.get("share", 1)))
@@ -144,7 +144,7 @@ def _held_out(one: Mapping[str, Any], data: Mapping[str, Any], folder: Path | No
     """The rows of a data set that only the validation loss is measured on, or of a split of it; None where nobody knows."""
     if one.get("path"):
         return _of_set(one, data, folder).training
-    return (_catalogued(one) or {}).get(f"{one.get('split')}_rows")
+    return (catalogued(one) or {}).get(f"{one.get('split')}_rows")
 
 
 def _split(rows: int, share: float, lengths: Lengths, source: str) -> Rows:
@@ -152,12 +152,12 @@ def _split(rows: int, share: float, lengths: Lengths, source: str) -> Rows:
     return Rows(rows - validation, validation, lengths, source)
 
 
-def _catalogued(data: Mapping[str, Any]) -> dict[str, Any] | None:
+def catalogued(data: Mapping[str, Any]) -> dict[str, Any] | None:
     hub, subset = data.get("hub") or "", data.get("subset")
     return catalog.dataset(f"{hub}:{subset}" if subset else hub)
 
 
-def _of_catalog(facts: Mapping[str, Any], data: Mapping[str, Any]) -> Lengths:
+def of_catalog(facts: Mapping[str, Any], data: Mapping[str, Any]) -> Lengths:
     """Tokens of rows whose characters the catalog has."""
     if "characters" not in facts:
         return UNKNOWN

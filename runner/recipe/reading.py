@@ -44,6 +44,8 @@ def text(file: Path | str, kind: str = "recipe") -> str:
         raise Stop(Problem(name, 0, 0, "There is no such file.", _near_file(path))) from None
     except OSError as error:
         raise Stop(Problem(name, 0, 0, f"This file cannot be read: {error.strerror}.")) from None
+    except ValueError:  # a null character, or half of one
+        raise Stop(Problem(name, 0, 0, "No file can have such a name.")) from None
     return _text(name, raw, size, kind)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from runner import catalog
 from runner.catalog.tables import table
 from runner.check.examine import ALLOWED, examine
 from runner.recipe.overrides import Override
+from runner.recipe.recipe import Recipe
 from runner.scenarios import translate
 from runner.targets import place
 from tests.catalog.axolotls_own import validated
@@ -18,27 +20,32 @@ from tests.conftest import RECIPES, ROOT, setting_of
 
 # Recipes of each kind, and where settings of Axolotl's stand in them.
 HOMES = {"survival": "axolotl", "lyrics": "axolotl", "gemma": "axolotl", "seven-b": "sft"}
-GPU = catalog.gpu("NVIDIA-L40S")
 
 
 def with_setting(name: str, key: str, value: Any) -> Override:
     return Override(f"advanced.{HOMES[name]}", None, {key: value}, by=f"--set advanced.{HOMES[name]}.{key}={value}")
 
 
-def config_of(name: str) -> dict[str, Any]:
-    """The config of the stage that such settings reach."""
+@cache
+def recipe_of(name: str) -> Recipe:
     from runner.check.validate import load
 
-    recipe, _, _ = load(ROOT / "recipes" / f"{name}.yaml")
+    return load(ROOT / "recipes" / f"{name}.yaml")[0]
+
+
+def config_of(name: str) -> dict[str, Any]:
+    """The config of the stage that such settings reach."""
+    recipe = recipe_of(name)
     stages = [one for one in translate(recipe, place(recipe)).stages if one.engine == "axolotl"]
     return dict(next(one for one in stages if one.name in ("train", HOMES[name])).config)
 
 
-def takes(config: dict[str, Any], key: str, value: Any) -> bool:
-    """Whether Axolotl's own validation takes a config with one setting more."""
-    assert GPU
+def takes(name: str, more: dict[str, Any]) -> bool:
+    """Whether Axolotl's own validation takes a recipe's config with more settings, on its own GPU."""
+    gpu = catalog.gpu(recipe_of(name).machines.gpu)
+    assert gpu
     try:
-        validated(config | {key: value}, GPU, 4)
+        validated(config_of(name) | more, gpu, 4)
     except Exception:
         return False
     return True
@@ -77,7 +84,7 @@ def test_what_is_refused_axolotl_refuses(key):
         config = config_of(name)
         for value in values(part):
             if catalog.axolotl_refusal(key, value, config):
-                refused += not takes(config, key, value)
+                refused += not takes(name, {key: value})
         if refused:
             return
     assert key in TAKEN_AND_LOST
@@ -119,11 +126,12 @@ def test_what_goes_with_the_rest_is_let_through():
 def test_what_axolotl_refuses_of_all_its_settings_check_refuses(name):
     """Alone beside the recipe, with a few values of each."""
     file = next(path for path in RECIPES if path.stem == name)
-    config, asked, missed = config_of(name), 0, []
+    asked, missed = 0, []
+    assert takes(name, {})
     for key, part in catalog.axolotl_settings()["properties"].items():
         for value in values(part):
             asked += 1
-            if takes(config, key, value):
+            if takes(name, {key: value}):
                 continue
             found = examine(file, [with_setting(name, key, value)], allowed=ALLOWED)
             if not any(one.severity == "error" for one in found):

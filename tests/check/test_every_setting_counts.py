@@ -1,5 +1,6 @@
 """Every setting counts: of each there are two recipes that `check` lets through and that differ in it alone, and they become other
-files or another plan. Copies of the recipe and hashes of contents, which follow every change, are no such difference."""
+files or another plan; of its choices any two do. Copies of the recipe and hashes of contents, which follow every change, are no such
+difference."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from functools import cached_property
 from io import StringIO
+from itertools import combinations
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +21,7 @@ import numpy as np
 import pytest
 
 import runner.text
+from runner import catalog
 from runner.check.by_schema import part as part_of
 from runner.check.by_schema import schema
 from runner.check.validate import judge, override
@@ -29,7 +32,7 @@ from runner.estimate.parameters import UnknownArchitecture
 from runner.files import Artifact
 from runner.planned import Planned
 from runner.problem import Stop
-from runner.recipe import reading
+from runner.recipe import lock, reading
 from runner.recipe.document import Document
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
@@ -57,7 +60,8 @@ ZERO3 = {"machines.gpus_per_node": 2, "distribution": "zero3"}
 ON_DISK = {"sharding": {"offload_optimizer": "nvme", "offload_weights": "nvme", "nvme_path": "/tmp/offload"}}
 SLURM = {"executor": "slurm", "tasks": 4, "partition": "cpu", "time": "24:00:00"}
 CODE = {"code_from_git": {"url": "https://example.org/me/code", "commit": "0" * 40}}
-TEXT = "data/gemma-sample.txt"
+# The scenario's own, of `ROWS`.
+OWN_ROWS = "rows"
 RDMA = {"openshift.network": {"kind": "rdma", "rdma_resource": "rdma/rdma_shared_device_a"}}
 # What a setting needs beside it so that it can matter, by how its name begins.
 NEEDS: dict[str, dict[str, Any]] = {
@@ -75,13 +79,15 @@ NEEDS: dict[str, dict[str, Any]] = {
     "data.sets.0.answer": {"data.sets.0.question": "[question]"},
     "data.sets.0.path": {"data.sets.0.hub": None},
     "data.songs": {"data.sample": None},
-    "data.validation_path": {**NO_SOURCE, **NOT_HELD_OUT, "data.path": TEXT},
+    "data.validation_path": {**NO_SOURCE, **NOT_HELD_OUT, "data.path": OWN_ROWS},
     "data.validation_share": NOT_HELD_OUT,
     "communication.ddp": {"machines.gpus_per_node": 2, "distribution": "ddp"},
     "data.chat_template": {"model.base": "HuggingFaceTB/SmolLM3-3B"},
     "data.form": {**NO_SOURCE, "data.hub": "me/rows", "data.songs": None, "data.question": None, "data.answer": None},
     "image.code_from_git": {"image": CODE},
     "model.classes": {"data.hub": "me/images", "data.sample": None},
+    "lora.precision": {"model.attention": "sdpa"},
+    "openshift.data_from": {"image": CODE},
     "openshift.kueue": {"openshift.queue": "default"},
     "model.trust_remote_code": {"model.revision": "0" * 40},
     "openshift.hardware_profile": {"openshift.hardware_profile": {"name": "gpu"}},
@@ -91,6 +97,39 @@ NEEDS: dict[str, dict[str, Any]] = {
     "sharding": ZERO3,
     "sharding.nvme": ON_DISK,
     "train.learning_rate_scaling": {"machines.gpus_per_node": 2},
+}
+# A model outside the catalog: Axolotl has no fused loss for its type, and its chat template is in its own tokenizer.
+OTHER_MODEL = "me/other"
+# Lines beside which choices differ, or one of them is refused, that are alike without them; by how the setting ends.
+BESIDE: dict[str, list[dict[str, Any]]] = {
+    "chat_template": [{"model.base": OTHER_MODEL}],
+    "cleaning.executor": [{"data.cleaning": SLURM}, {"data.cleaning": {"executor": "pods", "pods": 4}}],
+    ".cross_entropy": [{"model.base": OTHER_MODEL}],
+    "data_from": [{**NO_SOURCE, "data.validation_split": None, "data.path": OWN_ROWS}],
+    "distribution": [{"machines.gpus_per_node": 1}],
+    "data.form": [{"data.question": "[question]", "data.answer": "[answer]"}],
+    "sets.0.form": [{"data.sets.0.question": "[question]", "data.sets.0.answer": "[answer]"}],
+    "offload_optimizer": [ON_DISK, {"sharding": {"nvme_path": "/tmp/offload"}}],
+    "offload_weights": [ON_DISK],
+    "packing": [{"speed.compile": "off"}, {"train.micro_batch_size": 1}],
+    "precision": [
+        {"model.attention": "sdpa"},
+        {"model.attention": "sdpa", "machines.gpu": "Tesla-T4"},
+        {"machines.gpu": "NVIDIA-H999"},
+    ],
+}
+FORMS = ("auto", "messages", "sharegpt", "alpaca", "prompt_completion")
+# Choices that no two recipes tell apart, and that `check` does: it lets one of them through beside lines where the other is refused.
+BY_CHECK = {
+    # `auto` is the other wherever that can be, and where it cannot, the other is refused.
+    ".cross_entropy": [("auto", "fused")],
+    "distribution": [("auto", "fsdp")],
+    "dpo.precision": [("auto", "bf16")],
+    "lora.precision": [("auto", "bf16")],
+    # It asks for templates, which the others refuse, and which `auto` takes for columns.
+    "form": [("columns", other) for other in FORMS],
+    # Each asks for lines of its own, which the others refuse.
+    "executor": [pair for pair in combinations(("local", "pods", "slurm", "ray"), 2) if pair != ("local", "ray")],
 }
 # What the stages of a pipeline learn from besides text.
 OF_STAGES = {
@@ -122,6 +161,7 @@ VALUES: dict[str, list[Any]] = {
         for name in ("weights", "adapter", "gradients", "optimizer", "activations", "temporary", "reserve")
     },
 }
+Pairs = set[frozenset[Any]]
 # YAML puts those in quotes that could be numbers.
 HASH = re.compile(r"'?\b[0-9a-f]{10}\b'?")
 
@@ -240,14 +280,20 @@ def contexts(scenario: str, recipes: Path) -> list[Context]:
     return found
 
 
-def tried(contexts: list[Context], scenario: str, path: tuple[str, ...], part: dict[str, Any]) -> Iterator[tuple[Context, list[tuple[Any, Made]]]]:  # fmt: skip
-    """In each context, the values that are let through, and what the recipe becomes; None is the setting left out."""
+def choices(part: dict[str, Any]) -> tuple[Any, ...]:
+    """All that a setting can be; empty where that is no list of choices."""
+    return tuple(part.get("enum", (True, False) if part.get("type") == "boolean" else ()))
+
+
+def tried(contexts: list[Context], scenario: str, path: tuple[str, ...], part: dict[str, Any], beside: dict[str, Any]) -> Iterator[tuple[Context, list[tuple[Any, Made]]]]:  # fmt: skip
+    """In each context, the values that are let through, and what the recipe becomes; None is the setting left out. beside: lines
+    that each recipe has besides."""
     setting, whole = ".".join(path), schema(scenario)
     home, in_stage, _ = setting.partition("data.")
     home = home if in_stage and path[0] in OF_STAGES else ""
     needed = [
-        (home + name if name.startswith("data.") else name, value)
-        for begins, lines in NEEDS.items()
+        (home + name if name.startswith("data.") else name, ROWS[scenario] if value is OWN_ROWS else value)
+        for begins, lines in [*NEEDS.items(), ("", beside)]
         if setting.removeprefix(home).startswith(begins)
         for name, value in lines.items()
     ]
@@ -270,8 +316,38 @@ def tried(contexts: list[Context], scenario: str, path: tuple[str, ...], part: d
 
 
 def counts(contexts: list[Context], scenario: str, path: tuple[str, ...], part: dict[str, Any]) -> bool:
-    each = tried(contexts, scenario, path, part)
+    each = tried(contexts, scenario, path, part, {})
     return any(found[-1][1].differs(other) for _, found in each for _, other in found[:-1])
+
+
+def alike(contexts: list[Context], scenario: str, path: tuple[str, ...], part: dict[str, Any]) -> tuple[Pairs, Pairs]:
+    """The pairs of a setting's choices that become the same wherever both are let through: those that nothing tells apart, and
+    those that `check` does."""
+    left = {frozenset(pair) for pair in combinations(choices(part), 2)}
+    taken: list[list[tuple[Any, Made]]] = []
+    for beside in ({}, *by_end(BESIDE, path)):
+        for _, found in tried(contexts, scenario, path, part, beside):
+            taken += [] if taken and taken[-1] is found else [found]
+            value, made = found[-1]
+            pairs = {frozenset((value, other)): was for other, was in found[:-1]}
+            left -= {pair for pair in left & pairs.keys() if made.differs(pairs[pair])}
+            if not left:
+                return left, left
+    values = [{value for value, _ in found} for found in taken]
+    by_check = {pair for pair in left if pair <= set().union(*values) and any(len(pair & here) == 1 for here in values)}
+    return left - by_check, by_check
+
+
+def by_end(table: dict[str, list[Any]], path: tuple[str, ...]) -> list[Any]:
+    return next((lines for ends, lines in table.items() if ".".join(path).endswith(ends)), [])
+
+
+def muddled(contexts: list[Context], scenario: str, path: tuple[str, ...], part: dict[str, Any]) -> str:
+    """What is wrong with a setting's choices; empty where any two are told apart as they should be."""
+    same, by_check = alike(contexts, scenario, path, part)
+    known = {frozenset(pair) for pair in by_end(BY_CHECK, path)}
+    wrong = same | by_check ^ {pair for pair in known if pair <= set(choices(part))}
+    return f"{scenario}: {'.'.join(path)}: {sorted(map(sorted, wrong))}" if wrong else ""
 
 
 def shown(path: tuple[str, ...]) -> str:
@@ -309,6 +385,8 @@ def recipes(tmp_path_factory):
         for file in (f"{name}/{side}-{length}.npy" for name in ("packed", "other") for side in ("train", "validation")):
             (folder / file).parent.mkdir(exist_ok=True)
             np.save(folder / file, np.zeros((4, length), np.uint16))
+    other = replace(catalog.model("google/gemma-3-270m"), model_type="gpt_neox", chat_template="")
+    lock.add(folder / lock.LOCK, OTHER_MODEL, lock.entry_of(other, "main"))
     (folder / "data" / "plain.json").write_text('{"gradient_clipping": 1.0}')
     (folder / "data" / "sparse.json").write_text('{"steps_per_print": 7}')
     return folder
@@ -342,6 +420,13 @@ def test_what_counts_elsewhere_alone_still_does(among):
     assert not left, f"no schema has {list(left)}"
 
 
+def test_any_two_choices_of_a_setting_are_told_apart(among):
+    found = [one for one in distinct() if choices(one[2])]
+    wrong = [muddled(among[scenario], scenario, path, part) for scenario, path, part in found]
+    assert len(found) >= 30
+    assert not any(wrong), list(filter(None, wrong))
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("scenario", names())
 def test_every_setting_of_every_scenario_changes_a_file_or_the_plan(among, scenario):
@@ -350,3 +435,10 @@ def test_every_setting_of_every_scenario_changes_a_file_or_the_plan(among, scena
         told[counts(among[scenario], scenario, path, part)].append(shown(path))
     assert [name for name in told[False] if name not in ELSEWHERE] == []
     assert [name for name in told[True] if name in ELSEWHERE] == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("scenario", names())
+def test_any_two_choices_of_every_scenario_are_told_apart(among, scenario):
+    wrong = [muddled(among[scenario], scenario, path, part) for path, part in settings(scenario) if choices(part)]
+    assert not any(wrong), list(filter(None, wrong))

@@ -12,7 +12,7 @@ from runner.recipe.overrides import from_options
 from tests.conftest import ROOT
 
 RECIPES = ROOT / "recipes"
-SURVIVAL, SEVEN_B, GEMMA, RESNET = "survival", "seven-b", "gemma", "resnet"
+SURVIVAL, LYRICS, SEVEN_B, GEMMA, RESNET = "survival", "lyrics", "seven-b", "gemma", "resnet"
 
 ATTENTION, LLAMA = "model.attention=sdpa", "model.base=meta-llama/Llama-3.2-1B"
 SECRET = "openshift.hub_token_secret=hub-token"
@@ -32,6 +32,7 @@ SET = [
     (SURVIVAL, ("openshift.claims.1.mount=/dev/shm",), "error", "openshift.claims.1.mount"),
     (SURVIVAL, ("openshift.claims.1.mount=/opt/recipe-runner/data",), "error", "openshift.claims.1.mount"),
     (SURVIVAL, ("openshift.claims.1.mount=/opt",), "error", "openshift.claims.1.mount"),
+    (SURVIVAL, ("openshift.claims.1.mount=/usr",), "error", "openshift.claims.1.mount"),
     (SURVIVAL, ("openshift.claims.1.storage_class=fast disk",), "error", "openshift.claims.1.storage_class"),
     (SURVIVAL, ("openshift.metrics_port=23456",), "error", "openshift.metrics_port"),
     (SURVIVAL, ("openshift.progress_port=29500",), "error", "openshift.progress_port"),
@@ -73,9 +74,22 @@ SET = [
     (SURVIVAL, ("model.sequence_len=64",), "error", "model.sequence_len"),
     (SURVIVAL, ("data.hub=justaname",), "note", "data.hub"),
     (SURVIVAL, ("data.revision=abc1234",), "error", "data.revision"),
+    (SURVIVAL, ("model.revision=abc1234",), "error", "model.revision"),
+    (
+        SEVEN_B,
+        ("tokenizer.base=openai-community/gpt2", "tokenizer.vocabulary=", "tokenizer.revision=abc1234"),
+        "error",
+        "tokenizer.revision",
+    ),
+    (SURVIVAL, ("model.sequence_len=128",), "note", "model.sequence_len"),
+    (LYRICS, ("model.sequence_len=32",), "note", "model.sequence_len"),
+    (SEVEN_B, ("sft.sequence_len=64",), "note", "sft.sequence_len"),
     (RESNET, ("model.classes=4",), "error", "model.classes"),
     (GEMMA, ("model.precision=fp16",), "note", "model.precision"),
     (GEMMA, ("model.precision=fp32",), "error", "attention"),
+    (SEVEN_B, ("dpo.precision=fp32",), "error", "dpo.precision"),
+    (SEVEN_B, ("dpo.precision=bf16", "machines.gpu=Tesla-T4", ATTENTION), "error", "dpo.precision"),
+    (SEVEN_B, ("sft.precision=fp32", ATTENTION), "note", "packing"),
     (SURVIVAL, ("model.base=Qwen/Qwen2.5-1.5B-Instruct", "model.precision=fp16", ATTENTION), "note", "model.precision"),
     (SURVIVAL, (LLAMA, SECRET, "data.chat_template=tokenizer_default"), "error", "data.chat_template"),
     (SURVIVAL, ("train.report_to=mlflow", "openshift.tracking_secret=keys"), "note", "train.report_to"),
@@ -152,6 +166,26 @@ def test_a_file_needs_rows_to_learn_from_and_to_measure_on(rows, words, severity
     )
     (found,) = [one for one in examine(RECIPES / "survival.yaml", from_options(options)) if words in one.message]
     assert found.severity == severity and found.file.startswith("--set data.path=")
+
+
+@pytest.mark.parametrize(
+    ("starter", "home", "columns"),
+    [
+        (GEMMA, "data", "text"),
+        (SEVEN_B, "data", "text"),
+        (SEVEN_B, "dpo.data", "system,question,chosen,rejected"),
+        (LYRICS, "data", "instruction,lyrics"),
+    ],
+)
+def test_a_file_with_a_header_alone_is_refused_whatever_its_rows_are(starter, home, columns, tmp_path):
+    (tmp_path / "my.csv").write_text(f"{columns}\n")
+    of_hub = ("hub", "subset", "revision", "split", "validation_split")
+    options = [f"{home}.path={tmp_path}/my.csv", *(f"{home}.{name}=" for name in of_hub)]
+    options += ["data.validation_share=0.1"] if starter == GEMMA else []
+    found = [
+        one.message for one in examine(RECIPES / f"{starter}.yaml", from_options(options)) if one.severity == "error"
+    ]
+    assert len(found) == 1 and "has no row" in found[0], found
 
 
 @pytest.mark.parametrize(

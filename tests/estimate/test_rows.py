@@ -244,7 +244,7 @@ def test_lengths_of_the_catalog_hang_together():
 def test_songs_are_nowhere_near_the_sequence_length():
     facts = catalog.dataset("rajtripathi/5M-Songs-Lyrics")
     data = {"songs": {"instruction_form": "x" * 70}, "system_prompt": "x" * 200}
-    found = rows._of_catalog(facts, data)
+    found = rows.of_catalog(facts, data)
     assert 400 < found.mean < 625 and 1060 < found.longest(24, 3072) < 1570 and found.high < 2240
 
 

@@ -78,6 +78,12 @@ def test_a_missing_file_names_a_near_one(tmp_path, golden_message):
     golden_message(stop.value.text)
 
 
+@pytest.mark.parametrize("name", ["\0.yaml", "\ud800.yaml"])
+def test_a_name_that_no_file_can_have_is_refused(name, tmp_path):
+    with pytest.raises(Stop, match="No file can have such a name"):
+        reading.read(tmp_path / name)
+
+
 def test_a_file_that_is_no_text_is_said_so(tmp_path, golden_message):
     path = tmp_path / "r.yaml"
     path.write_bytes(b"\xff\xfe\x00a")
