@@ -23,7 +23,7 @@ def _known(section: Settings) -> Mapping[str, Any]:
 
 
 def hub_names(recipe: Recipe) -> Iterator[Problem]:
-    for home, section in recipe.data_sections():
+    for home, section in recipe.data_sections:
         hub, revision = section.get("hub"), section.get("revision")
         near = catalog.near_dataset(hub) if hub else None
         if hub and "/" not in hub and not _known(section):

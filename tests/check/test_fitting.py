@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from runner.check.by_schema import schema
-from runner.check.fitting import fits
+from runner.check.fitting import fitting
 from runner.recipe import reading
 from tests.conftest import STARTERS
 
@@ -32,7 +32,7 @@ DOCUMENTS = [reading.read(path).data for path in STARTERS]
 @pytest.mark.parametrize("path", STARTERS, ids=lambda path: path.stem)
 def test_a_starter_passes_without_the_validator(path):
     data = reading.read(path).data
-    assert fits(data, schema(data["scenario"]))
+    assert fitting(schema(data["scenario"]))(data)
 
 
 @settings(max_examples=300)
@@ -55,7 +55,7 @@ def test_what_passes_is_what_the_validator_takes(data):
         else:
             section.append(section[key])
         break
-    assert not fits(document, whole) or Draft202012Validator(whole).is_valid(document), json.dumps(document)
+    assert not fitting(whole)(document) or Draft202012Validator(whole).is_valid(document), json.dumps(document)
 
 
 @pytest.mark.parametrize(
@@ -71,4 +71,4 @@ def test_what_passes_is_what_the_validator_takes(data):
     ],
 )
 def test_what_it_cannot_tell_is_left_to_the_validator(part, value):
-    assert not fits(value, part)
+    assert not fitting(part)(value)
