@@ -239,8 +239,8 @@ class Recipe(Sections):
     def data_sections(self) -> tuple[tuple[Path_, Settings], ...]:
         """Every section that names data and that the schema has not refused, with its path: `data`, and `data` inside other
         sections."""
-        inside = {(name, "data"): section._values.get("data") for name, section in self.sections.items()}
-        homes: dict[Path_, Any] = {("data",): self.sections.get("data")} | inside
+        homes: dict[Path_, Any] = {("data",): self.sections.get("data")}
+        homes |= {(name, "data"): section._values.get("data") for name, section in self.sections.items()}
         return tuple((home, data) for home, data in homes.items() if isinstance(data, Settings))
 
     def data_sets(self) -> Iterator[tuple[Path_, Settings]]:
