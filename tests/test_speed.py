@@ -18,16 +18,15 @@ def test_checking_takes_little_more_than_the_import_of_its_libraries():
 
 
 def test_a_thousand_recipes_take_little_more_each_than_a_page_of_reading():
-    """By 150 of them, in processor time beside the bare import; the aim for 1,000 is 30, and it takes 31 to 41 by what else the
-    machine does."""
+    """By 150 of them, in processor time beside the bare import; the aim for 1,000 is 30, and it takes 23 to 25 on a busy machine."""
     count, ratios = 150, []
     for _ in range(3):
         before, alone, whole, after = taken(BARE), taken(check(SURVIVAL)), many(count), taken(BARE)
         each = (whole.processor - alone.processor) / (count - 1)
         ratios.append((alone.processor + 999 * each) / ((before.processor + after.processor) / 2))
-        if ratios[-1] <= 50:
+        if ratios[-1] <= 35:
             return
-    raise AssertionError(f"1,000 recipes took {ratios} times the bare import; 50 is the limit")
+    raise AssertionError(f"1,000 recipes took {ratios} times the bare import; 35 is the limit")
 
 
 def test_a_recipe_without_errors_needs_no_validator_and_writes_no_files(monkeypatch):

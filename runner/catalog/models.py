@@ -95,9 +95,10 @@ def model_ids() -> list[str]:
     return list(table("models"))
 
 
-def model_types() -> set[str]:
+@cache
+def model_types() -> frozenset[str]:
     """The architectures that the catalog has models of."""
-    return {str(facts["model_type"]) for facts in _models().values()}
+    return frozenset(str(facts["model_type"]) for facts in _models().values())
 
 
 def near_model(name: str) -> str | None:
@@ -114,11 +115,11 @@ def near_model(name: str) -> str | None:
 
 
 def unsuitable(name: str, folder: Path | None = None) -> Unsuitable | None:
-    """Why a model cannot be trained on the pinned stack, by its name or by its folder's `config.json`; None where
-    nothing is known against it."""
+    """Why a model cannot be trained on the pinned stack, by its name or, where the catalog has none of that name, by its folder's
+    `config.json`; None where nothing is known against it."""
     if facts := table("unsuitable").get(name):
         return Unsuitable(facts["why"], tuple(facts["instead"]))
-    config = config_of(name, folder)
+    config = None if _known(name) else config_of(name, folder)
     return unsuitable_type(config) if config else None
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from runner import packaged, scenarios
 from runner.check import schema_errors
-from runner.check.fitting import fits, matches
+from runner.check.fitting import Fits, fitting, matches
 from runner.names import listed, nearest
 from runner.problem import Problem
 from runner.recipe.document import Document, Path_
@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 def schema(scenario: str) -> dict[str, Any]:
     whole: dict[str, Any] = json.loads(packaged.schema_file(scenario).read_text(encoding="utf-8"))
     return whole
+
+
+@cache
+def _fits(scenario: str) -> Fits:
+    return fitting(schema(scenario))
 
 
 @cache
@@ -102,7 +107,7 @@ class Reading:
 def read(document: Document) -> Reading:
     """The settings of a document whose scenario is known, as far as its schema takes them."""
     scenario = document.data["scenario"]
-    errors = [] if fits(document.data, schema(scenario)) else list(_validator(scenario).iter_errors(document.data))
+    errors = [] if _fits(scenario)(document.data) else list(_validator(scenario).iter_errors(document.data))
     told = schema_errors.problems(document, schema(scenario), errors)
     problems = told.problems
     filled = with_defaults(document.data, schema(scenario))
@@ -171,10 +176,10 @@ def _below(filled: Any, path: Iterable[str | int]) -> Any:
     return filled
 
 
-def _not_finite(value: Any, path: Path_) -> Iterator[Path_]:
+def _not_finite(section: Mapping[Any, Any], path: Path_) -> Iterator[Path_]:
     """Where infinity and not-a-number stand; they pass every bound of a schema, and are never meant."""
-    if isinstance(value, float) and not math.isfinite(value):
-        yield path
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, item in items:
-        yield from _not_finite(item, (*path, key))
+    for key, value in section.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            yield (*path, key)
+        elif isinstance(value, dict | list):
+            yield from _not_finite(value if isinstance(value, dict) else dict(enumerate(value)), (*path, key))

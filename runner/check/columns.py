@@ -11,6 +11,7 @@ from runner.files import read_json, saved_by_datasets, table
 from runner.names import listed
 
 FIRST_BYTES = 4_000_000
+_JSON = json.JSONDecoder()
 
 
 class Unreadable(Exception):
@@ -68,7 +69,7 @@ def _json(text: str, is_list: bool) -> list[str]:
         raise Unreadable("it holds a list, and not one object a line.", hint="Such a file must end in .json.")
     start = text.index("{") if is_list and "{" in text else 0
     try:
-        row, _ = json.JSONDecoder().raw_decode(text, start)
+        row, _ = _JSON.raw_decode(text, start)
     except (ValueError, RecursionError):
         raise Unreadable("its first row is not JSON.") from None
     if not isinstance(row, dict):

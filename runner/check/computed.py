@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from runner.emit import planned
 from runner.recipe.document import Path_
-from runner.recipe.recipe import Recipe, Settings
+from runner.recipe.recipe import Recipe
 from runner.recipe.showing import Computed
 from runner.scenarios.shared import common
 from runner.targets import kubernetes, named
@@ -16,8 +16,8 @@ def computed(recipe: Recipe) -> Iterator[tuple[Path_, Computed]]:
     """What the recipe's lines make together: batches, learning rates, layers, and what a cluster is asked for."""
     gpus = common.world_size(recipe)
     many = f"{gpus} GPU{'s' if gpus > 1 else ''}"
-    for name, part in recipe.settings.items():
-        if not isinstance(part, Settings) or not part.knows("gradient_accumulation_steps"):
+    for name, part in recipe.sections.items():
+        if not part.knows("gradient_accumulation_steps"):
             continue
         micro, accumulation = part["micro_batch_size"], part["gradient_accumulation_steps"]
         batch = Computed(micro * accumulation * gpus, f"{micro} × {accumulation} × {many}")

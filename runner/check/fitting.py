@@ -7,9 +7,12 @@ It says yes only where every keyword is one that it knows and is met. Anything e
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from functools import cache
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache, partial, reduce
 from typing import Any
+
+# Whether a value fits.
+Fits = Callable[[Any], bool]
 
 
 @cache
@@ -32,20 +35,20 @@ _KINDS: dict[str, Callable[[Any], bool]] = {
     "array": lambda value: isinstance(value, list),
 }
 # Each for values of the kind that its schema names beside it; choices are among texts, because Python's 1 equals its true.
-_MET: dict[str, Callable[[Any, Any], bool]] = {
-    "enum": lambda value, choices: value in choices,
-    "const": lambda value, only: value == only,
-    "minimum": lambda value, bound: value >= bound,
-    "maximum": lambda value, bound: value <= bound,
-    "exclusiveMinimum": lambda value, bound: value > bound,
-    "exclusiveMaximum": lambda value, bound: value < bound,
-    "minLength": lambda value, bound: len(value) >= bound,
-    "maxLength": lambda value, bound: len(value) <= bound,
-    "minItems": lambda value, bound: len(value) >= bound,
-    "maxItems": lambda value, bound: len(value) <= bound,
-    "pattern": lambda value, pattern: matches(pattern, value),
-    "required": lambda value, names: value.keys() >= set(names),
-    "items": lambda value, schema: all(fits(item, schema) for item in value),
+_MET: dict[str, Callable[[Any], Fits]] = {
+    "enum": lambda choices: lambda value: value in choices,
+    "const": lambda only: lambda value: value == only,
+    "minimum": lambda bound: lambda value: value >= bound,
+    "maximum": lambda bound: lambda value: value <= bound,
+    "exclusiveMinimum": lambda bound: lambda value: value > bound,
+    "exclusiveMaximum": lambda bound: lambda value: value < bound,
+    "minLength": lambda bound: lambda value: len(value) >= bound,
+    "maxLength": lambda bound: lambda value: len(value) <= bound,
+    "minItems": lambda bound: lambda value: len(value) >= bound,
+    "maxItems": lambda bound: lambda value: len(value) <= bound,
+    "pattern": lambda pattern: lambda value: matches(pattern, value),
+    "required": lambda names: lambda value: all(name in value for name in names),
+    "items": lambda schema: partial(_all, fitting(schema)),
 }
 # Beside the kind, which is looked at first; the last three are for editors.
 _SAYS_NOTHING = {
@@ -55,27 +58,25 @@ _SAYS_NOTHING = {
 }
 
 
-def fits(value: Any, schema: Mapping[str, Any]) -> bool:
-    """Whether a value surely fits; False where it does not, or where this cannot tell."""
+def fitting(schema: Mapping[str, Any] | bool) -> Fits:
+    """Tells of a value whether it surely fits the schema; False where it does not, or where this cannot tell."""
+    if isinstance(schema, bool):
+        return lambda value: schema
     kind = "string" if "enum" in schema or "const" in schema else schema.get("type")
-    if not isinstance(kind, str) or not _KINDS[kind](value):
-        return False
-    for keyword, wanted in schema.items():
-        if keyword in _SAYS_NOTHING or keyword.startswith("x-"):
-            continue
-        met = _MET.get(keyword)
-        if met is None or not met(value, wanted):
-            return False
-    return kind != "object" or _settings_fit(
-        value, schema.get("properties", {}), schema.get("additionalProperties", True)
-    )
+    said = {name: wanted for name, wanted in schema.items() if name not in _SAYS_NOTHING and not name.startswith("x-")}
+    if not isinstance(kind, str) or not said.keys() <= _MET.keys():
+        return lambda value: False
+    met = [_KINDS[kind], *(_MET[keyword](wanted) for keyword, wanted in said.items())]
+    if kind == "object":
+        known = {name: fitting(part) for name, part in schema.get("properties", {}).items()}
+        met.append(partial(_settings_fit, known, fitting(schema.get("additionalProperties", True))))
+    return reduce(lambda one, other: lambda value: one(value) and other(value), met)
 
 
-def _settings_fit(section: Mapping[str, Any], known: Mapping[str, Any], others: Any) -> bool:
-    """Whether the settings of a section fit. known: their schemas; others: that of names that are not known, or whether there
-    may be any."""
-    for name, value in section.items():
-        schema = known.get(name, others)
-        if schema is not True and (schema is False or not fits(value, schema)):
-            return False
-    return True
+def _all(fits: Fits, values: Iterable[Any]) -> bool:
+    return all(map(fits, values))
+
+
+def _settings_fit(known: Mapping[str, Fits], others: Fits, section: Mapping[str, Any]) -> bool:
+    """Whether the settings of a section fit. others: of names that are not known."""
+    return all(known.get(name, others)(value) for name, value in section.items())

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.problem import Problem
 from runner.recipe.document import Path_
-from runner.recipe.recipe import Recipe, Settings
+from runner.recipe.recipe import Recipe
 from runner.targets import code, kubernetes
 
 if TYPE_CHECKING:
@@ -133,11 +133,7 @@ def _own(address: str) -> bool:
 def _tools(recipe: Recipe) -> Iterator[tuple[Path_, str]]:
     """Every line that names a tool for curves which is a server of its own, with its value."""
     homes: list[tuple[Path_, Any]] = [(("report_to",), recipe.settings.get("report_to"))]
-    homes += [
-        ((name, "report_to"), one.get("report_to"))
-        for name, one in recipe.settings.items()
-        if isinstance(one, Settings)
-    ]
+    homes += [((name, "report_to"), one.get("report_to")) for name, one in recipe.sections.items()]
     return ((path, tool) for path, tool in homes if tool in ("wandb", "mlflow"))
 
 

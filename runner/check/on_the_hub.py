@@ -37,7 +37,7 @@ def hub_names(recipe: Recipe) -> Iterator[Problem]:
 
 def commits(recipe: Recipe) -> Iterator[Problem]:
     """Of models, tokenizers and data sets alike; a set takes the line of its section, which is judged once."""
-    named = [*recipe.data_sections(), *recipe.data_sets()]
+    named = [*recipe.data_sections, *recipe.data_sets()]
     for home in dict.fromkeys([("model",), ("tokenizer",), *(home for home, _ in named)]):
         revision = recipe.document.lookup((*home, "revision"))
         if isinstance(revision, str) and re.fullmatch(r"[0-9a-f]{7,39}", revision):

@@ -12,8 +12,8 @@ from runner.scenarios.shared.axolotl import FLASH
 
 def _sections(recipe: Recipe, way: str) -> Iterator[tuple[str, Settings]]:
     """The sections whose rows are packed in a way, each with its name."""
-    for name, section in recipe.settings.items():
-        if isinstance(section, Settings) and section.get("packing") == way:
+    for name, section in recipe.sections.items():
+        if section.get("packing") == way:
             yield name, section
 
 

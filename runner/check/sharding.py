@@ -10,7 +10,7 @@ from runner import catalog
 from runner.check.advanced import AXOLOTL, DEEPSPEED, values
 from runner.problem import Problem, Stop
 from runner.recipe.document import Document
-from runner.recipe.recipe import Recipe, Settings
+from runner.recipe.recipe import Recipe
 from runner.scenarios.shared import deepspeed, sharding
 
 # What the disk of the machine that a pod runs on is mounted at (`targets.podspec.volumes`).
@@ -132,8 +132,8 @@ def optimizer(recipe: Recipe) -> Iterator[Problem]:
     """Steps beside the GPU are AdamW's in fp32: of bitsandbytes' and torchao's 8 bits the processor knows nothing."""
     if not sharding.offloaded(recipe)["optimizer"]:
         return
-    for name, part in recipe.settings.items():
-        if isinstance(part, Settings) and part.get("optimizer") == "adamw_bnb_8bit":
+    for name, part in recipe.sections.items():
+        if part.get("optimizer") == "adamw_bnb_8bit":
             yield recipe.document.problem(
                 (name, "optimizer"),
                 "The state of this optimizer lies in 8 bits on a GPU, and `sharding.offload_optimizer` puts it beside.",

@@ -23,7 +23,7 @@ OF_ONE = ("path", "hub", "packed", "revision", "subset", "split", "sample")
 
 
 def one_source(recipe: Recipe) -> Iterator[Problem]:
-    for home, data in recipe.data_sections():
+    for home, data in recipe.data_sections:
         beside = [setting for setting in OF_ONE if data.get(setting)] if data.get("sets") else []
         for setting in beside:
             yield recipe.document.problem(
@@ -50,7 +50,7 @@ def one_source(recipe: Recipe) -> Iterator[Problem]:
 
 def once(recipe: Recipe) -> Iterator[Problem]:
     """No data set stands in a list twice: its rows would be read again and taken for duplicates, or weigh double."""
-    for home, data in recipe.data_sections():
+    for home, data in recipe.data_sections:
         seen: dict[tuple[str | None, ...], Path_] = {}
         for path, one in sets_of(home, data):
             file = os.path.realpath(recipe.folder / one["path"]) if one.get("path") else None
@@ -65,7 +65,7 @@ def once(recipe: Recipe) -> Iterator[Problem]:
 
 def shares_of_rows(recipe: Recipe) -> Iterator[Problem]:
     """Shares that add up to 1 look like parts of a mix, and each is a part of its own data set's rows."""
-    for home, data in recipe.data_sections():
+    for home, data in recipe.data_sections:
         shares = [own["share"] for own in data.get("sets") or () if own.get("share")]
         if len(shares) > 1 and abs(sum(shares) - 1) < 0.005:
             yield recipe.document.problem(
@@ -144,14 +144,14 @@ def _form(recipe: Recipe, home: Path_, data: Settings, setting: str, said: str, 
 
 def data_files(recipe: Recipe) -> Iterator[Problem]:
     """Local data files are there and have the columns that the templates name."""
-    for home, data in recipe.data_sections():
+    for home, data in recipe.data_sections:
         for path, one in sets_of(home, data):
             yield from said_of(path, _data_files(recipe, path, one, ("path", "sample")))
         yield from _data_files(recipe, home, data, ("validation_path",))
 
 
 def templates_name_columns(recipe: Recipe) -> Iterator[Problem]:
-    for home, data in recipe.data_sections():
+    for home, data in recipe.data_sections:
         for path, one in (
             (home, data),
             *(((*home, "sets", index), own) for index, own in enumerate(data.get("sets") or ())),

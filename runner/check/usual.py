@@ -41,8 +41,8 @@ _OTHER_WAY = str.maketrans("<>", "><")
 
 
 def _sections(recipe: Recipe) -> Iterator[tuple[str, Settings]]:
-    for name, section in recipe.settings.items():
-        if isinstance(section, Settings) and section.knows("learning_rate"):
+    for name, section in recipe.sections.items():
+        if section.knows("learning_rate"):
             yield name, section
 
 
@@ -84,8 +84,8 @@ def lengths(recipe: Recipe) -> Iterator[Problem]:
 
 
 def adapters(recipe: Recipe) -> Iterator[Problem]:
-    for name, section in recipe.settings.items():
-        if isinstance(section, Settings) and section.knows("alpha") and section.get("rank") and section.get("alpha"):
+    for name, section in recipe.sections.items():
+        if section.knows("alpha") and section.get("rank") and section.get("alpha"):
             rank, alpha = section["rank"], section["alpha"]
             if alpha < rank * LEAST_ALPHA:
                 message = (

@@ -36,7 +36,7 @@ def answers(recipe: Recipe) -> Iterator[Problem]:
 
 def prompts(recipe: Recipe) -> Iterator[Problem]:
     """A system prompt is one text for all rows."""
-    for home, section in recipe.data_sections():
+    for home, section in recipe.data_sections:
         text = section.get("system_prompt") if section.knows("system_prompt") else None
         if not isinstance(text, str):
             continue
@@ -50,7 +50,7 @@ def prompts(recipe: Recipe) -> Iterator[Problem]:
 
 def long_rows(recipe: Recipe) -> Iterator[Problem]:
     """A token is a word at most; and of a data set of the catalog it is known about how long its rows are."""
-    for home, section in recipe.data_sections():
+    for home, section in recipe.data_sections:
         text = section.get("system_prompt") if section.knows("system_prompt") else None
         owner = recipe.settings.get(str(home[0])) if len(home) > 1 else recipe.settings.get("model")
         length = owner.get("sequence_len") if isinstance(owner, Settings) and owner.knows("sequence_len") else None

@@ -108,6 +108,23 @@ export async function show(element, problems) {
   (await viewOf(element)).dispatch({ effects: told.of(problems) });
 }
 
+// Another text in place of the one that somebody else knows, written as if it were typed here. Half a letter is none: those
+// beyond 16 bits are two characters.
+export async function put(element, known, text) {
+  const view = await viewOf(element);
+  const { doc } = view.state;
+  if (!view.state.toText(known).eq(doc)) return false;
+  const old = doc.toString();
+  const half = (letter) => letter >= "\ud800" && letter <= "\udfff";
+  let [from, to, end] = [0, old.length, text.length];
+  while (from < to && from < end && old[from] === text[from]) from++;
+  while (to > from && end > from && old[to - 1] === text[end - 1]) to--, end--;
+  while (from > 0 && half(old[from - 1])) from--;
+  while (to < old.length && half(old[to])) to++, end++;
+  view.dispatch({ changes: { from, to, insert: text.slice(from, end) } });
+  return true;
+}
+
 export async function reveal(element, line, column) {
   const view = await viewOf(element);
   const found = view.state.doc.line(Math.min(line, view.state.doc.lines));

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from nicegui import ui
@@ -16,7 +16,7 @@ from runner.recipe.scalars import scalar
 class Form:
     """Shows one section at a time. write: is told of a setting and its new value, None where the field was emptied."""
 
-    def __init__(self, write: Callable[[Path_, Any], None]) -> None:
+    def __init__(self, write: Callable[[Path_, Any], Awaitable[None]]) -> None:
         self.write = write
         self.document: Document | None = None
         self.sections: list[Section] = []
@@ -135,20 +135,20 @@ class Form:
             **more,
         ).props("options-dense")
 
-    def _typed(self, path: Path_) -> None:
+    async def _typed(self, path: Path_) -> None:
         """What was typed in a field, as the kind of value that it takes, where it is one; check says where it is none."""
         field, element = self.fields[path]
         text = str(element.value or "")
         if text == _shown(field):
             return
         if field.kind == "lines":
-            self._set(path, [line.strip() for line in text.split("\n") if line.strip()] or None)
+            await self._set(path, [line.strip() for line in text.split("\n") if line.strip()] or None)
         else:
-            self._set(path, (text if field.kind == "text" else scalar(text.strip())) if text.strip() else None)
+            await self._set(path, (text if field.kind == "text" else scalar(text.strip())) if text.strip() else None)
 
-    def _set(self, path: Path_, value: Any) -> None:
+    async def _set(self, path: Path_, value: Any) -> None:
         if value != self.fields[path][0].value:
-            self.write(path, value)
+            await self.write(path, value)
 
 
 def _shown(field: Field) -> Any:

@@ -19,12 +19,16 @@ from runner.editing.rows import RowsPane
 from runner.editing.text import Text
 from runner.editing.verdict import VerdictPane
 from runner.problem import Stop
+from runner.recipe import reading
 from runner.recipe.document import Path_
 from runner.recipe.reading import START
 
 HERE = Path(__file__).parent
 # Seconds between two looks at a rehearsal.
 LOOK = 0.3
+# How often a form's change is made anew where somebody types at the same time.
+TRIES = 20
+TYPED = "The text has changed meanwhile, and nothing is written over it. Do it again."
 
 
 def opened(path: Path) -> tuple[Path, Path]:
@@ -130,31 +134,32 @@ class Page:
             self.state.text = said
             self.text.call("ask_before_leaving", self.unsaved)
 
-    def write(self, path: Path_, value: Any) -> None:
-        """Changes a setting in the text; None takes it away."""
-        document = self.judged.document
-        if document is None or document.text != self.text.value:
-            ui.notify("Mend the text first: its form cannot be read.", type="warning")
-            return
+    async def write(self, path: Path_, value: Any) -> None:
+        """Changes a setting in the text as it stands, whatever is typed meanwhile; None takes it away."""
         try:
-            self.text.value = changed(document, path, value)
+            for _ in range(TRIES):
+                document = reading.parse(str(self.file.path), self.text.value)
+                if await self.text.put(changed(document, path, value)):
+                    return
+            raise Stop(TYPED)
         except Stop as stop:
             _tell(stop)
 
     # The buttons.
 
-    def choose(self, event: Any) -> None:
+    async def choose(self, event: Any) -> None:
         if event.value == str(self.file.path):
             return
         try:
             if self.unsaved:
                 raise Stop("Save first, or undo your changes: another file would take their place.")
-            self.file = Opened(Path(event.value))
+            before, self.file = self.file, Opened(Path(event.value))
+            if not await self.text.put(self.file.known):
+                self.file = before
+                raise Stop(TYPED)
         except Stop as stop:
             _tell(stop)
             event.sender.set_value(str(self.file.path))
-            return
-        self.text.value = self.file.known
 
     def save(self) -> bool:
         """Writes the text into the file, where nobody else has; whether that was done."""
@@ -180,10 +185,11 @@ class Page:
             dialog.close()
             self._save(over=True)
 
-        def other() -> None:
+        async def other() -> None:
             dialog.close()
             try:
-                self.text.value = self.file.read()
+                if not await self.text.put(self.file.read()):
+                    raise Stop(TYPED)
             except Stop as stop:
                 _tell(stop)
             self.show_state()

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from nicegui import ui
+from nicegui.awaitable_response import AwaitableResponse
 
 from runner.problem import Problem
 from runner.recipe.document import Path_
 from runner.recipe.overrides import Override
 
+# Seconds that a browser may take to answer.
+ANSWER = 30.0
+
 
 class Text:
     """changed: is called when somebody has typed. write: is told of a setting and the value that mends it."""
 
-    def __init__(self, text: str, changed: Callable[[], Any], write: Callable[[Path_, Any], None]) -> None:
+    def __init__(self, text: str, changed: Callable[[], Any], write: Callable[[Path_, Any], Awaitable[None]]) -> None:
         self.write = write
         # The theme is what the browser asks for: see editor.js.
         self.editor = ui.codemirror(text, language="YAML", theme="githubLight", indent="  ", on_change=changed)
@@ -29,14 +33,17 @@ class Text:
     def value(self) -> str:
         return str(self.editor.value)
 
-    @value.setter
-    def value(self, text: str) -> None:
-        self.editor.value = text
+    async def put(self, text: str) -> bool:
+        """Has the browser write this text; whether it did. It does not where somebody has typed meanwhile, who is not written over.
 
-    def call(self, function: str, *values: Any) -> None:
-        """Calls a function of editor.js."""
+        The browser alone changes the text, because it tells what is typed by places in the text that it has."""
+        return bool(await self.call("put", self.value, text))
+
+    def call(self, function: str, *values: Any) -> AwaitableResponse:
+        """Calls a function of editor.js, whose answer may be waited for."""
         told = "".join(f", {json.dumps(value)}" for value in values)
-        ui.run_javascript(f"import('/editor.js').then((m) => m.{function}(getElement({self.editor.id}){told}))")
+        code = f"import('/editor.js').then((m) => m.{function}(getElement({self.editor.id}){told}))"
+        return ui.run_javascript(f"return {code}", timeout=ANSWER)
 
     def show(self, problems: Sequence[Problem]) -> None:
         """Problems with the text as it stands. What is shown already is left alone, because drawing takes time."""

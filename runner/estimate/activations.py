@@ -7,49 +7,16 @@ its input in fp32. It is the same reckoning as Korthikanti et al. 2022 (arXiv 22
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 from runner.catalog import Model
 from runner.estimate import parameters
-from runner.estimate.workload import Adapter, Workload, matches
-
-HALF, FULL = 2, 4
-
-
-@dataclass(frozen=True)
-class Widths:
-    """Bytes a number. stream: the residual stream; linear: inside linear layers and attention."""
-
-    stream: int
-    linear: int
-
-
-def widths(workload: Workload) -> Widths:
-    if workload.precision == "fp32":
-        return Widths(FULL, FULL)
-    return Widths(FULL if raised(workload) else HALF, HALF)
-
-
-def in_full(workload: Workload) -> bool:
-    """Whether all weights are held in fp32 and multiplied in half precision. DeepSpeed puts every weight of a model into
-    half precision and holds fp32 copies of its own (0.18.9, runtime/engine.py, _configure_distributed_model)."""
-    return workload.fp32_weights and workload.precision != "fp32" and not workload.sharding.startswith("zero")
-
-
-def raised(workload: Workload) -> bool:
-    """Whether norms and embeddings are used in fp32 while the rest is multiplied in half precision: where all weights are
-    held so; and Axolotl does so without an adapter, unless FlashAttention or Cut Cross-Entropy needs them in half precision
-    (ModelLoader._configure_embedding_dtypes). FSDP and DeepSpeed use everything in half precision."""
-    if workload.precision == "fp32" or workload.sharding == "fsdp" or workload.sharding.startswith("zero"):
-        return False
-    plain = not workload.adapter and workload.attention != "flash_attention_2" and workload.fused_loss != "cut"
-    return in_full(workload) or plain
+from runner.estimate.workload import FULL, HALF, Adapter, Workload, matches
 
 
 def layer(workload: Workload, trained: bool) -> int:
     """Bytes a token that one transformer layer keeps. trained: whether its own weights are trained."""
-    model, wide = workload.model, widths(workload)
+    model, wide = workload.model, workload.widths
     kind = parameters.family(model)
     heads, groups = model.num_attention_heads * model.head_dim, model.num_key_value_heads * model.head_dim
     kept = sum(_norm(workload, model.hidden_size, trained, kind) for _ in kind.norms)
@@ -72,14 +39,14 @@ def _norm(workload: Workload, size: int, trained: bool, kind: parameters.Family)
     if workload.adapter:
         trained = False
     # Gemma's and OLMo 2's multiply before they leave fp32.
-    scaled = FULL if kind.joint_norms or len(kind.norms) == 4 else widths(workload).stream
+    scaled = FULL if kind.joint_norms or len(kind.norms) == 4 else workload.widths.stream
     return FULL * size + FULL + (scaled * size if trained else 0)
 
 
 def _attention(workload: Workload, heads: int, groups: int) -> int:
     """FlashAttention and SDPA keep q, k, v, the output and a log-sum-exp (arXiv 2205.14135, section 3.1); plain
     attention keeps the softmax in fp32 and in half precision, and k and v repeated for every head."""
-    model, wide = workload.model, widths(workload).linear
+    model, wide = workload.model, workload.widths.linear
     if repeated(workload):
         return wide * 4 * heads + FULL * model.num_attention_heads
     # Where q, k and v are one linear layer, keeping v keeps the whole of its output.
@@ -106,7 +73,7 @@ def _adapted(workload: Workload, adapter: Adapter) -> int:
     layer the input is shared, unless dropout makes each its own.
     Dropout keeps a byte a number.
     """
-    wide, shapes = widths(workload).linear, parameters.linear(workload.model)
+    wide, shapes = workload.widths.linear, parameters.linear(workload.model)
     kept, shared = 0, set()
     for name in adapter.targets:
         fan_in = shapes[name][0]
@@ -135,13 +102,13 @@ def _input(name: str) -> str:
 
 def boundary(workload: Workload) -> int:
     """Bytes a token between two layers, which is all that checkpointing keeps of a layer."""
-    return widths(workload).stream * workload.model.hidden_size
+    return workload.widths.stream * workload.model.hidden_size
 
 
 def backward(workload: Workload) -> int:
     """Bytes a token that are in flight while a layer's backward pass is at its widest, in the feed-forward part: the
     gradients of the product, of gate and of up, and of the stream."""
-    wide, count = widths(workload), 3
+    wide, count = workload.widths, 3
     adapted = workload.adapter and {"gate_proj", "up_proj", "gate_up_proj"} & set(workload.adapter.targets)
     if adapted and workload.checkpointing and not (workload.adapter and workload.adapter.four_bit):
         # An adapter's own, before both are summed; what is kept without checkpointing is gone by then. Beside 4-bit weights it
@@ -173,7 +140,7 @@ def _layers_trained(model: Model, unfrozen: tuple[str, ...]) -> tuple[bool, ...]
 
 def final_norm(workload: Workload) -> int:
     """The last norm, and the LM head's input where the head is trained; bytes a token."""
-    model, wide = workload.model, widths(workload)
+    model, wide = workload.model, workload.widths
     head = model.embedding if model.tied else model.lm_head
     root = model.layers_path.rpartition(".")[0]
     kept = _norm(workload, model.hidden_size, workload.trains(f"{root}.norm.weight"), parameters.family(model))

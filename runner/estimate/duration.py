@@ -6,17 +6,16 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from math import prod
 from typing import Any
 
 from runner.catalog import Gpu, Network
 from runner.estimate import activations, checkpoints, measured, memory, offload, outside, parameters, saved
-from runner.estimate.activations import HALF
 from runner.estimate.checkpoints import Checkpoints
 from runner.estimate.state import held, trained_bytes, whole
 from runner.estimate.steps import attended, packed, row_tokens, steps
-from runner.estimate.workload import Run, Workload
+from runner.estimate.workload import HALF, Run, Workload
 from runner.plan import Machines
 
 # What no data sheet says. Each share is what published runs reach (benchmarks/results/outside.txt); what
@@ -349,6 +348,12 @@ def _step_seconds(workload: Workload, gpu: Gpu, own: float, wait: float) -> floa
 
 def estimate(workload: Workload, gpu: Gpu) -> Duration | None:
     """The time of a run; None where nobody knows how many rows there are."""
+    return _estimate(workload, gpu, measured.constants(gpu.name), spread(workload, gpu))
+
+
+@lru_cache(maxsize=1024)
+def _estimate(workload: Workload, gpu: Gpu, _: measured.Constants, likely: tuple[float, float]) -> Duration | None:
+    """Kept by what is known of the card, too, which `measured.taking` changes. likely: as `spread` says."""
     count = steps(workload)
     if count is None:
         return None
@@ -373,7 +378,7 @@ def estimate(workload: Workload, gpu: Gpu) -> Duration | None:
         evaluations=evaluations,
         checkpoints=kept,
         flops=flops(workload, workload.micro_batch_size * workload.answers),
-        spread=spread(workload, gpu),
+        spread=likely,
         network_seconds=by_network(count, workload.network, partial(waiting, workload, gpu, own)),
     )
 

@@ -4,7 +4,7 @@ Bytes. Measured by benchmarks/main_memory.py.
 
 from __future__ import annotations
 
-from runner.estimate import activations, parameters, saved, state
+from runner.estimate import parameters, saved, state
 from runner.estimate.storage import PROCESS
 from runner.estimate.workload import Workload
 
@@ -52,4 +52,4 @@ def merging(workload: Workload) -> int:
     """A process of its own, and the base model whole (`runner.training.merging`). 0 where there is no adapter."""
     if not workload.adapter:
         return 0
-    return PROCESS + activations.widths(workload).linear * parameters.total(workload.model)
+    return PROCESS + workload.widths.linear * parameters.total(workload.model)

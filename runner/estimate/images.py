@@ -12,13 +12,12 @@ from runner import catalog
 from runner.catalog import Gpu
 from runner.catalog.trainers import DEPTHS
 from runner.estimate import checkpoints, measured
-from runner.estimate.activations import FULL, HALF
 from runner.estimate.formulas import Advice, Counts, Loss, splits
 from runner.estimate.memory import Memory, Moment, at_peak
 from runner.estimate.rows import Rows
 from runner.estimate.state import State
 from runner.estimate.steps import steps_of
-from runner.estimate.workload import Run, cadence
+from runner.estimate.workload import FULL, HALF, Run, cadence
 from runner.plan import Stage
 from runner.recipe.recipe import Recipe
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner import catalog
 from runner.catalog import Gpu
-from runner.estimate import activations, host, memory, offload, parameters, saved, state, steps
+from runner.estimate import host, memory, offload, parameters, saved, state, steps
 from runner.estimate.formulas import Advice, Counts
 from runner.estimate.memory import Memory
 from runner.estimate.rows import Rows
@@ -95,7 +95,7 @@ class LanguageFormulas:
         # A row as text, and its tokens, labels and mask as Arrow keeps them.
         sizes = {"prepared data": 0 if work.max_steps else round(rows * (work.lengths.mean or work.sequence_len) * 21)}
         sizes |= {"checkpoint": saved.checkpoint(work), "best model": saved.weights(work)}
-        halves = activations.widths(work).linear * parameters.total(work.model)
+        halves = work.widths.linear * parameters.total(work.model)
         if work.adapter:
             sizes["merged model"] = halves
         if on_disk := offload.on_disk(work):
@@ -114,7 +114,7 @@ class LanguageFormulas:
         work = self.work
         reference = " and the reference model" if state.reference(work) else ""
         held = "4-bit base" if work.adapter and work.adapter.four_bit else work.precision
-        held = f"fp32, used in {work.precision}" if activations.in_full(work) else held
+        held = f"fp32, used in {work.precision}" if work.in_full else held
         read = "without padding" if work.joined else "padding counted"
         length = read if work.lengths and not work.packing else "full length"
         return {

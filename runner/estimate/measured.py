@@ -62,11 +62,12 @@ def constants(gpu: str) -> Constants:
 
 def from_catalog(gpu: str) -> Constants:
     """What the results file of the card of that name says, the same on every machine."""
-    return _read(FOLDER / f"memory-{gpu}.json")
+    return _read(FOLDER, gpu)
 
 
 @cache
-def _read(file: Path) -> Constants:
+def _read(folder: Path, gpu: str) -> Constants:
+    file = folder / f"memory-{gpu}.json"
     results = read_json(file) if file.is_file() else None
     if not results:
         return ASSUMED

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
+from typing import NamedTuple
 
 from runner import catalog
 from runner.catalog import Gpu
 from runner.estimate import activations, measured, parameters
-from runner.estimate.activations import FULL, HALF
-from runner.estimate.state import State, copies, gradient, held, loaded
-from runner.estimate.workload import Run, Workload
+from runner.estimate.state import State, copies, gradient, held, loaded, of_words
+from runner.estimate.workload import FULL, HALF, Run, Workload
 
 GIB = 2**30
 
@@ -94,6 +95,12 @@ class Memory:
 
 def estimate(workload: Workload) -> Memory:
     """The memory of one training run of a language model on each of its GPUs."""
+    return _estimate(workload, measured.constants(workload.machines.gpu))
+
+
+@lru_cache(maxsize=1024)
+def _estimate(workload: Workload, _: measured.Constants) -> Memory:
+    """Kept by what is known of the card, too, which `measured.taking` changes."""
     state = held(workload)
     return at_peak(workload, state, _moments(workload, state), evaluation(workload, state))
 
@@ -144,8 +151,7 @@ def _slack_shown(run: Run) -> float:
     return SLACK_EXPANDABLE[split] if run.expandable_segments else SLACK_SHOWN[split, run.whole_logits]
 
 
-@dataclass(frozen=True)
-class Moment:
+class Moment(NamedTuple):
     """A moment of training, in bytes on one GPU. base: what is held between steps, and gathered or loaded weights."""
 
     name: str
@@ -186,19 +192,22 @@ def _moments(workload: Workload, state: State) -> Iterator[Moment]:
     if halves:
         yield Moment("loss", at_loss, there, sum(kept) + last, _forward_end(workload, tokens), halves)
     yield from _head_backward(workload, at_loss, state, sum(kept) + last, tokens, left)
-    head = gradient(workload, [_head(workload)])
+    head = of_words(workload, _head(workload))
     # A tied head's gradient waits for the embedding's, beside those of the micro batches before.
     waiting = head if model.tied and not state.root else 0
     again = waiting if workload.accumulation > 1 else 0
     passing = activations.backward(workload) * tokens
+    linear, wide = parameters.linear(model), workload.widths.linear
+    gradients = [
+        0 if workload.adapter else gradient(workload, own) for own in parameters.of_layers(model, workload.unfrozen)
+    ]
     for index in reversed(range(first, model.num_hidden_layers)):
-        own = gradient(workload, [name for name, _ in parameters.layer(model, index)]) if trained[index] else 0
-        left_behind = own
+        own = left_behind = gradients[index]
         if workload.adapter:
             own = left_behind = state.gradients // model.num_hidden_layers
         elif workload.sharding == "fsdp":
             # What a layer leaves behind is its shard, in fp32.
-            left_behind = own * FULL // (activations.widths(workload).linear * workload.machines.world_size)
+            left_behind = own * FULL // (wide * workload.machines.world_size)
         done = (
             state.gradients
             if workload.accumulation > 1
@@ -209,11 +218,11 @@ def _moments(workload: Workload, state: State) -> Iterator[Moment]:
         flight = passing
         if workload.adapter and workload.adapter.four_bit and workload.checkpointing:
             # A 4-bit weight is unpacked for its backward pass (bitsandbytes, MatMul4Bit), when one of those is gone.
-            unpacked = HALF * max(prod(shape) for shape in parameters.linear(model).values())
+            unpacked = HALF * max(map(prod, linear.values()))
             flight += max(0, unpacked - HALF * model.intermediate_size * tokens)
         if trained[index]:
             # The down-projection's input is gone when gate's and up's gradients are there.
-            flight -= activations.widths(workload).linear * model.intermediate_size * tokens
+            flight -= wide * model.intermediate_size * tokens
         # The next layer is on its way, unless an adapter's matrices come before it; and this one's gradients are whole twice while
         # they are summed and split.
         flight += state.layer * (3 if trained[index] else 0 if alone else 1)
@@ -221,7 +230,7 @@ def _moments(workload: Workload, state: State) -> Iterator[Moment]:
         yield Moment("backward", base, done, sum(kept[: index + 1]) + recomputed, 0, flight + fresh // 2 + again)
         if not workload.checkpointing and index < model.num_hidden_layers - 1 and trained[index] == trained[index + 1]:
             break  # the layers below are like this one and hold less
-    fresh = gradient(workload, [model.embedding]) if workload.trains(model.embedding) else 0
+    fresh = of_words(workload, model.embedding)
     late = waiting + (fresh if workload.accumulation > 1 else 0)
     if state.root and fresh:
         # Gradients of what is outside the layers are whole twice; a tied embedding's come from both ends.
@@ -255,7 +264,7 @@ def _gathering(workload: Workload, state: State, base: int, there: int, kept: in
     else:
         yield Moment("forward", base, there, activations.boundary(workload) * tokens, 0, state.gathered)
     if workload.fused_loss in ("fused", "cut"):
-        logits = activations.widths(workload).linear * tokens * workload.model.hidden_size
+        logits = workload.widths.linear * tokens * workload.model.hidden_size
     yield Moment("backward", base - state.layer, there, kept, logits, state.root)
 
 
@@ -267,10 +276,10 @@ def _head_backward(
     workload: Workload, base: int, state: State, kept: int, tokens: int, halves: int
 ) -> Iterator[Moment]:
     """The LM head's backward pass: gradient of the logits in the head's precision, of its weight, and of its input."""
-    wide, head = activations.widths(workload), _head(workload)
+    wide, head = workload.widths, _head(workload)
     logits = wide.linear * tokens * workload.model.vocab_size if workload.fused_loss == "none" else 0
-    fresh = gradient(workload, [head]) if workload.trains(head) else 0
-    if activations.raised(workload) and fresh:
+    fresh = of_words(workload, head)
+    if workload.raised and fresh:
         fresh += fresh // 2  # first in half precision, then in fp32
     there = state.gradients if workload.accumulation > 1 else 0
     flight = fresh + wide.linear * tokens * workload.model.hidden_size + halves
@@ -302,25 +311,25 @@ def loss(workload: Workload, tokens: int, training: bool = True) -> int:
         # logits' gradient by rows, stacked, and that of the chosen words, beside the logits themselves.
         return (4 if training else 3) * FULL * words
     if way == "cut" or (way == "fused" and training):
-        wide = activations.widths(workload).linear
+        wide = workload.widths.linear
         at_once = -(-tokens // max(1, -(-model.vocab_size // model.hidden_size)))
         if not training:
             return wide * at_once * model.vocab_size
-        weight = gradient(workload, [_head(workload)])
+        weight = of_words(workload, _head(workload))
         if way == "fused":
             at_once = min(tokens, 1 << (at_once - 1).bit_length())
             weight += _added(workload) if weight else 0
         return wide * at_once * model.vocab_size + wide * tokens * model.hidden_size + weight
     if workload.precision == "fp32":
         return (3 if training and way == "none" else 2) * FULL * words
-    raised = HALF * model.vocab_size * model.hidden_size if activations.raised(workload) else 0
+    raised = HALF * model.vocab_size * model.hidden_size if workload.raised else 0
     return (12 if training and way == "none" else 10) * words + raised
 
 
 def _added(workload: Workload) -> int:
     """What Liger holds while it adds a chunk's gradient of the head: in half precision the product and its copy in fp32
     (0.8.1 without `accum_dtype`); a head in fp32 is added in place."""
-    half = gradient(workload, [_head(workload)]) == HALF * workload.model.vocab_size * workload.model.hidden_size
+    half = of_words(workload, _head(workload)) == HALF * workload.model.vocab_size * workload.model.hidden_size
     return (HALF + FULL) * workload.model.vocab_size * workload.model.hidden_size if half else 0
 
 
@@ -336,7 +345,7 @@ def step(workload: Workload, state: State) -> int:
     share = parameters.trainable(workload) // workload.machines.world_size
     if workload.sharding == "zero3":
         share = min(share, workload.group)
-    joined = activations.widths(workload).linear
+    joined = workload.widths.linear
     return share * (joined if joined == FULL else joined + FULL)
 
 
@@ -346,7 +355,7 @@ def evaluation(workload: Workload, state: State) -> int:
     edge = activations.boundary(workload) * tokens
     # Gate, its activation and up; an adapter's share lies beside its layer's, and their sum.
     wide = 3 if not workload.adapter else 6 if parameters.family(workload.model).fused else 5
-    layer = wide * activations.widths(workload).linear * workload.model.intermediate_size * tokens
+    layer = wide * workload.widths.linear * workload.model.intermediate_size * tokens
     if workload.attention == "eager":  # the scores, masked, and their softmax in fp32
         layer = max(layer, 2 * FULL * tokens * workload.most_tokens * workload.model.num_attention_heads)
     at_loss = loss(workload, tokens, training=False)

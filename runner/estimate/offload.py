@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from runner.catalog import Gpu
-from runner.estimate import activations, parameters, state
-from runner.estimate.activations import FULL, HALF
-from runner.estimate.workload import Workload
+from runner.estimate import parameters, state
+from runner.estimate.workload import FULL, HALF, Workload
 
 # In the list of what a run writes.
 ON_DISK = "weights and state on the disk"
@@ -33,7 +32,7 @@ PLAIN = 6
 def main_memory(workload: Workload) -> dict[str, int]:
     """What lies in main memory all the time, by what it is."""
     trained, machines = parameters.trainable(workload), workload.machines
-    placed, wide = workload.offload, activations.widths(workload).linear
+    placed, wide = workload.offload, workload.widths.linear
     if workload.sharding == "fsdp":
         frozen = wide * (parameters.total(workload.model) - trained) if not workload.adapter else state.whole(workload)
         return {"weights and state beside the GPUs": (STATE * trained + frozen) // machines.nodes} if placed else {}
@@ -57,7 +56,7 @@ def on_disk(workload: Workload) -> int:
     """What lies on the disk of one machine."""
     placed, nodes = workload.offload, workload.machines.nodes
     state_ = STATE * parameters.trainable(workload) if placed.optimizer == "nvme" else 0
-    weights = activations.widths(workload).linear * parameters.total(workload.model) if placed.weights == "nvme" else 0
+    weights = workload.widths.linear * parameters.total(workload.model) if placed.weights == "nvme" else 0
     return (state_ + weights) // nodes
 
 
@@ -79,7 +78,7 @@ def fetching(workload: Workload, gpu: Gpu) -> float:
     it computing hides is not taken off."""
     if not workload.offload.weights:
         return 0.0
-    wide = FULL if workload.sharding == "fsdp" and not workload.adapter else activations.widths(workload).linear
+    wide = FULL if workload.sharding == "fsdp" and not workload.adapter else workload.widths.linear
     size = 2 * wide * parameters.total(workload.model) * workload.accumulation
     from_disk = size / workload.machines.nodes / (workload.offload.mb_s * 1e6)
     over_pcie = size / workload.machines.world_size / rate(gpu)

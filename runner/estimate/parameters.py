@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from math import prod
@@ -142,7 +142,19 @@ class Numbers:
 @lru_cache(maxsize=256)
 def numbers(model: Model, unfrozen: tuple[str, ...] = ()) -> Numbers:
     """Of the base model's parameters that are trained where these are; of none, all."""
-    counted = [(outside(name), prod(shape)) for name, shape in _trained(model, unfrozen).items()]
+    return _counted(_trained(model, unfrozen).items())
+
+
+@lru_cache(maxsize=256)
+def of_layers(model: Model, unfrozen: tuple[str, ...] = ()) -> tuple[Numbers, ...]:
+    """The same of each layer."""
+    trained = _trained(model, unfrozen)
+    layers = ([one for one in layer(model, index) if one[0] in trained] for index in range(model.num_hidden_layers))
+    return tuple(map(_counted, layers))
+
+
+def _counted(named: Iterable[tuple[str, tuple[int, ...]]]) -> Numbers:
+    counted = [(outside(name), prod(shape)) for name, shape in named]
     return Numbers(sum(count for out, count in counted if not out), sum(count for out, count in counted if out))
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from runner.estimate import parameters, state
-from runner.estimate.activations import FULL, in_full, widths
-from runner.estimate.workload import Workload
+from runner.estimate.workload import FULL, Workload
 
 
 def whole(workload: Workload) -> int:
     """The whole model as it is loaded: a number is as wide as it is held."""
-    return (FULL if in_full(workload) else widths(workload).linear) * parameters.total(workload.model)
+    return (FULL if workload.in_full else workload.widths.linear) * parameters.total(workload.model)
 
 
 def weights(workload: Workload) -> int:

@@ -7,8 +7,7 @@ from functools import lru_cache
 from math import prod
 
 from runner.estimate import activations, parameters
-from runner.estimate.activations import FULL, HALF
-from runner.estimate.workload import Workload
+from runner.estimate.workload import FULL, HALF, Workload
 
 
 @dataclass(frozen=True)
@@ -49,12 +48,12 @@ def _fsdp(workload: Workload, weights: int, gradients: int, optimizer: int, shar
     """FSDP2: trained weights are in fp32 (accelerate 1.13.0 means to raise them and does not, so the runner does), and
     everything is split; while the model runs, a layer is whole in the run's precision, and so is the unit of embedding and
     head."""
-    wide = activations.widths(workload).linear
+    wide = workload.widths.linear
     count = parameters.trainable(workload) if not workload.adapter else 0
     whole = [prod(shape) for _, shape in parameters.layer(workload.model, 0)]
     root = parameters.total(workload.model) - sum(whole) * workload.model.num_hidden_layers
     if not workload.adapter:
-        weights += 0 if activations.in_full(workload) else (FULL - wide) * count
+        weights += 0 if workload.in_full else (FULL - wide) * count
         gradients, optimizer = FULL * count, 2 * FULL * count
         if "8bit" in workload.optimizer:
             optimizer = 2 * count + count // 32
@@ -89,7 +88,7 @@ def _zero(workload: Workload, stage: int) -> State:
     backward are as many as lie half as far away, and those gathered ahead, each in one piece before it is copied out of it
     (0.18.9, runtime/zero: partitioned_param_coordinator.py, __params_to_release and fetch_sub_module). What lies beside the
     GPU is not here, gradients included, which follow the optimizer from stage 2 on as their bucket is full."""
-    shards, wide = workload.machines.world_size, activations.widths(workload).linear
+    shards, wide = workload.machines.world_size, workload.widths.linear
     count = parameters.trainable(workload)
     weights = _weights(workload) + reference(workload)
     optimizer = (3 if wide == HALF else 2) * FULL * count // shards
@@ -133,9 +132,9 @@ def four_bit(workload: Workload) -> bool:
 
 def _width(workload: Workload, outside: bool) -> int:
     """Bytes a number of the base model's parameters: inside the layers' linear parts, or outside of them."""
-    if activations.in_full(workload) or (outside and activations.raised(workload)):
+    if workload.in_full or (outside and workload.raised):
         return FULL
-    return activations.widths(workload).linear
+    return workload.widths.linear
 
 
 def _bytes(workload: Workload, numbers: parameters.Numbers) -> int:
@@ -146,7 +145,7 @@ def whole(workload: Workload) -> int:
     """Bytes of all weights as GPUs that share them gather them: in the run's precision, 4-bit ones packed."""
     if four_bit(workload):
         return _weights(workload) - _scales(workload)
-    return activations.widths(workload).linear * parameters.total(workload.model) + adapter_bytes(workload)
+    return workload.widths.linear * parameters.total(workload.model) + adapter_bytes(workload)
 
 
 def _weights(workload: Workload) -> int:
@@ -170,7 +169,7 @@ def _scales(workload: Workload) -> int:
 def adapter_bytes(workload: Workload) -> int:
     """The adapter's weights: peft raises them to fp32, and DeepSpeed lowers every weight again."""
     zero = workload.sharding.startswith("zero")
-    return (activations.widths(workload).linear if zero else FULL) * parameters.adapter(workload)
+    return (workload.widths.linear if zero else FULL) * parameters.adapter(workload)
 
 
 def trained_bytes(workload: Workload) -> int:
@@ -183,20 +182,21 @@ def trained_bytes(workload: Workload) -> int:
 def copies(workload: Workload) -> int:
     """The half-precision copies of fp32 weights in the layers: autocast makes each once and keeps it to the end of the
     forward pass (ATen/autocast_mode.cpp, cached_cast), and without checkpointing autograd keeps it for the backward pass."""
-    if not activations.in_full(workload) or workload.sharding == "fsdp":
+    if not workload.in_full or workload.sharding == "fsdp":
         return 0
     per_layer = sum(prod(shape) for shape in parameters.linear(workload.model).values())
     return HALF * per_layer * sum(activations.layers_trained(workload))
 
 
-def gradient(workload: Workload, names: list[str]) -> int:
-    """Whole gradients of these weights as the backward pass makes them: FSDP's before they are split, in half precision."""
-    trained, whole = parameters.trained(workload), activations.widths(workload).linear
-    return sum(
-        prod(trained[name]) * (whole if workload.sharding == "fsdp" else _width(workload, parameters.outside(name)))
-        for name in names
-        if name in trained
-    )
+def gradient(workload: Workload, numbers: parameters.Numbers) -> int:
+    """Whole gradients of so many weights as the backward pass makes them: FSDP's before they are split, in half precision."""
+    return numbers.whole * workload.widths.linear if workload.sharding == "fsdp" else _bytes(workload, numbers)
+
+
+def of_words(workload: Workload, name: str) -> int:
+    """The same of the embedding or the head, by its name; 0 where it is not trained."""
+    count = workload.model.vocab_size * workload.model.hidden_size if workload.trains(name) else 0
+    return gradient(workload, parameters.Numbers(0, count))
 
 
 def _optimizer(workload: Workload) -> int:

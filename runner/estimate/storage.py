@@ -141,9 +141,9 @@ def machine(plan: Plan) -> str:
 
 
 def _claims(document: Document, plan: Plan, forecasts: list[Forecast], severity: str) -> Iterator[Problem]:
-    written = everything(plan, forecasts)
+    written = [(entry, plan.claim_of(entry.folder)) for entry in everything(plan, forecasts)]
     for index, claim in enumerate(plan.site.get("claims") or ()):
-        stated, on_it = claim.get("size_gib"), [entry for entry in written if plan.claim_of(entry.folder) == claim]
+        stated, on_it = claim.get("size_gib"), [entry for entry, home in written if home == claim]
         need = sum(entry.size for entry in on_it)
         if stated and need > stated * GIB:
             largest = sorted(on_it, key=lambda entry: -entry.size)[:5]

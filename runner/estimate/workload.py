@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Self, TypedDict
 
 from runner.catalog import Gpu, Model, Network, network
@@ -22,6 +22,18 @@ OWN_DISK_MB_S = 1000.0
 MULTIPLE = 64
 # Settings of Axolotl's that put fused kernels in the place of a layer's own operations.
 _FUSED_KERNELS = ("liger_rms_norm", "liger_glu_activation", "lora_mlp_kernel", "lora_qkv_kernel")
+
+
+# Bytes a number.
+HALF, FULL = 2, 4
+
+
+@dataclass(frozen=True)
+class Widths:
+    """Bytes a number. stream: the residual stream; linear: inside linear layers and attention."""
+
+    stream: int
+    linear: int
 
 
 @dataclass(frozen=True)
@@ -57,6 +69,7 @@ class Run:
     """What every training run asks of its GPUs, whatever it trains.
 
     precision: bf16, fp16 or fp32, what weights are multiplied in.
+    learning_rate: of which nothing here depends, so that what is reckoned of a run is kept for every rate.
     micro_batch_size, evaluation_batch_size: rows on one GPU at once. evaluation_follows: whether the second is the first,
     because the recipe says nothing of its own. accumulation: micro batches a step.
     sharding: none, ddp, zero1, zero2, zero3 or fsdp. offload: what lies beside the GPUs. network: between machines.
@@ -83,7 +96,7 @@ class Run:
     max_steps: int = 0
     warmup_ratio: float = 0.0
     warmup_steps: int = 0
-    learning_rate: float = 0.0
+    learning_rate: float = field(default=0.0, compare=False)
     rows: int | None = None
     evaluation_rows: int | None = None
     keep: int = 1
@@ -188,6 +201,28 @@ class Workload(Run):
     @property
     def whole_logits(self) -> bool:
         return self.fused_loss not in ("fused", "cut")
+
+    @cached_property
+    def widths(self) -> Widths:
+        if self.precision == "fp32":
+            return Widths(FULL, FULL)
+        return Widths(FULL if self.raised else HALF, HALF)
+
+    @cached_property
+    def in_full(self) -> bool:
+        """Whether all weights are held in fp32 and multiplied in half precision. DeepSpeed puts every weight of a model into
+        half precision and holds fp32 copies of its own (0.18.9, runtime/engine.py, _configure_distributed_model)."""
+        return self.fp32_weights and self.precision != "fp32" and not self.sharding.startswith("zero")
+
+    @cached_property
+    def raised(self) -> bool:
+        """Whether norms and embeddings are used in fp32 while the rest is multiplied in half precision: where all weights are
+        held so; and Axolotl does so without an adapter, unless FlashAttention or Cut Cross-Entropy needs them in half precision
+        (ModelLoader._configure_embedding_dtypes). FSDP and DeepSpeed use everything in half precision."""
+        if self.precision == "fp32" or self.sharding == "fsdp" or self.sharding.startswith("zero"):
+            return False
+        plain = not self.adapter and self.attention != "flash_attention_2" and self.fused_loss != "cut"
+        return self.in_full or plain
 
     def runs_on(self, gpu: Gpu) -> bool:
         """FlashAttention 2 needs what bf16 needs."""

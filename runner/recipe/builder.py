@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import yaml
+from yaml.events import AliasEvent, CollectionEndEvent, DocumentStartEvent, ScalarEvent, SequenceStartEvent
 
 from runner.problem import Problem, Stop
 from runner.recipe import syntax
@@ -35,7 +36,7 @@ class Builder:
     def __init__(self, document: Document) -> None:
         self.document = document
         self.problems: list[Problem] = []
-        self.events: Iterator[Event] = yaml.parse(document.text, Loader=EVENTS)
+        self.events: Iterator[Event] = iter(())
         self.anchors: dict[str, tuple[Any, int] | None] = {}
         # By section: the keys that are set again, each with its place.
         self.twice: dict[Path_, list[tuple[str, Place]]] = {}
@@ -44,9 +45,11 @@ class Builder:
 
     def build(self) -> None:
         """Raises MarkedYAMLError and yaml.reader.ReaderError where the text is no YAML, and Stop beyond the bounds."""
+        # As yaml.parse has it, which asks before each event whether there is one.
+        self.events = iter(EVENTS(self.document.text).get_event, None)
         documents = 0
         for event in self.events:
-            if isinstance(event, yaml.DocumentStartEvent):
+            if isinstance(event, DocumentStartEvent):
                 documents += 1
                 if documents == 1:
                     self.document.data = self._value(next(self.events), ())
@@ -63,10 +66,11 @@ class Builder:
     def _node(self, event: Event, path: Path_) -> tuple[Any, Mark]:
         """A key or value, and where it ends."""
         self._add(1, event)
-        if isinstance(event, yaml.AliasEvent):
-            return self._repeated(event), event.end_mark
-        if isinstance(event, yaml.ScalarEvent) and event.tag is None and event.anchor is None:
+        is_scalar = isinstance(event, ScalarEvent)
+        if is_scalar and event.tag is None and event.anchor is None:
             return (scalar(event.value) if event.implicit[0] else event.value), event.end_mark
+        if isinstance(event, AliasEvent):
+            return self._repeated(event), event.end_mark
         if event.tag and event.tag not in TAGS:
             # `!name` in front of a value means a program's own kind of value; a recipe has none.
             written = event.tag.replace("tag:yaml.org,2002:", "!!")
@@ -75,7 +79,7 @@ class Builder:
         before = self.count
         if event.anchor:
             self.anchors[event.anchor] = None
-        if isinstance(event, yaml.ScalarEvent):
+        if is_scalar:
             value, end = (scalar(event.value) if event.implicit[0] else event.value), event.end_mark
         else:
             value, end = self._collection(event, path)
@@ -91,8 +95,8 @@ class Builder:
         self.depth += 1
         section: dict[str, Any] = {}
         items: list[Any] = []
-        is_list = isinstance(event, yaml.SequenceStartEvent)
-        while not isinstance(inner := next(self.events), yaml.CollectionEndEvent):
+        is_list = isinstance(event, SequenceStartEvent)
+        while not isinstance(inner := next(self.events), CollectionEndEvent):
             if is_list:
                 items.append(self._value(inner, (*path, len(items))))
             else:
@@ -108,7 +112,7 @@ class Builder:
             self._problem(event, message, "Did you mean to quote it?")
             value = f"(section {len(self.problems)})"
         # `yes:` and `1:` are names like any other; the schema then says that they are unknown.
-        key = value if isinstance(value, str) else event.value if isinstance(event, yaml.ScalarEvent) else str(value)
+        key = value if isinstance(value, str) else event.value if isinstance(event, ScalarEvent) else str(value)
         if key in section:
             self.twice.setdefault(path, []).append((key, _place(event)))
         else:

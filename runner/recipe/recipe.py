@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -51,23 +51,29 @@ class Settings(Mapping[str, Any]):
     The schema is the only list of settings; asking for one that it does not know raises AttributeError.
     """
 
+    __slots__ = ("__dict__", "_known", "_values")
+    _known: Set[str]
+    _values: dict[str, Any]
+
     def __init__(self, values: Mapping[str, Any], schema: Mapping[str, Any]) -> None:
         properties = schema.get("properties", {})
-        object.__setattr__(self, "_known", frozenset(properties))
-        object.__setattr__(
-            self, "_values", {key: _freeze(value, properties.get(key, {})) for key, value in values.items()}
-        )
+        self._hold({key: _freeze(value, properties.get(key, {})) for key, value in values.items()}, properties.keys())
 
-    _known: frozenset[str]
-    _values: dict[str, Any]
+    def _hold(self, values: dict[str, Any], known: Set[str]) -> None:
+        object.__setattr__(self, "_known", known)
+        object.__setattr__(self, "_values", values)
+        # Settings are attributes like any other, because a check asks for thousands of them; __getattr__ has the rest.
+        every = dict.fromkeys(known) | values
+        broken = [key for key, value in values.items() if value is BROKEN]
+        for key in (*_NOT_SETTINGS.intersection(every), *broken):
+            del every[key]
+        self.__dict__.update(every)
 
     if not TYPE_CHECKING:  # sections.pyi has the settings of each section
 
         def __getattr__(self, key: str) -> Any:
             if key in self._values:
                 return self[key]
-            if key in self._known:
-                return None
             raise AttributeError(f"the schema has no setting `{key}`; it has {sorted(self._known)}")
 
     def __setattr__(self, key: str, value: Any) -> None:
@@ -78,12 +84,14 @@ class Settings(Mapping[str, Any]):
             raise BrokenSetting(key)
         return value
 
-    # Mapping's own ask the one above and catch its KeyError; a check asks thousands of times.
+    # Mapping's own ask the one above and catch its KeyError.
     def __contains__(self, key: object) -> bool:
         return key in self._values
 
     def get(self, key: str, default: Any = None) -> Any:
-        return self[key] if key in self._values else default
+        if (value := self._values.get(key, default)) is BROKEN:
+            raise BrokenSetting(key)
+        return value
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)
@@ -100,16 +108,17 @@ class Settings(Mapping[str, Any]):
         hidden = {"sets", *(together if any(name in own for name in together) else ())}
         defaults = {"form": "auto"} if self.knows("form") else {}
         kept = {name: value for name, value in self._values.items() if name not in hidden}
-        merged = Settings({}, {})
-        object.__setattr__(merged, "_known", self._known | own._known)
-        object.__setattr__(merged, "_values", defaults | kept | own._values)
+        merged = Settings.__new__(Settings)
+        merged._hold(defaults | kept | own._values, self._known | own._known)
         return merged
 
     def plain(self) -> dict[str, Any]:
         """The section as plain dicts and lists. Raises BrokenSetting where the schema has refused one of its values."""
-        if BROKEN in self._values.values():
-            raise BrokenSetting
         return {key: _thaw(value) for key, value in self._values.items()}
+
+
+# What a section has beside its settings; one that an open section calls so is read by `[…]` alone.
+_NOT_SETTINGS = frozenset(dir(Settings))
 
 
 def _freeze(value: Any, schema: Mapping[str, Any]) -> Any:
@@ -124,7 +133,10 @@ def _freeze(value: Any, schema: Mapping[str, Any]) -> Any:
 
 
 def _thaw(value: Any) -> Any:
-    if isinstance(value, Settings):
+    if value is BROKEN:
+        raise BrokenSetting
+    # Of an abstract class, which a section's is, Python looks for long whether something is an instance.
+    if type(value) is Settings:
         return value.plain()
     return [_thaw(item) for item in value] if isinstance(value, tuple) else value
 
@@ -132,11 +144,11 @@ def _thaw(value: Any) -> Any:
 def with_defaults(value: Any, schema: Mapping[str, Any]) -> Any:
     """A copy of `value` with the schema's defaults filled in, sections that may be left out included; not those that say by
     being there that something is wanted (`x-only-written`)."""
-    if schema.get("type") == "array" and isinstance(value, list):
+    if isinstance(value, list) and schema.get("type") == "array":
         return [with_defaults(item, schema.get("items", {})) for item in value]
-    if schema.get("type") == "integer" and isinstance(value, float) and value.is_integer():
+    if isinstance(value, float) and value.is_integer() and schema.get("type") == "integer":
         return int(value)  # JSON Schema counts 4.0 as a whole number
-    if "properties" not in schema or not isinstance(value, dict):
+    if not isinstance(value, dict) or "properties" not in schema:
         return value
     filled = dict(value)
     for key, part in schema["properties"].items():
@@ -181,7 +193,8 @@ class Recipe(Sections):
         def __getattr__(self, key: str) -> Any:
             if key.startswith("_"):
                 raise AttributeError(key)
-            return getattr(self.settings, key)
+            self.__dict__[key] = value = getattr(self.settings, key)
+            return value
 
     @cached_property
     def file(self) -> Path:
@@ -217,23 +230,22 @@ class Recipe(Sections):
         code: ImageCodeFromGit | None = (self.settings.get("image") or {}).get("code_from_git")
         return code
 
-    def data_sections(self) -> Iterator[tuple[Path_, Settings]]:
-        """Every section that names data, with its path: `data`, and `data` inside other sections."""
-        if "data" in self.settings:
-            yield ("data",), self.data
-        for name, section in self._sections:
-            if "data" in section:
-                yield (name, "data"), section["data"]
+    @cached_property
+    def sections(self) -> dict[str, Settings]:
+        """The recipe's sections by name, those that the schema has refused left out."""
+        return {name: one for name, one in self.settings._values.items() if type(one) is Settings}
 
     @cached_property
-    def _sections(self) -> tuple[tuple[str, Settings], ...]:
-        return tuple(
-            (name, section) for name, section in self.settings._values.items() if isinstance(section, Settings)
-        )
+    def data_sections(self) -> tuple[tuple[Path_, Settings], ...]:
+        """Every section that names data and that the schema has not refused, with its path: `data`, and `data` inside other
+        sections."""
+        homes: dict[Path_, Any] = {("data",): self.sections.get("data")}
+        homes |= {(name, "data"): section._values.get("data") for name, section in self.sections.items()}
+        return tuple((home, data) for home, data in homes.items() if isinstance(data, Settings))
 
     def data_sets(self) -> Iterator[tuple[Path_, Settings]]:
         """Every data set that the recipe names, with the path of what names it and the settings that hold for it."""
-        return (one for home, data in self.data_sections() for one in sets_of(home, data))
+        return (one for home, data in self.data_sections for one in sets_of(home, data))
 
     def local_files(self) -> Iterator[tuple[Path_, str]]:
         """What training needs of this machine: the path of each setting that names a file or folder, and that name. What pods
@@ -241,7 +253,7 @@ class Recipe(Sections):
         named: list[tuple[Path_, str | None]] = [((*home, "path"), data.get("path")) for home, data in self.data_sets()]
         named += [
             ((*home, setting), data.get(setting))
-            for home, data in self.data_sections()
+            for home, data in self.data_sections
             for setting in ("validation_path", "packed")
         ]
         if "base" in self.settings.get("model", ()) and self.base_folder:

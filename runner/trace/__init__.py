@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from runner import extras
-from runner.estimate import activations
 from runner.estimate.images import Images
 from runner.estimate.workload import Offload, Run, Workload
 from runner.problem import Stop
@@ -127,4 +126,4 @@ def left_out(run: Run) -> dict[str, Any]:
     if not isinstance(run, Workload) or not (run.sharding.startswith("zero") or run.offload):
         return {}
     # Whole on one GPU, and in the numbers that the split ones have.
-    return {"sharding": "none", "offload": Offload(), "fp32_weights": activations.in_full(run)}
+    return {"sharding": "none", "offload": Offload(), "fp32_weights": run.in_full}

@@ -76,7 +76,7 @@ def build(workload: Workload, real: bool = False) -> torch.nn.Module:
 
     stand_ins.register()
     config = hf_config(workload)
-    dtype = torch.float32 if activations.in_full(workload) else DTYPES[workload.precision]
+    dtype = torch.float32 if workload.in_full else DTYPES[workload.precision]
     attention = workload.attention if real else _attention(workload, config)
     model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=attention)
     model.config.use_cache = False
@@ -97,7 +97,7 @@ def build(workload: Workload, real: bool = False) -> torch.nn.Module:
     else:
         for name, parameter in model.named_parameters():
             parameter.requires_grad = workload.trains(name)
-        if activations.raised(workload):
+        if workload.raised:
             _raise(model, lambda name: "norm" in name or "embed_tokens" in name or "lm_head" in name)
     return model.train()
 

@@ -167,6 +167,31 @@ def test_what_cannot_be_read_is_said_and_leaves_the_text(copy, tmp_path):
         assert tab.complaints == []
 
 
+@in_browser
+@pytest.mark.long
+def test_what_is_typed_while_the_form_writes_is_kept_and_both_are_saved(copy, tmp_path):
+    """In the same moment: the form's change goes by the server, which knows nothing yet of what is typed."""
+    wanted = copy.read_text("utf-8").replace("sequence_len: 1024", "sequence_len: 512")
+    with editing(tmp_path, "mine.yaml") as address, tab_of(address, tmp_path / "profile") as tab:
+        tab.until(CLEAN)
+        tab.push(".recipe-section", "Model")
+        tab.click("[aria-label='Sequence length']")
+        tab.press("a", 65, modifiers=2)
+        tab.type("512")
+        tab.value(
+            "document.querySelector(\"[aria-label='Sequence length']\")"
+            ".dispatchEvent(new KeyboardEvent('keydown', {key: 'Enter', bubbles: true})),"
+            "view.dispatch({changes: {from: 0, insert: '# typed 🙂 meanwhile\\n'}})"
+        )
+        tab.until("view.state.doc.toString().includes('sequence_len: 512')")
+        tab.until(CLEAN)
+        tab.click(".recipe-save")
+        tab.until_says(".recipe-state", "saved")
+        assert copy.read_text("utf-8") == tab.text
+        assert tab.text.split() == ["#", "typed", "🙂", "meanwhile", *wanted.split()]
+        assert tab.complaints == []
+
+
 def _choose(tab, name: str) -> None:
     tab.click(".recipe-file")
     tab.push(".q-menu .q-item", name)

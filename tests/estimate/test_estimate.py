@@ -12,7 +12,7 @@ import pytest
 from benchmarks.estimate_accuracy import MODELS
 from runner import catalog
 from runner.check.validate import load
-from runner.estimate import activations, duration, forecast, memory, outside, parameters, rows, storage
+from runner.estimate import duration, forecast, memory, outside, parameters, rows, storage
 from runner.estimate.workload import Adapter, Offload, Workload, from_stage
 from runner.lengths import Lengths
 from runner.plan import Machines
@@ -111,11 +111,11 @@ def test_deepspeed_has_its_buckets_its_fp32_copies_and_nothing_else_in_fp32():
     assert memory.step(replace(job, offload=Offload("cpu")), state) == 0
     assert memory.step(replace(job, precision="fp32"), state) == 4 * (total // 8)
     for stage in (1, 2, 3):
-        assert not activations.raised(replace(job, sharding=f"zero{stage}"))
+        assert not replace(job, sharding=f"zero{stage}").raised
         adapter = replace(job, sharding=f"zero{stage}", adapter=Adapter(8, SEVEN_B.linear))
         split = 8 if stage == 3 else 1
         assert memory.held(adapter).weights == 2 * (total + parameters.adapter(adapter)) // split
-    assert activations.raised(replace(job, sharding="ddp"))
+    assert replace(job, sharding="ddp").raised
 
 
 def test_the_size_of_a_bucket_is_one_figure_in_recipe_config_and_plan():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from runner.estimate import storage
@@ -67,7 +67,7 @@ def step(memory: Memory) -> list[MomentReport]:
     kept = [moment for n, moment in enumerate(backward) if n % every == 0 or moment in (most, backward[-1])]
     whole = [moment for moment in memory.moments if moment.name != "backward" or moment in kept]
     # A step begins with what is held and no activations yet.
-    start = replace(whole[0], name="forward", activations=0, logits=0, temporary=0)
+    start = whole[0]._replace(name="forward", activations=0, logits=0, temporary=0)
     return [MomentReport.of(memory, moment) for moment in (start, *whole)]
 
 

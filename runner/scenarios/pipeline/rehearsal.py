@@ -43,7 +43,7 @@ def _data(recipe: Recipe, data: str | None) -> Iterator[Override]:
     """Each section's sample in place of its data, so that nothing is downloaded."""
     if data and not Path(data).is_file():
         raise Stop(Problem(data, 0, 0, "There is no such file.", "Name a data file behind `--data`."))
-    for home, section in recipe.data_sections():
+    for home, section in recipe.data_sections:
         if data and home == ("data",):
             yield from overrides.from_data_option(data)
         else:

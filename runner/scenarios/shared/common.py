@@ -395,7 +395,7 @@ def plan(
         nodes=_plain(recipe, "nodes"),
         facts=dict(facts or {}),
         has_gates=any(stage.gates for stage in bare),
-        stages=tuple(_written(recipe, replace(stage, keys=by_stage.get(stage.name, {}))) for stage in bare),
+        stages=tuple(_written(recipe, stage, keys=by_stage.get(stage.name, {})) for stage in bare),
     )
     return _guarded(whole) if place.on_cluster else whole
 
@@ -420,11 +420,11 @@ def _plain(recipe: Recipe, section: str) -> dict[str, Any]:
     return settings.plain() if settings else {}
 
 
-def _written(recipe: Recipe, stage: Stage) -> Stage:
+def _written(recipe: Recipe, stage: Stage, **changes: Any) -> Stage:
     """The stage with the text of its config among its files; training has the whole recipe beside it."""
     own = Later(stage.config_file, partial(_text, recipe, stage))
     whole = (recipe_file(recipe),) if stage.trains else ()
-    return replace(stage, files=(own, *whole, *stage.files))
+    return replace(stage, files=(own, *whole, *stage.files), **changes)
 
 
 def with_config(recipe: Recipe, stage: Stage, more: Mapping[str, Any]) -> Stage:

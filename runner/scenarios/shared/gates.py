@@ -13,7 +13,7 @@ from runner.names import listed, nearest
 from runner.plan import Evaluation, Gate, Kind
 from runner.problem import Problem
 from runner.recipe.document import Path_
-from runner.recipe.recipe import Recipe, Settings
+from runner.recipe.recipe import Recipe
 
 # What each kind of stage notes in training; `N` stands for a number.
 RISE = "loss_rise.N"
@@ -222,9 +222,10 @@ def evaluation(recipe: Recipe, kind: Kind, conditions: Iterable[Gate], **more: A
 
 def all_of(recipe: Recipe) -> Iterator[tuple[Path_, str]]:
     """Every gate of the recipe, with its place."""
-    sections = {name: section for name, section in recipe.settings.items() if isinstance(section, Settings)}
     homes: list[tuple[Path_, Any]] = [(("gates",), recipe.settings.get("gates"))]
-    homes += [((name, "gates"), section.get("gates")) for name, section in sections.items() if section.knows("gates")]
+    homes += [
+        ((name, "gates"), section.get("gates")) for name, section in recipe.sections.items() if section.knows("gates")
+    ]
     for home, texts in homes:
         yield from (((*home, index), text) for index, text in enumerate(texts or ()))
 
