@@ -317,7 +317,9 @@ def test_without_pyarrow_a_parquet_file_is_a_visible_note(edited, tmp_path, monk
 
     path = parquet_copy(edited, tmp_path)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    (note,) = examine(path)
+    notes = examine(path)
+    assert len(notes) == 1, [str(n) for n in notes]
+    (note,) = notes
     assert note.severity == "note" and "pyarrow" in note.message
     (extra,) = [extra for extra, packages in EXTRAS.items() if "pyarrow" in packages]
     assert note.hint == extras.install(extra), "the file is no worse for it"
