@@ -9,6 +9,8 @@ program in a fork has such a socket of its own.
 
 from __future__ import annotations
 
+import atexit
+import gc
 import importlib
 import json
 import os
@@ -215,7 +217,10 @@ class _Serving:
         return None
 
     def _answer(self, asker: socket.socket) -> tuple[str, list[str]] | None:
-        message, files, *_ = socket.recv_fds(asker, LONGEST, 1)
+        message, files = b"", list[int]()
+        # Whoever is gone without having read an answer leaves an error.
+        with suppress(OSError):
+            message, files, *_ = socket.recv_fds(asker, LONGEST, 1)
         if not message:
             self._watched.unregister(asker)
             asker.close()
@@ -227,6 +232,8 @@ class _Serving:
         for name in asked["before"]:
             importlib.import_module(name)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        # No fork looks for garbage in what has been imported, which is all that there is by now.
+        gc.freeze()
         if (pid := os.fork()) == 0:
             ours.close()
             self._become(asked, files[0], theirs)
@@ -271,13 +278,38 @@ def asks(server: socket.socket) -> None:
 
 
 def main(fd: int) -> None:
+    ending = _Ending()
+    # Before anything is imported: what was registered first is called last.
+    atexit.register(ending.at_once)
     parent_watch.start()
     if (program := _Serving(socket.socket(fileno=fd)).program()) is not None:
         module, arguments = program
         # That it was imported before is what is wanted.
         warnings.filterwarnings("ignore", category=RuntimeWarning, module="runpy")
         sys.argv = [module, *arguments]
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        with ending.noted():
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+class _Ending:
+    """Ends the process when all else has been done: to take apart what was imported would take a fork longer than many a program."""
+
+    status = 0
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as ended:
+            code = ended.code if isinstance(ended, SystemExit) else 1
+            self.status = code if isinstance(code, int) else int(code is not None)
+            raise
+
+    def at_once(self) -> None:
+        with suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(self.status)
 
 
 if __name__ == "__main__":

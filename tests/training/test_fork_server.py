@@ -25,6 +25,11 @@ if "ask" in sys.argv:
     from runner.training import fork_server
     fork_server.PROGRAMS[__spec__.name] = ()
     fork_server.run([sys.executable, "-m", __spec__.name, *sys.argv[sys.argv.index("ask") + 1 :]], os.environ)
+if "later" in sys.argv:
+    import atexit
+    from pathlib import Path
+    atexit.register(Path(sys.argv[2]).write_text, "done")
+    atexit.register(print, "bye")
 if "fail" in sys.argv: raise RuntimeError("as it was asked to")
 if "wait" in sys.argv: time.sleep(60)
 sys.exit(7)
@@ -166,3 +171,10 @@ def test_a_program_ends_when_whoever_asked_for_it_is_gone(started, tmp_path):
         while alive(pid) and time.monotonic() < deadline:
             time.sleep(0.1)
         assert not alive(pid)
+
+
+def test_what_a_program_has_put_off_to_its_end_is_done_before_it_ends(started, tmp_path):
+    with forking():
+        program = started("later", str(tmp_path / "done"))
+        assert program.stdout.read().endswith("bye\n") and program.wait() == 7
+        assert (tmp_path / "done").read_text() == "done"
