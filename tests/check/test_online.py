@@ -158,6 +158,7 @@ def prepared(tmp_path, hub, *changes: tuple[str, str]):
     )
 
 
+@pytest.mark.long
 def test_the_prepare_job_reads_all_sets_from_the_hub(tmp_path, hub):
     done = prepared(tmp_path, hub)
     assert done.returncode == 0, done.stdout + done.stderr

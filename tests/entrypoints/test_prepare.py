@@ -226,6 +226,7 @@ def prepared_by_a_job(folder: Path, model) -> tuple[Path, Hub, Path]:
     return folder / "claim/data", hub, file
 
 
+@pytest.mark.long
 def test_model_and_data_come_onto_the_claim_and_a_second_time_does_nothing(tmp_path, model):
     data, hub, _ = prepared_by_a_job(tmp_path, model)
     there = {file.name for file in (tmp_path / "claim/models/twin").iterdir() if file.is_file()}
@@ -312,7 +313,7 @@ def with_code_of_its_own(folder: Path, model: dict[str, bytes]) -> None:
     (folder / FETCHED).write_text(json.dumps(done), "utf-8")
 
 
-@pytest.mark.parametrize("trusted", [True, False])
+@pytest.mark.parametrize("trusted", [pytest.param(True, marks=pytest.mark.long), False])
 def test_a_tokenizer_with_code_of_its_own_counts_where_the_recipe_trusts_it(trusted, tmp_path, model):
     options = (f"model.revision={COMMIT}", f"model.trust_remote_code={str(trusted).lower()}")
     command = survival(tmp_path, "survival-sample.jsonl", *options)

@@ -113,8 +113,8 @@ def test_interrupting_ends_the_engine_and_its_children(tmp_path):
         # Where a shell started the tests in the background, SIGINT is ignored, and children inherit that.
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "import sys; from runner.runs import engines; import runner.cli as cli\n"
-        f"engines.ENGINES['axolotl'] = lambda stage, place: [sys.executable, '-c', {program!r}]\n"
-        f"cli.main(['rehearse', {str(ROOT / 'recipes' / 'survival.yaml')!r}, '--out', {str(tmp_path / 'run')!r}])"
+        f"engines.ENGINES['images'] = lambda stage, place: [sys.executable, '-c', {program!r}]\n"
+        f"cli.main(['rehearse', {str(ROOT / 'recipes' / 'resnet.yaml')!r}, '--out', {str(tmp_path / 'run')!r}])"
     )
     with subprocess.Popen(
         [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

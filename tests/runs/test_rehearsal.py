@@ -104,6 +104,7 @@ def test_data_sets_with_shares_are_rehearsed_to_the_end(tmp_path, recipe_command
     assert not summary["proof"]["faults"]
 
 
+@pytest.mark.long
 def test_a_run_without_gates_is_measured_by_the_command(rehearsed, recipe_command):
     run, _, _ = rehearsed
     done = recipe_command("evaluate", SURVIVAL, "--run", run, "--format", "json")

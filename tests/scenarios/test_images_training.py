@@ -158,6 +158,7 @@ def test_two_processes_share_the_images_and_end_with_one_result(tmp_path):
     assert log.read_text().count('"event": "begin"') == 1
 
 
+@pytest.mark.long
 def test_a_broken_loss_stops_the_run_with_its_reason(tmp_path):
     tiny_std = "data.std=[1e-38,1e-38,1e-38]"
     stage, place = tiny(tmp_path, "broken", "train.epochs=1", "data.mean=[0,0,0]", tiny_std)

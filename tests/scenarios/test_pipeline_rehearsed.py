@@ -224,6 +224,7 @@ def rendered(path: str) -> dict[str, Any]:
     return yaml.safe_load(files[path])
 
 
+@pytest.mark.long
 def test_the_gate_jobs_own_command_measures_and_opens_on_the_claim(rehearsed, tmp_path):
     models = tmp_path / "models"
     shutil.copytree(rehearsed[0], models / "seven-b")

@@ -177,6 +177,7 @@ def test_4_bit_weights_are_split_over_pretended_gpus_and_their_scales_are_not():
         assert getattr(quick, part) == pytest.approx(getattr(exact, part), rel=0.01), part
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("four_bit", [False, True])
 def test_an_adapter_over_pretended_gpus_is_traced_as_it_is_reckoned(four_bit):
     """Its matrices are units of their own, and what is outside the layers is gathered at the beginning of each pass."""
