@@ -8,7 +8,10 @@ import re
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from hypothesis import settings
@@ -48,6 +51,11 @@ WRITE_GOLDEN = os.environ.get("RECIPE_GOLDEN") == "write"
 # All that was collected, whether or not it runs: files of tests, and which tests ask for messages.
 COLLECTED: set[Path] = set()
 ASKING: set[tuple[str, str]] = set()
+
+
+def own_time(monkeypatch: pytest.MonkeyPatch, module: ModuleType, **functions: Callable[..., object]) -> None:
+    """`module` reads another clock, and it alone: threads of servers and pods go by the real one."""
+    monkeypatch.setattr(module, "time", SimpleNamespace(**vars(time) | functions))
 
 
 def home(item: pytest.Item) -> tuple[str, str]:

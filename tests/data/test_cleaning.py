@@ -23,7 +23,7 @@ from runner.recipe.overrides import from_options
 from runner.runs import run_folder
 from runner.scenarios import translate
 from runner.scenarios.pipeline import data
-from tests.conftest import ROOT
+from tests.conftest import ROOT, own_time
 
 SEVEN_B = ROOT / "recipes" / "seven-b.yaml"
 
@@ -193,7 +193,7 @@ def test_a_stopped_command_takes_its_job_out_of_the_queue(slurm, tmp_path, monke
     def interrupted(seconds):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(executors.time, "sleep", interrupted)
+    own_time(monkeypatch, executors, sleep=interrupted)
     (slurm / "broken").touch()
     with pytest.raises(KeyboardInterrupt):
         executors.Slurm(SLURM, 2).run("step", [], 2, tmp_path / "logs")

@@ -37,7 +37,7 @@ from runner.scenarios.shared import twin
 from runner.targets import nodes
 from runner.training import parent_watch
 from runner.training.summary import Summary
-from tests.conftest import ROOT
+from tests.conftest import ROOT, own_time
 from tests.stages import leave
 
 GEMMA = ROOT / "recipes" / "gemma.yaml"
@@ -476,7 +476,7 @@ def test_a_machine_waits_until_it_sees_the_files_of_this_start(tmp_path, monkeyp
         slept.append(seconds)
         (config / "axolotl.yaml").write_text(files["axolotl.yaml"])
 
-    monkeypatch.setattr(node.time, "sleep", sleep)
+    own_time(monkeypatch, node, sleep=sleep)
     plan = node._shared(recipe, 1, {name: content_hash(text) for name, text in files.items()})
     assert len(slept) == 1 and plan.stages[-1].config["dataset_prepared_path"]
 

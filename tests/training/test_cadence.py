@@ -14,6 +14,7 @@ from runner.training.early_stopping import Patience
 from runner.training.patience import ACCURACY, EarlyStop, early_stop, fruitless
 from runner.training.saving import Saving
 from runner.training.settings import EarlyStopping
+from tests.conftest import own_time
 from tests.training.test_preemption import EPOCHS, Asks, figures, run
 
 BY_TWO = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
@@ -35,7 +36,7 @@ class Clock(TrainerCallback):
 
     def __init__(self, monkeypatch, step: float, checkpoint: float) -> None:
         self.now, self.step, self.checkpoint = 0.0, step, checkpoint
-        monkeypatch.setattr(saving.time, "monotonic", lambda: self.now)
+        own_time(monkeypatch, saving, monotonic=lambda: self.now)
 
     def on_step_end(self, args, state, control, **kwargs):
         self.now += self.step

@@ -16,6 +16,7 @@ from transformers import TrainerState
 from runner.training import checkpoints, history, resume
 from runner.training.blocks import TrainBlocks
 from runner.training.settings import BlocksSettings
+from tests.conftest import own_time
 
 
 def blocks(first: int, last: int, steps: int = 10):
@@ -83,7 +84,7 @@ def test_a_named_checkpoint_is_gone_back_to_once_wherever_the_run_lies(tmp_path)
 
 def test_the_time_of_training_counts_over_a_stop(tmp_path, monkeypatch):
     clock = [100.0]
-    monkeypatch.setattr(history.time, "monotonic", lambda: clock[0])
+    own_time(monkeypatch, history, monotonic=lambda: clock[0])
     settings = SimpleNamespace(run_dir=str(tmp_path), effective_batch_size=1)
 
     def train(first: int, last: int, ends: bool) -> history.History:

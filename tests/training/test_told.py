@@ -15,6 +15,7 @@ from runner.training.history import History
 from runner.training.metrics import Metrics
 from runner.training.progress import Progress
 from runner.training.settings import BlocksSettings
+from tests.conftest import own_time
 from tests.listening import as_prometheus_reads, as_the_trainer_reads, ask
 from tests.training.test_time_limit import settings
 
@@ -40,7 +41,7 @@ def test_nothing_is_claimed_before_the_first_step(tmp_path):
 
 def test_the_time_left_is_reckoned_from_the_steps_since_this_start(tmp_path, monkeypatch):
     now = [100.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    own_time(monkeypatch, progress, monotonic=lambda: now[0])
     callback = Progress(settings(tmp_path, None))
     callback.on_train_begin(None, state(20), None)
     now[0] += 30.0
