@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 FIRST_ROWS = 200
 # Files that are read a row at a time, without a library that takes its time.
 ENDINGS = (".jsonl", ".csv", ".tsv")
+# Bytes of a file whose rows are counted.
+SMALL_FILE = 100_000
 
 
 def first_rows(recipe: Recipe) -> Iterator[Problem]:
@@ -59,22 +61,25 @@ def first_rows(recipe: Recipe) -> Iterator[Problem]:
 
 
 def enough_rows(recipe: Recipe) -> Iterator[Problem]:
-    """Some to learn from, and some to measure on."""
+    """Some to learn from, and some to measure on where they are shared out. Of a small file: a large one has rows."""
     for home, data in recipe.data_sets():
-        if not (file := _lines(recipe, data)):
+        file = recipe.folder / data["path"] if data.get("path") else None
+        if not file or not file.is_file() or file.stat().st_size > SMALL_FILE:
             continue
-        from runner.data import rows
+        from runner.estimate import local_rows
 
+        unit = "document" if file.suffix == ".txt" else "row"
         try:
-            columns.of(file)
-            said = rows.Source(hub=None, revision=None, subset=None, split=None, path=str(file))
-            there = list(islice(rows.read(said), 2))
-        except (columns.Unreadable, Stop):
+            if unit == "row":
+                columns.of(file)
+            count = local_rows.of(file).count
+        except (columns.Unreadable, local_rows.Unreadable):
             continue
-        if len(there) < 2:
-            message = f"`{file}` has {'one row alone' if there else 'no row'}, and some must be left to learn from and to measure on."
-            hint = "Write more rows; a hundred are a beginning."
-            yield recipe.document.problem((*home, "path"), message, hint, severity="note" if there else "error")
+        if count < (2 if data.get("validation_share") else 1):
+            there = f"one {unit} alone" if count else f"no {unit}"
+            message = f"`{file}` has {there}, and some must be left to learn from and to measure on."
+            hint = f"Write more {unit}s; a hundred are a beginning."
+            yield recipe.document.problem((*home, "path"), message, hint, severity="note" if count else "error")
 
 
 def _lines(recipe: Recipe, data: Settings) -> Path | None:

@@ -117,10 +117,10 @@ def addresses(recipe: Recipe) -> Iterator[Problem]:
                 hint = "Four numbers from 0 to 255, such as `10.0.0.11`; or the machine's name."
                 yield recipe.document.problem(place, f"`{address}` is no address of a machine.", hint)
         # Several of this machine's own are a try on it.
-        if address in seen and not _own(address):
+        if address.lower() in seen and not _own(address):
             hint = "Give each machine its own; GPUs of one machine stand in one line, `gpus: [0, 1]`."
             yield recipe.document.problem(place, f"Two machines have the address `{address}`.", hint)
-        seen.add(address)
+        seen.add(address.lower())  # names of machines are the same in capitals
 
 
 def _own(address: str) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 
+import pandas as pd
 import pytest
 
 from runner.check.examine import examine
@@ -135,10 +137,11 @@ EDITED = [
     (SURVIVAL, 'answer: "[answer]"', "answer: “[answer]”", "note"),
     (GEMMA, "<MAIN_NODE_IP>", "10.0.0.300", "error"),
     (GEMMA, "<SECOND_NODE_IP>", "<MAIN_NODE_IP>", "error"),
+    (GEMMA, "<SECOND_NODE_IP>", "<main_node_ip>", "error"),
 ]
 
 
-@pytest.mark.parametrize(("starter", "before", "after", "severity"), EDITED, ids=["cut", "quotes", "address", "twice"])
+@pytest.mark.parametrize(("starter", "before", "after", "severity"), EDITED, ids=["cut", "quotes", "address", "twice", "capitals"])
 def test_what_was_let_through_is_found_at_its_line(starter, before, after, severity, tmp_path):
     shutil.copytree(RECIPES, tmp_path / "recipes")
     file = tmp_path / "recipes" / f"{starter}.yaml"
@@ -155,17 +158,62 @@ def test_what_was_let_through_is_found_at_its_line(starter, before, after, sever
     [("", "has no row", "error"), ("Why?,Because.\n", "has one row alone", "note")],
     ids=["none", "one"],
 )
-def test_a_file_needs_rows_to_learn_from_and_to_measure_on(rows, words, severity, tmp_path):
-    (tmp_path / "my.csv").write_text(f"question,answer\n{rows}")
+@pytest.mark.parametrize("ending", ["csv", "json", "jsonl", "parquet", "xlsx"])
+def test_a_file_needs_rows_to_learn_from_and_to_measure_on(rows, words, severity, ending, tmp_path):
+    table = pd.read_csv(io.StringIO(f"question,answer\n{rows}"))
+    match ending:
+        case "csv":
+            table.to_csv(tmp_path / "my.csv", index=False)
+        case "json" | "jsonl":
+            table.to_json(tmp_path / f"my.{ending}", orient="records", lines=ending == "jsonl")
+        case "parquet":
+            table.to_parquet(tmp_path / "my.parquet")
+        case "xlsx":
+            table.to_excel(tmp_path / "my.xlsx", index=False)
     options = (
-        f"data.path={tmp_path}/my.csv",
+        f"data.path={tmp_path}/my.{ending}",
         "data.hub=",
         "data.revision=",
         "data.split=",
         "data.question='[question]'",
     )
-    (found,) = [one for one in examine(RECIPES / "survival.yaml", from_options(options)) if words in one.message]
-    assert found.severity == severity and found.file.startswith("--set data.path=")
+    of_columns = {"json": "its first row is not an object", "jsonl": "it is empty"}
+    said = of_columns.get(ending, words) if severity == "error" else words
+    found = [
+        one
+        for one in examine(RECIPES / "survival.yaml", from_options(options))
+        if one.file.startswith("--set data.path=")
+    ]
+    assert [one.severity for one in found] == [severity] and said in found[0].message
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "has no document"),
+        ("\n \n\n", "has no document"),
+        ("One two.\nThree.\n", "has one document alone"),
+        ("One.\n\nTwo.", None),
+    ],
+)
+@pytest.mark.parametrize("share", ["0.1", ""])
+def test_a_text_needs_documents(text, words, share, tmp_path):
+    """One is enough where nothing is measured."""
+    (tmp_path / "my.txt").write_text(text)
+    options = (
+        *(f"data.{name}=" for name in ("hub", "subset", "revision", "split", "validation_split", "column")),
+        f"data.path={tmp_path}/my.txt",
+        f"data.validation_share={share}",
+    )
+    found = [
+        one.message
+        for one in examine(RECIPES / f"{GEMMA}.yaml", from_options(options))
+        if "to measure on" in one.message
+    ]
+    if words and not (share == "" and "one" in words):
+        assert len(found) == 1 and words in found[0]
+    else:
+        assert not found
 
 
 @pytest.mark.parametrize(
