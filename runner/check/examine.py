@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.bugs import report_bug
-from runner.check import finding
+from runner.check import finding, on_the_hub
 from runner.check.validate import judge, override
 from runner.plan import Plan
 from runner.problem import Problem, Stop, errors_of
@@ -110,6 +110,8 @@ def examined(
         from runner.check.online import datasets
 
         problems += datasets(recipe)
+    else:
+        problems += on_the_hub.unknown(recipe)
     return recipe, problems
 
 

@@ -11,6 +11,7 @@ from runner.check.usual import note
 from runner.files import saved_by_datasets
 from runner.names import listed, nearest
 from runner.problem import Problem
+from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe, Settings
 
 ASK_HUB = "`recipe check --online` asks the hub"
@@ -33,6 +34,19 @@ def hub_names(recipe: Recipe) -> Iterator[Problem]:
         elif hub and near:
             message = f"`{hub}` is not known here, and `{near}` is."
             yield note(recipe, (*home, "hub"), message, f"Write `{near}`, if it was meant; {ASK_HUB}.")
+
+
+def unknown(recipe: Recipe) -> Iterator[Problem]:
+    """Data sets that the catalog does not have, once for all; one that is likely misspelt has its own note."""
+    strange: dict[str, Path_] = {}
+    for home, section in recipe.data_sets():
+        hub = section.get("hub")
+        if hub and not _known(section) and not catalog.near_dataset(hub):
+            strange.setdefault(hub, home)
+    if strange:
+        message = f"Not in the catalog, so that its columns, subsets and splits are not known here: {listed(strange)}."
+        hint = f"`recipe check {recipe.document.file} --online` asks the hub; so does `recipe submit`."
+        yield note(recipe, (*next(iter(strange.values())), "hub"), message, hint)
 
 
 def commits(recipe: Recipe) -> Iterator[Problem]:

@@ -141,7 +141,9 @@ EDITED = [
 ]
 
 
-@pytest.mark.parametrize(("starter", "before", "after", "severity"), EDITED, ids=["cut", "quotes", "address", "twice", "capitals"])
+@pytest.mark.parametrize(
+    ("starter", "before", "after", "severity"), EDITED, ids=["cut", "quotes", "address", "twice", "capitals"]
+)
 def test_what_was_let_through_is_found_at_its_line(starter, before, after, severity, tmp_path):
     shutil.copytree(RECIPES, tmp_path / "recipes")
     file = tmp_path / "recipes" / f"{starter}.yaml"

@@ -117,11 +117,14 @@ def wrong(online):
     return online({f"{case.replace(' ', '-')}.yaml": changed(change) for case, (change, _) in WRONG.items()})
 
 
-def test_what_is_right_is_accepted_and_without_the_option_nobody_is_asked(online, hub):
+def test_what_is_right_is_accepted_and_without_the_option_nobody_is_asked(online, hub, golden_message):
+    """And that is said once, with the command that asks."""
     hub.asked.clear()
-    assert online({"recipe.yaml": RECIPE}, arguments=()).returncode == 0 and hub.asked == []
+    done = online({"recipe.yaml": RECIPE}, arguments=())
+    assert done.returncode == 0 and hub.asked == []
+    golden_message(done.stdout)
     done = online({"recipe.yaml": RECIPE})
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == 0 and "Not in the catalog" not in done.stdout, done.stdout + done.stderr
     assert "`someone/chats` are read in the form messages" in done.stdout and hub.asked
 
 
