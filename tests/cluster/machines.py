@@ -7,6 +7,7 @@ service account where it asks for one. A Job that fails is tried again as its ow
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -37,12 +38,15 @@ class Machines:
         self.api, self.plays, self.env = api, plays, env or {}
         self.processes: dict[str, subprocess.Popen] = {}
         self.lives: dict[str, list[int]] = {}
+        self.closed = threading.Event()
+        self.threads: list[threading.Thread] = []
         api.watchers.append(self.see)
 
     def see(self, plural: str, space: str, manifest: dict[str, Any]) -> None:
         play = {"jobs": self._job, "pytorchjobs": self._training}.get(plural)
         if play and self.plays(manifest):
-            threading.Thread(target=play, args=(space, manifest), daemon=True).start()
+            self.threads.append(threading.Thread(target=play, args=(space, manifest), daemon=True))
+            self.threads[-1].start()
 
     def pod_of(self, job: str) -> subprocess.Popen:
         """The process of a job's pod, waited for."""
@@ -54,9 +58,11 @@ class Machines:
         raise AssertionError(f"no pod of {job} runs; there were {self.lives}")
 
     def close(self) -> None:
-        for process in self.processes.values():
-            process.kill()
-            process.wait()
+        """Ends every pod and what it has started; none is tried again."""
+        self.api.watchers.remove(self.see)
+        self.closed.set()
+        for thread in self.threads:
+            thread.join()
 
     def _job(self, space: str, job: dict[str, Any]) -> None:
         """A Job's pods, one after the other."""
@@ -86,7 +92,8 @@ class Machines:
         name = job["metadata"]["name"]
         pod = f"{name}-master-0"
         while ("pods", space, pod) not in self.api.objects:
-            time.sleep(0.02)
+            if self.closed.wait(0.02):
+                return
         rendezvous = operators(job, 0, 1, free_port())
         # The pods share one machine here, and so its ports.
         rendezvous |= {name: str(free_port()) for name in (metrics.PORT, progress.PORT)}
@@ -98,7 +105,7 @@ class Machines:
 
     def _pod(self, space: str, job: dict[str, Any], meta: dict[str, Any], spec: dict[str, Any]) -> int | None:
         """Makes a pod and runs it to its end; its exit code, None where it was taken away."""
-        if not self._there(space, job):
+        if self.closed.is_set() or not self._there(space, job):
             return None
         owner = {
             "apiVersion": "batch/v1",
@@ -129,7 +136,10 @@ class Machines:
             self.processes[name] = process
             self._status(space, name, {"phase": "Running", "startTime": stamp()})
             while process.poll() is None:
-                time.sleep(0.05)
+                if self.closed.wait(0.05):
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+                    return None
                 known = self.api.objects.get(("pods", space, name))
                 if known is None or known["metadata"]["uid"] != uid:
                     # Taken away: a moment to end by itself, as the grace period gives it.
