@@ -126,11 +126,11 @@ def _too_long(recipe: Recipe, home: Path_, source: ChatSet, file: Path, there: l
 
 
 def _notes(source: ChatSet, file: Path, there: list[Numbered]) -> Iterator[tuple[str, str]]:
-    from runner.data import doctor, rows
+    from runner.data import data_sets, doctor
     from runner.data.chat import OWN
     from runner.data.report import Report
 
-    sources = rows.DataSets(sets=(source,), seed=0)
+    sources = data_sets.DataSets(sets=(source,), seed=0)
     report, checks = Report.of(sources), doctor.quick()
     told = source.told()
     for number, row in report.whole(sources, 0, there):

@@ -31,14 +31,14 @@ def datasets(recipe: Recipe) -> Iterator[Problem]:
 
 
 def _dataset(recipe: Recipe, home: Path_, data: Settings) -> Iterator[Problem]:
-    from runner.data import rows
+    from runner.data import data_sets, hub_datasets
 
-    source = rows.Source(
+    source = data_sets.Source(
         hub=data["hub"], revision=data.get("revision"), subset=data.get("subset"), split=data.get("split"), path=None
     )
     try:
-        there = rows.columns_on_hub(source)
-    except rows.Unreachable as reason:
+        there = hub_datasets.columns(source)
+    except hub_datasets.Unreachable as reason:
         yield recipe.document.problem((*home, "hub"), _first(reason), LATER, severity="note")
     except Stop as reason:
         yield recipe.document.problem((*home, "hub"), _first(reason), f"Look at it on the hub, and at {_lines(home)}.")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from runner.catalog import ChatTemplate
-from runner.data import forms, rows, split
+from runner.data import data_sets, forms, rows, split
 from runner.data.forms import CALLS, REASONING, Form, NoConversation, Turn
 from runner.data.report import Report
 from runner.data.seen import Seen
@@ -62,7 +62,7 @@ class Conversations(TwoSides):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChatSet(rows.DataSet):
+class ChatSet(data_sets.DataSet):
     """Rows in one form. form: None where the rows tell it. question, answer: where they have that of columns, templates with
     the columns in brackets."""
 
@@ -225,7 +225,7 @@ def finish(
     return sides.write(items, kept, turns.Columns(items, conversations), conversations, out, report)
 
 
-def look_through(items: Spool, kept: np.ndarray, source: rows.DataSets, report: Report) -> None:
+def look_through(items: Spool, kept: np.ndarray, source: data_sets.DataSets, report: Report) -> None:
     """The doctor's findings about the conversations whose numbers are `kept`."""
     from runner.data import doctor
 

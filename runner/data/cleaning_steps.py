@@ -28,9 +28,10 @@ from datatrove.pipeline.readers import HuggingFaceDatasetReader, JsonlReader
 from datatrove.pipeline.writers.jsonl import JsonlWriter
 from datatrove.utils.hashing import HashConfig
 
-from runner.data import rows, words
+from runner.data import data_sets, rows, words
 from runner.data.corpus import Corpus, CorpusSet
 from runner.data.executors import Executor
+from runner.data.shares import Share, shares_of
 
 # SHA-1, because datatrove 0.10.1's other choice hands text to xxhash, whose version 4 takes bytes alone.
 HASH = HashConfig(precision=64, hash_fc="sha1")
@@ -56,14 +57,14 @@ class Rows(PipelineStep):
     name = "Rows"
     type = "reader"
 
-    def __init__(self, corpus: Corpus, index: int, dropped: Path, parts: list[rows.Share] | list[rows.Span]) -> None:
+    def __init__(self, corpus: Corpus, index: int, dropped: Path, parts: list[Share] | list[rows.Span]) -> None:
         super().__init__()
         self.corpus, self.index, self.dropped, self.parts = corpus, index, str(dropped), parts
         self.source = corpus.sets[index]
 
     def _mine(self, rank: int) -> Iterator[rows.Numbered]:
         part = self.parts[rank]
-        return rows.read(self.source, part) if isinstance(part, rows.Share) else islice(rows.read(self.source), *part)
+        return rows.read(self.source, part) if isinstance(part, Share) else islice(rows.read(self.source), *part)
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> Iterator[Document]:
         if data:
@@ -72,14 +73,14 @@ class Rows(PipelineStep):
         for number, row in self._mine(rank):
             self.stat_update("documents_in")
             text = None if isinstance(row, rows.Bad) else row.get(self.source.column)
-            where = rows.where(self.corpus, self.index, number)
+            where = data_sets.where(self.corpus, self.index, number)
             if isinstance(row, rows.Bad):
                 self.stat_update("dropped_bad_line")
                 bad.append({"line": where, "reason": row.reason})
             elif not isinstance(text, str) or not text.strip():
                 self.stat_update("dropped_no_text")
                 bad.append({"line": where, "reason": f"no text in column {self.source.column}"})
-            elif not rows.drawn(row, self.source.share, self.corpus.seed):
+            elif not data_sets.drawn(row, self.source.share, self.corpus.seed):
                 self.stat_update("dropped_not_taken")
             else:
                 yield Document(text=text, id=str(where))
@@ -159,7 +160,7 @@ def _reader(corpus: Corpus, index: int, work: Path, on: Executor) -> PipelineSte
     one, tasks = corpus.sets[index], on.tasks
     if one.file:
         made = on.agreed(work / f"parts-{index}.json", lambda: _parts(one, tasks))
-        parts = [rows.Share(*part) for part in made] if len(made[0]) == 3 else [(begin, end) for begin, end in made]
+        parts = [Share(*part) for part in made] if len(made[0]) == 3 else [(begin, end) for begin, end in made]
         return Rows(corpus, index, work / "dropped" / f"rows-{index}", parts)
     options = {"name": one.subset, "split": one.split, "revision": one.revision}
     limit = -1 if one.limit is None else -(-one.limit // _reading(one.hub, options, tasks))
@@ -170,7 +171,7 @@ def _reader(corpus: Corpus, index: int, work: Path, on: Executor) -> PipelineSte
 
 def _parts(one: CorpusSet, tasks: int) -> list[Any]:
     """The parts of a local file, as JSON knows them."""
-    shares = rows.shares(one.file, one.limit, tasks) if one.file else None
+    shares = shares_of(one.file, one.limit, tasks) if one.file else None
     return [astuple(share) for share in shares] if shares else rows.spans(one, one.limit, tasks)
 
 
@@ -186,7 +187,7 @@ class HubRows(HuggingFaceDatasetReader):
         return dst.shard(num_shards=world_size, index=rank, contiguous=True)
 
     def get_document_from_dict(self, data: dict[str, Any], *place: Any) -> Document | None:
-        if not rows.drawn(data, *self.taken):
+        if not data_sets.drawn(data, *self.taken):
             self.stat_update("dropped_not_taken")
             return None
         document: Document | None = super().get_document_from_dict(data, *place)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from runner.data.rows import DataSet, DataSets
+from runner.data.data_sets import DataSet, DataSets
 
 
 @dataclass(frozen=True, kw_only=True)

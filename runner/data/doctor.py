@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from runner import extras
-from runner.data import rows as sources
+from runner.data import hub_datasets
+from runner.data.data_sets import DataSets, Where
 from runner.data.report import Examined, Finding
-from runner.data.rows import DataSets, Where
 
 if TYPE_CHECKING:
     import numpy as np
@@ -123,7 +123,7 @@ def look_through(
 
 def licences(source: DataSets) -> str:
     """What the data sets' pages on the hub say; empty where all are files."""
-    return "; ".join(filter(None, dict.fromkeys(map(sources.licence, source.sets))))
+    return "; ".join(filter(None, dict.fromkeys(map(hub_datasets.licence, source.sets))))
 
 
 def examine(rows: Iterable[Row], of: int, report: Examined) -> None:

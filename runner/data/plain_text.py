@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from runner.data import doctor, rows, tokenizers
+from runner.data import data_sets, doctor, rows, tokenizers
 from runner.data.report import (
     MOST_NAMED,
     REPORT_FILE,
@@ -33,14 +33,14 @@ SIDES = ("train", "validation")
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextSet(rows.DataSet):
+class TextSet(data_sets.DataSet):
     """Documents in the column `text`."""
 
     text: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlainText(rows.DataSets):
+class PlainText(data_sets.DataSets):
     """Documents for blocks of `sequence_len` tokens.
 
     validation_sets, validation_share: what is kept for validation, one of them at most; the share is of the documents, 0 to
@@ -248,13 +248,13 @@ def _of_set(source: PlainText, index: int, side: str, report: TextReport, drawn:
         report.rows_in += counted
         reason = _wrong(row, one.text)
         lost = bool(reason)
-        if not (isinstance(row, rows.Bad) or reason or rows.drawn(row, one.share, source.seed)):
+        if not (isinstance(row, rows.Bad) or reason or data_sets.drawn(row, one.share, source.seed)):
             reason = "beyond the `share` of its data set, drawn by the seed"
         if isinstance(row, rows.Bad) or reason:
             if counted:
                 report.skipped[reason] = report.skipped.get(reason, 0) + 1
                 report.lost += lost
-                line = rows.where(source, index, number)
+                line = data_sets.where(source, index, number)
                 if isinstance(row, rows.Bad):
                     report.bad_lines.append((line, row.reason))
                 elif lost and len(named := report.lost_lines.setdefault(reason, [])) < MOST_NAMED:
@@ -263,10 +263,10 @@ def _of_set(source: PlainText, index: int, side: str, report: TextReport, drawn:
         text = row[one.text]
         if not share or _drawn(text, source.seed, share) == (side == "validation"):
             if side == "train":
-                said = f"{rows.set_name(index)} {one.name}"
+                said = f"{data_sets.set_name(index)} {one.name}"
                 report.sets[said] = report.sets.get(said, 0) + 1
                 if drawn is not None:
-                    drawn.add(rows.where(source, index, number), text)
+                    drawn.add(data_sets.where(source, index, number), text)
             yield text
 
 

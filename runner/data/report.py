@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from runner.data.rows import Bad, DataSets, Numbered, Where, drawn, set_name, where
+from runner.data.data_sets import DataSets, Where, drawn, set_name, where
+from runner.data.rows import Bad, Numbered
 from runner.files import read_json, write_json
 from runner.lengths import UNKNOWN, Lengths
 from runner.prepared import Rows, asked, contents
@@ -127,7 +128,7 @@ class Report(Examined):
 
     form: that of the rows, and how it is known; empty where there is but one. not_drawn: rows that the seeded draw of a part passed by.
     unit: what must not be on both sides of the split. tasks: rows of each kind of task, empty where there is one kind.
-    key: hash of everything that the result depends on. bad_lines: where it stands (see `rows.where`; 0 where that is nowhere) and why. lost: bad
+    key: hash of everything that the result depends on. bad_lines: where it stands (see `data_sets.where`; 0 where that is nowhere) and why. lost: bad
     rows, which are kept out though nobody asked for that; lost_lines: their numbers by reason, where there is no other word on each.
     token_lengths: `min`, `median`, `p95`, `max` in tokens, empty where no tokenizer is at hand; lengths: of the rows that are
     kept. length_bins: the same as a histogram: from how many tokens to how many, both counted in, and of how many rows.

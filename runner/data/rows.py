@@ -4,102 +4,22 @@ from __future__ import annotations
 
 import codecs
 import csv
-import hashlib
 import json
-import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import accumulate, chain, islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, cast
 from zipfile import BadZipFile
 
-from runner.files import TEXTS, content_of, saved_by_datasets, table, text_files
+from runner.data import hub_datasets
+from runner.data.data_sets import Source
+from runner.data.shares import Share, starts_of_groups
+from runner.files import TEXTS, saved_by_datasets, table, text_files
 from runner.names import listed
 from runner.problem import Stop
-
-
-@dataclass(frozen=True, kw_only=True)
-class Source:
-    """Where rows come from: the file or folder `path`, else the dataset `hub`, with its `subset`, `split` and `revision`."""
-
-    hub: str | None
-    revision: str | None
-    subset: str | None
-    split: str | None
-    path: str | None
-
-    @property
-    def name(self) -> str:
-        """The file or the dataset, as a person names it."""
-        return self.path or f"{self.hub} on the hub"
-
-    @property
-    def file(self) -> Path | None:
-        return Path(self.path) if self.path else None
-
-    @property
-    def content(self) -> str:
-        """The hash of what the file or folder holds; empty where there is no file: a dataset is told by its revision."""
-        return content_of(self.file) if self.file and self.file.exists() else ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataSet(Source):
-    """One of the data sets of a recipe. share: the part of its rows that is taken, above 0 and up to 1."""
-
-    share: float = 1.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataSets:
-    """What a recipe learns from, one data set or several. seed: of the draw of the rows that are taken, and of others."""
-
-    sets: tuple[DataSet, ...]
-    seed: int
-
-    @property
-    def name(self) -> str:
-        """The data sets, as a person names them."""
-        return ", ".join(one.name for one in self.sets)
-
-    @property
-    def content(self) -> list[str]:
-        return [one.content for one in self.sets]
-
-    @property
-    def size(self) -> int | None:
-        """Bytes of all files together; None where something is none."""
-        files = [one.file for one in self.sets]
-        return (
-            sum(file.stat().st_size for file in files if file)
-            if all(file and file.is_file() for file in files)
-            else None
-        )
-
-
-# Where a row stands, behind the word `line`: its number, and of which set where there are several.
-Where = int | str
-
-
-def where(sources: DataSets, index: int, number: int) -> Where:
-    return number if len(sources.sets) == 1 else f"{number} of {set_name(index)}"
-
-
-def set_name(index: int) -> str:
-    """A data set as messages name it, and as it stands in the recipe."""
-    return f"sets[{index}]"
-
-
-def drawn(row: Mapping[str, Any], share: float, seed: int) -> bool:
-    """Whether a row is in the share of its data set that is taken: its own hash with the seed decides, so that neither
-    order nor other rows change what is taken, and equal rows go together."""
-    if share >= 1:
-        return True
-    digest = hashlib.blake2b(f"set\n{seed}\n{json.dumps(row, default=str)}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") < share * 2**64
 
 
 @dataclass(frozen=True)
@@ -116,91 +36,8 @@ KEPT = "surrogateescape"
 LONGEST_RECORD = 2**20
 
 Numbered = tuple[int, dict[str, Any] | Bad]
-
-
-@dataclass(frozen=True)
-class Share:
-    """A part of a file, from start to before end: bytes of a file of lines, rows of a Parquet file. first: the number of its
-    first line or row, from 1."""
-
-    start: int
-    end: int
-    first: int
-
-
 # The rows of a part, from (0 the first) and to before; None is the end.
 Span = tuple[int, int | None]
-
-
-def shares(file: Path, most: int | None, count: int) -> list[Share] | None:
-    """The first `most` rows of a local file, all of them where None, in `count` parts that can be read by themselves, one
-    after the other the same rows as the whole; None where the kind of file has none: a line of a CSV may go on in the next,
-    JSON is one value.
-
-    Lines are counted here, once, so that a part knows its numbers; nothing is parsed. Of a Parquet file each part is whole
-    row groups, so some are empty where there are fewer groups than parts.
-    """
-    if not file.is_file():
-        return None
-    if file.suffix == ".jsonl":
-        return _in_parts(*_marks_of_lines(file, count, most), count)
-    return _shares_of_groups(file, count, most) if file.suffix == ".parquet" else None
-
-
-def spans(source: Source, most: int | None, count: int) -> list[Span]:
-    """The same of a file or folder that cannot be cut: the rows of each part, from and to. It is parsed once to count them."""
-    if count == 1:
-        return [(0, most)]
-    whole = sum(1 for _ in islice(read(source), most))
-    return [(whole * part // count, whole * (part + 1) // count) for part in range(count)]
-
-
-def _in_parts(marks: list[tuple[int, int]], end: int, count: int) -> list[Share]:
-    """Parts of about equal size that begin at marks, (place, number of the line or row there), and end at `end`."""
-    ends = iter([*(place for place, _ in marks if place < end), end])
-    begin, parts = (0, 1), []
-    numbers = dict(marks)
-    place = 0
-    for part in range(1, count + 1):
-        while place * count < end * part:
-            place = next(ends)
-        parts.append(Share(begin[0], place, begin[1]))
-        begin = (place, numbers.get(place, 0))
-    return parts
-
-
-def _marks_of_lines(file: Path, count: int, most: int | None) -> tuple[list[tuple[int, int]], int]:
-    """Where lines begin, (byte, number), close enough together to cut the file there, and where its first `most` rows end."""
-    size = file.stat().st_size
-    if count == 1 and most is None:
-        return [(0, 1)], size
-    marks, place, rows = [(0, 1)], 0, 0
-    apart = size // (100 * count)
-    with file.open("rb") as lines:
-        for number, line in enumerate(lines, 2):
-            if most is not None and (rows := rows + bool(line.strip())) > most:
-                break
-            place += len(line)
-            if place - marks[-1][0] > apart:
-                marks.append((place, number))
-    return marks, place
-
-
-def _shares_of_groups(file: Path, count: int, most: int | None) -> list[Share] | None:
-    """Parts of a Parquet file; None where it is none, which whoever reads it will say."""
-    from pyarrow import ArrowInvalid, parquet
-
-    try:
-        starts = _starts_of_groups(parquet.read_metadata(file))
-    except (ArrowInvalid, OSError):
-        return None
-    whole = starts.pop()
-    return _in_parts([(start, start + 1) for start in starts], whole if most is None else min(whole, most), count)
-
-
-def _starts_of_groups(facts: Any) -> list[int]:
-    """The number of rows before each row group of a Parquet file, and at last of all."""
-    return list(accumulate((facts.row_group(index).num_rows for index in range(facts.num_row_groups)), initial=0))
 
 
 def read(
@@ -215,7 +52,7 @@ def read(
     """
     file = source.file
     if not file:
-        yield from _hub(source, stream)
+        yield from hub_datasets.rows(source, stream)
         return
     if file.is_dir():
         yield from _saved(file, source.split) if saved_by_datasets(file) else _texts(file, column)
@@ -244,6 +81,15 @@ def read(
         raise Stop(f"`{file}` is not text in UTF-8.", "Save it again with the encoding UTF-8.") from None
     except OSError as error:
         raise Stop(f"`{file}` cannot be read: {error.strerror}.") from None
+
+
+def spans(source: Source, most: int | None, count: int) -> list[Span]:
+    """A file or folder that cannot be cut into shares, in `count` parts: the rows of each, from and to. It is parsed once to
+    count them."""
+    if count == 1:
+        return [(0, most)]
+    whole = sum(1 for _ in islice(read(source), most))
+    return [(whole * part // count, whole * (part + 1) // count) for part in range(count)]
 
 
 def _jsonl(file: Path, share: Share | None = None) -> Iterator[Numbered]:
@@ -454,7 +300,9 @@ def _saved(folder: Path, split: str | None) -> Iterator[Numbered]:
     try:
         rows = load_from_disk(str(folder))
     except Exception as error:
-        raise Stop(f"`{folder}` cannot be read: {_reason(error)}", "Save it again with `save_to_disk`.") from None
+        raise Stop(
+            f"`{folder}` cannot be read: {hub_datasets.reason_of(error)}", "Save it again with `save_to_disk`."
+        ) from None
     if isinstance(rows, dict):
         if split not in rows:
             raise Stop(f"`{folder}` has no split `{split}`.", f"It has {listed(rows)}; write one of them as `split`.")
@@ -502,82 +350,7 @@ def _groups(file: Path, share: Share) -> Iterator[Numbered]:
     from pyarrow import parquet
 
     with parquet.ParquetFile(file) as whole:
-        starts = _starts_of_groups(whole.metadata)[:-1]
+        starts = starts_of_groups(whole.metadata)[:-1]
         groups = [index for index, start in enumerate(starts) if share.start <= start < share.end]
         rows = (row for batch in whole.iter_batches(1000, row_groups=groups) for row in batch.to_pylist())
         yield from enumerate(islice(rows, share.end - share.start), share.first)
-
-
-def _hub(source: Source, stream: bool) -> Iterator[Numbered]:
-    from datasets import load_dataset
-
-    try:
-        dataset = load_dataset(
-            source.hub, source.subset, split=source.split, revision=source.revision, streaming=stream
-        )
-        # A stream asks the hub only when its first row is wanted.
-        yield from enumerate(dataset, 1)
-    except Exception as error:
-        raise no_dataset(source, error) from None
-
-
-class Unreachable(Stop):
-    """The hub does not answer, which says nothing of the dataset."""
-
-
-def columns_on_hub(source: Source) -> list[str]:
-    """The names of the columns of a dataset on the hub, from what the hub says of it or from its first row, as it will be
-    read later. Raises Stop where it cannot be read, Unreachable where that is for the hub's sake."""
-    from datasets import load_dataset
-    from datasets.utils.logging import set_verbosity_error
-
-    set_verbosity_error()
-    try:
-        dataset = load_dataset(source.hub, source.subset, split=source.split, revision=source.revision, streaming=True)
-        return list(dataset.column_names or next(iter(dataset), ()))
-    except Exception as error:
-        raise no_dataset(source, error) from None
-
-
-def licence(source: Source) -> str:
-    """What a dataset's page on the hub says about its licence, for a person; empty for a file."""
-    if source.file:
-        return ""
-    from huggingface_hub import HfApi
-
-    try:
-        facts = HfApi().dataset_info(str(source.hub), revision=source.revision, timeout=10)
-    except Exception:  # of as many kinds as in `_reason`
-        return f"not known, the hub cannot be asked; look at the page of {source.hub} before you publish a model"
-    names = [tag.partition(":")[2] for tag in facts.tags or () if tag.startswith("license:")]
-    if not names:
-        return f"none on the page of {source.hub}; ask its makers before you publish a model"
-    return f"{' '.join(names)}, as {source.hub} says; keep to it where you publish a model"
-
-
-def no_dataset(source: Source, error: Exception) -> Stop:
-    """What to say where the hub does not give a dataset."""
-    reason = _reason(error)
-    kind = Unreachable if reason == UNREACHABLE else Stop
-    return kind(
-        f"The dataset `{source.hub}` cannot be loaded from the hub: {reason}",
-        "Check its name, your network and your access; or download it and name it under `data.path`.",
-    )
-
-
-UNREACHABLE = "it cannot be reached from this machine."
-
-
-def _reason(error: Exception) -> str:
-    """The library raises some twenty kinds of errors here: offline, no such dataset, gated, no such split."""
-    kind, said = type(error).__name__, str(error).strip()
-    if kind in ("DatasetNotFoundError", "RepositoryNotFoundError", "GatedRepoError"):
-        return (
-            "there is none of that name that you may read; a gated or private one needs `hf auth login`, or HF_TOKEN."
-        )
-    words = f"{kind} {said}".lower()
-    if any(sign in words for sign in ("connect", "client has been closed", "name or service", "timed out", "offline")):
-        return UNREACHABLE
-    if several := re.search(r"config name is missing.*?\[(.*?)\]", said, re.IGNORECASE | re.DOTALL):
-        return f"it has several subsets, and `subset` has to name one of them: {several[1]}."
-    return said.split("\n")[0]

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.data import rows, tokenizers
+from runner.data import data_sets, tokenizers
 from runner.data.report import Report
 from runner.data.tokenizers import Pretrained
 from runner.names import content_hash
@@ -20,7 +20,7 @@ TokenizerFor = Callable[[Iterable[str]], Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TwoSides(rows.DataSets):
+class TwoSides(data_sets.DataSets):
     """Rows, and the `validation_share` of them, 0 to 1, that a draw by `seed` keeps for validation. max_lost_share: of them, that
     may be bad or too long, 0 to 1."""
 

@@ -17,8 +17,9 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from runner.data import rows
+from runner.data import data_sets, rows
 from runner.data.report import Report
+from runner.data.shares import Share, shares_of
 from runner.names import listed
 from runner.recipe.templates import NoText
 from runner.training import parent_watch
@@ -70,10 +71,10 @@ class Spool:
     origins: np.ndarray
     characters: np.ndarray
 
-    def where(self, sources: rows.DataSets, kept: np.ndarray) -> list[rows.Where]:
+    def where(self, sources: data_sets.DataSets, kept: np.ndarray) -> list[data_sets.Where]:
         """Where the items with these numbers stand, as messages name them."""
         places = zip(self.origins[kept].tolist(), self.lines[kept].tolist(), strict=True)
-        return [rows.where(sources, *place) for place in places]
+        return [data_sets.where(sources, *place) for place in places]
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -177,7 +178,7 @@ def joined(spools: Sequence[Spool]) -> Spool:
     return Spool(tuple(file for spool in spools for file in spool.files), *arrays)
 
 
-def of_sets(sources: rows.DataSets, kinds: Sequence[Kind[Any]], place: Path, report: Report) -> Spool:
+def of_sets(sources: data_sets.DataSets, kinds: Sequence[Kind[Any]], place: Path, report: Report) -> Spool:
     """The items of all rows of the data sets that are taken, counted in `report`; a large file of lines or of row groups is
     read by as many processes as there are cores. kinds: one for each data set."""
     spools = []
@@ -199,15 +200,15 @@ def of_sets(sources: rows.DataSets, kinds: Sequence[Kind[Any]], place: Path, rep
     return joined(spools)
 
 
-def _parts(file: Path | None) -> list[rows.Share] | None:
+def _parts(file: Path | None) -> list[Share] | None:
     """The parts of a file that is worth several processes; None for any other."""
     if not file or not file.is_file():
         return None
     count = min(len(os.sched_getaffinity(0)), file.stat().st_size // SHARE_BYTES)
-    return rows.shares(file, None, count) if count > 1 else None
+    return shares_of(file, None, count) if count > 1 else None
 
 
-def _apart(job: tuple[rows.DataSets, int, rows.Share, Kind[Any], Path]) -> tuple[Spool, Report]:
+def _apart(job: tuple[data_sets.DataSets, int, Share, Kind[Any], Path]) -> tuple[Spool, Report]:
     # Rows make no cycles, and looking for some takes a fifth of the time.
     gc.disable()
     report = Report.of(job[0])
@@ -215,7 +216,7 @@ def _apart(job: tuple[rows.DataSets, int, rows.Share, Kind[Any], Path]) -> tuple
 
 
 def of_rows(
-    sources: rows.DataSets, index: int, share: rows.Share | None, kind: Kind[Any], file: Path, report: Report
+    sources: data_sets.DataSets, index: int, share: Share | None, kind: Kind[Any], file: Path, report: Report
 ) -> Spool:
     """The items of a data set, or of a share of its file; a line that gives none goes into the report and is left out."""
     writer: Writer[Any] = Writer(kind.batch, sources.seed, file)
@@ -231,5 +232,5 @@ def of_rows(
                 writer.add(item, number, index)
                 continue
             reason, why = item, ""
-        report.lose(rows.where(sources, index, number), reason, why)
+        report.lose(data_sets.where(sources, index, number), reason, why)
     return writer.close()

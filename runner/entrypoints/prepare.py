@@ -18,10 +18,10 @@ from typing import Any
 import yaml
 
 from runner import scenarios
-from runner.data import forms, tokenizers
+from runner.data import forms, hub_datasets, tokenizers
 from runner.data.corpus import helping_pod
+from runner.data.data_sets import Source
 from runner.data.report import Report, rows_of
-from runner.data.rows import Source, Unreachable, columns_on_hub
 from runner.data.tokenizers import Pretrained
 from runner.files import read_json, write_json, write_text
 from runner.names import listed, nearest
@@ -85,8 +85,8 @@ def require_columns(data: Mapping[str, Any]) -> None:
         if one["path"]:
             continue
         source = Source(**{field.name: one[field.name] for field in fields(Source)})
-        with suppress(Unreachable):  # it may lie in the cache of this machine
-            there = columns_on_hub(source)
+        with suppress(hub_datasets.Unreachable):  # it may lie in the cache of this machine
+            there = hub_datasets.columns(source)
             form = (one["form"] or forms.told(there)) if "form" in one else "columns"
             if form is None:
                 raise Stop(

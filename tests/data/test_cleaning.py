@@ -18,6 +18,7 @@ import pytest
 from runner.check.validate import load
 from runner.data import cleaning, executors, rows
 from runner.data.corpus import Cleaning, Corpus, CorpusSet
+from runner.data.shares import shares_of
 from runner.problem import Stop
 from runner.recipe.overrides import from_options
 from runner.runs import run_folder
@@ -294,7 +295,7 @@ def by_tasks(text: Corpus, dropped: Path, tasks: int) -> tuple[list[list], int]:
     from runner.data.cleaning_steps import Rows
 
     one = text.sets[0]
-    parts = rows.shares(one.file, one.limit, tasks) or rows.spans(one, one.limit, tasks)
+    parts = shares_of(one.file, one.limit, tasks) or rows.spans(one, one.limit, tasks)
     began, given = read_bytes(), []
     for rank in range(tasks):
         reader = Rows(text, 0, dropped / str(tasks), parts)

@@ -418,7 +418,8 @@ def test_no_change_is_offered_that_the_checker_would_complain_of(gpu, precision)
     ],
 )
 def test_rows_are_counted_as_they_are_read(tmp_path, name, text, count):
-    from runner.data.rows import Source, read
+    from runner.data.data_sets import Source
+    from runner.data.rows import read
 
     file = tmp_path / name
     file.write_bytes(text.encode())

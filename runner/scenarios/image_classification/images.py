@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from runner.data.rows import Source
+from runner.data.data_sets import Source
 from runner.problem import Stop
 
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from runner.data.rows import Bad, no_dataset
+from runner.data.hub_datasets import no_dataset
+from runner.data.rows import Bad
 from runner.problem import Stop
 from runner.scenarios.image_classification.images import Images, class_names, entries, folders
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from runner.catalog import ChatTemplate
 from runner.data import rows, split
+from runner.data.data_sets import DataSet
 from runner.data.report import Report
-from runner.data.rows import DataSet
 from runner.data.seen import Seen
 from runner.data.split import TokenizerFor
 from runner.data.tokenizers import Pretrained

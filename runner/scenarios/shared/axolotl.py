@@ -13,7 +13,7 @@ from typing import Any
 
 from runner import catalog
 from runner.data import tokenised
-from runner.data.rows import DataSets
+from runner.data.data_sets import DataSets
 from runner.names import listed
 from runner.plan import Kind, Place, Plan, Stage
 from runner.problem import Problem, Stop

@@ -172,7 +172,7 @@ def given(setting: Given | None) -> Given:
 
 
 class SourceFields(TypedDict):
-    """The fields of `runner.data.rows.Source`, which all that is prepared has."""
+    """The fields of `runner.data.data_sets.Source`, which all that is prepared has."""
 
     hub: str | None
     revision: str | None
@@ -193,7 +193,7 @@ def source(recipe: Recipe, place: Place, data: Settings) -> SourceFields:
 
 
 class SetFields(SourceFields):
-    """The fields of `runner.data.rows.DataSet`."""
+    """The fields of `runner.data.data_sets.DataSet`."""
 
     share: float
 
