@@ -56,11 +56,17 @@ def axolotl_refusal(setting: str, value: Any, config: Mapping[str, Any]) -> str 
     for known in table("axolotl-refusals").values():
         off = not known.get("even_off") and (value is False or value == [])
         fine = values and all(one in known.get("fine", ()) or _above(one, known.get("above")) for one in values)
-        met = "needs" in known and all(config.get(name) for name in known["needs"])
+        met = "needs" in known and all(_there(config, name) for name in known["needs"])
         free = "without" in known and not any(config.get(name) for name in known["without"])
         if setting in known["settings"] and not (off or fine or met or free):
             return str(known["why"])
     return None
+
+
+def _there(config: Mapping[str, Any], name: str) -> bool:
+    """Whether a setting, or a value of it, is in a config."""
+    name, _, value = name.partition("=")
+    return config.get(name) == value if value else bool(config.get(name))
 
 
 def _above(value: Any, least: float | None) -> bool:
