@@ -19,7 +19,9 @@ from tests.catalog.axolotls_own import validated
 from tests.conftest import RECIPES, ROOT, setting_of
 
 # Recipes of each kind, and where settings of Axolotl's stand in them.
-HOMES = {"survival": "axolotl", "lyrics": "axolotl", "gemma": "axolotl", "seven-b": "sft"}
+HOMES = {"survival": "axolotl", "lyrics": "axolotl", "gemma": "axolotl"} | {
+    f"seven-b/{stage}": stage for stage in ("pretrain", "sft", "dpo", "lora")
+}
 # The same with other lines, beside which Axolotl refuses other settings.
 FUSED = "lyrics model.base=HuggingFaceTB/SmolLM2-1.7B-Instruct"
 KINDS = (*HOMES, FUSED, f"{FUSED} train.adapter=qlora", "survival distribution=zero3", "survival model.attention=sdpa")
@@ -28,7 +30,9 @@ KINDS = (*HOMES, FUSED, f"{FUSED} train.adapter=qlora", "survival distribution=z
 def parts(kind: str) -> tuple[str, list[Override]]:
     """The name of a kind's recipe, and the lines that are otherwise in it."""
     name, *lines = kind.split()
-    return name, [Override(line.partition("=")[0], None, line.partition("=")[2], by=f"--set {line}") for line in lines]
+    return name.partition("/")[0], [
+        Override(line.partition("=")[0], None, line.partition("=")[2], by=f"--set {line}") for line in lines
+    ]
 
 
 def with_setting(kind: str, key: str, value: Any) -> Override:
@@ -48,7 +52,7 @@ def config_of(kind: str) -> dict[str, Any]:
     """The config of the stage that such settings reach."""
     recipe = recipe_of(kind)
     stages = [one for one in translate(recipe, place(recipe)).stages if one.engine == "axolotl"]
-    return dict(next(one for one in stages if one.name in ("train", HOMES[kind.split()[0]])).config)
+    return dict(next(one for one in stages if one.name.startswith(("train", HOMES[kind.split()[0]]))).config)
 
 
 def takes(kind: str, more: dict[str, Any]) -> bool:
@@ -112,14 +116,14 @@ TAKEN_AND_LOST = (
 )
 
 
-@pytest.mark.parametrize("name", HOMES)
-def test_check_says_it_at_the_setting(name):
+@pytest.mark.parametrize("kind", HOMES)
+def test_check_says_it_at_the_setting(kind):
     for key in ("max_packed_sequence_len", "flash_attention", "context_parallel_size"):
-        if key in config_of(name):
+        if key in config_of(kind):
             continue
         value = True if key == "flash_attention" else 512
-        (found,) = examine(ROOT / "recipes" / f"{name}.yaml", [with_setting(name, key, value)])
-        assert (found.severity, setting_of(found)) == ("error", f"advanced.{HOMES[name]}.{key}")
+        (found,) = examine(ROOT / "recipes" / f"{parts(kind)[0]}.yaml", [with_setting(kind, key, value)])
+        assert (found.severity, setting_of(found)) == ("error", f"advanced.{HOMES[kind]}.{key}")
         assert found.message.startswith("Axolotl 0.19.0 refuses this line here: ")
 
 
