@@ -15,6 +15,8 @@ def test_a_minimal_starter_rehearses(recipe_command, tmp_path, path):
     done = recipe_command("rehearse", path, "--out", tmp_path / "run", env={"HF_HUB_OFFLINE": "1"}, timeout=1200)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr
     assert list((tmp_path / "run").rglob("training_summary.json"))
-    # None of them names a question; those that answer are asked what validation rows ask.
+    # None of them names a question; those that answer are asked what validation rows ask. Of texts there are five, whose blocks
+    # may begin in the midst of one.
     asked = [json.loads(file.read_text("utf-8")) for file in (tmp_path / "run").rglob("answers.json")]
-    assert [len(rows) for rows in asked] == ([] if path.stem in ("image-classification", "pipeline") else [5])
+    counts = {"image-classification": (), "pipeline": (), "causal-lm": (4, 5)}.get(path.stem, (5,))
+    assert len(asked) == bool(counts) and all(len(rows) in counts for rows in asked)
