@@ -27,6 +27,9 @@ class OnClaim:
     def uri(self) -> str:
         return f"pvc://{self.claim}/{self.path}".rstrip("/")
 
+    def below(self, name: str) -> OnClaim:
+        return OnClaim(self.claim, f"{self.path}/{name}".lstrip("/"))
+
 
 @dataclass(frozen=True)
 class Source:
@@ -34,9 +37,9 @@ class Source:
 
     uri: what is mounted, as KServe names it. model: the model's folder, or its base model's where an adapter is served beside it,
     below that; empty where it is that itself. results: of the stage that trained it; None where the recipe names another model.
-    results_below: their folder below `uri`, None where they lie on another claim. rank: of the adapter, None where the model is
-    whole. whole_because: why the model that an adapter was merged into is served alone; empty elsewhere.
-    template: whether training leaves a template that puts its system prompt first.
+    results_below: their folder below `uri`, empty where it is that itself, None where they lie on another claim. rank: of the
+    adapter, None where the model is whole. whole_because: why the model that an adapter was merged into is served alone; empty
+    elsewhere. template: whether training leaves a template that puts its system prompt first.
     """
 
     uri: str
@@ -94,7 +97,7 @@ def source(plan: Plan, stage: Stage, named: str | None = None) -> Source:
             f"What `{stage.name}` trains lies on no claim, where a server could find it.",
             "Name a claim under `openshift.claims` that `output_dir` lies on, or the model under `serve.model`.",
         )
-    whole = OnClaim(results.claim, f"{results.path}/{BEST_MODEL}").uri
+    whole = results.below(BEST_MODEL).uri
     demo = stage.config["recipe_runner"]["demo"]
     template = bool(demo["chat"] and demo["system_prompt"])
     if not stage.config.get("adapter"):
@@ -108,7 +111,7 @@ def source(plan: Plan, stage: Stage, named: str | None = None) -> Source:
         return Source(base.uri, results=results, rank=rank, template=template)
     # One mount for both: a pod that names one claim in two volumes waits for ever (kubernetes, issue 127004).
     above = os.path.commonpath([base.path, results.path])
-    below = [os.path.relpath(path, above or ".") for path in (base.path, results.path)]
+    below = [path.removeprefix(above).strip("/") for path in (base.path, results.path)]
     return Source(OnClaim(base.claim, above).uri, below[0], results, below[1], rank, template=template)
 
 

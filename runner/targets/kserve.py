@@ -140,7 +140,7 @@ def arguments(server: Serving) -> list[str]:
 
 def _results(server: Serving) -> str:
     """Where the pod has what the stage with the adapter has left."""
-    return TRAINED if server.source.results_below is None else f"{MODELS}/{server.source.results_below}"
+    return TRAINED if server.source.results_below is None else f"{MODELS}/{server.source.results_below}".rstrip("/")
 
 
 def runtime_name(plan: Plan, server: Serving) -> str:

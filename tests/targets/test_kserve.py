@@ -109,6 +109,19 @@ def test_base_and_adapter_on_one_claim_are_mounted_together():
     assert said["lora-modules"] == "seven-b=/mnt/models/lora/lora_adapter"
 
 
+def test_results_may_lie_at_the_top_of_their_claim():
+    """An adapter's beside its base model, and a whole model's."""
+    (service,) = documents("minimal/lyrics-demo", "serve={}", "openshift.output_dir=/shared/models")
+    model = service["spec"]["predictor"]["model"]
+    assert model["storageUri"] == "pvc://trained-models-pvc" and "volumeMounts" not in model
+    said = options(model["args"])
+    assert said["model"].startswith("/mnt/models/base-models/")
+    assert said["tokenizer"] == "/mnt/models/best_model"
+    assert said["lora-modules"] == "lyrics-demo=/mnt/models/lora_adapter"
+    (service,) = documents("survival", "openshift.output_dir=/shared/models")
+    assert service["spec"]["predictor"]["model"]["storageUri"] == "pvc://trained-models-pvc/best_model"
+
+
 @pytest.mark.parametrize(("rank", "room"), [(1, 1), (8, 8), (24, 32), (128, 128), (200, 256), (512, 512)])
 def test_an_adapter_has_the_smallest_room_that_vllm_has_for_it(rank, room):
     _, server, _ = made("lyrics", f"train.lora_rank={rank}")
