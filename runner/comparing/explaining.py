@@ -147,7 +147,7 @@ def _value(recipe: Recipe, setting: str) -> Any:
 
 
 def _others(recipe: Recipe, setting: str, value: Any) -> list[Any]:
-    """Values to try: half and twice a number or an amount, the other choices, and of what is left out the schema's example."""
+    """Values to try: half and twice a number or an amount, the other choices, and of 0 or what is left out the schema's example."""
     part = by_schema.part(recipe.scenario, setting)
     if "const" in part or part.get("properties"):
         return []
@@ -157,7 +157,8 @@ def _others(recipe: Recipe, setting: str, value: Any) -> list[Any]:
         # In a list there may be no entry that could have it.
         return [] if "[" in setting else list(part.get("examples", []))[:1]
     if isinstance(value, int | float) and not isinstance(value, bool):
-        halves = [value / 2, value * 2]
+        # Of nothing there is no half: what the schema shows is tried.
+        halves = [value / 2, value * 2] if value else part.get("examples", [])
         whole = part.get("type") == "integer"
         kept = [round(one) if whole or float(one).is_integer() else float(f"{one:.12g}") for one in halves]
         return [one for one in kept if one != value and _within_bounds(one, part)]

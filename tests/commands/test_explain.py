@@ -89,6 +89,13 @@ def test_where_a_setting_goes_is_found_by_changing_it(setting, file, line):
     )
 
 
+def test_of_nothing_there_is_no_half_and_what_the_schema_shows_is_tried():
+    recipe, _, _ = load(ROOT / SURVIVAL, [Override("train.weight_decay", None, 0.0)])
+    (fact,) = explaining.facts("train.weight_decay", (recipe.scenario,))
+    (each,) = explaining.tried(fact, recipe).beside
+    assert each.shown == "0.01" and "weight_decay: 0.01" in each.changed["axolotl.yaml"]
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_every_setting_of_every_starter_can_be_explained(path):
