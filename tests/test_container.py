@@ -220,7 +220,7 @@ def test_the_containers_own_install_lines_give_exactly_the_constraints(tmp_path)
     found = {_name(line.split("==")[0]): line.split("==")[1] for line in frozen.splitlines() if "==" in line}
     wanted = constraints()
     assert {name: version for name, version in found.items() if wanted.get(name) != version.split("+")[0]} == {}
-    missing = set(wanted) - set(found) - needed_by("dev", "cluster", "serve", "registry", "gguf")
+    missing = set(wanted) - set(found) - needed_by("dev", "cluster", "serve", "registry", "gguf", "edit", "docs")
     if "+cpu" in found["torch"]:
         # This machine has torch's build for CPU, which brings none of what a GPU needs.
         missing = {name for name in missing if not name.startswith(("nvidia-", "cuda-")) and name != "setuptools"}
@@ -242,13 +242,14 @@ def needed_by(*extras: str) -> set[str]:
     open_ones = [line for extra in extras for line in project["optional-dependencies"][extra]]
     seen: set[str] = set()
     while open_ones:
-        name = _name(Requirement(open_ones.pop()).name)
-        if name in seen:
+        wanted = Requirement(open_ones.pop())
+        if str(wanted) in seen:
             continue
-        seen.add(name)
+        seen.add(str(wanted))
         try:
-            requires = importlib.metadata.requires(name) or []
+            requires = [Requirement(line) for line in importlib.metadata.requires(wanted.name) or []]
         except importlib.metadata.PackageNotFoundError:
             continue
-        open_ones += [line for line in requires if "extra ==" not in line]
-    return seen
+        asked = [{"extra": extra} for extra in ("", *wanted.extras)]
+        open_ones += [str(one) for one in requires if one.marker is None or any(map(one.marker.evaluate, asked))]
+    return {_name(Requirement(one).name) for one in seen}

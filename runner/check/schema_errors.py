@@ -54,9 +54,12 @@ def problems(document: Document, schema: dict[str, Any], errors: Iterable[Valida
         }
         keys = [key for key in error.validator_value if key not in error.instance and key not in there]
         found += _missing(document, error.schema, path, keys, lost)
+    # What is of another kind than it should be is not out of bounds too.
+    of_another_kind = {tuple(error.absolute_path) for error in others if error.validator == "type"}
     for error in others:
         path = tuple(error.absolute_path)
-        if path and path[0] in lost and error.instance is None:
+        slipped = path and path[0] in lost and error.instance is None
+        if slipped or (path in of_another_kind and error.validator != "type"):
             continue
         found.append(document.problem(path, *explain(document, path, error)))
     return Refused(found, lost)

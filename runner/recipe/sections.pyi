@@ -468,7 +468,7 @@ class Lora(Settings):
     data: LoraData
     domain_share: float
     rank: int
-    alpha: float
+    alpha: int
     dropout: float
     packing: Literal["auto", "flatten", "pack", "none"]
     sequence_len: int

@@ -142,6 +142,11 @@ def test_other_tools_names_of_settings_are_known(starter, section, theirs, ours)
     assert [one.hint for one in found if f"`{theirs}`" in one.message] == [f"Here it is called `{ours}`."]
 
 
+def test_what_is_no_whole_number_is_not_too_small_as_well():
+    (found,) = examine(RECIPES / f"{SEVEN_B}.yaml", from_options(("lora.alpha=0.5",)))
+    assert found.message == "`alpha` must be a whole number, and 0.5 is not."
+
+
 def test_every_synonym_means_settings_and_commands_that_there_are():
     from runner import scenarios
     from runner.check.schema_errors import names_in
