@@ -183,7 +183,7 @@ def _tokens(text: str) -> float:
 
 def _local(path: Path, one: Mapping[str, Any], data: Mapping[str, Any]) -> Rows:
     """The rows of a file or a folder as the preparers read it."""
-    from runner.estimate import local_rows  # `recipe check`, which opens none, counts its milliseconds
+    from runner.estimate import local_rows  # `recipe check` of rows on the hub opens none, and counts its milliseconds
 
     written = [str(one.get(name) or "") for name in templates.SETTINGS]
     columns = [column for template in written for column in templates.columns(template)]

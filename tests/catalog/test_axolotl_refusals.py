@@ -11,7 +11,7 @@ import pytest
 from runner import catalog
 from runner.catalog.tables import table
 from runner.check.examine import ALLOWED, examine
-from runner.recipe.overrides import Override
+from runner.recipe.overrides import Override, from_options
 from runner.recipe.recipe import Recipe
 from runner.scenarios import translate
 from runner.targets import place
@@ -30,9 +30,7 @@ KINDS = (*HOMES, FUSED, f"{FUSED} train.adapter=qlora", "survival distribution=z
 def parts(kind: str) -> tuple[str, list[Override]]:
     """The name of a kind's recipe, and the lines that are otherwise in it."""
     name, *lines = kind.split()
-    return name.partition("/")[0], [
-        Override(line.partition("=")[0], None, line.partition("=")[2], by=f"--set {line}") for line in lines
-    ]
+    return name.partition("/")[0], from_options(lines)
 
 
 def with_setting(kind: str, key: str, value: Any) -> Override:
