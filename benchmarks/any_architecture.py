@@ -30,10 +30,10 @@ from typing import Any
 
 from benchmarks.estimate_accuracy import versions
 from runner import catalog
-from runner.estimate.workload import Workload
+from runner.parts.planner.trace import Traced, any_architecture
+from runner.parts.planner.workload import Workload
 from runner.plan import Machines
-from runner.problem import Stop
-from runner.trace import Traced, any_architecture
+from runner.tools.problem import Stop
 
 TABLE = Path(__file__).parent / "results" / "any-architecture.txt"
 LAYERS = 4

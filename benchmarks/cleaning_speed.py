@@ -19,9 +19,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from runner.data import cleaning_steps, executors, words
-from runner.data.cleaning import clean, help_clean
-from runner.data.corpus import INDEX, Cleaning, Corpus, CorpusSet, helping_pod
+from runner.parts.pretrain import cleaning_steps, executors, words
+from runner.parts.pretrain.cleaning import clean, help_clean
+from runner.parts.pretrain.corpus import INDEX, Cleaning, Corpus, CorpusSet, helping_pod
 
 
 def corpus(file: str) -> Corpus:

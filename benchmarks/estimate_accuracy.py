@@ -21,8 +21,8 @@ from typing import Any
 
 from runner import catalog
 from runner.catalog import Model
-from runner.estimate import memory, parameters
-from runner.estimate.workload import Adapter, Workload
+from runner.parts.planner import memory, parameters
+from runner.parts.planner.workload import Adapter, Workload
 from runner.plan import Machines
 
 SEED, CELLS = 12, 120
@@ -139,7 +139,7 @@ class Difference:
 
 
 def compare(cell: Cell) -> Difference:
-    from runner.trace import trace
+    from runner.parts.planner.trace import trace
 
     quick, exact = memory.estimate(cell.workload), trace(cell.workload, operations=False)
     counts = (

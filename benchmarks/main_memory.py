@@ -29,8 +29,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from runner import catalog
-from runner.estimate import host, storage
-from runner.estimate.workload import Adapter, Workload
+from runner.parts.planner import host_memory, storage
+from runner.parts.planner.workload import Adapter, Workload
 from runner.plan import Machines
 
 RESULTS = Path(__file__).parent / "results" / "main-memory.txt"
@@ -68,12 +68,12 @@ def workload(sharding: str = "none", adapter: bool = False, precision: str = "bf
 
 # Processes of a case, and what is planned of it for a machine with so many.
 CASES: dict[str, tuple[int, Callable[[], int]]] = {
-    "merging, bf16": (1, lambda: host.merging(workload(adapter=True)) - storage.PROCESS),
-    "merging, fp32": (1, lambda: host.merging(workload(adapter=True, precision="fp32")) - storage.PROCESS),
-    "loading, FSDP": (2, lambda: host.loading(workload("fsdp"))),
-    "saving, FSDP": (2, lambda: host.saving(workload("fsdp"))),
-    "resuming, FSDP": (2, lambda: host.resuming(workload("fsdp"))),
-    "resuming, one GPU": (1, lambda: host.resuming(workload())),
+    "merging, bf16": (1, lambda: host_memory.merging(workload(adapter=True)) - storage.PROCESS),
+    "merging, fp32": (1, lambda: host_memory.merging(workload(adapter=True, precision="fp32")) - storage.PROCESS),
+    "loading, FSDP": (2, lambda: host_memory.loading(workload("fsdp"))),
+    "saving, FSDP": (2, lambda: host_memory.saving(workload("fsdp"))),
+    "resuming, FSDP": (2, lambda: host_memory.resuming(workload("fsdp"))),
+    "resuming, one GPU": (1, lambda: host_memory.resuming(workload())),
 }
 
 
@@ -144,7 +144,7 @@ def one(folder: Path) -> dict[str, Taken]:
     there is one GPU (transformers 5.16)."""
     import torch
 
-    from runner.training.merging import merge
+    from runner.trainer.merging import merge
 
     prepare(folder)
     found = {}

@@ -33,8 +33,8 @@ from estimate_accuracy import MODELS
 from runner import __version__
 from runner.catalog import gpu as gpu_facts
 from runner.catalog import label_of
-from runner.estimate import duration, measured, memory, parameters
-from runner.estimate.workload import Adapter, Workload
+from runner.parts.planner import constants, duration, memory, parameters
+from runner.parts.planner.workload import Adapter, Workload
 from runner.plan import Machines
 
 WARM_STEPS, TIMED_STEPS = 2, 5
@@ -85,7 +85,7 @@ def cells(tiny: bool, gpu: str) -> list[Workload]:
 
 def measure(workload: Workload, device: str) -> Measured:
     """Trains a workload for a few steps on `device` (`cuda` or `cpu`), as Axolotl would build it."""
-    from runner.trace import building
+    from runner.parts.planner.trace import building
 
     _empty(device)
     try:
@@ -111,7 +111,7 @@ def measure(workload: Workload, device: str) -> Measured:
 
 
 def _micro_batch(workload: Workload, model: Any, optimizer: Any, device: str) -> float:
-    from runner.trace import language
+    from runner.parts.planner.trace import language
 
     if device == "cuda":
         torch.cuda.synchronize()
@@ -230,7 +230,7 @@ def main() -> int:
             f"{entry['model']} {entry['trained']} {entry['micro_batch_size']} × {entry['sequence_len']}: {shown}",
             flush=True,
         )
-    out = asked.out or measured.FOLDER / f"memory-{gpu}.json"
+    out = asked.out or constants.FOLDER / f"memory-{gpu}.json"
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(report(gpu, rows), indent=2) + "\n", encoding="utf-8")
     if shares := differences(rows):

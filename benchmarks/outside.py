@@ -28,12 +28,12 @@ from typing import Any
 
 from runner import catalog
 from runner.catalog import Gpu, Model
-from runner.estimate import duration, memory, outside
-from runner.estimate.outside import Kind
-from runner.estimate.parameters import UnknownArchitecture
-from runner.estimate.workload import Adapter, Workload
-from runner.lengths import Lengths
+from runner.parts.planner import duration, memory, published_runs
+from runner.parts.planner.parameters import UnknownArchitecture
+from runner.parts.planner.published_runs import Kind
+from runner.parts.planner.workload import Adapter, Workload
 from runner.plan import Machines
+from runner.tools.lengths import Lengths
 
 HERE = Path(__file__).parent
 ROWS, MODELS = HERE / "outside" / "public.csv", HERE / "outside" / "models"
@@ -165,7 +165,7 @@ class Replayed:
 
     @property
     def kind(self) -> Kind:
-        return outside.kind(self.work)
+        return published_runs.kind(self.work)
 
     @property
     def alike(self) -> bool:
@@ -245,7 +245,7 @@ def summary(replayed: Sequence[Replayed], what: str) -> Summary:
 
 
 def _inside(replayed: Replayed, what: str) -> bool:
-    spread = outside.time(replayed.work) if what == "time" else outside.allocated(replayed.work)
+    spread = published_runs.time(replayed.work) if what == "time" else published_runs.allocated(replayed.work)
     error = replayed.error(what)
     return error is not None and spread.low - 1e-9 <= error <= spread.high + 1e-9
 
@@ -366,8 +366,8 @@ def main() -> int:
         return 2
     replayed, unread = replay_all(read(asked.rows), (asked.rows.parent / "models", MODELS))
     if asked.write:
-        outside.FILE.write_text(kept(replayed), encoding="utf-8")
-        outside.forget()
+        published_runs.FILE.write_text(kept(replayed), encoding="utf-8")
+        published_runs.forget()
         TABLE.write_text(table(replayed, unread), encoding="utf-8")
     if asked.format == "json":
         print(json.dumps(as_json(replayed, unread), indent=2))

@@ -28,7 +28,7 @@ from runner.check.validate import load
 from runner.plan import Place, Stage
 from runner.recipe import overrides
 from runner.recipe.recipe import Recipe
-from runner.runs.launch import WITHOUT_GPU
+from runner.run.launch import WITHOUT_GPU
 from runner.scenarios import translate
 from runner.scenarios.shared import conversations, twin
 

@@ -107,7 +107,7 @@ def asked(file: Path, form: str):
 
 def measure(what: str, form: str, file: Path, tokenizer_dir: Path) -> dict:
     """Seconds of one way, by the clock and of processors, and MiB of memory."""
-    from runner.data import blocks, chat, sides, spool, turns
+    from runner.data import blocks, chat, split, spool, turns
     from runner.data.report import Report
 
     tokenizer = None
@@ -124,12 +124,12 @@ def measure(what: str, form: str, file: Path, tokenizer_dir: Path) -> dict:
         tokenizer_for = (lambda texts: tokenizer) if what == "with tokens" else None
         start = clocks()
         with spool.folder(out) as place:
-            items, kept = sides.read(source, kinds, place, report)
+            items, kept = split.read(source, kinds, place, report)
             chat.finish(items, kept, source, out, tokenizer_for, report)
         end = clocks()
     else:
         with spool.folder(out) as place:
-            items, kept = sides.read(source, kinds, place, report)
+            items, kept = split.read(source, kinds, place, report)
             if what == "tokens alone":
                 texts = list(turns.Texts(items, kept, source))
                 start = clocks()

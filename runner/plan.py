@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from runner.files import Artifact
-from runner.names import content_hash, listed, nearest
-from runner.problem import Stop
-from runner.run_files import BEST_MODEL, CHECKPOINTS
+from runner.tools.files import Artifact
+from runner.tools.names import content_hash, listed, nearest
+from runner.tools.problem import Stop
+from runner.tools.run_files import BEST_MODEL, CHECKPOINTS
 
 # The recipe with every default, beside the emitted configs.
 RECIPE_FILE = "recipe.json"
@@ -164,7 +164,7 @@ class Evaluation:
 class Stage:
     """One piece of work of one engine: a training run, or what must lie ready before one.
 
-    engine: who does it, a key of `runner.runs.engines.ENGINES`.
+    engine: who does it, a key of `runner.run.engines.ENGINES`.
     config: the engine's settings; config_file: the name they are written under.
     data: what a training stage learns from, the JSON form of the dataclass that a preparer takes; `kind` picks it.
     files: what lies in `config_dir` when the stage starts, `config_file` among them.

@@ -16,7 +16,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 from hypothesis import settings
 
-from runner.problem import Problem
+from runner.tools.problem import Problem
 
 # The same examples at every run, so that a change alone can turn a test red; `make test-long` draws new ones.
 settings.register_profile("steady", derandomize=True)

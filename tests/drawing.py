@@ -15,7 +15,7 @@ from runner.check.by_schema import has, schema
 from runner.check.validate import override
 from runner.recipe import reading
 from runner.recipe.overrides import Override
-from runner.text import yaml_text
+from runner.tools.text import yaml_text
 from tests.conftest import ROOT, STARTERS
 
 # What exists, where a setting names something that must: of other values there are too many that are simply refused.

@@ -10,8 +10,8 @@ import urllib.request
 from contextlib import suppress
 from typing import Any
 
-from runner.training import metrics, progress
-from tests.cluster.api import free_port
+from runner.trainer import metrics, progress
+from tests.parts.openshift.api import free_port
 
 # As Go reads the Trainer's struct (opendatahub-io/trainer, pkg/rhai/progression, TrainerStatus): a number of another kind, or one that
 # is no JSON, costs it the whole answer.

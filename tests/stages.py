@@ -12,16 +12,16 @@ from safetensors.numpy import save_file
 
 from runner import catalog
 from runner.check.validate import load
-from runner.files import write_json
+from runner.parts.evaluate import gates, seal
 from runner.plan import Plan, Stage
 from runner.recipe.overrides import from_options
-from runner.run_files import DEMO, EVALUATION
-from runner.runs import gates, seal
-from runner.runs.run_folder import RunFolder
-from runner.runs.stage_folder import StageFolder, inputs
+from runner.run.run_folder import RunFolder
+from runner.run.stage_folder import StageFolder, inputs
 from runner.scenarios import translate
-from runner.training.settings import Demo
-from runner.training.summary import Summary
+from runner.tools.files import write_json
+from runner.tools.run_files import DEMO, EVALUATION
+from runner.trainer.settings import Demo
+from runner.trainer.summary import Summary
 from tests.conftest import ROOT
 
 

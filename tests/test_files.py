@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from runner.files import Artifact, Record, replacing, replacing_folder, write_all
+from runner.tools.files import Artifact, Record, replacing, replacing_folder, write_all
 
 
 class Ended(BaseException):

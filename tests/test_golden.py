@@ -8,8 +8,8 @@ import shutil
 import pytest
 
 from runner.check.validate import load
-from runner.emit import emit, planned
-from runner.targets import site
+from runner.parts.openshift import site
+from runner.render.emit import emit, planned
 from tests.conftest import (
     ASKING,
     COLLECTED,

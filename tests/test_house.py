@@ -11,51 +11,51 @@ from tests.conftest import ROOT
 
 # Floors by the longest matching prefix; a module may import from its own floor and those below.
 FLOORS = {
-    "runner.problem": 0,
-    "runner.bugs": 0,
-    "runner.names": 0,
-    "runner.text": 0,
-    "runner.files": 0,
-    "runner.lengths": 0,
-    "runner.run_files": 0,
-    "runner.packaged": 0,
-    "runner.quiet": 0,
-    "runner.extras": 0,
-    "runner.vllm": 0,
-    "runner.ports": 0,
+    "runner.tools.problem": 0,
+    "runner.tools.bugs": 0,
+    "runner.tools.names": 0,
+    "runner.tools.text": 0,
+    "runner.tools.files": 0,
+    "runner.tools.lengths": 0,
+    "runner.tools.run_files": 0,
+    "runner.tools.packaged": 0,
+    "runner.tools.quiet": 0,
+    "runner.tools.extras": 0,
+    "runner.tools.vllm": 0,
+    "runner.tools.ports": 0,
     "runner": 0,
     "runner.catalog": 1,
     "runner.recipe": 2,
     "runner.plan": 3,
-    "runner.prepared": 3,
-    "runner.serving": 3,
-    "runner.estimate": 4,
-    "runner.targets": 4,
-    "runner.training": 4,
-    "runner.proof": 4,
+    "runner.data.prepared": 3,
+    "runner.parts.serve.plan": 3,
+    "runner.parts.planner": 4,
+    "runner.render": 4,
+    "runner.trainer": 4,
+    "runner.parts.proof": 4,
     "runner.data": 5,
     "runner.scenarios": 6,
     "runner.check": 7,
-    "runner.emit": 7,
-    "runner.planned": 7,
-    "runner.offers": 7,
-    "runner.comparing": 7,
-    "runner.drafting": 7,
-    "runner.trace": 7,
-    "runner.runs": 8,
-    "runner.report": 8,
-    "runner.export": 8,
-    "runner.hardware": 8,
-    "runner.doctor": 8,
+    "runner.render.emit": 7,
+    "runner.parts.planner.planned": 7,
+    "runner.parts.planner.recipe_offers": 7,
+    "runner.parts.start": 7,
+    "runner.parts.start": 7,
+    "runner.parts.planner.trace": 7,
+    "runner.run": 8,
+    "runner.parts.report": 8,
+    "runner.parts.export": 8,
+    "runner.tools.hardware": 8,
+    "runner.parts.start.doctor": 8,
     "runner.entrypoints": 9,
-    "runner.cluster": 10,
+    "runner.parts.openshift": 10,
     # It is called by one of the commands, and shows what others print.
-    "runner.editing": 11,
+    "runner.parts.editor": 11,
     "runner.commands": 11,
-    "runner.cli": 11,
+    "runner.commands.cli": 11,
     "runner.__main__": 11,
 }
-APART = ("runner.scenarios", "runner.targets", "runner.estimate")
+APART = ("runner.scenarios", "runner.render", "runner.parts.planner")
 HEAVY = (
     "torch",
     "transformers",
@@ -121,7 +121,7 @@ def test_scenarios_targets_and_estimate_do_not_import_each_other():
 
 def test_check_and_render_import_nothing_heavy(tmp_path):
     code = (
-        "import sys; from runner.cli import _code\n"
+        "import sys; from runner.commands.cli import _code\n"
         f"assert _code(['check', {str(ROOT / 'recipes')!r}]) == 0\n"
         f"assert _code(['list']) == _code(['models']) == _code(['gpus']) == 0\n"
         f"assert _code(['show', {str(ROOT / 'recipes' / 'survival.yaml')!r}]) == 0\n"
@@ -149,24 +149,24 @@ def test_the_project_names_no_path_of_one_machine_and_no_registry_address():
 
 
 def test_a_cluster_target_lacks_no_line_elsewhere():
-    from runner.cluster import client, jobs
-    from runner.targets import TARGETS
+    from runner.parts.openshift import client, jobs
+    from runner.render import TARGETS
 
     clusters = [target for target in TARGETS if target != "nodes"]
     assert clusters
     for target in clusters:
         kind = jobs.KIND.get(target)
-        assert kind, f"{target}: KIND in runner/cluster/jobs.py"
+        assert kind, f"{target}: KIND in runner/parts/openshift/jobs.py"
         assert kind in jobs.POD_LABEL and kind in jobs.CONTAINER, f"{target}: POD_LABEL and CONTAINER in jobs.py"
-        assert kind in client.KINDS, f"{target}: KINDS in runner/cluster/client.py"
+        assert kind in client.KINDS, f"{target}: KINDS in runner/parts/openshift/client.py"
         plural = client.KINDS[kind][1]
-        access = "runner/targets/site/access.yaml"
+        access = "runner/parts/openshift/site/access.yaml"
         assert plural in (ROOT / access).read_text("utf-8"), f"{target}: {access}"
 
 
 def test_every_engine_that_trains_has_its_formulas():
-    from runner.estimate.forecast import FORMULAS
-    from runner.runs.engines import ENGINES
+    from runner.parts.planner.forecast import FORMULAS
+    from runner.run.engines import ENGINES
 
     # What the runner does itself, without a GPU, is not forecast.
-    assert set(ENGINES) - {"runner"} == set(FORMULAS), "FORMULAS in runner/estimate/forecast.py"
+    assert set(ENGINES) - {"runner"} == set(FORMULAS), "FORMULAS in runner/parts/planner/forecast.py"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
-from runner.text import yaml_text
+from runner.tools.text import yaml_text
 
 # Hashes, labels, quantities and versions, as manifests hold them: what may look like a number to somebody.
 LIKE_NUMBERS = st.text("0123456789abcdefox_.+-eEynYN", min_size=1, max_size=12)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import MINIMAL, RECIPES, ROOT
-from tests.editing.browsing import editing, needs_nicegui
+from tests.parts.editor.browsing import editing, needs_nicegui
 
 
 @pytest.fixture(scope="module")

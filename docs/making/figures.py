@@ -7,12 +7,13 @@ from collections.abc import Iterator
 
 from saying import GENERATED, ROOT, said
 
-from runner import catalog, packaged
+from runner import catalog
 from runner.check.validate import load
-from runner.estimate.forecast import Forecast
-from runner.planned import Planned, Together
+from runner.parts.planner.forecast import Forecast
+from runner.parts.planner.planned import Planned, Together
 from runner.recipe import overrides as changing
 from runner.recipe import units
+from runner.tools import packaged
 
 # Models of every size, and what may be trained of them: a starter, and what is set in it.
 MODELS = (

@@ -18,10 +18,10 @@ import figures  # noqa: E402
 import pictures  # noqa: E402
 from saying import GENERATED, said  # noqa: E402
 
-from runner import packaged  # noqa: E402
 from runner.catalog import troubles  # noqa: E402
 from runner.check import by_schema  # noqa: E402
 from runner.check.validate import load  # noqa: E402
+from runner.tools import packaged  # noqa: E402
 
 DOCS = ROOT / "docs"
 # Where a trouble is looked for, and what a person would call that; the places of troubles.py, in the page's order.

@@ -79,7 +79,7 @@ def rehearsed() -> None:
 
 def edited() -> None:
     """Types into a copy of a starter what no longer fits its GPU, and keeps a picture of what the page of `recipe edit` says."""
-    from tests.editing.browsing import editing, tab_of
+    from tests.parts.editor.browsing import editing, tab_of
 
     with tempfile.TemporaryDirectory() as name:
         folder, file = Path(name), PICTURES / "edit.png"

@@ -7,7 +7,7 @@ import io
 import os
 from pathlib import Path
 
-from runner import cli
+from runner.commands import cli
 
 ROOT = Path(__file__).resolve().parents[2]
 GENERATED = "<!-- Made by docs/making/pages.py, of the code itself; `make golden` writes it anew. -->\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from runner.catalog.tables import table
-from runner.names import ALIKE, nearest
+from runner.tools.names import ALIKE, nearest
 
 
 def dataset(name: str) -> dict[str, Any] | None:

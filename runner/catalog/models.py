@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.catalog.tables import table
-from runner.names import nearest
+from runner.tools.names import nearest
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 from runner.catalog.models import SPOKEN, Model, from_config, near_model, unsuitable_type
 from runner.catalog.tables import table
 from runner.catalog.templates import chat_template
-from runner.problem import Stop
+from runner.tools.problem import Stop
 
 CONFIG = "config.json"
 # Newer tokenizers have their template in a file of its own.

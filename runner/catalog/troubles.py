@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
-from runner import extras
 from runner.catalog import ranks
 from runner.catalog.tables import table
+from runner.tools import extras
 
 LOG, UNMADE, QUEUE, PLACING, IMAGE, MISSING, MOUNT, TAKEN, ENDED, SERVER = PLACES = (
     "log",

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from runner import catalog
 from runner.check.schema_errors import BOUNDS
 from runner.check.wrong_types import KINDS, SHOWN
-from runner.names import listed, nearest, shortened
-from runner.problem import Problem
 from runner.recipe.document import Document, Path_
 from runner.recipe.recipe import Recipe, Settings
+from runner.tools.names import listed, nearest, shortened
+from runner.tools.problem import Problem
 
 if TYPE_CHECKING:
     from jsonschema import ValidationError

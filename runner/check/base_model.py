@@ -9,12 +9,12 @@ from typing import Any
 
 from runner import catalog
 from runner.catalog import published
-from runner.files import read_json
-from runner.names import listed, nearest
-from runner.problem import Problem, Stop
 from runner.recipe import lock
 from runner.recipe.recipe import Recipe, Settings
 from runner.scenarios.shared.axolotl import FLASH
+from runner.tools.files import read_json
+from runner.tools.names import listed, nearest
+from runner.tools.problem import Problem, Stop
 
 FULL_COMMIT = re.compile(r"[0-9a-f]{40}\Z")
 

@@ -9,14 +9,15 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from runner import packaged, scenarios
+from runner import scenarios
 from runner.check import schema_errors
-from runner.check.fitting import Fits, fitting, matches
-from runner.names import listed, nearest
-from runner.problem import Problem
+from runner.check.fast_validator import Fits, fitting, matches
 from runner.recipe.document import Document, Path_
 from runner.recipe.overrides import Override, path_of
 from runner.recipe.recipe import BROKEN, Settings, with_defaults
+from runner.tools import packaged
+from runner.tools.names import listed, nearest
+from runner.tools.problem import Problem
 
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator, ValidationError

@@ -6,9 +6,9 @@ import csv
 import json
 from pathlib import Path
 
-from runner import extras
-from runner.files import read_json, saved_by_datasets, table
-from runner.names import listed
+from runner.tools import extras
+from runner.tools.files import read_json, saved_by_datasets, table
+from runner.tools.names import listed
 
 FIRST_BYTES = 4_000_000
 _JSON = json.JSONDecoder()

@@ -8,15 +8,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from runner.bugs import report_bug
-from runner.check import finding, on_the_hub
+from runner.check import discovery, on_the_hub
 from runner.check.validate import judge, override
 from runner.plan import Plan
-from runner.problem import Problem, Stop, errors_of
 from runner.recipe import reading
 from runner.recipe.document import Document
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
+from runner.tools.bugs import report_bug
+from runner.tools.problem import Problem, Stop, errors_of
 
 # What `--allow` lets through, for those who know better.
 TOO_LARGE = "too-large"
@@ -65,7 +65,9 @@ def judged(
         with ProcessPoolExecutor(min(jobs, len(files))) as pool:
             found = list(pool.map(one, files, chunksize=max(1, len(files) // jobs // 8)))
     problems = [problem for some, _ in found for problem in some]
-    return Verdict(len(files), (*problems, *finding.shared_names(map(str, files))), sum(failed for _, failed in found))
+    return Verdict(
+        len(files), (*problems, *discovery.shared_names(map(str, files))), sum(failed for _, failed in found)
+    )
 
 
 def _whatever(
@@ -98,8 +100,8 @@ def examined(
     if recipe is None or errors_of(problems):
         return None, problems
     # Only a recipe without errors needs what follows.
+    from runner.render import place
     from runner.scenarios import translate
-    from runner.targets import place
 
     try:
         plan = translate(recipe, replace(place(recipe), checkpoint_keys=None))
@@ -128,8 +130,8 @@ def require_fits(recipe: Recipe, plan: Plan, allowed: Collection[str] = ()) -> N
 def _foreseen(recipe: Recipe, plan: Plan, allowed: Collection[str]) -> list[Problem]:
     """In the figures of `recipe plan`, an error where a stage cannot fit its GPU whatever its range, and notes: stages that do not fit their GPU, claims and pods that are too small, a
     learning rate that never stops rising, a deadline that comes too early. No data file is opened for them."""
-    from runner.estimate import forecast, storage
-    from runner.estimate.parameters import UnknownArchitecture
+    from runner.parts.planner import forecast, storage
+    from runner.parts.planner.parameters import UnknownArchitecture
 
     try:
         forecasts = forecast.of(recipe, plan, look=False)
@@ -155,13 +157,13 @@ def _few(recipe: Recipe, plan: Plan) -> list[Problem]:
     files = [recipe.folder / name for where, name in recipe.local_files() if where[-1] == "path"]
     if not files or not all(file.is_file() and file.stat().st_size < SMALL for file in files):
         return []
-    from runner.estimate import few, forecast
+    from runner.parts.planner import forecast, too_few_steps
 
     forecasts = forecast.of(recipe, plan)
-    if not few.stages(forecasts):
+    if not too_few_steps.stages(forecasts):
         return []
     # Only a recipe with too few steps needs what follows.
-    from runner import offers
-    from runner.planned import Planned
+    from runner.parts.planner import recipe_offers
+    from runner.parts.planner.planned import Planned
 
-    return list(few.notes(recipe, forecasts, offers.more_steps(Planned(recipe, plan, forecasts))))
+    return list(too_few_steps.notes(recipe, forecasts, recipe_offers.more_steps(Planned(recipe, plan, forecasts))))

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.check import columns
-from runner.data import forms
-from runner.problem import Problem, Stop
+from runner.data import conversation_formats
 from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe, Settings
 from runner.recipe.templates import NoText
+from runner.tools.problem import Problem, Stop
 
 if TYPE_CHECKING:
     from runner.data.chat import ChatSet
@@ -35,7 +35,7 @@ def first_rows(recipe: Recipe) -> Iterator[Problem]:
         from runner.data.chat import ChatSet
 
         question, answer = data.get("question"), data.get("answer")
-        form = forms.stated(data["form"], question, answer)
+        form = conversation_formats.stated(data["form"], question, answer)
         said = ChatSet(
             hub=None,
             revision=None,
@@ -66,7 +66,7 @@ def enough_rows(recipe: Recipe) -> Iterator[Problem]:
         file = recipe.folder / data["path"] if data.get("path") else None
         if not file or not file.is_file() or file.stat().st_size > SMALL_FILE:
             continue
-        from runner.estimate import local_rows
+        from runner.parts.planner import local_rows
 
         unit = "document" if file.suffix == ".txt" else "row"
         try:
@@ -92,7 +92,7 @@ def _too_long(recipe: Recipe, home: Path_, source: ChatSet, file: Path, there: l
     """That rows are longer than `sequence_len`: surely, where they have as many words, and likely, by their letters."""
     from runner.data import rows
     from runner.data.chat import OWN
-    from runner.estimate.rows import BYTES_A_TOKEN
+    from runner.parts.planner.row_counts import BYTES_A_TOKEN
 
     where = (str(home[0]) if "data" in home[1:2] else "model", "sequence_len")
     section = recipe.settings.get(where[0])

@@ -9,9 +9,9 @@ from typing import Any
 
 from runner import __version__
 from runner.check.examine import Verdict
-from runner.names import content_hash
-from runner.problem import Problem
 from runner.recipe.reading import STANDARD_INPUT
+from runner.tools.names import content_hash
+from runner.tools.problem import Problem
 
 # How each form calls an error and a note.
 GITHUB = {"error": "error", "note": "notice"}

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from runner import catalog
-from runner.check.usual import note
-from runner.files import saved_by_datasets
-from runner.names import listed, nearest
-from runner.problem import Problem
+from runner.check.lints import note
 from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe, Settings
+from runner.tools.files import saved_by_datasets
+from runner.tools.names import listed, nearest
+from runner.tools.problem import Problem
 
 ASK_HUB = "`recipe check --online` asks the hub"
 

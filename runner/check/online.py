@@ -7,10 +7,10 @@ from importlib.util import find_spec
 
 from runner.catalog.published import why_no_hub
 from runner.check import sources
-from runner.names import listed, setting
-from runner.problem import Problem, Stop
 from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe, Settings
+from runner.tools.names import listed, setting
+from runner.tools.problem import Problem, Stop
 
 LATER = "What prepares the data asks again, before a GPU is held."
 

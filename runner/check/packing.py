@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from runner import catalog
-from runner.problem import Problem
 from runner.recipe.recipe import Recipe, Settings
 from runner.scenarios.shared.axolotl import FLASH
+from runner.tools.problem import Problem
 
 
 def _sections(recipe: Recipe, way: str) -> Iterator[tuple[str, Settings]]:

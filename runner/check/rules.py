@@ -11,27 +11,17 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from runner import catalog, scenarios
-from runner.check import (
-    advanced,
-    base_model,
-    measuring,
-    naming,
-    on_the_hub,
-    packing,
-    placing,
-    serving,
-    sharding,
-    sources,
-    usual,
-    wording,
-)
-from runner.check.following import batch_sizes
-from runner.names import JOB_NAME, listed, longest_job_name
-from runner.problem import Problem
+from runner.check import advanced, base_model, lints, on_the_hub, packing, sharding, sources, wording
+from runner.check.derived_settings import batch_sizes
+from runner.parts.evaluate import rules
+from runner.parts.openshift import deployment_rules, kubernetes_names
+from runner.parts.serve import rules
 from runner.recipe.overrides import path_of
 from runner.recipe.recipe import BrokenSetting, Recipe
 from runner.scenarios.contract import Rule
 from runner.scenarios.shared.axolotl import FLASH
+from runner.tools.names import JOB_NAME, listed, longest_job_name
+from runner.tools.problem import Problem
 
 if TYPE_CHECKING:
     from runner.recipe.sections import Openshift
@@ -190,23 +180,23 @@ RULES: tuple[Rule, ...] = (
     *sharding.RULES,
     *sources.RULES,
     storage,
-    placing.memory_sizes,
-    placing.limits_can_be_meant,
-    placing.pods_fit,
-    placing.counted_here,
-    placing.counts_agree,
-    placing.equal_on_the_cluster,
-    placing.links_are_used,
-    placing.ports_differ,
-    placing.data_place,
-    placing.deadline,
-    *naming.RULES,
-    *measuring.RULES,
-    *serving.RULES,
+    deployment_rules.memory_sizes,
+    deployment_rules.limits_can_be_meant,
+    deployment_rules.pods_fit,
+    deployment_rules.counted_here,
+    deployment_rules.counts_agree,
+    deployment_rules.equal_on_the_cluster,
+    deployment_rules.links_are_used,
+    deployment_rules.ports_differ,
+    deployment_rules.data_place,
+    deployment_rules.deadline,
+    *kubernetes_names.RULES,
+    *rules.RULES,
+    *rules.RULES,
     advanced.settings,
     *wording.RULES,
     *on_the_hub.RULES,
-    *usual.RULES,
+    *lints.RULES,
 )
 # Those that look at files of this machine.
-FILE_RULES: tuple[Rule, ...] = (base_model.as_locked, *sources.FILE_RULES, *measuring.FILE_RULES, *sharding.FILE_RULES)
+FILE_RULES: tuple[Rule, ...] = (base_model.as_locked, *sources.FILE_RULES, *rules.FILE_RULES, *sharding.FILE_RULES)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from runner.catalog import synonyms
 from runner.check import wrong_types
-from runner.names import listed, nearest, setting
-from runner.problem import Problem
 from runner.recipe import syntax
 from runner.recipe.document import Document, Path_
+from runner.tools.names import listed, nearest, setting
+from runner.tools.problem import Problem
 
 if TYPE_CHECKING:
     from jsonschema import ValidationError

@@ -8,10 +8,10 @@ from typing import Any
 
 from runner import catalog
 from runner.check.advanced import AXOLOTL, DEEPSPEED, values
-from runner.problem import Problem, Stop
 from runner.recipe.document import Document
 from runner.recipe.recipe import Recipe
 from runner.scenarios.shared import deepspeed, sharding
+from runner.tools.problem import Problem, Stop
 
 # What the disk of the machine that a pod runs on is mounted at (`targets.podspec.volumes`).
 MACHINES_OWN = "/tmp/"

@@ -8,14 +8,14 @@ from dataclasses import replace
 
 from runner.check import columns
 from runner.check.first_rows import enough_rows, first_rows
-from runner.data import forms
-from runner.files import text_files
-from runner.names import listed, nearest
-from runner.names import setting as name_of
-from runner.problem import Problem
+from runner.data import conversation_formats
 from runner.recipe import templates
 from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe, Settings, sets_of
+from runner.tools.files import text_files
+from runner.tools.names import listed, nearest
+from runner.tools.names import setting as name_of
+from runner.tools.problem import Problem
 
 SOURCES = ("path", "hub", "packed")
 # What says where one data set comes from, and so means nothing beside a list of several.
@@ -122,16 +122,16 @@ def _one_form(recipe: Recipe, home: Path_, data: Settings) -> Iterator[Problem]:
 
 def _form(recipe: Recipe, home: Path_, data: Settings, setting: str, said: str, there: list[str]) -> Iterator[Problem]:
     """The form of data with these columns, told where the recipe leaves it open, and refused where it has none."""
-    stated = forms.stated(data["form"], data.get("question"), data.get("answer"))
-    form = stated or forms.told(there)
-    missing = [column for column in forms.COLUMNS.get(form, ()) if column not in there] if form else []
+    stated = conversation_formats.stated(data["form"], data.get("question"), data.get("answer"))
+    form = stated or conversation_formats.told(there)
+    missing = [column for column in conversation_formats.COLUMNS.get(form, ()) if column not in there] if form else []
     if form is None or missing:
         what = f"lacks {listed(missing)}, which the form {form} has" if form else "has the columns of no form"
-        meant = forms.told(there)
+        meant = conversation_formats.told(there)
         yield recipe.document.problem(
             (*home, setting),
             f"`{said}` {what}; its columns are {listed(there)}.",
-            f"Write `form: {meant}`, or delete the line." if meant else forms.NO_FORM,
+            f"Write `form: {meant}`, or delete the line." if meant else conversation_formats.NO_FORM,
         )
     elif stated is None:
         yield recipe.document.problem(

@@ -8,13 +8,13 @@ from types import MappingProxyType
 
 from runner import catalog, scenarios
 from runner.check import by_schema, rules
-from runner.check.following import with_followers
-from runner.problem import Problem, Stop, errors_of
+from runner.check.derived_settings import with_followers
 from runner.recipe import lock, reading
 from runner.recipe import overrides as changing
 from runner.recipe.document import Document
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import BrokenSetting, Recipe, Settings
+from runner.tools.problem import Problem, Stop, errors_of
 
 
 def load(

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import cache
 
-from runner import packaged
-from runner.check.usual import note
-from runner.problem import Problem
+from runner.check.lints import note
 from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe, Settings, sets_of
+from runner.tools import packaged
+from runner.tools.problem import Problem
 
 _MARK = re.compile(r"<\|\w+\|>|<(start|end)_of_turn>|\[/?INST\]")
 # Lengths of the catalog are reckoned, in part, so that a smaller share says nothing.
@@ -67,7 +67,7 @@ def long_rows(recipe: Recipe) -> Iterator[Problem]:
 
 
 def _left_out(recipe: Recipe, where: Path_, length: int, sets: Iterable[Settings]) -> Iterator[Problem]:
-    from runner.estimate.rows import catalogued, of_catalog
+    from runner.parts.planner.row_counts import catalogued, of_catalog
 
     for one in sets:
         lengths = of_catalog(catalogued(one) or {}, one)

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from runner.names import shortened
 from runner.recipe import templates
 from runner.recipe.scalars import scalar
+from runner.tools.names import shortened
 
 # Characters of a value that is named.
 SHOWN = 40

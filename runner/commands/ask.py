@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from runner.commands.options import end, open_recipe, recipe_path, run_option, say, set_option, stage_option, url_option
-from runner.problem import Stop
+from runner.tools.problem import Stop
 
 
 @click.command()
@@ -23,14 +23,14 @@ def ask(
 ) -> None:
     """Put a QUESTION to the model that a recipe trained, in the words it was trained with; to one of images, the file of a
     PICTURE."""
-    from runner.quiet import hush
+    from runner.tools.quiet import hush
 
     hush()
-    from runner.runs import ask as asking
+    from runner.run import inference as asking
 
     recipe, _ = open_recipe(path, sets)
     if url:
-        from runner.runs import served
+        from runner.parts.serve import served
 
         server = served.at(url, recipe, stage)
         chat = server.chat(base)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
+from runner.check.discovery import find
 from runner.check.examine import Verdict, judged
-from runner.check.finding import find
 from runner.check.formats import FORMATS
 from runner.commands import completing
 from runner.commands.options import allow_option, end, say, set_option

@@ -25,7 +25,7 @@ def recipe_file(context: click.Context, parameter: click.Parameter, begun: str) 
 
 
 def starters(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
-    from runner import packaged
+    from runner.tools import packaged
 
     found = _words(begun, packaged.named())
     return found or recipe_file(context, parameter, begun)
@@ -72,9 +72,10 @@ def settings(context: click.Context, parameter: click.Parameter, begun: str) -> 
 
 def _scenarios(context: click.Context) -> Sequence[str]:
     """The scenario of the recipe, or the starter, that the command line names; all where it names none that can be read."""
-    from runner import packaged, scenarios
-    from runner.problem import Stop
+    from runner import scenarios
     from runner.recipe.reading import read
+    from runner.tools import packaged
+    from runner.tools.problem import Stop
 
     # What click could not place yet, because the option before it still lacks its value, stands in `args`.
     words = [context.params.get("path"), context.params.get("source"), *context.args]

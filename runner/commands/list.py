@@ -9,11 +9,11 @@ from typing import Any
 
 import click
 
-from runner import packaged
-from runner.check import finding
+from runner.check import discovery
 from runner.check.validate import load
 from runner.commands.options import end, listing_option, say, short, table
-from runner.problem import Stop
+from runner.tools import packaged
+from runner.tools.problem import Stop
 
 # Of a run that a command began and did not end, and is not at work in any more.
 INTERRUPTED = "interrupted"
@@ -38,8 +38,8 @@ def facts(path: Path, name: str = "") -> dict[str, str]:
 
 def runs() -> list[dict[str, str]]:
     """What the run folders below this one say of themselves, the newest first."""
-    from runner.run_files import RUN
-    from runner.runs.run_folder import all_here
+    from runner.run.run_folder import all_here
+    from runner.tools.run_files import RUN
 
     found = []
     for run in all_here():
@@ -58,7 +58,7 @@ def list_recipes(style: str) -> None:
     """Show the starter recipes that `recipe new` copies, and the recipes and runs of this folder."""
     starters = [facts(path) for path in packaged.starters()]
     minimal = [facts(path, name) for name, path in packaged.named().items() if path in packaged.minimal()]
-    own = [facts(path, str(path)) for path in finding.within(Path())]
+    own = [facts(path, str(path)) for path in discovery.within(Path())]
     made = runs()
     if style == "json":
         whole = {"starters": starters, "minimal": minimal, "recipes": own, "runs": made}

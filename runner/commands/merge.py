@@ -8,7 +8,7 @@ import click
 
 from runner.commands import completing
 from runner.commands.options import end, open_recipe, run_option, say, set_option
-from runner.problem import Stop
+from runner.tools.problem import Stop
 
 
 @click.command()
@@ -20,10 +20,10 @@ from runner.problem import Stop
 )
 def merge(path: str, sets: tuple[str, ...], run_dir: str | None, out: str | None) -> None:
     """Add the adapter that a RECIPE trained, or that lies in a folder, to its base model, and write the whole model."""
-    from runner.quiet import hush
+    from runner.tools.quiet import hush
 
     hush()
-    from runner.runs import merge
+    from runner.run import merge
 
     if (Path(path) / "adapter_config.json").is_file():
         if sets or run_dir:

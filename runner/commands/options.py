@@ -17,11 +17,11 @@ from runner.catalog import Gpu
 from runner.check.examine import ALLOWED
 from runner.check.validate import load, override, valid
 from runner.commands import completing
-from runner.names import listed
-from runner.problem import Problem, Stop
 from runner.recipe import overrides as changing
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
+from runner.tools.names import listed
+from runner.tools.problem import Problem, Stop
 
 recipe_path = click.argument("path", metavar="RECIPE", shell_complete=completing.recipe_file)
 set_option = click.option(

@@ -9,9 +9,9 @@ import click
 from runner.commands.options import end, open_recipe, recipe_path, say, set_option
 from runner.commands.training_options import proof_lines
 from runner.plan import Place
-from runner.problem import Stop
 from runner.recipe import overrides as changing
 from runner.recipe.recipe import Recipe
+from runner.tools.problem import Stop
 
 
 @click.command()
@@ -24,11 +24,11 @@ from runner.recipe.recipe import Recipe
 )
 def prepare(path: str, sets: tuple[str, ...], data: str | None, out: str | None, show: int | None) -> None:
     """Read, fill, deduplicate and split a recipe's data; write Parquet and say what became of every row."""
-    from runner.quiet import hush
+    from runner.tools.quiet import hush
 
     hush()
     from runner.entrypoints.prepare import carry_out
-    from runner.runs.run_folder import folder
+    from runner.run.run_folder import folder
     from runner.scenarios import translate
 
     recipe, _ = open_recipe(path, sets, more=changing.from_data_option(data))
@@ -44,10 +44,10 @@ def prepare(path: str, sets: tuple[str, ...], data: str | None, out: str | None,
 
 def _show(recipe: Recipe, place: Place, rows: int) -> None:
     """What each stage trains, as the engine makes it of the rows that lie there now. Raises Stop where that cannot be said."""
-    from runner.entrypoints import prove
+    from runner.parts.proof import without_gpu
     from runner.scenarios import translate
 
-    provable = prove.stages(recipe, translate(recipe, place))
+    provable = without_gpu.stages(recipe, translate(recipe, place))
     if not provable:
         raise Stop(f"`{recipe.name}` trains on images; there are no tokens to show.", "Leave out `--show`.", code=2)
     for stage in provable:

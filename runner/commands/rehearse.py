@@ -23,14 +23,14 @@ def rehearse(
     fresh: bool,
 ) -> None:
     """Run a recipe end to end on this machine, with a tiny twin of its model. No GPU, no download."""
-    from runner.quiet import hush
+    from runner.tools.quiet import hush
 
     hush()
-    from runner.report.page import at_the_end
-    from runner.runs import rehearse as rehearsing
-    from runner.runs.pipeline import Selection
-    from runner.runs.run_folder import folder, session
-    from runner.training.fork_server import forking
+    from runner.parts.report.page import at_the_end
+    from runner.run import rehearse as rehearsing
+    from runner.run.pipeline import Selection
+    from runner.run.run_folder import folder, session
+    from runner.trainer.fork_server import forking
 
     recipe, made = open_recipe(path, sets, environment=True)
     home = folder(recipe.name, "rehearsal", shared.run_folder_from(out))

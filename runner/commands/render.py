@@ -6,9 +6,10 @@ from pathlib import Path
 
 import click
 
-from runner.check import examine, placing
+from runner.check import examine
 from runner.commands.options import allow_option, end, open_recipe, print_notes, recipe_path, say, set_option
-from runner.targets import NAMES
+from runner.parts.openshift import deployment_rules
+from runner.render import NAMES
 
 
 @click.command()
@@ -27,10 +28,10 @@ def render(
     path: str, sets: tuple[str, ...], out: str | None, targets: tuple[str, ...], allowed: tuple[str, ...]
 ) -> None:
     """Write the training config and the manifests of a recipe. Needs no GPU, no cluster and no network."""
-    from runner.emit import emit
-    from runner.files import write_all
+    from runner.render import place
+    from runner.render.emit import emit
     from runner.scenarios import translate
-    from runner.targets import place
+    from runner.tools.files import write_all
 
     recipe, _ = open_recipe(path, sets)
     examine.require_fits(recipe, translate(recipe, place(recipe)), allowed)
@@ -40,6 +41,6 @@ def render(
         if file.suffix == ".sh":
             file.chmod(0o755)
         say(str(file))
-    print_notes(placing.placeholder_commit(recipe))
-    print_notes(placing.only_here(recipe))
+    print_notes(deployment_rules.placeholder_commit(recipe))
+    print_notes(deployment_rules.only_here(recipe))
     end(f"{len(written)} files are in {folder}/.", "submit" if "openshift" in recipe.settings else "run", path)

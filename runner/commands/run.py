@@ -20,13 +20,13 @@ def run(
     fresh: bool,
 ) -> None:
     """Prepare a recipe's data and train on this machine's GPUs. An interrupted run goes on where it was."""
-    from runner.quiet import hush
+    from runner.tools.quiet import hush
 
     hush()
-    from runner.report.page import at_the_end
-    from runner.runs import run as running
-    from runner.runs.pipeline import Selection
-    from runner.runs.run_folder import folder, session
+    from runner.parts.report.page import at_the_end
+    from runner.run import run as running
+    from runner.run.pipeline import Selection
+    from runner.run.run_folder import folder, session
 
     recipe, made = open_recipe(path, sets, environment=True)
     home = folder(recipe.name, "run", shared.run_folder_from(out))

@@ -8,11 +8,11 @@ import os
 import click
 
 from runner.check import by_schema
-from runner.check.computed import computed
+from runner.check.derived_values import computed
 from runner.check.validate import load
 from runner.commands.options import end, print_notes, recipe_path, say, set_option
+from runner.recipe import origins
 from runner.recipe import overrides as changing
-from runner.recipe import showing
 
 
 @click.command()
@@ -30,11 +30,11 @@ def show(path: str, sets: tuple[str, ...], style: str) -> None:
     if style == "json":
         figures = {".".join(map(str, where)): {"value": one.value, "how": one.how} for where, one in found.items()}
         values = recipe.settings.plain()
-        whole = {"recipe": values, "from": dict(showing.origins(recipe.document, values)), "computed": figures}
+        whole = {"recipe": values, "from": dict(origins.origins(recipe.document, values)), "computed": figures}
         say(json.dumps(whole, indent=2, ensure_ascii=False))
         return
     say(f"# {path} with all its settings.")
     say("# Behind each stands where it comes from: a line of that file, what changed it, or else the default.")
     say("# Lines that begin with # are computed from the others.")
-    say(showing.as_yaml(recipe, by_schema.schema(recipe.scenario), found).rstrip("\n"))
+    say(origins.as_yaml(recipe, by_schema.schema(recipe.scenario), found).rstrip("\n"))
     end("That is all of it, and a recipe itself.", "check", path)

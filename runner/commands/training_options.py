@@ -18,7 +18,7 @@ _STAGES = (
     click.option("--until", "last", metavar="STAGE", help="The stages up to this one."),
 )
 
-# Set by a program that watches, which then reads each event as a line (see `runner.training.progress_lines`).
+# Set by a program that watches, which then reads each event as a line (see `runner.trainer.progress_lines`).
 EVENTS = "RECIPE_EVENTS"
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -71,7 +71,7 @@ def watch() -> Iterator[Callable[[dict[str, Any]], None]]:
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from runner.training.progress_lines import TRAINING
+    from runner.trainer.progress_lines import TRAINING
 
     columns = (
         TextColumn("  {task.description}"),
@@ -100,7 +100,7 @@ def watch() -> Iterator[Callable[[dict[str, Any]], None]]:
 
 
 def _events(event: dict[str, Any]) -> None:
-    from runner.training import progress_lines
+    from runner.trainer import progress_lines
 
     say(progress_lines.write(event))
 
@@ -131,8 +131,8 @@ STYLES: dict[str, dict[str, Any]] = {
 
 def proof_lines(folder: str, whole: bool = False) -> Iterator[str]:
     """What is trained, as the proof in a folder has it, in colour; click takes that out where nobody sees it."""
-    from runner.proof import showing
-    from runner.proof.record import Proof
+    from runner.parts.proof import showing
+    from runner.parts.proof.record import Proof
 
     for line in showing.lines(Proof.read(Path(folder)), whole):
         yield "  " + "".join(click.style(text, **STYLES[kind]) if kind else text for kind, text in line)

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
-from runner.files import replacing
+from runner.tools.files import replacing
 
 # Documents are handed over in batches of about this many characters: enough to keep a thread busy, little to hold.
 BATCH_CHARACTERS = 64 * 1024

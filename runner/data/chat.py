@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from runner.catalog import ChatTemplate
-from runner.data import data_sets, forms, rows, split
-from runner.data.forms import CALLS, REASONING, Form, NoConversation, Turn
+from runner.data import conversation_formats, data_sets, rows, split_settings
+from runner.data.conversation_formats import CALLS, REASONING, Form, NoConversation, Turn
+from runner.data.rendered_example import Seen
 from runner.data.report import Report
-from runner.data.seen import Seen
-from runner.data.split import TokenizerFor, TwoSides
+from runner.data.split_settings import TokenizerFor, TwoSides
 from runner.data.tokenizers import Pretrained
-from runner.lengths import Lengths
-from runner.names import listed, same
-from runner.problem import Stop
 from runner.recipe import templates
+from runner.tools.lengths import Lengths
+from runner.tools.names import listed, same
+from runner.tools.problem import Stop
 
 if TYPE_CHECKING:
     import numpy as np
@@ -74,11 +74,14 @@ class ChatSet(data_sets.DataSet):
         """That of a row, or why it has none. template: what Axolotl calls the one that is to write it."""
         assert self.form is not None
         if self.form != "columns":
-            if not all(map(row.__contains__, forms.COLUMNS[self.form])) and (other := forms.told(row)):
+            if not all(map(row.__contains__, conversation_formats.COLUMNS[self.form])) and (
+                other := conversation_formats.told(row)
+            ):
                 raise NoConversation(f"it has the form {other}, and the others {self.form}")
             tools = row.get("tools")
             conversation = Conversation(
-                forms.turns(self.form, row), forms.as_json(tools, "its `tools` are") if tools else ""
+                conversation_formats.turns(self.form, row),
+                conversation_formats.as_json(tools, "its `tools` are") if tools else "",
             )
             if template != OWN and (unwritten := _unwritten(conversation, "")):
                 raise NoConversation(
@@ -98,13 +101,13 @@ class ChatSet(data_sets.DataSet):
         for _, row in rows.read(self):
             if isinstance(row, rows.Bad):
                 continue
-            if form := forms.told(row):
+            if form := conversation_formats.told(row):
                 return replace(self, form=form)
             columns = columns or list(row)
         if columns:
             raise Stop(
                 f"The rows of {self.name} have the columns of no form that is known; they are {listed(columns)}.",
-                forms.NO_FORM,
+                conversation_formats.NO_FORM,
             )
         # Whatever the form: there is no row, which whoever reads them counts.
         return replace(self, form="messages")
@@ -170,10 +173,10 @@ def prepare(
     sample_rows: keep at most so many pairs, drawn by the seed.
     Raises Stop where too few rows are left to train and validate on.
     """
-    report = split.begin(chat, chat.tokenizer, sample_rows)
-    if known := split.already(out, report, tokenizer_for):
+    report = split_settings.begin(chat, chat.tokenizer, sample_rows)
+    if known := split_settings.already(out, report, tokenizer_for):
         return known
-    from runner.data import sides, spool, turns
+    from runner.data import split, spool, turns
 
     sets = [one.told() for one in chat.sets]
     said = (
@@ -183,7 +186,7 @@ def prepare(
     report.form = "; ".join(dict.fromkeys(said))
     kinds = [spool.Kind(partial(one.conversation, chat.special_tokens.axolotl), turns.batch) for one in sets]
     with spool.folder(out) as place:
-        items, kept = sides.read(chat, kinds, place, report)
+        items, kept = split.read(chat, kinds, place, report)
         if sample_rows is not None and len(kept) > sample_rows:
             report.sampled_from = len(kept)
             kept = kept[sorted(random.Random(chat.seed).sample(range(len(kept)), sample_rows))]
@@ -217,12 +220,12 @@ def finish(
 ) -> Report:
     """Leaves out of the conversations whose numbers are `kept` what is too long, splits, and writes. Raises Stop where too few
     rows are left."""
-    from runner.data import sides, turns
+    from runner.data import split, turns
 
     others = report.lost
     read, kept = len(kept), _within_length(items, kept, conversations, tokenizer_for, report)
     report.require_few_lost(report.lost - others, read, conversations.max_lost_share, out)
-    return sides.write(items, kept, turns.Columns(items, conversations), conversations, out, report)
+    return split.write(items, kept, turns.Columns(items, conversations), conversations, out, report)
 
 
 def look_through(items: Spool, kept: np.ndarray, source: data_sets.DataSets, report: Report) -> None:

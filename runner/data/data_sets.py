@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.files import content_of
+from runner.tools.files import content_of
 
 
 @dataclass(frozen=True, kw_only=True)

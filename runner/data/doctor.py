@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from runner import extras
 from runner.data import hub_datasets
 from runner.data.data_sets import DataSets, Where
 from runner.data.report import Examined, Finding
+from runner.tools import extras
 
 if TYPE_CHECKING:
     import numpy as np
@@ -343,7 +343,7 @@ class NearDuplicates:
     def __init__(self) -> None:
         from datatrove.pipeline.dedup import MinhashDedupSignature
 
-        from runner.data.cleaning_steps import NEAR, quiet
+        from runner.parts.pretrain.cleaning_steps import NEAR, quiet
 
         quiet()
         self.minhash: Any = MinhashDedupSignature(".", NEAR)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from runner.data.data_sets import Source
-from runner.problem import Stop
+from runner.tools.problem import Stop
 
 
 class Unreachable(Stop):

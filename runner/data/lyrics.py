@@ -13,10 +13,10 @@ from typing import Any, Literal
 
 from runner.data import rows
 from runner.data.chat import Conversation, Conversations, as_seen, finish, look_through, pair
-from runner.data.draw import Draw
+from runner.data.rendered_example import Seen
 from runner.data.report import Report
-from runner.data.seen import Seen
-from runner.data.split import TokenizerFor, already, begin
+from runner.data.sampling import Draw
+from runner.data.split_settings import TokenizerFor, already, begin
 
 # What stands in a row whose artist or genre nobody knows.
 UNKNOWN = {"", "unknown", "none", "null", "nan", "n/a", "na", "-", "?", "various", "various artists", "misc", "other"}

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from runner.data import data_sets, doctor, rows, tokenizers
+from runner.data.rendered_example import Seen
 from runner.data.report import (
     MOST_NAMED,
     REPORT_FILE,
@@ -21,13 +22,12 @@ from runner.data.report import (
     parts_of,
     require_few,
 )
-from runner.data.seen import Seen
-from runner.data.split import TokenizerFor
+from runner.data.split_settings import TokenizerFor
 from runner.data.tokenizers import Pretrained
-from runner.files import read_json, write_json
-from runner.lengths import Lengths
-from runner.names import content_hash, listed
-from runner.problem import Stop
+from runner.tools.files import read_json, write_json
+from runner.tools.lengths import Lengths
+from runner.tools.names import content_hash, listed
+from runner.tools.problem import Stop
 
 SIDES = ("train", "validation")
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from runner.data.data_sets import DataSets, Where, drawn, set_name, where
+from runner.data.prepared import Rows, asked, contents
 from runner.data.rows import Bad, Numbered
-from runner.files import read_json, write_json
-from runner.lengths import UNKNOWN, Lengths
-from runner.prepared import Rows, asked, contents
-from runner.problem import Stop
+from runner.tools.files import read_json, write_json
+from runner.tools.lengths import UNKNOWN, Lengths
+from runner.tools.problem import Stop
 
 REPORT_FILE = "report.json"
 SHOWN_BAD_LINES = 10

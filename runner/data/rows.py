@@ -17,9 +17,9 @@ from zipfile import BadZipFile
 from runner.data import hub_datasets
 from runner.data.data_sets import Source
 from runner.data.shares import Share, starts_of_groups
-from runner.files import TEXTS, saved_by_datasets, table, text_files
-from runner.names import listed
-from runner.problem import Stop
+from runner.tools.files import TEXTS, saved_by_datasets, table, text_files
+from runner.tools.names import listed
+from runner.tools.problem import Stop
 
 
 @dataclass(frozen=True)

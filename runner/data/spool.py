@@ -20,9 +20,9 @@ import pyarrow as pa
 from runner.data import data_sets, rows
 from runner.data.report import Report
 from runner.data.shares import Share, shares_of
-from runner.names import listed
 from runner.recipe.templates import NoText
-from runner.training import parent_watch
+from runner.tools.names import listed
+from runner.trainer import parent_watch
 
 # Rows are put on disk in batches of about so many characters.
 BATCH_CHARACTERS = 2**20

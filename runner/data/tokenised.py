@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from runner.files import read_json, write_json
+from runner.tools.files import read_json, write_json
 
 # By this setting of its environment Axolotl takes so many processes for tokenising.
 PROCESSES = "AXOLOTL_DATASET_NUM_PROC"

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from runner.catalog import ChatTemplate, Model
-from runner.files import sha256
-from runner.names import content_hash
-from runner.problem import Stop
+from runner.tools.files import sha256
+from runner.tools.names import content_hash
+from runner.tools.problem import Stop
 
 # Longer words are learned from in parts of so many characters.
 LONGEST_WORD = 200

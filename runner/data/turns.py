@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from runner.data.chat import TRAINING, Conversation, Conversations, rendered
-from runner.data.forms import Turn
+from runner.data.conversation_formats import Turn
 from runner.data.spool import Spool
 
 TURN = pa.struct({"role": pa.string(), "content": pa.string(), "besides": pa.string()})

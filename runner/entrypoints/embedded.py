@@ -1,6 +1,6 @@
 """`python -m runner.entrypoints.embedded DIR ASKED CONTENTS NAME`: whether the image that this runs in holds a recipe's rows.
 
-DIR: where they should lie; ASKED, CONTENTS: what they should have been made for, and from (`runner.prepared`; empty
+DIR: where they should lie; ASKED, CONTENTS: what they should have been made for, and from (`runner.data.prepared`; empty
 CONTENTS: that is not known); NAME: the recipe's.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from runner.prepared import Rows
+from runner.data.prepared import Rows
 
 REMEDY = "Write `openshift.data_from: claim`, and the cluster prepares them; or build the image with EMBED={name}."
 

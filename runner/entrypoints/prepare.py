@@ -18,19 +18,19 @@ from typing import Any
 import yaml
 
 from runner import scenarios
-from runner.data import forms, hub_datasets, tokenizers
-from runner.data.corpus import helping_pod
+from runner.data import conversation_formats, hub_datasets, tokenizers
 from runner.data.data_sets import Source
 from runner.data.report import Report, rows_of
 from runner.data.tokenizers import Pretrained
-from runner.files import read_json, write_json, write_text
-from runner.names import listed, nearest
-from runner.problem import Stop
+from runner.parts.pretrain.corpus import helping_pod
 from runner.recipe import templates
-from runner.run_files import FETCHED, REPORT, STOPPED
 from runner.scenarios.shared import twin as twins
 from runner.scenarios.shared.common import FETCHING
-from runner.training import parent_watch
+from runner.tools.files import read_json, write_json, write_text
+from runner.tools.names import listed, nearest
+from runner.tools.problem import Stop
+from runner.tools.run_files import FETCHED, REPORT, STOPPED
+from runner.trainer import parent_watch
 
 # What a model folder needs: weights in one format, configs, tokenizer.
 MODEL_FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt", "*.py")
@@ -87,13 +87,14 @@ def require_columns(data: Mapping[str, Any]) -> None:
         source = Source(**{field.name: one[field.name] for field in fields(Source)})
         with suppress(hub_datasets.Unreachable):  # it may lie in the cache of this machine
             there = hub_datasets.columns(source)
-            form = (one["form"] or forms.told(there)) if "form" in one else "columns"
+            form = (one["form"] or conversation_formats.told(there)) if "form" in one else "columns"
             if form is None:
                 raise Stop(
-                    f"The dataset `{source.hub}` has the columns of no form; they are {listed(there)}.", forms.NO_FORM
+                    f"The dataset `{source.hub}` has the columns of no form; they are {listed(there)}.",
+                    conversation_formats.NO_FORM,
                 )
             settings = {column: f"`{user}`" for column, user in templates.needed({**data, **one}).items()}
-            used = settings | dict.fromkeys(forms.COLUMNS.get(form, ()), f"the form {form}")
+            used = settings | dict.fromkeys(conversation_formats.COLUMNS.get(form, ()), f"the form {form}")
             for column, user in used.items():
                 if column not in there:
                     near = nearest(column, there)
@@ -120,9 +121,9 @@ def _rows(work: Mapping[str, Any], out: Path) -> Report:
 
 
 def _rows_and_twin(work: Mapping[str, Any], twin: Mapping[str, Any], out: Path) -> Report:
-    from runner.quiet import without_scikit_learn
-    from runner.runs.language import general_documents
+    from runner.parts.evaluate.language import general_documents
     from runner.scenarios.shared import warming
+    from runner.tools.quiet import without_scikit_learn
 
     without_scikit_learn()
 
@@ -200,15 +201,14 @@ def _prove(proofs: Mapping[str, Any], tell: Tell) -> None:
 
     `model` and `tokenizer`: as `prove` takes them; `stages`: by name the engine's `config`, and where the proof goes to, `out`.
     """
-    from runner.entrypoints import prove
-    from runner.proof import showing
+    from runner.parts.proof import showing, without_gpu
 
     model = twins.read_model(proofs["model"]) if proofs["model"] else None
     for name, stage in proofs["stages"].items():
         tell(f"Tokenising, and proving what `{name}` will train")
         config = yaml.safe_load(Path(stage["config"]).read_text(encoding="utf-8"))
         try:
-            proven = prove.prove(config, Path(stage["out"]), model, proofs["tokenizer"])
+            proven = without_gpu.prove(config, Path(stage["out"]), model, proofs["tokenizer"])
         except Stop as stop:
             raise Stop(f"`{name}` cannot be trained like this. {stop.text}") from None
         for line in showing.plain(proven):
@@ -220,7 +220,7 @@ def _first_line(error: Exception) -> str:
 
 
 def main(file: str) -> int:
-    from runner.quiet import hush
+    from runner.tools.quiet import hush
 
     parent_watch.start()
     hush()

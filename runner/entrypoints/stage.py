@@ -17,14 +17,15 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from runner.data.corpus import helping_pod
+from runner.parts.evaluate import gates
+from runner.parts.pretrain.corpus import helping_pod
 from runner.plan import Plan, read_keys
-from runner.problem import Stop
-from runner.run_files import PROGRESS
-from runner.runs import gates, pipeline
-from runner.runs.run_folder import require_of
-from runner.runs.stage_folder import StageFolder
-from runner.training import parent_watch
+from runner.run import pipeline
+from runner.run.run_folder import require_of
+from runner.run.stage_folder import StageFolder
+from runner.tools.problem import Stop
+from runner.tools.run_files import PROGRESS
+from runner.trainer import parent_watch
 
 # What is written here a cluster shows as the reason of a pod's end, up to 4096 bytes; it is there in pods alone.
 TERMINATION_LOG = Path("/dev/termination-log")

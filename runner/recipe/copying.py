@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PurePath
 from typing import Any
 
-from runner.files import replacing
-from runner.names import listed
-from runner.problem import Problem, Stop
 from runner.recipe.document import Document, Path_
 from runner.recipe.overrides import Override, apply
 from runner.recipe.reading import parse, read
 from runner.recipe.scalars import scalar
+from runner.tools.files import replacing
+from runner.tools.names import listed
+from runner.tools.problem import Problem, Stop
 
 # Words that mean the same with and without quotes, inside brackets too.
 PLAIN = re.compile(r"[A-Za-z0-9/_.]([\w/.@+'?<>=()-]|[ :](?=[\w/.+<>=()]))*")

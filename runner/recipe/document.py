@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from runner.problem import Problem
+from runner.tools.problem import Problem
 
 Path_ = tuple[str | int, ...]
 

@@ -11,11 +11,11 @@ from typing import Any
 
 from runner import catalog
 from runner.catalog import Model
-from runner.files import write_text
-from runner.names import listed, nearest
-from runner.problem import Problem, Stop
 from runner.recipe import reading
 from runner.recipe.document import Document
+from runner.tools.files import write_text
+from runner.tools.names import listed, nearest
+from runner.tools.problem import Problem, Stop
 
 LOCK = "models.lock.yaml"
 HEAD = """\

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.files import Record
-from runner.names import shortened
-from runner.problem import Problem, Stop
 from runner.recipe.document import Document
 from runner.recipe.reading import parse as parse_yaml
 from runner.recipe.recipe import Recipe
 from runner.recipe.scalars import scalar
+from runner.tools.files import Record
+from runner.tools.names import shortened
+from runner.tools.problem import Problem, Stop
 
 # Environment names that run and rehearse read, and the settings each stands for: the first that the recipe's scenario has.
 ENVIRONMENT = {

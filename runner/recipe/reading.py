@@ -12,11 +12,11 @@ from pathlib import Path
 
 import yaml
 
-from runner.names import nearest
-from runner.problem import Problem, Stop
 from runner.recipe import syntax
-from runner.recipe.builder import Builder
+from runner.recipe.composer import Builder
 from runner.recipe.document import Document, Place
+from runner.tools.names import nearest
+from runner.tools.problem import Problem, Stop
 
 # A recipe is a page or two; the bound only keeps a wrong file from being read whole.
 MAX_BYTES = 1_000_000

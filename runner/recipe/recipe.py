@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.catalog import Model
-from runner.names import content_hash
-from runner.problem import Stop
 from runner.recipe.document import Document, Path_
+from runner.tools.names import content_hash
+from runner.tools.problem import Stop
 
 if TYPE_CHECKING:
     from runner.recipe.sections import ImageCodeFromGit, Nodes, Openshift, Sections

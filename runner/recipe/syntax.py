@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import yaml
 
-from runner.problem import SHOWN, Problem
 from runner.recipe.document import Document, Place
+from runner.tools.problem import SHOWN, Problem
 
 # `epochs:4`, which YAML reads as one word.
 _GLUED = re.compile(r"(\s*)([A-Za-z_]\w*:)([^\s:/#]\S*)\s*(?:#.*)?")

@@ -17,8 +17,8 @@ from runner.recipe.recipe import Recipe, Settings
 from runner.scenarios.contract import Architecture, Preparer, Rehearsal, Rule, Rules, Translation
 
 if TYPE_CHECKING:
+    from runner.data.rendered_example import Seen
     from runner.data.report import Report
-    from runner.data.seen import Seen
 
 Made = TypeVar("Made")
 

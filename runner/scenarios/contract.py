@@ -17,7 +17,7 @@ and, where it needs some,
     __init__.py      PREPARERS, ENGINES, MEASURES and ASKED: its own kinds of data, its own trainers, what measures models that
                      do not read, and what asks them, by name, each a dotted module that is imported when it is needed. A
                      module of PREPARERS is a Preparer; one of ENGINES is run as `python -m MODULE CONFIG`, by torchrun where
-                     there are several processes; one of MEASURES has `measure(task, measures)` (see `runner.runs.evaluate`);
+                     there are several processes; one of MEASURES has `measure(task, measures)` (see `runner.parts.evaluate.evaluate`);
                      one of ASKED has `load(weights)`, which gives a function from a file to the share of each answer.
 """
 
@@ -29,15 +29,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from runner.catalog import Model
 from runner.plan import Place, Plan
-from runner.problem import Problem
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe, Settings
-from runner.training.summary import Summary
+from runner.tools.problem import Problem
+from runner.trainer.summary import Summary
 
 if TYPE_CHECKING:
+    from runner.data.prepared import Rows
+    from runner.data.rendered_example import Seen
     from runner.data.report import Report
-    from runner.data.seen import Seen
-    from runner.prepared import Rows
 
 Rule = Callable[[Recipe], Iterator[Problem]]
 

@@ -12,8 +12,8 @@ from runner import catalog
 from runner.check.validate import load
 from runner.plan import Place
 from runner.recipe.overrides import from_options
+from runner.render import place
 from runner.scenarios import translate
-from runner.targets import place
 from tests.catalog.axolotls_own import known_keys, unknown_keys, validated
 from tests.conftest import ROOT, STARTERS
 
@@ -181,8 +181,8 @@ def test_main_memory_is_deepspeeds_own_estimate():
     from deepspeed.runtime.zero.stage3 import estimate_zero3_model_states_mem_needs
     from deepspeed.runtime.zero.stage_1_and_2 import estimate_zero2_model_states_mem_needs
 
-    from runner.estimate import offload, parameters
-    from runner.estimate.workload import Offload, Workload
+    from runner.parts.planner import offload, parameters
+    from runner.parts.planner.workload import Offload, Workload
     from runner.plan import Machines
 
     model = catalog.model("HuggingFaceTB/SmolLM3-3B")

@@ -12,11 +12,11 @@ from runner import catalog
 from runner.check.validate import judge, load
 from runner.data.tokenizers import jinja
 from runner.plan import Place
-from runner.problem import Problem, Stop
 from runner.recipe.overrides import apply, from_options
 from runner.recipe.reading import parse, read
 from runner.scenarios import translate
 from runner.scenarios.shared import twin
+from runner.tools.problem import Problem, Stop
 from tests.conftest import ROOT
 
 LYRICS = ROOT / "recipes" / "lyrics.yaml"

@@ -6,12 +6,12 @@ import json
 
 import pytest
 
-from runner import extras
 from runner.check.examine import examine
 from runner.check.validate import load
-from runner.extras import EXTRAS
 from runner.recipe.lock import LOCK
 from runner.recipe.overrides import from_options
+from runner.tools import extras
+from runner.tools.extras import EXTRAS
 from tests.conftest import ROOT, STARTERS, setting_of
 
 

@@ -23,18 +23,20 @@ from runner import catalog, scenarios
 from runner.check.examine import ALLOWED, examine
 from runner.check.validate import load
 from runner.data import PREPARERS
-from runner.emit import emit
-from runner.estimate import forecast
-from runner.estimate.parameters import UnknownArchitecture
+from runner.parts import images
+from runner.parts.kfp import target
+from runner.parts.openshift import site
+from runner.parts.planner import forecast
+from runner.parts.planner.parameters import UnknownArchitecture
+from runner.parts.planner.planned import Planned
 from runner.plan import Plan, Stage
-from runner.planned import Planned
 from runner.recipe.recipe import Recipe
-from runner.scenarios import image_classification
-from runner.targets import kfp, named, place, site, trainjob
+from runner.render import named, place, trainjob
+from runner.render.emit import emit
 from tests.catalog.axolotls_own import unknown_keys, validated
 from tests.check.test_every_leaf import planned_in_full
-from tests.cluster.judging import core_refusals, refusals, schema_of
 from tests.drawing import Drawn, recipes
+from tests.parts.openshift.judging import core_refusals, refusals, schema_of
 
 pytestmark = pytest.mark.heavy
 
@@ -57,7 +59,7 @@ def rendered(recipe: Recipe, every: bool) -> dict[str, str]:
     where = recipe.settings.get("openshift")
     if where and every:
         jobs = ("pytorchjob", "trainjob") if trainjob.version(where) >= trainjob.SINCE else ("pytorchjob",)
-        names = (*jobs, kfp.NAME, *(name for name in names if name not in jobs))
+        names = (*jobs, target.NAME, *(name for name in names if name not in jobs))
     files = emit(recipe, names)
     if where and every:
         files += site.render([planned(recipe)])
@@ -66,7 +68,7 @@ def rendered(recipe: Recipe, every: bool) -> dict[str, str]:
 
 
 def planned(recipe: Recipe) -> Plan:
-    from runner.emit import planned
+    from runner.render.emit import planned
 
     return planned(recipe, "pytorchjob")
 
@@ -121,9 +123,9 @@ def reads(module: str, function: str) -> Any:
 
 def refused_in_pods(plan: Plan) -> Iterator[str]:
     """What the programs in pods say of the plan, and of the settings in it that they take."""
-    from runner.training.settings import RunSettings
+    from runner.trainer.settings import RunSettings
 
-    kinds = PREPARERS | image_classification.PREPARERS
+    kinds = PREPARERS | images.PREPARERS
     for stage in Plan.read(plan.as_json()).stages:
         config = stage.config
         for data in (stage.data, config.get("data"), config.get("prepare")):
@@ -171,7 +173,7 @@ def faults(drawn: Drawn, every: bool) -> list[str] | None:
 @pytest.fixture(scope="module", autouse=True)
 def written_once():
     """A recipe's config is written by whoever translates it, which here is everybody: its text is remembered."""
-    import runner.text
+    import runner.tools.text
 
     dumped = lru_cache(2_000)(lambda key, more: yaml.dump(pickle.loads(key), **dict(more)))
 
@@ -180,9 +182,9 @@ def written_once():
         def dump(value: Any, **more: Any) -> str:
             return dumped(pickle.dumps(value), tuple(more.items()))
 
-    runner.text.yaml, known = Remembering, runner.text.yaml
+    runner.tools.text.yaml, known = Remembering, runner.tools.text.yaml
     yield
-    runner.text.yaml = known
+    runner.tools.text.yaml = known
 
 
 def judged(drawn: Drawn, every: bool) -> None:

@@ -14,15 +14,15 @@ import pytest
 from runner import scenarios
 from runner.check.by_schema import schema
 from runner.check.validate import changed, judge, load, override
-from runner.commands.planning import machines, screen, text
-from runner.commands.planning.chart import svg
-from runner.commands.planning.report import PlanReport
-from runner.emit import emit
-from runner.estimate import forecast
-from runner.estimate.parameters import UnknownArchitecture
-from runner.planned import Planned
-from runner.problem import Stop
+from runner.parts.planner import forecast
+from runner.parts.planner.parameters import UnknownArchitecture
+from runner.parts.planner.planned import Planned
+from runner.parts.planner.show import machines, screen, text
+from runner.parts.planner.show.chart import svg
+from runner.parts.planner.show.report import PlanReport
 from runner.recipe.overrides import Override
+from runner.render.emit import emit
+from runner.tools.problem import Stop
 from tests.conftest import RECIPES
 
 pytestmark = pytest.mark.heavy

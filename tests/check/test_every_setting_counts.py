@@ -20,24 +20,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-import runner.text
+import runner.tools.text
 from runner import catalog
 from runner.check.by_schema import part as part_of
 from runner.check.by_schema import schema
 from runner.check.validate import judge, override
-from runner.commands.planning.report import PlanReport
-from runner.comparing.explaining import COPIES
-from runner.emit import emit, planned
-from runner.estimate.parameters import UnknownArchitecture
-from runner.files import Artifact
-from runner.planned import Planned
-from runner.problem import Stop
+from runner.parts.openshift import site
+from runner.parts.planner.parameters import UnknownArchitecture
+from runner.parts.planner.planned import Planned
+from runner.parts.planner.show.report import PlanReport
+from runner.parts.start.explaining import COPIES
 from runner.recipe import lock, reading
 from runner.recipe.document import Document
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
+from runner.render import named, place
+from runner.render.emit import emit, planned
 from runner.scenarios import names, translate
-from runner.targets import named, place, site
+from runner.tools.files import Artifact
+from runner.tools.problem import Stop
 from tests.check.test_every_leaf import LONG, leaves, with_section
 from tests.conftest import ROOT, STARTERS
 from tests.drawing import MACHINES, POOLS, ROWS, places, scenario_of
@@ -396,7 +397,7 @@ def recipes(tmp_path_factory):
 def written_as_json():
     """Files are only compared here, and YAML takes twenty times as long to write."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(runner.text, "yaml", SimpleNamespace(dump=lambda value, **_: json.dumps(value)))
+        patched.setattr(runner.tools.text, "yaml", SimpleNamespace(dump=lambda value, **_: json.dumps(value)))
         yield
 
 

@@ -9,11 +9,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from runner import cli
 from runner.check import formats
 from runner.check.examine import Verdict, judged
-from runner.problem import Problem
+from runner.commands import cli
 from runner.recipe.overrides import from_options
+from runner.tools.problem import Problem
 from tests.conftest import RECIPES, ROOT
 
 GOOD = ROOT / "recipes" / "minimal" / "lora.yaml"

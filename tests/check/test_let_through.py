@@ -257,7 +257,7 @@ def test_a_length_that_leaves_out_the_rows_of_a_file_is_found(word, times, said,
 )
 @pytest.mark.parametrize("verb", ["check", "plan"])
 def test_no_number_of_axolotls_ends_a_command_by_a_fault_of_ours(verb, name, value, tmp_path, monkeypatch):
-    from runner import cli
+    from runner.commands import cli
 
     monkeypatch.chdir(tmp_path)
     assert cli._code([verb, str(RECIPES / "survival.yaml"), "--set", f"advanced.axolotl.{name}={value}"]) in (0, 1)
@@ -304,12 +304,15 @@ def test_images_that_a_registry_takes_are_let_through(image):
 
 @pytest.mark.parametrize("starter", sorted(file.stem for file in RECIPES.glob("*.yaml")))
 def test_nothing_of_that_is_said_of_a_starter(starter):
-    from runner.check import naming, on_the_hub, usual, wording
+    from runner.check import lints, on_the_hub, wording
     from runner.check.validate import load
+    from runner.parts.openshift import kubernetes_names
 
     recipe, _, _ = load(RECIPES / f"{starter}.yaml")
     assert [
-        found for rule in (*naming.RULES, *on_the_hub.RULES, *usual.RULES, *wording.RULES) for found in rule(recipe)
+        found
+        for rule in (*kubernetes_names.RULES, *on_the_hub.RULES, *lints.RULES, *wording.RULES)
+        for found in rule(recipe)
     ] == []
 
 
@@ -326,7 +329,7 @@ TOO_LARGE = (
 @pytest.mark.parametrize("verb", ["check", "render", "submit"])
 def test_what_cannot_fit_its_gpu_is_refused_unless_somebody_knows_better(verb, tmp_path, capsys, monkeypatch):
     """At the low end of the plan's range, and before anything is written or sent."""
-    from runner import cli
+    from runner.commands import cli
 
     monkeypatch.chdir(tmp_path)
     # Where it goes on, there is no cluster to send it to.
@@ -345,7 +348,7 @@ def test_what_cannot_fit_its_gpu_is_refused_unless_somebody_knows_better(verb, t
 def test_what_may_fit_by_the_plans_range_is_only_noted():
     from runner.check.examine import examine
     from runner.check.validate import load
-    from runner.planned import Planned
+    from runner.parts.planner.planned import Planned
 
     kinds = set()
     for batch in (8, 20, 21, 22, 40):

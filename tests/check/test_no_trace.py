@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from runner.check.examine import examine
-from runner.problem import Problem, Stop
 from runner.recipe.overrides import from_options
+from runner.tools.problem import Problem, Stop
 from tests.conftest import RECIPES, ROOT
 
 VALUES = st.sampled_from(

@@ -150,7 +150,7 @@ def test_what_is_no_whole_number_is_not_too_small_as_well():
 def test_every_synonym_means_settings_and_commands_that_there_are():
     from runner import scenarios
     from runner.check.schema_errors import names_in
-    from runner.cli import COMMANDS
+    from runner.commands.cli import COMMANDS
 
     names = {name for scenario in scenarios.names() for name in names_in(by_schema.schema(scenario))}
     words = table("synonyms")
@@ -161,7 +161,7 @@ def test_every_synonym_means_settings_and_commands_that_there_are():
 
 @pytest.mark.parametrize(("theirs", "ours"), [("validate", "check"), ("train", "run"), ("init", "new")])
 def test_other_tools_names_of_commands_are_known(theirs, ours, capsys):
-    from runner import cli
+    from runner.commands import cli
 
     assert cli._code([theirs, "x.yaml"]) == 2
     assert f"There is no command `{theirs}`. Did you mean `{ours}`?" in capsys.readouterr().err

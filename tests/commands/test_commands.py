@@ -15,16 +15,16 @@ import yaml
 
 from runner.check.validate import load
 from runner.commands.list import list_recipes
-from runner.drafting.starters import minimal
-from runner.emit import emit
-from runner.files import Artifact, write_all
-from runner.problem import Stop
+from runner.parts.start.starters import minimal
 from runner.recipe import copying, reading, units
 from runner.recipe.overrides import from_options
-from runner.runs.pipeline import Selection
-from runner.runs.run_folder import RunFolder
+from runner.render import place
+from runner.render.emit import emit
+from runner.run.pipeline import Selection
+from runner.run.run_folder import RunFolder
 from runner.scenarios import translate
-from runner.targets import place
+from runner.tools.files import Artifact, write_all
+from runner.tools.problem import Stop
 from tests.conftest import MINIMAL, RECIPES, ROOT, STARTERS, setting_of
 
 
@@ -362,7 +362,7 @@ def test_our_own_bug_is_3_with_a_sentence_and_a_file(tmp_path):
         "import runner.commands.list as module\n"
         "def broken(path): raise KeyError('x')\n"
         "module.facts = broken\n"
-        "from runner.cli import main\nmain(['list'])"
+        "from runner.commands.cli import main\nmain(['list'])"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -383,7 +383,7 @@ def test_interrupting_is_130():
         "import runner.commands.list as module\n"
         "def pressed(path): raise KeyboardInterrupt\n"
         "module.facts = pressed\n"
-        "from runner.cli import main\nmain(['list'])"
+        "from runner.commands.cli import main\nmain(['list'])"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)}
@@ -400,7 +400,7 @@ def test_a_reader_that_stops_early_is_no_error():
 
 
 def test_every_command_has_help(recipe_command):
-    from runner.cli import COMMANDS
+    from runner.commands.cli import COMMANDS
 
     for command in COMMANDS:
         done = recipe_command(command, "--help")
@@ -409,7 +409,7 @@ def test_every_command_has_help(recipe_command):
 
 
 def test_the_commands_folder_and_the_command_list_agree():
-    from runner.cli import COMMANDS
+    from runner.commands.cli import COMMANDS
 
     files = {path.stem for path in (ROOT / "runner" / "commands").glob("*.py")} - {
         "__init__",
@@ -419,7 +419,7 @@ def test_the_commands_folder_and_the_command_list_agree():
         "training_options",
         "model_options",
     }
-    assert files == set(COMMANDS), "a command is one module in runner/commands and one line in runner/cli.py"
+    assert files == set(COMMANDS), "a command is one module in runner/commands and one line in runner/commands/cli.py"
     assert Path(ROOT / "runner" / "cli.py").is_file()
 
 

@@ -12,7 +12,7 @@ from click.shell_completion import ShellComplete
 
 from runner import catalog
 from runner.check import by_schema
-from runner.cli import COMMANDS, cli
+from runner.commands.cli import COMMANDS, cli
 from tests.conftest import ROOT
 
 SURVIVAL = str(ROOT / "recipes" / "survival.yaml")

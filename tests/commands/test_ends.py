@@ -9,7 +9,7 @@ import shlex
 import click
 import pytest
 
-from runner.cli import COMMANDS, cli
+from runner.commands.cli import COMMANDS, cli
 from runner.commands.options import end
 from tests.conftest import ROOT
 

@@ -8,19 +8,19 @@ from dataclasses import replace
 import pytest
 
 from runner.check.by_schema import schema
-from runner.check.computed import computed
+from runner.check.derived_values import computed
 from runner.check.validate import judge, load, override, valid
-from runner.emit import emit
-from runner.recipe import reading, showing
+from runner.recipe import origins, reading
 from runner.recipe.overrides import from_options
+from runner.render import named, place
+from runner.render.emit import emit
 from runner.scenarios import translate
-from runner.targets import named, place
 from tests.conftest import ROOT, STARTERS
 
 
 def read_back(recipe):
     """The recipe that is shown, read as a file of its own in the same folder."""
-    shown = showing.as_yaml(recipe, schema(recipe.scenario), dict(computed(recipe)))
+    shown = origins.as_yaml(recipe, schema(recipe.scenario), dict(computed(recipe)))
     again, problems = judge(reading.parse(recipe.document.file, shown))
     assert again and not [problem for problem in problems if problem.severity == "error"], problems
     return again, shown
@@ -46,7 +46,7 @@ def test_what_is_shown_is_the_same_recipe(path):
 def test_every_value_says_where_it_comes_from(path):
     recipe = load(path)[0]
     lines = recipe.document.text.splitlines()
-    said = dict(showing.origins(recipe.document, recipe.settings.plain()))
+    said = dict(origins.origins(recipe.document, recipe.settings.plain()))
     assert len(said) > 25
     for setting, where in said.items():
         key = [part for part in setting.split(".") if not part.isdigit()][-1]

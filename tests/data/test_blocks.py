@@ -17,9 +17,9 @@ from transformers import AutoTokenizer
 from runner import catalog
 from runner.data import blocks, plain_text, tokenizers
 from runner.data.tokenizers import Pretrained
-from runner.problem import Stop
+from runner.tools.problem import Stop
 from tests.conftest import ROOT
-from tests.data.test_forms import spreadsheet
+from tests.data.test_conversation_formats import spreadsheet
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import blocks_speed  # the benchmark's own pieces, on less text

@@ -11,7 +11,7 @@ from runner.data import rows
 from runner.data.data_sets import Source
 from runner.data.report import Report
 from runner.data.rows import Bad
-from runner.problem import Stop
+from runner.tools.problem import Stop
 from tests.data.test_chat_data import prepare, table, wanted
 
 HEADER = "topic,question,answer\n"

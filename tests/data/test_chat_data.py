@@ -19,12 +19,12 @@ from runner.check.validate import load
 from runner.data import chat
 from runner.data.chat import Conversation, pair
 from runner.data.report import rows_of
-from runner.data.sides import drawn
+from runner.data.split_settings import drawn
 from runner.data.spool import hashes
 from runner.plan import Place
-from runner.problem import Stop
 from runner.recipe.overrides import from_options
 from runner.scenarios import prepare, translate
+from runner.tools.problem import Stop
 from tests.conftest import ROOT
 
 REAL = Path(os.environ.get("RECIPE_SHARED", ROOT.parent / "shared")) / "data" / "survival" / "qa.jsonl"
@@ -316,7 +316,7 @@ def test_the_real_set_is_what_it_is_known_to_be(tmp_path):
 def test_conversations_come_back_from_columns_as_they_went_in():
     """In a process of its own, which must not load pandas: every process that reads rows would."""
     code = (
-        "import sys; from runner.data import chat, turns; from runner.data.forms import Turn;"
+        "import sys; from runner.data import chat, turns; from runner.data.conversation_formats import Turn;"
         "said = [chat.Conversation(chat.pair('wie heißt 水?', '🔥 \\0')), chat.Conversation(chat.pair('plain', 'text')),"
         " chat.Conversation((Turn('system', 'é'), Turn('user', 'q'), Turn('assistant', '', '{}')), '[]')];"
         "batch = turns.batch(said); batch.validate(full=True);"

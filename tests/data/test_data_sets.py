@@ -12,19 +12,19 @@ from pydantic import TypeAdapter
 from runner.catalog import chat_template
 from runner.check.examine import examine
 from runner.check.validate import load
-from runner.data import cleaning, plain_text
-from runner.data.corpus import Cleaning, CorpusSet
+from runner.data import plain_text
 from runner.data.tokenizers import Pretrained
+from runner.parts.pretrain import cleaning, preferences
+from runner.parts.pretrain.corpus import Cleaning, CorpusSet
 from runner.recipe.overrides import from_options
-from runner.runs.stage_folder import inputs
+from runner.render import kubernetes
+from runner.run.stage_folder import inputs
 from runner.scenarios import prepare, translate
-from runner.scenarios.pipeline import preferences
-from runner.targets import kubernetes
 from tests.conftest import ROOT
 from tests.data.test_chat_data import one_set, table, wanted, written
-from tests.data.test_cleaning import corpus
-from tests.data.test_forms import OPEN, PAIRS, ROWS, told
+from tests.data.test_conversation_formats import OPEN, PAIRS, ROWS, told
 from tests.data.test_lyrics_data import asked_for, song
+from tests.parts.pretrain.test_cleaning import corpus
 
 
 def chats(folder, *sets: dict, **other):
@@ -287,8 +287,8 @@ def test_the_same_dataset_of_the_hub_may_stand_twice_with_other_splits(recipe):
 
 
 def test_every_room_knows_all_sets(recipe, tmp_path):
-    from runner.cluster.upload import files
-    from runner.estimate import rows
+    from runner.parts.openshift.upload import files
+    from runner.parts.planner import row_counts as rows
 
     opened, _, _ = load(recipe())
     assert list(opened.local_files()) == [
@@ -341,8 +341,8 @@ def test_a_recipe_of_several_sets_is_shown_copied_and_read_again(recipe, tmp_pat
 
 
 def test_a_rehearsal_takes_each_sets_sample_or_its_file_and_asks_for_one_where_there_is_none(recipe, golden_message):
-    from runner.problem import Stop
     from runner.scenarios.shared import rehearsal
+    from runner.tools.problem import Stop
 
     with_sample, _, _ = load(recipe(("    - path: mine.csv", "    - hub: someone/rows\n      sample: mine.csv")))
     made = rehearsal.before_data(with_sample, None)

@@ -14,8 +14,8 @@ from runner.data.doctor import Row
 from runner.data.plain_text import PlainText, TextSet
 from runner.data.report import Report
 from runner.data.tokenizers import Pretrained
-from runner.scenarios.pipeline import preferences
-from runner.scenarios.pipeline.preferences import Preferences, PreferenceSet
+from runner.parts.pretrain import preferences
+from runner.parts.pretrain.preferences import Preferences, PreferenceSet
 from tests.data.test_chat_data import prepare, wanted
 
 WORDS = (

@@ -14,10 +14,10 @@ from pydantic import TypeAdapter
 from runner import catalog
 from runner.check.validate import load
 from runner.data import lyrics
-from runner.data.draw import Draw
-from runner.problem import Stop
+from runner.data.sampling import Draw
+from runner.render import kubernetes
 from runner.scenarios import prepare, translate
-from runner.targets import kubernetes
+from runner.tools.problem import Stop
 from tests.conftest import ROOT
 
 FORM = "Generate a song verse in the style of [artist] in the genre of [genre]."

@@ -11,13 +11,13 @@ import sys
 
 import pytest
 
-from runner import cli
-from runner.cluster import embedded
-from tests.cluster.api import Api
-from tests.cluster.conftest import in_process
+from runner.commands import cli
+from runner.parts.openshift import image_data_check
 from tests.conftest import ROOT
 from tests.docs import pages
 from tests.docs.pages import PAGES
+from tests.parts.openshift.api import Api
+from tests.parts.openshift.conftest import in_process
 
 # What cannot be typed here, and why. Each must parse, which test_pages.py holds.
 ELSEWHERE = {
@@ -101,7 +101,7 @@ def test_most_of_what_pages_say_to_type_runs_here():
 def test_what_the_page_of_the_cluster_says_to_send_would_be_taken(tmp_path, monkeypatch, capfd):
     """By the small API, which judges and keeps nothing; what comes after a job is there, tests of the cluster play."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(embedded, "require", lambda *_: None)
+    monkeypatch.setattr(image_data_check, "require", lambda *_: None)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     api, did = Api("my-namespace"), []
     try:

@@ -9,9 +9,10 @@ from pathlib import Path
 import click
 import pytest
 
-from runner import cli, packaged
 from runner.catalog import troubles
+from runner.commands import cli
 from runner.recipe import overrides
+from runner.tools import packaged
 from tests.conftest import ROOT, WRITE_GOLDEN
 from tests.docs import pages
 from tests.docs.pages import DOCS, PAGES, README, Command

@@ -21,18 +21,18 @@ from PIL import Image
 
 from runner import catalog
 from runner.check.validate import load
-from runner.emit import emit, planned
 from runner.entrypoints import prepare
-from runner.estimate import forecast, storage
-from runner.files import write_text
+from runner.parts.planner import forecast, storage
+from runner.parts.proof.record import Proof
 from runner.plan import Place, Plan
-from runner.problem import Stop
-from runner.proof.record import Proof
 from runner.recipe.overrides import from_options
-from runner.run_files import FETCHED
+from runner.render import kubernetes, podspec
+from runner.render.emit import emit, planned
 from runner.scenarios import translate
 from runner.scenarios.shared import twin
-from runner.targets import kubernetes, podspec
+from runner.tools.files import write_text
+from runner.tools.problem import Stop
+from runner.tools.run_files import FETCHED
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.heavy

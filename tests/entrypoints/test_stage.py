@@ -16,16 +16,18 @@ import pytest
 
 from runner.check.validate import load
 from runner.entrypoints import stage as entry
+from runner.parts.evaluate import gates
+from runner.parts.openshift import gate_job
 from runner.plan import PLAN_FILE, Plan, Stage, read_keys
-from runner.problem import Stop
 from runner.recipe.overrides import from_options
-from runner.runs import gates, pipeline
-from runner.runs.run_folder import RunFolder
-from runner.runs.stage_folder import StageFolder, inputs
+from runner.render import kubernetes
+from runner.run import pipeline
+from runner.run.run_folder import RunFolder
+from runner.run.stage_folder import StageFolder, inputs
 from runner.scenarios import translate
-from runner.targets import gate, kubernetes
-from runner.training import parent_watch
-from runner.training.settings import Demo
+from runner.tools.problem import Stop
+from runner.trainer import parent_watch
+from runner.trainer.settings import Demo
 from tests.conftest import ROOT
 from tests.stages import leave, measured
 
@@ -391,7 +393,7 @@ def test_the_engine_gets_the_environment_of_its_pod_as_it_is(claim, monkeypatch,
 
 def test_looking_at_the_records_loads_no_engine():
     """Each machine of each stage looks first, and so does `recipe status`; torch alone would take them half a minute."""
-    code = "import sys, runner.entrypoints.stage, runner.cluster.pipeline; print(*sys.modules)"
+    code = "import sys, runner.entrypoints.stage, runner.parts.openshift.pipeline; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     loaded = {name.partition(".")[0] for name in done.stdout.split()}
     assert not loaded & {"torch", "transformers", "datasets", "axolotl", "numpy", "jsonschema", "click", "kubernetes"}
@@ -452,7 +454,7 @@ def test_a_changed_threshold_is_another_gate_and_the_same_stage():
         next(stage for stage in whole(*some).stages if stage.name == "sft")
         for some in ((), ("sft.gates.0=perplexity < 14",))
     )
-    assert before.keys == after.keys and gate.key(before) != gate.key(after)
+    assert before.keys == after.keys and gate_job.key(before) != gate_job.key(after)
 
 
 def test_a_stages_file_says_nothing_of_later_stages():

@@ -12,9 +12,9 @@ import pytest
 from runner import catalog
 from runner.check.examine import examine
 from runner.check.validate import judge, load
-from runner.problem import Stop
 from runner.recipe import lock
 from runner.recipe.reading import parse
+from runner.tools.problem import Stop
 from tests.conftest import ROOT, setting_of
 from tests.entrypoints.test_prepare import COMMIT, Hub
 

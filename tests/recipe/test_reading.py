@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.problem import Problem, Stop
 from runner.recipe import reading
 from runner.recipe.document import Document
 from runner.recipe.scalars import scalar
+from runner.tools.problem import Problem, Stop
 
 
 def problem_of(text: str) -> Problem:

@@ -6,10 +6,10 @@ import pytest
 
 from runner.check.examine import examine
 from runner.check.validate import load
-from runner.problem import Stop
 from runner.recipe.overrides import from_options
+from runner.render import place
 from runner.scenarios import translate
-from runner.targets import place
+from runner.tools.problem import Stop
 from tests.conftest import ROOT, setting_of
 
 STARTERS = {"lyrics": "train", "survival": "train", "resnet": "train", "gemma": "train", "seven-b": "sft"}

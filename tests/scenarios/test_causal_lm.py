@@ -15,13 +15,13 @@ import yaml
 from runner import catalog
 from runner.check.examine import examine
 from runner.check.validate import load
-from runner.emit import emit
 from runner.plan import Place
-from runner.problem import Stop
 from runner.recipe.overrides import from_options
-from runner.runs.launch import WITHOUT_GPU
+from runner.render.emit import emit
+from runner.run.launch import WITHOUT_GPU
 from runner.scenarios import translate
 from runner.scenarios.shared import twin
+from runner.tools.problem import Stop
 from tests import taught
 from tests.conftest import ROOT, setting_of
 
@@ -144,7 +144,7 @@ def test_another_cross_entropy_leaves_the_fused_one_out(choice):
     found = config(f"train.cross_entropy={choice}")
     assert found["liger_fused_linear_cross_entropy"] is False
     found = config(f"train.cross_entropy={choice}", "train.kernels=none")
-    assert found["plugins"] == ["runner.training.plugin.RecipePlugin"]
+    assert found["plugins"] == ["runner.trainer.plugin.RecipePlugin"]
     assert not [key for key in found if key.startswith("liger")]
 
 

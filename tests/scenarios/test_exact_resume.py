@@ -14,11 +14,11 @@ import pytest
 import yaml
 
 from runner.plan import Plan
-from runner.runs.engines import ENGINES
-from runner.runs.launch import environment
-from runner.training import progress_lines
-from runner.training.patience import EarlyStop
-from runner.training.summary import Summary
+from runner.run.engines import ENGINES
+from runner.run.launch import environment
+from runner.trainer import progress_lines
+from runner.trainer.patience import EarlyStop
+from runner.trainer.summary import Summary
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.heavy

@@ -13,12 +13,13 @@ from pydantic import TypeAdapter
 
 from runner import data
 from runner.check.validate import load
-from runner.scenarios import image_classification, translate
-from runner.scenarios.pipeline import work
-from runner.targets import place
+from runner.parts import images
+from runner.parts.pretrain import work
+from runner.render import place
+from runner.scenarios import translate
 from tests.conftest import STARTERS
 
-MODULES = data.PREPARERS | image_classification.PREPARERS
+MODULES = data.PREPARERS | images.PREPARERS
 
 
 def readers(stage):

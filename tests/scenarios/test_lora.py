@@ -17,18 +17,21 @@ import torch
 
 from runner import catalog
 from runner.check.validate import load
-from runner.files import read_json
+from runner.parts.evaluate import gates
+from runner.parts.serve import chat, local_server, served
 from runner.plan import Place
-from runner.problem import Stop
 from runner.recipe.overrides import from_options
-from runner.runs import ask, chat, gates, merge, pipeline, served, serving
-from runner.runs.run_folder import RunFolder
-from runner.runs.stage_folder import StageFolder
+from runner.render import kubernetes, render
+from runner.run import inference, merge, pipeline
+from runner.run.run_folder import RunFolder
+from runner.run.stage_folder import StageFolder
 from runner.scenarios import translate
 from runner.scenarios.shared import twin
-from runner.targets import kubernetes, render
-from runner.training import answers, merging
-from runner.vllm import RANKS
+from runner.tools.files import read_json
+from runner.tools.problem import Stop
+from runner.tools.vllm import RANKS
+from runner.trainer import generation as answers
+from runner.trainer import merging
 from tests import servers, taught
 from tests.catalog.axolotls_own import unknown_keys, validated
 from tests.catalog.test_axolotl_settings import emitted, stages
@@ -196,7 +199,7 @@ def test_songs_and_questions_together_are_refused(golden_message):
 def test_weights_in_four_bits_count_for_what_they_stand_for():
     import torch
 
-    from runner.training.history import count_parameters
+    from runner.trainer.history import count_parameters
 
     class Params4bit(torch.nn.Parameter):
         """As bitsandbytes has it: two numbers a byte."""
@@ -317,8 +320,8 @@ def test_only_answers_and_the_ends_of_their_turns_are_learned(rehearsed):
 def test_a_chat_switches_the_adapter_on_and_off_on_one_model(rehearsed):
     run, _ = rehearsed
     recipe = load(LYRICS)[0]
-    folder = ask.folder_of(recipe, str(run))
-    before, after = ask.models(recipe, folder)
+    folder = inference.folder_of(recipe, str(run))
+    before, after = inference.models(recipe, folder)
     assert after.adapter == f"{run}/lora_adapter"
     sides = chat.sides(recipe, folder)
     assert isinstance(sides, chat.Models)
@@ -341,8 +344,8 @@ def test_a_chat_switches_the_adapter_on_and_off_on_one_model(rehearsed):
 def test_vllm_serves_an_adapter_beside_its_base_and_nothing_that_it_cannot(rehearsed, tmp_path):
     run, _ = rehearsed
     recipe = load(LYRICS)[0]
-    _, after = ask.models(recipe, ask.folder_of(recipe, str(run)))
-    module, *arguments = serving._vllm(tmp_path, "lyrics", after, 8000, gpu=True)
+    _, after = inference.models(recipe, inference.folder_of(recipe, str(run)))
+    module, *arguments = local_server._vllm(tmp_path, "lyrics", after, 8000, gpu=True)
     told = dict(itertools.pairwise(arguments))
     assert module == "vllm.entrypoints.openai.api_server"
     assert told["--model"] == f"{tmp_path}/models--lyrics-base/snapshots/0"
@@ -350,11 +353,11 @@ def test_vllm_serves_an_adapter_beside_its_base_and_nothing_that_it_cannot(rehea
     rank = read_json(run / "lora_adapter" / "adapter_config.json")["r"]
     assert int(told["--max-lora-rank"]) >= rank and int(told["--max-lora-rank"]) in RANKS
     assert json.loads(told["--override-generation-config"])["temperature"] == 0
-    assert not serving.refusal(run / "lora_adapter")
+    assert not local_server.refusal(run / "lora_adapter")
     for facts in ({"r": 1024}, {"r": 8, "modules_to_save": ["lm_head"]}):
         (tmp_path / "adapter_config.json").write_text(json.dumps(facts))
-        assert serving.refusal(tmp_path)
-    _, *whole = serving._vllm(tmp_path, "lyrics", replace(after, adapter=None), 8000, gpu=False)
+        assert local_server.refusal(tmp_path)
+    _, *whole = local_server._vllm(tmp_path, "lyrics", replace(after, adapter=None), 8000, gpu=False)
     assert "--enable-lora" not in whole and whole[whole.index("--served-model-name") + 1] == "lyrics"
 
 
@@ -363,7 +366,7 @@ def test_a_server_gives_short_answers_as_the_weights_do(rehearsed, tmp_path):
     """The merged model and its base behind a real server: accuracy by kind of question, and the demo's answers."""
     run = Path(shutil.copytree(rehearsed[0], tmp_path / "lyrics-rehearsal"))
     recipe = load(LYRICS)[0]
-    folder = ask.folder_of(recipe, str(run))
+    folder = inference.folder_of(recipe, str(run))
     with servers.served(LYRICS, run) as (url, process):
         known = served.measure(served.at(url, recipe), folder)
         command = psutil.Process(process.pid).children()[0]
@@ -402,7 +405,7 @@ def test_a_moved_rehearsal_is_merged_into_its_own_folder_and_stays_done(rehearse
         done = recipe_command("merge", LYRICS, "--run", moved)
         assert done.returncode == 0, done.stdout + done.stderr
         assert (moved / "best_model" / "model.safetensors").stat().st_ino != before
-        plan = ask.plan_of(load(LYRICS)[0], RunFolder.at(moved))
+        plan = inference.plan_of(load(LYRICS)[0], RunFolder.at(moved))
         assert pipeline.decision_on(StageFolder(plan, plan.stage("train"))).action == "keep"
     finally:
         moved.rename(run)

@@ -7,11 +7,11 @@ import yaml
 
 from runner import catalog
 from runner.check.validate import load
-from runner.estimate import forecast
+from runner.parts.planner import forecast
 from runner.recipe.overrides import from_options
+from runner.render import kubernetes, place
 from runner.scenarios import translate
 from runner.scenarios.shared import twin
-from runner.targets import kubernetes, place
 from tests.conftest import ROOT
 
 SEVEN_B = ROOT / "recipes" / "seven-b.yaml"
@@ -43,7 +43,7 @@ def test_the_layers_are_built_in_the_master_weights(options, dtype, tmp_path, mo
     from axolotl.utils.config import normalize_config, validate_config
     from axolotl.utils.dict import DictDefault
 
-    from runner.training.plugin import RecipePlugin
+    from runner.trainer.plugin import RecipePlugin
 
     recipe, plan = plan_of(*options)
     documents = (ROOT / "recipes" / "data" / "gemma-sample.txt").read_text("utf-8").split("\n\n")

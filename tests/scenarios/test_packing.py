@@ -8,12 +8,12 @@ import pytest
 
 from runner import catalog
 from runner.check.validate import load
-from runner.estimate import forecast
+from runner.parts.planner import forecast
 from runner.plan import Place
-from runner.problem import Stop
 from runner.recipe.overrides import from_options
+from runner.render import place
 from runner.scenarios import rehearsal, translate
-from runner.targets import place
+from runner.tools.problem import Stop
 from tests.catalog.axolotls_own import unknown_keys, validated
 from tests.catalog.test_axolotl_settings import emitted
 from tests.conftest import ROOT, setting_of
@@ -73,8 +73,8 @@ def test_a_pipeline_packs_its_sft_and_joins_nothing_that_is_compiled():
 
 
 def test_a_packed_batch_is_said_in_tokens(capsys):
-    from runner.commands.planning import text
-    from runner.planned import Planned
+    from runner.parts.planner.planned import Planned
+    from runner.parts.planner.show import text
 
     recipe, _, _ = load(SURVIVAL, from_options(("train.packing=pack",)))
     planned = Planned.of(recipe)
@@ -175,8 +175,8 @@ def rehearsed(path, *options):
     from pathlib import Path
 
     from runner.check.validate import changed
-    from runner.lengths import Lengths
-    from runner.prepared import Rows
+    from runner.data.prepared import Rows
+    from runner.tools.lengths import Lengths
 
     recipe, _, _ = load(path, from_options(options))
     own = rehearsal(recipe.scenario)
@@ -217,7 +217,7 @@ def test_the_plugin_joins_rows_before_axolotl_makes_its_batches():
     from axolotl.core.builders import HFCausalTrainerBuilder
     from axolotl.utils.dict import DictDefault
 
-    from runner.training.plugin import RecipePlugin
+    from runner.trainer.plugin import RecipePlugin
 
     def collator(**flags):
         settings = {

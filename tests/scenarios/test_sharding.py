@@ -14,13 +14,13 @@ import pytest
 from runner import catalog
 from runner.check.examine import examine
 from runner.check.validate import load
-from runner.estimate import duration, forecast, memory, offload, storage
-from runner.estimate.workload import Offload
-from runner.planned import Planned
-from runner.problem import Stop
+from runner.parts.planner import duration, forecast, memory, offload, storage
+from runner.parts.planner.planned import Planned
+from runner.parts.planner.workload import Offload
 from runner.recipe.overrides import from_options
+from runner.render import place
 from runner.scenarios import translate
-from runner.targets import place
+from runner.tools.problem import Stop
 from tests.conftest import ROOT
 
 SURVIVAL = ROOT / "recipes" / "survival.yaml"
@@ -256,7 +256,7 @@ print("SEEN", json.dumps({"losses": losses, "stage": engine.zero_optimization_st
 @pytest.mark.long
 @pytest.mark.parametrize("case", ["zero2", "zero3"])
 def test_deepspeed_itself_trains_by_the_emitted_file(case, tmp_path):
-    from runner import ports
+    from runner.tools import ports
 
     (tmp_path / "deepspeed.json").write_text(json.dumps(deepspeed(stage_of(*BESIDE[case]))), encoding="utf-8")
     alone = {

@@ -9,8 +9,8 @@ import pytest
 
 from runner import catalog, scenarios
 from runner.check.validate import changed, load
+from runner.parts.evaluate.language import general_documents
 from runner.plan import Place
-from runner.runs.language import general_documents
 from runner.scenarios import rehearsal, translate
 from runner.scenarios.shared import twin, warming
 from tests import taught

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from runner.names import listed
-from runner.names import setting as name_of
-from runner.problem import Problem
+from runner.parts.evaluate import gate_settings
 from runner.recipe.recipe import Recipe
 from runner.scenarios.causal_lm.translation import validates
-from runner.scenarios.shared import cadence, gates
+from runner.scenarios.shared import cadence
+from runner.tools.names import listed
+from runner.tools.names import setting as name_of
+from runner.tools.problem import Problem
 
 # Lines of `data` that give validation data, and the line that each of the first two belongs to.
 VALIDATION = {"validation_split": "hub", "validation_path": "path"}
@@ -48,7 +49,7 @@ def one_validation(recipe: Recipe) -> Iterator[Problem]:
 
 def metrics(recipe: Recipe) -> list[str]:
     """What can be measured; on held-out documents only where the recipe has some."""
-    return gates.producible("text", recipe.evaluation.tasks or (), validates=validates(recipe))
+    return gate_settings.producible("text", recipe.evaluation.tasks or (), validates=validates(recipe))
 
 
-RULES = (one_validation, cadence.rule(validates), gates.rule(metrics))
+RULES = (one_validation, cadence.rule(validates), gate_settings.rule(metrics))

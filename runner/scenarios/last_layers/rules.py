@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from runner.problem import Problem
+from runner.parts.evaluate import gate_settings
 from runner.recipe.recipe import Recipe
-from runner.scenarios.shared import cadence, gates
+from runner.scenarios.shared import cadence
+from runner.tools.problem import Problem
 
 
 def trained_layers(recipe: Recipe) -> Iterator[Problem]:
@@ -30,5 +31,5 @@ def trained_layers(recipe: Recipe) -> Iterator[Problem]:
 RULES = (
     trained_layers,
     cadence.rule(),
-    gates.rule(lambda recipe: gates.producible("chat", recipe.evaluation.tasks or ())),
+    gate_settings.rule(lambda recipe: gate_settings.producible("chat", recipe.evaluation.tasks or ())),
 )

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from runner import catalog
-from runner.names import listed, setting
-from runner.problem import Problem
+from runner.parts.evaluate import gate_settings
 from runner.recipe import templates
 from runner.recipe.recipe import Recipe
 from runner.scenarios.lora.translation import asked
-from runner.scenarios.shared import cadence, gates
+from runner.scenarios.shared import cadence
+from runner.tools.names import listed, setting
+from runner.tools.problem import Problem
 
 USUAL_SCALE = 4
 PARTS = ("artist", "genre")
@@ -87,7 +88,7 @@ def songs(recipe: Recipe) -> Iterator[Problem]:
 
 def metrics(recipe: Recipe) -> list[str]:
     """What can be measured of the adapter."""
-    return gates.producible("chat", recipe.evaluation.tasks or (), asked=asked(recipe))
+    return gate_settings.producible("chat", recipe.evaluation.tasks or (), asked=asked(recipe))
 
 
-RULES = (layers, adapter_scale, one_kind, songs, cadence.rule(), gates.rule(metrics))
+RULES = (layers, adapter_scale, one_kind, songs, cadence.rule(), gate_settings.rule(metrics))

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from runner.problem import Problem
 from runner.recipe.recipe import Recipe, Settings
+from runner.tools.problem import Problem
 
 # The sections that say how is trained.
 SECTIONS = ("train", "pretrain", "sft", "dpo", "lora")

@@ -16,8 +16,6 @@ from runner.catalog import Model, allocatable
 from runner.catalog.allocatable import GIB
 from runner.data import tokenised
 from runner.data.tokenizers import Pretrained
-from runner.files import Artifact, Later
-from runner.names import content_hash
 from runner.plan import (
     PLAN_FILE,
     RECIPE_FILE,
@@ -32,9 +30,11 @@ from runner.plan import (
 )
 from runner.recipe import units
 from runner.recipe.recipe import Recipe, Settings, sets_of
-from runner.run_files import TENSORBOARD
 from runner.scenarios.shared import cadence
-from runner.text import yaml_text
+from runner.tools.files import Artifact, Later
+from runner.tools.names import content_hash
+from runner.tools.run_files import TENSORBOARD
+from runner.tools.text import yaml_text
 
 if TYPE_CHECKING:
     from runner.recipe.sections import Dpo, Lora, Openshift, Pretrain, Sft, Train

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner import catalog
 from runner.catalog import ChatTemplate
-from runner.data import forms
+from runner.data import conversation_formats
 from runner.data.chat import OWN, TRAINING, Chat, ChatSet, TrainOn
 from runner.data.tokenizers import jinja
 from runner.plan import Place
@@ -39,7 +39,7 @@ def dataset(folder: str, split: str, train_on: TrainOn) -> dict[str, Any]:
         "split": "train",
         "type": "chat_template",
         "field_messages": "messages",
-        "roles_to_train": sorted(set(forms.ROLES.values())) if train_on == "all" else ["assistant"],
+        "roles_to_train": sorted(set(conversation_formats.ROLES.values())) if train_on == "all" else ["assistant"],
         **({"message_field_training": TRAINING} if train_on == "last" else {}),
         "train_on_eos": "turn",
     }
@@ -97,7 +97,11 @@ def chat(recipe: Recipe, place: Place, data: Data | SftData | LoraData, sequence
 
     def asked(one: Settings) -> dict[str, Any]:
         question, answer = one.get("question"), one.get("answer")
-        return {"form": forms.stated(one["form"], question, answer), "question": question, "answer": answer}
+        return {
+            "form": conversation_formats.stated(one["form"], question, answer),
+            "question": question,
+            "answer": answer,
+        }
 
     return Chat(
         sets=tuple(ChatSet(**source, **asked(one)) for source, one in common.data_sets(recipe, place, data)),

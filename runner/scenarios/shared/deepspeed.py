@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from runner.problem import Problem, Stop
 from runner.recipe import reading
 from runner.recipe.document import Document, Path_
 from runner.recipe.recipe import Recipe
 from runner.scenarios.shared import common
+from runner.tools.problem import Problem, Stop
 
 # Numbers in a bucket of gradients: 40 million, or a million a GPU where those are more, because a message to many must be longer
 # to be worth its way (Megatron-LM, distributed_data_parallel_config.py, bucket_size); DeepSpeed's own 500 million at most.

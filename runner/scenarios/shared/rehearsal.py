@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from runner import catalog
-from runner.names import setting
+from runner.data.prepared import Rows
+from runner.parts.evaluate import gate_settings as shared
 from runner.plan import Plan
-from runner.prepared import Rows
-from runner.problem import Stop
 from runner.recipe import overrides
 from runner.recipe.document import Path_
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import DEMO_QUESTIONS, Recipe, Settings, sets_of
 from runner.scenarios.shared import axolotl, common, conversations, twin
-from runner.scenarios.shared import gates as shared
-from runner.training.summary import Summary
+from runner.tools.names import setting
+from runner.tools.problem import Stop
+from runner.trainer.summary import Summary
 
 BY = "rehearsal"
 TWIN = "base_model"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from runner.files import Artifact
 from runner.plan import Machines, Place
 from runner.recipe.recipe import Recipe
 from runner.scenarios.shared import common, deepspeed
+from runner.tools.files import Artifact
 
 DEEPSPEED_FILE = "deepspeed.json"
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from runner import catalog
 from runner.catalog import TWIN_OF, ChatTemplate, Model
 from runner.data import tokenizers
-from runner.files import read_json, write_json
+from runner.tools.files import read_json, write_json
 
 MADE_FROM = "twin.json"
 

@@ -1,0 +1,185 @@
+"""Forms: what the rows of conversations look like, told by their columns, and the turns that each becomes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, Literal, NamedTuple, cast
+
+from runner.recipe.templates import FORMS, NoText, text_of
+from runner.tools.names import listed
+
+Form = Literal["columns", "messages", "sharegpt", "alpaca", "prompt_completion"]
+COLUMNS = cast(Mapping[Form, tuple[str, ...]], FORMS)
+NO_FORM = (
+    'Write `question: "[column]"` and `answer: "[column]"` with the names of your columns, or give the rows those of a form: '
+    + "; ".join(f"{listed(columns)} ({form})" for form, columns in COLUMNS.items())
+    + "."
+)
+# Axolotl's own names for roles (`ChatTemplatePrompter`, 0.19.0).
+ROLES = {
+    "human": "user",
+    "user": "user",
+    "assistant": "assistant",
+    "gpt": "assistant",
+    "system": "system",
+    "tool": "tool",
+}
+# What a turn may have besides, for templates that know it.
+CALLS, REASONING = "tool_calls", "reasoning_content"
+BESIDES = (REASONING, CALLS, "tool_call_id", "name")
+
+
+class NoConversation(NoText):
+    """A row that is no conversation, with the reason in plain words."""
+
+
+class Turn(NamedTuple):
+    """What one role says. besides: JSON of what else the turn has, of `BESIDES`; empty where it has nothing."""
+
+    role: str
+    content: str
+    besides: str = ""
+
+    def message(self) -> dict[str, Any]:
+        """As Axolotl reads it."""
+        return {"role": self.role, "content": self.content} | (json.loads(self.besides) if self.besides else {})
+
+
+def stated(form: str, question: str | None, answer: str | None) -> Form | None:
+    """The form that a recipe states: by its name, or by templates, which are of columns; None where the rows tell it."""
+    if form == "auto":
+        return "columns" if question or answer else None
+    return cast(Form, form)
+
+
+def told(columns: Collection[str]) -> Form | None:
+    """The form that rows with these columns have; None where they have those of none."""
+    return next((form for form, needed in COLUMNS.items() if set(needed) <= set(columns)), None)
+
+
+def turns(form: Form, row: Mapping[str, Any]) -> tuple[Turn, ...]:
+    """The turns of a row in a form other than columns; the last one answers.
+
+    Raises KeyError with the name of a column that the row lacks, NoText where it is no conversation.
+    """
+    said = tuple(_turns(form, row))
+    if "user" not in [turn.role for turn in said]:
+        raise NoConversation("nobody asks: no turn is the user's")
+    if said[-1].role != "assistant":
+        raise NoConversation(f"it ends with the role `{said[-1].role}`, and an answer has to be last")
+    return said
+
+
+def _turns(form: Form, row: Mapping[str, Any]) -> Iterator[Turn]:
+    said: list[Any]
+    if form == "alpaca":
+        # With the line end between them that Axolotl's own prompts for Alpaca have.
+        asked = "\n".join(
+            part for part in (_text(row["instruction"], "instruction"), _text(row.get("input"), "input")) if part
+        )
+        said = [{"role": "user", "content": asked}, {"role": "assistant", "content": _text(row["output"], "output")}]
+    elif form == "prompt_completion":
+        said = [*_said(row["prompt"], "prompt", "user"), *_said(row["completion"], "completion", "assistant")]
+    else:
+        (column,) = COLUMNS[form]
+        said = _said(row[column], column)
+    if row.get("system") and _role(said[0], 1) != "system":
+        said.insert(0, {"role": "system", "content": _text(row["system"], "system")})
+    for number, message in enumerate(said, 1):
+        turn = _turn(message, number)
+        if turn.content or turn.besides:
+            yield turn
+        elif turn.role != "system":
+            raise NoConversation(f"turn {number}, the {turn.role}'s, is empty")
+
+
+def _text(value: Any, column: str) -> str:
+    return text_of(value, column).strip()
+
+
+def _said(value: Any, column: str, role: str | None = None) -> list[Any]:
+    """The turns of a column, which a table holds as JSON. role: whose turn a plain text is; None where it may not be one."""
+    turns = value
+    if isinstance(value, str):
+        try:
+            turns = json.loads(value)
+        except (ValueError, RecursionError):
+            if role is None:
+                raise NoConversation(f"`{column}` is text that is no JSON") from None
+    if role and value is not None and not (isinstance(turns, list) and turns and all(map(_has_role, turns))):
+        return [{"role": role, "content": text_of(value, column)}]
+    if not isinstance(turns, list) or not turns:
+        raise NoConversation(f"`{column}` is {'no list of turns' if turns else 'empty'}")
+    return list(turns)
+
+
+def _has_role(message: Any) -> bool:
+    return isinstance(message, Mapping) and ("role" in message or "from" in message)
+
+
+def _role(message: Any, number: int) -> str:
+    if not isinstance(message, dict):
+        raise NoConversation(f"turn {number} is no object with role and content")
+    named = message.get("role") or message.get("from")
+    if named is None:
+        raise NoConversation(f"turn {number} has no role (`role`, or `from`)")
+    if not isinstance(named, str) or named not in ROLES:
+        raise NoConversation(f"turn {number} has the role `{named}`; it can be {listed(ROLES, 'or')}")
+    return ROLES[named]
+
+
+def _turn(message: Any, number: int) -> Turn:
+    role = _role(message, number)
+    content = message.get("content", message.get("value"))
+    if isinstance(content, str) and message.keys().isdisjoint(BESIDES):
+        return Turn(role, content.strip())
+    besides = {name: message[name] for name in BESIDES if message.get(name)}
+    if CALLS in besides:
+        besides[CALLS] = [_call(call, number) for call in _said(besides[CALLS], CALLS)]
+    if isinstance(content, list):
+        content = "".join(_part(part, number) for part in content)
+    if content is None and not besides:
+        raise NoConversation(f"turn {number} has no content (`content`, or `value`)")
+    for name, value in ({"content": content or ""} | besides).items():
+        if name != CALLS and not isinstance(value, str):
+            raise NoConversation(f"`{name}` of turn {number} is no text")
+    more = json.dumps(besides, ensure_ascii=False, sort_keys=True) if besides else ""
+    return Turn(role, (content or "").strip(), more)
+
+
+def _part(part: Any, number: int) -> str:
+    """A part of a turn that is cut into parts, `{type: text, text: …}`."""
+    if not isinstance(part, Mapping) or not isinstance(part.get("text"), str):
+        raise NoConversation(f"turn {number} holds other things than text")
+    return str(part["text"])
+
+
+def _call(call: Any, number: int) -> dict[str, Any]:
+    """A tool call with its arguments as JSON, which Axolotl reads."""
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise NoConversation(
+            f"a tool call of turn {number} names no function (`function`, with `name` and `arguments`)"
+        )
+    given = as_json(function.get("arguments") or {}, f"the arguments of a tool call of turn {number} are")
+    plain = {"type": "function", "function": {"name": function["name"], "arguments": given}}
+    return plain | ({"id": str(call["id"])} if call.get("id") else {})
+
+
+def as_json(value: Any, what: str) -> str:
+    """A value of any shape as JSON, which a column holds however its rows differ; text is JSON already."""
+    if not isinstance(value, str):
+        return json.dumps(_given(value), ensure_ascii=False)
+    try:
+        json.loads(value)
+    except (ValueError, RecursionError):
+        raise NoConversation(f"{what} text that is no JSON") from None
+    return value
+
+
+def _given(value: Any) -> Any:
+    """A value without the nothings that Parquet puts where a row lacks what others have."""
+    if isinstance(value, Mapping):
+        return {key: _given(item) for key, item in value.items() if item is not None}
+    return [_given(item) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,202 @@
+"""On a pull request of GitHub or a merge request of GitLab: judges the recipes that it changes, beside their lines, and says in one
+comment, which every push brings up to date, what that changes in settings and plans.
+
+`python -m runner.parts.ci.pull_request github [PATH…]` where GitHub Actions runs, `… gitlab [PATH…]` in a job of GitLab.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runner.check.discovery import ENDINGS, find, is_meant
+from runner.check.examine import Verdict, judged
+from runner.check.formats import FORMATS
+from runner.check.validate import valid
+from runner.parts.start import differences
+from runner.recipe import lock, reading
+from runner.recipe.document import Document
+from runner.tools.problem import Stop
+
+# What our own comment begins with; a reader does not see it.
+MARK = "<!-- recipe-runner -->"
+# GitHub takes 65,536 characters, GitLab more.
+MOST_LETTERS = 60_000
+SECONDS = 30
+REPORT = "gl-code-quality-report.json"
+
+
+@dataclass(frozen=True)
+class Request:
+    """A pull or merge request. base: the commit that it is compared with; comments: the address of its comments, and each: of one
+    of them, before its number; updating: the method that changes one; headers: who asks."""
+
+    base: str
+    comments: str
+    each: str
+    updating: str
+    headers: Mapping[str, str]
+
+    @classmethod
+    def of_github(cls, environment: Mapping[str, str]) -> Request | None:
+        """None where the event is of no pull request."""
+        event = json.loads(Path(environment["GITHUB_EVENT_PATH"]).read_text(encoding="utf-8"))
+        if not (pull := event.get("pull_request")):
+            return None
+        issues = f"{environment['GITHUB_API_URL']}/repos/{environment['GITHUB_REPOSITORY']}/issues"
+        who = {
+            "Authorization": f"Bearer {environment.get('RECIPE_TOKEN', '')}",
+            "Accept": "application/vnd.github+json",
+        }
+        return cls(pull["base"]["sha"], f"{issues}/{pull['number']}/comments", f"{issues}/comments", "PATCH", who)
+
+    @classmethod
+    def of_gitlab(cls, environment: Mapping[str, str]) -> Request | None:
+        """None in a pipeline that is of no merge request."""
+        if not (number := environment.get("CI_MERGE_REQUEST_IID")):
+            return None
+        project = f"{environment['CI_API_V4_URL']}/projects/{environment['CI_PROJECT_ID']}"
+        notes = f"{project}/merge_requests/{number}/notes"
+        who = {"PRIVATE-TOKEN": environment.get("RECIPE_TOKEN", "")}
+        return cls(environment["CI_MERGE_REQUEST_DIFF_BASE_SHA"], notes, notes, "PUT", who)
+
+    def comment(self, text: str) -> None:
+        """Writes our comment anew, or makes it where there is none; of nothing it makes none. Raises OSError."""
+        own = next((one["id"] for one in self._all() if (one.get("body") or "").startswith(MARK)), None)
+        if own is not None:
+            self._ask(self.updating, f"{self.each}/{own}", {"body": text or f"{MARK}\nNo recipe changes any more."})
+        elif text:
+            self._ask("POST", self.comments, {"body": text})
+
+    def _all(self) -> Iterator[dict[str, Any]]:
+        page = 1
+        while found := self._ask("GET", f"{self.comments}?per_page=100&page={page}"):
+            yield from found
+            page += 1
+
+    def _ask(self, method: str, address: str, body: Any = None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        headers = {**self.headers, "Content-Type": "application/json", "User-Agent": "recipe-runner"}
+        asked = urllib.request.Request(address, data, headers, method=method)
+        with urllib.request.urlopen(asked, timeout=SECONDS) as answer:
+            return json.load(answer)
+
+
+@dataclass(frozen=True)
+class Changed:
+    """A recipe that the request changes. before: its file at the base, None where it is new."""
+
+    file: str
+    before: str | None
+
+
+def changed(base: str, paths: Iterable[str]) -> list[Changed]:
+    """The recipes below these paths that are not what they were at a commit, which is fetched where it is not there.
+
+    Raises Stop where git cannot tell."""
+    if _git("cat-file", "-e", f"{base}^{{commit}}", needed=False) is None:
+        _git("fetch", "--quiet", "--depth=1", "origin", base)
+    told = _git("diff", "--relative", "--name-status", "-z", "-M", "--diff-filter=AMR", base, "--", *paths) or ""
+    fields = iter(told.split("\0")[:-1])
+    found = []
+    for status in fields:
+        before = next(fields)
+        file = next(fields) if status.startswith("R") else before
+        if file.endswith(ENDINGS) and Path(file).name != lock.LOCK and is_meant(Path(file)):
+            found.append(Changed(file, None if status == "A" else before))
+    return found
+
+
+def _git(*arguments: str, needed: bool = True) -> str | None:
+    """What git says; None where it ends with an error and is not needed to succeed."""
+    done = subprocess.run(["git", *arguments], capture_output=True, encoding="utf-8", errors="surrogateescape")
+    if done.returncode == 0:
+        return done.stdout
+    if needed:
+        raise Stop(f"`git {arguments[0]}` says: {done.stderr.strip()}", "Check the repository out with its history.")
+    return None
+
+
+def told(recipes: Sequence[Changed], base: str) -> str:
+    """The comment; empty where no recipe changes."""
+    parts = [f"### `{' '.join(one.file.replace('`', '').split())}`\n\n{_told(one, base)}" for one in recipes]
+    text = "\n\n".join([MARK, "## What changes in recipes", *parts])
+    if len(text) > MOST_LETTERS:
+        text = f"{text[:MOST_LETTERS].rpartition(chr(10))[0]}\n\nThe rest is too long for a comment: `recipe diff --plan` shows it."
+    return text if parts else ""
+
+
+def _told(one: Changed, base: str) -> str:
+    try:
+        after = reading.read(one.file)
+        before = _before(one, base)
+        settings = differences.in_settings(before, after) if before else []
+        tables = differences.markdown(settings, differences.in_plans(before, after))
+    except Stop:
+        return "It has errors, so nothing is planned; they stand beside its lines."
+    kind = "A new recipe." if one.before is None else "Before, it had errors." if before is None else ""
+    return "\n\n".join(filter(None, (kind or ("" if settings else "No setting differs."), tables)))
+
+
+def _before(one: Changed, base: str) -> Document | None:
+    """The recipe as it was; None where it was not there, or had errors, and there is nothing to compare with."""
+    if one.before is None:
+        return None
+    try:
+        document = reading.parse(one.file, _git("show", f"{base}:./{one.before}") or "")
+        valid(document, look=False)
+    except Stop:
+        return None
+    return document
+
+
+def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Exit code 1 where a recipe has errors; a comment that cannot be written is said, and is no error of the recipes."""
+    forge, *paths = arguments
+    request = {"github": Request.of_github, "gitlab": Request.of_gitlab}[forge](environment)
+    recipes = changed(request.base, paths or ["."]) if request else []
+    files = [one.file for one in recipes] if request else list(find(paths or ["."]).recipes)
+    verdict = judged(files, jobs=os.cpu_count() or 1) if files else Verdict(0, ())
+    _show(forge, files, verdict, environment)
+    if request and environment.get("RECIPE_COMMENT", "true") == "true":
+        text = told(recipes, request.base)
+        if summary := environment.get("GITHUB_STEP_SUMMARY"):
+            with open(summary, "a", encoding="utf-8") as out:
+                out.write(text)
+        try:
+            request.comment(text)
+        except OSError as error:
+            print(f"The comment could not be written: {error}. {_remedy(error)}")
+    return 3 if verdict.bugs else 1 if verdict.errors else 0
+
+
+def _show(forge: str, files: Sequence[str], verdict: Verdict, environment: Mapping[str, str]) -> None:
+    for problem in verdict.problems:
+        print(f"{problem}\n")
+    print(f"Recipes checked: {len(files)}, errors: {len(verdict.errors)}.")
+    if forge == "github":
+        print(FORMATS["github"](files, verdict))
+    else:
+        Path(REPORT).write_text(FORMATS["gitlab"](files, verdict), encoding="utf-8")
+
+
+def _remedy(error: OSError) -> str:
+    if isinstance(error, urllib.error.HTTPError) and error.code in (401, 403, 404):
+        return "The token may not write comments here; one from a fork never may. docs/ci.md says which right it takes."
+    return "The recipes were judged all the same."
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:], os.environ))
+    except Stop as stop:
+        print(stop.text, file=sys.stderr)
+        sys.exit(stop.code)

@@ -1,0 +1,130 @@
+"""Server: the page for this machine's own browser, and nobody else: a local address, a token in it, and one folder."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import asdict
+from html import escape
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+from runner.parts.editor import hints
+from runner.parts.editor.rehearsing import Rehearsal
+from runner.tools import ports
+from runner.tools.problem import Stop
+
+HERE = Path(__file__).parent
+# Seconds without a word from a tab until it counts as closed; one that is only busy comes back sooner.
+GONE_AFTER = 15
+Scope = MutableMapping[str, Any]
+
+
+class Guarded:
+    """An ASGI application behind a token: who opens the address with it gets a cookie, and nobody gets in without. Other pages of
+    the same browser send that cookie, too, where they are of this machine, and are told from the page by their origin."""
+
+    def __init__(self, inner: Callable[..., Awaitable[None]], token: str, port: int) -> None:
+        self.inner, self.token, self.cookie = inner, token, f"recipe-edit-{port}"
+        self.origins = (f"http://{ports.HOST}:{port}", None)
+
+    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            await self.inner(scope, receive, send)
+            return
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
+        if (
+            scope["type"] == "http"
+            and scope["path"] == "/"
+            and secrets.compare_digest(given.encode(), self.token.encode())
+        ):
+            kept = f"{self.cookie}={self.token}; Path=/; HttpOnly; SameSite=Strict"
+            await _answer(send, 303, [(b"location", b"/"), (b"set-cookie", kept.encode())])
+            return
+        cookies = [part.strip() for part in headers.get("cookie", "").split(";")]
+        if f"{self.cookie}={self.token}" in cookies and headers.get("origin") in self.origins:
+            await self.inner(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1008})
+        else:
+            said = b"Open the whole address that `recipe edit` prints, with its token."
+            await _answer(send, 403, [(b"content-type", b"text/plain; charset=utf-8")], said)
+
+
+async def _answer(send: Any, status: int, headers: list[tuple[bytes, bytes]], body: bytes = b"") -> None:
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _report(name: str) -> str:
+    """The page of the latest run of a recipe of that name."""
+    from runner.parts.report import facts, page
+    from runner.run.run_folder import find
+
+    try:
+        if Path(name).name != name:
+            raise Stop(f"`{name}` is not the name of a recipe.")
+        return page.render([facts.of(find(name, None))])
+    except Stop as stop:
+        return f"<!doctype html><meta charset=utf-8><title>No report</title><p>{escape(stop.text.replace('`', ''))}"
+
+
+def serve(file: Path, port: int, ready: Callable[[str], None]) -> None:
+    """Shows the page of a recipe, or of the recipes of a folder, until ^C. port: 0 for any that is free; ready: is told the address.
+
+    Raises Stop where the port is taken, or there is nothing to edit."""
+    import uvicorn
+    from fastapi import FastAPI, Request
+    from fastapi.responses import HTMLResponse, JSONResponse
+    from nicegui import app as pages
+    from nicegui import ui
+
+    from runner.parts.editor import page
+
+    folder, first = page.opened(file)
+    rehearsal = Rehearsal()
+
+    async def proposals(request: Request) -> JSONResponse:
+        place = json.loads(await request.body())
+        return JSONResponse([asdict(one) for one in hints.proposals(place["text"], place["line"], place["column"])])
+
+    async def meaning(request: Request) -> JSONResponse:
+        place = json.loads(await request.body())
+        found = hints.meaning(place["text"], place["line"])
+        return JSONResponse(asdict(found) if found else None)
+
+    def shown() -> None:
+        try:
+            page.Page(folder, first, rehearsal).build()
+        except Stop as stop:  # the file is there no more
+            ui.label(stop.text)
+
+    application = FastAPI(openapi_url=None)
+    # Annotations are text here, which FastAPI cannot look up: these names are local.
+    for answers in (proposals, meaning):
+        answers.__annotations__ = {"request": Request}
+        application.post(f"/{answers.__name__}", response_model=None)(answers)
+    application.get("/report", response_class=HTMLResponse)(_report)
+    pages.add_static_file(local_file=HERE / "editor.js", url_path="/editor.js")
+    pages.on_shutdown(rehearsal.stop)
+    ui.page("/", title="recipe edit")(shown)
+    # Its stylesheet is the page's own: Tailwind's would be made anew in the browser at every change.
+    ui.run_with(
+        application,
+        show_welcome_message=False,
+        language="en-US",
+        dark=None,
+        tailwind=False,
+        reconnect_timeout=GONE_AFTER,
+    )
+    with ports.bound(port) as socket:
+        number, token = socket.getsockname()[1], secrets.token_urlsafe(24)
+        guarded = Guarded(application, token, number)
+        server = uvicorn.Server(uvicorn.Config(guarded, log_level="error", timeout_graceful_shutdown=2))
+        socket.listen()  # who opens the address at once waits a moment
+        ready(f"http://{ports.HOST}:{number}/?token={token}")
+        server.run(sockets=[socket])

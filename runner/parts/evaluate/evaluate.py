@@ -1,0 +1,313 @@
+"""`python -m runner.parts.evaluate.evaluate FILE`: measures what a stage has left, and what it began with, in a process of its own.
+
+A metric that cannot be measured is left out, with the reason under `missing`; nothing is ever filled in.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import math
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from runner import scenarios
+from runner.parts.evaluate import language
+from runner.parts.evaluate.gate_settings import ACCURACY, GENERATED, PREFERRED, SCORE, rise_window
+from runner.parts.evaluate.gates import Found, Task
+from runner.parts.evaluate.language import Cannot
+from runner.tools.files import read_json, write_json
+from runner.tools.names import listed
+from runner.tools.quiet import hush
+from runner.tools.run_files import HISTORY
+from runner.tools.text import yaml_text
+from runner.trainer import held_out, parent_watch
+from runner.trainer.summary import Summary
+
+
+@dataclass
+class Measures:
+    """What was found so far, and of the rest why it is missing; names as of `Found`.
+
+    higher: of lm-eval's scores, whether more is better, as lm-eval says.
+    """
+
+    metrics: dict[str, float] = field(default_factory=dict)
+    before: dict[str, float] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    confusion: dict[str, dict[str, int]] = field(default_factory=dict)
+    higher: dict[str, Any] = field(default_factory=dict)
+
+    def take(self, names: Iterable[str], measure: Callable[[], Mapping[str, Any]], before: bool = False) -> None:
+        """Adds what `measure` gives; where it fails, every one of `names` is missing for that reason. before: of the model that
+        the stage began with."""
+        try:
+            (self.before if before else self.metrics).update(measure())
+        except Exception as error:
+            # Loading and scoring can fail in many ways, and none of them may end in a number.
+            first = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+            self.missing |= {f"before: {name}" if before else name: first for name in names}
+
+    def found(self, names: Iterable[str]) -> Found:
+        """All of it. names: what gates ask for, of which each is there or has a reason."""
+        missing = {name: reason for name, reason in self.missing.items() if name not in self.metrics}
+        kinds = {name: missing[ACCURACY] for name in names if name.startswith(f"{ACCURACY}.") and ACCURACY in missing}
+        missing |= {name: "it was not measured" for name in names if name not in {*self.metrics, *missing}} | kinds
+        return Found(self.metrics, self.before, missing, self.counts, self.confusion)
+
+
+def main(file: str) -> int:
+    parent_watch.start()
+    hush()
+    from pydantic import TypeAdapter
+
+    task: Task = TypeAdapter(Task).validate_json(Path(file).read_bytes())
+    measures = Measures()
+    if task.kind in (brought := scenarios.measures()):
+        importlib.import_module(brought[task.kind]).measure(task, measures)
+    else:
+        read(task, measures)
+    write_json(Path(task.out), asdict(measures.found(task.metrics)))
+    return 0
+
+
+def read(task: Task, measures: Measures) -> None:
+    """All that is measured of a model that reads."""
+    if task.kind == "preferences":
+        measures.take(("validation_loss", *PREFERRED), lambda: by_training(task))
+    for name in task.metrics:
+        if window := rise_window(name):
+            measures.take([name], _named(name, loss_rise, task, window))
+    of_one_model(task, measures, task.model, before=False)
+    language.free()
+    if task.base:
+        of_one_model(task, measures, task.base, before=True)
+    measures.take(["improvement.perplexity"], lambda: improvement(measures))
+    measures.take(["forgetting"], lambda: forgetting(measures))
+    for name in task.metrics:
+        if name.startswith("regression."):
+            measured = name.removeprefix("regression.")
+            measures.take([name], _named(name, regression, task.metrics_before, measures, measured))
+
+
+def of_one_model(task: Task, measures: Measures, folder: str, before: bool) -> None:
+    """Everything that is measured by loading a model. before: whether it is the one that the stage began with, of which only
+    that is measured which is compared."""
+    names = ["validation_loss", "perplexity", "general_loss", ACCURACY]
+    # Of a stage after another the scores before it are on record.
+    scored = bool(task.tasks) and not (before and task.metrics_before is not None)
+    names += _scores(task) if scored else []
+    names += [] if before else [GENERATED, *(["text_loss", "text_perplexity"] if task.text_blocks else [])]
+    loaded: list[Any] = []
+
+    def opened() -> dict[str, float]:
+        loaded.extend(language.load(folder, task.model, task.base, task.revision, task.trust_remote_code))
+        return {}
+
+    measures.take(names, opened, before)
+    if not loaded:
+        return
+    model, tokenizer = loaded
+    if task.kind != "preferences":
+        rows = held_out.read(Path(task.rows))
+        measures.take(names[:2], lambda: on_rows(model, rows, measures), before)
+        if task.kind == "chat":
+            measures.take([ACCURACY], lambda: on_answers(task, model, tokenizer, rows, measures), before)
+    measures.take(["general_loss"], lambda: on_general_text(model, tokenizer, measures), before)
+    if scored:
+        measures.take(_scores(task), lambda: lm_eval_scores(model, tokenizer, task, measures), before)
+    if before:
+        return
+    measures.take([GENERATED], _named(GENERATED, language.generated, model, tokenizer, task.prompt))
+    if task.text_blocks:
+        measures.take(["text_loss", "text_perplexity"], lambda: on_blocks(model, task.text_blocks))
+
+
+def _scores(task: Task) -> list[str]:
+    return [name for name in task.metrics if "lm_eval." in name]
+
+
+def _named(name: str, measure: Callable[..., float], *given: Any) -> Callable[[], dict[str, float]]:
+    """A measure that gives one number, for `Measures.take`."""
+    return lambda: {name: measure(*given)}
+
+
+def on_rows(model: Any, rows: held_out.HeldOut | None, measures: Measures) -> dict[str, float]:
+    """Loss and perplexity on the held-out rows."""
+    if rows is None:
+        raise Cannot("training has left no held-out rows")
+    nats, count = language.loss(model, rows.rows)
+    measures.counts |= {"held_out_rows": len(rows.rows), "held_out_rows_in_all": rows.in_all, "held_out_tokens": count}
+    return {"validation_loss": nats, "perplexity": language.exponential(nats)}
+
+
+def on_answers(
+    task: Task, model: Any, tokenizer: Any, rows: held_out.HeldOut | None, measures: Measures
+) -> dict[str, float]:
+    """The share of right answers among the held-out rows whose answers are short."""
+    chosen = language.questions(rows.rows if rows else (), tokenizer, task.asked, task.seed)
+    measures.counts["short_answers"] = len(chosen)
+    measures.counts |= {f"short_answers.{kind}": sum(kind in each.asked for each in chosen) for kind in task.asked}
+    return language.accuracy(model, tokenizer, chosen, task.batch_size, task.turn_end)
+
+
+def on_general_text(model: Any, tokenizer: Any, measures: Measures) -> dict[str, float]:
+    nats, count = language.loss(model, language.general_rows(tokenizer))
+    measures.counts["general_tokens"] = count
+    return {"general_loss": nats}
+
+
+def on_blocks(model: Any, file: str) -> dict[str, float]:
+    """Loss and perplexity on the same held-out text for every stage."""
+    nats, _ = language.loss(model, language.blocks(file))
+    return {"text_loss": nats, "text_perplexity": language.exponential(nats)}
+
+
+def improvement(measures: Measures) -> dict[str, float]:
+    """The share by which the perplexity on the held-out rows fell in training; below 0 where it rose."""
+    old, new = _both(measures, "perplexity")
+    return {"improvement.perplexity": 1 - new / old}
+
+
+def forgetting(measures: Measures) -> dict[str, float]:
+    """By how much the loss on the general text rose in training, in nats a token; below 0 where it fell."""
+    old, new = _both(measures, "general_loss")
+    return {"forgetting": new - old}
+
+
+def _both(measures: Measures, name: str) -> tuple[float, float]:
+    """A metric before training and after it. Raises Cannot where one is no finite number."""
+    old, new = measures.before.get(name), measures.metrics.get(name)
+    if new is None:
+        raise Cannot(measures.missing.get(name, f"`{name}` was not measured"))
+    if old is None:
+        why = measures.missing.get(f"before: {name}", "it was not measured")
+        raise Cannot(f"of the model before training: {why}")
+    if not (math.isfinite(old) and math.isfinite(new)):
+        raise Cannot(f"`{name}` is no finite number before and after")
+    return old, new
+
+
+def _evaluations(task: Task) -> list[dict[str, Any]]:
+    """The evaluations in training up to the step of the weights that are measured, the last one at that step."""
+    folder = Path(task.stage_dir)
+    history, summary = read_json(folder / HISTORY), Summary.read(folder)
+    if not isinstance(history, dict):
+        raise Cannot("the stage has left no history of its training")
+    step = task.checkpoint_step
+    if step is None:
+        if not summary:
+            raise Cannot("the stage has left no summary of its training")
+        best = summary.best_checkpoint
+        step = int(best.rsplit("-", 1)[1]) if best else summary.steps
+    upto = [entry for entry in history["epochs"] if entry["step"] <= step]
+    if not upto or upto[-1]["step"] != step:
+        raise Cannot(f"the weights of step {step:,} were not evaluated in training")
+    return upto
+
+
+def by_training(task: Task) -> dict[str, float]:
+    """What a stage that learns from preferences has measured itself on held-out pairs, at the step of these weights."""
+    last = _evaluations(task)[-1]
+    metrics = {"validation_loss": last["validation_loss"]}
+    metrics |= {name: last.get(name) for name in PREFERRED}
+    return {name: value for name, value in metrics.items() if value is not None}
+
+
+def loss_rise(task: Task, window: int) -> float:
+    """The largest rise of the validation loss from one of the last `window` evaluations to the next, in nats a token;
+    below 0 where it fell every time."""
+    losses: list[Any] = [entry["validation_loss"] for entry in _evaluations(task)][-window:]
+    if len(losses) < window:
+        raise Cannot(f"there were {len(losses)} evaluations, and {window} are looked at")
+    if any(loss is None or not math.isfinite(loss) for loss in losses):
+        raise Cannot("one of these evaluations has no finite loss")
+    rise: float = max(after - before for before, after in itertools.pairwise(losses))
+    return rise
+
+
+def lm_eval_scores(model: Any, tokenizer: Any, task: Task, measures: Measures) -> dict[str, float]:
+    """lm-eval's scores as `lm_eval.TASK.METRIC`; a sample file stands in for the hub where the task names one."""
+    from lm_eval import simple_evaluate
+    from lm_eval.models.huggingface import HFLM
+    from lm_eval.tasks import TaskManager
+
+    with tempfile.TemporaryDirectory() as folder:
+        if task.sample_task:
+            (Path(folder) / "sample.yaml").write_text(_sample_task(task), encoding="utf-8")
+        results = simple_evaluate(
+            model=HFLM(pretrained=model, tokenizer=tokenizer, batch_size=task.batch_size),
+            tasks=list(task.tasks),
+            # Reading the thousands of tasks that lm-eval brings takes seconds, and the sample is none of them.
+            task_manager=TaskManager(include_path=folder, include_defaults=False) if task.sample_task else None,
+            limit=task.limit,
+            bootstrap_iters=0,
+            log_samples=False,
+        )
+    return scores(results, measures)
+
+
+def scores(results: Mapping[str, Any], measures: Measures) -> dict[str, float]:
+    """The scores in lm-eval's results, by `METRIC` or, where the task counts it in several ways, `METRIC,WAY` alone: the
+    more lenient way must not stand for the strict one. Notes in `measures` which of them are better when they are more."""
+    values: dict[str, float] = {}
+    for name, metrics in results["results"].items():
+        counted = {key: value for key, value in metrics.items() if isinstance(value, float) and "stderr" not in key}
+        better = results.get("higher_is_better", {}).get(name, {})
+        for key, value in counted.items():
+            metric = key.partition(",")[0]
+            ways = [other for other in counted if other.partition(",")[0] == metric]
+            names = [f"lm_eval.{name}.{key}"]
+            if len(ways) == 1:
+                names.append(f"lm_eval.{name}.{metric}")
+            else:
+                measures.missing[f"lm_eval.{name}.{metric}"] = (
+                    f"lm-eval counts it in several ways; name one: {listed(ways)}"
+                )
+            values |= dict.fromkeys(names, value)
+            measures.higher |= dict.fromkeys(names, better.get(metric))
+    return values
+
+
+def _sample_task(task: Task) -> str:
+    """A task of lm-eval on a local file: which of the choices goes best with the question."""
+    return yaml_text(
+        {
+            "task": task.tasks[0],
+            "dataset_path": "json",
+            "dataset_kwargs": {"data_files": {"test": task.sample_task}},
+            "test_split": "test",
+            "output_type": "multiple_choice",
+            "doc_to_text": "{{question}}",
+            "doc_to_choice": "{{choices}}",
+            "doc_to_target": "{{answer}}",
+            "metric_list": [
+                {"metric": name, "aggregation": "mean", "higher_is_better": True} for name in ("acc", "acc_norm")
+            ],
+        }
+    )
+
+
+def regression(before: Mapping[str, Any] | None, measures: Measures, name: str) -> float:
+    """How much worse a metric is than after the stage before, as a share of what it was; below 0 where it is better."""
+    if before is None:
+        raise Cannot("nothing that still holds is recorded for the stage before")
+    old, new = before.get(name), measures.metrics.get(name)
+    if not all(isinstance(value, int | float) and math.isfinite(value) for value in (old, new)):
+        raise Cannot(f"`{name}` is not a number before and after")
+    if not old:
+        raise Cannot(f"`{name}` was 0 before, and nothing is a share of 0")
+    higher = measures.higher.get(name) if name.startswith(SCORE) else False
+    if higher is None:
+        raise Cannot(f"lm-eval does not say whether more of `{name}` is better")
+    worse: float = (old - new) / abs(old) if higher else (new - old) / abs(old)
+    return worse
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

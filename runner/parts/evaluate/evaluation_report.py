@@ -1,0 +1,99 @@
+"""What was measured of a stage, for people, for pull requests and for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from runner.parts.evaluate import gates
+from runner.parts.evaluate.gates import Measurement, Verdict
+from runner.run.stage_folder import StageFolder
+
+FORMATS = ("text", "json", "markdown")
+
+
+def shown(folder: StageFolder, measured: Measurement, form: str, judge: bool = True) -> Iterator[str]:
+    """A measurement in one of FORMATS, with the verdicts of the stage's gates where it has some. judge: whether it is about what
+    the gates are about."""
+    verdicts = gates.verdicts(folder) if folder.stage.gates and judge else []
+    is_open, override = gates.opened(folder) if verdicts else (True, [])
+    if form == "json":
+        facts = asdict(measured) | ({"gates": list(map(asdict, verdicts)), "open": is_open} if judge else {})
+        yield json.dumps(facts, indent=2, ensure_ascii=False)
+    elif form == "markdown":
+        yield from _markdown(folder, measured, verdicts, is_open, override)
+    else:
+        yield f"{folder.stage.name}: {measured.checkpoint}"
+        yield from _table(measured)
+        yield from (f"  {name} not measured: {reason}" for name, reason in sorted(measured.missing.items()))
+        yield from (f"  {line}" for line in (*_confused(measured), *_counted(measured)))
+        yield from (*(gates.table(verdicts) if verdicts else ()), *override)
+        if verdicts:
+            yield f"The gate after `{folder.stage.name}` is {'open' if is_open else 'closed'}."
+
+
+def _rows(measured: Measurement) -> Iterator[tuple[str, str, str]]:
+    """Each metric, before training where that was measured, and after it."""
+    for name in sorted({*measured.metrics, *measured.before}):
+        before, after = (
+            gates.shown(each[name]) if name in each else "" for each in (measured.before, measured.metrics)
+        )
+        yield name, before, after
+
+
+def _table(measured: Measurement) -> Iterator[str]:
+    rows = [("metric", "before", "after"), *_rows(measured)]
+    name, before = (max(len(row[column]) for row in rows) for column in (0, 1))
+    for row in rows:
+        yield f"  {row[0]:<{name}}  {row[1]:>{before}}  {row[2]}".rstrip()
+
+
+def _confused(measured: Measurement) -> Iterator[str]:
+    """For each class of images what it was taken for most often, where it was taken for another."""
+    for name, seen in measured.confusion.items():
+        others = {other: count for other, count in seen.items() if other != name}
+        if others:
+            most = max(others, key=lambda other: others[other])
+            yield f"{name}: {seen.get(name, 0)} of {sum(seen.values())} right, most often taken for {most} ({others[most]})"
+
+
+def _counted(measured: Measurement) -> Iterator[str]:
+    if measured.counts:
+        yield "measured on " + ", ".join(f"{name} {count:,}" for name, count in measured.counts.items())
+
+
+def _markdown(
+    folder: StageFolder, measured: Measurement, verdicts: list[Verdict], is_open: bool, override: list[str]
+) -> Iterator[str]:
+    yield from (f"## {folder.plan.name}: `{folder.stage.name}`", "")
+    if verdicts:
+        yield from (f"The gate is **{'open' if is_open else 'closed'}**.", "")
+        yield from _grid(
+            ("gate", "got", "verdict"),
+            [
+                (
+                    f"`{verdict.metric} {verdict.threshold}`",
+                    verdict.got,
+                    "holds" if verdict.holds else f"missed: {verdict.why}",
+                )
+                for verdict in verdicts
+            ],
+        )
+        yield from (*(line.strip() for line in override), *([""] if override else []))
+    yield from _grid(("metric", "before", "after"), [(f"`{row[0]}`", *row[1:]) for row in _rows(measured)])
+    if measured.missing:
+        yield from _grid(
+            ("not measured", "why"), [(f"`{name}`", why) for name, why in sorted(measured.missing.items())]
+        )
+    if classes := list(measured.confusion):
+        seen = [(name, *(str(measured.confusion[name].get(other, "")) for other in classes)) for name in classes]
+        yield from _grid(("true, taken for", *classes), seen)
+    yield from _counted(measured)
+
+
+def _grid(head: tuple[str, ...], rows: list[tuple[Any, ...]]) -> Iterator[str]:
+    for row in (head, ("---",) * len(head), *rows):
+        yield "| " + " | ".join(str(cell).replace("|", "\\|").replace("\n", " ") for cell in row) + " |"
+    yield ""

@@ -1,0 +1,450 @@
+"""Gates: whether what a stage has measured lets the next one start, by what is on record. Whatever is not plainly good is a no.
+
+Beside a stage's results lie its evaluation, and a person's override of its gate, each with what it is about.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Self
+
+from runner import scenarios
+from runner.parts.evaluate import seal
+from runner.parts.evaluate.gate_settings import HOLDS, bounds, in_words
+from runner.plan import Evaluation, Gate, Plan
+from runner.run.launch import environment, follow
+from runner.run.stage_folder import StageFolder, model_hash_of
+from runner.tools.files import Record, read_json, sha256, write_json
+from runner.tools.names import content_hash, shortened
+from runner.tools.problem import Stop
+from runner.tools.run_files import (
+    BEST_IMAGES,
+    EVALUATION,
+    EVALUATION_TASK,
+    HELD_OUT,
+    LOG,
+    MEASURED,
+    PROMOTION,
+)
+from runner.trainer.versions import versions
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What an evaluation must be about to count.
+
+    run: the run folder's own number; stage: its name; inputs: hash of what the stage was made from;
+    model: hash of the whole model that it has left; rows: hash of the held-out rows; code: hash of what measures; settings: hash
+    of how it is to be evaluated. An empty part never counts.
+    """
+
+    run: str = ""
+    stage: str = ""
+    inputs: str = ""
+    model: str = ""
+    rows: str = ""
+    code: str = ""
+    settings: str = ""
+
+
+@dataclass(frozen=True)
+class Found(Record):
+    """What one process has measured.
+
+    metrics: of what the stage has left; before: of what it began with; numbers, unless a hand wrote them. missing: why others
+    were not measured. counts: of rows and tokens that were read. confusion: of images, for each class how often each was seen in
+    its place.
+    """
+
+    FILE = MEASURED
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    before: Mapping[str, Any] = field(default_factory=dict)
+    missing: Mapping[str, str] = field(default_factory=dict)
+    counts: Mapping[str, int] = field(default_factory=dict)
+    confusion: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Measurement(Found, Subject):
+    """What was measured, and of what. checkpoint: the folder of the model. seed: of draws among the rows. versions: of packages."""
+
+    FILE = EVALUATION
+    checkpoint: str = ""
+    seed: int = 0
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task(Evaluation):
+    """How and what one process measures.
+
+    model: the folder with it; checkpoint_step: its step, None for the stage's result; stage_dir: the stage's folder.
+    base: the model that the stage began with, empty where it began with nothing; revision: of it on the hub. trust_remote_code:
+    whether its own code may run. turn_end: the token that ends an answer, beside end-of-text.
+    out: the file for what is found. metrics_before: of the stage `before`, None where none still holds.
+    """
+
+    model: str
+    base: str
+    revision: str | None
+    trust_remote_code: bool
+    turn_end: str | None
+    stage_dir: str
+    checkpoint_step: int | None
+    out: str
+    metrics_before: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Verdict(Record):
+    """One line of the table: metric, the threshold, what was got, whether it holds, and if not, why."""
+
+    metric: str = ""
+    threshold: str = ""
+    got: str = ""
+    holds: bool = False
+    why: str = ""
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> Self:
+        # Older records call it so.
+        return super().of({"threshold": facts.get("wanted"), **facts})
+
+
+@dataclass(frozen=True)
+class Promotion(Record):
+    """A person's override of a stage's gate.
+
+    by, reason, at: who, why, and when (ISO 8601, UTC); missed: the verdicts that it overruled; gates: all that were asked for.
+    run, stage, inputs, model: what it is about, as of a Subject.
+    """
+
+    FILE = PROMOTION
+    by: str = ""
+    reason: str = ""
+    at: str = ""
+    missed: tuple[Verdict, ...] = ()
+    run: str = ""
+    stage: str = ""
+    inputs: str = ""
+    model: str = ""
+    gates: tuple[str, ...] = ()
+
+    @property
+    def lines(self) -> list[str]:
+        """Who overruled the gate, when, why, and what it had missed."""
+        missed = [f"{verdict.metric} {verdict.got} (wanted {verdict.threshold})" for verdict in self.missed]
+        return [
+            f"PROMOTED against its gate by {self.by} at {self.at}: {self.reason}",
+            f"  it had missed: {'; '.join(missed)}",
+        ]
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> Self:
+        known = super().of(facts)
+        whole = all(verdict.metric and verdict.threshold and verdict.got for verdict in known.missed)
+        return known if whole else replace(known, missed=())
+
+
+_STALE = {
+    "run": "measured in another run",
+    "stage": "measured for another stage",
+    "inputs": "measured before the stage's inputs changed",
+    "model": "measured on another model",
+    "rows": "measured on other rows than those that are held out now",
+    "code": "measured by another version of what measures",
+    "settings": "measured before the evaluation's settings changed",
+}
+
+
+def judge(gates: Iterable[Gate], record: Measurement | str, subject: Subject | None) -> list[Verdict]:
+    """A Verdict a gate; never empty, because no gate at all is a no.
+
+    record: what was measured, or why that is nothing. subject: what lies in the run folder now, None for nothing.
+    """
+    gates = list(gates)
+    if not gates:
+        return [Verdict("(no gate)", "at least one gate", "none", False, "a stage without a gate proves nothing")]
+    usable = _about(subject, record)
+    if isinstance(usable, str):
+        return [Verdict(gate.metric, _threshold(gate), "nothing", False, usable) for gate in gates]
+    return [_verdict(gate, usable.metrics, usable.missing) for gate in gates]
+
+
+def passed(verdicts: Iterable[Verdict]) -> bool:
+    """Whether there are verdicts and all of them hold."""
+    verdicts = list(verdicts)
+    return bool(verdicts) and all(verdict.holds for verdict in verdicts)
+
+
+def _about(subject: Subject | None, record: Measurement | str) -> Measurement | str:
+    """What was measured, where it is about the subject; else why it counts for nothing."""
+    if subject is None:
+        return "the stage has no finished result"
+    if isinstance(record, str):
+        return record
+    for part, reason in _STALE.items():
+        if getattr(record, part) != getattr(subject, part) or not getattr(subject, part):
+            return reason
+    return record
+
+
+def _verdict(gate: Gate, metrics: Mapping[str, Any], missing: Mapping[str, str]) -> Verdict:
+    threshold = _threshold(gate)
+    if gate.metric not in metrics or metrics[gate.metric] is None:
+        return Verdict(gate.metric, threshold, "nothing", False, str(missing.get(gate.metric, "it was not measured")))
+    value = metrics[gate.metric]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return Verdict(gate.metric, threshold, shown(value), False, "it is not a number")
+    if not _finite(value):
+        return Verdict(gate.metric, threshold, shown(value), False, "it is not a finite number")
+    lowest, highest = bounds(gate.metric)
+    if not lowest <= value <= highest:
+        return Verdict(
+            gate.metric, threshold, shown(value), False, f"no such value is possible, only {in_words(gate.metric)}"
+        )
+    if not math.isfinite(gate.threshold) or gate.comparison not in HOLDS:
+        return Verdict(gate.metric, threshold, shown(value), False, "the gate itself cannot be read")
+    holds = bool(HOLDS[gate.comparison](value, gate.threshold))
+    return Verdict(gate.metric, threshold, shown(value), holds, "" if holds else "it misses the threshold")
+
+
+def _finite(value: int | float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number beyond every float
+        return False
+
+
+def _threshold(gate: Gate) -> str:
+    return f"{gate.comparison} {gate.threshold:g}"
+
+
+def shown(value: Any) -> str:
+    if isinstance(value, float) or (isinstance(value, int) and not isinstance(value, bool) and _finite(value)):
+        return f"{value:.6g}"
+    text = str(value)
+    return shortened(text, 40)
+
+
+def table(verdicts: Iterable[Verdict]) -> list[str]:
+    """The verdicts as lines of text: metric, wanted, got, verdict."""
+    rows = [("metric", "wanted", "got", "verdict")]
+    for verdict in verdicts:
+        rows.append(
+            (verdict.metric, verdict.threshold, verdict.got, "holds" if verdict.holds else f"MISSED: {verdict.why}")
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    return [
+        "  ".join([*(cell.ljust(width) for cell, width in zip(row[:3], widths, strict=True)), row[3]]).rstrip()
+        for row in rows
+    ]
+
+
+def subject(folder: StageFolder, look: bool = False) -> Subject | None:
+    """What an evaluation of this stage must be about; None where the stage is not finished.
+
+    look: whether the model itself is hashed, which takes minutes where nobody has just done so; else what is on record of it
+    counts.
+    """
+    run, model = folder.run.state.id, folder.model_hash(look)
+    if not folder.finished or not folder.model_hash() or not run:
+        return None
+    return Subject(
+        run=run,
+        stage=folder.stage.name,
+        inputs=content_hash(folder.state.inputs, 32),
+        model=model,
+        rows=_rows(folder),
+        code=_code(),
+        settings=_settings(folder.stage.evaluation),
+    )
+
+
+def _held_out(folder: StageFolder) -> list[Path]:
+    """The files with the held-out rows: what training has kept of them, or those of the data."""
+    stated = folder.stage.evaluation.rows if folder.stage.evaluation else ""
+    return [Path(stated) / f"{side}.parquet" for side in ("test", "validation")] if stated else [folder.path / HELD_OUT]
+
+
+def _rows(folder: StageFolder) -> str:
+    """A hash of the held-out rows; of none, too, because a model can be measured by other means."""
+    return content_hash([sha256(file) if file.is_file() else None for file in _held_out(folder)], 32)
+
+
+@cache
+def _code() -> str:
+    """A hash of what measures, the general text included."""
+    own = Path(__file__).parent
+    modules = (own / "evaluate.py", own / "language.py", own / "general_text.txt")
+    brought = (Path(str(spec.origin)) for name in scenarios.measures().values() if (spec := find_spec(name)))
+    return content_hash([sha256(file) for file in (*modules, *brought)], 32)
+
+
+def _settings(evaluation: Evaluation | None) -> str:
+    """How the stage is measured, the sample task's content included; where its files lie changes no measurement."""
+    if evaluation is None:
+        return content_hash(None, 32)
+    task = evaluation.sample_task
+    content = sha256(Path(task)) if task and Path(task).is_file() else None
+    return content_hash(asdict(evaluation) | {"text_blocks": "", "rows": "", "sample_task": content}, 32)
+
+
+def record(folder: StageFolder) -> Measurement | str:
+    """What was measured, of whatever, or why that is nothing."""
+    facts = read_json(folder.path / EVALUATION)
+    if facts is None:
+        return "nothing was measured, or the record is unreadable"
+    if not isinstance(facts, dict) or not isinstance(facts.get("metrics"), dict):
+        return "the record is not one of an evaluation"
+    return seal.broken(facts) or Measurement.of(facts)
+
+
+def verdicts(folder: StageFolder, look: bool = False) -> list[Verdict]:
+    """The verdicts on what is recorded now; with nothing recorded, every one of them is a no. look: as for `subject`."""
+    return judge(folder.stage.gates, record(folder), subject(folder, look))
+
+
+def current(folder: StageFolder) -> Measurement | None:
+    """What is recorded, where it is about what lies in the run folder."""
+    known = _about(subject(folder), record(folder))
+    return None if isinstance(known, str) else known
+
+
+def measure(folder: StageFolder, checkpoint: Path | None = None) -> Measurement:
+    """Evaluates a stage in a process of its own and records the result; another checkpoint than the stage's result is
+    recorded as what it is, and opens no gate.
+
+    Raises Stop where the stage has no result, or measuring fails.
+    """
+    make_key = not folder.place.on_cluster
+    seal.key(make_key)  # nobody measures for an hour what then cannot be sealed
+    stage, about = folder.stage, subject(folder)
+    if about is None and checkpoint is None:
+        raise Stop(f"The stage `{stage.name}` has no finished result to measure.", "Run it first.")
+    if stage.evaluation is None:
+        raise Stop(f"The stage `{stage.name}` trains nothing, so there is nothing to measure.")
+    model = checkpoint or next(iter(folder.path.glob(BEST_IMAGES)), folder.model)
+    demo = stage.config["recipe_runner"].get("demo", {})
+    out = folder.path / MEASURED
+    task = Task(
+        **asdict(stage.evaluation) | {"rows": str(stage.evaluation.rows or folder.path / HELD_OUT)},
+        model=str(model),
+        base=demo.get("base_model", ""),
+        revision=demo.get("revision"),
+        trust_remote_code=demo.get("trust_remote_code", False),
+        turn_end=demo.get("turn_end"),
+        stage_dir=str(folder.path),
+        checkpoint_step=_checkpoint_step(checkpoint),
+        out=str(out),
+        metrics_before=_metrics_before(folder, stage.evaluation),
+    )
+    file = folder.path / EVALUATION_TASK
+    write_json(file, asdict(task))
+    out.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "runner.parts.evaluate.evaluate", str(file)]
+    # One process measures, on one GPU.
+    env = environment(replace(stage, machines=stage.machines.one_gpu), folder.place)
+    follow(command, env, folder.path, lambda event: None, f"Measuring `{stage.name}`")
+    found = Found.read(folder.path)
+    if not found:
+        raise Stop(f"Measuring `{stage.name}` ended without a result.", f"The whole log: {folder.path / LOG}")
+    now = about or Subject(run=folder.run.state.id, stage=stage.name, settings=_settings(stage.evaluation))
+    result = Measurement(
+        **vars(replace(now, model=model_hash_of(model), rows=_rows(folder), code=_code())),
+        **vars(found),
+        checkpoint=str(model),
+        seed=stage.evaluation.seed,
+        versions=versions(),
+    )
+    write_json(folder.path / EVALUATION, seal.sealed(asdict(result), make_key))
+    out.unlink(missing_ok=True)
+    return result
+
+
+def _checkpoint_step(checkpoint: Path | None) -> int | None:
+    number = checkpoint.name.removeprefix("checkpoint-") if checkpoint else ""
+    return int(number) if number.isdigit() else None
+
+
+def _metrics_before(folder: StageFolder, evaluation: Evaluation) -> Mapping[str, Any] | None:
+    """What the gated stage before this one has measured, where that still holds."""
+    known = current(folder.other(evaluation.before)) if evaluation.before is not None else None
+    return known.metrics if known else None
+
+
+def promote(folder: StageFolder, by: str, reason: str) -> Promotion:
+    """Records a person's override: the stage goes on in spite of its gate.
+
+    Raises Stop where there is nothing to overrule: no finished result, or a gate that is open.
+    """
+    stage, about, judged = folder.stage, subject(folder, look=True), verdicts(folder, look=True)
+    if not stage.gates:
+        raise Stop(f"The stage `{stage.name}` has no gate to overrule.")
+    if about is None or about.model != folder.model_hash():
+        raise Stop(f"The stage `{stage.name}` has no finished result that could be promoted.", "Run it first.")
+    if passed(judged):
+        raise Stop(f"The gate after `{stage.name}` is open; there is nothing to overrule.")
+    override = Promotion(
+        by=by,
+        reason=reason,
+        at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        missed=tuple(verdict for verdict in judged if not verdict.holds),
+        run=about.run,
+        stage=about.stage,
+        inputs=about.inputs,
+        model=about.model,
+        gates=tuple(map(str, stage.gates)),
+    )
+    override.write(folder.path)
+    return override
+
+
+def promotion(folder: StageFolder, look: bool = False) -> Promotion | None:
+    """The override on record, where it is about what lies there now, the gates are those that it overruled, and it says
+    who, when, why and against which figures. look: as for `subject`."""
+    known, about = Promotion.read(folder.path), subject(folder, look)
+    if about is None or not about.model:
+        return None
+    same = all(getattr(known, part) == getattr(about, part) for part in ("run", "stage", "inputs", "model"))
+    named = all(isinstance(word, str) and word.strip() for word in (known.by, known.reason, known.at))
+    whole = same and named and known.missed and known.gates
+    return known if whole and known.gates == tuple(map(str, folder.stage.gates)) else None
+
+
+def promotions(plan: Plan) -> Iterator[str]:
+    """Lines about every override in force; they belong in every report."""
+    for stage in plan.stages:
+        if stage.gates and (override := promotion(StageFolder(plan, stage))):
+            yield from (f"{stage.name}: {line}" if not line.startswith(" ") else line for line in override.lines)
+
+
+def opened(folder: StageFolder, look: bool = False) -> tuple[bool, list[str]]:
+    """Whether the gate after a stage is open, by what is on record or by a person's override, which is told. look: as for
+    `subject`."""
+    if passed(verdicts(folder, look)):
+        return True, []
+    override = promotion(folder, look)
+    return override is not None, override.lines if override else []
+
+
+def closed(folder: StageFolder, consequence: str, where: str = "") -> str:
+    """What a closed gate says. where: the option of `recipe promote` that names where the run lives."""
+    missed = "\n".join(
+        f"  {verdict.metric}: wanted {verdict.threshold}, got {verdict.got}: {verdict.why}"
+        for verdict in verdicts(folder)
+        if not verdict.holds
+    )
+    name = folder.stage.name
+    return (
+        f"The gate after `{name}` is closed, and {consequence}. It missed:\n{missed}\n"
+        f"Look at the stage's log and curves. A person may overrule: "
+        f"recipe promote RECIPE {name}{where} --by NAME --reason TEXT"
+    )

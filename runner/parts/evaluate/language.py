@@ -1,0 +1,219 @@
+"""Measures of a language model on disk: its loss on rows and on general text, and how often its short answers are right."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runner.parts.evaluate.gate_settings import ACCURACY, NEW_TOKENS
+from runner.tools.names import same
+from runner.trainer.generation import end_tokens
+
+TEXT_BLOCKS = 64
+# A line that parts the documents of the general text, and the tokens of each that are read.
+PARTING = "%%"
+GENERAL_TOKENS = 1024
+# An answer of so many words is one that is right or wrong; a longer one can be said in many ways.
+SHORT_WORDS = 6
+MOST_ANSWERS = 200
+
+# Token numbers and labels of a row, -100 where a token does not count.
+Row = tuple[Sequence[int], Sequence[int]]
+
+
+class Cannot(Exception):
+    """A metric cannot be measured; the message says why."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A row whose answer is short. asked: the kinds of questions that it is one of."""
+
+    prompt: tuple[int, ...]
+    answer: str
+    asked: tuple[str, ...]
+
+
+def load(folder: str, tokenizer: str, base: str, revision: str | None, trust: bool) -> tuple[Any, Any]:
+    """Model and tokenizer, freshly loaded as any user would; an adapter on its base, which `revision` is of."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    # A checkpoint beside an adapter is the adapter alone; `best_model` is the two merged.
+    adapter = bool(base) and (Path(folder) / "adapter_config.json").is_file()
+    cuda = torch.cuda.is_available()
+    words = AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=trust)
+    whole = base if adapter else folder
+    model = AutoModelForCausalLM.from_pretrained(
+        whole,
+        revision=None if Path(whole).is_dir() else revision,
+        dtype=torch.bfloat16 if cuda else torch.float32,
+        trust_remote_code=trust,
+    )
+    if adapter:
+        from peft import PeftModel
+
+        model = PeftModel.from_pretrained(model, folder)
+    return model.to("cuda" if cuda else "cpu").eval(), words
+
+
+def free() -> None:
+    """Gives back what a model held that nobody names any more."""
+    import gc
+
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def loss(model: Any, rows: Sequence[Row]) -> tuple[float, int]:
+    """Cross-entropy in nats a token, over all tokens that count in all rows alike, and how many those are.
+
+    Raises Cannot where none counts.
+    """
+    import torch
+
+    total, count = 0.0, 0
+    for numbers, labels in rows:
+        # The first token follows on nothing.
+        counted = sum(label != -100 for label in labels[1:])
+        if not counted:
+            continue
+        tokens, wanted = (torch.tensor([list(each)], device=model.device) for each in (numbers, labels))
+        with torch.no_grad():
+            total += float(model(input_ids=tokens, labels=wanted).loss) * counted
+        count += counted
+    if not count:
+        raise Cannot("no token of these rows is trained")
+    return total / count, count
+
+
+def exponential(nats: float) -> float:
+    """The perplexity of a loss."""
+    try:
+        return math.exp(nats)
+    except OverflowError:
+        return math.inf
+
+
+def blocks(file: str) -> list[Row]:
+    """The first held-out blocks that are the same for every stage of a pipeline."""
+    import numpy as np
+
+    return [(block.tolist(), block.tolist()) for block in np.load(file, mmap_mode="r")[:TEXT_BLOCKS]]
+
+
+def general_text() -> Path:
+    """The project's own text, about nothing in particular, which every model is measured on."""
+    return Path(__file__).with_name("general_text.txt")
+
+
+def general_documents() -> list[str]:
+    text = general_text().read_text(encoding="utf-8")
+    return [part.strip() for part in text.split(f"\n{PARTING}\n")]
+
+
+def general_rows(tokenizer: Any) -> list[Row]:
+    """The documents of the general text, as the model would begin to read each."""
+    rows = [tokenizer(document)["input_ids"][:GENERAL_TOKENS] for document in general_documents()]
+    return [(row, row) for row in rows]
+
+
+def generated(model: Any, tokenizer: Any, prompt: str) -> int:
+    """Tokens that the model goes on with after the prompt, at most 16, without sampling."""
+    numbers = tokenizer(prompt, add_special_tokens=False)["input_ids"]
+    (new,) = _greedy(model, tokenizer, [numbers], NEW_TOKENS, None)
+    return len([token for token in new if token not in tokenizer.all_special_ids])
+
+
+def questions(rows: Sequence[Row], tokenizer: Any, asked: Mapping[str, str], seed: int) -> list[Question]:
+    """The rows with one answer at their end, of a few words; a seeded draw where there are too many. asked: kinds of questions,
+    each by words that are in it."""
+    short = [question for row in rows if (question := _question(row, tokenizer, asked))]
+    return short if len(short) <= MOST_ANSWERS else random.Random(seed).sample(short, MOST_ANSWERS)
+
+
+def _question(row: Row, tokenizer: Any, asked: Mapping[str, str]) -> Question | None:
+    numbers, labels = row
+    counted = [index for index, label in enumerate(labels) if label != -100]
+    if not counted or not counted[0] or counted != list(range(counted[0], counted[-1] + 1)):
+        return None
+    answer = tokenizer.decode(numbers[counted[0] : counted[-1] + 1], skip_special_tokens=True).strip()
+    if not answer or "\n" in answer or len(answer.split()) > SHORT_WORDS:
+        return None
+    prompt = tokenizer.decode(numbers[: counted[0]])
+    kinds = tuple(name for name, words in asked.items() if words in prompt)
+    return Question(tuple(numbers[: counted[0]]), answer, kinds)
+
+
+def accuracy(
+    model: Any, tokenizer: Any, chosen: Sequence[Question], batch_size: int, turn_end: str | None
+) -> dict[str, float]:
+    """The share of short answers that the model gives as the rows have them, 0 to 1, in all and of each kind of question;
+    space, case and a full stop at the end do not count. Without sampling.
+
+    Raises Cannot where no row has a short answer.
+    """
+    longest = answer_length(chosen, tokenizer)
+    # Prompts of like length pad each other least.
+    ordered = sorted(chosen, key=lambda question: len(question.prompt))
+
+    def said() -> Iterator[str]:
+        for start in range(0, len(ordered), batch_size):
+            prompts = [list(question.prompt) for question in ordered[start : start + batch_size]]
+            for numbers in _greedy(model, tokenizer, prompts, longest, turn_end):
+                yield tokenizer.decode(numbers, skip_special_tokens=True)
+
+    return right(ordered, said())
+
+
+def answer_length(chosen: Sequence[Question], tokenizer: Any) -> int:
+    """Tokens that the longest of the short answers takes, and a few. Raises Cannot where no row has a short answer."""
+    if not chosen:
+        raise Cannot(f"no held-out row has an answer of at most {SHORT_WORDS} words")
+    return max(len(tokenizer(question.answer)["input_ids"]) for question in chosen) + 4
+
+
+def right(chosen: Sequence[Question], said: Iterable[str]) -> dict[str, float]:
+    """The share of questions that are answered as the rows have it, in all and of each kind."""
+    found: dict[str, list[bool]] = {ACCURACY: []}
+    for question, text in zip(chosen, said, strict=True):
+        is_right = _plain(text) == _plain(question.answer)
+        for name in (ACCURACY, *(f"{ACCURACY}.{kind}" for kind in question.asked)):
+            found.setdefault(name, []).append(is_right)
+    return {name: sum(answers) / len(answers) for name, answers in found.items()}
+
+
+def _plain(text: str) -> str:
+    return same(text).removesuffix(".")
+
+
+def _greedy(
+    model: Any, tokenizer: Any, prompts: Sequence[Sequence[int]], most: int, turn_end: str | None
+) -> Iterator[list[int]]:
+    """What the model says after each prompt, in token numbers, up to the end of its turn."""
+    import torch
+
+    ends = end_tokens(tokenizer, turn_end)
+    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else (ends or [0])[0]
+    width = max(map(len, prompts))
+    tokens = torch.tensor([[pad] * (width - len(prompt)) + list(prompt) for prompt in prompts], device=model.device)
+    mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=model.device)
+    with torch.no_grad():
+        output = model.generate(
+            input_ids=tokens,
+            attention_mask=mask,
+            max_new_tokens=most,
+            do_sample=False,
+            eos_token_id=ends or None,
+            pad_token_id=pad,
+        )
+    for row in output[:, width:].tolist():
+        end = next((index for index, token in enumerate(row) if token in ends), len(row))
+        yield row[:end]

@@ -1,0 +1,98 @@
+"""Seal: a keyed digest of a record, HMAC-SHA256 (RFC 2104), so that a number which a hand has changed is found out.
+
+The key lies in the folder of this person's settings, on a cluster in a Secret, and never in a run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from runner.tools.files import settings_folder
+from runner.tools.problem import Stop
+from runner.tools.run_files import SEAL_KEY
+
+DIGEST = "digest"
+# Half of SHA-256's own length, and more than anybody can try.
+SHORTEST = 32
+
+
+def key_file() -> Path:
+    """Where this person's key lies, among their settings."""
+    return settings_folder() / "key"
+
+
+def key(make: bool) -> str:
+    """The key: of the environment, as a Secret gives it, else of this person's file. make: write one where there is none yet.
+
+    Raises Stop where there is none, or the file cannot be read or written.
+    """
+    file = key_file()
+    try:
+        known = os.environ.get(SEAL_KEY, "").strip()
+        if not known and make and not file.exists():
+            _make(file)
+        if not known and file.exists():
+            known = file.read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise Stop(
+            f"The key that measured numbers are sealed with cannot be used: {error}",
+            f"It lies in `{file}`; `{SEAL_KEY}` in the environment may hold it instead.",
+        ) from None
+    if not known:
+        raise Stop(
+            "There is no key that measured numbers are sealed with.",
+            f"`recipe evaluate` makes one in `{file}`, and `recipe submit` the Secret that pods read.",
+        )
+    if len(known) < SHORTEST:
+        raise Stop(
+            f"The key that measured numbers are sealed with has {len(known)} characters, and {SHORTEST} are needed.",
+            f"Delete `{file}`, or take `{SEAL_KEY}` out of the environment; the next measurement makes a new one.",
+        )
+    return known
+
+
+def _make(file: Path) -> None:
+    """A new key that nobody else may read; one that another process has made meanwhile stays."""
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    partial = file.with_name(f".{file.name}.{os.getpid()}")
+    with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as written:
+        written.write(f"{secrets.token_hex(32)}\n")
+    try:
+        os.link(partial, file)
+    except FileExistsError:
+        pass
+    finally:
+        partial.unlink()
+
+
+def sealed(facts: Mapping[str, Any], make: bool) -> dict[str, Any]:
+    """A record's JSON form with its digest. make: as for `key`, which may raise Stop."""
+    return {**facts, DIGEST: digest(facts, key(make))}
+
+
+def digest(facts: Mapping[str, Any], key: str) -> str:
+    """The digest of a record's JSON form, without the one that it has."""
+    plain = {name: value for name, value in facts.items() if name != DIGEST}
+    text = json.dumps(plain, sort_keys=True, ensure_ascii=False)
+    return hmac.new(key.encode(), text.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
+
+
+def broken(facts: Mapping[str, Any]) -> str:
+    """Why a record is not as it was sealed; empty where it is."""
+    stated = facts.get(DIGEST)
+    if not isinstance(stated, str) or not stated:
+        return "the record is not sealed, so nobody knows who wrote it"
+    try:
+        known = key(make=False)
+    except Stop as stop:
+        return stop.text.partition("\n")[0]
+    if not hmac.compare_digest(stated.encode("utf-8", "surrogatepass"), digest(facts, known).encode()):
+        return "the record was changed by hand, or sealed with another key than the one here"
+    return ""

@@ -1,0 +1,165 @@
+"""GGUF: a model as llama.cpp and Ollama load it, and the proof that llama.cpp says with it what transformers says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runner.parts.export import llama_cpp
+from runner.parts.export.unproven import unproven
+from runner.tools.files import read_record
+from runner.tools.problem import Stop
+from runner.trainer.generation import Chat, messages, written
+
+# What the converter writes itself, by torch's name of what the weights are kept in; everything else is quantised from it.
+WHOLE = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
+# Kinds that need no measured importance of the weights, from the largest file to the smallest.
+QUANTISED = (
+    "q8_0", "q6_k", "q5_k_m", "q5_k_s", "q5_0", "q4_k_m", "q4_k_s", "q4_0", "q3_k_l", "q3_k_m", "q3_k_s", "q2_k",
+)  # fmt: skip
+KINDS = (*WHOLE.values(), *QUANTISED)
+# By how much the log-probability of a word may differ in the mean, in nats: rounding of the arithmetic, of weights to half
+# precision and to eight bits, and what fewer bits lose. A file with a wrong layer in it is off by more.
+ALLOWED = {"f32": 1e-3, "f16": 0.02, "bf16": 0.05, "q8_0": 0.05, "q6_k": 0.1}
+ALLOWED_BELOW = 0.7
+# Two words whose logits are nearer than this are as good as each other in fp32.
+TIE = 1e-3
+ANSWER_TOKENS = 40
+# Of a text that stands in for questions, the part that is read before the model goes on.
+PROMPT_TOKENS = 32
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What transformers says after a prompt, in token numbers, without sampling. text: the prompt; likelihood: the mean log-probability of its words
+    in nats; gaps: at each, how far the best logit is above the next one."""
+
+    text: str
+    prompt: tuple[int, ...]
+    said: tuple[int, ...]
+    likelihood: float
+    gaps: tuple[float, ...]
+
+
+def require_known(model: Path, converter: Path) -> None:
+    """Raises Stop where the converter does not know a model's architecture."""
+    (name, *_) = read_record(model / "config.json").get("architectures") or ["(none)"]
+    known = sorted(llama_cpp.architectures(converter))
+    if name not in known:
+        raise Stop(
+            f"llama.cpp's converter, of llama-cpp-python {llama_cpp.VERSION}, does not know the architecture `{name}`.\n"
+            f"It knows {', '.join(known)}.",
+            "`--format safetensors` exports it for servers that load it as transformers does.",
+        )
+
+
+def write(model: Path, out: Path, kind: str | None, turn_end: int | None, converter: Path) -> str:
+    """Writes a model's folder as a GGUF file and gives its kind. kind: of KINDS; None for what the weights are kept in.
+
+    Raises Stop where it cannot be converted.
+    """
+    own = _kept_in(model)
+    kind = kind or own
+    # Eight bits and more are written at once; fewer are made of the weights as they are.
+    first = kind if kind in WHOLE.values() or kind == "q8_0" else own
+    whole = out if first == kind else out.with_name(f".{out.name}.{first}")
+    llama_cpp.convert(converter, model, whole, first, turn_end)
+    if whole != out:
+        llama_cpp.quantise(whole, out, kind)
+        whole.unlink()
+    return kind
+
+
+def _kept_in(model: Path) -> str:
+    facts = read_record(model / "config.json")
+    return WHOLE.get(str(facts.get("dtype") or facts.get("torch_dtype")), "bf16")
+
+
+def answers(chat: Chat, texts: Sequence[str]) -> Iterator[Answer]:
+    """What transformers says to each question, or after the beginning of each text, in fp32 and by the weights alone."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(chat.tokenizer, trust_remote_code=chat.trust_remote_code)
+    model = AutoModelForCausalLM.from_pretrained(
+        chat.model, dtype=torch.float32, trust_remote_code=chat.trust_remote_code
+    ).eval()
+    stops = ends(tokenizer, chat.turn_end)
+    for text, prompt in prompts(tokenizer, chat, texts):
+        tokens = torch.tensor([prompt])
+        with torch.no_grad():
+            whole = model.generate(
+                input_ids=tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=min(ANSWER_TOKENS, chat.max_new_tokens),
+                do_sample=False, repetition_penalty=1.0, eos_token_id=stops or None, pad_token_id=(stops or [0])[0],
+            )  # fmt: skip
+            logits = model(input_ids=whole).logits[0, len(prompt) - 1 : -1]
+        said = whole[0, len(prompt) :]
+        likely = logits.log_softmax(-1).gather(1, said[:, None]).mean()
+        best = logits.topk(2).values
+        yield Answer(
+            text, tuple(prompt), tuple(said.tolist()), float(likely), tuple((best[:, 0] - best[:, 1]).tolist())
+        )
+
+
+def ends(tokenizer: Any, turn_end: str | None) -> list[int]:
+    """The tokens that end an answer, as numbers: end-of-text, and that of training."""
+    stops = [tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids(turn_end) if turn_end else None]
+    return list(dict.fromkeys(token for token in stops if token is not None))
+
+
+def prompts(tokenizer: Any, chat: Chat, texts: Sequence[str]) -> Iterator[tuple[str, list[int]]]:
+    """Each prompt, as text and in numbers: a question as the model was trained to see it, or the beginning of a text."""
+    for text in texts:
+        if chat.chat:
+            text = written(tokenizer, messages(chat.system_prompt, text), asking=True)
+        yield text, list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def prove(file: Path, kind: str, chat: Chat, texts: Sequence[str], general: str) -> dict[str, Any]:
+    """Proves that a GGUF file is the model of `chat`: its template and the end of an answer are in it, llama.cpp reads text in the
+    same tokens, and says to each question what transformers says. texts: questions, or beginnings of texts; general: any text.
+
+    Gives what was compared. Raises Stop where it is not so.
+    """
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(chat.tokenizer, trust_remote_code=chat.trust_remote_code)
+    said = list(answers(chat, texts))
+    read = [*(text for text, _ in prompts(tokenizer, chat, [general])), *(answer.text for answer in said)]
+    stops = ends(tokenizer, chat.turn_end)
+    task = {
+        "texts": read,
+        "ends": stops,
+        "answers": [{"prompt": answer.prompt, "said": answer.said} for answer in said],
+        "context": max(len(answer.prompt) + len(answer.said) for answer in said) + 8,
+    }
+    found = llama_cpp.read(file, task)
+    if found["chat_template"] != (tokenizer.chat_template or ""):
+        raise unproven("the chat template in the file is not the trained one")
+    for token, known in zip(stops, found["ends"], strict=True):
+        if not known:
+            raise unproven(f"no answer would end with `{tokenizer.convert_ids_to_tokens(token)}`, as in training")
+    for text, tokens in zip(read, found["texts"], strict=True):
+        if tokens != tokenizer(text, add_special_tokens=False)["input_ids"]:
+            raise unproven(f"llama.cpp cuts text into other tokens, that of “{' '.join(text.split())[:60]}…” for one")
+    return _same_answers(kind, said, found["answers"])
+
+
+def _same_answers(kind: str, said: Sequence[Answer], read: Sequence[tuple[list[int], float]]) -> dict[str, Any]:
+    """Holds what llama.cpp would say against what transformers says."""
+    same, off, allowed = 0, 0.0, ALLOWED.get(kind, ALLOWED_BELOW)
+    for answer, (chosen, likelihood) in zip(said, read, strict=True):
+        off = max(off, abs(likelihood - answer.likelihood))
+        agreed = [here == there for here, there in zip(chosen, answer.said, strict=True)]
+        same += sum(agreed)
+        if kind == "f32" and any(not ok and gap > TIE for ok, gap in zip(agreed, answer.gaps, strict=True)):
+            raise unproven(f"llama.cpp answers with other tokens: {chosen} for {list(answer.said)}")
+    if not off <= allowed:
+        raise unproven(
+            f"the words of an answer are {off:.2g} nats more or less likely in llama.cpp, and {allowed:g} may be lost as {kind}",
+            "Name a kind with more bits with `--quantize`.",
+        )
+    words = sum(len(answer.said) for answer in said)
+    return {"prompts": len(said), "tokens": words, "same_tokens": same, "largest_difference_nats": off}

@@ -1,0 +1,146 @@
+"""Weights: whether exported ones are the base model's with what was trained, and nothing else, tensor by tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from runner.parts.export.served import WEIGHTS, Adapter
+from runner.parts.export.unproven import unproven
+
+Base = tuple[str, str | None]
+
+
+def state_of(folder: str, revision: str | None = None, dtype: Any = "auto", trust_remote_code: bool = False) -> Any:
+    """The tensors of a model on this machine, or on the hub, by name; tied ones under each of their names."""
+    from transformers import AutoModelForCausalLM
+
+    options: dict[str, Any] = {"revision": revision} if revision and not Path(folder).is_dir() else {}
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, trust_remote_code=trust_remote_code, **options)
+    return model.state_dict()
+
+
+def merged(folder: Path, adapter: Adapter, base: Base, trust_remote_code: bool = False) -> dict[str, Any]:
+    """Proves that a model is its base with an adapter in it: each layer that the adapter changes is W + s·B·A within what its
+    precision rounds away, and no longer the base's; all others are the base's. Takes twice the model in main memory.
+
+    Gives how many layers changed, and the largest difference from W + s·B·A as a share of the largest change.
+    Raises Stop where it is not so.
+    """
+    import torch
+    from safetensors.torch import load_file
+
+    whole = state_of(str(folder), trust_remote_code=trust_remote_code)
+    dtype = next(tensor.dtype for tensor in whole.values() if tensor.is_floating_point())
+    before = state_of(*base, dtype=dtype, trust_remote_code=trust_remote_code)
+    parts, changes = load_file(adapter.folder / WEIGHTS), _changes(adapter)
+    _same_names(whole, before)
+    tied = {tensor.data_ptr() for name, tensor in before.items() if name in changes}
+    furthest = 0.0
+    for name, tensor in whole.items():
+        was = before[name]
+        if name not in changes:
+            if was.data_ptr() not in tied and not torch.equal(tensor, was):
+                raise unproven(f"`{name}` differs from the base model's, and the adapter does not change it")
+            continue
+        change = _change(adapter, parts, changes[name])
+        if not change.any():
+            continue
+        if torch.equal(tensor, was):
+            raise unproven(
+                f"`{name}` is the base model's own: the adapter was lost, or is too small for this precision"
+            )
+        off = (tensor.double() - was.double() - change).abs()
+        # Half a unit in the last place of both, twice over; and sums over the rank in another order.
+        allowed = torch.finfo(dtype).eps * (2 * was.double().abs() + 8 * change.abs().max())
+        if bool((off > allowed).any()):
+            raise unproven(
+                f"`{name}` is not the base model's with the adapter's change added, by up to {float(off.max()):.3g}"
+            )
+        furthest = max(furthest, float(off.max() / change.abs().max()))
+    return {"changed_tensors": len(changes), "tensors": len(whole), "largest_difference": furthest}
+
+
+def _changes(adapter: Adapter) -> Mapping[str, str]:
+    """The layer that an adapter changes, by the name of its weight."""
+    return {f"{layer}.weight": layer for layer in adapter.layers}
+
+
+def _change(adapter: Adapter, parts: Mapping[str, Any], layer: str) -> Any:
+    """s·B·A of a layer, in fp64 [out, in]. Raises Stop for what is no plain LoRA."""
+    names = adapter.layers[layer]
+    embedding = "lora_embedding_A" in names
+    wanted = ("lora_embedding_A", "lora_embedding_B") if embedding else ("lora_A", "lora_B")
+    if set(names) != set(wanted):
+        raise unproven(f"the adapter's part of `{layer}` is no plain LoRA ({', '.join(sorted(names))})")
+    a, b = (parts[names[part]].double() for part in wanted)
+    change = (b @ a) * adapter.scale(layer)
+    return change.T if embedding or adapter.config.get("fan_in_fan_out") else change
+
+
+def _same_names(whole: Mapping[str, Any], before: Mapping[str, Any]) -> None:
+    for name, tensor in whole.items():
+        if name not in before or before[name].shape != tensor.shape:
+            raise unproven(f"its base model has no tensor `{name}` of that shape")
+
+
+def trained(folder: Path, base: Base, trust_remote_code: bool = False) -> dict[str, Any]:
+    """Proves that a model, trained itself, is not the one that it began with. Gives how many of its tensors changed.
+
+    Raises Stop where none has, and OSError where the base model cannot be had.
+    """
+    import torch
+
+    whole = state_of(str(folder), trust_remote_code=trust_remote_code)
+    dtype = next(tensor.dtype for tensor in whole.values() if tensor.is_floating_point())
+    before = state_of(*base, dtype=dtype, trust_remote_code=trust_remote_code)
+    # Training may have added words.
+    same = [name for name, was in before.items() if name in whole and torch.equal(whole[name], was)]
+    changed = len(whole) - len(same)
+    if not changed:
+        raise unproven("each of its tensors is the base model's own: what was trained is lost")
+    return {"changed_tensors": changed, "tensors": len(whole)}
+
+
+def beside(
+    adapter: Path,
+    base: str,
+    revision: str | None,
+    whole: Path,
+    prompts: Sequence[Sequence[int]],
+    trust_remote_code: bool,
+) -> dict[str, Any]:
+    """Proves that an adapter, loaded beside its base model, says what the merged model says, and not what the base model says.
+    prompts: in token numbers. Gives the largest difference of a logit from the merged model's, and from the base's.
+
+    Raises Stop where it is not so.
+    """
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    def loaded(folder: str, commit: str | None) -> Any:
+        options: dict[str, Any] = {"revision": commit} if commit and not Path(folder).is_dir() else {}
+        return AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float32, trust_remote_code=trust_remote_code, **options
+        ).eval()
+
+    def said(model: Any) -> list[Any]:
+        with torch.no_grad():
+            return [model(input_ids=torch.tensor([list(prompt)])).logits[0, -1] for prompt in prompts]
+
+    plain = loaded(base, revision)
+    without = said(plain)
+    with_adapter = said(PeftModel.from_pretrained(plain, str(adapter)).eval())
+    merged_model = said(loaded(str(whole), None))
+    moved = max(float((here - there).abs().max()) for here, there in zip(with_adapter, without, strict=True))
+    off = max(float((here - there).abs().max()) for here, there in zip(with_adapter, merged_model, strict=True))
+    if not moved:
+        raise unproven("beside its base model it answers as the base model does: it was lost")
+    # What merging rounds away is no larger than what the adapter does.
+    if not off < moved / 2:
+        raise unproven(
+            f"beside its base model it is {off:.2g} from the merged model, and {moved:.2g} from the base model"
+        )
+    return {"from_base": moved, "from_merged": off}

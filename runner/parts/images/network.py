@@ -1,0 +1,126 @@
+"""The ResNet for small images, and the files of weights that a run of it leaves: the latest, the best and the final ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import ResNetConfig, ResNetForImageClassification, TrainerCallback
+
+from runner.catalog.trainers import DEPTHS
+from runner.tools.files import replacing
+from runner.tools.run_files import BEST_IMAGES, LATEST_IMAGES
+
+
+class SmallResNetForImageClassification(ResNetForImageClassification):
+    """transformers' ResNet with the stem that 32×32 images need.
+
+    Its own stem (7×7, stride 2, then a max pool) has no settings and would leave 8×8 of 32×32 pixels before the first
+    block. Here it is 3×3 with stride 1 and padding 1 and no pool, as in He et al. 2015 (arXiv 1512.03385), section 4.2.
+    Its name ends as it does because transformers chooses the loss by the end of a class's name.
+    """
+
+    # Its loss is the mean of a batch; the Trainer must divide it by the accumulation steps.
+    accepts_loss_kwargs = False
+
+    def __init__(self, config: ResNetConfig) -> None:
+        super().__init__(config)
+        stem = self.resnet.embedder
+        convolution = nn.Conv2d(
+            config.num_channels, config.embedding_size, kernel_size=3, stride=1, padding=1, bias=False
+        )
+        # As transformers draws the others.
+        nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
+        stem.embedder.convolution = convolution
+        stem.pooler = nn.Identity()
+
+
+def build(architecture: str, width: int, classes: int) -> SmallResNetForImageClassification:
+    """A network with random weights. width: channels of the first stage; each further stage doubles them."""
+    return SmallResNetForImageClassification(
+        ResNetConfig(
+            num_channels=3,
+            embedding_size=width,
+            hidden_sizes=[width << stage for stage in range(len(DEPTHS[architecture]))],
+            depths=list(DEPTHS[architecture]),
+            layer_type="basic",
+            num_labels=classes,
+        )
+    )
+
+
+def save(file: Path, content: Mapping[str, Any]) -> None:
+    """Writes a file, whole or not at all, so that a reader never sees half of one."""
+    with replacing(file) as partial:
+        torch.save(dict(content), partial)
+
+
+def read(file: Path) -> dict[str, Any]:
+    """What `save` wrote; only tensors and plain values are accepted, so opening it cannot run code."""
+    content: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
+    return content
+
+
+def load(file: Path) -> tuple[SmallResNetForImageClassification, dict[str, Any]]:
+    """The trained network in `best_model.pth`, `final_model.pth` or `checkpoint_latest.pth`, ready to be asked, and all
+    else that the file says: `classes` (names), `mean`, `std`, `image_size`, `accuracy`, `epoch`."""
+    content = read(file)
+    shape = content["shape"]
+    model = build(shape["architecture"], shape["width"], shape["classes"])
+    model.load_state_dict(content["model"])
+    return model.eval(), content
+
+
+class Weights(TrainerCallback):
+    """Writes `best_model.pth` whenever the validation accuracy is higher than ever, and `checkpoint_latest.pth` with
+    every checkpoint; the latter also holds optimizer and schedule.
+
+    facts: what goes into every file beside the weights.
+    """
+
+    def __init__(self, run_dir: Path, facts: dict[str, Any]) -> None:
+        self.run_dir = run_dir
+        self.facts = facts
+        self.best_accuracy = -1.0
+        self.accuracy: float | None = None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step and (self.run_dir / BEST_IMAGES).is_file():
+            self.best_accuracy = read(self.run_dir / BEST_IMAGES)["accuracy"]
+
+    def on_evaluate(
+        self, args: Any, state: Any, control: Any, model: Any = None, metrics: Any = None, **kwargs: Any
+    ) -> None:
+        self.accuracy = (metrics or {}).get("eval_accuracy")
+        # Before the first step there is nothing that training has made.
+        if self.accuracy is None or not state.global_step or self.accuracy <= self.best_accuracy:
+            return
+        self.best_accuracy = self.accuracy
+        if state.is_world_process_zero:
+            save(self.run_dir / BEST_IMAGES, self.content(model, state))
+
+    def on_save(
+        self,
+        args: Any,
+        state: Any,
+        control: Any,
+        model: Any = None,
+        optimizer: Any = None,
+        lr_scheduler: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        if state.is_world_process_zero:
+            more = {"optimizer": optimizer.state_dict(), "lr_scheduler": lr_scheduler.state_dict()}
+            save(self.run_dir / LATEST_IMAGES, self.content(model, state) | more)
+
+    def content(self, model: Any, state: Any) -> dict[str, Any]:
+        """accuracy: share of the validation images, 0 to 1, at the last evaluation."""
+        return self.facts | {
+            "model": {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()},
+            "accuracy": self.accuracy,
+            "epoch": state.epoch,
+            "step": state.global_step,
+        }

@@ -1,0 +1,80 @@
+"""`python -m runner.parts.images.trainer [--prepare] CONFIG`: trains a network for small images, as `images.yaml` says.
+
+It runs in a stock training image with nothing but this repository on its path, so it, what its pods run around it and all
+that they reach import only the standard library, this package and STOCK_PACKAGES; a test follows the imports.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from runner.tools.files import write_json
+from runner.tools.problem import Stop
+from runner.tools.quiet import hush
+from runner.tools.run_files import LOG, STOPPED
+from runner.trainer import parent_watch
+
+# Import names that OpenShift AI's training image py312-cuda128-torch290 has, among many more. Source: Pipfile and
+# Pipfile.lock in opendatahub-io/distributed-workloads, images/runtime/training/py312-cuda128-torch290 (transformers 5.5.0,
+# accelerate 1.12.0, datasets 4.3.0, numpy 1.26.4, pyarrow 23.0.1, pillow 12.3.0, pydantic 2.12.5, tensorboard 2.20.0).
+# Images up to py312-cuda128-torch280 lack Pillow; there `recipe prepare` has to be done elsewhere.
+STOCK_PACKAGES: tuple[str, ...] = (
+    "PIL",
+    "accelerate",
+    "datasets",
+    "numpy",
+    "pyarrow",
+    "pydantic",
+    "torch",
+    "transformers",
+    "yaml",
+)
+# What transformers itself requires (5.5.0, setup.py).
+STOCK_PACKAGES += ("huggingface_hub", "safetensors", "tokenizers")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Trains; 0 where all results are there, 1 where it stopped, with the reason in `stopped.json`."""
+    parser = argparse.ArgumentParser(prog="python -m runner.parts.images.trainer")
+    parser.add_argument("--prepare", action="store_true", help="prepare the images first, where that is not done yet")
+    parser.add_argument("config", help="images.yaml, as `recipe render` writes it")
+    options = parser.parse_args(arguments)
+    parent_watch.start()
+    hush()
+    import yaml
+
+    from runner.parts.images import training
+
+    config = yaml.safe_load(Path(options.config).read_text(encoding="utf-8"))
+    run_dir = Path(config["recipe_runner"]["run_dir"])
+    # `recipe run` keeps the log itself; on a cluster pods go, and their logs with them.
+    if options.prepare and os.environ.get("RANK", "0") == "0":
+        keep_log(run_dir / LOG)
+    try:
+        training.train(config, prepare_first=options.prepare)
+    except Stop as stop:
+        write_json(run_dir / STOPPED, {"message": stop.text})
+        print(stop.text, file=sys.stderr)
+        return 1
+    return 0
+
+
+def keep_log(file: Path) -> None:
+    """Everything that this process and its libraries write goes to the pod's log and, from here on, into `file` too."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    # In a session of its own: torchrun sends the cluster's wish to end to the whole group, and the last lines come after it.
+    tee = subprocess.Popen(["tee", "-a", str(file)], stdin=subprocess.PIPE, start_new_session=True)
+    assert tee.stdin  # the pipe
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+        os.dup2(tee.stdin.fileno(), stream.fileno())
+    # `tee` ends when the last copy of its input does, which is when this process has ended.
+    tee.stdin.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,253 @@
+"""Training of images with transformers' Trainer: from the settings in `images.yaml` to the results of the run, and what is
+done to each image on its way: crop, flip, normalise, a whole batch at a time."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import torch
+from torch.utils.data import Dataset
+from transformers import Trainer, TrainingArguments, set_seed
+
+from runner import scenarios
+from runner.parts.images import network
+from runner.parts.images.data import SPLITS, ImageReport
+from runner.parts.images.network import Weights
+from runner.parts.proof import images as proof
+from runner.tools.problem import Stop
+from runner.tools.run_files import BEST_IMAGES, FINAL_IMAGES, TENSORBOARD
+from runner.trainer import checkpoints, metrics, progress, progress_lines, results
+from runner.trainer.checkpoints import MarkComplete
+from runner.trainer.early_stopping import early_stopping
+from runner.trainer.history import History
+from runner.trainer.patience import ACCURACY
+from runner.trainer.phases import Phases
+from runner.trainer.preemption import Preemption
+from runner.trainer.resume_guard import Ended, no_step_more
+from runner.trainer.saving import Saving
+from runner.trainer.settings import RunSettings
+from runner.trainer.time_limit import time_limits
+from runner.trainer.watchdog import Watchdog
+
+
+def train(config: dict[str, Any], prepare_first: bool = False) -> None:
+    """Trains, or goes on from the last checkpoint, and writes the results; the summary last.
+
+    Raises Stop where there is no GPU that the plan has, or no prepared images.
+    """
+    settings = RunSettings.model_validate(config["recipe_runner"])
+    if settings.backend == "nccl" and not torch.cuda.is_available():
+        raise Stop("The plan has GPUs, and this machine has none that training could use.")
+    args = arguments(config["trainer"], settings)
+    folder = Path(config["data"]["folder"])
+    if prepare_first:
+        with args.main_process_first(local=False):
+            if args.process_index == 0:
+                for line in scenarios.prepare(config["prepare"], folder).lines():
+                    print(line)
+    report = ImageReport.read(folder)
+    if report is None:
+        raise Stop(f"There are no prepared images in `{folder}`.", "`recipe prepare` makes them.")
+    _prove(folder, report, settings, args.process_index == 0)
+    set_seed(args.seed)
+    shape = config["model"]
+    model = network.build(shape["architecture"], shape["width"], shape["classes"])
+    look = {"mean": config["data"]["mean"] or report.mean, "std": config["data"]["std"] or report.std}
+    data = datasets(folder, config, look)
+    history = History(settings)
+    facts = {"shape": shape, "image_size": shape["image_size"], "classes": report.classes, **look}
+    weights = Weights(Path(settings.run_dir), facts | {"fingerprint": settings.fingerprint})
+    resume = checkpoints.last_good(Path(args.output_dir))
+    # What the first evaluation measures, before training, is in the history already where a run goes on.
+    args.eval_on_start = resume is None
+    # A loss of exactly 0 is possible here: the Trainer rounds it, and small sets are learned by heart.
+    watchdog = Watchdog(settings, zero_loss_allowed=True)
+    told = [*metrics.from_environment(history), *progress.from_environment(settings)]
+    ending = [Ended(), *time_limits(settings), Saving(settings), *early_stopping(settings, ACCURACY)]
+    trainer = Trainer(
+        model=model,
+        args=args,
+        data_collator=as_it_is,
+        train_dataset=data["train"],
+        eval_dataset=data["validation"],
+        compute_metrics=lambda seen: {"accuracy": float((seen.predictions == seen.label_ids).mean())},
+        preprocess_logits_for_metrics=lambda logits, labels: logits.argmax(-1),
+        callbacks=[watchdog, history, weights, *told, *ending, MarkComplete(), Preemption(settings), Phases()],
+    )
+    no_step_more(trainer)
+    trainer.train(resume_from_checkpoint=str(resume) if resume else None)
+    finish(trainer, settings, history, weights, data["test"], shape)
+    # A process that leaves while its group is open can end the others with it, after all is done.
+    trainer.accelerator.wait_for_everyone()
+    trainer.accelerator.end_training()
+
+
+def _prove(folder: Path, report: ImageReport, settings: RunSettings, tell: bool) -> None:
+    """Looks at the images that lie there now, whoever brought them. tell: whether this process leaves the proof."""
+    seen = proof.prove({split: folder / f"{split}.parquet" for split in SPLITS}, report.shared)
+    if tell:
+        seen.write(Path(settings.run_dir))
+        print(progress_lines.write({"event": "proof", "folder": settings.run_dir}), flush=True)
+    if seen.faults:
+        Watchdog(settings).stop(seen.complaint)
+
+
+def arguments(trainer: dict[str, Any], settings: RunSettings) -> TrainingArguments:
+    """The Trainer's arguments: the recipe's, and those that follow from how the runner works.
+
+    Stock images have transformers 4.57 to 5.13, which differ in two names.
+    """
+    known = {field.name for field in dataclasses.fields(TrainingArguments)}
+    trainer = dict(trainer)
+    if "warmup_ratio" not in known:
+        # A number below 1 is a share of the steps there.
+        trainer["warmup_steps"] = min(trainer.pop("warmup_ratio"), 0.9999)
+    if "logging_dir" in known:
+        trainer["logging_dir"] = os.environ.get("TENSORBOARD_LOGGING_DIR", f"{settings.run_dir}/{TENSORBOARD}")
+    cuda = torch.cuda.is_available()
+    return TrainingArguments(
+        **trainer,
+        use_cpu=not cuda,
+        ddp_backend=settings.backend if settings.world_size > 1 else None,
+        dataloader_pin_memory=cuda,
+        # The filter would replace a broken loss by an average of good ones, and hide it from the watchdog.
+        logging_nan_inf_filter=False,
+        # Logs are read in files and in pods, where a bar redrawn a thousand times hides every line.
+        disable_tqdm=True,
+        remove_unused_columns=False,
+    )
+
+
+def datasets(folder: Path, config: dict[str, Any], look: dict[str, list[float]]) -> dict[str, Images | None]:
+    """Training, validation and test images; `test` is None where there are none."""
+    size, data = config["model"]["image_size"], config["data"]
+    augmented = {"padding": data["random_crop_padding"], "flip": data["random_flip"], "seed": config["trainer"]["seed"]}
+    images = {
+        split: Images(
+            folder / f"{split}.parquet", size, look["mean"], look["std"], **(augmented if split == "train" else {})
+        )
+        for split in SPLITS
+    }
+    return images | {"test": images["test"] if len(images["test"]) else None}
+
+
+def finish(
+    trainer: Trainer,
+    settings: RunSettings,
+    history: History,
+    weights: Weights,
+    test: Images | None,
+    shape: dict[str, Any],
+) -> None:
+    """Writes the final weights, measures the best ones on the test images once, and writes the summary."""
+    run_dir = Path(settings.run_dir)
+    main = trainer.is_world_process_zero()
+    if main:
+        network.save(run_dir / FINAL_IMAGES, weights.content(trainer.model, trainer.state))
+    # Only the first process writes the best weights, and all of them read it.
+    trainer.accelerator.wait_for_everyone()
+    best = network.read(run_dir / BEST_IMAGES)
+    measured: dict[str, float] = {}
+    if test is not None:
+        trainer.model.load_state_dict(best["model"])
+        measured = trainer.predict(test, metric_key_prefix="test").metrics
+    if not main:
+        return
+    results.keep_log_and_configs(run_dir, Path(trainer.args.output_dir), Path(settings.recipe_file))
+    summary = results.summary(settings, history, {}, engine="images")
+    summary = dataclasses.replace(
+        summary,
+        model=shape,
+        best_accuracy=best["accuracy"],
+        best_epoch=best["epoch"],
+        test_accuracy=measured.get("test_accuracy"),
+        test_loss=measured.get("test_loss"),
+    )
+    summary.write(run_dir)
+
+
+class Images(Dataset):
+    """Images of one Parquet file, whole in memory as bytes: 50,000 of 32×32 take 154 MB.
+
+    mean, std: of red, green and blue, 0 to 1. padding, flip: for training images alone, drawn from the seed and from which images
+    are in a batch, in which order: another draw each time, and the same one for a batch that a resumed run makes again. The
+    process's own random state would not do, because batches are made ahead of the step that is saved.
+    """
+
+    def __init__(
+        self,
+        file: Path,
+        size: int,
+        mean: list[float],
+        std: list[float],
+        *,
+        padding: int = 0,
+        flip: bool = False,
+        seed: int = 0,
+    ) -> None:
+        self.pixels, self.labels = read(file, size)
+        self.mean, self.std = (torch.tensor(values).view(1, 3, 1, 1) for values in (mean, std))
+        self.padding, self.flip, self.seed = padding, flip, seed
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitems__(self, indices: list[int]) -> dict[str, torch.Tensor]:
+        """A batch at once: `pixel_values` (batch, 3, size, size) as floats, `labels` (batch,)."""
+        pixels = self.pixels[indices]
+        draw = torch.Generator().manual_seed(_number(self.seed, indices))
+        if self.padding:
+            pixels = random_crop(pixels, self.padding, draw)
+        if self.flip:
+            pixels = random_flip(pixels, draw)
+        return {"pixel_values": normalise(pixels, self.mean, self.std), "labels": self.labels[indices]}
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        return {name: values[0] for name, values in self.__getitems__([index]).items()}
+
+
+def _number(seed: int, indices: list[int]) -> int:
+    """A number of 63 bits that stands for these indices in their order."""
+    told = hashlib.sha256(np.asarray([seed, *indices], np.int64).tobytes())
+    return int.from_bytes(told.digest()[:8], "little") >> 1
+
+
+def as_it_is(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The collator of batches that `Images` has already made."""
+    return batch
+
+
+def read(file: Path, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Pixels (N, 3, size, size) as bytes and labels (N,) of a Parquet file that `data` wrote."""
+    table = pq.read_table(file)
+    flat = np.frombuffer(b"".join(table["image"].to_pylist()), np.uint8)
+    pixels = torch.from_numpy(flat.reshape(-1, size, size, 3).copy()).permute(0, 3, 1, 2).contiguous()
+    return pixels, torch.tensor(table["label"].to_pylist(), dtype=torch.long)
+
+
+def random_crop(pixels: torch.Tensor, padding: int, draw: torch.Generator | None = None) -> torch.Tensor:
+    """Each image (batch, 3, height, width) with `padding` black pixels around it, cut back to its size at a random place."""
+    count, _, height, width = pixels.shape
+    padded = torch.nn.functional.pad(pixels, (padding,) * 4)
+    top, left = torch.randint(0, 2 * padding + 1, (2, count, 1), generator=draw)
+    rows = (top + torch.arange(height)).view(count, 1, height, 1)
+    columns = (left + torch.arange(width)).view(count, 1, 1, width)
+    images, channels = torch.arange(count).view(-1, 1, 1, 1), torch.arange(3).view(1, 3, 1, 1)
+    return padded[images, channels, rows, columns]
+
+
+def random_flip(pixels: torch.Tensor, draw: torch.Generator | None = None) -> torch.Tensor:
+    """Each image mirrored left to right, or not, with equal chances."""
+    chosen = torch.rand(len(pixels), generator=draw) < 0.5
+    return torch.where(chosen.view(-1, 1, 1, 1), pixels.flip(-1), pixels)
+
+
+def normalise(pixels: torch.Tensor, mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
+    """Bytes 0 to 255 as floats that have about mean 0 and standard deviation 1."""
+    return (pixels.float() / 255 - mean) / std

@@ -1,0 +1,244 @@
+"""The pipeline of a plan for Kubeflow Pipelines: a task a stage and a task a gate, in the form that its SDK compiles to (IR YAML, schema 2.1.0).
+
+Each task is a small pod that sends what comes next and waits for it, by the code of the driver (`runner.parts.kfp.task`). What
+comes after a gate stands in a condition on its verdict, and a closed one ends the run in a task of its own that fails. The plan
+lies in a config map beside the pipeline. Read in kfp 2.17's own specification, and in what its compiler writes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from runner.parts.openshift import driver_job
+from runner.plan import Plan, Stage
+from runner.render import code, kubernetes, podspec
+from runner.tools.files import Artifact
+from runner.tools.text import yaml_text
+
+NAME = "kfp"
+FOLDER = "kfp"
+FILE = "pipeline.yaml"
+MODULE = "runner.parts.kfp.task"
+OPEN = "open"
+TEXT = {"parameterType": "STRING"}
+# Where a task that has died is tried again; what has decided to end ends again at once.
+RETRIES = {
+    "maxRetryCount": 5,
+    "backoffDuration": "30s",
+    "backoffFactor": 2.0,
+    "backoffMaxDuration": "600s",
+}
+GIB = 2.0**30 / 1e9
+# The launcher's places for what a task leaves, by its own placeholders.
+RECORD = ["--executor-input", "{{$}}"]
+
+
+OF_STAGE = {"stage": TEXT, "key": TEXT, "before": {**TEXT, "isOptional": True}}
+# Each kind of task: what it takes, the texts that it gives, the artifacts that it leaves, and whether it builds on a model.
+PARTS: dict[str, tuple[dict[str, Any], tuple[str, ...], tuple[str, ...], bool]] = {
+    "prepare": (OF_STAGE, ("made",), (), False),
+    "train": (OF_STAGE, ("made",), ("metrics", "model"), True),
+    "gate": ({"stage": TEXT, "made": TEXT}, ("verdict", "said"), ("metrics",), True),
+    "closed": ({"stage": TEXT, "said": TEXT}, (), (), False),
+}
+
+
+def render(plan: Plan) -> list[Artifact]:
+    """The config map with the plan, and the pipeline. plan: whole, as the cluster gets it."""
+    own = driver_job.stage(plan, NAME)
+    alone = plan.only(own)
+    comment = (
+        f"# The recipe `{plan.name}` ({plan.fingerprint}) as a pipeline. Once: oc apply -f {kubernetes.CONFIG_FILE}, and the site's rights\n"
+        f"# (`recipe site`); what lies beside the recipe and the key of its gates `recipe submit` brings. Then import this file\n"
+        f"# in the dashboard, under Pipelines of `{plan.site['namespace']}`, or with kfp's own client, and start a run.\n"
+    )
+    pipeline = _pipeline(plan, alone)
+    around = _platform(alone, kubernetes.config_map_name(alone, own))
+    asked = {"executors": dict.fromkeys(pipeline["deploymentSpec"]["executors"], around)}
+    platform = {"platforms": {"kubernetes": {"deploymentSpec": asked}}}
+    text = f"{comment}{yaml_text(pipeline)}---\n{yaml_text(platform)}"
+    config = kubernetes.config_map(alone, own)
+    return [Artifact(f"{FOLDER}/{config.path}", config.text), Artifact(f"{FOLDER}/{FILE}", text)]
+
+
+def _pipeline(plan: Plan, alone: Plan) -> dict[str, Any]:
+    components: dict[str, Any] = {}
+    root = _dag(plan, list(plan.stages), components, None, None)
+    parts = {one["executorLabel"].removeprefix("exec-") for one in components.values() if "executorLabel" in one}
+    return {
+        "components": dict(sorted(components.items())),
+        "deploymentSpec": {"executors": {f"exec-{part}": _executor(plan, alone, part) for part in sorted(parts)}},
+        "pipelineInfo": {"name": plan.name, "description": f"recipe {plan.name}, {plan.fingerprint}"},
+        "root": {"dag": {"tasks": root}},
+        "schemaVersion": "2.1.0",
+        "sdkVersion": "kfp-2.17.0",
+    }
+
+
+def _platform(alone: Plan, config: str) -> dict[str, Any]:
+    """What the pod of a task has beside its container: the plan, a folder for cloned code, and today's build of its image."""
+    place = {"configMapName": config, "mountPath": alone.place.config_dir, "optional": False}
+    folders = [{"volumeName": volume["name"], "mountPath": code.MOUNT} for volume in code.volumes(alone)]
+    return {
+        "configMapAsVolume": [place],
+        **({"emptyDirMounts": folders} if folders else {}),
+        **({"imagePullPolicy": "Always"} if kubernetes.movable(alone) else {}),
+    }
+
+
+def _kind(name: str) -> dict[str, Any]:
+    return {"artifactType": {"schemaTitle": f"system.{name.capitalize()}", "schemaVersion": "0.0.1"}}
+
+
+def _component(part: str) -> dict[str, Any]:
+    """What a task of this kind takes and leaves. The model before it is taken so that the dashboard shows where one comes from."""
+    takes, gives, leaves, built_on = PARTS[part]
+    inputs = {"parameters": takes} | (
+        {"artifacts": {"base": {**_kind("model"), "isOptional": True}}} if built_on else {}
+    )
+    outputs = ({"parameters": dict.fromkeys(gives, TEXT)} if gives else {}) | (
+        {"artifacts": {name: _kind(name) for name in leaves}} if leaves else {}
+    )
+    own = {"executorLabel": f"exec-{part}", "inputDefinitions": inputs}
+    return own | ({"outputDefinitions": outputs} if outputs else {})
+
+
+def _executor(plan: Plan, alone: Plan, part: str) -> dict[str, Any]:
+    """The pod of a task. It takes no init container, so that code by git comes with its command."""
+    command = code.wrapped(plan, driver_job.command(alone, module=MODULE))
+    told = ["--stage", "{{$.inputs.parameters['stage']}}", *RECORD]
+    if part == "closed":
+        told += ["--said", "{{$.inputs.parameters['said']}}"]
+    if part == "train":
+        told += ["--model", "{{$.outputs.artifacts['model'].path}}"]
+    requests, limits = driver_job.SHARE["requests"], driver_job.SHARE["limits"]
+    return {
+        "container": {
+            "image": kubernetes.image(plan),
+            "command": command,
+            "args": [part, *told],
+            "env": podspec.listed(podspec.CACHES | code.environment(plan)),
+            "resources": {
+                "cpuRequest": int(requests["cpu"].removesuffix("m")) / 1000,
+                "cpuLimit": float(limits["cpu"]),
+                "memoryRequest": round(int(requests["memory"].removesuffix("Mi")) / 1024 * GIB, 3),
+                "memoryLimit": round(int(limits["memory"].removesuffix("Gi")) * GIB, 3),
+            },
+        }
+    }
+
+
+def _dag(
+    plan: Plan, stages: list[Stage], components: dict[str, Any], made: str | None, model: str | None
+) -> dict[str, Any]:
+    """The tasks up to the first gate, and in a condition all after it. made, model: the names of the inputs by which a
+    condition's first task gets what was made before it; None where nothing was."""
+    tasks: dict[str, Any] = {}
+    before: dict[str, Any] | None = {"componentInputParameter": made} if made else None
+    base: dict[str, Any] | None = {"componentInputArtifact": model} if model else None
+    last: list[str] = []
+    for number, stage in enumerate(stages):
+        part = "train" if stage.trains else "prepare"
+        given = {"stage": _constant(stage.name), "key": _constant(stage.keys.get("", plan.fingerprint))}
+        given |= {"before": before} if before else {}
+        # What trains nothing finds by itself that it is done, and whether files beside the recipe have changed.
+        tasks[stage.name] = _task(
+            components, stage.name, part, last, given, base if stage.trains else None, cached=stage.trains
+        )
+        before = {"taskOutputParameter": {"producerTask": stage.name, "outputParameterKey": "made"}}
+        last = [stage.name]
+        if stage.trains:
+            base = {"taskOutputArtifact": {"producerTask": stage.name, "outputArtifactKey": "model"}}
+        if not stage.gates:
+            continue
+        name = f"gate-{stage.name}"
+        # A verdict may be overruled, and a gate that was closed looks again.
+        tasks[name] = _task(
+            components, name, "gate", last, {"stage": _constant(stage.name), "made": before}, base, cached=False
+        )
+        tasks |= _after(plan, stage, stages[number + 1 :], components, name, before, base)
+        break
+    return tasks
+
+
+def _after(
+    plan: Plan,
+    stage: Stage,
+    later: list[Stage],
+    components: dict[str, Any],
+    gate: str,
+    made: dict[str, Any],
+    model: dict[str, Any] | None,
+) -> dict[str, Any]:
+    """What follows a gate: the stages after it where it is open, and the end of the run where it is closed."""
+    verdict, said = (
+        {"taskOutputParameter": {"producerTask": gate, "outputParameterKey": name}} for name in ("verdict", "said")
+    )
+    shut = f"closed-{stage.name}"
+    end = {"stage": _constant(stage.name), "said": {"componentInputParameter": "said"}}
+    components[f"comp-if-{shut}"] = {
+        "dag": {"tasks": {shut: _task(components, shut, "closed", [], end, None, cached=False, retried=False)}},
+        "inputDefinitions": {"parameters": {_channel(gate): TEXT, "said": TEXT}},
+    }
+    tasks = {f"if-{shut}": _condition(f"if-{shut}", "!=", gate, {_channel(gate): verdict, "said": said}, None)}
+    if later:
+        name = f"if-open-{stage.name}"
+        inputs = {"parameters": {_channel(gate): TEXT, "made": TEXT}} | (
+            {"artifacts": {"model": _kind("model")}} if model else {}
+        )
+        inner = _dag(plan, later, components, "made", "model" if model else None)
+        components[f"comp-{name}"] = {"dag": {"tasks": inner}, "inputDefinitions": inputs}
+        tasks[name] = _condition(name, "==", gate, {_channel(gate): verdict, "made": made}, model)
+    return tasks
+
+
+def _channel(gate: str) -> str:
+    """The name of a condition's input that is a gate's verdict: by this one the SDK's local runner finds it (2.17)."""
+    return f"pipelinechannel--{gate}--verdict"
+
+
+def _condition(
+    name: str, comparison: str, gate: str, parameters: dict[str, Any], model: dict[str, Any] | None
+) -> dict[str, Any]:
+    inputs = {"parameters": parameters} | ({"artifacts": {"model": model}} if model else {})
+    return {
+        "componentRef": {"name": f"comp-{name}"},
+        "dependentTasks": sorted({gate, *_producers(inputs)}),
+        "inputs": inputs,
+        "taskInfo": {"name": name},
+        "triggerPolicy": {"condition": f"inputs.parameter_values['{_channel(gate)}'] {comparison} '{OPEN}'"},
+    }
+
+
+def _task(
+    components: dict[str, Any],
+    name: str,
+    part: str,
+    after: list[str],
+    parameters: dict[str, Any],
+    base: dict[str, Any] | None,
+    cached: bool,
+    retried: bool = True,
+) -> dict[str, Any]:
+    """A task with a component of its own, as the SDK writes them: by that its local runner names its results."""
+    components[f"comp-{name}"] = _component(part)
+    inputs = {"parameters": parameters} | ({"artifacts": {"base": base}} if base else {})
+    waits = sorted({*after, *_producers(inputs)})
+    return {
+        "cachingOptions": {"enableCache": True} if cached else {},
+        "componentRef": {"name": f"comp-{name}"},
+        **({"dependentTasks": waits} if waits else {}),
+        "inputs": inputs,
+        **({"retryPolicy": RETRIES} if retried else {}),
+        "taskInfo": {"name": name},
+    }
+
+
+def _producers(inputs: dict[str, Any]) -> list[str]:
+    """The tasks whose outputs a task takes."""
+    sources = [source for kind in inputs.values() for source in kind.values()]
+    return [how["producerTask"] for source in sources for how in source.values() if "producerTask" in how]
+
+
+def _constant(text: str) -> dict[str, Any]:
+    return {"runtimeValue": {"constant": text}}

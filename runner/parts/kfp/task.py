@@ -1,0 +1,143 @@
+"""`python -m runner.parts.kfp.task PLAN … VERB --stage NAME …`: one task of the pipeline of target `kfp`.
+
+    prepare, train    sends the stage's job and waits for it; leaves what was made, and of a trained one model and metrics
+    gate              the same of the gate after the stage; leaves its verdict
+    closed            ends the run where a gate is closed, with what it says
+
+What a task leaves it writes where the launcher of Kubeflow Pipelines looks for it (`executor_output.json`, of kfp 2.17's specification).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from runner.parts.kfp import target
+from runner.parts.openshift import driver_job, in_pod, pipeline
+from runner.parts.openshift.client import Cluster, Manifest
+from runner.parts.openshift.controller import say, walk
+from runner.parts.openshift.errors import patiently, pause
+from runner.parts.openshift.follow import Gone
+from runner.parts.openshift.jobs import container, pods_of
+from runner.parts.openshift.pipeline import Milestone
+from runner.parts.openshift.status import FAILED, TAIL
+from runner.parts.serve.plan import on_claim
+from runner.plan import Plan, Stage
+from runner.tools.problem import Stop
+from runner.trainer import progress_lines
+
+# A row of a gate's table that has measured something (`runner.parts.evaluate.gates.table`).
+ROW = re.compile(r"^(?P<metric>\S+) {2,}\S+ \S+ +(?P<got>[-+.\deE]+) {2,}")
+
+Output = dict[str, Any]
+
+
+def stage(cluster: Cluster, plan: Plan, wanted: Stage) -> tuple[dict[str, str], dict[str, Output]]:
+    """Parameters and artifacts' metadata of a stage that is done then. Raises Stop where it goes no further."""
+    done = _walked(cluster, plan, wanted)
+    if done is None or done.job is None:
+        raise Stop(f"The recipe has no stage `{wanted.name}`.", "Render the pipeline again.")
+    uid = str(done.job["metadata"]["uid"])
+    if not wanted.trains:
+        return {"made": uid}, {}
+    about = {"recipe": plan.name, "stage": wanted.name, "fingerprint": plan.fingerprint, "key": wanted.keys.get("", "")}
+    about |= {"model_uri": model_uri(plan, wanted), "job": str(done.job["metadata"]["name"]), "job_uid": uid}
+    return {"made": uid}, {"model": about, "metrics": measured(cluster, done.job)}
+
+
+def verdict(cluster: Cluster, plan: Plan, wanted: Stage) -> tuple[dict[str, str], dict[str, Output]]:
+    """The same of the gate after a stage; a closed one is an answer, too."""
+    try:
+        _walked(cluster, plan, wanted, of_gate=True)
+        found, refusal = target.OPEN, ""
+    except Stop as stop:
+        found, refusal = "closed", stop.text
+    milestone = _of(cluster, plan, wanted, of_gate=True)
+    if refusal and milestone.state != FAILED:
+        # It was not this gate that said no.
+        raise Stop(refusal)
+    table = pipeline.table(cluster, milestone)
+    rows = [row for line in table if (row := ROW.match(line))]
+    values: Output = {row["metric"]: float(row["got"]) for row in rows}
+    said = refusal or "\n".join(table)
+    return {"verdict": found, "said": said}, {"metrics": {**values, "verdict": found}}
+
+
+def _walked(cluster: Cluster, plan: Plan, wanted: Stage, of_gate: bool = False) -> Milestone | None:
+    """As `walk`; but where somebody takes a job away, and has not ended the run as `recipe stop` does, the task waits: one that has
+    failed is tried again by the pipeline server, and that would send the job anew."""
+    while True:
+        try:
+            return walk(cluster, plan, None, "", say, wanted.name, of_gate)
+        except Gone as gone:
+            say(f"{gone.text}\nUntil then the run waits; `recipe stop` ends it where it is not to go on.")
+            while patiently(lambda: _of(cluster, plan, wanted, of_gate)).state in (pipeline.MISSING, pipeline.GOING):
+                pause()
+
+
+def _of(cluster: Cluster, plan: Plan, wanted: Stage, of_gate: bool) -> Milestone:
+    """How a stage, or the gate after it, is now."""
+    way = pipeline.milestones(cluster, plan)
+    return next(each for each in way if (each.stage.name, each.of_gate) == (wanted.name, of_gate))
+
+
+def model_uri(plan: Plan, wanted: Stage) -> str:
+    """Where a stage's model lies, as KServe names a folder of a claim."""
+    folder = plan.place_of(wanted).best_model_dir
+    place = on_claim(plan, folder)
+    return place.uri if place else folder
+
+
+def measured(cluster: Cluster, job: Manifest) -> dict[str, float]:
+    """The last figures of a training job's own lines in the log of its first machine."""
+    values: dict[str, float] = {}
+    for pod in pods_of(cluster, job)[:1]:
+        name, space = pod["metadata"]["name"], job["metadata"]["namespace"]
+        for event in progress_lines.read(cluster.log(space, name, container(job), tail=TAIL) or ""):
+            numbers = {key: value for key, value in event.items() if type(value) in (int, float)}
+            values |= {key: float(value) for key, value in numbers.items()}
+    return values
+
+
+def leave(given: str, parameters: dict[str, str], metadata: dict[str, Output], model: Path | None) -> None:
+    """Writes what a task leaves. given: the launcher's own description of the task; model: the file that the dashboard offers
+    for the model, which says where it lies: its weights stay on the claim."""
+    outputs = json.loads(given).get("outputs", {})
+    artifacts = {
+        name: {"artifacts": [{**place["artifacts"][0], "metadata": metadata.get(name, {})}]}
+        for name, place in outputs.get("artifacts", {}).items()
+    }
+    if model is not None:
+        model.parent.mkdir(parents=True, exist_ok=True)
+        model.write_text(json.dumps(metadata["model"], indent=1) + "\n", encoding="utf-8")
+    file = Path(outputs["outputFile"])
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps({"parameterValues": parameters, "artifacts": artifacts}) + "\n", encoding="utf-8")
+
+
+def main(arguments: list[str]) -> int:
+    program = in_pod.Program("runner.parts.kfp.task")
+    parser = program.parser
+    parser.add_argument("verb", choices=("prepare", "train", "gate", "closed"))
+    parser.add_argument("--stage", required=True)
+    parser.add_argument("--executor-input", required=True)
+    parser.add_argument("--model", type=Path)
+    parser.add_argument("--said", default="")
+    given = program.begin(arguments)
+    try:
+        if given.verb == "closed":
+            raise Stop(given.said)
+        cluster, plan = in_pod.opened(given)
+        wanted = plan.stage(given.stage)
+        leave(given.executor_input, *(verdict if given.verb == "gate" else stage)(cluster, plan, wanted), given.model)
+    except Stop as stop:
+        print(stop.text, file=sys.stderr, flush=True)
+        return driver_job.DECIDED
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

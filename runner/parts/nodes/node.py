@@ -1,0 +1,216 @@
+"""`python -m runner.parts.nodes.node`: what a plain machine's start script does around training (runner/parts/nodes/target.py).
+
+Before it the machines meet and compare, and the main one prepares the data and writes the config for the GPUs that have
+come; after it the main one sees that the results are there.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from runner.check.validate import changed, valid
+from runner.data.tokenised import forget_older
+from runner.entrypoints import stage
+from runner.parts.nodes import rendezvous, target
+from runner.parts.nodes.rendezvous import Hello, Tell
+from runner.parts.planner import calibration
+from runner.parts.report.run_manifest import keep
+from runner.plan import PLAN_FILE, Place, Plan
+from runner.recipe import reading
+from runner.recipe.overrides import Override
+from runner.recipe.recipe import Recipe
+from runner.run import pipeline
+from runner.run.report import report
+from runner.run.run_folder import RunFolder, open_for
+from runner.run.stage_folder import StageFolder
+from runner.scenarios import translate
+from runner.tools.files import Artifact, write_text
+from runner.tools.names import content_hash
+from runner.tools.problem import Stop
+from runner.trainer.versions import versions
+
+if TYPE_CHECKING:
+    from runner.recipe.sections import Nodes
+
+BY = "the machines that came"
+ELSEWHERE = "A run on other GPUs is another one, too. Name another `nodes.output_dir`, or move that folder away."
+
+# NFS may show a machine an old list of files for up to a minute (acdirmax, nfs(5)).
+PATIENCE_WITH_STORAGE_S = 75.0
+
+
+@click.group()
+def node() -> None:
+    """What a start script asks for."""
+
+
+@node.command()
+@click.option("--recipe", "file", required=True)
+@click.option("--rank", type=int, required=True)
+@click.option("--main", "address", required=True)
+@click.option("--port", type=int, required=True)
+@click.option("--gpus", required=True)
+@click.option("--total", type=int, required=True)
+def meet(file: str, rank: int, address: str, port: int, gpus: str, total: int) -> None:
+    """Meets the other machines; on the main one, prepares data and config for all."""
+    recipe = read(file)
+    mine = len(gpus.split(","))
+    cpu = os.environ.get("ACCELERATE_USE_CPU") == "true"
+    if not cpu:
+        _gpus_are_here(gpus, mine)
+    hello = Hello(rank, mine, total, recipe.fingerprint, comparable_versions())
+    site: Nodes = recipe.settings["nodes"]
+    patience_s = site.wait_minutes * 60
+    if rank != 0:
+        files = rendezvous.join(hello, address, port, patience_s, _tell)
+        # Each machine keeps tokenised rows of its own, by the config that the main one wrote for all.
+        forget_older(_shared(recipe, rank, files).stages[-1].config)
+        return
+    with rendezvous.Main(hello, recipe.machines.nodes, port, patience_s, _tell) as main:
+        counts = main.gather()
+        try:
+            files = lead(recipe, counts, total, accelerator=not cpu, tell=_tell)
+        except Stop as stop:
+            main.refuse(stop.text)
+            raise
+        main.ready(files)
+
+
+@node.command()
+@click.option("--results", required=True)
+def finish(results: str) -> None:
+    """Marks the run as finished, or as stopped where its time was over, and says what was learned."""
+    plan = stage.read(Path(results) / "config" / PLAN_FILE)
+    training = StageFolder(plan, plan.stages[-1])
+    for line in (*pipeline.finish(training), *report(plan)):
+        _tell(line)
+    training.run.mark("finished" if training.finished else "stopped")
+    for line in calibration.after_plan(plan, training.run):
+        _tell(line)
+    if training.stage.gates and training.finished:
+        pipeline.gate(training, _tell)
+
+
+def read(file: str) -> Recipe:
+    """The recipe beside the script. Its sample is for rehearsals elsewhere and need not be here."""
+    document = reading.read(file)
+    data = document.lookup(("data",))
+    for one in (data, *(data.get("sets") or ())) if isinstance(data, dict) else ():
+        one.pop("sample", None)
+    return valid(document)[0]
+
+
+def comparable_versions() -> dict[str, str]:
+    """Package versions; of Python itself only what packages are built for, such as 3.11."""
+    installed = versions()
+    return installed | {"python": ".".join(installed["python"].split(".")[:2])}
+
+
+def _gpus_are_here(gpus: str, count: int) -> None:
+    import torch
+
+    if (here := torch.cuda.device_count()) != count:
+        raise Stop(
+            f"This machine is to use the GPUs {gpus}, and {here} of them can be seen.",
+            "`nvidia-smi` shows the GPUs and their numbers; set GPUS to those that are free.",
+        )
+
+
+def lead(recipe: Recipe, counts: list[int], total: int, accelerator: bool, tell: Tell) -> dict[str, str]:
+    """On the main machine: the recipe for the GPUs that came, its data, and its config, in the shared folder; gives the
+    hash of each file of the config."""
+    if sum(counts) != total:
+        raise Stop(
+            f"The machines use {' + '.join(map(str, counts))} = {sum(counts)} GPUs together, and TOTAL_GPUS is {total}.",
+            f"Set TOTAL_GPUS={sum(counts)} on every machine, or change GPUS.",
+        )
+    asked, recipe = recipe, on_these(recipe, counts, tell)
+    at = target.place(recipe)
+    place = Place(at.config_dir, at.data_dir, at.run_dir, at.scratch_dir, accelerator)
+    plan = translate(recipe, place)
+    run = RunFolder(Path(place.run_dir))
+    open_for(run, recipe.name, fresh=False, remedy=ELSEWHERE)
+    run.mark("running", recipe=recipe.name)
+    data, training = (StageFolder(plan, plan.stage(name)) for name in ("data", "train"))
+    if pipeline.is_done(plan):
+        raise Stop(f"The run in `{run.path}` is done already.", "Name another `nodes.output_dir` for another run.")
+    pipeline.keep_what_took_training(plan, pipeline.decide(plan, plan.stages), ELSEWHERE)
+    keep(run, asked, plan, recipe)
+    pipeline.carry_out(plan, [data.stage], tell, lambda: nullcontext(lambda event: None))
+    pipeline.begin(training, pipeline.decision_on(training), tell)
+    files = (*training.stage.files, Artifact(PLAN_FILE, plan.as_json()))
+    for file in files:
+        write_text(Path(place.config_dir) / file.path, file.text)
+    return {file.path: content_hash(file.text) for file in files}
+
+
+def on_these(recipe: Recipe, counts: list[int], tell: Tell) -> Recipe:
+    """The recipe with the GPUs that came, and what follows from that, said aloud."""
+    if tuple(counts) == recipe.gpu_counts:
+        return recipe
+    changes = [
+        *(
+            Override(f"nodes.machines.{rank}.gpus", None, list(range(count)), BY)
+            for rank, count in enumerate(counts)
+            if count != recipe.gpu_counts[rank]
+        ),
+        Override("machines.gpus_per_node", None, max(counts), BY),
+        Override("train.effective_batch_size", None, None, BY, "follows the GPUs"),
+    ]
+    recipe, made = changed(recipe, changes)
+    for change in made:
+        tell(f"  {change}")
+    return recipe
+
+
+def _shared(recipe: Recipe, rank: int, files: Mapping[str, str]) -> Plan:
+    """The plan, once all that the main machine has just written is seen from here: a network file system may take a while,
+    and show the files of an earlier start meanwhile. files: the hash of each, by its name."""
+    place = target.place(recipe)
+    config = Path(place.config_dir)
+    deadline = time.monotonic() + PATIENCE_WITH_STORAGE_S
+    while any(_hash_of(config / name) != written for name, written in files.items()):
+        if time.monotonic() < deadline:
+            time.sleep(0.5)
+            continue
+        raise Stop(
+            f"Machine {rank} does not see what machine 0 wrote into `{place.run_dir}`.",
+            "That folder must be on storage that all machines share, under the same path on each.",
+        )
+    return stage.read(config / PLAN_FILE)
+
+
+def _hash_of(file: Path) -> str:
+    try:
+        return content_hash(file.read_text(encoding="utf-8"))
+    except OSError:
+        return ""
+
+
+def _tell(text: str) -> None:
+    print(text, flush=True)
+
+
+def main() -> None:
+    from runner.tools.quiet import hush
+
+    hush()
+    # A store of torch whose other side is gone shows a trace of its own, which no one here needs.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
+    try:
+        node.main(standalone_mode=False)
+    except Stop as stop:
+        print(stop.text, file=sys.stderr)
+        sys.exit(stop.code)
+
+
+if __name__ == "__main__":
+    main()

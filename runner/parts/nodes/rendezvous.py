@@ -1,0 +1,252 @@
+"""Rendezvous: before plain machines train together, each says who it is, and the main one compares.
+
+They meet in a TCPStore of torch on the main machine, on the port where training will meet afterwards. Each machine takes a
+number (`arrivals`), says `hello/NUMBER`, counts up `beat/NUMBER` while it waits, and at last `left/NUMBER`. When all are
+there, the main one says `met`, {"refused": [...]} or {"accepted": [NUMBER, ...]}, prepares what all need, and says `ready`.
+A store that is gone before that, or does not answer for `wait_minutes`, means that the main machine has stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from typing import Any
+
+from runner.tools.problem import Stop
+
+Tell = Callable[[str], None]
+TELL_EVERY_S = 15.0
+# Between two looks into the store, and how long one that says nothing is waited for at least.
+BEAT_S = 0.25
+SILENT_S = 5.0
+
+
+@dataclass(frozen=True)
+class Hello:
+    """Who a machine is. rank: its number; gpus: how many it uses; total: how many all are to use; fingerprint: of its
+    recipe; versions: of its packages."""
+
+    rank: int
+    gpus: int
+    total: int
+    fingerprint: str
+    versions: Mapping[str, str]
+
+
+def differences(main: Hello, other: Hello) -> list[str]:
+    """What keeps a machine from training with the main one, a sentence each."""
+    sentences = []
+    if main.fingerprint != other.fingerprint:
+        sentences.append(
+            f"machine {other.rank} has another recipe ({other.fingerprint}) than machine 0 ({main.fingerprint}); copy the folder of scripts anew to both"
+        )
+    if main.total != other.total:
+        sentences.append(
+            f"machine {other.rank} has TOTAL_GPUS {other.total}, and machine 0 has {main.total}; give every machine the same"
+        )
+    for package in sorted({*main.versions, *other.versions}):
+        here, there = (hello.versions.get(package, "none") for hello in (main, other))
+        if here != there:
+            sentences.append(f"machine {other.rank} has {package} {there}, and machine 0 has {here}; install the same")
+    return sentences
+
+
+@dataclass
+class Arrival:
+    """A machine that has said hello. came, heard: when, and when its beat last went on, both as seen from here, s."""
+
+    hello: Hello
+    came: float
+    heard: float
+    beat: int = 0
+
+
+class Main:
+    """The main machine's side: `gather`, then `ready`. Closing it early tells the others that it stopped."""
+
+    def __init__(self, hello: Hello, nodes: int, port: int, patience_s: float, tell: Tell) -> None:
+        self.hello, self.nodes, self.patience_s, self.tell = hello, nodes, patience_s, tell
+        self.arrivals: dict[int, Arrival] = {}
+        try:
+            with socket.socket() as probe:
+                # Bound and not opened, so that no other machine takes it for the store.
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(("", port))
+            self.store = _store("127.0.0.1", port, main=True)
+        except (OSError, RuntimeError) as error:
+            reason = getattr(error, "strerror", None) or str(error).split("\n")[0]
+            raise Stop(
+                f"Port {port} of this machine cannot be opened: {reason}.",
+                "End what uses it, or choose another `nodes.port`.",
+            ) from None
+
+    def __enter__(self) -> Main:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        """The store goes after the others have left it, so that they hear the last word and the port is free here."""
+        for word in ("met", "ready"):
+            self._say(word, {})
+        until = time.monotonic() + SILENT_S
+        while not self._all_left() and time.monotonic() < until:
+            time.sleep(BEAT_S)
+        del self.store
+
+    def gather(self) -> list[int]:
+        """Waits for all machines; returns their GPU counts by rank.
+
+        Raises Stop where one does not come, or differs; then every machine that is there hears why.
+        """
+        begin = told = time.monotonic()
+        while True:
+            waiting = self._waiting()
+            if problems := self._problems(list(waiting.values())):
+                self._say("met", {"refused": problems})
+                raise _refused(problems)
+            gpus = {hello.rank: hello.gpus for hello in (self.hello, *waiting.values())}
+            missing = [rank for rank in range(self.nodes) if rank not in gpus]
+            if not missing:
+                self._say("met", {"accepted": list(waiting)})
+                return [gpus[rank] for rank in range(self.nodes)]
+            names, now = ", ".join(f"run_node{rank}.sh" for rank in missing), time.monotonic()
+            if now - begin >= self.patience_s:
+                raise Stop(f"Not all machines came: {names} did not start in time.", "Start them, and this one again.")
+            if now - told >= TELL_EVERY_S:
+                self.tell(f"Waiting for {names}")
+                told = now
+            time.sleep(BEAT_S)
+
+    def _problems(self, hellos: list[Hello]) -> list[str]:
+        """Why these machines cannot train together, a sentence each."""
+        ranks = [0, *(hello.rank for hello in hellos)]
+        twice = [rank for rank in dict.fromkeys(ranks) if ranks.count(rank) > 1 or rank >= self.nodes]
+        return [
+            *(f"a second machine says that it is machine {rank}; start each script once" for rank in twice),
+            *(sentence for hello in hellos for sentence in differences(self.hello, hello)),
+        ]
+
+    def refuse(self, reason: str) -> None:
+        self._say("ready", {"refused": [reason]})
+
+    def ready(self, files: Mapping[str, str] | None = None) -> None:
+        """files: what was written for all, the hash of each by its name."""
+        self._say("ready", {"ready": True, "files": files or {}})
+
+    def _all_left(self) -> bool:
+        return bool(self.store.check([f"left/{number}" for number in range(1, self.store.add("arrivals", 0) + 1)]))
+
+    def _say(self, word: str, value: Mapping[str, Any]) -> None:
+        """The first that is said under a word stays."""
+        if not self.store.check([word]):
+            self.store.set(word, json.dumps(value))
+
+    def _waiting(self) -> dict[int, Hello]:
+        """The machines that are here, by number: those that have been heard since the last one came. One whose script was
+        ended has not, and may come again."""
+        now = time.monotonic()
+        for number in range(1, self.store.add("arrivals", 0) + 1):
+            if number not in self.arrivals and self.store.check([f"hello/{number}"]):
+                hello = Hello(**json.loads(self.store.get(f"hello/{number}")))
+                self.arrivals[number] = Arrival(hello, came=now, heard=now)
+        for number, arrival in self.arrivals.items():
+            if (beat := self.store.add(f"beat/{number}", 0)) != arrival.beat:
+                arrival.beat, arrival.heard = beat, now
+        last = max((arrival.came for arrival in self.arrivals.values()), default=now)
+        return {number: arrival.hello for number, arrival in self.arrivals.items() if arrival.heard > last}
+
+
+def join(hello: Hello, address: str, port: int, patience_s: float, tell: Tell) -> dict[str, str]:
+    """Another machine's side: waits for the main machine's port, says hello, and waits until all is ready; gives the files
+    that the main machine has written, each with its hash.
+
+    Raises Stop where the main machine does not come, refuses, or stops.
+    """
+    _wait_for_port(address, port, patience_s, tell)
+    heard: queue.Queue[str | Stop | dict[str, str]] = queue.Queue()
+    # In a thread of its own, because a store that does not answer holds whoever asks.
+    threading.Thread(target=_talk, args=(hello, address, port, heard), daemon=True).start()
+    while True:
+        try:
+            said = heard.get(timeout=max(patience_s, SILENT_S))
+        except queue.Empty:
+            raise _stopped(hello) from None
+        if isinstance(said, Stop):
+            raise said
+        if isinstance(said, dict):
+            tell("Ready")
+            return said
+        if said:
+            tell(said)
+
+
+def _talk(hello: Hello, address: str, port: int, heard: queue.Queue[str | Stop | dict[str, str]]) -> None:
+    """Puts into `heard` what the main machine says, and "" as long as it only lives."""
+    try:
+        store = _store(address, port)
+    except RuntimeError:
+        heard.put(Stop(f"Something else than the main machine answers at {address}:{port}.", "Check `nodes.port`."))
+        return
+    try:
+        number = store.add("arrivals", 1)
+        store.set(f"hello/{number}", json.dumps(asdict(hello)))
+        for word in ("met", "ready"):
+            while not store.check([word]):
+                store.add(f"beat/{number}", 1)
+                heard.put("")
+                time.sleep(BEAT_S)
+            answer = json.loads(store.get(word))
+            if problems := answer.get("refused"):
+                heard.put(_refused(problems))
+                break
+            if not answer.get("ready") and number not in answer.get("accepted", ()):
+                heard.put(_stopped(hello))
+                break
+            met = "Same recipe and packages as machine 0; it prepares the data"
+            heard.put(met if word == "met" else answer["files"])
+        store.set(f"left/{number}", "")
+    except RuntimeError:
+        heard.put(_stopped(hello))
+
+
+def _refused(problems: list[str]) -> Stop:
+    return Stop("The machines cannot train together:\n" + "\n".join(f"  {problem}" for problem in problems))
+
+
+def _stopped(hello: Hello) -> Stop:
+    return Stop(
+        "The main machine has stopped, or goes on without this one.",
+        f"Its own output says why. It goes on where another machine has come as machine {hello.rank}.",
+    )
+
+
+def _store(address: str, port: int, main: bool = False) -> Any:
+    """The store at this port, made here by the main machine. Raises RuntimeError."""
+    from torch.distributed import TCPStore
+
+    return TCPStore(address, port, is_master=main, wait_for_workers=False, timeout=timedelta(seconds=10))
+
+
+def _wait_for_port(address: str, port: int, patience_s: float, tell: Tell) -> None:
+    """Until the main machine's port is open; a store of torch would say what it waits for with a trace."""
+    deadline, told = time.monotonic() + patience_s, 0.0
+    while True:
+        try:
+            socket.create_connection((address, port), timeout=10).close()
+            return
+        except OSError as error:
+            now = time.monotonic()
+            if now >= deadline:
+                raise Stop(
+                    f"The main machine does not answer at {address}:{port}: {error.strerror or error}.",
+                    "Start run_node0.sh there; check MAIN_NODE_IP, and that no firewall closes the port.",
+                ) from None
+            if now - told >= TELL_EVERY_S:
+                tell(f"Waiting for the main machine at {address}:{port}")
+                told = now
+            time.sleep(1)

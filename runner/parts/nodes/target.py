@@ -1,0 +1,109 @@
+"""Target nodes: a start script for each of a few plain machines, without Kubernetes.
+
+`run_node.sh` beside this file is their template. They need bash and the runner's own Python on every machine, and storage
+that all of them share.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from runner.plan import RECIPE_FILE, Place, Plan, Stage
+from runner.tools.files import Artifact
+from runner.tools.problem import Stop
+
+FOLDER = "nodes"
+TEMPLATE = Path(__file__).with_name("run_node.sh")
+
+
+def place(recipe: Any) -> Place:
+    """The folders of a recipe's plain machines: all on the shared storage, but each machine's own scratch.
+
+    Raises Stop where the recipe names no plain machines.
+    """
+    if "nodes" not in recipe.settings:
+        raise Stop(
+            f"The recipe `{recipe.name}` has no section `nodes`, so there are no scripts for plain machines.",
+            "Add the section; `recipes/gemma.yaml` has one to copy.",
+        )
+    results = recipe.nodes.output_dir.rstrip("/")
+    return Place(
+        config_dir=f"{results}/config",
+        data_dir=f"{results}/data",
+        run_dir=results,
+        scratch_dir=f"/tmp/recipe-runner-{recipe.name}",
+    )
+
+
+def render(plan: Plan) -> list[Artifact]:
+    """The engine's own configs, as they will lie in the results folder, and a script for each machine."""
+    stage = plan.stages[-1]
+    scripts = [
+        Artifact(f"{FOLDER}/run_node{rank}.sh", script(plan, stage, rank)) for rank in range(stage.machines.nodes)
+    ]
+    return [*(Artifact(f"{FOLDER}/{file.path}", file.text) for file in stage.files), *scripts]
+
+
+def script(plan: Plan, stage: Stage, rank: int) -> str:
+    """The start script of one machine: `run_node.sh` with its blanks filled in."""
+    machine, main = plan.nodes["machines"][rank], plan.nodes["machines"][0]
+    return _Script(_of_machine(rank)).substitute(
+        rank=rank,
+        nodes=stage.machines.nodes,
+        main_one=", the main one" if rank == 0 else "",
+        address=machine["address"],
+        recipe=plan.name,
+        fingerprint=plan.fingerprint,
+        data_files="".join(
+            f"# The text of the recipe must lie beside recipe.json, under the same name as beside the recipe: {path}\n"
+            for path in _data_files(stage)
+        ),
+        # These three stand inside quotes; the schema keeps out what bash would read there.
+        main_address=main["address"],
+        gpus=",".join(map(str, machine["gpus"])),
+        total_gpus=stage.machines.world_size,
+        port=plan.nodes["port"],
+        output_dir=shlex.quote(plan.place.run_dir),
+        python=shlex.quote(plan.nodes["python"]),
+        environment="".join(
+            f"# {_MEANINGS.get(name, 'A setting of the training processes.')}\nexport {name}={shlex.quote(value)}\n"
+            for name, value in stage.env.items()
+        ),
+        command=shlex.join(stage.command),
+    )
+
+
+class _Script(Template):
+    """A script with blanks like `@rank` or `@{rank}`; its own `$` stay as they are."""
+
+    delimiter = "@"
+
+
+def _of_machine(rank: int) -> str:
+    """The template without the lines for other machines: `@main: ` and `@others: ` say whom a line is for."""
+    whom, others = ("@main: ", "@others: ") if rank == 0 else ("@others: ", "@main: ")
+    lines = TEMPLATE.read_text(encoding="utf-8").splitlines(keepends=True)
+    return "".join(line.removeprefix(whom) for line in lines if not line.startswith(others))
+
+
+def _data_files(stage: Stage) -> list[str]:
+    """Relative data files as the recipe names them; the stage's own paths start from where the recipe was rendered."""
+    text = next((file.text for file in stage.files if file.path == RECIPE_FILE), "{}")
+    data = json.loads(text).get("data", {})
+    named = [*(one.get("path") for one in data.get("sets", [data])), data.get("validation_path")]
+    return [path for path in named if path and not path.startswith("/")]
+
+
+# What the environment of a training process is for; a stage's own names get a line here.
+_MEANINGS = {
+    "AXOLOTL_DATASET_NUM_PROC": "How many processes tokenise the rows.",
+    "AXOLOTL_DO_NOT_TRACK": "Send no usage figures to Axolotl's makers.",
+    "NCCL_DEBUG": "How much NVIDIA's communication library writes to the log.",
+    "TENSORBOARD_LOGGING_DIR": "Where the curves go.",
+    "TOKENIZERS_PARALLELISM": "Keep the tokenizer from starting threads of its own in every process.",
+    "TQDM_DISABLE": "No progress bars in the log.",
+}

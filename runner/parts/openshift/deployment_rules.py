@@ -1,0 +1,256 @@
+"""Rules about where a recipe runs: the cluster, plain machines, or both, and that their counts agree."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from runner.catalog import allocatable
+from runner.catalog.allocatable import GIB
+from runner.recipe import units
+from runner.recipe.recipe import Recipe
+from runner.render import kubernetes
+from runner.scenarios.shared import common
+from runner.tools.names import listed
+from runner.tools.problem import Problem
+
+if TYPE_CHECKING:
+    from runner.recipe.sections import Nodes, Openshift
+
+
+def counted_here(recipe: Recipe) -> Iterator[Problem]:
+    """A recipe that names no place is for this machine, which is one."""
+    named = any(section in recipe.settings for section in ("openshift", "nodes"))
+    if not named and recipe.machines.nodes > 1:
+        yield recipe.document.problem(
+            ("machines", "nodes"),
+            f"`nodes` is {recipe.machines.nodes}, and without a section that says where they are, training uses this machine alone.",
+            "Write `nodes: 1`, or add the section `openshift` (a cluster) or `nodes` (plain machines).",
+            severity="note",
+        )
+
+
+def counts_agree(recipe: Recipe) -> Iterator[Problem]:
+    """`nodes` names the machines that `machines` counts."""
+    plain: Nodes | None = recipe.settings.get("nodes")
+    if plain is None:
+        return
+    counts, stated = recipe.gpu_counts, recipe.machines
+    if len(counts) != stated.nodes:
+        yield recipe.document.problem(
+            ("nodes", "machines"),
+            f"`nodes` names {len(counts)} machine{'s' if len(counts) > 1 else ''}, and `machines.nodes` is {stated.nodes}.",
+            f"Name {stated.nodes}, or write `nodes: {len(counts)}` in `machines`.",
+            key=True,
+        )
+    elif max(counts) != stated.gpus_per_node:
+        yield recipe.document.problem(
+            ("nodes", "machines"),
+            f"`nodes` uses up to {max(counts)} GPUs of a machine, and `machines.gpus_per_node` is {stated.gpus_per_node}.",
+            f"Write `gpus_per_node: {max(counts)}` in `machines`, or other `gpus` here.",
+            key=True,
+        )
+    for index, machine in enumerate(plain.machines):
+        if len(set(machine.gpus)) < len(machine.gpus):
+            yield recipe.document.problem(
+                ("nodes", "machines", index, "gpus"), "A GPU is named twice.", "Name each GPU of a machine once."
+            )
+
+
+def equal_on_the_cluster(recipe: Recipe) -> Iterator[Problem]:
+    if "nodes" in recipe.settings and "openshift" in recipe.settings and len(set(recipe.gpu_counts)) > 1:
+        shown = ", ".join(map(str, recipe.gpu_counts))
+        yield recipe.document.problem(
+            ("nodes", "machines"),
+            f"The plain machines use {shown} GPUs, and a job on the cluster has equally many on each machine.",
+            "Use equally many on each, or make two recipes, one for the cluster and one for the plain machines.",
+            key=True,
+        )
+
+
+def links_are_used(recipe: Recipe) -> Iterator[Problem]:
+    """Over Ethernet NCCL talks through the interfaces that it is told, and through no other. A name without a number at its
+    end stands for all that begin so."""
+    site: Openshift | None = recipe.settings.get("openshift")
+    if site is None or site.network.kind != "ethernet":
+        return
+    named = site.network.interface.removeprefix("=").split(",")
+    if (site.network.links or 1) > len(named) and all(name[-1:].isdigit() for name in named):
+        yield recipe.document.problem(
+            ("openshift", "network", "links"),
+            f"`links` is {site.network.links}, and pods talk to each other through {listed(named)} alone.",
+            "Delete the line, and let `gbit_s` be what that carries; or name every interface, with commas between them.",
+        )
+
+
+def ports_differ(recipe: Recipe) -> Iterator[Problem]:
+    site: Openshift | None = recipe.settings.get("openshift")
+    if site is not None and site.progress_port == site.metrics_port:
+        yield recipe.document.problem(
+            ("openshift", "progress_port"),
+            f"Prometheus and the console cannot both be answered at port {site.metrics_port}; they want different words.",
+            "Write another number, or delete the line.",
+        )
+
+
+# No machine has less or more; whoever writes it meant another unit.
+LEAST_MEMORY, MOST_MEMORY = 2**30, 64 * 2**40
+LONGEST_SECONDS = 365 * 86400
+
+
+def memory_sizes(recipe: Recipe) -> Iterator[Problem]:
+    """Sizes that no machine and no pod has: a unit was mistaken, or a digit."""
+    site: Openshift | None = recipe.settings.get("openshift")
+    stated: dict[tuple[str, ...], str | None] = {("machines",): recipe.machines.memory}
+    if site is not None:
+        stated |= {("openshift", "requests"): site.requests.memory, ("openshift", "limits"): site.limits.memory}
+    for section, memory in stated.items():
+        if memory and not LEAST_MEMORY <= units.size(memory) <= MOST_MEMORY:
+            yield recipe.document.problem(
+                (*section, "memory"),
+                f"A {'pod' if len(section) > 1 else 'machine'} with {memory} of main memory cannot be meant.",
+                "Write between 1 GiB and 64 TiB, with its unit: `memory: 32 GB`.",
+            )
+
+
+def limits_can_be_meant(recipe: Recipe) -> Iterator[Problem]:
+    """A limit of nothing would end training after its first step, and call it finished."""
+    limits = recipe.settings.get("limits") or {}
+    if (time := limits.get("time")) and not 1 <= units.seconds(time) <= LONGEST_SECONDS:
+        hint = "Write between 1 s and 365 d, with its unit: `time: 5 min`."
+        yield recipe.document.problem(("limits", "time"), f"A time limit of {time[:40]} cannot be meant.", hint)
+    if (memory := limits.get("gpu_memory")) and not 0 < units.size(memory) <= MOST_MEMORY:
+        hint = "Write what a GPU has, or less, with its unit: `gpu_memory: 45 GB`."
+        yield recipe.document.problem(
+            ("limits", "gpu_memory"), f"A limit of {memory[:40]} of GPU memory cannot be meant.", hint
+        )
+
+
+def pods_fit(recipe: Recipe) -> Iterator[Problem]:
+    """A pod that requests more than its machine can give waits for ever."""
+    site: Openshift | None = recipe.settings.get("openshift")
+    if site is None or any(memory_sizes(recipe)):
+        return
+    size, count, asked, most = units.size(recipe.machines.memory), recipe.machines.cpus, site.requests, site.limits
+    memory = _Measure("memory", " GiB", size / GIB, allocatable.memory(size) / GIB, allocatable.pod_memory_gib(size))
+    yield from memory.judge(recipe, common.gib(asked.memory), common.gib(most.memory))
+    cpus = _Measure("cpus", " CPUs", count, allocatable.cpus(count), allocatable.pod_cpus(count))
+    yield from cpus.judge(recipe, asked.cpus, most.cpus)
+
+
+@dataclass(frozen=True)
+class _Measure:
+    """Memory (GiB) or CPUs of a machine: what it has, what it can give to pods, and what one can have beside the cluster's
+    own. name: of the setting."""
+
+    name: str
+    unit: str
+    has: float
+    gives: float
+    left: int
+
+    def judge(self, recipe: Recipe, requested: float | None, limit: float | None) -> Iterator[Problem]:
+        problem = recipe.document.problem
+        keep = "the kubelet, the system and the cluster's own pods keep the rest"
+        larger = f"Where the machine has more, say so in `machines.{self.name}`."
+        if self.left < 1:
+            message = f"A machine with {self._shown(self.has)} has nothing left for a pod: {keep}."
+            yield problem(("machines", self.name), message, "Take larger machines.")
+        elif requested and requested > self.left:
+            never = requested > self.gives
+            yield problem(
+                ("openshift", "requests", self.name),
+                f"The pod {'can never' if never else 'may never'} start: it requests {self._shown(requested)}, and a machine "
+                f"with {self._shown(self.has)} has about {self._shown(self.left)} for it; {keep}.",
+                f"Write at most {self._shown(self.left)}, or delete the line. {larger}",
+                severity="error" if never else "note",
+            )
+        if limit and limit > self.has:
+            message = f"The limit is {self._shown(limit)}, and the machine has {self._shown(self.has)}."
+            yield problem(("openshift", "limits", self.name), message, f"Write less, or delete the line. {larger}")
+        if limit and requested and limit < requested:
+            yield problem(
+                ("openshift", "limits", self.name),
+                f"The limit is {self._shown(limit)}, less than the {self._shown(requested)} that the pod requests.",
+                f"Write at least {self._shown(requested)}, or delete the line.",
+            )
+
+    def _shown(self, amount: float) -> str:
+        return f"{round(amount, 1):g}{self.unit}"
+
+
+def deadline(recipe: Recipe) -> Iterator[Problem]:
+    """A limit within training leaves a model; the cluster's deadline leaves none. A pipeline's limit is over all its jobs."""
+    limit: str | None = (recipe.settings.get("limits") or {}).get("time")
+    site: Openshift | None = recipe.settings.get("openshift")
+    deadline_hours = site.deadline_hours if site else None
+    if not limit or "pretrain" in recipe.settings or deadline_hours is None or any(limits_can_be_meant(recipe)):
+        return
+    hours = units.seconds(limit) / 3600
+    if deadline_hours <= hours:
+        yield recipe.document.problem(
+            ("openshift", "deadline_hours"),
+            f"The job is ended after {deadline_hours:g} hours, before training could stop at its limit of {limit} and save.",
+            f"Write {math.ceil(hours * 1.1) + 1} or more: starting, loading and the last saving count too.",
+            severity="note",
+            mending=math.ceil(hours * 1.1) + 1,
+        )
+
+
+def data_place(recipe: Recipe) -> Iterator[Problem]:
+    """What the cluster prepares needs a claim to lie on, and what is not sent must come from somewhere."""
+    site: Openshift | None = recipe.settings.get("openshift")
+    if site is None:
+        return
+    if site.data_from == "git" and recipe.code_from_git is None:
+        yield recipe.document.problem(
+            ("openshift", "data_from"),
+            "The data is to come with a clone, and `image.code_from_git` names no commit to clone.",
+            "Add `image.code_from_git`; or write `claim`, and `recipe submit` sends the files.",
+        )
+    mounts = [claim.mount.rstrip("/") for claim in site.claims or ()]
+    if site.data_from == "image" and "pretrain" not in recipe.settings:
+        return  # prepared when the image was built, or, where `data_dir` lies on a claim, there
+    named = "data_dir" if site.data_dir else "output_dir" if site.output_dir else "data_from"
+    folder = site.data_dir or (None if site.data_from == "image" else site.output_dir or next(iter(mounts), None))
+    if mounts and not (folder and recipe.on_claim(folder)):
+        yield recipe.document.problem(
+            ("openshift", named),
+            "The cluster prepares the data, and the folder for it lies on no claim.",
+            f"Let `data_dir` start with {listed(mounts, 'or')}.",
+        )
+
+
+def only_here(recipe: Recipe) -> Iterator[Problem]:
+    """No rule: a recipe may run here alone. What is rendered from it is for pods, which do not see this machine's files."""
+    site: Openshift | None = recipe.settings.get("openshift")
+    if site is None:
+        return
+    place, comes = kubernetes.place(recipe), _COMES[site.data_from]
+    for setting, name in recipe.local_files():
+        message = f"Pods read `{common.data_file(recipe, place, name)}`, which is `{name}` {comes[0]}."
+        yield recipe.document.problem(setting, message, comes[1], severity="note")
+
+
+# How pods come by this machine's files, and what to do about it.
+_BY_HAND = "FILES.md in the folder that `recipe render` writes has the commands for doing it by hand."
+_OTHERWISE = f"Write `openshift.data_from: claim`, and `recipe submit` sends it. {_BY_HAND}"
+_COMES = {
+    "claim": ("as it is when `recipe submit` sends it", _BY_HAND),
+    "image": ("as it was when their image was built", _OTHERWISE),
+    "git": ("as it is in the commit that they clone", _OTHERWISE),
+}
+
+
+def placeholder_commit(recipe: Recipe) -> Iterator[Problem]:
+    """No rule: the starter recipe has to hold a placeholder, and only what is rendered from it does not work."""
+    code = recipe.code_from_git
+    if code and not code.commit.strip("0"):
+        yield recipe.document.problem(
+            ("image", "code_from_git", "commit"),
+            "This commit is a placeholder; on the cluster, pods would not find it and would not start.",
+            "Push your copy of this project, and write its address and what `git rev-parse HEAD` prints.",
+            severity="note",
+        )

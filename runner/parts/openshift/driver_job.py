@@ -1,0 +1,81 @@
+"""The driver: a small Job that takes stage after stage and gate after gate of a recipe, and holds nothing but its plan.
+
+It mounts no claim, because one for a single machine would keep the training pods from theirs: how far all is the cluster
+shows, and each stage's own pod looks at the claim.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from runner.plan import PLAN_FILE, RUNNER, Machines, Plan, Stage
+from runner.render import batch, kubernetes, podspec
+from runner.tools.files import Artifact
+
+PART = "driver"
+# Who the driver is: an account with the rights of what it does, which `recipe site` writes.
+ACCOUNT = "recipe-driver"
+# Where every pod finds the cluster, and the account's key and the cluster's authority.
+SERVER, KEYS = "https://kubernetes.default.svc", "/var/run/secrets/kubernetes.io/serviceaccount"
+# How the driver ends where it has decided to, at a closed gate for example; it is not started again then.
+DECIDED = 3
+# New pods after which it is given up; those that a cluster takes off their machines do not count.
+DEATHS = 20
+# It asks and waits, for weeks.
+SHARE = {"requests": {"cpu": "50m", "memory": "256Mi"}, "limits": {"cpu": "1", "memory": "1Gi"}}
+
+
+def stage(plan: Plan, name: str = PART) -> Stage:
+    """Whoever walks through a plan, as one more stage, which reads no other and is read by none: its file is the whole plan."""
+    return Stage(
+        name=name,
+        engine=RUNNER,
+        config={},
+        config_file="",
+        data={},
+        files=(Artifact(PLAN_FILE, plan.as_json()),),
+        command=(),
+        env={},
+        machines=Machines(nodes=1, gpus_per_node=0, gpu="", memory_gib=1, cpus=1),
+        shm_gib=0,
+        folder=name,
+    )
+
+
+def command(plan: Plan, module: str = "runner.parts.openshift.controller") -> list[str]:
+    """A program in a pod that asks the cluster; plan: of that stage alone."""
+    file = f"{plan.place.config_dir}/{PLAN_FILE}"
+    return ["python", "-m", module, file, "--server", SERVER, "--keys", KEYS]
+
+
+def job(plan: Plan, own: Stage, options: list[str]) -> dict[str, Any]:
+    """The Job. plan: of the driver alone; own: its stage; options: of its command."""
+    spec = {
+        "backoffLimit": DEATHS,
+        "podFailurePolicy": {
+            "rules": [
+                {
+                    "action": "FailJob",
+                    "onExitCodes": {"containerName": PART, "operator": "In", "values": [DECIDED]},
+                },
+                {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+            ]
+        },
+        "template": _template(plan, own, options),
+    }
+    # Without the folder of a run: it writes none, and is no stage that a recipe has had.
+    origin = {name: text for name, text in kubernetes.origin(spec, plan, own).items() if name != kubernetes.RUN_DIR}
+    return batch.job(plan, own, kubernetes.job_name(plan), PART, spec, origin)
+
+
+def _template(plan: Plan, own: Stage, options: list[str]) -> dict[str, Any]:
+    kept = ("config", "tmp", "code")
+    mounts = [mount for mount in podspec.mounts(plan) if mount["name"] in kept]
+    volumes = podspec.volumes(plan, own, kubernetes.config_map_name(plan, own))
+    container = batch.small(plan, PART, [*command(plan), *options], mounts) | {
+        "resources": SHARE,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+    pod = batch.pod(plan, own, PART, container, [volume for volume in volumes if volume["name"] in kept])
+    pod["spec"] |= {"serviceAccountName": ACCOUNT, "automountServiceAccountToken": True}
+    return pod

@@ -1,0 +1,229 @@
+"""Helpers: short-lived pods that open a claim, for `fetch`, `submit` and `promote`, or look into an image for `submit`; they
+always go away again."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from runner.entrypoints.file_server import FULL, MISPLACED, PORT, WORD, WRITES
+from runner.parts.openshift.client import Cluster, Response, address
+from runner.parts.openshift.diagnose import reasons
+from runner.parts.openshift.errors import Busy, Refused, passes, patiently, pause
+from runner.parts.openshift.events import events_about
+from runner.parts.openshift.jobs import FETCH, SEND
+from runner.parts.openshift.status import WAITING, State, going
+from runner.plan import Plan, Stage
+from runner.render import batch, code, podspec
+from runner.tools.problem import Stop
+
+SHARE_PORT = 8080
+# Seconds until the helper must have started.
+PATIENCE_SECONDS = 600
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Share:
+    """The files behind a helper. base: where the cluster has them; writes: whether files are sent, and not fetched."""
+
+    cluster: Cluster
+    base: str
+    writes: bool = False
+
+    @property
+    def _failed(self) -> str:
+        return "The data files cannot be sent" if self.writes else "The claim's files cannot be read"
+
+    def ask(self, path: str, body: Any = None, **how: Any) -> Response:
+        """One request, a POST where it has a body. Raises TryAgain where the next one may be answered, else Stop."""
+        try:
+            method = "GET" if body is None else "POST"
+            return self.cluster.request(method, f"{self.base}/{quote(path)}", body=body, **how)
+        except Refused as refused:
+            said, again = f"{self._failed}: {refused.message}", "Submit again" if self.writes else "Fetch again"
+            if refused.status != FULL and (passes(refused.status) or refused.status == MISPLACED):
+                raise Busy(said, f"{again} in a moment.") from None
+            verb = "create" if self.writes else "get"
+            rights = f"You need the right to `{verb}` `pods/proxy`; the role `recipe-user` of `recipe site` has it."
+            raise Stop(said, rights if refused.status == 403 else f"{again}.") from None
+
+    def get(self, path: str, body: Any = None) -> bytes:
+        # The server behind the pod's port may need a moment more than the pod.
+        return patiently(lambda: self.ask(path, body)).data
+
+    def signed(self, path: str, body: Any = None) -> dict[str, Any]:
+        """What is answered behind signs of life. Raises Stop where the helper's disk refused."""
+        answer: dict[str, Any] = json.loads(self.get(path, body))
+        if "error" in answer:
+            raise Stop(f"{self._failed}: {answer['error']}")
+        return answer
+
+
+@contextmanager
+def helper(
+    cluster: Cluster, plan: Plan, stage: Stage, tell: Tell, folder: str, writes: bool = False
+) -> Iterator[Share]:
+    """A pod that shows a folder of a claim; gives its files, and deletes it whatever happens.
+
+    plan: of the stage alone; writes: whether files may be sent to it.
+    """
+    word = secrets.token_hex(16)
+    with _made(cluster, pod(plan, stage, word, folder, writes), tell) as (space, name):
+        _ready(cluster, space, name, SEND if writes else FETCH, tell)
+        yield Share(cluster, f"{address('Pod', space, name)}:{SHARE_PORT}/proxy/{word}", writes)
+
+
+def finished(cluster: Cluster, manifest: dict[str, Any], container: str, tell: Tell) -> list[str]:
+    """Runs a pod to its end and deletes it whatever happens; gives what it has said.
+
+    Raises Stop with its words where it ends badly, or does not start.
+    """
+    with _made(cluster, manifest, tell) as (space, name):
+        for here in _looks(cluster, space, name, tell):
+            if here is None:
+                raise Stop(f"Pod `{name}` was deleted before it was done.", "Try again.")
+            phase = here.get("status", {}).get("phase", "Pending")
+            if phase in ("Failed", "Succeeded"):
+                said = (_log(cluster, space, name, container) or "").strip()
+                if phase == "Succeeded":
+                    return said.splitlines()
+                raise Stop(said or " ".join(_why(cluster, here)) or f"Pod `{name}` failed without a word.")
+    raise AssertionError("a pod is looked at until it ends")
+
+
+@contextmanager
+def _made(cluster: Cluster, manifest: dict[str, Any], tell: Tell) -> Iterator[tuple[str, str]]:
+    """A pod, by namespace and name, that is gone when the block ends, and when a signal ends the command in it."""
+    space, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
+    _clear(cluster, manifest)
+    with _interrupted_by(signal.SIGTERM, signal.SIGHUP):
+        try:
+            cluster.create(manifest)
+            opens = any("persistentVolumeClaim" in volume for volume in manifest["spec"]["volumes"])
+            tell(f"Pod `{name}` {'opens the claim' if opens else 'looks into the image'}")
+            yield space, name
+        finally:
+            _delete(cluster, space, name)
+
+
+@contextmanager
+def _interrupted_by(*numbers: signal.Signals) -> Iterator[None]:
+    """These signals act as ^C does, but those that somebody has set otherwise, such as `nohup`."""
+    in_main = threading.current_thread() is threading.main_thread()
+    ours = [number for number in numbers if in_main and signal.getsignal(number) is signal.SIG_DFL]
+    for number in ours:
+        signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _look(cluster: Cluster, space: str, name: str) -> dict[str, Any] | None:
+    return patiently(lambda: cluster.get("Pod", space, name))
+
+
+def _log(cluster: Cluster, space: str, name: str, container: str, tail: int | None = None) -> str | None:
+    return patiently(lambda: cluster.log(space, name, container, tail=tail))
+
+
+def _delete(cluster: Cluster, space: str, name: str) -> None:
+    patiently(lambda: cluster.delete("Pod", space, name, grace_seconds=0))
+
+
+def _clear(cluster: Cluster, manifest: dict[str, Any]) -> None:
+    """Deletes a pod of that name that has ended or has never started.
+
+    Raises Stop where one is at work, perhaps for somebody else, and where a claim is not there: the pod would wait for it in
+    vain.
+    """
+    space, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
+    for volume in manifest["spec"]["volumes"]:
+        claim = volume.get("persistentVolumeClaim", {}).get("claimName")
+        if claim and cluster.get("PersistentVolumeClaim", space, claim) is None:
+            raise Stop(
+                f"There is no claim `{claim}` in `{space}`, and so nothing lies on it.",
+                "Send the recipe: `recipe submit`. Or correct `openshift.namespace` or `openshift.claims`.",
+            )
+    here = _look(cluster, space, name)
+    if here and not going(here) and here.get("status", {}).get("phase") == "Running":
+        raise Stop(
+            f"Pod `{name}` in `{space}` is at work: somebody else does the same, or a command that was killed has left it.",
+            f"Wait until it is gone, or, where nobody needs it any more: `oc delete pod {name} -n {space}`.",
+        )
+    _delete(cluster, space, name)
+    for _ in range(60):
+        if _look(cluster, space, name) is None:
+            return
+        pause()
+
+
+def _looks(cluster: Cluster, space: str, name: str, tell: Tell) -> Iterator[dict[str, Any] | None]:
+    """A pod, looked at again and again, and what it waits for as soon as that is known.
+
+    Raises Stop where it does not start for long.
+    """
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    told: set[str] = set()
+    while True:
+        here = _look(cluster, space, name)
+        yield here
+        if here and here.get("status", {}).get("phase", "Pending") == "Pending":
+            why = _why(cluster, here)
+            for reason in why:
+                if reason not in told:
+                    tell(f"  {reason}")
+            told.update(why)
+            if time.monotonic() > deadline:
+                raise Stop(
+                    f"Pod `{name}` does not start. {' '.join(why)}",
+                    "Try again later; a claim of one machine is free when the job has ended.",
+                )
+        pause()
+
+
+def _ready(cluster: Cluster, space: str, name: str, container: str, tell: Tell) -> None:
+    for here in _looks(cluster, space, name, tell):
+        if here is None:
+            raise Stop(f"Pod `{name}` was deleted before it could open the claim.", "Do the same again.")
+        status = here.get("status", {})
+        conditions = status.get("conditions") or []
+        if any(entry["type"] == "Ready" and entry["status"] == "True" for entry in conditions):
+            return
+        if status.get("phase") in ("Failed", "Succeeded"):
+            said = _log(cluster, space, name, container, tail=5) or ""
+            why = said.strip() or " ".join(_why(cluster, here)) or "the helper pod ended at once"
+            raise Stop(f"The claim cannot be read: {why}")
+
+
+def _why(cluster: Cluster, pod: dict[str, Any]) -> list[str]:
+    """Why a helper does not start, or ended, as far as its pod and its events tell."""
+    meta = pod["metadata"]
+    job = {"kind": "Pod", "metadata": {"name": meta["name"], "namespace": meta["namespace"]}, "spec": {}}
+    events = patiently(lambda: events_about(cluster, [pod], lambda _: False))
+    return reasons(State(WAITING, job, [pod], events), lambda _pod: "")
+
+
+def pod(plan: Plan, stage: Stage, word: str, folder: str, writes: bool = False) -> dict[str, Any]:
+    """The helper: the claims, read-only unless it writes, our own file server on a folder, and an end of its own after four
+    hours. plan: of the stage alone, after which it is named."""
+    part = SEND if writes else FETCH
+    command = ["python", "-m", "runner.entrypoints.file_server", folder, *([WRITES] if writes else [])]
+    mounts = [{"name": "tmp", "mountPath": "/tmp"}, *code.mounts(plan), *podspec.claim_mounts(plan, not writes)]
+    container = batch.small(plan, part, command, mounts, {WORD: word, PORT: str(SHARE_PORT)}) | {
+        "ports": [{"containerPort": SHARE_PORT}],
+        "readinessProbe": {"tcpSocket": {"port": SHARE_PORT}, "periodSeconds": 2},
+    }
+    volumes = [{"name": "tmp", "emptyDir": {}}, *code.volumes(plan), *podspec.claim_volumes(plan)]
+    return batch.alone(plan, stage, part, container, volumes, seconds=4 * 3600)

@@ -1,0 +1,242 @@
+"""A recipe's objects on the cluster: what to send, in which order, and how to find them again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from runner.parts.openshift import driver_job, gate_job
+from runner.parts.openshift.client import Cluster, Manifest, Manifests
+from runner.plan import Plan, Stage
+from runner.render import TARGETS, default, kubernetes, preparing
+from runner.tools.problem import Stop
+
+# The training jobs that a target makes, and the labels that its operator gives a job's pods, first the first one's.
+KIND = {"pytorchjob": "PyTorchJob", "trainjob": "TrainJob"}
+POD_LABEL = {
+    "PyTorchJob": "training.kubeflow.org/job-name",
+    "TrainJob": "jobset.sigs.k8s.io/jobset-name",
+    # The short one is set by every version; the one with a prefix since Kubernetes 1.27.
+    "Job": "job-name",
+}
+CONTAINER = {"PyTorchJob": "pytorch", "TrainJob": "node"}
+PART = "recipe-runner/part"
+# The data files that were sent before a job: one hash for all.
+FILES = "recipe-runner/files"
+# The pods of `runner.parts.openshift.helper_pod`, each with one container of that name.
+FETCH, SEND, PROMOTE, LOOK = "fetch", "send", "promote", "look"
+# The containers that do a pod's work, whoever else runs in it.
+WORKING = (*CONTAINER.values(), preparing.PART, gate_job.PART, driver_job.PART, FETCH, SEND, PROMOTE, LOOK)
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What a stage, or the gate after it, puts on the cluster.
+
+    plan: of this stage alone; support: claims and config maps, in order; job: the stage's own, or the gate's.
+    """
+
+    plan: Plan
+    stage: Stage
+    support: tuple[dict[str, Any], ...]
+    job: dict[str, Any]
+
+    @property
+    def namespace(self) -> str:
+        return str(self.job["metadata"]["namespace"])
+
+    @property
+    def name(self) -> str:
+        return str(self.job["metadata"]["name"])
+
+    @property
+    def kind(self) -> str:
+        return str(self.job["kind"])
+
+    @property
+    def of_gate(self) -> bool:
+        return container(self.job) == gate_job.PART
+
+
+def sent(plan: Plan, stage: Stage, target: str | None = None, of_gate: bool = False, files_key: str = "") -> Sent:
+    """The objects of a stage, or of the gate after it, exactly those that `recipe render` writes; where data files were sent,
+    the job says which."""
+    target = target or default(plan.site)[0]
+    stage_plan = plan.only(stage)
+    files = TARGETS[target](stage_plan) if stage.trains else preparing.render(stage_plan, stage)
+    manifests = {
+        file.path: [document for document in yaml.safe_load_all(file.text) if _is_manifest(document)] for file in files
+    }
+    job = manifests[gate_job.FILE if of_gate else f"{target}.yaml" if stage.trains else preparing.FILE][0]
+    if files_key:
+        job["metadata"]["annotations"][FILES] = files_key
+    return Sent(
+        plan=stage_plan,
+        stage=stage,
+        support=(*manifests.get("claims.yaml", []), *manifests[kubernetes.CONFIG_FILE]),
+        job=job,
+    )
+
+
+def _is_manifest(document: Any) -> bool:
+    return isinstance(document, dict) and "kind" in document and "metadata" in document
+
+
+def ours(cluster: Cluster, plan: Plan) -> Manifests:
+    """Every job on the cluster of the plan's scenario that recipe-runner has rendered, under any target: one request a kind.
+    They may be of other recipes."""
+    labels = kubernetes.labels(plan, plan.stages[0])
+    return everyone(cluster, plan.site["namespace"], {"recipe-runner/scenario": labels["recipe-runner/scenario"]})
+
+
+def everyone(cluster: Cluster, namespace: str, labels: dict[str, str] | None = None) -> Manifests:
+    """Every job of a namespace that recipe-runner has rendered, with these labels besides."""
+    labels = {"app.kubernetes.io/managed-by": "recipe-runner"} | (labels or {})
+    # Items of a list do not say what they are.
+    return [{"kind": kind, **job} for kind in POD_LABEL for job in cluster.list(kind, namespace, labels)]
+
+
+def existing(cluster: Cluster, plan: Plan, stage: Stage, of_gate: bool = False) -> list[dict[str, Any]]:
+    """What the cluster has by the name of a stage's job, under any target, or of the gate's after it, whoever has made it: asked
+    by name, because what is not of recipe-runner is not among those of `ours`."""
+    kinds, name = _called(plan, stage, of_gate)
+    return [job for kind in kinds if (job := cluster.get(kind, plan.site["namespace"], name))]
+
+
+def found(there: Manifests, plan: Plan, stage: Stage, of_gate: bool = False) -> Manifest | None:
+    """The job of a stage, or of the gate after it, among those of `ours`."""
+    kinds, name = _called(plan, stage, of_gate)
+    return next((job for job in there if job["kind"] in kinds and job["metadata"]["name"] == name), None)
+
+
+def _called(plan: Plan, stage: Stage, of_gate: bool) -> tuple[tuple[str, ...], str]:
+    """The kinds that a stage's job, or its gate's, may have, and its name."""
+    own = plan.only(stage)
+    kinds = tuple(KIND.values()) if stage.trains and not of_gate else ("Job",)
+    return kinds, gate_job.job_name(own) if of_gate else kubernetes.job_name(own)
+
+
+def runs_in(plan: Plan, job: Manifest) -> bool:
+    """Whether a job writes into the run folder of a plan, as a stage of it that has been or is."""
+    folder = annotation(job, kubernetes.RUN_DIR)
+    named = str(job["metadata"]["name"]).startswith(kubernetes.job_name(plan))
+    return named and plan.place.run_dir in (folder, folder.rpartition("/")[0])
+
+
+def config_of(manifest: Any) -> str:
+    """The config map that a pod, or the pods of a job, read; empty where they read none."""
+    if isinstance(manifest, dict):
+        if manifest.get("name") == "config" and "configMap" in manifest:
+            return str(manifest["configMap"]["name"])
+        manifest = list(manifest.values())
+    return next(filter(None, map(config_of, manifest)), "") if isinstance(manifest, list) else ""
+
+
+def container(job: dict[str, Any]) -> str:
+    """The name of the container that does a job's work."""
+    kind = job["kind"]
+    return CONTAINER[kind] if kind in CONTAINER else (job["metadata"].get("labels") or {}).get(PART, preparing.PART)
+
+
+def annotation(job: dict[str, Any], name: str) -> str:
+    """An annotation of a job; empty where it has none of that name."""
+    return str((job["metadata"].get("annotations") or {}).get(name, ""))
+
+
+def queue_of(manifest: Manifest) -> str:
+    """The queue of Kueue that an object waits in; empty where it waits in none."""
+    return str((manifest["metadata"].get("labels") or {}).get("kueue.x-k8s.io/queue-name", ""))
+
+
+def foreseen(job: Manifest, what: str) -> str:
+    """What the plan foresaw for a job (`targets.kubernetes.foreseen`), memory with its unit; empty where it says nothing."""
+    return annotation(job, f"{kubernetes.PLANNED}{what}")
+
+
+def recipe_of(job: dict[str, Any]) -> str:
+    """The recipe, or the stage of one, that a job was made from; empty where recipe-runner has not made it."""
+    return annotation(job, "recipe-runner/recipe")
+
+
+def require_of(there: Manifest, recipe: str) -> Manifest:
+    """What has a name that a recipe, or a stage of one, wants. Raises Stop where it is not of that recipe."""
+    if (owner := recipe_of(there)) != recipe:
+        whose = f"the recipe `{owner}`" if owner else "someone who did not use recipe-runner"
+        kind, meta = there["kind"], there["metadata"]
+        raise Stop(
+            f"The name `{meta['name']}` is in use: {whose} has a {kind} of that name in `{meta['namespace']}`.",
+            "Give this one another with `openshift.job_name`.",
+        )
+    return there
+
+
+def key(job: dict[str, Any]) -> str:
+    """The key of what a job was made from, where it is of one stage of several; else empty."""
+    return annotation(job, kubernetes.KEY)
+
+
+def makers(cluster: Cluster, job: Manifest) -> Manifests:
+    """What makes a job's pods: the job itself, and for a TrainJob the plain Jobs of its JobSet, which is named after it. Those
+    that an earlier TrainJob of that name has left until they have ended are older than this one."""
+    if job["kind"] != "TrainJob":
+        return [job]
+    meta = job["metadata"]
+    below = cluster.list("Job", meta["namespace"], {POD_LABEL["TrainJob"]: meta["name"]})
+    return [job, *(one for one in below if one["metadata"]["creationTimestamp"] >= meta["creationTimestamp"])]
+
+
+def attempts_of(cluster: Cluster, job: Manifest, made_by: Manifests) -> Manifests:
+    """All pods that `made_by` own, the first machine's first, and of each machine the latest last: a plain Job leaves those
+    that failed."""
+    uids, meta = {maker["metadata"]["uid"] for maker in made_by}, job["metadata"]
+    pods = cluster.list("Pod", meta["namespace"], {POD_LABEL[job["kind"]]: meta["name"]})
+    own = [pod for pod in pods if uids & {owner["uid"] for owner in pod["metadata"].get("ownerReferences") or ()}]
+    return sorted(own, key=lambda pod: (node_number(pod), pod["metadata"].get("creationTimestamp", "")))
+
+
+def pods_of(cluster: Cluster, job: Manifest) -> Manifests:
+    """A job's pods, one a machine, the first machine's first."""
+    return latest(attempts_of(cluster, job, makers(cluster, job)))
+
+
+def latest(attempts: Manifests) -> Manifests:
+    return list({node_number(pod): pod for pod in attempts}.values())
+
+
+def machines(job: dict[str, Any]) -> int:
+    """How many machines a job is for, whether they have pods yet or not."""
+    spec = job["spec"]
+    if job["kind"] == "PyTorchJob":
+        return sum(replica.get("replicas", 1) for replica in spec["pytorchReplicaSpecs"].values())
+    return int(spec.get("trainer", {}).get("numNodes") or spec.get("completions") or 1)
+
+
+def gpus(job: dict[str, Any]) -> int:
+    """How many GPUs a job holds while it runs, on all its machines."""
+    spec = job["spec"]
+    if job["kind"] == "PyTorchJob":
+        parts = [(each.get("replicas", 1), each["template"]["spec"]) for each in spec["pytorchReplicaSpecs"].values()]
+    elif job["kind"] == "TrainJob":
+        trainer = spec.get("trainer", {})
+        parts = [
+            (int(trainer.get("numNodes", 1)), {"containers": [{"resources": trainer.get("resourcesPerNode", {})}]})
+        ]
+    else:
+        parts = [(1, spec.get("template", {}).get("spec", {}))]
+    asked = [
+        count * int(container.get("resources", {}).get("limits", {}).get("nvidia.com/gpu", 0))
+        for count, pod in parts
+        for container in pod.get("containers", ())
+    ]
+    return sum(asked)
+
+
+def node_number(pod: dict[str, Any]) -> int:
+    """A pod's place in its job: 0 for the master, as the operators number them."""
+    labels = pod["metadata"].get("labels", {})
+    if labels.get("training.kubeflow.org/replica-type") == "worker":
+        return int(labels.get("training.kubeflow.org/replica-index", 0)) + 1
+    index = labels.get("batch.kubernetes.io/job-completion-index", "0")
+    return int(index) if index.isdigit() else 0

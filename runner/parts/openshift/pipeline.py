@@ -1,0 +1,244 @@
+"""How far a recipe is on the cluster, stage by stage and gate by gate, and what comes next.
+
+What the cluster shows is for people; each stage's own pod looks at the records on the claim before it starts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from runner.entrypoints.stage import ON_CLUSTER
+from runner.parts.openshift import gate_job
+from runner.parts.openshift.client import Cluster, Manifest
+from runner.parts.openshift.diagnose import MORE_MEMORY, logs_of, reasons
+from runner.parts.openshift.jobs import (
+    FILES,
+    annotation,
+    config_of,
+    found,
+    key,
+    ours,
+    pods_of,
+    runs_in,
+)
+from runner.parts.openshift.status import FAILED, FINISHED, ended, going, look
+from runner.plan import Plan, Stage
+from runner.tools.problem import Stop
+
+MISSING, CHANGED, UNDER_WAY, PROMOTED, GOING = (
+    "not sent yet",
+    "made before the recipe or its data changed",
+    "under way",
+    "promoted",
+    "being deleted",
+)
+LOST = "done once, but the claim that it wrote to is another one now"
+# After every time that a cluster names.
+NEVER = "9999"
+# Why somebody has overruled a gate, beside the gate's own Job; the record itself lies on the claim.
+PROMOTION = "recipe-runner/promotion"
+
+CLAIM = "PersistentVolumeClaim"
+# A recipe's claims by name, as the cluster has them; None for one that it has not.
+Claims = dict[str, Manifest | None]
+
+
+@dataclass(frozen=True)
+class Milestone:
+    """What a recipe comes past: a stage (of_gate False), or the gate after it. job: what the cluster has of it, or None;
+    state: one of MISSING, CHANGED, LOST, UNDER_WAY, GOING, FINISHED, FAILED and PROMOTED; job is None only of one that is
+    MISSING."""
+
+    stage: Stage
+    of_gate: bool
+    job: dict[str, Any] | None
+    state: str
+
+    @property
+    def done(self) -> bool:
+        return self.state in (FINISHED, PROMOTED)
+
+    @property
+    def at_work(self) -> bool:
+        """Whether something of it is on the cluster that has not ended, made from the recipe as it is or as it was."""
+        return self.job is not None and not ended(self.job)
+
+    @property
+    def title(self) -> str:
+        return f"{self}"[0].upper() + f"{self}"[1:]
+
+    def __str__(self) -> str:
+        return f"the gate after `{self.stage.name}`" if self.of_gate else f"`{self.stage.name}`"
+
+
+def claims_of(cluster: Cluster, plan: Plan) -> Claims:
+    names = [claim["name"] for claim in plan.site.get("claims") or ()]
+    return {name: cluster.get(CLAIM, plan.site["namespace"], name) for name in names}
+
+
+def milestones(
+    cluster: Cluster,
+    plan: Plan,
+    files_key: str = "",
+    claims: Claims | None = None,
+    there: list[Manifest] | None = None,
+) -> list[Milestone]:
+    """Every milestone of a recipe, in order. files_key: of the data files as they are on this machine, where that counts;
+    claims, there: as `claims_of` and `ours` have them, where somebody has asked already."""
+    way = []
+    there = ours(cluster, plan) if there is None else there
+    for stage in plan.stages:
+        job = found(there, plan, stage)
+        way.append(Milestone(stage, False, job, _state(cluster, job, stage.keys[""], files_key)))
+        if stage.gates:
+            verdict = found(there, plan, stage, of_gate=True)
+            state = _state(cluster, verdict, gate_job.key(stage), files_key)
+            if verdict and job and _made(verdict) < _made(job):
+                # Since then the stage was sent again; what it has left may be something else.
+                state = CHANGED
+            way.append(Milestone(stage, True, verdict, state))
+    if not any(milestone.done for milestone in way):
+        return way
+    since = _claims_since(plan, claims_of(cluster, plan) if claims is None else claims)
+    lost = [milestone.done and _made(milestone.job) < since for milestone in way]
+    return [replace(each, state=LOST) if gone else each for each, gone in zip(way, lost, strict=True)]
+
+
+def beside(there: list[Manifest], plan: Plan, way: list[Milestone]) -> list[Manifest]:
+    """What is at work on the run of a plan and is none of its milestones: stages that the recipe has had before it changed."""
+    known = {milestone.job["metadata"]["uid"] for milestone in way if milestone.job}
+    return [job for job in there if not ended(job) and runs_in(plan, job) and job["metadata"]["uid"] not in known]
+
+
+def _claims_since(plan: Plan, claims: Claims) -> str:
+    """Since when the claims that stages write to are there: what was done before that lies there no more."""
+    folders = (plan.place.run_dir, plan.place.data_dir, plan.place.model_dir)
+    written = [claim["name"] for folder in folders if folder and (claim := plan.claim_of(folder))]
+    return max((_made(claims[name]) for name in written), default="")
+
+
+def _state(cluster: Cluster, job: dict[str, Any] | None, key_now: str, files_key: str) -> str:
+    if job is None:
+        return MISSING
+    if going(job):
+        return GOING
+    if key(job) != key_now or (files_key and annotation(job, FILES) != files_key):
+        return CHANGED
+    end = ended(job)
+    if end is None and any(config_of(pod) != config_of(job) for pod in pods_of(cluster, job)):
+        # It was changed by hand while its pods were at work, and its operator has left them so.
+        return CHANGED
+    return PROMOTED if end == FAILED and promotion(job) else end or UNDER_WAY
+
+
+def _made(manifest: dict[str, Any] | None) -> str:
+    """When an object was made; of one that is not there, never."""
+    return str(manifest["metadata"].get("creationTimestamp", "")) if manifest else NEVER
+
+
+def promotion(job: dict[str, Any]) -> str:
+    """Who has overruled the gate of this Job, when and why; empty where nobody has."""
+    return annotation(job, PROMOTION)
+
+
+def current(way: list[Milestone]) -> Milestone | None:
+    """The first milestone that is not done; None where all are."""
+    return next((milestone for milestone in way if not milestone.done), None)
+
+
+def looked_at(way: list[Milestone]) -> Milestone | None:
+    """What a person means who names no stage: the milestone that is at work, else the first that is not done; None where
+    all are."""
+    return next((milestone for milestone in way if milestone.at_work), None) or current(way)
+
+
+def choose(cluster: Cluster, plan: Plan, way: list[Milestone], name: str | None) -> Milestone | None:
+    """What `recipe submit` sends: the first milestone that is not done, or that of the stage `name`; None where nothing is
+    left.
+
+    Raises Stop where one before it is not done, and where the gate that comes next is closed.
+    """
+    if name is None:
+        milestone = current(way)
+        if milestone is None:
+            return None
+    else:
+        stage = plan.stage(name)
+        own = [milestone for milestone in way if milestone.stage is stage]
+        waiting = current(way[: way.index(own[0])])
+        if waiting is not None:
+            raise _refusal(cluster, stage, waiting)
+        milestone = current(own) or own[0]
+    if milestone.of_gate and milestone.state == FAILED:
+        raise Stop(closed(cluster, milestone))
+    return milestone
+
+
+def require_well(cluster: Cluster, milestone: Milestone) -> None:
+    """Raises Stop where a stage has failed: a person looks first, and whoever submits again tries again."""
+    if milestone.job and milestone.state == FAILED and not milestone.of_gate:
+        state = look(cluster, milestone.job)
+        why = " ".join(reasons(state, logs_of(cluster, state)))
+        raise Stop(
+            f"{milestone.title} has failed, and nothing after it starts. {why}".strip(),
+            "`recipe submit RECIPE --all` goes on; where it is told to, `recipe stop RECIPE` before it.",
+        )
+
+
+def outdated(way: list[Milestone], milestone: Milestone) -> list[Milestone]:
+    """The other milestones that are at work on the recipe as it was before it changed.
+
+    Raises Stop where one is at work on the recipe as it is, perhaps with what this one would make anew.
+    """
+    others = [other for other in way if other is not milestone and other.at_work]
+    for other in others:
+        if other.state not in (CHANGED, GOING):
+            raise Stop(
+                f"{milestone.title} comes next ({milestone.state}), and {other} is at work.",
+                f"`recipe stop RECIPE --stage {other.stage.name}` ends it; "
+                f"`recipe submit RECIPE --stage {milestone.stage.name}` sends this one beside it.",
+            )
+    return others
+
+
+def _refusal(cluster: Cluster, stage: Stage, waiting: Milestone) -> Stop:
+    if waiting.of_gate and waiting.state == FAILED:
+        return Stop(f"`{stage.name}` does not start. {closed(cluster, waiting)}")
+    return Stop(
+        f"`{stage.name}` does not start: {waiting} comes first, and is {waiting.state}.",
+        "`recipe submit RECIPE`, without --stage, sends what comes first; `recipe status RECIPE` shows how far all is.",
+    )
+
+
+def closed(cluster: Cluster, milestone: Milestone) -> str:
+    """What a closed gate says: its table, or why it could not be measured, and what a person can do."""
+    name = milestone.stage.name
+    return "\n".join(
+        [
+            f"The gate after `{name}` is closed, and nothing after it starts.",
+            *(f"  {line}" for line in table(cluster, milestone)),
+            f"A person may overrule: recipe promote RECIPE {name}{ON_CLUSTER} --by NAME --reason TEXT",
+            "To measure again: `recipe stop RECIPE`, then `recipe submit RECIPE`.",
+        ]
+    )
+
+
+def table(cluster: Cluster, milestone: Milestone) -> list[str]:
+    """What a gate's pod has said in the end; empty where it is gone."""
+    return last_words(cluster, milestone.job, gate_job.PART) if milestone.job else []
+
+
+def last_words(cluster: Cluster, job: Manifest, part: str) -> list[str]:
+    """What the pod of a job has said in the end, in its container `part`; empty where it is gone."""
+    meta = job["metadata"]
+    for pod in pods_of(cluster, job):
+        for entry in pod.get("status", {}).get("containerStatuses") or []:
+            end = entry.get("state", {}).get("terminated") or {}
+            if entry["name"] == part and end.get("message"):
+                return str(end["message"]).strip().splitlines()
+            if entry["name"] == part and end.get("reason") == "OOMKilled":
+                return [f"Its pod used up its main memory before it had measured anything. {MORE_MEMORY}"]
+        if text := cluster.log(meta["namespace"], pod["metadata"]["name"], part, tail=40):
+            return text.strip().splitlines()
+    return []

@@ -1,0 +1,253 @@
+"""The site: what a namespace needs before the first job of its recipes, from the templates beside this file.
+
+Everything names its own namespace, and the kustomization sets none: the right to fetch another namespace's image is given
+there. Claims are not among what it takes, because some of them may be there with another size or mode, which a cluster
+refuses to change.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from pathlib import Path
+from string import Template
+
+from runner.parts.openshift import driver_job
+from runner.plan import Plan
+from runner.render import trainjob
+from runner.render.kubernetes import CLAIMS_FILE, IMAGE_REGISTRY, image
+from runner.tools.files import Artifact
+from runner.tools.names import listed
+from runner.tools.problem import Stop
+from runner.tools.text import yaml_text
+
+TEMPLATES = Path(__file__).parent
+# Who pods are where a recipe says nothing else, TensorBoard's among them.
+ACCOUNT = "recipe-runner"
+# What a claim with results is asked for at least where no recipe says a size: later recipes keep theirs there too.
+RESULTS_GIB = 100
+COMMENT_COLUMN = 48
+NEWER_QUEUES_SINCE = (0, 15)
+# What a site's kustomization may take, in this order, and what each file is.
+FILES = {
+    "namespace.yaml": "the project; delete this line where someone else has made it for you",
+    "queue.yaml": "the line in which jobs wait for GPUs; without Kueue delete this line, and `queue` in the recipes",
+    "access.yaml": "who pods are, and what people may do",
+    "build.yaml": "the image, built in the cluster",
+    "pull.yaml": "the right to fetch the image that another namespace has built",
+    "tensorboard.yaml": "curves of all runs, and who may reach them",
+    "monitoring.yaml": "what the cluster's Prometheus reads of training, and its way there",
+}
+MANAGED = (
+    "    # Lets Kueue queue its jobs. OpenShift AI then refuses jobs without a queue: every recipe here must name one.\n"
+    '    kueue.openshift.io/managed: "true"\n'
+)
+
+
+def render(plans: Sequence[Plan]) -> list[Artifact]:
+    """The site of the one namespace that the plans name; of several, a folder each and a kustomization that takes all.
+
+    Raises Stop where two recipes name the same image by two tags.
+    """
+    spaces = _by_namespace(plans)
+    if len(spaces) == 1:
+        return _site(plans, *spaces.popitem())
+    files = [
+        Artifact(f"{space}/{file.path}", file.text) for space in spaces for file in _site(plans, space, spaces[space])
+    ]
+    header = ["# The sites of several namespaces, written by `recipe site`; each folder says more.", "#"]
+    header += [f"#   {step}" for step in steps(plans, ".")]
+    takes = _resources({space: f"for {_recipes(own)}" for space, own in spaces.items()})
+    top = "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources:\n"
+    return [*files, Artifact("kustomization.yaml", "\n".join(header) + f"\n{top}{takes}\n")]
+
+
+def _by_namespace(plans: Iterable[Plan]) -> dict[str, list[Plan]]:
+    ordered = sorted(plans, key=_namespace)
+    return {space: list(own) for space, own in groupby(ordered, key=_namespace)}
+
+
+def _namespace(plan: Plan) -> str:
+    return str(plan.site["namespace"])
+
+
+def steps(plans: Sequence[Plan], folder: str) -> list[str]:
+    """What to do with a site that lies in `folder`, a command a line; the last ones from the root of a checkout."""
+    spaces = _by_namespace(plans)
+    said = [(f"oc apply -k {folder}", "sends it; again after every change")]
+    for space in spaces:
+        home = folder if len(spaces) == 1 else f"{folder}/{space}".removeprefix("./")
+        file = f"{home}/{CLAIMS_FILE}".removeprefix("./")
+        said.append((f"oc create -f {file}", "storage, once; what is there stays as it is"))
+    for space, own in spaces.items():
+        for name in _built(space, own):
+            command = f"oc start-build {name} --namespace {space} --from-dir=. --follow"
+            said.append((command, "builds the image, from the root of a checkout"))
+    width = max(len(command) for command, _ in said)
+    return [f"{command:<{width}}   # {what}" for command, what in said]
+
+
+def _site(plans: Sequence[Plan], space: str, own: list[Plan]) -> list[Artifact]:
+    """plans: of all namespaces, because others may start from the image that is built here; own: those of this one."""
+    queues = list(dict.fromkeys(plan.site["queue"] for plan in own if plan.site.get("queue")))
+    accounts = dict.fromkeys([ACCOUNT, *(plan.site.get("service_account") or ACCOUNT for plan in own)])
+    # That one is in every namespace, and not ours to change.
+    accounts.pop("default", None)
+    owners = dict.fromkeys(made[0] for made in map(_reference, own) if made)
+    parts = {
+        "namespace.yaml": [_filled("namespace", namespace=space, managed=MANAGED if queues else "")],
+        "queue.yaml": [_filled("queue", namespace=space, queue=queue, api=_kueue(own)) for queue in queues],
+        "access.yaml": [
+            *(_filled("account", namespace=space, account=account) for account in accounts),
+            _filled("access", namespace=space),
+            _filled("driver", namespace=space, account=driver_job.ACCOUNT),
+        ],
+        "build.yaml": [
+            _filled("build", namespace=space, name=name, tag=f"{name}:{tag}", embed=_embedded(plans, space, name))
+            for name, tag in _built(space, own).items()
+        ],
+        "pull.yaml": [
+            _filled(
+                "pull",
+                namespace=space,
+                owner=owner,
+                binding=f"{space}-fetches-images",
+                accounts=f"system:serviceaccounts:{space}",
+            )
+            for owner in owners
+            if owner != space
+        ],
+        "tensorboard.yaml": _boards(space, own),
+        "monitoring.yaml": _monitoring(space, own),
+        CLAIMS_FILE: [_claims(space, own)],
+    }
+    files = [Artifact(name, "---\n".join(texts)) for name, texts in parts.items() if texts]
+    takes = _resources({file.path: FILES[file.path] for file in files if file.path in FILES})
+    header = "\n".join(f"#   {step}" for step in steps(own, "."))
+    listing = Template(_template("kustomization")).substitute(
+        namespace=space, recipes=_recipes(own), steps=header, resources=takes
+    )
+    return [*files, Artifact("kustomization.yaml", listing)]
+
+
+def _reference(plan: Plan) -> tuple[str, str, str] | None:
+    """Namespace, name and tag of the recipe's image where it lies in the cluster's own registry; None elsewhere."""
+    whole = image(plan)
+    # A name alone is one of the namespace's own image streams.
+    whole = whole if "/" in whole else f"{IMAGE_REGISTRY}/{_namespace(plan)}/{whole}"
+    parts = re.fullmatch(rf"{re.escape(IMAGE_REGISTRY)}/([^/]+)/([^/:@]+)(?::([^@]+))?(?:@.+)?", whole)
+    return (parts[1], parts[2], parts[3] or "latest") if parts else None
+
+
+def _built(space: str, own: Iterable[Plan]) -> dict[str, str]:
+    """Tags by name of the images that are built in a namespace: those of its own that its recipes start from."""
+    tags: dict[str, str] = {}
+    for plan in own:
+        owner, name, tag = _reference(plan) or ("", "", "")
+        if owner == space and tags.setdefault(name, tag) != tag:
+            raise Stop(
+                f"The recipes of `{space}` name the image `{name}` by two tags, `{tags[name]}` and `{tag}`.",
+                "One build gives one tag: name the same one in `openshift.image`, or write two sites.",
+            )
+    return tags
+
+
+def _embedded(plans: Iterable[Plan], space: str, name: str) -> str:
+    """The recipes, of whatever namespace, whose data lies in the image that is built here."""
+    return " ".join(
+        plan.name
+        for plan in plans
+        if plan.site["data_from"] == "image" and (_reference(plan) or ())[:2] == (space, name)
+    )
+
+
+def _boards(space: str, own: Iterable[Plan]) -> list[str]:
+    """A TensorBoard for each claim with results."""
+    boards: dict[str, str] = {}
+    for plan in own:
+        if claim := plan.claim_of(plan.place.run_dir):
+            name, mount = claim["name"], claim["mount"]
+            board = _filled(
+                "tensorboard",
+                namespace=space,
+                claim=name,
+                board=f"tensorboard-{name}",
+                account=ACCOUNT,
+                image=image(plan),
+                mount=mount,
+                logdir=f"--logdir={mount}",
+            )
+            boards.setdefault(name, board)
+    return [*boards.values(), *([_filled("closed", namespace=space)] if boards else [])]
+
+
+def _kueue(own: Iterable[Plan]) -> str:
+    """The form of queues that the cluster has: the newer one came with Kueue 0.15, and with 0.20 the older one went. OpenShift AI 3.6
+    starts TrainJobs in a way that only newer ones know."""
+    sites = [plan.site for plan in own]
+    known = [trainjob.numbers(site["kueue"]) >= NEWER_QUEUES_SINCE for site in sites if site.get("kueue")]
+    newer = all(known) if known else all(map(trainjob.patched, sites))
+    return f"kueue.x-k8s.io/{'v1beta2' if newer else 'v1beta1'}"
+
+
+def _monitoring(space: str, own: Sequence[Plan]) -> list[str]:
+    """What reads the metrics, and the way through the walls that OpenShift AI puts around each TrainJob; where it does not yet,
+    a policy of ours would be the first wall."""
+    ports = dict.fromkeys(sorted(plan.site["metrics_port"] for plan in own))
+    lines = "\n".join(f"        - protocol: TCP\n          port: {port}" for port in ports)
+    walled = any(trainjob.version(plan.site) >= trainjob.WALLED_SINCE for plan in own)
+    policies = [_filled("scraping", namespace=space, ports=lines)] if walled else []
+    return [_filled("monitoring", namespace=space), *policies]
+
+
+def _claims(space: str, own: list[Plan]) -> str:
+    """A claim of each name, in one text: as large as a recipe says, else with room for all recipes that say nothing."""
+    texts = []
+    for name in dict.fromkeys(claim["name"] for plan in own for claim in plan.site["claims"]):
+        sharing = [(plan, claim) for plan in own for claim in plan.site["claims"] if claim["name"] == name]
+        stated = [claim["size_gib"] for _, claim in sharing if claim.get("size_gib")]
+        guessed = [plan.claim_gib(name) for plan, claim in sharing if not claim.get("size_gib")]
+        holds_results = any(plan.claim_of(plan.place.run_dir) == claim for plan, claim in sharing)
+        floor = RESULTS_GIB if holds_results and not stated else 0
+        kinds = [claim["storage_class"] for _, claim in sharing if claim.get("storage_class")]
+        texts.append(
+            _filled(
+                "claim",
+                namespace=space,
+                claim=name,
+                storage=f"  storageClassName: {_word(kinds[0])}\n" if kinds else "",
+                size=f"{max(*stated, sum(guessed), floor)}Gi",
+                why=("room for results of " if holds_results else "for ") + _recipes([plan for plan, _ in sharing]),
+            )
+        )
+    return _filled("claims", claims="---\n".join(texts).rstrip())
+
+
+def _recipes(plans: Iterable[Plan]) -> str:
+    return listed(plan.name for plan in plans)
+
+
+def _resources(files: dict[str, str]) -> str:
+    return _aligned("\n".join(f"  - {_word(name)} # {what}" for name, what in files.items()))
+
+
+def _template(name: str) -> str:
+    return (TEMPLATES / f"{name}.yaml").read_text(encoding="utf-8")
+
+
+def _filled(name: str, /, **words: str) -> str:
+    """A template with its blanks filled in, as YAML reads them; some are comments or whole lines."""
+    free = ("claims", "managed", "ports", "storage", "why")
+    said = {key: word if key in free else _word(word) for key, word in words.items()}
+    return _aligned(Template(_template(name)).substitute(said))
+
+
+def _word(text: str) -> str:
+    """A text as YAML, in quotes where it would be read as a number or as nothing."""
+    return yaml_text([text])[2:].rstrip("\n")
+
+
+def _aligned(text: str) -> str:
+    """The comments behind what they are about, in one column where there is room."""
+    return re.sub(r"(?m)^( *[^#\s].*?) +(# .*)$", lambda line: f"{line[1]:<{COMMENT_COLUMN - 1}} {line[2]}", text)

@@ -1,0 +1,250 @@
+"""State: where a job on the cluster is, read from the job, its pods and its queue entry."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from runner.parts.openshift import driver_job, gate_job
+from runner.parts.openshift.client import Cluster, Manifest, Manifests
+from runner.parts.openshift.errors import TryAgain
+from runner.parts.openshift.events import TAKEN, events_about
+from runner.parts.openshift.jobs import (
+    attempts_of,
+    container,
+    latest,
+    machines,
+    makers,
+    node_number,
+    queue_of,
+)
+from runner.parts.openshift.pod_trouble import entry_of
+from runner.render import code
+from runner.trainer import patience, progress_lines
+from runner.trainer.patience import EarlyStop
+
+# A job's phases, in the order in which it goes through them.
+QUEUED, WAITING, PULLING, AGAIN, PREPARING, STARTING, TRAINING, MEASURING, WALKING, FINISHED, FAILED = (
+    "queued",
+    "waiting for machines",
+    "getting image and code",
+    "starting again after a failure",
+    "preparing model and data",
+    "starting",
+    "training",
+    "measuring",
+    "taking stage after stage",
+    "finished",
+    "failed",
+)
+ENDED = (FINISHED, FAILED)
+# Lines of a log in which the latest step is looked for.
+TAIL = 400
+# A step is overdue after so long, and so many times its own time: an evaluation and a checkpoint come between two.
+OVERDUE_SECONDS, OVERDUE_STEPS = 600.0, 30
+
+_CONDITION_ENDS = {"Succeeded": FINISHED, "Complete": FINISHED, "Failed": FAILED}
+
+
+@dataclass(frozen=True)
+class State:
+    """phase: one of the above; job, pods, events, workload: as the cluster has them; replaced: pods that others have taken
+    the place of; progress: how far training is; unread: why that is not known, where the log could not be read."""
+
+    phase: str
+    job: dict[str, Any]
+    pods: list[dict[str, Any]]
+    events: list[dict[str, Any]] = field(default_factory=list)
+    workload: dict[str, Any] | None = None
+    progress: Progress = field(default_factory=lambda: Progress())
+    replaced: list[dict[str, Any]] = field(default_factory=list)
+    unread: str = ""
+
+    @property
+    def name(self) -> str:
+        return str(self.job["metadata"]["name"])
+
+    @property
+    def ended(self) -> bool:
+        return self.phase in ENDED
+
+
+def look(cluster: Cluster, job: dict[str, Any]) -> State:
+    """The state of a job that is on the cluster."""
+    made_by = makers(cluster, job)
+    attempts = attempts_of(cluster, job, made_by)
+    pods = latest(attempts)
+    workload = _workload(cluster, job)
+    phase = _phase(job, pods, workload)
+    known, unread = Progress(), ""
+    if phase == TRAINING:
+        try:
+            known = _progress(cluster, job, pods)
+            # Of a long log without a step in its end nobody knows more than that it is at work.
+            phase = STARTING if known.begins else TRAINING
+        except TryAgain as silence:
+            # The machine of one pod may not answer while all else does.
+            unread = silence.text.splitlines()[0]
+    events = [] if phase == FINISHED else events_about(cluster, [*made_by, *attempts], _former(made_by))
+    replaced = [pod for pod in attempts if pod not in pods]
+    return State(phase, job, pods, events, workload, known, replaced, unread)
+
+
+def ended(job: dict[str, Any]) -> str | None:
+    """`finished` or `failed`, or None while a job is under way."""
+    for condition in reversed(job.get("status", {}).get("conditions") or []):
+        if condition["status"] == "True" and condition["type"] in _CONDITION_ENDS:
+            return _CONDITION_ENDS[condition["type"]]
+    return None
+
+
+def going(manifest: dict[str, Any]) -> bool:
+    """Whether an object is being deleted, and stays only until what belongs to it has ended."""
+    return "deletionTimestamp" in manifest["metadata"]
+
+
+def _phase(job: dict[str, Any], pods: list[dict[str, Any]], workload: dict[str, Any] | None) -> str:
+    if end := ended(job):
+        return end
+    if _suspended(job) or (workload is not None and not _admitted(workload)):
+        return QUEUED
+    phases = [pod.get("status", {}).get("phase", "Pending") for pod in pods]
+    if len(pods) < machines(job) or "Pending" in phases:
+        return PULLING if any(_waits_in(pod, "ContainerCreating") or _clones(pod) for pod in pods) else WAITING
+    if "Failed" in phases or any(_waits_in(pod, "CrashLoopBackOff") for pod in pods):
+        return AGAIN
+    if job["kind"] != "Job":
+        return TRAINING
+    return {gate_job.PART: MEASURING, driver_job.PART: WALKING}.get(container(job), PREPARING)
+
+
+def _suspended(job: dict[str, Any]) -> bool:
+    spec = job["spec"]
+    return bool(spec.get("suspend") or spec.get("runPolicy", {}).get("suspend"))
+
+
+def _admitted(workload: dict[str, Any]) -> bool:
+    conditions = workload.get("status", {}).get("conditions") or []
+    return any(entry["type"] == "Admitted" and entry["status"] == "True" for entry in conditions)
+
+
+def _waits_in(pod: dict[str, Any], reason: str) -> bool:
+    statuses = pod.get("status", {}).get("containerStatuses") or []
+    return any(entry.get("state", {}).get("waiting", {}).get("reason") == reason for entry in statuses)
+
+
+def _clones(pod: dict[str, Any]) -> bool:
+    statuses = pod.get("status", {}).get("initContainerStatuses") or []
+    return any(entry["name"] == code.CONTAINER and "running" in entry.get("state", {}) for entry in statuses)
+
+
+def _workload(cluster: Cluster, job: dict[str, Any]) -> dict[str, Any] | None:
+    """Kueue's entry for the job, where the job waits in a queue."""
+    if not queue_of(job):
+        return None
+    return entry_of(cluster.list("Workload", job["metadata"]["namespace"], forgiving=True), job)
+
+
+def _former(made_by: Manifests) -> Callable[[Manifest], bool]:
+    """Whether an event says that a pod of a job was taken off its machine, one that is not there any more."""
+    names = "|".join(re.escape(maker["metadata"]["name"]) for maker in made_by)
+    called = re.compile(rf"({names})-((master|worker)-\d+|(\d+-)?[a-z0-9]{{5}})")
+
+    def taken(event: Manifest) -> bool:
+        of = event["involvedObject"]
+        return event.get("reason") in TAKEN and of.get("kind") == "Pod" and bool(called.fullmatch(of.get("name", "")))
+
+    return taken
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far training is. latest: the last line of its own, of a step or of its beginning, None before it has begun;
+    pace: seconds a step takes, silent: since the last one; None where that cannot be told. whole: whether the log is known
+    from its beginning on."""
+
+    latest: dict[str, Any] | None = None
+    pace: float | None = None
+    silent: float | None = None
+    whole: bool = True
+
+    @property
+    def begins(self) -> bool:
+        """Whether the process has not come to training yet."""
+        return self.latest is None and self.whole
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Until the last step, if the rest goes on at this pace."""
+        if self.latest is None or self.pace is None:
+            return None
+        return float(self.pace * (self.latest["steps"] - self.latest["step"]))
+
+    @property
+    def hangs(self) -> bool:
+        """Whether the next step is overdue by more than an evaluation, or a checkpoint, takes."""
+        if self.pace is None or self.silent is None:
+            return False
+        return self.silent > max(OVERDUE_SECONDS, OVERDUE_STEPS * self.pace)
+
+
+def _progress(cluster: Cluster, job: dict[str, Any], pods: list[dict[str, Any]]) -> Progress:
+    first = next(pod for pod in pods if node_number(pod) == 0)
+    space, name = job["metadata"]["namespace"], first["metadata"]["name"]
+    text = cluster.log(space, name, container(job), tail=TAIL, stamped=True) or ""
+    return progress(text, _started(first), datetime.now(UTC))
+
+
+def early_stop(cluster: Cluster, job: dict[str, Any]) -> EarlyStop | None:
+    """What ended a finished job's training before its last step, by the log of its first machine; None where nothing did, or
+    where nobody can tell any more."""
+    pods = latest(attempts_of(cluster, job, makers(cluster, job)))
+    first = next((pod for pod in pods if node_number(pod) == 0), None)
+    if first is None:
+        return None
+    text = cluster.log(job["metadata"]["namespace"], first["metadata"]["name"], container(job), tail=10 * TAIL) or ""
+    said = [event for event in progress_lines.read(text) if event.get("event") == patience.EVENT]
+    return EarlyStop.of(said[-1]) if said else None
+
+
+def progress(text: str, started: datetime | None, now: datetime) -> Progress:
+    """What the end of a log tells, each line of which begins with its time. The pace is that between the first and the last
+    step of it, else since the container has started."""
+    seen: list[tuple[datetime | None, dict[str, Any]]] = []
+    for line in text.splitlines():
+        seen += [(_time(line), event) for event in progress_lines.read(line) if event.get("event") in ("begin", "step")]
+    whole = text.count("\n") < TAIL
+    if not seen:
+        return Progress(whole=whole)
+    # What a checkpoint was before counts from the last beginning on.
+    begin = max((place for place, (_, event) in enumerate(seen) if event["event"] == "begin"), default=0)
+    seen = seen[begin:]
+    (since, first), (at, latest) = seen[0], seen[-1]
+    if first["event"] == "begin" and len(seen) > 2:
+        since, first = seen[1]  # the first step brings kernels and caches with it
+    steps = latest["step"] - first["step"]
+    passed = (at - since).total_seconds() if at and since else 0.0
+    if steps <= 0 or passed <= 0:
+        steps, passed = latest["step"] - seen[0][1]["step"], (now - started).total_seconds() if started else 0.0
+    pace = passed / steps if steps > 0 and passed > 0 else None
+    silent = max(0.0, (now - at).total_seconds()) if at and latest["event"] == "step" else None
+    return Progress(latest, pace, silent, whole)
+
+
+def _time(line: str) -> datetime | None:
+    """When a line was written, by the stamp that it begins with, in nanoseconds."""
+    stamp = line.partition(" ")[0]
+    try:
+        return datetime.fromisoformat(f"{stamp[:19]}+00:00")
+    except ValueError:
+        return None
+
+
+def _started(pod: dict[str, Any]) -> datetime | None:
+    for entry in pod.get("status", {}).get("containerStatuses") or []:
+        if at := entry.get("state", {}).get("running", {}).get("startedAt"):
+            return datetime.fromisoformat(at.replace("Z", "+00:00"))
+    return None

@@ -1,0 +1,138 @@
+"""Learning: what a run took beside what was planned, said at its end, and kept for plans to come (`estimate/learned.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from runner import catalog
+from runner.check.validate import changed
+from runner.parts.planner import calibration_store, constants
+from runner.parts.planner.calibration_store import Observed
+from runner.parts.report import run_manifest as planned
+from runner.parts.report.run_manifest import Foreseen, Planned
+from runner.plan import Plan
+from runner.recipe import units
+from runner.recipe.recipe import Recipe
+from runner.run import inference
+from runner.run.run_folder import RunFolder, find, require_of
+from runner.run.stage_folder import StageFolder
+from runner.tools.files import settings_folder
+from runner.tools.problem import Stop
+from runner.trainer.summary import Summary
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A stage that has trained on a GPU, beside what was planned for it."""
+
+    run: RunFolder
+    foreseen: Foreseen
+    summary: Summary
+
+    @property
+    def planned(self) -> float:
+        """Seconds of a step by the formulas alone, or the second run would be compared with the first; 0 where they cannot be
+        told."""
+        return self.foreseen.step_seconds or 0.0
+
+    def __str__(self) -> str:
+        """In words, for whoever reads of the run."""
+        told, seen = [], self.foreseen
+        if (taken := self.summary.step_seconds) and self.planned:
+            told.append(
+                f"a step took {units.speed(taken)} s, and {units.speed(self.planned)} were planned ({_than(taken / self.planned)})"
+            )
+        if (taken := self.summary.gpu_memory_gib) and seen.tensors:
+            planned = seen.tensors / constants.GIB
+            told.append(
+                f"tensors took {taken:.1f} GiB of a GPU, and {planned:.1f} were planned ({_than(taken / planned)})"
+            )
+        return f"{seen.stage}: {'; '.join(told)}"
+
+    def observed(self) -> Observed:
+        """What is kept. Waiting is the network's, and no pace of the card."""
+        waiting = self.foreseen.waiting_seconds or 0.0
+        gib = constants.GIB
+        return Observed(
+            run=f"{self.run.state.id or self.run.path}/{self.foreseen.stage}",
+            gpu=self.foreseen.label,
+            seconds=max(0.0, (self.summary.step_seconds or 0.0) - waiting),
+            planned=max(0.0, self.planned - waiting),
+            allocated=round((self.summary.gpu_memory_gib or 0) * gib),
+            reserved=round((self.summary.gpu_reserved_gib or 0) * gib),
+            planned_allocated=self.foreseen.tensors or 0,
+        )
+
+
+def _than(ratio: float) -> str:
+    more = round(100 * (ratio - 1))
+    return f"{'+' if more > 0 else '−' if more < 0 else ''}{abs(more)} %"
+
+
+def beside(run: RunFolder, plan: Plan, planned: Iterable[Foreseen]) -> list[Beside]:
+    """The stages of a run that have trained on the card that they were planned for, each beside its plan. Empty for a
+    rehearsal."""
+    known = {each.stage: each for each in planned} if run.kind == "run" else {}
+    found = []
+    for stage in plan.stages:
+        summary, foreseen = StageFolder(plan, stage).summary, known.get(stage.name)
+        # What was changed since, or by `--set`, was never planned so.
+        if not summary or foreseen is None or summary.fingerprint != plan.fingerprint:
+            continue
+        if summary.gpu and catalog.label_of(summary.gpu) == foreseen.label:
+            found.append(Beside(run, foreseen, summary))
+    return found
+
+
+def _by_recipe(recipe: Recipe, run: RunFolder) -> list[Beside]:
+    """As it was planned before the run, where that is on record as it is compared here."""
+    plan, on_record = inference.plan_of(recipe, run), Planned.read(run.path)
+    if on_record.fingerprint == recipe.fingerprint and all(each.label for each in on_record.foreseen):
+        return beside(run, plan, on_record.foreseen)
+    return beside(run, plan, planned.foreseen(changed(recipe, run.overrides)[0], plan))
+
+
+def after(recipe: Recipe, run: RunFolder) -> Iterator[str]:
+    """What to say of a run on this machine, once it is done; it is kept where the configuration folder can be written."""
+    return _kept(_by_recipe(recipe, run))
+
+
+def after_plan(plan: Plan, run: RunFolder) -> Iterator[str]:
+    """The same where nobody has the recipe at hand: what was planned is on record."""
+    return _kept(beside(run, plan, Planned.read(run.path).foreseen))
+
+
+def _kept(found: Sequence[Beside]) -> Iterator[str]:
+    yield from map(str, found)
+    if found:
+        try:
+            calibration_store.keep(each.observed() for each in found)
+        except OSError:
+            return  # a run is done all the same
+
+
+def learn(recipe: Recipe, runs: Sequence[str]) -> None:
+    """Keeps what the runs in these folders took.
+
+    Raises Stop where one is no run, or has trained nothing that can be learned from, or nothing can be kept.
+    """
+    observed: list[Observed] = []
+    for name in runs:
+        run = find(recipe.name, name)
+        require_of(run, recipe.name, "Name the recipe that it is a run of.")
+        found = _by_recipe(recipe, run)
+        if not found:
+            raise Stop(
+                f"There is nothing to learn from `{name}`.",
+                "A run counts once a stage of it has trained on the GPU that the recipe names, with the settings that the recipe "
+                "has now (give `--set` as the run had it); a rehearsal does not.",
+            )
+        observed += [each.observed() for each in found]
+    try:
+        calibration_store.keep(observed)
+    except OSError as error:
+        raise Stop(
+            f"What the runs took cannot be kept in `{settings_folder()}`: {error.strerror}.",
+            "Let XDG_CONFIG_HOME name a folder that can be written.",
+        ) from None

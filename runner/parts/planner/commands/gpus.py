@@ -1,0 +1,77 @@
+"""`recipe gpus`: the GPUs of the catalog, and how a recipe does on each."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import click
+
+from runner import catalog
+from runner.commands import completing
+from runner.commands.options import listing_option, open_recipe, say, set_option, table
+from runner.parts.start import cards
+from runner.parts.start.cards import OnCard
+from runner.recipe import units
+
+
+@click.command()
+@click.argument("path", metavar="[RECIPE]", required=False, shell_complete=completing.recipe_file)
+@set_option
+@listing_option
+def gpus(path: str | None, sets: tuple[str, ...], style: str) -> None:
+    """Show the GPUs that a recipe can name, by their label on a cluster. With RECIPE: what it takes on each of them."""
+    if path:
+        recipe, _ = open_recipe(path, sets, aside=style == "json")
+        found = list(cards.on_cards(recipe))
+        if style == "json":
+            say(json.dumps([_entry(each) for each in found], indent=2, ensure_ascii=False))
+            return
+        table([("GPU", "HAS", "NEEDS", "TIME", ""), *map(_row, found)])
+        say(
+            f"\nA stage of `{recipe.name}` needs so much of each GPU. `recipe plan {path} --set machines.gpu=GPU` says more."
+        )
+        return
+    every = [card for name in catalog.gpu_names() if (card := catalog.gpu(name))]
+    if style == "json":
+        say(json.dumps([asdict(card) for card in every], indent=2, ensure_ascii=False))
+        return
+    titles = ("GPU", "MEMORY", "BF16", "TFLOPS", "BANDWIDTH", "BETWEEN GPUS", "CALLED")
+    table([titles, *map(_facts, every)])
+    say(
+        "\nMEMORY is what PyTorch can have of it, TFLOPS its dense rate in bf16, or else fp16. `recipe gpus RECIPE` says which have room."
+    )
+
+
+def _facts(card: catalog.Gpu) -> tuple[str, ...]:
+    return (
+        card.name,
+        units.gib(card.usable_gib * 2**30),
+        "yes" if card.bf16 else "no",
+        f"{card.bf16_tflops or card.fp16_tflops:g}",
+        f"{card.memory_gb_s:,.0f} GB/s",
+        f"{card.link}, {card.link_gb_s:g} GB/s",
+        card.title,
+    )
+
+
+def _row(one: OnCard) -> tuple[str, ...]:
+    has = units.gib(one.card.usable_gib * 2**30)
+    if one.planned is None:
+        return one.card.name, has, "-", "-", one.why
+    need = max((stage.memory.total for stage in one.planned.forecasts), default=0)
+    seconds = one.planned.seconds if one.fits else None
+    said = "fits" if one.fits else "too small"
+    return one.card.name, has, units.gib(need), units.duration(seconds) if seconds else "-", said
+
+
+def _entry(one: OnCard) -> dict[str, object]:
+    stages = one.planned.forecasts if one.planned else []
+    return {
+        "gpu": one.card.name,
+        "usable_bytes": round(one.card.usable_gib * 2**30),
+        "memory_bytes": max((stage.memory.total for stage in stages), default=None),
+        "seconds": one.planned.seconds if one.planned and one.fits else None,
+        "fits": one.fits,
+        "why_not": one.why,
+    }

@@ -1,0 +1,239 @@
+"""`recipe plan`: what a recipe will need, before it costs anything."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from runner.check import by_schema
+from runner.check.validate import load
+from runner.commands.options import end, open_recipe, print_notes, recipe_path, say, set_option, with_section
+from runner.parts.planner import calibration_store, constants, forecast, recipe_offers, too_few_steps
+from runner.parts.planner import serving as reckoned
+from runner.parts.planner.forecast import Forecast
+from runner.parts.planner.parameters import UnknownArchitecture
+from runner.parts.planner.planned import Planned
+from runner.parts.planner.recipe_offers import Offer
+from runner.parts.planner.show import machines, screen, serving, text
+from runner.parts.planner.show.by_trace import BASIS, TracedStage, as_json
+from runner.parts.planner.show.chart import svg
+from runner.parts.planner.show.report import PlanReport
+from runner.parts.planner.trace import any_architecture, trace
+from runner.parts.planner.workload import Workload
+from runner.plan import Plan
+from runner.recipe import comments, copying
+from runner.recipe import overrides as changing
+from runner.recipe.recipe import Recipe
+from runner.render import place
+from runner.render.emit import served
+from runner.scenarios import translate
+from runner.tools.files import write_text
+from runner.tools.problem import Stop, errors_of
+
+# What a recipe may have, too.
+MOST_MACHINES = 1024
+
+
+@click.command()
+@recipe_path
+@set_option
+@click.option("--format", "style", type=click.Choice(["text", "json"]), default="text", help="How to print the plan.")
+@click.option("--details", is_flag=True, help="Show the parts of every figure, stage by stage.")
+@click.option("--exact", is_flag=True, help="Build the real model and count every byte of two steps on fake tensors.")
+@click.option("--price", type=click.FloatRange(min=0), help="What one GPU costs an hour, in any currency.")
+@click.option(
+    "--machines", "counts", metavar="N,N…", help="Compare these counts of machines, e.g. 1,2,4 or 1,2,…,1024."
+)
+@click.option("--rows", type=click.IntRange(min=1), help="How many rows there are, where nobody has counted them.")
+@click.option("--apply", "taken", type=click.IntRange(min=1), metavar="N", help="Write offer N into the recipe.")
+@click.option(
+    "--chart", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.svg", help="Draw memory and time."
+)
+@click.option(
+    "--serve", "serves", is_flag=True, help="Say what a server of the trained model needs, in place of training."
+)
+@click.option("--learn", "runs", multiple=True, metavar="DIR", help="A run of the recipe to learn from. Repeatable.")
+def plan(
+    path: str,
+    sets: tuple[str, ...],
+    style: str,
+    details: bool,
+    exact: bool,
+    price: float | None,
+    counts: str | None,
+    rows: int | None,
+    taken: int | None,
+    chart: Path | None,
+    serves: bool,
+    runs: tuple[str, ...],
+) -> int:
+    """Say whether a recipe fits, how long it takes, what it costs, and what to change.
+
+    Pace and allocator slack of a card come from your own runs on it, where there were any: a run keeps them on the machine
+    that it ran on, and `--learn` those of a run that was fetched."""
+    if price is not None and not math.isfinite(price):
+        raise Stop(f"`--price {price}` is no price.", "For example: --price 2.50", code=2)
+    if taken and (sets or style == "json"):
+        other = "--set" if sets else "--format json"
+        hint = (
+            "Write what is set into the recipe first, or leave it out."
+            if sets
+            else "It shows a difference; leave that out."
+        )
+        raise Stop(f"`--apply` writes into the recipe as it stands, and does not go with `{other}`.", hint, code=2)
+    if chart and chart.suffix.lower() != ".svg":
+        raise Stop(f"`--chart` draws SVG, and `{chart}` is no name for that.", "For example: --chart plan.svg", code=2)
+    nodes = _counts(counts)
+    recipe = _open(path, sets, style)
+    if serves:
+        others = {"--apply": taken, "--chart": chart, "--exact": exact, "--machines": counts}
+        if unfit := [name for name, given in others.items() if given]:
+            raise Stop(
+                f"`--serve` is about a server, and `{unfit[0]}` about training.", "Leave out one of the two.", code=2
+            )
+        return _serve(recipe, style)
+    if runs:
+        from runner.parts.planner import calibration
+
+        calibration.learn(recipe, runs)
+    click.get_current_context().with_resource(constants.taking(calibration_store.constants()))
+    try:
+        planned = Planned.of(recipe, price, rows)
+    except UnknownArchitecture as error:
+        if not exact or taken or chart:
+            raise Stop(forecast.unknown_architecture(recipe, error)) from None
+        made = translate(recipe, place(recipe))
+        return _by_trace_alone(recipe, made, forecast.of(recipe, made, price, rows, any_architecture=True), style)
+    found = recipe_offers.of(planned)
+    if taken:
+        return _apply(planned, found, taken)
+    # Operations are shown by JSON alone.
+    traced = {stage.stage.name: trace(stage.workload, style == "json") for stage in planned.forecasts} if exact else {}
+    if chart or style == "json":
+        report = PlanReport.of(planned, found, nodes, traced)
+        if chart:
+            _draw(report, chart)
+        if style == "json":
+            say(report.as_json())
+            return 1 if planned.problems else 0
+    screen.answer(planned, found)
+    if details:
+        text.show(planned, nodes, traced)
+        if planned.hardware:
+            say(str(planned.hardware))
+    else:
+        screen.stages(planned, traced)
+    if nodes:
+        machines.show(planned, nodes)
+    screen.offered(found)
+    for problem in (*planned.problems, *planned.notes):
+        # Here the offers are there to see, or that there are none.
+        said = "" if found else "No change that was tried makes all of it hold: name a larger GPU, or ask for less."
+        hint = problem.hint.replace(forecast.OFFERED, said).replace(
+            too_few_steps.OFFERED, "" if found else too_few_steps.OFFERED
+        )
+        say(f"\n{replace(problem, hint=hint.rstrip())}")
+    if chart:
+        say(f"\n{chart}: memory over a step, and time by stage")
+    if planned.problems:
+        then = ("plan", path, "--apply", "1") if found and not sets else ("plan", path, "--details")
+        end("As it stands it does not hold.", *then)
+    else:
+        end("It holds by all that is known here.", "rehearse", path)
+    return 1 if planned.problems else 0
+
+
+def _serve(recipe: Recipe, style: str) -> int:
+    """Shows what a server of what the recipe trains needs; 1 where it does not fit."""
+    _, server, needs = served(with_section(recipe, "serve", "--serve"))
+    if needs is None:
+        raise Stop(
+            f"Nobody can count the weights of `{recipe.model.base}` here, so nothing can be said of a server's memory.",
+            "`recipe models` shows the models that are known, and writes down others.",
+        )
+    if style == "json":
+        say(serving.as_json(server, needs))
+    else:
+        serving.show(server, needs)
+    problems = reckoned.problems(recipe, server, needs)
+    for problem in problems if style == "text" else ():
+        say(f"\n{problem}")
+    return int(bool(errors_of(problems)))
+
+
+def _apply(planned: Planned, found: list[Offer], taken: int) -> int:
+    """Writes an offer into the recipe's file and shows the difference."""
+    if taken > len(found):
+        known = (
+            "There are none."
+            if not found
+            else "There is one: `--apply 1`."
+            if len(found) == 1
+            else f"They go from 1 to {len(found)}."
+        )
+        raise Stop(
+            f"There is no offer {taken} for `{planned.recipe.document.file}`.",
+            f"{known} `recipe plan` shows them, with the same options.",
+        )
+    edited = partial(comments.edited, says=partial(by_schema.sentence, planned.recipe.scenario))
+    say(copying.rewrite(planned.recipe.document, found[taken - 1].changes, edited))
+    say(f"\nWritten. `recipe plan {planned.recipe.document.file}` says what it takes now.")
+    return 0
+
+
+def _draw(report: PlanReport, file: Path) -> None:
+    try:
+        write_text(file, svg(report))
+    except OSError as error:
+        raise Stop(
+            f"`{file}` cannot be written: {error.strerror}.", "Name a file in a folder that is yours behind `--chart`."
+        ) from None
+
+
+def _by_trace_alone(recipe: Recipe, planned: Plan, forecasts: list[Forecast], style: str) -> int:
+    """Shows what traces say of models that there are no formulas for; 1 where one does not fit its GPU."""
+    stages = []
+    for stage in forecasts:
+        if isinstance(work := stage.workload, Workload):
+            stages.append(TracedStage.of(stage, work, any_architecture(work, recipe.base_folder)))
+            if style == "text":
+                Console(width=120).print(stages[-1].table())
+    told = {stage.stage for stage in stages}
+    if style == "text":
+        say(BASIS)
+    else:
+        say(as_json(recipe.name, stages, [stage.name for stage in planned.stages if stage.name not in told]))
+    return int(any(stage.fits is False for stage in stages))
+
+
+def _open(path: str, sets: tuple[str, ...], style: str) -> Recipe:
+    if style == "text":
+        return open_recipe(path, sets)[0]
+    # JSON has standard output for itself.
+    recipe, _, notes = load(path, changing.from_options(sets))
+    print_notes(notes)
+    return recipe
+
+
+def _counts(text: str | None) -> list[int]:
+    """Counts of machines; dots go on as the two before them began, up to the one after them."""
+    try:
+        counts: list[int] = []
+        parts = [part.strip() for part in (text or "").split(",") if part.strip()]
+        for at, part in enumerate(parts):
+            if part in ("…", "..."):
+                step, end = counts[-1] // counts[-2], int(parts[at + 1])
+                while step > 1 and counts[-1] * step < end:
+                    counts.append(counts[-1] * step)
+            else:
+                counts.append(int(part))
+    except (ValueError, IndexError, ZeroDivisionError):
+        counts = [0]
+    if any(not 1 <= count <= MOST_MACHINES for count in counts):
+        raise Stop(f"`--machines {text}` is no list of counts.", "For example: --machines 1,2,4", code=2)
+    return counts

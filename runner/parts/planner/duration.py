@@ -1,0 +1,413 @@
+"""Time: how long a run takes, from operations, bytes moved and messages sent. Seconds throughout."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache, partial
+from math import prod
+from typing import Any
+
+from runner.catalog import Gpu, Network
+from runner.parts.planner import (
+    activations,
+    checkpoints,
+    constants,
+    memory,
+    offload,
+    parameters,
+    published_runs,
+    saved,
+)
+from runner.parts.planner.checkpoints import Checkpoints
+from runner.parts.planner.state import held, trained_bytes, whole
+from runner.parts.planner.steps import attended, packed, row_tokens, steps
+from runner.parts.planner.workload import HALF, Run, Workload
+from runner.plan import Machines
+
+# What no data sheet says. Each share is what published runs reach (benchmarks/results/outside.txt); what
+# benchmarks/memory_on_gpu.py has measured of a card corrects their sum (`measured.py`).
+BANDWIDTH_SHARE = 0.75
+LEAST_WAITING = 0.1  # of the messages, which nothing hides
+SECONDS_A_LAYER = 1.2e-3  # what Python needs to launch a layer's kernels, forward and backward
+SECONDS_AN_ADAPTER = 0.25e-3  # the same for one adapted linear layer
+AGAIN = 0.6  # of both, where checkpointing runs the forward pass twice
+COMPILED = 0.5  # of both, under torch.compile
+FP8_GAIN = 1.35  # of linear layers, over half precision, in published runs of short rows: 1.31 to 1.35
+UNPACKING = 25  # bytes moved for a 4-bit weight in a micro batch
+START_SECONDS = 60.0  # imports, tokenising a small set, loading kernels
+
+
+@dataclass(frozen=True)
+class Link:
+    """rate: what messages reach of a link's rate. hidden: behind which share of the computing they travel unseen."""
+
+    rate: float
+    hidden: float
+
+
+# How the cards of a machine talk, as the catalog says. NVLink: 4 A100 lose 2 to 3 % by it (foundation-model-stack); several
+# machines over 1,600 Gbit/s hide as much (llm-foundry). Without peer access everything goes through main memory: 2 RTX
+# 3090 and 2 RTX 6000 Ada gathered weights at 2.7 GB/s, and hid little of it (fsdp_qlora). PCIe with it is assumed.
+LINKS = {"nvlink": Link(0.70, 0.9), "pcie": Link(0.30, 0.5), "host": Link(0.085, 0.2)}
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Of a data sheet's rate, what linear layers and what attention reach."""
+
+    linear: float
+    attention: float
+
+
+# By compute capability, the newest first. Attention is FlashAttention 2, which was written for the A100.
+_SHARES = (
+    ((10, 0), Shares(0.30, 0.15)),
+    ((9, 0), Shares(0.64, 0.30)),
+    ((8, 6), Shares(0.85, 0.50)),
+    ((8, 0), Shares(0.81, 0.50)),
+    ((0, 0), Shares(0.60, 0.30)),
+)
+
+
+def shares(gpu: Gpu) -> Shares:
+    return next(shares for least, shares in _SHARES if gpu.capability >= least)
+
+
+# How often what a pass keeps goes through a card's memory, over what `traffic` counts: by whether kernels are fused (or
+# compiled), and what is trained. Plain operations write and read what lies between them.
+_TRAFFIC = {
+    (True, "full"): 0.90,
+    (True, "lora"): 1.85,
+    (True, "qlora"): 1.25,
+    (False, "full"): 1.95,
+    (False, "lora"): 3.2,
+    (False, "qlora"): 2.7,
+}
+
+
+@dataclass(frozen=True)
+class Duration:
+    """steps: of the optimizer, a count. The rest in seconds: of one step, of it spent waiting for other GPUs, of all
+    steps, of evaluations, of starting and saving. tokens_a_step, rows_a_step: over all GPUs; tokens are 0 for images.
+    flops: of one micro batch. spread: the fastest and the slowest that is likely, as shares of the time; network_seconds: how
+    much less and more all steps take over the fastest and the slowest network that is assumed. checkpoints: how many, when,
+    and what of starting and saving they take.
+    """
+
+    steps: int
+    step_seconds: float
+    waiting_seconds: float
+    training_seconds: float
+    evaluation_seconds: float
+    overhead_seconds: float
+    rows_a_step: int
+    tokens_a_step: float
+    tokens: float
+    evaluations: int
+    checkpoints: Checkpoints
+    flops: float
+    spread: tuple[float, float]
+    network_seconds: tuple[float, float] = (0.0, 0.0)
+
+    @property
+    def total_seconds(self) -> float:
+        return self.training_seconds + self.evaluation_seconds + self.overhead_seconds
+
+    @property
+    def range_seconds(self) -> tuple[float, float]:
+        less, more = self.network_seconds
+        return (self.total_seconds - less) * self.spread[0], (self.total_seconds + more) * self.spread[1]
+
+    def as_json(self) -> dict[str, Any]:
+        """Every field, and what follows from them."""
+        derived = ("total_seconds", "range_seconds", "samples_a_second", "tokens_a_second")
+        return asdict(self) | {name: getattr(self, name) for name in derived}
+
+    @property
+    def samples_a_second(self) -> float:
+        return self.rows_a_step / self.step_seconds
+
+    @property
+    def tokens_a_second(self) -> float:
+        return self.tokens_a_step / self.step_seconds
+
+
+@dataclass(frozen=True)
+class Operations:
+    """Floating-point operations of a pass, in linear layers and in attention."""
+
+    linear: float
+    attention: float
+
+
+def flops(workload: Workload, rows: float, training: bool = True) -> float:
+    """All operations of one micro batch."""
+    counted = operations(workload, rows, training)
+    return counted.linear + counted.attention
+
+
+def operations(workload: Workload, rows: float, training: bool = True) -> Operations:
+    """Operations of one micro batch: 2 a weight and token forward, as many for each of the two gradients that are
+    needed (Kaplan et al. 2020, arXiv 2001.08361, section 2.1), attention by half of its square (arXiv 2307.08691, 4.1).
+
+    Each layer's last product counts with checkpointing too, though PyTorch ends before it makes that again: with it left out, and
+    shares fitted anew, 215 published runs were no nearer (3.7 % off in place of 3.6, and more of them too low).
+    """
+    model, length = workload.model, row_tokens(workload)
+    tokens, layers = rows * length, model.num_hidden_layers
+    weights = 2 * sum(prod(shape) for shape in parameters.linear(model).values())
+    half = 1 if workload.attention == "eager" else 0.5
+    scores = 4 * half * attended(workload) * model.num_attention_heads * model.head_dim
+    head = 2 * model.vocab_size * model.hidden_size
+    if not training:
+        return Operations(tokens * (layers * weights + head), tokens * layers * scores)
+    reached = layers - activations.first_trained(workload)
+    again = reached if workload.checkpointing else 0
+    own = sum(activations.layers_trained(workload)) * weights
+    name = model.embedding if model.tied else model.lm_head
+    own += head if workload.trains(name) else 0
+    added = 6 * parameters.adapter(workload)
+    return Operations(
+        linear=tokens * ((layers + again + reached) * weights + 2 * head + own + added),
+        attention=tokens * (layers + again + reached * (2.5 if half == 0.5 else 2)) * scores,
+    )
+
+
+def traffic(workload: Workload, rows: float, training: bool = True) -> float:
+    """Bytes that a micro batch moves through the card's memory for its tokens: what the forward pass keeps is written and
+    read, and the backward pass moves about twice that; the loss goes over its logits thrice. Plain operations write and
+    read what lies between them too."""
+    tokens = rows * row_tokens(workload)
+    alike = Counter(activations.layers_trained(workload))
+    kept = sum(count * activations.layer(workload, own) for own, count in alike.items()) * tokens
+    logits = memory.loss(workload, round(tokens), training)
+    again = _TRAFFIC[workload.fused_kernels or workload.compile, _method(workload)]
+    passes = 2 if not training else 8 if workload.checkpointing else 6
+    return again * passes * kept + (3 if training else 2) * logits
+
+
+def _method(workload: Workload) -> str:
+    return "full" if not workload.adapter else "qlora" if workload.adapter.four_bit else "lora"
+
+
+def rate(workload: Workload, gpu: Gpu) -> float:
+    """Operations a second that the card's data sheet promises for the run's precision."""
+    table = {"bf16": gpu.bf16_tflops, "fp16": gpu.fp16_tflops, "fp32": gpu.fp32_tflops}
+    return (table[workload.precision] or gpu.fp32_tflops) * 1e12
+
+
+@dataclass(frozen=True)
+class Passing:
+    """Seconds of one micro batch on one GPU: of linear layers, of attention, of moving bytes, and what Python takes to
+    launch all of it, which counts where it is more than the rest."""
+
+    linear: float
+    attention: float
+    moving: float
+    launching: float
+
+    @property
+    def seconds(self) -> float:
+        return max(self.linear + self.attention + self.moving, self.launching)
+
+
+def passing(workload: Workload, gpu: Gpu, rows: float, training: bool = True) -> Passing:
+    """One micro batch, forward and backward, or forward alone, before anything has been measured."""
+    counted, reached, peak = operations(workload, rows, training), shares(gpu), rate(workload, gpu)
+    gain = FP8_GAIN if workload.fp8 and gpu.fp8 else 1.0
+    weights = (3 if training else 1) * held(workload).weights + unpacked(workload)
+    moved = traffic(workload, rows, training) + weights
+    return Passing(
+        linear=counted.linear / (reached.linear * gain * peak),
+        attention=counted.attention / (reached.attention * peak),
+        moving=moved / (gpu.memory_gb_s * 1e9 * BANDWIDTH_SHARE),
+        launching=launching(workload, training),
+    )
+
+
+def unpacked(workload: Workload) -> float:
+    """Bytes that 4-bit weights cost to unpack in a micro batch. At 2 × 512 tokens QLoRA was measured 1.44 to 1.51 times as
+    slow as LoRA (h2oai/h2o-llmstudio, A100)."""
+    if not workload.adapter or not workload.adapter.four_bit:
+        return 0
+    linear = sum(prod(shape) for shape in parameters.linear(workload.model).values())
+    return UNPACKING * linear * workload.model.num_hidden_layers
+
+
+def launching(workload: Workload, training: bool = True) -> float:
+    """Seconds that Python needs to launch a micro batch: 4.7 to 5.2 ms a layer with LoRA on all linear layers and with
+    checkpointing (QwenLM/Qwen, rows of 256 tokens)."""
+    layer = SECONDS_A_LAYER
+    if workload.adapter:
+        layer += SECONDS_AN_ADAPTER * len(workload.adapter.targets)
+    if not training:
+        layer *= 0.3
+    elif workload.checkpointing:
+        layer *= 1 + AGAIN
+    return workload.model.num_hidden_layers * layer * (COMPILED if workload.compile else 1)
+
+
+def pass_seconds(workload: Workload, gpu: Gpu, rows: float, training: bool = True) -> float:
+    """One micro batch on one GPU, forward and backward, or forward alone."""
+    return assumed_seconds(workload, gpu, rows, training) * constants.constants(gpu.name).slowness
+
+
+def assumed_seconds(workload: Workload, gpu: Gpu, rows: float, training: bool = True) -> float:
+    """The same before anything has been measured."""
+    return passing(workload, gpu, rows, training).seconds
+
+
+def sent(workload: Workload) -> float:
+    """Bytes that a GPU sends in a step. A ring moves 2(n-1)/n of the gradients (Patarasuk and Yuan 2009); ZeRO-3 and FSDP
+    gather all weights twice in every micro batch, and split gradients in each (arXiv 1910.02054, section 7)."""
+    count = workload.machines.world_size
+    if count == 1:
+        return 0.0
+    state = parameters.trainable(workload) * (4 if workload.adapter else HALF)
+    if workload.sharding == "ddp":
+        state = trained_bytes(workload)  # it sends gradients as they are
+    if workload.sharding in ("zero3", "fsdp"):
+        return (count - 1) / count * (2 * whole(workload) + state) * workload.accumulation
+    return 2 * (count - 1) / count * state
+
+
+def waiting(workload: Workload, gpu: Gpu, computing: float, gbit_s: float | None = None) -> float:
+    """Seconds of a step that GPUs wait for each other: what lasts longer than the computing that hides it. computing:
+    seconds of a step. gbit_s: what the network between machines reaches, None where that is the workload's own."""
+    machines = workload.machines
+    messages = sent(workload) / slowest_link(machines, gpu, gbit_s or workload.network.gbit_s) + latency(workload, gpu)
+    hidden = LINKS[gpu.link if machines.nodes == 1 else "nvlink"].hidden
+    if workload.sharding in ("ddp", "zero1"):
+        computing /= workload.accumulation  # gradients travel in a step's last micro batch alone
+    return max(LEAST_WAITING * messages, messages - hidden * computing)
+
+
+# Seconds from a GPU to the next, over the network and in a machine (NCCL, src/graph/tuning.cc, hwLat, protocol Simple, in microseconds).
+HOP, HOP_IN_A_MACHINE = 14.0e-6, {"nvlink": 3.4e-6, "pcie": 5.7e-6, "host": 5.7e-6}
+
+
+def latency(workload: Workload, gpu: Gpu) -> float:
+    """Seconds that a step's messages take to come around however small they are, where there are several machines; in one they are
+    in what published runs reach. Gathering and splitting go around a ring of all GPUs; sums may take a tree over the machines
+    (NCCL, src/graph/tuning.cc, ncclTopoTuneModel: ring and tree)."""
+    machines = workload.machines
+    if machines.nodes == 1:
+        return 0.0
+    inside = HOP_IN_A_MACHINE[gpu.link]
+    ring = (machines.nodes - 1) * HOP + (machines.world_size - machines.nodes) * inside
+    if workload.sharding in ("zero3", "fsdp"):
+        return 3 * workload.model.num_hidden_layers * workload.accumulation * ring
+    tree = 2 * (math.log2(machines.nodes) * HOP + (machines.world_size / machines.nodes - 1) * inside)
+    buckets = math.ceil(trained_bytes(workload) / workload.bucket_bytes)
+    return buckets * min(2 * ring, tree)
+
+
+def slowest_link(machines: Machines, gpu: Gpu, gbit_s: float) -> float:
+    """Bytes a second between two GPUs, over the network where there are several machines. gbit_s: what that reaches."""
+    link = gpu.link_gb_s * 1e9 * LINKS[gpu.link].rate
+    if machines.nodes > 1:
+        between = gbit_s * 1e9 / 8
+        return between if machines.gpus_per_node == 1 else min(link, between)
+    return link
+
+
+def by_network(steps: int, network: Network, wait: Callable[[float], float]) -> tuple[float, float]:
+    """Seconds that so many steps take less and more where the network is the fastest or the slowest that is assumed. wait:
+    seconds of a step at so many Gbit/s."""
+    usual = wait(network.gbit_s)
+    return steps * (usual - wait(network.most)), steps * (wait(network.least) - usual)
+
+
+def updating(workload: Workload, gpu: Gpu) -> float:
+    """The optimizer's step: weights, gradients and state are read, weights and state written; the plain AdamW goes over its
+    lists of tensors about 20 times (a step of PEFT's full run on an L40S takes 363 ms). Clipping reads gradients twice
+    and writes them."""
+    state = held(workload)
+    if workload.offload.optimizer:
+        return offload.stepping(workload, gpu)
+    moved = 2 * state.optimizer + 3 * state.gradients
+    if workload.optimizer == "adamw_torch" and not workload.sharding.startswith("zero"):
+        moved = 20 * state.gradients
+    return (moved + 3 * state.gradients) / (gpu.memory_gb_s * 1e9 * BANDWIDTH_SHARE)
+
+
+def computing(workload: Workload, gpu: Gpu) -> float:
+    """Seconds of a step's micro batches; in preference training through the reference model too."""
+    at_once = workload.micro_batch_size * workload.answers
+    micro = pass_seconds(workload, gpu, at_once)
+    if workload.objective == "dpo":
+        micro += pass_seconds(workload, gpu, at_once, training=False)
+    return micro * workload.accumulation
+
+
+def step_seconds(workload: Workload, gpu: Gpu) -> float:
+    """One step of the optimizer."""
+    own = computing(workload, gpu)
+    return _step_seconds(workload, gpu, own, waiting(workload, gpu, own))
+
+
+def _step_seconds(workload: Workload, gpu: Gpu, own: float, wait: float) -> float:
+    """Its micro batches, the wait for weights that lie beside the GPU and for other GPUs, and the update."""
+    coming = max(0.0, offload.fetching(workload, gpu) - LINKS["pcie"].hidden * own)
+    return own + coming + wait + updating(workload, gpu)
+
+
+def estimate(workload: Workload, gpu: Gpu) -> Duration | None:
+    """The time of a run; None where nobody knows how many rows there are."""
+    return _estimate(workload, gpu, constants.constants(gpu.name), spread(workload, gpu))
+
+
+@lru_cache(maxsize=1024)
+def _estimate(workload: Workload, gpu: Gpu, _: constants.Constants, likely: tuple[float, float]) -> Duration | None:
+    """Kept by what is known of the card, too, which `measured.taking` changes. likely: as `spread` says."""
+    count = steps(workload)
+    if count is None:
+        return None
+    own = computing(workload, gpu)
+    wait = waiting(workload, gpu, own)
+    step = _step_seconds(workload, gpu, own, wait)
+    evaluations, pass_of_all = evaluating(workload, gpu, count)
+    writing = saved.checkpoint(workload) / (workload.disk_mb_s * 1e6)
+    kept = checkpoints.written(workload, count, step, writing)
+    reading = workload.readers * saved.whole(workload) / (workload.disk_mb_s * 1e6)
+    tokens = row_tokens(workload) * workload.effective_batch_size * workload.answers
+    return Duration(
+        steps=count,
+        step_seconds=step,
+        waiting_seconds=wait,
+        training_seconds=count * step,
+        evaluation_seconds=evaluations * pass_of_all,
+        overhead_seconds=START_SECONDS + reading + kept.seconds,
+        rows_a_step=workload.batch_rows or workload.effective_batch_size,
+        tokens_a_step=tokens,
+        tokens=tokens * count,
+        evaluations=evaluations,
+        checkpoints=kept,
+        flops=flops(workload, workload.micro_batch_size * workload.answers),
+        spread=likely,
+        network_seconds=by_network(count, workload.network, partial(waiting, workload, gpu, own)),
+    )
+
+
+def spread(run: Run, gpu: Gpu) -> tuple[float, float]:
+    """The fastest and the slowest that is likely, as shares of the time: of this card where it has been measured, else by
+    what the plan was on published runs."""
+    return constants.constants(gpu.name).spread or published_runs.time(run).of(1.0)
+
+
+def evaluating(workload: Workload, gpu: Gpu, steps: int) -> tuple[int, float]:
+    """How often a run of so many steps is evaluated, the first time before it starts, and the seconds of one time."""
+    if not workload.evaluation_rows:
+        return 0, 0.0
+    rows = workload.evaluation_batch_size
+    alone = replace(workload, packing=workload.evaluation_packing, micro_batch_size=rows)
+    share = (packed(alone, workload.evaluation_rows) or 0) / workload.machines.world_size
+    batches = math.ceil(share / rows)
+    batch_seconds = pass_seconds(alone, gpu, rows * workload.answers, training=False)
+    # The reference model reads the same.
+    return checkpoints.times(workload.evaluation_steps, workload, steps) + 1, batches * batch_seconds * (
+        2 if workload.objective == "dpo" else 1
+    )

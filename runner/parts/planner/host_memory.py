@@ -1,0 +1,55 @@
+"""Main memory of one machine beside its GPUs, for a language model: at each moment when it takes more than its processes do.
+Bytes. Measured by benchmarks/main_memory.py.
+"""
+
+from __future__ import annotations
+
+from runner.parts.planner import parameters, saved, state
+from runner.parts.planner.storage import PROCESS
+from runner.parts.planner.workload import Workload
+
+
+def moments(workload: Workload) -> dict[str, int]:
+    """What comes to processes at each moment, by what it is; they do not meet."""
+    return {
+        "weights that every process loads": loading(workload),
+        "weights and state to save": saving(workload),
+        "state to go on from": resuming(workload),
+        "base model to merge with": merging(workload),
+    }
+
+
+def loading(workload: Workload) -> int:
+    """Under FSDP every process loads the whole model (Axolotl 0.19.0, loaders/model.py); else, and in 4 bits (`state.loaded`),
+    weights go to the GPU as they are read from a mapped file."""
+    if workload.sharding != "fsdp" or state.four_bit(workload):
+        return 0
+    return workload.machines.gpus_per_node * saved.whole(workload)
+
+
+def saving(workload: Workload) -> int:
+    """The first process has whole weights before they are written: FSDP and ZeRO-3 gather them, and safetensors (0.8) copies
+    those of a GPU. FSDP gathers the optimizer's state after that, in the formats that it is split in (accelerate 1.13.0,
+    save_fsdp_model and save_fsdp_optimizer)."""
+    if workload.sharding != "fsdp":
+        return saved.weights(workload)
+    held = state.held(workload)
+    return max(held.weights, held.optimizer) * workload.machines.world_size or saved.whole(workload)
+
+
+def resuming(workload: Workload) -> int:
+    """The optimizer's state is read onto the processor: by a single process (transformers 5.16, Trainer), by the first of
+    FSDP's, and by each of DeepSpeed's its own share. DDP reads it onto each GPU."""
+    held = state.held(workload).optimizer
+    if workload.sharding == "fsdp":
+        return saving(workload)
+    if workload.sharding == "ddp":
+        return 0
+    return workload.machines.gpus_per_node * held
+
+
+def merging(workload: Workload) -> int:
+    """A process of its own, and the base model whole (`runner.trainer.merging`). 0 where there is no adapter."""
+    if not workload.adapter:
+        return 0
+    return PROCESS + workload.widths.linear * parameters.total(workload.model)

@@ -1,0 +1,391 @@
+"""GPU memory of one GPU, part by part, at the moment when most of it is taken. Bytes throughout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from typing import NamedTuple
+
+from runner import catalog
+from runner.catalog import Gpu
+from runner.parts.planner import activations, constants, parameters
+from runner.parts.planner.state import State, copies, gradient, held, loaded, of_words
+from runner.parts.planner.workload import FULL, HALF, Run, Workload
+
+GIB = 2**30
+
+EVALUATION, LOADING = "evaluation", "loading"
+# What may be the peak of training: before the first step, and the phases of a step, in order.
+PHASES = (LOADING, "forward", "loss", "backward", "step")
+
+# NCCL's channels, where GPUs talk to each other: published are 0.53 GiB among 2 A100 and 0.67 among 4 (NVIDIA/nccl, issue
+# 964), and 1.45 to 1.6 over several machines (stas00/ml-engineering; NVIDIA/nccl, issue 864).
+NCCL_LEAST, NCCL_A_PEER, NCCL_MOST = int(0.7 * GIB), int(0.07 * GIB), int(1.6 * GIB)
+# What PyTorch's allocator takes of a card beyond the most that tensors ever held, as a share of that: by whether weights or
+# gradients are split over GPUs, and whether logits are whole. Medians over published runs (benchmarks/results/outside.txt)
+# without `expandable_segments`; with them, as Axolotl 0.19 sets them, blocks grow in place and little is left over.
+SLACK_SHOWN = {(False, False): 0.07, (False, True): 0.27, (True, False): 0.20, (True, True): 0.25}
+SLACK_EXPANDABLE = {False: 0.04, True: 0.08}
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The parts at the peak of training, in bytes on one GPU, and the peak of evaluation.
+
+    training_moment: when the peak of training is: loading, forward, loss, backward or step. moments: all of a step, in order.
+    state: what is held between steps.
+    shown: what nvidia-smi will show, which is more than the run needs: the allocator gives back only what others need.
+    """
+
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+    logits: int
+    temporary: int
+    communication: int
+    context: int
+    slack: int
+    training_moment: str
+    moments: tuple[Moment, ...]
+    evaluation: int
+    evaluation_slack: int
+    state: State
+    shown: int
+
+    @property
+    def tensors(self) -> int:
+        """What PyTorch calls allocated."""
+        return (
+            self.weights
+            + self.gradients
+            + self.optimizer
+            + self.activations
+            + self.logits
+            + self.temporary
+            + self.communication
+        )
+
+    @property
+    def in_steps(self) -> int:
+        """The most that tensors take in a step, which is all that a trace sees."""
+        return max(moment.size for moment in self.moments)
+
+    @property
+    def total(self) -> int:
+        """What the driver calls used, the larger of training and evaluation."""
+        return max(self.tensors + self.slack + self.context, self.in_evaluation)
+
+    @property
+    def in_evaluation(self) -> int:
+        """What the driver calls used while the model is evaluated."""
+        return self.evaluation + self.evaluation_slack + self.context
+
+    @property
+    def moment(self) -> str:
+        """When most is taken of all: the moment of training, or evaluation, which may need more."""
+        return EVALUATION if self.total == self.in_evaluation else self.training_moment
+
+    def parts(self) -> dict[str, int]:
+        names = ("weights", "gradients", "optimizer", "activations", "logits", "temporary", "communication")
+        return {name: getattr(self, name) for name in (*names, "context", "slack")}
+
+
+def estimate(workload: Workload) -> Memory:
+    """The memory of one training run of a language model on each of its GPUs."""
+    return _estimate(workload, constants.constants(workload.machines.gpu))
+
+
+@lru_cache(maxsize=1024)
+def _estimate(workload: Workload, _: constants.Constants) -> Memory:
+    """Kept by what is known of the card, too, which `measured.taking` changes."""
+    state = held(workload)
+    return at_peak(workload, state, _moments(workload, state), evaluation(workload, state))
+
+
+def whole(run: Run, tensors: int) -> int:
+    """What a GPU is taken of, in bytes, where so many of them are tensors: the context and the allocator's slack beside them."""
+    known = constants.constants(run.machines.gpu)
+    return round(tensors * (1 + known.slack)) + known.context + nccl(run.machines.world_size)
+
+
+def at_peak(run: Run, state: State, moments: Iterable[Moment], evaluation: int) -> Memory:
+    """The memory of a run, given what is held between steps, the moments that can be the peak of training, and the bytes
+    of tensors in evaluation."""
+    moments = sorted(moments, key=lambda moment: PHASES.index(moment.name))
+    peak = max(moments, key=lambda moment: moment.size)
+    known = constants.constants(run.machines.gpu)
+    context = known.context + nccl(run.machines.world_size)
+    most = max(peak.size, evaluation)
+    shown = round((1 + _slack_shown(run)) * most) + context
+    card = catalog.gpu(run.machines.gpu)
+    return Memory(
+        weights=state.weights,
+        gradients=peak.gradients,
+        optimizer=state.optimizer,
+        activations=peak.activations,
+        logits=peak.logits,
+        temporary=peak.temporary + peak.base - state.weights - state.optimizer - state.buffers,
+        communication=state.buffers,
+        context=context,
+        slack=round(peak.size * known.slack),
+        training_moment=peak.name,
+        moments=tuple(moment for moment in moments if moment.name != LOADING),
+        evaluation=evaluation,
+        evaluation_slack=round(evaluation * known.slack),
+        state=state,
+        # A full card shows no more than it has.
+        shown=max(whole(run, most), min(shown, usable(card)) if card else shown),
+    )
+
+
+def nccl(gpus: int) -> int:
+    """Bytes of NCCL's buffers on each of so many GPUs."""
+    return 0 if gpus == 1 else min(NCCL_MOST, max(NCCL_LEAST, int(0.39 * GIB) + NCCL_A_PEER * gpus))
+
+
+def _slack_shown(run: Run) -> float:
+    split = run.sharding not in ("none", "ddp")
+    return SLACK_EXPANDABLE[split] if run.expandable_segments else SLACK_SHOWN[split, run.whole_logits]
+
+
+class Moment(NamedTuple):
+    """A moment of training, in bytes on one GPU. base: what is held between steps, and gathered or loaded weights."""
+
+    name: str
+    base: int
+    gradients: int
+    activations: int
+    logits: int = 0
+    temporary: int = 0
+
+    @property
+    def size(self) -> int:
+        return self.base + self.gradients + self.activations + self.logits + self.temporary
+
+
+def _moments(workload: Workload, state: State) -> Iterator[Moment]:
+    """The moments that can be the peak: the loss, each layer's backward pass, the embedding's, the step, and before all of them
+    the loading of what is then split."""
+    model, tokens = workload.model, workload.micro_batch_size * workload.answers * workload.most_tokens
+    base = state.weights + state.optimizer + state.buffers + state.gathered
+    trained, first = activations.layers_trained(workload), activations.first_trained(workload)
+    of_layer = {own: activations.layer(workload, own) * tokens for own in set(trained)}
+    full = [of_layer[own] for own in trained]
+    edge = activations.boundary(workload) * tokens
+    # Checkpointing keeps every layer's input, also below the first trained layer, where nothing else is kept
+    # (torch/utils/checkpoint.py, without reentrance; seen in the trace).
+    kept = [edge if workload.checkpointing else 0 if i < first else full[i] for i in range(len(full))]
+    last = activations.final_norm(workload) * tokens
+    # With accumulation the gradients of the micro batches before are there from the start.
+    there = state.gradients if workload.accumulation > 1 else 0
+    halves = copies(workload)
+    left = 0 if workload.checkpointing else halves
+    alone, at_loss = adapter_alone(workload), base - state.gathered + _gathered_at_loss(workload, state)
+    yield Moment("loss", at_loss, there, sum(kept) + last, loss(workload, tokens), left)
+    if workload.sharding == "fsdp":
+        yield from _gathering(workload, state, base, there, sum(kept) + last, tokens)
+    # While a layer runs, the two after it are gathered, each in one piece before it is copied out.
+    yield Moment("forward", base, there, sum(kept[:-1]), 0, (1 if alone else 3) * state.layer)
+    if halves:
+        yield Moment("loss", at_loss, there, sum(kept) + last, _forward_end(workload, tokens), halves)
+    yield from _head_backward(workload, at_loss, state, sum(kept) + last, tokens, left)
+    head = of_words(workload, _head(workload))
+    # A tied head's gradient waits for the embedding's, beside those of the micro batches before.
+    waiting = head if model.tied and not state.root else 0
+    again = waiting if workload.accumulation > 1 else 0
+    passing = activations.backward(workload) * tokens
+    linear, wide = parameters.linear(model), workload.widths.linear
+    gradients = [
+        0 if workload.adapter else gradient(workload, own) for own in parameters.of_layers(model, workload.unfrozen)
+    ]
+    for index in reversed(range(first, model.num_hidden_layers)):
+        own = left_behind = gradients[index]
+        if workload.adapter:
+            own = left_behind = state.gradients // model.num_hidden_layers
+        elif workload.sharding == "fsdp":
+            # What a layer leaves behind is its shard, in fp32.
+            left_behind = own * FULL // (wide * workload.machines.world_size)
+        done = (
+            state.gradients
+            if workload.accumulation > 1
+            else min(state.gradients, head + left_behind * (model.num_hidden_layers - index))
+        )
+        recomputed = full[index] if workload.checkpointing else 0
+        fresh = own if workload.accumulation > 1 else 0
+        flight = passing
+        if workload.adapter and workload.adapter.four_bit and workload.checkpointing:
+            # A 4-bit weight is unpacked for its backward pass (bitsandbytes, MatMul4Bit), when one of those is gone.
+            unpacked = HALF * max(map(prod, linear.values()))
+            flight += max(0, unpacked - HALF * model.intermediate_size * tokens)
+        if trained[index]:
+            # The down-projection's input is gone when gate's and up's gradients are there.
+            flight -= wide * model.intermediate_size * tokens
+        # The next layer is on its way, unless an adapter's matrices come before it; and this one's gradients are whole twice while
+        # they are summed and split.
+        flight += state.layer * (3 if trained[index] else 0 if alone else 1)
+        flight += halves * (1 if workload.checkpointing else index + 1) // model.num_hidden_layers
+        yield Moment("backward", base, done, sum(kept[: index + 1]) + recomputed, 0, flight + fresh // 2 + again)
+        if not workload.checkpointing and index < model.num_hidden_layers - 1 and trained[index] == trained[index + 1]:
+            break  # the layers below are like this one and hold less
+    fresh = of_words(workload, model.embedding)
+    late = waiting + (fresh if workload.accumulation > 1 else 0)
+    if state.root and fresh:
+        # Gradients of what is outside the layers are whole twice; a tied embedding's come from both ends.
+        late += state.root * (3 if model.tied else 2) - state.layer
+    yield Moment("backward", base, state.gradients, 0, 0, edge + late)
+    yield Moment("step", base - state.gathered, state.gradients, 0, 0, step(workload, state))
+    yield Moment(LOADING, loaded(workload), 0, 0)
+
+
+def adapter_alone(workload: Workload) -> bool:
+    """Whether an adapter's matrices are units of their own beside their layers', as Axolotl 0.19.0 has them under FSDP
+    (monkeypatch/accelerate/fsdp2.py, _process_lora_module_for_fsdp)."""
+    return workload.adapter is not None and workload.sharding == "fsdp"
+
+
+def _gathered_at_loss(workload: Workload, state: State) -> int:
+    """Gathered weights at the loss. The piece that a layer was gathered in lies there until the next is, which an adapter's
+    matrices soon are; and preferences are compared outside of the model, when all of it is split again."""
+    if workload.sharding == "fsdp" and workload.objective == "dpo":
+        return 0
+    return state.root if adapter_alone(workload) else state.gathered
+
+
+def _gathering(workload: Workload, state: State, base: int, there: int, kept: int, tokens: int) -> Iterator[Moment]:
+    """Weights outside the layers and the first layer's are gathered, each into one piece, and copied out of it, when a forward
+    pass begins; and the former once more when the backward pass does, because they were split after the forward pass, as
+    `reshard_after_forward` asks for. Beside that is what the loss has left for its own backward pass."""
+    logits = FULL * tokens * workload.model.vocab_size
+    if workload.objective == "dpo":  # the second model's
+        yield Moment("forward", base, there, kept, logits, state.gathered)
+    else:
+        yield Moment("forward", base, there, activations.boundary(workload) * tokens, 0, state.gathered)
+    if workload.fused_loss in ("fused", "cut"):
+        logits = workload.widths.linear * tokens * workload.model.hidden_size
+    yield Moment("backward", base - state.layer, there, kept, logits, state.root)
+
+
+def _head(workload: Workload) -> str:
+    return workload.model.embedding if workload.model.tied else workload.model.lm_head
+
+
+def _head_backward(
+    workload: Workload, base: int, state: State, kept: int, tokens: int, halves: int
+) -> Iterator[Moment]:
+    """The LM head's backward pass: gradient of the logits in the head's precision, of its weight, and of its input."""
+    wide, head = workload.widths, _head(workload)
+    logits = wide.linear * tokens * workload.model.vocab_size if workload.fused_loss == "none" else 0
+    fresh = of_words(workload, head)
+    if workload.raised and fresh:
+        fresh += fresh // 2  # first in half precision, then in fp32
+    there = state.gradients if workload.accumulation > 1 else 0
+    flight = fresh + wide.linear * tokens * workload.model.hidden_size + halves
+    yield Moment("backward", base, there, kept, logits, flight)
+
+
+def _forward_end(workload: Workload, tokens: int, training: bool = True) -> int:
+    """Bytes of logits and loss when the model's forward pass ends, and with it what autocast keeps. In preference training
+    the loss comes after it, and the logits are there in both precisions."""
+    if workload.objective == "dpo":
+        return (HALF + FULL) * tokens * workload.model.vocab_size
+    return loss(workload, tokens, training and workload.fused_loss != "none")
+
+
+def loss(workload: Workload, tokens: int, training: bool = True) -> int:
+    """Bytes of logits and loss at their widest.
+
+    Plain cross-entropy (transformers, loss_utils.py) holds the log-softmax, the gradient that reaches it and the one
+    that leaves it, each in fp32: 12 bytes a token and word. Evaluation holds the logits in half precision, in fp32
+    and the log-softmax: 10. Chunked still holds the logits in half precision and twice in fp32, its own and accelerate's
+    copy: 10. Liger (arXiv 2410.10989, section 3.2) holds chunks of as many rows as the vocabulary is wider than the
+    stream, a power of two of them (0.8.1), and the gradients of input and weight, in training alone; Cut Cross-Entropy
+    (arXiv 2411.09009) holds chunks always.
+    """
+    model, way = workload.model, workload.fused_loss
+    words = tokens * model.vocab_size
+    if workload.objective == "dpo":
+        # TRL 1.9 holds the logits of both models in fp32 and a copy of one while it logs their entropy; backward, the
+        # logits' gradient by rows, stacked, and that of the chosen words, beside the logits themselves.
+        return (4 if training else 3) * FULL * words
+    if way == "cut" or (way == "fused" and training):
+        wide = workload.widths.linear
+        at_once = -(-tokens // max(1, -(-model.vocab_size // model.hidden_size)))
+        if not training:
+            return wide * at_once * model.vocab_size
+        weight = of_words(workload, _head(workload))
+        if way == "fused":
+            at_once = min(tokens, 1 << (at_once - 1).bit_length())
+            weight += _added(workload) if weight else 0
+        return wide * at_once * model.vocab_size + wide * tokens * model.hidden_size + weight
+    if workload.precision == "fp32":
+        return (3 if training and way == "none" else 2) * FULL * words
+    raised = HALF * model.vocab_size * model.hidden_size if workload.raised else 0
+    return (12 if training and way == "none" else 10) * words + raised
+
+
+def _added(workload: Workload) -> int:
+    """What Liger holds while it adds a chunk's gradient of the head: in half precision the product and its copy in fp32
+    (0.8.1 without `accum_dtype`); a head in fp32 is added in place."""
+    half = of_words(workload, _head(workload)) == HALF * workload.model.vocab_size * workload.model.hidden_size
+    return (HALF + FULL) * workload.model.vocab_size * workload.model.hidden_size if half else 0
+
+
+def step(workload: Workload, state: State) -> int:
+    """Temporaries of the optimizer's step: the plain AdamW works on lists of tensors and holds the roots of all second
+    moments at once (torch/optim/adam.py, foreach); fused and 8-bit ones update in place. DeepSpeed joins a GPU's share of
+    the gradients into one tensor and copies that to fp32 (0.18.9, runtime/zero/stage_1_and_2.py, step), in stage 3 by
+    groups (stage3.py, _prepare_fp32_grad_for_sub_group); its optimizer's temporaries come when the half ones are gone."""
+    if not workload.sharding.startswith("zero"):
+        return state.gradients if workload.optimizer == "adamw_torch" else 0
+    if workload.offload.optimizer:
+        return 0
+    share = parameters.trainable(workload) // workload.machines.world_size
+    if workload.sharding == "zero3":
+        share = min(share, workload.group)
+    joined = workload.widths.linear
+    return share * (joined if joined == FULL else joined + FULL)
+
+
+def evaluation(workload: Workload, state: State) -> int:
+    """The peak of evaluation: what is held, the logits, and one layer in flight; no gradients, nothing kept."""
+    tokens = workload.evaluation_batch_size * workload.answers * workload.most_tokens
+    edge = activations.boundary(workload) * tokens
+    # Gate, its activation and up; an adapter's share lies beside its layer's, and their sum.
+    wide = 3 if not workload.adapter else 6 if parameters.family(workload.model).fused else 5
+    layer = wide * workload.widths.linear * workload.model.intermediate_size * tokens
+    if workload.attention == "eager":  # the scores, masked, and their softmax in fp32
+        layer = max(layer, 2 * FULL * tokens * workload.most_tokens * workload.model.num_attention_heads)
+    at_loss = loss(workload, tokens, training=False)
+    if halves := copies(workload):
+        at_loss = max(at_loss, _forward_end(workload, tokens, training=False) + halves)
+    base = state.weights + state.optimizer + state.buffers
+    # Beside a layer there are its input, its norm's output, the sum around attention, and the embeddings, which a variable holds.
+    if workload.sharding != "fsdp":
+        running = state.gathered + max(at_loss + edge, layer + 3 * state.layer + 4 * edge)
+        return base + max(running, 2 * state.root + state.root // workload.machines.world_size)
+    # Weights are gathered into one piece and copied out of it, which the next layer's comes beside; those outside the layers
+    # with the first layer's, in preference training beside the first model's logits.
+    piece = 0 if adapter_alone(workload) else state.layer
+    there = FULL * tokens * workload.model.vocab_size if workload.objective == "dpo" else 0
+    return base + max(
+        _gathered_at_loss(workload, state) + at_loss + edge,
+        state.gathered + piece + layer + 4 * edge,
+        state.gathered + piece + state.layer + 2 * edge,
+        2 * state.gathered + edge + there,
+    )
+
+
+def usable(gpu: Gpu) -> int:
+    """Bytes that PyTorch can have of a card."""
+    return round(gpu.usable_gib * GIB)
+
+
+def cards(need: int, runs: Iterable[Run]) -> list[Gpu]:
+    """The cards of the catalog that have `need` bytes to use and can run what all of `runs` ask for, the smallest first."""
+    runs = list(runs)
+    known = [card for name in catalog.gpu_names() if (card := catalog.gpu(name))]
+    able = [card for card in known if usable(card) >= need and all(run.runs_on(card) for run in runs)]
+    return sorted(able, key=lambda card: card.usable_gib)

@@ -1,0 +1,258 @@
+"""Rows: how many rows a stage trains on and how long they are, as far as that can be known without a download."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runner import catalog
+from runner.data import prepared
+from runner.plan import Plan, Stage
+from runner.recipe import templates
+from runner.tools.lengths import UNKNOWN, Lengths
+
+if TYPE_CHECKING:
+    from runner.parts.planner.local_rows import LocalRows
+
+# Bytes of text in UTF-8 a token, for tokenizers with 50,000 words and more: of English text, whose letters take a byte each.
+# Other scripts have fewer letters a token and more bytes a letter.
+BYTES_A_TOKEN = 4.2
+# Tokens around a turn of a conversation, as ChatML has them, and at the end of a document.
+MARKS_A_TURN = 5
+MARKS_A_DOCUMENT = 1
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Counts of rows, None where nobody knows. lengths: in tokens, empty where nobody has counted. longest: tokens of the longest
+    row, 0 where nobody has counted: what is reckoned from bytes or known of a hundredth of the rows says nothing of one.
+
+    source: where the figures come from, as a person says it.
+    """
+
+    training: int | None = None
+    validation: int | None = None
+    lengths: Lengths = UNKNOWN
+    source: str = "nobody has counted the rows; `--rows N` says how many there are"
+    longest: int = 0
+
+    @property
+    def tokens(self) -> float | None:
+        """Of a mean row."""
+        return self.lengths.mean or None
+
+
+def of(plan: Plan, stage: Stage, run_dir: Path | None, given: int | None = None) -> Rows:
+    """What is known of a stage's rows. run_dir: the local run folder, where data may lie prepared already; None where
+    nothing but recipe and catalog may be asked, so that the answer is the same on every machine.
+
+    given: what `--rows` says; it means every stage whose rows are counted at all.
+    """
+    source, data = _source(plan, stage)
+    if source is None:
+        return known(data, run_dir and run_dir / "data", given)
+    own = known(data, run_dir and run_dir / "data" / stage.name, given)
+    if (share := data.get("domain_share")) and own.training and not given:
+        return _mixed(own, own.training, known(source["sft"], run_dir and run_dir / "data" / "sft"), share)
+    return own
+
+
+def _source(plan: Plan, stage: Stage) -> tuple[Mapping[str, Any] | None, Mapping[str, Any]]:
+    """What a stage's data is made from; a pipeline prepares the data of all its stages in one that trains nothing."""
+    for other in plan.stages:
+        if not other.trains and other.name in stage.reads and stage.name in other.config:
+            return other.config, other.config[stage.name]
+    return None, stage.data
+
+
+def _mixed(domain: Rows, training: int, general: Rows, share: float) -> Rows:
+    """A domain's `training` rows with general ones beside them, drawn from those of SFT until `share` is the domain's part."""
+    lacking = round(training * (1 - share) / share)
+    added = min(lacking, general.training or lacking)
+    lengths = domain.lengths
+    if lengths and general.lengths:
+        lengths = Lengths.mixed([(training, lengths), (added, general.lengths)])
+    longest = max(domain.longest, general.longest) if domain.longest and general.longest else 0
+    return Rows(training + added, domain.validation, lengths, f"{domain.source}, {added:,} of them SFT's", longest)
+
+
+def known(data: Mapping[str, Any], folder: Path | None, given: int | None = None) -> Rows:
+    """What is known of rows: given by hand, prepared already, in the recipe, in local files, or in the catalog. Lengths that
+    nobody has counted while preparing are those of files and catalog.
+
+    data: as a preparer reads it. folder: where it writes; None where no file may be opened.
+    """
+    share = float(data.get("validation_share") or 0)
+    made = _prepared(data, folder)
+    if made and made.lengths and not given:
+        return Rows(made.train_rows, made.validation_rows, made.lengths, f"the prepared data in {folder}", made.longest)
+    found = _found(data, folder)
+    if given:
+        return _split(given, share, (made or found).lengths or found.lengths, "`--rows`")
+    if made:
+        return Rows(
+            made.train_rows, made.validation_rows, found.lengths, f"the prepared data in {folder}", made.longest
+        )
+    if found.training is None:
+        return found
+    rows = _split(found.training, share, found.lengths, found.source)
+    held_out = [_held_out(one, data, folder) for one in data.get("validation_sets", ())]
+    if held_out and None not in held_out:
+        return replace(rows, validation=sum(count or 0 for count in held_out))
+    return replace(rows, validation=None) if held_out else rows
+
+
+def _prepared(data: Mapping[str, Any], folder: Path | None) -> prepared.Rows | None:
+    """What lies prepared; None where nothing does, where it was made under other settings, or of what the files held before."""
+    made = prepared.Rows.read(folder) if folder else None
+    if not made or not made.train_rows or made.asked != prepared.asked(data):
+        return None
+    return made if made.contents in ("", prepared.contents(data) or made.contents) else None
+
+
+def _found(data: Mapping[str, Any], folder: Path | None) -> Rows:
+    """The rows of all data sets together, before some are held out."""
+    parts = [_of_set(one, data, folder) for one in data.get("sets", [data])]
+    told = [part for part in parts if part.training != 0]
+    every = all(part.training and part.lengths for part in told)
+    whole = Lengths.mixed([(part.training or 0, part.lengths) for part in told]) if every else UNKNOWN
+    count = (data.get("songs") or {}).get("count")
+    sources = " and ".join(dict.fromkeys(part.source for part in parts))
+    unknown = next((part for part in parts if part.training is None), None)
+    if unknown and not count:
+        return unknown
+    counted = sum(part.training or 0 for part in parts)
+    if count and (unknown or count <= counted):
+        return Rows(count, None, whole, f"the recipe's `count`{f', their lengths from {sources}' if whole else ''}")
+    return Rows(counted, None, whole, sources)
+
+
+def _of_set(one: Mapping[str, Any], data: Mapping[str, Any], folder: Path | None) -> Rows:
+    """The rows of one data set that are taken, before some are held out."""
+    if path := one.get("path"):
+        rows = _local(Path(path), one, data) if folder else Rows()
+    elif facts := catalogued(one):
+        rows = Rows(facts["rows"], None, of_catalog(facts, data), "the catalog of data sets")
+    else:
+        rows = Rows()
+    return replace(rows, training=None if rows.training is None else round(rows.training * one.get("share", 1)))
+
+
+def _held_out(one: Mapping[str, Any], data: Mapping[str, Any], folder: Path | None) -> int | None:
+    """The rows of a data set that only the validation loss is measured on, or of a split of it; None where nobody knows."""
+    if one.get("path"):
+        return _of_set(one, data, folder).training
+    return (catalogued(one) or {}).get(f"{one.get('split')}_rows")
+
+
+def _split(rows: int, share: float, lengths: Lengths, source: str) -> Rows:
+    validation = round(rows * share)
+    return Rows(rows - validation, validation, lengths, source)
+
+
+def catalogued(data: Mapping[str, Any]) -> dict[str, Any] | None:
+    hub, subset = data.get("hub") or "", data.get("subset")
+    return catalog.dataset(f"{hub}:{subset}" if subset else hub)
+
+
+def of_catalog(facts: Mapping[str, Any], data: Mapping[str, Any]) -> Lengths:
+    """Tokens of rows whose characters the catalog has."""
+    if "characters" not in facts:
+        return UNKNOWN
+    text = Lengths(*(facts[name] for name in ("characters", "spread", "high")))
+    beside = _beside(data) + (MARKS_A_DOCUMENT if _documents(data) else 2 * MARKS_A_TURN)
+    return text.scaled(1 / facts.get("characters_a_token", BYTES_A_TOKEN), beside)
+
+
+def _beside(data: Mapping[str, Any]) -> float:
+    """Tokens that stand before each row's own: those of the system prompt, and of what is asked about a song."""
+    prompt = data.get("system_prompt") or ""
+    asked = (data.get("songs") or {}).get("instruction_form") or ""
+    return (MARKS_A_TURN if prompt else 0) + _tokens(prompt) + _tokens(asked)
+
+
+def _documents(data: Mapping[str, Any]) -> bool:
+    return data.get("kind") == "plain-text"
+
+
+def _tokens(text: str) -> float:
+    return len(text.encode(errors="replace")) / BYTES_A_TOKEN
+
+
+def _local(path: Path, one: Mapping[str, Any], data: Mapping[str, Any]) -> Rows:
+    """The rows of a file or a folder as the preparers read it."""
+    from runner.parts.planner import local_rows
+
+    written = [str(one.get(name) or "") for name in templates.SETTINGS]
+    columns = [column for template in written for column in templates.columns(template)]
+    columns += [name for name in (one.get("text"), (data.get("songs") or {}).get("lyrics")) if name]
+    columns = columns or [*chain.from_iterable(templates.FORMS.values()), *templates.BESIDES]
+    try:
+        there = local_rows.of(path, one.get("split"), columns, images=data.get("kind") == "images")
+    except local_rows.Unreadable as error:
+        return Rows(source=f"{error}; `--rows N` says how many rows there are")
+    return _sampled(
+        there, one, data, f"the {there.unit} of {path}{', of which a part was read' if there.about else ''}"
+    )
+
+
+def _sampled(there: LocalRows, one: Mapping[str, Any], data: Mapping[str, Any], source: str) -> Rows:
+    """The rows that will be taken, by what some of them are."""
+    beside, taken, lengths = _beside(data), 0, list[float]()
+    for row in there.rows:
+        try:
+            read = list(_read(row, one, data))
+        except RecursionError:
+            continue  # brackets without end
+        taken += bool(read)
+        lengths += [tokens + beside for tokens in read]
+    # A row that none can be made of is left out by whoever prepares them; where none is like what was looked for, nothing is known.
+    count = round(there.count * taken / len(there.rows)) if taken else there.count
+    return Rows(count, None, Lengths.counted(lengths), source)
+
+
+def _read(row: Any, one: Mapping[str, Any], data: Mapping[str, Any]) -> Iterator[float]:
+    """The tokens of each row that the model reads for one of the data's: two where it prefers the one to the other."""
+    if isinstance(row, int):
+        yield row / BYTES_A_TOKEN + MARKS_A_DOCUMENT
+        return
+    if not isinstance(row, Mapping):
+        return
+    if _documents(data):
+        text = row.get(one.get("text") or "")
+        if isinstance(text, str) and text.strip():
+            yield _tokens(text) + MARKS_A_DOCUMENT
+        return
+    if songs := data.get("songs"):
+        words = row.get(songs["lyrics"])
+        if isinstance(words, str) and songs["min_words"] <= len(words.split()) <= songs["max_words"]:
+            yield _tokens(words) + 2 * MARKS_A_TURN
+        return
+    asked = one.get("question") or one.get("prompt")
+    answers = [one[name] for name in ("answer", "chosen", "rejected") if one.get(name)]
+    if asked or answers:
+        try:
+            for answer in answers or [""]:
+                yield _tokens(templates.fill(f"{asked or ''}{answer}", row)) + 2 * MARKS_A_TURN
+        except (KeyError, templates.NoText):
+            return
+        return
+    form = one.get("form")
+    needed = templates.FORMS.get(form or "") or next(
+        (each for each in templates.FORMS.values() if set(each) <= set(row)), None
+    )
+    if needed and set(needed) <= set(row):
+        turns = row[needed[0]]
+        marks = MARKS_A_TURN * (len(turns) if len(needed) == 1 and isinstance(turns, list) else 2)
+        yield _said([row.get(name) for name in (*needed, *templates.BESIDES)]) + marks
+
+
+def _said(value: Any) -> float:
+    """Tokens of all text in a value, wherever it stands."""
+    if isinstance(value, str):
+        return _tokens(value)
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    return sum(map(_said, inner))

@@ -1,0 +1,215 @@
+"""What lies on one GPU between steps: weights, gradients, optimizer state, and what sharding does to them. Bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import prod
+
+from runner.parts.planner import activations, parameters
+from runner.parts.planner.workload import FULL, HALF, Workload
+
+
+@dataclass(frozen=True)
+class State:
+    """What is held between steps, in bytes on each GPU. gradients: of all trained weights, once they are there.
+
+    buffers: communication. gathered: sharded weights that are whole while the model runs: those outside the layers
+    (`root`) and one layer. layer: whole weights of one layer, root: of what is outside; both 0 where nothing is sharded.
+    """
+
+    weights: int
+    gradients: int
+    optimizer: int
+    buffers: int = 0
+    layer: int = 0
+    root: int = 0
+
+    @property
+    def gathered(self) -> int:
+        return self.layer + self.root
+
+
+@lru_cache(maxsize=1024)
+def held(workload: Workload) -> State:
+    """What lies on one GPU between steps. Sharding as in Rajbhandari et al. 2019 (arXiv 1910.02054, section 5)."""
+    if workload.sharding.startswith("zero"):
+        return _zero(workload, int(workload.sharding[-1]))
+    count = shards(workload, 3)
+    weights, gradients, optimizer = _weights(workload), trained_bytes(workload), _optimizer(workload)
+    weights += reference(workload)
+    if workload.sharding == "fsdp":
+        return _fsdp(workload, weights, gradients, optimizer, count)
+    # DDP copies gradients into buckets of its own (gradient_as_bucket_view is off in accelerate).
+    return State(weights, gradients, optimizer, buffers=gradients if workload.sharding == "ddp" else 0)
+
+
+def _fsdp(workload: Workload, weights: int, gradients: int, optimizer: int, shards: int) -> State:
+    """FSDP2: trained weights are in fp32 (accelerate 1.13.0 means to raise them and does not, so the runner does), and
+    everything is split; while the model runs, a layer is whole in the run's precision, and so is the unit of embedding and
+    head."""
+    wide = workload.widths.linear
+    count = parameters.trainable(workload) if not workload.adapter else 0
+    whole = [prod(shape) for _, shape in parameters.layer(workload.model, 0)]
+    root = parameters.total(workload.model) - sum(whole) * workload.model.num_hidden_layers
+    if not workload.adapter:
+        weights += 0 if workload.in_full else (FULL - wide) * count
+        gradients, optimizer = FULL * count, 2 * FULL * count
+        if "8bit" in workload.optimizer:
+            optimizer = 2 * count + count // 32
+    gathered = {"layer": wide * sum(whole), "root": wide * root}
+    if four_bit(workload):
+        # Four-bit weights travel packed, and each is unpacked when it is used.
+        linear = [prod(shape) for shape in parameters.linear(workload.model).values()]
+        gathered["layer"] += sum(linear) // 2 - wide * sum(linear)
+    if workload.offload:
+        return State(0, 0, 0, **gathered)
+    # The scales of 4-bit weights are no parameters, and every GPU holds them all: published states are whole with them.
+    alone = _scales(workload)
+    return State(alone + (weights - alone) // shards, gradients // shards, optimizer // shards, **gathered)
+
+
+def loaded(workload: Workload) -> int:
+    """Weights on each GPU while a model in 4 bits is split under FSDP: every process has it whole on its GPU, and keeps what it
+    has loaded beside the shares until all of them are made (Axolotl 0.19.0: loaders/model.py, `device_map`; fsdp2.py,
+    `original_sd`). 0 otherwise: other weights wait in main memory."""
+    if workload.sharding != "fsdp" or not four_bit(workload):
+        return 0
+    return _weights(workload) + held(workload).weights
+
+
+def _zero(workload: Workload, stage: int) -> State:
+    """DeepSpeed's ZeRO with half-precision weights: fp32 master and Adam's two moments (12 bytes a trained weight) are
+    split from stage 1, gradients from stage 2, weights from stage 3. A bucket of gradients lies there whole, in stages 1 and 2
+    twice, because `overlap_comm` fills one while the other travels (0.18.9, runtime/zero: stage_1_and_2.py, setup_buckets;
+    stage3.py, ipg_buckets).
+
+    In stage 3 some weights are whole: those that come up again within `reuse` numbers, which around the turn from forward to
+    backward are as many as lie half as far away, and those gathered ahead, each in one piece before it is copied out of it
+    (0.18.9, runtime/zero: partitioned_param_coordinator.py, __params_to_release and fetch_sub_module). What lies beside the
+    GPU is not here, gradients included, which follow the optimizer from stage 2 on as their bucket is full."""
+    shards, wide = workload.machines.world_size, workload.widths.linear
+    count = parameters.trainable(workload)
+    weights = _weights(workload) + reference(workload)
+    optimizer = (3 if wide == HALF else 2) * FULL * count // shards
+    gradients = wide * count // (shards if stage >= 2 else 1)
+    buffers = workload.bucket_bytes * (1 if stage == 3 else 2)
+    layer = root = 0
+    if stage == 3:
+        layer = wide * sum(prod(shape) for _, shape in parameters.layer(workload.model, 0))
+        kept = min(parameters.total(workload.model), workload.reuse // 2)
+        root = wide * max(workload.model.vocab_size * workload.model.hidden_size, kept)
+        buffers += 2 * wide * prefetched(workload)
+        weights = 0 if workload.offload.weights else weights // shards
+    if workload.offload.optimizer:
+        optimizer, gradients = 0, gradients if stage == 1 else 0
+    return State(weights, gradients, optimizer, buffers, layer, root)
+
+
+def prefetched(workload: Workload) -> int:
+    """Numbers that ZeRO-3 gathers ahead: 0.9 × hidden² where the file leaves it to transformers (5.16, integrations/deepspeed.py)."""
+    by_width = int(0.9 * workload.model.hidden_size**2)
+    return min(parameters.total(workload.model), by_width if workload.prefetch is None else workload.prefetch)
+
+
+def reference(workload: Workload) -> int:
+    """The frozen model that preference training compares with; an adapter is switched off instead (TRL 1.9)."""
+    return _weights(workload) if workload.objective == "dpo" and not workload.adapter else 0
+
+
+def shards(workload: Workload, stage: int) -> int:
+    """Among how many GPUs something is split that `stage` of ZeRO would split."""
+    if workload.sharding == "fsdp":
+        return workload.machines.world_size
+    zero = int(workload.sharding[-1]) if workload.sharding.startswith("zero") else 0
+    return workload.machines.world_size if zero >= stage else 1
+
+
+def four_bit(workload: Workload) -> bool:
+    """Whether the weights beside an adapter lie in 4 bits."""
+    return workload.adapter is not None and workload.adapter.four_bit
+
+
+def _width(workload: Workload, outside: bool) -> int:
+    """Bytes a number of the base model's parameters: inside the layers' linear parts, or outside of them."""
+    if workload.in_full or (outside and workload.raised):
+        return FULL
+    return workload.widths.linear
+
+
+def _bytes(workload: Workload, numbers: parameters.Numbers) -> int:
+    return numbers.inside * _width(workload, outside=False) + numbers.outside * _width(workload, outside=True)
+
+
+def whole(workload: Workload) -> int:
+    """Bytes of all weights as GPUs that share them gather them: in the run's precision, 4-bit ones packed."""
+    if four_bit(workload):
+        return _weights(workload) - _scales(workload)
+    return workload.widths.linear * parameters.total(workload.model) + adapter_bytes(workload)
+
+
+def _weights(workload: Workload) -> int:
+    """All weights; in 4 bits half a byte a number, and their scales."""
+    numbers, packed = parameters.numbers(workload.model), 0
+    if four_bit(workload):
+        linear = sum(prod(shape) for shape in parameters.linear(workload.model).values())
+        packed = linear * workload.model.num_hidden_layers
+        numbers = replace(numbers, inside=numbers.inside - packed)
+    return packed // 2 + _bytes(workload, numbers) + _scales(workload) + adapter_bytes(workload)
+
+
+def _scales(workload: Workload) -> int:
+    """The scales of 4-bit weights: a byte for 64 numbers, and four for 16,384 (double quantisation)."""
+    if not four_bit(workload):
+        return 0
+    counts = [prod(shape) for shape in parameters.linear(workload.model).values()]
+    return workload.model.num_hidden_layers * sum(count // 64 + FULL * count // 16384 for count in counts)
+
+
+def adapter_bytes(workload: Workload) -> int:
+    """The adapter's weights: peft raises them to fp32, and DeepSpeed lowers every weight again."""
+    zero = workload.sharding.startswith("zero")
+    return (workload.widths.linear if zero else FULL) * parameters.adapter(workload)
+
+
+def trained_bytes(workload: Workload) -> int:
+    """Bytes of the trained weights, which are those of their gradients."""
+    if workload.adapter:
+        return adapter_bytes(workload)
+    return _bytes(workload, parameters.numbers(workload.model, workload.unfrozen))
+
+
+def copies(workload: Workload) -> int:
+    """The half-precision copies of fp32 weights in the layers: autocast makes each once and keeps it to the end of the
+    forward pass (ATen/autocast_mode.cpp, cached_cast), and without checkpointing autograd keeps it for the backward pass."""
+    if not workload.in_full or workload.sharding == "fsdp":
+        return 0
+    per_layer = sum(prod(shape) for shape in parameters.linear(workload.model).values())
+    return HALF * per_layer * sum(activations.layers_trained(workload))
+
+
+def gradient(workload: Workload, numbers: parameters.Numbers) -> int:
+    """Whole gradients of so many weights as the backward pass makes them: FSDP's before they are split, in half precision."""
+    return numbers.whole * workload.widths.linear if workload.sharding == "fsdp" else _bytes(workload, numbers)
+
+
+def of_words(workload: Workload, name: str) -> int:
+    """The same of the embedding or the head, by its name; 0 where it is not trained."""
+    count = workload.model.vocab_size * workload.model.hidden_size if workload.trains(name) else 0
+    return gradient(workload, parameters.Numbers(0, count))
+
+
+def _optimizer(workload: Workload) -> int:
+    """Adam's two moments, each in the precision of its weight; with 8 bits a byte each and 8 bytes for every 256
+    numbers, but fp32 for tensors under 4,096 numbers and for embeddings (transformers, trainer.py)."""
+    if "8bit" not in workload.optimizer:
+        return 2 * trained_bytes(workload)
+    if workload.adapter:
+        count = parameters.adapter(workload)
+        return 2 * count + 8 * count // 256
+    size = 0
+    for name, shape in parameters.trained(workload).items():
+        count = prod(shape)
+        in_full = count < 4096 or name == workload.model.embedding
+        size += 2 * FULL * count if in_full else 2 * count + 8 * -(-count // 256)
+    return size

@@ -1,0 +1,190 @@
+"""Disk and main memory: what a run writes to its claims and holds beside its GPUs. Bytes throughout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from runner.catalog import allocatable
+from runner.parts.planner import offload
+from runner.parts.planner.row_counts import BYTES_A_TOKEN
+from runner.plan import Plan, Stage
+from runner.recipe.document import Document
+from runner.tools.problem import Problem
+
+if TYPE_CHECKING:
+    from runner.parts.planner.forecast import Forecast
+
+GIB = 2**30
+# Python with torch, transformers and Axolotl loaded, one process a GPU; assumed.
+PROCESS = int(4.5 * GIB)
+# While text is cleaned it lies there filtered, without exact duplicates, without near ones, and as the result.
+COPIES_OF_TEXT = 4
+# Room beyond what the run itself writes: logs, curves, an answer asked for twice. Claims come in whole tens of GiB.
+HEADROOM, STEP_GIB = 1.2, 10
+
+
+@dataclass(frozen=True)
+class Disk:
+    """One kind of thing that is written: what, bytes, and the folder as the pods see it."""
+
+    what: str
+    size: int
+    folder: str
+
+
+def disk(forecast: Forecast, plan: Plan) -> list[Disk]:
+    """What a stage writes: the download, prepared data, checkpoints, the best model, a merged model."""
+    place, sizes = plan.place_of(forecast.stage), forecast.formulas.written(forecast.stage)
+    keep, checkpoint = forecast.workload.keep, sizes.pop("checkpoint")
+    entries = {
+        "model download": (place.model_dir if forecast.stage.model else None) or _hub(plan),
+        "prepared data": f"{place.data_dir}/{forecast.stage.folder}".rstrip("/"),
+        offload.ON_DISK: forecast.workload.offload.path,
+    }
+    if plan.claim_of(entries[offload.ON_DISK]):
+        # Each machine has its own, and a claim holds those of all.
+        sizes[offload.ON_DISK] = sizes.get(offload.ON_DISK, 0) * forecast.stage.machines.nodes
+    listed = [Disk(what, sizes.pop(what), folder) for what, folder in entries.items() if sizes.get(what)]
+    # One more than are kept lies there while the newest is written, and the best is kept beside the latest.
+    listed.append(Disk(f"checkpoints ({keep} kept, 1 being written)", (keep + 1) * checkpoint, place.run_dir))
+    return listed + [Disk(what, size, place.run_dir) for what, size in sizes.items() if size]
+
+
+def _hub(plan: Plan) -> str:
+    """Where the hub's files lie in a pod (see `targets.podspec.writable`), or on a plain machine."""
+    if not plan.site:
+        return "~/.cache/huggingface of each machine"
+    claims = plan.site.get("claims") or ()
+    return f"{claims[0]['mount'].rstrip('/')}/huggingface" if claims else "/tmp/home"
+
+
+def before_training(plan: Plan) -> Iterator[Disk]:
+    """What the stages write that train nothing: text and its blocks, and first weights."""
+    for stage in plan.stages:
+        if stage.trains:
+            continue
+        if "lengths" in stage.config and (tokens := plan.facts.get("tokens_in_all")):
+            if not stage.config["text"].get("packed"):
+                text = round(COPIES_OF_TEXT * tokens * BYTES_A_TOKEN)
+                yield Disk("text, and its copies while it is cleaned", text, stage.config["out"])
+            wide = 2 if stage.config["tokenizer"]["most"] <= 2**16 else 4
+            yield Disk("blocks of tokens", wide * tokens, stage.config["out"])
+        elif "dtype" in stage.config:
+            size = (4 if stage.config["dtype"] == "float32" else 2) * stage.config["parameters"]
+            yield Disk("first weights", size, stage.config["out"])
+
+
+def everything(plan: Plan, forecasts: list[Forecast]) -> list[Disk]:
+    """What the whole recipe writes; what several stages share counts once."""
+    return list(
+        dict.fromkeys([*before_training(plan), *(entry for forecast in forecasts for entry in disk(forecast, plan))])
+    )
+
+
+def needs(plan: Plan, forecasts: list[Forecast]) -> dict[str, int]:
+    """Bytes that each claim must hold, by its name."""
+    sizes = {claim["name"]: 0 for claim in plan.site.get("claims") or ()}
+    for entry in everything(plan, forecasts):
+        if claim := plan.claim_of(entry.folder):
+            sizes[claim["name"]] += entry.size
+    return sizes
+
+
+def sized(plan: Plan, forecasts: list[Forecast]) -> Plan:
+    """The plan with what it needs written into it: the size of each claim, and the memory of each stage's machines with its
+    speed and price, so that targets can ask for the one, and the cluster's messages recall the other."""
+    stages = {
+        forecast.stage.name: {"gpu_memory": forecast.memory.total, "memory": sum(host(forecast).values())}
+        | _pace(forecast)
+        | ({} if forecast.price is None else {"price_per_gpu_hour": forecast.price})
+        for forecast in forecasts
+    }
+    return replace(
+        plan,
+        # Where nobody knows the model, nothing is said, and a usual size is asked for.
+        claims_gib={name: rounded(n) for name, n in needs(plan, forecasts).items()} if forecasts else {},
+        stages=tuple(replace(stage, needs=stages.get(stage.name, {})) for stage in plan.stages),
+    )
+
+
+def _pace(forecast: Forecast) -> dict[str, float]:
+    """What a stage gets through a second, where that can be told; images have no tokens."""
+    time = forecast.time
+    if time is None:
+        return {}
+    tokens = round(time.tokens_a_second)
+    return {"tokens_per_second": tokens} if tokens else {"samples_per_second": round(time.samples_a_second)}
+
+
+def rounded(need: float) -> int:
+    """GiB to ask for, with room to spare."""
+    return max(1, -(-round(need * HEADROOM) // (STEP_GIB * GIB))) * STEP_GIB
+
+
+def host(forecast: Forecast) -> dict[str, int]:
+    """Main memory of one machine by part: processes, shared memory, and what the formulas add."""
+    stage: Stage = forecast.stage
+    parts = {"processes": PROCESS * stage.machines.gpus_per_node, "shared memory": stage.shm_gib * GIB}
+    return parts | forecast.formulas.beside(stage)
+
+
+def problems(document: Document, plan: Plan, forecasts: list[Forecast], severity: str = "error") -> list[Problem]:
+    """Claims and machines that are too small for what they must hold."""
+    return [*_claims(document, plan, forecasts, severity), *_machines(document, plan, forecasts, severity)]
+
+
+def machine(plan: Plan) -> str:
+    """What a machine of the plan is to whoever reads of it: on a cluster a pod."""
+    return "pod" if plan.place.on_cluster else "machine"
+
+
+def _claims(document: Document, plan: Plan, forecasts: list[Forecast], severity: str) -> Iterator[Problem]:
+    written = [(entry, plan.claim_of(entry.folder)) for entry in everything(plan, forecasts)]
+    for index, claim in enumerate(plan.site.get("claims") or ()):
+        stated, on_it = claim.get("size_gib"), [entry for entry, home in written if home == claim]
+        need = sum(entry.size for entry in on_it)
+        if stated and need > stated * GIB:
+            largest = sorted(on_it, key=lambda entry: -entry.size)[:5]
+            parts = ", ".join(f"{entry.what} {entry.size / GIB:.1f}" for entry in largest)
+            yield document.problem(
+                ("openshift", "claims", index, "size_gib"),
+                f"The claim `{claim['name']}` has {stated} GiB, and the run writes {need / GIB:.1f} GiB to it ({parts}).",
+                f"Write `size_gib: {rounded(need)}`, leave the line out, or keep fewer checkpoints.",
+                severity=severity,
+                mending=rounded(need),
+            )
+
+
+def _machines(document: Document, plan: Plan, forecasts: list[Forecast], severity: str) -> Iterator[Problem]:
+    needs = {forecast.stage.name: sum(host(forecast).values()) for forecast in forecasts}
+    for forecast in forecasts:
+        need, machines = needs[forecast.stage.name], forecast.stage.machines
+        # Of a pipeline's stages the one that needs most is named.
+        if need > machines.memory_gib * GIB and need == max(needs.values()):
+            where, remedy = _more_memory(plan, -(-need // GIB))
+            yield document.problem(
+                where,
+                f"Each {machine(plan)} has {machines.memory_gib:.1f} GiB of main memory, and needs about {need / GIB:.1f} GiB.",
+                remedy,
+                severity=severity,
+            )
+            return
+
+
+def wanted_memory(plan: Plan, forecasts: list[Forecast]) -> int:
+    """GiB of main memory that each machine must have, and on a cluster what the system there leaves no pod."""
+    gib = int(-(-max(sum(host(forecast).values()) for forecast in forecasts) // GIB))
+    return allocatable.machine_gib(gib) if plan.place.on_cluster else gib
+
+
+def _more_memory(plan: Plan, gib: int) -> tuple[tuple[str, ...], str]:
+    """The line that says how much memory a machine or pod has, and what gives it so much."""
+    if not plan.place.on_cluster:
+        return ("machines", "memory"), f"Take machines with `memory: {gib} GiB` or more."
+    have = f"{allocatable.machine_gib(gib)} GiB"
+    for section in ("limits", "requests"):
+        if plan.site[section].get("memory"):
+            return ("openshift", section, "memory"), f"Write `memory: {gib} GiB`, on machines with {have} or more."
+    return ("machines", "memory"), f"Take machines with `memory: {have}` or more; their pods can have {gib} GiB."

@@ -1,0 +1,412 @@
+"""Workload: the one input of a language model's estimate, and how a stage's own config becomes one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from typing import Any, Self, TypedDict
+
+from runner.catalog import Gpu, Model, Network, network
+from runner.catalog.trainers import VALIDATION_BLOCKS
+from runner.parts.planner.row_counts import Rows
+from runner.plan import Machines, Stage
+from runner.tools.lengths import UNKNOWN, Lengths
+
+# Axolotl's defaults, read in its schema (0.19.0), for what a config leaves out.
+_OPTIMIZER = "adamw_torch_fused"
+# Where nothing is on a claim: a disk of this machine's own, assumed.
+OWN_DISK_MB_S = 1000.0
+# What Axolotl rounds padded rows up to (0.19.0, core/builders/causal.py); TRL does not round those of preferences (1.9).
+MULTIPLE = 64
+# Settings of Axolotl's that put fused kernels in the place of a layer's own operations.
+_FUSED_KERNELS = ("liger_rms_norm", "liger_glu_activation", "lora_mlp_kernel", "lora_qkv_kernel")
+
+
+# Bytes a number.
+HALF, FULL = 2, 4
+
+
+@dataclass(frozen=True)
+class Widths:
+    """Bytes a number. stream: the residual stream; linear: inside linear layers and attention."""
+
+    stream: int
+    linear: int
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """A LoRA adapter (Hu et al. 2021, arXiv 2106.09685): rank, names of the linear layers, dropout 0 to 1.
+
+    four_bit: whether the base is held in 4 bits (QLoRA, Dettmers et al. 2023, arXiv 2305.14314).
+    """
+
+    rank: int
+    targets: tuple[str, ...]
+    dropout: float = 0.0
+    four_bit: bool = False
+
+
+@dataclass(frozen=True)
+class Offload:
+    """What lies beside the GPUs. optimizer, weights: where, cpu or nvme, empty for the GPUs. path: the folder on a disk, mb_s: how
+    fast that is. buffer: numbers in each of the buffers that weights on a disk come through."""
+
+    optimizer: str = ""
+    weights: str = ""
+    path: str = ""
+    mb_s: float = 2000.0
+    buffer: int = 10**8
+
+    def __bool__(self) -> bool:
+        return bool(self.optimizer or self.weights)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What every training run asks of its GPUs, whatever it trains.
+
+    precision: bf16, fp16 or fp32, what weights are multiplied in.
+    learning_rate: of which nothing here depends, so that what is reckoned of a run is kept for every rate.
+    micro_batch_size, evaluation_batch_size: rows on one GPU at once. evaluation_follows: whether the second is the first,
+    because the recipe says nothing of its own. accumulation: micro batches a step.
+    sharding: none, ddp, zero1, zero2, zero3 or fsdp. offload: what lies beside the GPUs. network: between machines.
+    expandable_segments: whether PyTorch's allocator lets blocks grow in place.
+    rows: training rows, None where nobody has counted; evaluation_rows likewise. max_steps: 0 where epochs decide.
+    keep: checkpoints kept. evaluation_steps, engine_save_steps: steps between two evaluations, and between two checkpoints of the
+    engine's own accord, 0 where epochs decide; save_steps: between two of the runner's, 0 where the clock decides.
+    disk_mb_s: how fast checkpoints are written and models read, 10^6 bytes a second; shared_disk: whether it is a claim, which
+    all machines have together.
+    """
+
+    machines: Machines
+    precision: str = "bf16"
+    micro_batch_size: int = 1
+    evaluation_batch_size: int = 1
+    evaluation_follows: bool = True
+    accumulation: int = 1
+    optimizer: str = _OPTIMIZER
+    sharding: str = "none"
+    offload: Offload = Offload()
+    network: Network = field(default_factory=lambda: network("ethernet"))
+    expandable_segments: bool = True
+    epochs: float = 1.0
+    max_steps: int = 0
+    warmup_ratio: float = 0.0
+    warmup_steps: int = 0
+    learning_rate: float = field(default=0.0, compare=False)
+    rows: int | None = None
+    evaluation_rows: int | None = None
+    keep: int = 1
+    evaluation_steps: int = 0
+    engine_save_steps: int = 0
+    save_steps: int = 0
+    disk_mb_s: float = OWN_DISK_MB_S
+    shared_disk: bool = False
+
+    @property
+    def readers(self) -> int:
+        """How many machines read a model from one disk."""
+        return self.machines.nodes if self.shared_disk else 1
+
+    @property
+    def effective_batch_size(self) -> int:
+        return self.micro_batch_size * self.accumulation * self.machines.world_size
+
+    @property
+    def whole_logits(self) -> bool:
+        """Whether the logits of a whole micro batch are there at once."""
+        return False
+
+    def with_rows(self, rows: int) -> Self:
+        """The same with another micro batch; evaluation follows unless the recipe says how many rows it takes."""
+        own = self.evaluation_batch_size
+        return replace(self, micro_batch_size=rows, evaluation_batch_size=rows if self.evaluation_follows else own)
+
+    def runs_on(self, gpu: Gpu) -> bool:
+        """Whether a card knows the numbers that the run multiplies."""
+        return gpu.bf16 or self.precision != "bf16"
+
+
+@dataclass(frozen=True)
+class Workload(Run):
+    """What one training run of a language model asks of its GPUs.
+
+    unfrozen: patterns of the parameters that are trained; empty means all (or, with an adapter, the adapter alone).
+    fp32_weights: whether weights are held in fp32 whatever they are multiplied in.
+    attention: flash_attention_2, sdpa or eager. sequence_len: tokens of the longest row.
+    bucket_bytes: of gradients that travel together.
+    prefetch: numbers that ZeRO-3 gathers ahead, None for transformers' rule; reuse: it keeps weights that are needed again within so
+    many numbers; group: numbers that a step of its optimizer works through at a time. All as DeepSpeed has them.
+    fused_loss: none, fused (Liger: no whole logits in training), cut (Cut Cross-Entropy: none at all) or chunked.
+    objective: sft or dpo. packing: rows fill the length; evaluation_packing: in evaluation too. several: whether a row that fills
+    the length is several of the data's, as many as fit. joined: the rows of a micro batch are one, without padding.
+    lengths: of the data's rows in tokens, empty where nobody has counted; longest: of the longest one, 0 where nobody has.
+    compile: whether torch.compile runs. fused_kernels: whether norms, rotation and feed-forward (or, beside an adapter, its
+    matrices) are fused kernels.
+    """
+
+    model: Model
+    adapter: Adapter | None = None
+    unfrozen: tuple[str, ...] = ()
+    fp32_weights: bool = False
+    fp8: bool = False
+    attention: str = "flash_attention_2"
+    checkpointing: bool = True
+    sequence_len: int = 1024
+    bucket_bytes: int = 25_000_000
+    prefetch: int | None = None
+    reuse: int = 10**9
+    group: int = 10**9
+    fused_loss: str = "none"
+    objective: str = "sft"
+    packing: bool = False
+    evaluation_packing: bool = False
+    several: bool = False
+    joined: bool = False
+    lengths: Lengths = UNKNOWN
+    longest: int = 0
+    compile: bool = False
+    fused_kernels: bool = False
+
+    @property
+    def batch_tokens(self) -> int | None:
+        """Tokens of a step where it has room for so many, whatever rows they are; None where it counts rows."""
+        return self.effective_batch_size * self.sequence_len if self.several else None
+
+    @property
+    def batch_rows(self) -> int | None:
+        """The data's rows of a step; None where nobody knows how many go into a packed one."""
+        if not self.several:
+            return self.effective_batch_size
+        if not self.lengths:
+            return None
+        return max(1, round(self.effective_batch_size * self.lengths.packed(self.sequence_len)))
+
+    @property
+    def most_tokens(self) -> int:
+        """Tokens of a row in the largest micro batch, which decides over memory: some micro batch has the longest row, and the
+        others in it are padded to that. Packed rows fill the whole length, and so may one that nobody has counted."""
+        if self.packing or not self.longest:
+            return self.sequence_len
+        return min(self.sequence_len, -(-self.longest // MULTIPLE) * MULTIPLE)
+
+    @property
+    def answers(self) -> int:
+        """Rows that the model reads for one row of the data: a preference has a chosen and a rejected answer (TRL 1.9)."""
+        return 2 if self.objective == "dpo" else 1
+
+    @property
+    def whole_logits(self) -> bool:
+        return self.fused_loss not in ("fused", "cut")
+
+    @cached_property
+    def widths(self) -> Widths:
+        if self.precision == "fp32":
+            return Widths(FULL, FULL)
+        return Widths(FULL if self.raised else HALF, HALF)
+
+    @cached_property
+    def in_full(self) -> bool:
+        """Whether all weights are held in fp32 and multiplied in half precision. DeepSpeed puts every weight of a model into
+        half precision and holds fp32 copies of its own (0.18.9, runtime/engine.py, _configure_distributed_model)."""
+        return self.fp32_weights and self.precision != "fp32" and not self.sharding.startswith("zero")
+
+    @cached_property
+    def raised(self) -> bool:
+        """Whether norms and embeddings are used in fp32 while the rest is multiplied in half precision: where all weights are
+        held so; and Axolotl does so without an adapter, unless FlashAttention or Cut Cross-Entropy needs them in half precision
+        (ModelLoader._configure_embedding_dtypes). FSDP and DeepSpeed use everything in half precision."""
+        if self.precision == "fp32" or self.sharding == "fsdp" or self.sharding.startswith("zero"):
+            return False
+        plain = not self.adapter and self.attention != "flash_attention_2" and self.fused_loss != "cut"
+        return self.in_full or plain
+
+    def runs_on(self, gpu: Gpu) -> bool:
+        """FlashAttention 2 needs what bf16 needs."""
+        return (
+            super().runs_on(gpu) and (gpu.bf16 or self.attention != "flash_attention_2") and (gpu.fp8 or not self.fp8)
+        )
+
+    def trains(self, name: str) -> bool:
+        """Whether the base model's parameter of that name is trained."""
+        return not self.adapter and matches(self.unfrozen, name)
+
+
+def matches(unfrozen: tuple[str, ...], name: str) -> bool:
+    """Whether a parameter of that name is trained where these are; none means all."""
+    return not unfrozen or any(_matches(pattern, name) for pattern in unfrozen)
+
+
+@lru_cache(maxsize=4096)
+def _matches(pattern: str, name: str) -> bool:
+    # As Axolotl reads `unfrozen_parameters`: periods are literal, and a pattern may match anywhere unless anchored.
+    bare = re.sub(r"\[\d*:\d*\]$", "", pattern)
+    return re.search(bare.replace(".", r"\."), name) is not None
+
+
+def from_stage(stage: Stage, model: Model, rows: Rows | None = None) -> Workload:
+    """The workload of a stage that Axolotl trains, read from the very config that Axolotl gets. rows: what is known of
+    the data."""
+    config, rows, zero = stage.config, rows or Rows(), _deepspeed(stage)
+    return Workload(
+        model=model,
+        machines=stage.machines,
+        adapter=_adapter(config, model),
+        unfrozen=tuple(config.get("unfrozen_parameters") or ()),
+        precision="bf16" if config.get("bf16") else "fp16" if config.get("fp16") else "fp32",
+        fp32_weights=(config.get("recipe_runner") or {}).get("master_weights") == "fp32",
+        fp8=bool(config.get("fp8")),
+        attention=_attention(config),
+        checkpointing=bool(config.get("gradient_checkpointing")),
+        sequence_len=int(config.get("sequence_len") or 2048),
+        micro_batch_size=int(config.get("micro_batch_size") or 1),
+        evaluation_batch_size=int(config.get("eval_batch_size") or config.get("micro_batch_size") or 1),
+        accumulation=int(config.get("gradient_accumulation_steps") or 1),
+        sharding=_sharding(stage, zero),
+        offload=_offload(stage, zero),
+        bucket_bytes=_bucket_bytes(config, zero),
+        **_zero_sizes(zero),
+        fused_loss=_fused_loss(config),
+        optimizer=str(config.get("optimizer") or _OPTIMIZER),
+        objective="dpo" if config.get("rl") in ("dpo", "ipo", "kto", "simpo", "orpo") else "sft",
+        packing=bool(config.get("sample_packing")) or _blocks(config),
+        several=bool(config.get("sample_packing")) and not _blocks(config),
+        joined=bool(config.get("batch_flattening")),
+        evaluation_packing=_blocks(config) or bool(config.get("eval_sample_packing", config.get("sample_packing"))),
+        epochs=float(config.get("num_epochs") or 1),
+        max_steps=_max_steps(config),
+        warmup_ratio=float(config.get("warmup_ratio") or 0),
+        warmup_steps=_warmup_steps(config),
+        learning_rate=float(config.get("learning_rate") or 0),
+        rows=rows.training,
+        evaluation_rows=VALIDATION_BLOCKS if _length(config) else rows.validation,
+        lengths=rows.lengths,
+        longest=rows.longest,
+        **cadence(config, config.get("recipe_runner") or {}),
+        # The best one is kept beside the latest.
+        keep=max(int(config.get("save_total_limit") or 1), 2 if config.get("load_best_model_at_end") else 1),
+        compile=bool(config.get("torch_compile")),
+        fused_kernels=any(config.get(name) for name in _FUSED_KERNELS),
+    )
+
+
+def _adapter(config: Mapping[str, Any], model: Model) -> Adapter | None:
+    if config.get("adapter") not in ("lora", "qlora"):
+        return None
+    named = config.get("lora_target_modules") or ()
+    targets = tuple([named] if isinstance(named, str) else named)
+    return Adapter(
+        rank=int(config.get("lora_r") or 8),
+        targets=targets if targets and not config.get("lora_target_linear") else model.linear,
+        dropout=float(config.get("lora_dropout") or 0),
+        four_bit=bool(config.get("load_in_4bit")) or config.get("adapter") == "qlora",
+    )
+
+
+def _attention(config: Mapping[str, Any]) -> str:
+    chosen = config.get("attn_implementation")
+    if not chosen:
+        return "flash_attention_2" if config.get("flash_attention") else "sdpa"
+    return "flash_attention_2" if "flash" in chosen else str(chosen)
+
+
+def _sharding(stage: Stage, zero: Mapping[str, Any]) -> str:
+    if stage.machines.world_size == 1 and not stage.config.get("deepspeed"):
+        return "none"
+    if stage.config.get("fsdp_config") or stage.config.get("fsdp"):
+        return "fsdp"
+    if stage.config.get("deepspeed"):
+        return f"zero{zero.get('stage', 2)}"
+    return "ddp"
+
+
+def _deepspeed(stage: Stage) -> Mapping[str, Any]:
+    """What DeepSpeed's file says of ZeRO; nothing where the stage has none."""
+    import json
+
+    for file in stage.files if stage.config.get("deepspeed") else ():
+        if file.path.endswith("deepspeed.json"):
+            zero: Mapping[str, Any] = json.loads(file.text)["zero_optimization"]
+            return zero
+    return {}
+
+
+def _offload(stage: Stage, zero: Mapping[str, Any]) -> Offload:
+    if (stage.config.get("fsdp_config") or {}).get("offload_params"):
+        return Offload("cpu", "cpu")
+    parts = [zero.get(name) or {} for name in ("offload_optimizer", "offload_param")]
+    optimizer, weights = ("" if (where := part.get("device", "none")) == "none" else str(where) for part in parts)
+    return Offload(
+        optimizer,
+        weights,
+        path=str(next((part["nvme_path"] for part in parts if part.get("nvme_path")), "")),
+        buffer=int(parts[1].get("buffer_size") or Offload.buffer),
+    )
+
+
+def _zero_sizes(zero: Mapping[str, Any]) -> dict[str, Any]:
+    """What the sizes in DeepSpeed's file become; `auto` is transformers' to fill in."""
+    names = {
+        "prefetch": "stage3_prefetch_bucket_size",
+        "reuse": "stage3_max_reuse_distance",
+        "group": "sub_group_size",
+    }
+    return {ours: int(zero[theirs]) for ours, theirs in names.items() if zero.get(theirs, "auto") != "auto"}
+
+
+def _bucket_bytes(config: Mapping[str, Any], zero: Mapping[str, Any]) -> int:
+    """DeepSpeed counts a bucket in numbers of the run's precision, DDP in MB."""
+    if zero.get("reduce_bucket_size", "auto") != "auto":
+        return int(zero["reduce_bucket_size"]) * (2 if config.get("bf16") or config.get("fp16") else 4)
+    return int(config.get("ddp_bucket_cap_mb") or 25) * 1_000_000
+
+
+def _blocks(config: Mapping[str, Any]) -> bool:
+    """Whether the rows are blocks that fill the length: Axolotl takes rows as they are where `type` is empty."""
+    return any(data.get("type") == "" for data in config.get("datasets") or ())
+
+
+class Cadence(TypedDict):
+    """The fields of a Run that say when it is evaluated and saved."""
+
+    evaluation_steps: int
+    engine_save_steps: int
+    save_steps: int
+
+
+def cadence(engine: Mapping[str, Any], told: Mapping[str, Any]) -> Cadence:
+    """When a Run is evaluated and saved, by the engine's settings and by those of the runner's own part in it."""
+
+    def every(what: str) -> int:
+        return int(engine.get(f"{what}_steps") or 0) if engine.get(f"{what}_strategy", "steps") == "steps" else 0
+
+    own = int(told.get("save_steps") or 0)
+    return {"evaluation_steps": every("eval"), "engine_save_steps": every("save"), "save_steps": own}
+
+
+def _length(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The part of a curriculum that a stage is, with `first_step` and `last_step`; empty where it is none."""
+    return (config.get("recipe_runner") or {}).get("blocks") or {}
+
+
+def _max_steps(config: Mapping[str, Any]) -> int:
+    """The steps of this stage alone: a curriculum's lengths share one count, and each makes its part of it."""
+    part = _length(config)
+    # Below 1 it says nothing: transformers then counts epochs.
+    return int(part["last_step"] - part["first_step"] if part else max(0, int(config.get("max_steps") or 0)))
+
+
+def _warmup_steps(config: Mapping[str, Any]) -> int:
+    """Steps of this stage with a rising rate: a curriculum's lengths share one schedule."""
+    return max(0, int(config.get("warmup_steps") or 0) - int(_length(config).get("first_step", 0)))
+
+
+def _fused_loss(config: Mapping[str, Any]) -> str:
+    if config.get("cut_cross_entropy"):
+        return "cut"
+    if config.get("liger_fused_linear_cross_entropy"):
+        return "fused"
+    return "chunked" if config.get("chunked_cross_entropy") else "none"

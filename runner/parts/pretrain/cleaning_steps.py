@@ -1,0 +1,296 @@
+"""datatrove's steps as a pipeline uses them: filters, exact duplicates, near duplicates (MinHash)."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import astuple
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from datatrove.data import Document
+from datatrove.pipeline.base import PipelineStep
+from datatrove.pipeline.dedup import (
+    ExactDedupConfig,
+    ExactDedupFilter,
+    ExactDedupSignature,
+    ExactFindDedups,
+    MinhashDedupBuckets,
+    MinhashDedupCluster,
+    MinhashDedupFilter,
+    MinhashDedupSignature,
+)
+from datatrove.pipeline.dedup.minhash import MinhashConfig
+from datatrove.pipeline.filters import GopherQualityFilter, GopherRepetitionFilter
+from datatrove.pipeline.readers import HuggingFaceDatasetReader, JsonlReader
+from datatrove.pipeline.writers.jsonl import JsonlWriter
+from datatrove.utils.hashing import HashConfig
+
+from runner.data import data_sets, rows
+from runner.data.shares import Share, shares_of
+from runner.parts.pretrain import words
+from runner.parts.pretrain.corpus import Corpus, CorpusSet
+from runner.parts.pretrain.executors import Executor
+
+# SHA-1, because datatrove 0.10.1's other choice hands text to xxhash, whose version 4 takes bytes alone.
+HASH = HashConfig(precision=64, hash_fc="sha1")
+# 14 buckets of 8 hashes over 5-grams find pairs that share about 72 % of them and more (datatrove's own defaults).
+NEAR = MinhashConfig(hash_config=HASH)
+LOGS = "logs"
+
+
+def quiet() -> None:
+    """datatrove logs to the terminal; what a person needs is in the report, and each task's log is a file."""
+    from loguru import logger
+
+    logger.remove()
+
+
+class Rows(PipelineStep):
+    """Documents of a local file, of a data set by its number; lines that are no documents are counted and kept aside.
+
+    parts: of each task, one after the other the whole file: shares of it, or, where it cannot be cut, the rows that a task takes
+    of all that it then parses, from and to.
+    """
+
+    name = "Rows"
+    type = "reader"
+
+    def __init__(self, corpus: Corpus, index: int, dropped: Path, parts: list[Share] | list[rows.Span]) -> None:
+        super().__init__()
+        self.corpus, self.index, self.dropped, self.parts = corpus, index, str(dropped), parts
+        self.source = corpus.sets[index]
+
+    def _mine(self, rank: int) -> Iterator[rows.Numbered]:
+        part = self.parts[rank]
+        return rows.read(self.source, part) if isinstance(part, Share) else islice(rows.read(self.source), *part)
+
+    def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> Iterator[Document]:
+        if data:
+            yield from data
+        bad = []
+        for number, row in self._mine(rank):
+            self.stat_update("documents_in")
+            text = None if isinstance(row, rows.Bad) else row.get(self.source.column)
+            where = data_sets.where(self.corpus, self.index, number)
+            if isinstance(row, rows.Bad):
+                self.stat_update("dropped_bad_line")
+                bad.append({"line": where, "reason": row.reason})
+            elif not isinstance(text, str) or not text.strip():
+                self.stat_update("dropped_no_text")
+                bad.append({"line": where, "reason": f"no text in column {self.source.column}"})
+            elif not data_sets.drawn(row, self.source.share, self.corpus.seed):
+                self.stat_update("dropped_not_taken")
+            else:
+                yield Document(text=text, id=str(where))
+        if bad:
+            folder = Path(self.dropped)
+            folder.mkdir(parents=True, exist_ok=True)
+            lines = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in bad)
+            (folder / f"{rank:05d}.jsonl").write_text(lines, encoding="utf-8")
+
+
+def whole_text(document: Document) -> str:
+    """What two exact duplicates have in common."""
+    return str(document.text)
+
+
+# datatrove's priorities are two bytes, and begin at 1.
+HIGHEST = 65535
+EXACT = ExactDedupConfig(content_getter=whole_text, hash_config=HASH)
+
+
+class _Quick(PipelineStep):
+    """A step whose words come from a quick tokenizer, in whichever process it runs."""
+
+    language: str
+
+    def run(self, data: Any, rank: int = 0, world_size: int = 1) -> Any:
+        self.word_tokenizer = words.quick(self.language)
+        return super().run(data, rank, world_size)
+
+
+class Quality(_Quick, GopherQualityFilter):
+    pass
+
+
+class Repetition(_Quick, GopherRepetitionFilter):
+    pass
+
+
+class Signature(_Quick, MinhashDedupSignature):
+    pass
+
+
+def filtered(corpus: Corpus, work: Path, on: Executor) -> Path:
+    """Reads, and drops what is no running text."""
+    dropped = work / "dropped"
+    running = Quality(
+        min_doc_words=corpus.min_words or None,
+        max_doc_words=corpus.max_words,
+        language=corpus.language,
+        exclusion_writer=_writer(dropped / "filters"),
+        **(_english_only(corpus.language) if corpus.drop_low_quality else _COUNT_WORDS_ALONE),
+    )
+    repeats = Repetition(language=corpus.language, exclusion_writer=_writer(dropped / "repetition"))
+    readers = [_reader(corpus, index, work, on) for index in range(len(corpus.sets))]
+    pipeline = [*readers, running, *([repeats] if corpus.drop_repetitive else [])]
+    return _run("1-filtered", pipeline, work, on)
+
+
+_COUNT_WORDS_ALONE = {
+    "min_avg_word_length": None,
+    "max_avg_word_length": None,
+    "max_symbol_word_ratio": None,
+    "max_bullet_lines_ratio": None,
+    "max_ellipsis_lines_ratio": None,
+    "max_non_alpha_words_ratio": None,
+    "min_stop_words": None,
+}
+
+
+def _english_only(language: str) -> dict[str, Any]:
+    """The list of common words is English; in other languages their absence says nothing."""
+    return {} if language == "en" else {"min_stop_words": None}
+
+
+def _reader(corpus: Corpus, index: int, work: Path, on: Executor) -> PipelineStep:
+    """What reads a data set, behind the documents of those before it."""
+    one, tasks = corpus.sets[index], on.tasks
+    if one.file:
+        made = on.agreed(work / f"parts-{index}.json", lambda: _parts(one, tasks))
+        parts = [Share(*part) for part in made] if len(made[0]) == 3 else [(begin, end) for begin, end in made]
+        return Rows(corpus, index, work / "dropped" / f"rows-{index}", parts)
+    options = {"name": one.subset, "split": one.split, "revision": one.revision}
+    limit = -1 if one.limit is None else -(-one.limit // _reading(one.hub, options, tasks))
+    reader = HubRows(one.hub, dataset_options=options, streaming=True, text_key=one.column, limit=limit)
+    reader.taken = (one.share, corpus.seed)
+    return reader
+
+
+def _parts(one: CorpusSet, tasks: int) -> list[Any]:
+    """The parts of a local file, as JSON knows them."""
+    shares = shares_of(one.file, one.limit, tasks) if one.file else None
+    return [astuple(share) for share in shares] if shares else rows.spans(one, one.limit, tasks)
+
+
+class HubRows(HuggingFaceDatasetReader):
+    """Documents of a dataset on the hub. taken: the share of its rows that is taken, and the seed of the draw."""
+
+    taken = (1.0, 0)
+
+    def _get_dataset_shard(self, dst: Any, rank: int, world_size: int) -> Any:
+        """Of several files those that lie together, so that the tasks one after the other have them in their order."""
+        if getattr(dst, "n_shards", 1) < max(2, world_size):
+            return super()._get_dataset_shard(dst, rank, world_size)
+        return dst.shard(num_shards=world_size, index=rank, contiguous=True)
+
+    def get_document_from_dict(self, data: dict[str, Any], *place: Any) -> Document | None:
+        if not data_sets.drawn(data, *self.taken):
+            self.stat_update("dropped_not_taken")
+            return None
+        document: Document | None = super().get_document_from_dict(data, *place)
+        return document
+
+
+def _reading(hub: str | None, options: Mapping[str, Any], tasks: int) -> int:
+    """How many of the tasks get something to read: datatrove 0.10.1 gives out whole files where there are several."""
+    from datasets import load_dataset
+
+    files = load_dataset(hub, **options, streaming=True).n_shards if tasks > 1 else 1
+    return min(tasks, files) if files > 1 else tasks
+
+
+class Marks(ExactDedupSignature):
+    """Of equal documents the first one counts most. datatrove 0.10.1 goes by places in each task's own file, so that another number
+    of tasks would keep others of them."""
+
+    rank = 0
+
+    def run(self, data: Any, rank: int = 0, world_size: int = 1) -> None:
+        self.rank = rank
+        super().run(data, rank, world_size)
+
+    def get_hashes(self, doc: Document, doc_idx: int) -> list[Any]:
+        return [(digest, HIGHEST - self.rank, place) for digest, _, place in super().get_hashes(doc, doc_idx)]
+
+
+def without_exact(source: Path, work: Path, on: Executor) -> Path:
+    """Of documents with the same text, one stays."""
+    marks, duplicates = work / "exact-marks", work / "exact-found"
+    _run("2-exact-marks", [_again(source), Marks(str(marks), EXACT)], work, on, writes=False)
+    _run("3-exact-found", [ExactFindDedups(str(marks), str(duplicates), EXACT)], work, on, writes=False, tasks=1)
+    drop = ExactDedupFilter(str(duplicates), EXACT, exclusion_writer=_writer(work / "dropped" / "exact"))
+    return _run("4-exact", [_again(source), drop], work, on)
+
+
+def without_near(source: Path, work: Path, on: Executor, language: str) -> Path:
+    """Of documents that share most of their phrases, one stays."""
+    marks, pairs, groups = (str(work / f"near-{name}") for name in ("marks", "pairs", "groups"))
+    signature = Signature(marks, NEAR, language=language)
+    _run("5-near-marks", [_again(source), signature], work, on, writes=False)
+    buckets = MinhashDedupBuckets(marks, pairs, config=NEAR)
+    _run("6-near-pairs", [buckets], work, on, writes=False, tasks=NEAR.num_buckets)
+    _run("7-near-groups", [MinhashDedupCluster(pairs, groups, config=NEAR)], work, on, writes=False, tasks=1)
+    drop = MinhashDedupFilter(groups, exclusion_writer=_writer(work / "dropped" / "near"))
+    return _run("8-near", [_again(source), drop], work, on)
+
+
+class Again(JsonlReader):
+    """The documents that this very task has left of the step before, however many others had none left."""
+
+    def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> Iterator[Document]:
+        if self.data_folder.isfile(name := f"{rank:05d}.jsonl"):
+            yield from self.read_files_shard([name])
+
+
+def _again(folder: Path) -> JsonlReader:
+    # Where a document has been worked on says nothing about it, and would differ by the number of tasks.
+    return Again(str(folder), add_file_path=False)
+
+
+def _writer(folder: Path) -> JsonlWriter:
+    return JsonlWriter(str(folder), compression=None)
+
+
+def _run(
+    name: str, pipeline: list[PipelineStep], work: Path, on: Executor, writes: bool = True, tasks: int | None = None
+) -> Path:
+    """Runs one step to its end; tasks that are done already are not done again. Gives the folder of its documents."""
+    out = work / name
+    on.run(name, [*pipeline, *([_writer(out)] if writes else [])], tasks or on.tasks, work / LOGS / name)
+    return out
+
+
+def counts(work: Path) -> dict[str, int]:
+    """`documents_in`, `kept`, and what was dropped by datatrove's reason, from what each task has written down."""
+    documents: Counter[str] = Counter()
+    last = max(path.name for path in (work / LOGS).iterdir())
+    for folder in sorted((work / LOGS).iterdir()):
+        for file in (folder / "stats").glob("*.json"):
+            for step in json.loads(file.read_text(encoding="utf-8")):
+                documents += _of_step(step, folder.name, last)
+    return dict(documents)
+
+
+def _of_step(step: Mapping[str, Any], folder: str, last: str) -> Counter[str]:
+    documents: Counter[str] = Counter()
+    figures = {name: _total(value) for name, value in step["stats"].items()}
+    if "Hugging" in step["name"]:
+        documents["documents_in"] += figures.get("documents", 0)
+    if "Jsonl" in step["name"] and "writer" in step["name"].lower() and folder == last:
+        documents["kept"] += figures.get("total", 0)
+    for name, count in figures.items():
+        if name == "documents_in":
+            documents[name] += count
+        elif name.startswith("dropped_"):
+            documents[name.removeprefix("dropped_")] += count
+    if folder in ("4-exact", "8-near") and "dropped" in figures:
+        documents[folder.split("-")[1]] += figures["dropped"]
+    return documents
+
+
+def _total(value: Any) -> int:
+    return round(float(value["total"] if isinstance(value, Mapping) else value))

@@ -1,0 +1,249 @@
+"""Executors: where datatrove's steps run. On this machine's cores, in the pods of a Job, in a queue of Slurm, or on a cluster of Ray.
+
+Every executor runs one step to its end before the next one begins, because each reads what all tasks of the one before
+have left. Tasks that are done are not done again, so a stopped run goes on with those that are missing. Pods, Slurm and Ray
+need the folder of prepared data on storage that all their machines share, under the same path.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from datatrove.executor import LocalPipelineExecutor
+from datatrove.pipeline.base import PipelineStep
+
+from runner.parts.pretrain.corpus import INDEX, Cleaning, helping_pod
+from runner.tools.files import read_json, write_json
+from runner.tools.problem import Stop
+
+# Seconds between two looks of a pod at what the others have left.
+LOOK_SECONDS = 2.0
+# Seconds between two looks at a queue, and how often in a row a job must be missing there before it counts as gone:
+# files of the last tasks may come late over the network, and a queue may not answer once.
+POLL_SECONDS = 10.0
+MISSES = 3
+
+
+class Executor(Protocol):
+    """tasks: parts that the documents are cut into, each worked on by itself."""
+
+    tasks: int
+
+    def run(self, name: str, pipeline: list[PipelineStep], tasks: int, logs: Path) -> None:
+        """Runs one step to its end. Raises Stop where a task does not end well."""
+
+    def agreed(self, file: Path, made: Callable[[], Any]) -> Any:
+        """What all who work together must know alike, made once; JSON."""
+
+
+class _Alone:
+    """Of executors whose steps are all begun by one process."""
+
+    def agreed(self, file: Path, made: Callable[[], Any]) -> Any:
+        return made()
+
+
+class Local(_Alone):
+    """All cores of this machine, or `workers` of them at once."""
+
+    def __init__(self, tasks: int, workers: int) -> None:
+        self.tasks, self.workers = tasks, workers
+
+    def run(self, name: str, pipeline: list[PipelineStep], tasks: int, logs: Path) -> None:
+        LocalPipelineExecutor(pipeline, tasks=tasks, workers=min(self.workers, tasks), logging_dir=str(logs)).run()
+
+
+class Pods:
+    """This pod's part of every step: tasks that lie together, done alone when it is started again. The pods wait for one another
+    by the marks that tasks leave on their claim; the first one, which goes on alone, for the end of each step, and the others
+    before they begin the next, because what they wait for is gone once the first has finished."""
+
+    def __init__(self, cleaning: Cleaning, tasks: int) -> None:
+        self.tasks, self.pod, self.pods = tasks, helping_pod(), min(cleaning.pods or 1, tasks)
+        self.workers = cleaning.workers if cleaning.workers > 0 else cleaning.cpus
+        self.before: LocalPipelineExecutor | None = None
+
+    def run(self, name: str, pipeline: list[PipelineStep], tasks: int, logs: Path) -> None:
+        self._wait()
+        begin, end = (-(-tasks * place // self.pods) for place in (self.pod, self.pod + 1))
+        self.before = LocalPipelineExecutor(
+            pipeline,
+            tasks=tasks,
+            workers=max(1, min(self.workers, end - begin)),
+            local_tasks=end - begin,
+            local_rank_offset=begin,
+            logging_dir=str(logs),
+        )
+        if begin < end:
+            self.before.run()
+        if not self.pod:
+            self._wait()
+
+    def agreed(self, file: Path, made: Callable[[], Any]) -> Any:
+        while (known := read_json(file)) is None:
+            if self.pod:
+                time.sleep(LOOK_SECONDS)
+            else:
+                write_json(file, made())
+        return known
+
+    def _wait(self) -> None:
+        while self.before and self.before.get_incomplete_ranks(skip_completed=True):
+            time.sleep(LOOK_SECONDS)
+
+
+class Slurm(_Alone):
+    """Each step is an array job. A job that still runs when the command is started again is waited for, not repeated."""
+
+    def __init__(self, cleaning: Cleaning, tasks: int) -> None:
+        self.cleaning, self.tasks = cleaning, tasks
+        if not shutil.which("sbatch") or not shutil.which("squeue"):
+            raise Stop(
+                "Cleaning is to run on Slurm, and this machine has no `sbatch` and `squeue`.",
+                "Run the command where Slurm's commands are, or write `data.cleaning.executor: local`.",
+            )
+        if "SLURM_ARRAY_TASK_ID" in os.environ:
+            raise Stop(
+                "Cleaning cannot be queued from inside an array job of Slurm.", "Run the command on the login machine."
+            )
+
+    def run(self, name: str, pipeline: list[PipelineStep], tasks: int, logs: Path) -> None:
+        from datatrove.executor.slurm import SlurmPipelineExecutor
+
+        cleaning, note = self.cleaning, logs / "job.json"
+        executor = SlurmPipelineExecutor(
+            pipeline,
+            tasks=tasks,
+            workers=cleaning.workers,
+            time=cleaning.time,
+            partition=cleaning.partition,
+            cpus_per_task=cleaning.cpus_per_task,
+            mem_per_cpu_gb=cleaning.mem_per_cpu_gb,
+            qos=cleaning.qos or "",
+            sbatch_args=dict(cleaning.sbatch_args),
+            job_name=f"clean-{name}",
+            env_command=_same_environment(),
+            logging_dir=str(logs),
+        )
+        job = (read_json(note) or {}).get("job")
+        if not job or not _in_queue(job):
+            try:
+                executor.run()
+            except subprocess.CalledProcessError as error:
+                raise Stop(
+                    f"Slurm did not take the cleaning step `{name}` (exit {error.returncode}).",
+                    "What it said is in the stage's log; look at `data.cleaning` in the recipe.",
+                ) from None
+            job = executor.job_id
+            write_json(note, {"job": job})
+        try:
+            self._wait(name, executor, job)
+        except BaseException:
+            subprocess.run(["scancel", str(job)], check=False)
+            raise
+
+    @staticmethod
+    def _wait(name: str, executor: Any, job: Any) -> None:
+        """Until every task has left its mark. Raises Stop where the job is gone and some have not."""
+        missed = 0
+        while undone := executor.get_incomplete_ranks(skip_completed=True):
+            missed = 0 if _in_queue(job) else missed + 1
+            if missed >= MISSES:
+                raise _undone(name, undone, executor, f"{executor.slurm_logs_folder}")
+            time.sleep(POLL_SECONDS)
+
+
+class Ray(_Alone):
+    """A cluster of Ray; without an address, that of RAY_ADDRESS, or one of this machine's own."""
+
+    def __init__(self, cleaning: Cleaning, tasks: int) -> None:
+        self.cleaning, self.tasks = cleaning, tasks
+        try:
+            import ray
+        except ImportError:
+            raise Stop(
+                "Cleaning is to run on Ray, and the package is not installed.",
+                'Install the one that your cluster has: pip install "ray[default]", or write `data.cleaning.executor: local`.',
+            ) from None
+        try:
+            ray.init(address=cleaning.address, ignore_reinit_error=True, log_to_driver=False)
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            raise Stop(
+                f"No cluster of Ray answers: {str(error).splitlines()[0]}", "Look at `data.cleaning.address`."
+            ) from None
+
+    def run(self, name: str, pipeline: list[PipelineStep], tasks: int, logs: Path) -> None:
+        from datatrove.executor.ray import RayPipelineExecutor
+
+        cleaning = self.cleaning
+        executor = RayPipelineExecutor(
+            pipeline,
+            tasks=tasks,
+            workers=cleaning.workers,
+            cpus_per_task=cleaning.cpus_per_task,
+            mem_per_cpu_gb=cleaning.mem_per_cpu_gb,
+            time=_seconds(cleaning.time),
+            logging_dir=str(logs),
+        )
+        executor.run()
+        # It warns of tasks that did not end well, and goes on.
+        if undone := executor.get_incomplete_ranks(skip_completed=True):
+            raise _undone(name, undone, executor, f"{logs}/logs")
+
+
+def chosen(cleaning: Cleaning, size: int | None) -> Executor:
+    """The executor that the recipe names; outside the pods of a Job this machine does their work. size: bytes of a local file,
+    None for a stream.
+
+    Raises Stop where its cluster cannot be reached from here.
+    """
+    if cleaning.executor == "pods" and INDEX in os.environ:
+        pods = cleaning.pods or 1
+        return Pods(cleaning, cleaning.tasks or pods * (cleaning.workers if cleaning.workers > 0 else cleaning.cpus))
+    cores = len(os.sched_getaffinity(0))
+    # For a small file no more than it keeps busy: a worker takes seconds to start.
+    sensible = cores if size is None else max(1, min(cores, size // 8_000_000))
+    tasks = cleaning.tasks or sensible
+    if cleaning.executor == "slurm":
+        return Slurm(cleaning, tasks)
+    if cleaning.executor == "ray":
+        return Ray(cleaning, tasks)
+    return Local(tasks, min(tasks, cleaning.workers if cleaning.workers > 0 else cores))
+
+
+def _same_environment() -> str:
+    """Makes a job see the Python packages of this process, however its own shell begins."""
+    paths = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"}
+    if os.environ.get("PYTHONPATH"):
+        paths["PYTHONPATH"] = os.environ["PYTHONPATH"]
+    return "; ".join(f"export {name}={shlex.quote(value)}" for name, value in paths.items())
+
+
+def _in_queue(job: Any) -> bool:
+    """Whether Slurm still knows the job as waiting or running."""
+    asked = subprocess.run(["squeue", "--noheader", "--jobs", str(job)], capture_output=True, text=True, check=False)
+    return asked.returncode == 0 and bool(asked.stdout.strip())
+
+
+def _seconds(text: str | None) -> int | None:
+    """Seconds of `[days-]hours:minutes:seconds`, as Slurm writes times."""
+    if not text:
+        return None
+    days, _, clock = text.rpartition("-")
+    hours, minutes, seconds = map(int, clock.split(":"))
+    return int(days or 0) * 86400 + hours * 3600 + minutes * 60 + seconds
+
+
+def _undone(name: str, undone: list[int], executor: Any, logs: str) -> Stop:
+    return Stop(
+        f"The cleaning step `{name}` has ended with {len(undone):,} of {executor.world_size:,} tasks undone.",
+        f"Their logs are in `{logs}`; the same command tries the undone ones again.",
+    )

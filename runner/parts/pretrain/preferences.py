@@ -1,0 +1,152 @@
+"""Preferences: questions with a better and a worse answer, as DPO reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from runner.catalog import ChatTemplate
+from runner.data import rows, split_settings
+from runner.data.data_sets import DataSet
+from runner.data.rendered_example import Seen
+from runner.data.report import Report
+from runner.data.split_settings import TokenizerFor
+from runner.data.tokenizers import Pretrained
+from runner.recipe import templates
+from runner.tools.names import same
+from runner.trainer.generation import messages
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+
+    from runner.data.spool import Spool
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreferenceSet(DataSet):
+    """A prompt and two answers, each a template with the rows' columns in brackets."""
+
+    prompt: str
+    chosen: str
+    rejected: str
+
+    def preference(self, row: Mapping[str, Any]) -> Preference | str:
+        """That of a row, or why it has none."""
+        prompt, chosen, rejected = (
+            templates.fill(part, row).strip() for part in (self.prompt, self.chosen, self.rejected)
+        )
+        if not prompt or not chosen or not rejected:
+            return "a part is empty"
+        return Preference(prompt, chosen, rejected) if chosen != rejected else "both answers are the same"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preferences(split_settings.TwoSides):
+    """Preferences, and the tokens of a row (sequence_len) beyond which training cuts it."""
+
+    kind: Literal["preferences"] = "preferences"
+    sets: tuple[PreferenceSet, ...]
+    system_prompt: str | None
+    sequence_len: int
+    special_tokens: ChatTemplate
+    tokenizer: Pretrained | None = None
+
+
+@dataclass(frozen=True)
+class Preference:
+    prompt: str
+    chosen: str
+    rejected: str
+
+    @property
+    def group(self) -> str:
+        """Rows with the same group stay in one part of the split: the prompt, however it is spaced or cased."""
+        return same(self.prompt)
+
+    @property
+    def key(self) -> str:
+        """Equal for rows that are the same in every part."""
+        return repr((self.prompt, self.chosen, self.rejected))
+
+
+def prepare(preferences: Preferences, out: Path, tokenizer_for: TokenizerFor | None = None) -> Report:
+    """Writes `train.parquet` and `validation.parquet` (columns `messages`, `chosen`, `rejected`) and `report.json`.
+
+    tokenizer_for: gives the tokenizer that counts what training will cut of longer rows.
+    Raises Stop where too few rows are left to train and validate on.
+    """
+    report = split_settings.begin(preferences, preferences.tokenizer)
+    if known := split_settings.already(out, report, tokenizer_for):
+        return known
+    import pyarrow as pa
+
+    from runner.data import doctor, split, spool
+
+    def columns(batch: pa.RecordBatch) -> pa.Table:
+        asked = [messages(preferences.system_prompt, prompt) for prompt in batch["prompt"].to_pylist()]
+        return pa.table({"messages": asked, "chosen": batch["chosen"], "rejected": batch["rejected"]})
+
+    kinds = [spool.Kind(one.preference, _batch) for one in preferences.sets]
+    with spool.folder(out) as place:
+        items, kept = split.read(preferences, kinds, place, report)
+        report.require_few_lost(report.lost, report.rows_in, preferences.max_lost_share, out)
+        doctor.look_through(items, kept, preferences, _said, report)
+        _count(items, kept, preferences, tokenizer_for, report)
+        return split.write(items, kept, columns, preferences, out, report)
+
+
+def first(preferences: Preferences) -> Iterator[Seen]:
+    """The rows that make a preference, one after the other: the question with the answer to prefer, and below it the other."""
+    from runner.data import chat
+
+    for one in preferences.sets:
+        for _, row in rows.read(one):
+            with suppress(templates.NoText):
+                found = "" if isinstance(row, rows.Bad) else one.preference(row)
+                if isinstance(found, Preference):
+                    conversation = messages(preferences.system_prompt, found.prompt, found.chosen)
+                    text = chat.rendered(preferences.special_tokens, conversation)
+                    yield Seen(found.prompt, f"{text}\n\nrejected: {found.rejected}")
+
+
+def _said(batch: pa.RecordBatch) -> Iterator[tuple[str, str]]:
+    """Of each row of a batch all that is said in it, and the answer that is to be preferred."""
+    for row in batch.to_pylist():
+        yield "\n".join((row["prompt"], row["chosen"], row["rejected"])), row["chosen"]
+
+
+def _count(
+    items: Spool, kept: np.ndarray, preferences: Preferences, tokenizer_for: TokenizerFor | None, report: Report
+) -> None:
+    """The tokens of each row's longer answer behind its prompt, and what training cuts of both."""
+    import numpy as np
+
+    from runner.data import blocks, chat, doctor
+
+    def texts(answer: str) -> Iterator[str]:
+        for batch in items.batches(kept):
+            for row in batch.to_pylist():
+                conversation = messages(preferences.system_prompt, row["prompt"], row[answer])
+                yield chat.rendered(preferences.special_tokens, conversation)
+
+    tokenizer = tokenizer_for(texts("chosen")) if tokenizer_for and len(kept) else None
+    if tokenizer is None:
+        report.tokenizer = "the tokenizer is not here; longer rows are cut in training"
+        return
+    report.tokenizer = str(tokenizer.name_or_path)
+    lengths = np.stack([blocks.lengths(texts(answer), tokenizer) for answer in ("chosen", "rejected")])
+    longer, limit = lengths.max(axis=0), preferences.sequence_len
+    report.token_lengths = chat.figures(longer)
+    lines = items.where(preferences, kept[longer > limit])
+    lost = int((lengths - limit).clip(min=0).sum())
+    report.findings += doctor.too_long(longer, limit, lines, lost, " are cut in training")
+
+
+def _batch(preferences: Sequence[Preference]) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    return pa.RecordBatch.from_pylist([vars(preference) for preference in preferences])

@@ -1,0 +1,164 @@
+"""What the stages `data` and `init` of a pipeline must do, for `runner.parts.pretrain.work`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from runner import catalog
+from runner.data.chat import Chat
+from runner.parts.pretrain.architecture import parameters
+from runner.parts.pretrain.corpus import Cleaning, Corpus, CorpusSet
+from runner.parts.pretrain.mixing import Mixture
+from runner.parts.pretrain.preferences import Preferences, PreferenceSet
+from runner.plan import Place
+from runner.recipe.recipe import Recipe
+from runner.scenarios.shared import common, conversations
+
+if TYPE_CHECKING:
+    from runner.recipe.sections import Lora
+
+# What ends a document, and a text that a model goes on with.
+END_OF_TEXT = "<|endoftext|>"
+# What the data stage leaves for others, by folder, and which of its settings each part is made from.
+PARTS = {
+    "tokenizer": ("text", "tokenizer"),
+    "blocks": ("text", "tokenizer", "lengths"),
+    "sft": ("text", "tokenizer", "sft"),
+    "dpo": ("dpo",),
+    # A part of its rows are those of SFT.
+    "lora": ("text", "tokenizer", "sft", "lora"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tokenizer:
+    """The pipeline's tokenizer: that of `base` at its `revision`, or one trained on the text, with `vocabulary` entries.
+    most: rows of the embedding, which no tokenizer may exceed."""
+
+    base: str | None
+    revision: str
+    vocabulary: int
+    most: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    """Clean text, tokenizer, blocks for each context length, and the rows of every later stage, in the folder `out`.
+
+    lengths: tokens of a block, and tokens that training reads of that length. cleaning: where the text is cleaned.
+    """
+
+    work: Literal["pipeline.data"] = "pipeline.data"
+    out: str
+    text: Corpus
+    tokenizer: Tokenizer
+    lengths: tuple[tuple[int, int], ...]
+    sft: Chat
+    dpo: Preferences
+    cleaning: Cleaning
+    lora: Mixture | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstWeights:
+    """A model whose first weights are drawn by `seed`, with so many `parameters`.
+
+    out: where to; tokenizer: the folder of the one that is put beside it. architecture: a LLaMA config of transformers.
+    """
+
+    work: Literal["pipeline.init"] = "pipeline.init"
+    out: str
+    tokenizer: str
+    seed: int
+    architecture: Mapping[str, Any]
+    parameters: int
+    dtype: Literal["float32", "bfloat16"]
+
+
+def everything(recipe: Recipe, place: Place, lengths: tuple[tuple[int, int], ...]) -> Data:
+    """lengths: tokens of a block, and tokens that training reads of that length."""
+    lora, sft = recipe.lora, recipe.sft
+    return Data(
+        out=place.data_dir,
+        text=text(recipe, place),
+        tokenizer=tokenizer(recipe, place),
+        lengths=lengths,
+        sft=conversations.chat(recipe, place, sft.data, sft.sequence_len),
+        dpo=preferences(recipe, place),
+        cleaning=Cleaning(cpus=common.machines(recipe, place).cpus, **recipe.data.cleaning.plain()),
+        lora=mixture(recipe, place, lora) if lora else None,
+    )
+
+
+def text(recipe: Recipe, place: Place) -> Corpus:
+    data = recipe.data
+    sets = [] if data.packed else common.data_sets(recipe, place, data)
+    return Corpus(
+        sets=tuple(CorpusSet(**source, column=one["column"], limit=one.get("limit")) for source, one in sets),
+        packed=common.data_file(recipe, place, data.packed),
+        language=data.language,
+        min_words=data.min_words,
+        max_words=data.max_words,
+        drop_repetitive=data.drop_repetitive,
+        drop_low_quality=data.drop_low_quality,
+        deduplicate=data.deduplicate,
+        validation_share=common.given(data.validation_share),
+        max_lost_share=data.max_lost_share,
+        seed=data.seed,
+    )
+
+
+def tokenizer(recipe: Recipe, place: Place) -> Tokenizer:
+    chosen = recipe.tokenizer
+    local = chosen.base and (recipe.folder / chosen.base).is_dir()
+    return Tokenizer(
+        base=common.data_file(recipe, place, chosen.base) if local else chosen.base,
+        revision=chosen.revision,
+        vocabulary=chosen.vocabulary,
+        most=recipe.model.vocabulary,
+    )
+
+
+def mixture(recipe: Recipe, place: Place, lora: Lora) -> Mixture:
+    domain = conversations.chat(recipe, place, lora.data, lora.sequence_len)
+    return Mixture(**vars(domain), domain_share=lora.domain_share)
+
+
+def preferences(recipe: Recipe, place: Place) -> Preferences:
+    data = recipe.dpo.data
+    return Preferences(
+        sets=tuple(
+            PreferenceSet(**source, prompt=one["prompt"], chosen=one["chosen"], rejected=one["rejected"])
+            for source, one in common.data_sets(recipe, place, data)
+        ),
+        system_prompt=data.system_prompt,
+        validation_share=data.validation_share,
+        max_lost_share=data.max_lost_share,
+        seed=data.seed,
+        sequence_len=recipe.dpo.sequence_len,
+        special_tokens=catalog.chat_template("chatml"),
+    )
+
+
+def first_weights(recipe: Recipe, place: Place) -> FirstWeights:
+    model, stated = recipe.model, recipe.pretrain.precision or recipe.model.precision
+    return FirstWeights(
+        out=place.below("init").best_model_dir,
+        tokenizer=f"{place.data_dir}/tokenizer",
+        seed=model.seed,
+        architecture={
+            "model_type": model.architecture,
+            "hidden_size": model.hidden_size,
+            "intermediate_size": model.intermediate_size,
+            "num_hidden_layers": model.layers,
+            "num_attention_heads": model.attention_heads,
+            "num_key_value_heads": model.key_value_heads,
+            "vocab_size": model.vocabulary,
+            "max_position_embeddings": model.context,
+            "tie_word_embeddings": model.tied,
+        },
+        parameters=parameters(model),
+        dtype="float32" if stated == "fp32" or model.master_weights != "bf16" else "bfloat16",
+    )

@@ -1,0 +1,202 @@
+"""The training stages of a pipeline in Axolotl's settings (0.19.0): pretraining, SFT, DPO and LoRA."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from runner.parts.pretrain.curriculum import AFTER, Length, trained_names, warmup_steps
+from runner.parts.pretrain.precision import compile_mode, faster, master_weights, precision_of
+from runner.parts.pretrain.stages import END_OF_TEXT
+from runner.plan import Place
+from runner.recipe.recipe import Recipe
+from runner.scenarios.shared import axolotl, cadence, common, conversations, sharding
+
+if TYPE_CHECKING:
+    from runner.recipe.sections import Lora, Sft
+    from runner.scenarios.shared.common import Section
+
+
+def alike(recipe: Recipe, place: Place, kind: str, name: str, before: str, section: Section) -> dict[str, Any]:
+    """What all four kinds say alike. before: the stage whose model this one starts from."""
+    here = place.below(name)
+    compiled = compile_mode(recipe, kind) is not None
+    packed = axolotl.packing(recipe, place, section, compiled) if "packing" in section else {}
+    config: dict[str, Any] = {
+        "base_model": place.below(before).best_model_dir,
+        "attn_implementation": recipe.model.attention,
+        "bf16": precision_of(recipe, kind) != "fp32",
+        "fp16": False,
+        "tf32": recipe.speed.tf32,
+        "gradient_checkpointing": recipe.model.gradient_checkpointing,
+        "micro_batch_size": section.micro_batch_size,
+        "eval_batch_size": section.micro_batch_size,
+        "gradient_accumulation_steps": section.gradient_accumulation_steps,
+        "learning_rate": section.learning_rate,
+        "max_grad_norm": section.max_grad_norm,
+        "optimizer": sharding.optimizer(recipe, section.optimizer),
+        "seed": section.seed,
+        "logging_steps": section.logging_steps,
+        "save_total_limit": section.keep_checkpoints,
+        "dataloader_num_workers": recipe.speed.data_workers,
+        "val_set_size": 0,
+        "dataset_prepared_path": f"{here.scratch_dir}/tokenised",
+        "auto_resume_from_checkpoints": True,
+        "output_dir": here.checkpoints_dir,
+        "plugins": [axolotl.PLUGIN],
+        **axolotl.reporting(recipe.report_to, f"{recipe.name}-{name}"),
+        **packed,
+        "recipe_runner": plugin(recipe, place, name, section)
+        | packed.get("recipe_runner", {})
+        | {"master_weights": master_weights(recipe, kind), "demo": demo(recipe, place, name, before)},
+    }
+    if recipe.model.gradient_checkpointing:
+        config["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
+    return config | faster(recipe, kind)
+
+
+def plugin(recipe: Recipe, place: Place, name: str, section: Section) -> dict[str, Any]:
+    """What the runner's plugin is told."""
+    return {
+        **common.run_facts(recipe, place.below(name), section),
+        "name": f"{recipe.name}-{name}",
+        **_earlier(recipe, place, name),
+        "persistent_workers": recipe.speed.persistent_workers and recipe.speed.data_workers > 0,
+    }
+
+
+# Tokens of an answer; a tiny twin's words mean nothing, and more of them cost time.
+MAX_NEW_TOKENS, REHEARSED_TOKENS = 300, 40
+
+
+def demo(recipe: Recipe, place: Place, name: str, before: str) -> dict[str, Any]:
+    """How the stage's model is asked by hand, and the one that it began with: after pretraining a model goes on with a
+    text, later stages answer a conversation."""
+    converses = name in AFTER
+    return {
+        "base_model": place.below(before).best_model_dir,
+        "system_prompt": recipe.settings[name].data.system_prompt if converses else None,
+        "chat": converses,
+        "questions": [],
+        "max_new_tokens": MAX_NEW_TOKENS if place.accelerator else REHEARSED_TOKENS,
+        "turn_end": None if converses else END_OF_TEXT,
+    }
+
+
+def _earlier(recipe: Recipe, place: Place, name: str) -> dict[str, Any]:
+    """Of a time limit, which all stages share: where the earlier ones note what they have used of it."""
+    stages = trained_names(recipe)
+    earlier = [place.below(stage).run_dir for stage in stages[: stages.index(name)]]
+    return {"time_limit_earlier": earlier} if earlier and common.time_limit(recipe) else {}
+
+
+def pretraining(recipe: Recipe, place: Place, length: Length, before: str) -> dict[str, Any]:
+    """One context length. Every length has the whole schedule; the plugin gives it its blocks, begins where the one
+    before ended, with its optimizer, and ends at its own last step."""
+    train = recipe.pretrain
+    config = alike(recipe, place, "pretrain", length.name, before, train)
+    blocks = {
+        "folder": f"{place.data_dir}/blocks",
+        "sequence_len": length.sequence_len,
+        "first_step": length.first_step,
+        "last_step": length.last_step,
+        "steps": train.steps,
+        "seed": recipe.data.seed,
+        "continue_from": place.below(before).checkpoints_dir if length.first_step else None,
+    }
+    return config | {
+        "sequence_len": length.sequence_len,
+        # Named for Axolotl's rules alone; the plugin hands over the blocks themselves.
+        "datasets": [{"path": f"{place.data_dir}/blocks", "type": ""}],
+        "test_datasets": [{"path": f"{place.data_dir}/blocks", "type": ""}],
+        "num_epochs": 1,
+        "max_steps": train.steps,
+        "warmup_steps": warmup_steps(recipe),
+        "lr_scheduler": "cosine",
+        "cosine_min_lr_ratio": float(f"{train.min_learning_rate / train.learning_rate:.12g}"),
+        "weight_decay": train.weight_decay,
+        "adam_beta1": train.adam_beta1,
+        "adam_beta2": train.adam_beta2,
+        # The blocks come in an order of their own, so that a resumed run sees exactly those that are left.
+        "curriculum_sampling": True,
+        "sample_packing": False,
+        "eval_strategy": "steps",
+        "eval_steps": train.eval_steps,
+        "save_strategy": "steps",
+        "save_steps": train.save_steps or train.eval_steps,
+        "load_best_model_at_end": False,
+        "recipe_runner": config["recipe_runner"] | {"blocks": blocks},
+    }
+
+
+def _conversations(recipe: Recipe, place: Place, folder: str) -> dict[str, Any]:
+    home, train_on = f"{place.data_dir}/{folder}", recipe.settings[folder].data.train_on
+    return {
+        "chat_template": recipe.tokenizer.chat_template,
+        "datasets": [conversations.dataset(home, "train", train_on)],
+        "test_datasets": [conversations.dataset(home, "validation", train_on)],
+    }
+
+
+def _keeping_the_best(section: Sft | Lora) -> dict[str, Any]:
+    """Epochs, whose evaluations say which model is kept."""
+    return {
+        "num_epochs": section.epochs,
+        "lr_scheduler": section.lr_scheduler,
+        "warmup_ratio": section.warmup_ratio,
+        **cadence.evaluated(section),
+        "load_best_model_at_end": True,
+        "metric_for_best_model": "eval_loss",
+        "greater_is_better": False,
+    }
+
+
+def sft(recipe: Recipe, place: Place, before: str) -> dict[str, Any]:
+    section = recipe.sft
+    return {
+        **alike(recipe, place, "sft", "sft", before, section),
+        **_conversations(recipe, place, "sft"),
+        **_keeping_the_best(section),
+        "sequence_len": section.sequence_len,
+        "weight_decay": section.weight_decay,
+    }
+
+
+def dpo(recipe: Recipe, place: Place, before: str) -> dict[str, Any]:
+    section = recipe.dpo
+
+    return {
+        **alike(recipe, place, "dpo", "dpo", before, section),
+        "rl": "dpo",
+        "dpo_loss_type": [section.loss],
+        "rl_beta": section.beta,
+        "chat_template": recipe.tokenizer.chat_template,
+        "datasets": [conversations.preferences(f"{place.data_dir}/dpo", "train")],
+        "test_datasets": [conversations.preferences(f"{place.data_dir}/dpo", "validation")],
+        "sequence_len": section.sequence_len,
+        "num_epochs": section.epochs,
+        "lr_scheduler": section.lr_scheduler,
+        "warmup_ratio": section.warmup_ratio,
+        **cadence.evaluated(section),
+        "load_best_model_at_end": False,
+    }
+
+
+def lora(recipe: Recipe, place: Place, before: str) -> dict[str, Any]:
+    section: Lora = recipe.settings["lora"]
+    return {
+        **alike(recipe, place, "lora", "lora", before, section),
+        **_conversations(recipe, place, "lora"),
+        **_keeping_the_best(section),
+        "sequence_len": section.sequence_len,
+        "weight_decay": section.weight_decay,
+        "adapter": "lora",
+        "lora_r": section.rank,
+        "lora_alpha": section.alpha,
+        "lora_dropout": section.dropout,
+        "lora_target_modules": list(recipe.facts.linear),
+        **axolotl.lora_kernels(recipe, place),
+    }
+
+
+CONFIGS: dict[str, Callable[[Recipe, Place, str], dict[str, Any]]] = {"sft": sft, "dpo": dpo, "lora": lora}

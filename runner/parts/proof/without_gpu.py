@@ -1,0 +1,132 @@
+"""Proving without a GPU: the engine gets as far as its first step, with a tiny model in place of the real one."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runner import catalog
+from runner.catalog import Model
+from runner.data import tokenised, tokenizers
+from runner.parts.proof.record import Proof
+from runner.plan import Plan
+from runner.recipe.recipe import Recipe
+from runner.run.engines import TRAIN
+from runner.run.launch import WITHOUT_GPU, engine_environment, follow
+from runner.scenarios.shared import axolotl, common, twin
+from runner.tools.files import write_text
+from runner.tools.problem import Stop
+from runner.tools.text import yaml_text
+
+# Settings that a processor cannot carry out, and that change neither rows nor batches.
+NEEDS_GPU = ("deepspeed", "load_in_4bit", "load_in_8bit", "tf32", "torch_compile", "chunked_cross_entropy", "fp8")
+NEEDS_GPU_KINDS = ("fsdp", "liger_", "torch_compile_", "cut_cross_entropy", "fp8_")
+# What keeps rows apart by their positions, as FlashAttention does, and is on every machine.
+ATTENTION = "sdpa"
+
+
+@dataclass(frozen=True)
+class Provable:
+    """A stage of a plan that Axolotl trains. model: that it trains; tokenizer: its folder, where it does not lie with that model
+    before it is trained; folder: for the proof."""
+
+    name: str
+    config: Mapping[str, Any]
+    model: Model
+    tokenizer: str | None
+    folder: Path
+
+    def prove(self, show: int) -> Proof:
+        """As the function below."""
+        return prove(self.config, self.folder, self.model, self.tokenizer, show)
+
+
+def stages(recipe: Recipe, plan: Plan) -> list[Provable]:
+    """What can be proven of a plan whose data is prepared; nothing for images.
+
+    Raises Stop where the tokenizer is neither here nor on the hub.
+    """
+    trained = [stage for stage in plan.stages if stage.engine == "axolotl"]
+    made = Path(plan.place.data_dir, "tokenizer")
+    if trained and not made.is_dir():
+        named = common.tokenizer(recipe, plan.place)
+        revision = None if Path(named.base).is_dir() else named.revision
+        if tokenizers.load(named.base, revision, named.trust_remote_code) is None:
+            raise Stop(
+                f"The tokenizer of `{named.base}` cannot be had here, and without it there are no tokens to show.",
+                "Check the network and your access; or `recipe rehearse` shows these rows in the tokens of a tiny model.",
+            )
+    return [
+        Provable(
+            stage.name,
+            stage.config,
+            recipe.facts,
+            str(made) if made.is_dir() else None,
+            Path(common.proof_dir(plan.place), stage.folder),
+        )
+        for stage in trained
+    ]
+
+
+def prove(
+    config: Mapping[str, Any], folder: Path, model: Model | None = None, tokenizer: str | None = None, show: int = 2
+) -> Proof:
+    """Judges what an Axolotl config would train; `folder` gets `proof.json` and a log. model: whose twin is asked, where it is
+    not the config's own; tokenizer: a folder, where it does not lie with the config's base model. show: rows to show.
+
+    Raises Stop with what is wrong, or where the engine does not get so far.
+    """
+    tokenised.forget_older(config)
+    with tempfile.TemporaryDirectory() as scratch:
+        known = model or catalog.model(config["base_model"]) or catalog.model(catalog.model_ids()[0])
+        assert known is not None
+        twin.bare(known, Path(scratch, "twin"))
+        file = Path(scratch, "axolotl.yaml")
+        write_text(file, yaml_text(_here(config, scratch, folder, tokenizer, show)))
+        most = int(os.environ.get(tokenised.PROCESSES) or os.cpu_count() or 1)
+        workers = {tokenised.PROCESSES: str(tokenised.processes(config, most))}
+        env = engine_environment() | WITHOUT_GPU | axolotl.UNTRACKED | workers
+        follow([*TRAIN, str(file), "--launcher", "python"], env, folder, _ignore, "Proving")
+    return Proof.read(folder)
+
+
+def _here(config: Mapping[str, Any], scratch: str, folder: Path, tokenizer: str | None, show: int) -> dict[str, Any]:
+    """The config for this machine: the same rows, batches and template, and a model that a processor holds."""
+    kept = {
+        name: value
+        for name, value in config.items()
+        if name not in NEEDS_GPU and not name.startswith(NEEDS_GPU_KINDS) and not name.startswith("use_")
+    }
+    facts = {
+        **config["recipe_runner"],
+        "run_dir": str(folder),
+        "backend": "gloo",
+        "world_size": 1,
+        # There are no data workers to keep.
+        "persistent_workers": False,
+        "proof": {
+            **config["recipe_runner"].get("proof", {}),
+            **{"show": show, "only": True, "attention": ATTENTION, "planned": config.get("attn_implementation")},
+        },
+    }
+    kernels = dict.fromkeys(name for name in config if name.startswith("lora_") and name.endswith("_kernel"))
+    return {
+        **kept,
+        **dict.fromkeys((*kernels, "bf16", "fp16", "gradient_checkpointing", "auto_resume_from_checkpoints"), False),
+        **({"adapter": "lora"} if config.get("adapter") else {}),
+        "base_model": str(Path(scratch, "twin")),
+        "tokenizer_config": tokenizer or config.get("tokenizer_config") or config["base_model"],
+        "optimizer": "adamw_torch",
+        "dataloader_num_workers": 0,
+        "output_dir": str(Path(scratch, "out")),
+        "plugins": [axolotl.PLUGIN],
+        "recipe_runner": facts,
+    }
+
+
+def _ignore(_event: dict[str, Any]) -> None:
+    pass

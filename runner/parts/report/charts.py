@@ -1,0 +1,190 @@
+"""Charts: where lines, ticks and bars stand in a drawing. The template draws them; no library does, because none of those that
+do so stays below the size of a page that is sent."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from runner.parts.report.facts import Curve, Point
+
+WIDTH, HEIGHT = 480, 250
+LEFT, RIGHT, TOP, BOTTOM = 58, 12, 12, 30
+MOST_POINTS = 400
+
+
+@dataclass(frozen=True)
+class Tick:
+    """A mark of an axis: where it stands in the drawing, and what it says."""
+
+    at: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a chart: its name, its path as SVG has it, its values as JSON for the script, and whether points were left out."""
+
+    name: str
+    path: str
+    values: str
+    last: Point
+    thinned: bool
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A drawing of `WIDTH` by `HEIGHT`. x0, x1: the first and the last value of its x axis; said: the same in words."""
+
+    title: str
+    unit: str
+    x0: float
+    x1: float
+    xs: tuple[Tick, ...]
+    ys: tuple[Tick, ...]
+    lines: tuple[Line, ...]
+    said: str
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A bar of a histogram, and what it says."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Histogram:
+    bars: tuple[Bar, ...]
+    xs: tuple[Tick, ...]
+    ys: tuple[Tick, ...]
+    said: str
+
+
+def chart(curve: Curve) -> Chart:
+    """A curve as a drawing."""
+    points = [point for series in curve.series for point in series.points]
+    x0, x1 = min(x for x, _ in points), max(x for x, _ in points)
+    low, high = _room(min(y for _, y in points), max(y for _, y in points))
+    x_of, y_of = _scale(x0, x1, LEFT, WIDTH - RIGHT), _scale(low, high, HEIGHT - BOTTOM, TOP)
+    lines = []
+    for series in curve.series:
+        kept = thinned(series.points)
+        path = "M" + "L".join(f"{x_of(x):.1f} {y_of(y):.1f}" for x, y in kept)
+        values = json.dumps([[round(x, 4), float(f"{y:.7g}")] for x, y in kept], separators=(",", ":"))
+        lines.append(Line(series.name, path, values, series.points[-1], len(kept) < len(series.points)))
+    return Chart(
+        title=curve.title,
+        unit=curve.unit,
+        x0=x0,
+        x1=x1,
+        xs=tuple(Tick(x_of(x), shown(x)) for x in ticks(x0, x1, 5)),
+        ys=tuple(Tick(y_of(y), shown(y)) for y in ticks(low, high, 5)),
+        lines=tuple(lines),
+        said="; ".join(_said(series.name, series.points) for series in curve.series),
+    )
+
+
+def _said(name: str, points: Sequence[Point]) -> str:
+    values = [y for _, y in points]
+    return (
+        f"{name}: {shown(values[0])} at step {points[0][0]:,.0f}, {shown(values[-1])} at step {points[-1][0]:,.0f}, "
+        f"between {shown(min(values))} and {shown(max(values))}"
+    )
+
+
+def thinned(points: Sequence[Point]) -> Sequence[Point]:
+    """At most `MOST_POINTS` points or so: of each stretch the lowest and the highest, and the first and last of all."""
+    if len(points) <= MOST_POINTS:
+        return points
+    size = math.ceil(len(points) / (MOST_POINTS // 2))
+    kept = {points[0], points[-1]}
+    for start in range(0, len(points), size):
+        stretch = points[start : start + size]
+        kept |= {min(stretch, key=lambda point: point[1]), max(stretch, key=lambda point: point[1])}
+    return sorted(kept)
+
+
+def histogram(bins: Sequence[tuple[int, int, int]]) -> Histogram:
+    """Bins of whole numbers, each with its first, its last, and how many are in it."""
+    first, last = bins[0][0], bins[-1][1] + 1
+    most = max(count for _, _, count in bins)
+    x_of, y_of = _scale(first, last, LEFT, WIDTH - RIGHT), _scale(0, most, HEIGHT - BOTTOM, TOP)
+    bars = (
+        Bar(
+            x_of(low),
+            y_of(count),
+            max(1.0, x_of(high + 1) - x_of(low) - 1),
+            HEIGHT - BOTTOM - y_of(count),
+            f"{low:,} to {high:,} tokens: {count:,} rows" if low != high else f"{low:,} tokens: {count:,} rows",
+        )
+        for low, high, count in bins
+    )
+    largest = max(bins, key=lambda each: each[2])
+    return Histogram(
+        bars=tuple(bars),
+        xs=tuple(Tick(x_of(x), shown(x)) for x in ticks(first, last, 5)),
+        ys=tuple(Tick(y_of(y), shown(y)) for y in ticks(0, max(most, 4), 4, (1, 2, 5, 10)) if y <= most),
+        said=f"From {first:,} to {last - 1:,} tokens; most rows, {largest[2]:,}, have {largest[0]:,} to {largest[1]:,}.",
+    )
+
+
+class _scale:
+    """From values to places in a drawing."""
+
+    def __init__(self, low: float, high: float, start: float, end: float) -> None:
+        self.low, self.start = low, start
+        self.factor = (end - start) / ((high - low) or 1)
+
+    def __call__(self, value: float) -> float:
+        return round(self.start + (value - self.low) * self.factor, 1)
+
+
+def _room(low: float, high: float) -> tuple[float, float]:
+    """A little room below and above; zero is shown where it is near."""
+    span = (high - low) or abs(high) or 1.0
+    bottom = 0.0 if 0 <= low < span else low - 0.06 * span
+    return bottom, high + 0.06 * span
+
+
+def ticks(low: float, high: float, wanted: int, steps: Sequence[float] = (1, 2, 2.5, 5, 10)) -> list[float]:
+    """Round numbers between two values, about so many. steps: between them, times a power of ten."""
+    raw = ((high - low) or 1) / wanted
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(power * factor for factor in steps if power * factor >= raw * 0.999)
+    first = math.ceil(low / step - 1e-9)
+    return [float(f"{number * step:.12g}") for number in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def shown(value: float) -> str:
+    """A value as an axis has it."""
+    if value == 0:
+        return "0"
+    if abs(value) >= 1_000_000:
+        return f"{value / 1e6:,.4g}M"
+    if abs(value) >= 1_000:
+        return f"{value:,.0f}"
+    return f"{value:.4g}"
+
+
+def table(curves: Iterable[Curve], most: int = 40) -> Iterator[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
+    """Each curve as a table: its title, the heads of its columns, and at most so many rows and one, evenly apart."""
+    for curve in curves:
+        by_step: dict[float, dict[str, float]] = {}
+        for series in curve.series:
+            for x, y in series.points:
+                by_step.setdefault(x, {})[series.name] = y
+        steps = sorted(by_step)
+        apart = max(1, math.ceil(len(steps) / most))
+        chosen = dict.fromkeys([*steps[::apart], *steps[-1:]])
+        names = tuple(series.name for series in curve.series)
+        cells = [
+            (f"{x:,.0f}", *(f"{by_step[x][name]:.6g}" if name in by_step[x] else "" for name in names)) for x in chosen
+        ]
+        yield f"{curve.title}{f', {curve.unit}' if curve.unit else ''}", ("step", *names), cells

@@ -1,0 +1,87 @@
+"""`recipe why`: why a job does not start, hangs or has ended, a run has failed, or what a log says."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from runner.commands import completing
+from runner.commands.options import end, open_recipe, say, set_option
+from runner.parts.openshift.commands import cluster_options as shared
+from runner.tools.problem import Stop
+
+
+@click.command()
+@click.argument("path", metavar="PATH", shell_complete=completing.recipe_file)
+@set_option
+@shared.stage_option
+def why(path: str, sets: tuple[str, ...], stage: str | None) -> None:
+    """Say in a sentence, with its remedy, why a job does not start, hangs or has ended.
+
+    PATH is a recipe (its job on the cluster, else its latest run here), a run folder, a file with a log, with events or with
+    what `oc describe` says, or - for what is piped in. The word in brackets at the end of an answer is a heading of the
+    documentation's page "When something goes wrong" (docs/troubles.md), which has all of them.
+    """
+    from runner.tools.run_files import RUN
+
+    given = Path(path)
+    if path == "-" or (given.is_file() and given.suffix not in (".yaml", ".yml")) or given.is_dir():
+        if sets or stage:
+            raise Stop("`--set` and `--stage` are about a recipe.", "Leave them out, or name the recipe.", code=2)
+        from runner.parts.report import why as reading
+        from runner.parts.report.facts import end_of
+        from runner.run.run_folder import find
+
+        if given.is_dir():
+            lines = reading.of_run(find("", path)) if (given / RUN).is_file() else reading.of_folder(given)
+        elif path == "-":
+            lines = reading.of_text(sys.stdin.buffer.read().decode(errors="replace")[-reading.MOST :])
+        else:
+            lines = reading.of_text(end_of(given, reading.MOST))
+    else:
+        lines = _of_recipe(path, sets, stage)
+    for line in lines:
+        say(line)
+    recipe = given.suffix in (".yaml", ".yml")
+    end("That is all that is known of it.", *(("logs", path) if recipe else ("doctor",)))
+
+
+def _of_recipe(path: str, sets: tuple[str, ...], stage: str | None) -> Iterator[str]:
+    """What stands in the way of a recipe's job on the cluster; of its latest run here where it has none there."""
+    from runner.parts.report import why as reading
+    from runner.run.run_folder import find
+
+    recipe, _ = open_recipe(path, sets, look=False)
+    nowhere: Stop | None = None
+    if recipe.settings.get("openshift"):
+        try:
+            return _of_job(path, sets, stage)
+        except Stop as stop:
+            nowhere = stop
+    try:
+        return reading.of_run(find(recipe.name, None))
+    except Stop:
+        raise nowhere or Stop(
+            f"Nothing of `{recipe.name}` has been run here.",
+            "`recipe rehearse` tries it; `recipe check` says what is wrong.",
+        ) from None
+
+
+def _of_job(path: str, sets: tuple[str, ...], stage: str | None) -> Iterator[str]:
+    """Raises Stop where the cluster has no job of the recipe, or cannot be asked."""
+    from runner.parts.openshift.client import connect
+    from runner.parts.openshift.diagnose import logs_of, reasons
+    from runner.parts.openshift.follow import line
+    from runner.parts.openshift.status import look
+
+    plan = shared.open_plan(path, sets)
+    cluster = connect()
+    state = look(cluster, shared.job_at_work(cluster, plan, stage))
+    why = reasons(state, logs_of(cluster, state))
+    kind, meta = state.job["kind"], state.job["metadata"]
+    return iter(
+        (f"{kind} `{state.name}` in `{meta['namespace']}`: {line(state)}", *(why or ["Nothing stands in its way."]))
+    )

@@ -1,0 +1,337 @@
+"""Facts: what a run folder says, as frozen records for the page. Nothing is measured or judged here that another room judges."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from runner.catalog import troubles
+from runner.data.report import REPORT_FILE
+from runner.parts.evaluate import gates
+from runner.parts.evaluate.gates import Promotion, Verdict
+from runner.parts.proof.record import Proof
+from runner.parts.report.run_manifest import Foreseen, Planned, plan_of
+from runner.plan import Plan
+from runner.recipe import units
+from runner.run.launch import MOST_OF_LOG
+from runner.run.run_folder import RunFolder, RunRecord
+from runner.run.stage_folder import StageFolder, StageRecord
+from runner.tools.files import read_json, read_record
+from runner.tools.run_files import ANSWERS, HISTORY, PROOF, REPORT, STOPPED
+from runner.trainer.summary import Summary
+
+LOG_LINES, ROW_TOKENS = 60, 2_000
+NUMBER = int | float
+Point = tuple[float, float]
+
+# The curves of a history: title, unit, and the name of each line with where it stands: `steps` or `epochs`, and its key.
+CURVES: tuple[tuple[str, str, tuple[tuple[str, str, str], ...]], ...] = (
+    ("Loss", "nats", (("training", "steps", "loss"), ("validation", "epochs", "validation_loss"))),
+    ("Accuracy on validation images", "share", (("accuracy", "epochs", "accuracy"),)),
+    ("Better answer preferred", "share of pairs", (("preference accuracy", "epochs", "preference_accuracy"),)),
+    ("Learning rate", "", (("learning rate", "steps", "learning_rate"),)),
+    ("Tokens a second", "tokens/s", (("tokens a second", "steps", "tokens_per_second"),)),
+    ("Rows a second", "rows/s", (("rows a second", "steps", "samples_per_second"),)),
+    ("GPU memory", "GiB", (("allocated at most", "steps", "gpu_memory_gib"),)),
+)
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line of a chart: points of (step, value)."""
+
+    name: str
+    points: tuple[Point, ...]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """What one chart shows over the steps. unit: of the values, empty for none."""
+
+    title: str
+    unit: str
+    series: tuple[Series, ...]
+
+
+@dataclass(frozen=True)
+class StageFacts:
+    """One stage of a run. steps, epochs: of its history; answers: `question`, `before` and `after`; measured: metrics by name,
+    missing: why others are not. weights: their hash. stopped: what training said when it stopped itself; meaning, said, log: of the
+    log's end, the line that says so, and that end itself, where the stage is not finished."""
+
+    name: str
+    trains: bool
+    state: StageRecord
+    weights: str
+    summary: Summary
+    steps: tuple[Mapping[str, Any], ...]
+    epochs: tuple[Mapping[str, Any], ...]
+    foreseen: Foreseen
+    answers: tuple[Mapping[str, str], ...]
+    proof: Proof
+    verdicts: tuple[Verdict, ...]
+    measured: Mapping[str, Any]
+    missing: Mapping[str, str]
+    promotion: Promotion | None
+    stopped: str
+    meaning: str
+    said: str
+    log: tuple[str, ...]
+
+    @property
+    def status(self) -> str:
+        begun = self.state.status == "begun"
+        return "not finished" if begun else self.state.status
+
+    @cached_property
+    def curves(self) -> tuple[Curve, ...]:
+        made = (Curve(title, unit, tuple(self._series(lines))) for title, unit, lines in CURVES)
+        whole = [curve for curve in made if curve.series]
+        # Rows a second say the same as tokens a second where there are tokens.
+        tokens = any(curve.title == "Tokens a second" for curve in whole)
+        return tuple(curve for curve in whole if not (tokens and curve.title == "Rows a second"))
+
+    def _series(self, lines: Sequence[tuple[str, str, str]]) -> Iterator[Series]:
+        for name, where, key in lines:
+            entries = self.steps if where == "steps" else self.epochs
+            both = (entry for entry in entries if _number(entry.get("step")) and _number(entry.get(key)))
+            kept = tuple((float(entry["step"]), float(entry[key])) for entry in both)
+            if len(kept) > 1:
+                yield Series(name, kept)
+
+    @property
+    def peak_gib(self) -> float | None:
+        """The most memory of the first GPU that tensors have held, GiB; None where none was used."""
+        known = [entry["gpu_memory_gib"] for entry in self.steps if _number(entry.get("gpu_memory_gib"))]
+        return max(known, default=None)
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        known = [entry["tokens_per_second"] for entry in self.steps if _number(entry.get("tokens_per_second"))]
+        return median(known) if known else None
+
+    @property
+    def last_step(self) -> int:
+        return self.summary.steps or max((entry["step"] for entry in self.steps), default=0)
+
+    @property
+    def steps_made(self) -> int:
+        """Steps of this stage alone; one that goes on from another counts on."""
+        before = self.epochs[0].get("step", 0) if self.epochs else 0
+        return max(0, self.last_step - before)
+
+    @property
+    def promoted(self) -> bool:
+        return self.promotion is not None
+
+    @property
+    def open(self) -> bool:
+        return self.promoted or gates.passed(self.verdicts)
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+@dataclass(frozen=True)
+class DataFacts:
+    """What became of the rows. record: of `report.json`, whose fields each kind of data names; text: the report for a person."""
+
+    record: Mapping[str, Any] = field(default_factory=dict)
+    text: str = ""
+
+    @property
+    def bins(self) -> tuple[tuple[int, int, int], ...]:
+        """From how many tokens to how many, and of how many rows."""
+        told = self.record.get("length_bins")
+        return tuple((first, last, rows) for first, last, rows in (told if isinstance(told, list) else ()))
+
+    @property
+    def dropped(self) -> Mapping[str, int]:
+        return self.record.get("dropped") or self.record.get("skipped") or {}
+
+    @property
+    def findings(self) -> tuple[Mapping[str, Any], ...]:
+        """What the doctor has found: `kind`, `count`, `said` and `remedy`."""
+        return tuple(_entries(self.record.get("findings"), kind=str, count=int, said=str, remedy=str))
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """A run: where it lies as a person reads it, its own record and that of its plan, its stages, and its data by the name
+    of the part, empty where there is one."""
+
+    shown: str
+    name: str
+    state: RunRecord
+    planned: Planned
+    stages: tuple[StageFacts, ...]
+    data: Mapping[str, DataFacts]
+    counts: Mapping[str, Any]
+
+    @property
+    def rehearsal(self) -> bool:
+        return self.state.kind == "rehearsal"
+
+    @property
+    def kind(self) -> str:
+        return self.state.kind or "run"
+
+    @property
+    def trained(self) -> tuple[StageFacts, ...]:
+        """The stages that train something and have begun to."""
+        return tuple(stage for stage in self.stages if stage.trains and (stage.summary or stage.steps))
+
+    @property
+    def gated(self) -> tuple[StageFacts, ...]:
+        return tuple(stage for stage in self.stages if stage.verdicts)
+
+    @property
+    def answers(self) -> tuple[StageFacts, ...]:
+        """The stages that have answered questions."""
+        return tuple(stage for stage in self.stages if stage.answers)
+
+    @property
+    def proven(self) -> tuple[StageFacts, ...]:
+        return tuple(stage for stage in self.stages if stage.proof)
+
+    @property
+    def against_plan(self) -> tuple[StageFacts, ...]:
+        """The stages that something was planned for and that have something to hold against it."""
+        return tuple(stage for stage in self.trained if stage.foreseen)
+
+    @property
+    def states(self) -> tuple[tuple[str, str], ...]:
+        return tuple((stage.name, stage.status) for stage in self.stages)
+
+    @property
+    def failed(self) -> StageFacts | None:
+        """The stage at which a run has ended that is not finished; None where it is."""
+        if self.state.status == "finished" and not self.state.fault:
+            return None
+        begun = [stage for stage in self.stages if stage.state.status == "begun"]
+        closed = [stage for stage in self.gated if stage.state.status == "finished" and not stage.open]
+        return next(iter(begun + closed), None)
+
+    @property
+    def substitutions(self) -> tuple[tuple[str, str, str, str], ...]:
+        """What was put in place of the recipe's settings: the setting, its value before and after, and why."""
+        return tuple(
+            (
+                made.setting,
+                _text(made.before),
+                _text(made.after).removeprefix(f"{self.state.folder}/"),
+                made.why or made.by,
+            )
+            for made in self.state.substitutions
+        )
+
+    @property
+    def changes(self) -> tuple[tuple[str, str, str, str], ...]:
+        return tuple((made.setting, _text(made.before), _text(made.after), made.by) for made in self.state.changes)
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def of(run: RunFolder) -> RunFacts:
+    """What a run folder says. Raises Stop where it has no plan on record."""
+    plan, planned = plan_of(run), Planned.read(run.path)
+    foreseen = {one.stage: one for one in planned.foreseen}
+    folders = [StageFolder(plan, stage) for stage in plan.stages]
+    if run.state.origin == "cluster":
+        # What was not fetched is not therefore undone.
+        folders = [folder for folder in folders if folder.state]
+    return RunFacts(
+        shown=str(run.shown),
+        name=plan.name,
+        state=run.state,
+        planned=planned,
+        stages=tuple(_stage(folder, foreseen) for folder in folders),
+        data=dict(_data(plan)),
+        counts=plan.facts,
+    )
+
+
+def _stage(folder: StageFolder, foreseen: Mapping[str, Foreseen]) -> StageFacts:
+    history, known = read_record(folder.path / HISTORY), gates.record(folder)
+    measured = known if isinstance(known, gates.Measurement) else gates.Measurement()
+    trains, state = folder.stage.trains, folder.state
+    tail = _end(folder.path) if state.status == "begun" else ""
+    planned = foreseen.get(folder.stage.name, Foreseen())
+    need = units.gib(planned.memory) if planned.memory else ""
+    world = str(folder.stage.machines.world_size)
+    trouble = troubles.find(tail, troubles.LOG, plan=troubles.planned(need), world_size=world)
+    stopped = read_record(folder.path / STOPPED)
+    return StageFacts(
+        name=folder.stage.name,
+        trains=trains,
+        state=state,
+        weights=folder.model_hash(),
+        summary=Summary.read(folder.path) if trains else Summary(),
+        steps=tuple(_entries(history.get("steps"), step=NUMBER, loss=NUMBER)) if trains else (),
+        epochs=tuple(_entries(history.get("epochs"), step=NUMBER, epoch=NUMBER)) if trains else (),
+        foreseen=planned,
+        answers=tuple(_entries(read_json(folder.path / ANSWERS), question=str, before=str, after=str))
+        if trains
+        else (),
+        proof=Proof.read(folder.path) if trains and (folder.path / PROOF).is_file() else Proof(),
+        verdicts=_verdicts(folder) if folder.stage.gates else (),
+        measured=measured.metrics,
+        missing=measured.missing,
+        promotion=gates.promotion(folder) if folder.stage.gates else None,
+        stopped=str(stopped.get("message") or ""),
+        meaning=str(trouble or ""),
+        said=trouble.line if trouble else troubles.last_error(tail),
+        log=tuple(tail.splitlines()[-LOG_LINES:]),
+    )
+
+
+def _verdicts(folder: StageFolder) -> tuple[Verdict, ...]:
+    """As the gates have them. A sample task that is not on this machine cannot have changed here: what was measured by it counts."""
+    known, about = gates.record(folder), gates.subject(folder)
+    task = folder.stage.evaluation.sample_task if folder.stage.evaluation else None
+    if about and isinstance(known, gates.Measurement) and task and not Path(task).is_file():
+        about = replace(about, settings=known.settings)
+    return tuple(gates.judge(folder.stage.gates, known, about))
+
+
+def _entries(value: Any, **kinds: Any) -> Iterator[Mapping[str, Any]]:
+    """The entries of a list that have these names, each of its kind; other hands write files too."""
+    for entry in value if isinstance(value, list) else ():
+        if isinstance(entry, dict) and all(isinstance(entry.get(name), kind) for name, kind in kinds.items()):
+            yield entry
+
+
+def _end(folder: Path) -> str:
+    """The ends of a stage's logs: one here, and one a machine where there are several."""
+    return "\n".join(end_of(log, MOST_OF_LOG) for log in sorted(folder.glob("train*.log")))
+
+
+def end_of(log: Path, most: int) -> str:
+    """The last bytes of a log; empty where it cannot be read."""
+    try:
+        with log.open("rb") as content:
+            content.seek(max(0, log.stat().st_size - most))
+            return content.read().decode("utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _data(plan: Plan) -> Iterator[tuple[str, DataFacts]]:
+    """What was prepared: in one folder, or for a pipeline in one for each part."""
+    home = Path(plan.place.data_dir)
+    try:
+        text = (home / REPORT).read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        text = ""
+    if text or (home / REPORT_FILE).is_file():
+        yield "", DataFacts(read_record(home / REPORT_FILE), text)
+    for file in sorted(home.glob(f"*/{REPORT_FILE}")):
+        yield file.parent.name, DataFacts(read_record(file))

@@ -1,0 +1,160 @@
+"""Page: facts of one run, or of several beside each other, as one HTML file that needs nothing else."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from runner import __version__
+from runner.parts.report import charts, sentences
+from runner.parts.report.facts import Curve, RunFacts, Series, of
+from runner.parts.report.run_manifest import differing, flat
+from runner.run.run_folder import RunFolder
+from runner.tools import extras
+from runner.tools.files import write_text
+from runner.tools.problem import Stop
+from runner.tools.run_files import PAGE
+
+HERE = Path(__file__).parent
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Together:
+    """Several runs on one axis: titles of the runs, charts by stage, and what differs, each row with a text a run."""
+
+    names: tuple[str, ...]
+    charts: tuple[tuple[str, tuple[charts.Chart, ...]], ...]
+    settings: tuple[tuple[str, tuple[str, ...]], ...]
+    results: tuple[tuple[str, str, tuple[str, ...]], ...]
+    questions: tuple[tuple[str, str, tuple[str, ...]], ...]
+
+
+def render(runs: Sequence[RunFacts]) -> str:
+    """The page of one run, or of several. Raises ModuleNotFoundError where the extra `report` is not installed."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+
+    # Everything that a run says is escaped: questions and answers are anybody's text.
+    shelf = Environment(
+        loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    shelf.globals |= {"charts": charts, "say": sentences, "zip": zip}
+    script = (HERE / "hover.js").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    facts: dict[str, Any] = {
+        "run": runs[0],
+        "runs": runs,
+        "together": together(runs) if len(runs) > 1 else None,
+        "version": __version__,
+        "style": Markup((HERE / "style.css").read_text(encoding="utf-8")),
+        "script": Markup(script),
+        # No other script runs in the page, and nothing is fetched.
+        "policy": f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'",
+    }
+    return shelf.get_template("page.html.jinja").render(facts)
+
+
+def together(runs: Sequence[RunFacts]) -> Together:
+    """Several runs beside each other. Runs of one name are told apart by their folders."""
+    names = tuple(run.shown for run in runs)
+    stages = tuple(dict.fromkeys(stage.name for run in runs for stage in run.trained))
+    return Together(
+        names=names,
+        charts=tuple((stage, tuple(charts.chart(curve) for curve in _curves(runs, names, stage))) for stage in stages),
+        settings=tuple(
+            (name, tuple(values))
+            for name, values in differing([dict(flat(run.planned.settings)) | _replaced(run) for run in runs])
+        ),
+        results=tuple(_results(runs, stages)),
+        questions=tuple(_questions(runs, stages)),
+    )
+
+
+def _replaced(run: RunFacts) -> dict[str, str]:
+    return {setting: after for setting, _, after, _ in run.substitutions}
+
+
+def _curves(runs: Sequence[RunFacts], names: Sequence[str], stage: str) -> Iterator[Curve]:
+    by_title: dict[str, tuple[str, list[Series]]] = {}
+    for run, name in zip(runs, names, strict=True):
+        for known in (one for one in run.trained if one.name == stage):
+            for curve in known.curves:
+                _, lines = by_title.setdefault(curve.title, (curve.unit, []))
+                several = len(curve.series) > 1
+                lines += [Series(f"{name}, {line.name}" if several else name, line.points) for line in curve.series]
+    for title, (unit, lines) in by_title.items():
+        yield Curve(title, unit, tuple(lines))
+
+
+def _results(runs: Sequence[RunFacts], stages: Sequence[str]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    for stage in stages:
+        columns = []
+        for run in runs:
+            known = next((one for one in run.trained if one.name == stage), None)
+            told = dict(sentences.results(known)) if known and known.summary else {}
+            told |= {"state": known.status} if known else {}
+            if known and known.peak_gib is not None:
+                told["GPU memory that tensors held"] = f"{known.peak_gib:.2f} GiB"
+            told |= {name: sentences.measured(value) for name, value in known.measured.items()} if known else {}
+            columns.append(told)
+        yield from ((stage, name, tuple(values)) for name, values in differing(columns))
+
+
+def _questions(runs: Sequence[RunFacts], stages: Sequence[str]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    for stage in stages:
+        columns = [
+            {
+                row.get("question", ""): row.get("after", "")
+                for known in run.trained
+                if known.name == stage
+                for row in known.answers
+            }
+            for run in runs
+        ]
+        for question in dict.fromkeys(question for column in columns for question in column):
+            yield stage, question, tuple(column.get(question, "") for column in columns)
+
+
+def missing() -> str:
+    """What must be installed for a page; empty where all is there."""
+    lacking = [package for package in ("jinja2", "pydantic") if find_spec(package) is None]
+    return extras.install("report") if lacking else ""
+
+
+def leave(run: RunFolder, tell: Tell) -> None:
+    """Writes the page of a run into its folder and tells where it is, or why there is none; nothing where nothing was begun. What
+    was trained never fails for it."""
+    if install := missing():
+        tell(f"No page to show is made: {install}")
+        return
+    try:
+        facts = of(run)
+        if not any(stage.state for stage in facts.stages):
+            return
+        write_text(run.path / PAGE, render([facts]))
+    except Exception as error:  # hours of training are not to end in the exit code of a page
+        tell(
+            f"No page to show could be made ({type(error).__name__}: {error}); `recipe report {run.shown}` tries again."
+        )
+        return
+    tell(f"A page to show is {run.shown / PAGE}")
+
+
+@contextmanager
+def at_the_end(run: RunFolder, tell: Tell) -> Iterator[None]:
+    """Leaves the page of a run when the block ends, and when the run has failed in it."""
+    try:
+        yield
+    except Stop as stop:
+        # Whatever was refused before it began is none of the run's.
+        if stop.text == run.state.fault:
+            leave(run, tell)
+        raise
+    leave(run, tell)

@@ -1,0 +1,387 @@
+"""Sentences: what was trained on what, and whether it became better, as a person says it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from runner.parts.evaluate import gates
+from runner.parts.proof.record import Proof
+from runner.parts.report.facts import ROW_TOKENS, DataFacts, RunFacts, StageFacts
+from runner.recipe import units
+from runner.tools.names import listed
+
+
+def first(run: RunFacts) -> tuple[str, ...]:
+    """What was trained on what; better or worse; what that is worth. Three sentences, of which a run that has failed says other ones."""
+    if run.failed or run.state.fault:
+        return _fault(run)
+    if not any(stage.summary for stage in run.trained):
+        return (f"Nothing of {run.name} has been trained yet.",)
+    return (_trained(run), _better(run), _worth(run))
+
+
+def model(run: RunFacts) -> str:
+    """The model as the recipe names it, or what it is where it begins from nothing."""
+    tiny = "tiny " if run.rehearsal else ""
+    if "parameters" in run.counts and "tokens_in_all" in run.counts:
+        return f"A {tiny}model of {amount(run.counts['parameters'])} parameters from nothing"
+    shapes = [stage.summary.model for stage in run.trained if stage.summary.model]
+    if shapes:
+        return f"A {tiny}{shapes[0].get('architecture', 'network')} that tells {shapes[0].get('classes', 'its')} classes of images apart"
+    named = (stage.summary.base_model for stage in run.trained if stage.summary.base_model)
+    return f"{'A tiny twin of ' if run.rehearsal else ''}{run.planned.model or next(named, 'A model')}"
+
+
+def amount(count: float) -> str:
+    """A large count in words."""
+    for size, word in ((1e9, "billion"), (1e6, "million")):
+        if count >= size:
+            return f"{count / size:.3g} {word}"
+    return f"{count:,.0f}"
+
+
+def _trained(run: RunFacts) -> str:
+    whole = [stage for stage in run.trained if stage.summary]
+    seconds = units.duration(sum(stage.summary.training_seconds for stage in whole))
+    on = f" on {rows(run)}" if rows(run) else ""
+    if len(whole) == 1:
+        (summary,) = (stage.summary for stage in whole)
+        share = summary.trainable_parameters / max(1, summary.total_parameters)
+        part = "all" if share == 1 else f"{share:.2%}"
+        return f"{model(run)} was trained{on}: {part} of its {amount(summary.total_parameters)} parameters, {count(summary.steps, 'step')} in {seconds}."
+    steps = sum(stage.steps_made for stage in whole)
+    return f"{model(run)} was trained in {count(len(whole), 'stage')}{on}: {count(steps, 'step')} in {seconds}."
+
+
+def rows(run: RunFacts) -> str:
+    """What was trained on, in words; empty where nobody knows."""
+    known = [facts for facts in run.data.values() if facts.record]
+    if len(known) == 1:
+        return _rows(known[0])
+    # Where the data was never here, the proof has counted it.
+    return count(run.proven[0].proof.rows, "row") if not known and len(run.proven) == 1 else ""
+
+
+def _rows(data: DataFacts) -> str:
+    record: Mapping[str, Any] = data.record
+    source = str(record.get("source") or "").rstrip("/").rpartition("/")[2]
+    of = f" of {source}" if source else ""
+    if isinstance(side := record.get("train"), dict) and "tokens" in side:
+        return f"{count(side['blocks'], 'block')} of text ({side['tokens']:,} tokens){of}"
+    if record.get("classes"):
+        return f"{count(record.get('train_rows', 0), 'image')}{of}"
+    return f"{count(record.get('train_rows', 0), 'row')}{of}"
+
+
+def count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def better(stage: StageFacts) -> bool | None:
+    """Whether the stage's model is better than the one that it began with, by what it has held out; None where that is not
+    known."""
+    told = stage.summary
+    if told.first_preference_accuracy is not None and told.last_preference_accuracy is not None:
+        return told.last_preference_accuracy > told.first_preference_accuracy
+    if told.best_accuracy is not None and (before := accuracy_before(stage)) is not None:
+        return told.best_accuracy > before
+    if told.first_validation_loss is None or told.best_validation_loss is None:
+        return None
+    return told.best_validation_loss < told.first_validation_loss
+
+
+def accuracy_before(stage: StageFacts) -> float | None:
+    """The share of images named right before the first step; None where nobody has counted."""
+    return next((entry["accuracy"] for entry in stage.epochs[:1] if "accuracy" in entry), None)
+
+
+def _better(run: RunFacts) -> str:
+    ended = [stage for stage in run.trained if stage.summary]
+    if len(ended) == 1:
+        return change(ended[0])
+    known = {stage.name: good for stage in ended if (good := better(stage)) is not None}
+    if not known:
+        return "Whether it became better was not measured: nothing was held out."
+    worse = [name for name, good in known.items() if not good]
+    if worse:
+        return f"Not better everywhere: {_named(worse)} ended no better than {'it' if len(worse) == 1 else 'they'} began, {len(known) - len(worse)} of {len(known)} stages did."
+    return (
+        f"Better: each of {count(len(known), 'stage')} ended with a better result on held-out rows than it began with."
+    )
+
+
+def change(stage: StageFacts) -> str:
+    """Better or worse, with its figures."""
+    told = stage.summary
+    if better(stage) is None:
+        return "Whether it became better was not measured: nothing was held out."
+    if told.first_preference_accuracy is not None and told.last_preference_accuracy is not None:
+        said = f"it prefers the better answer in {told.last_preference_accuracy:.1%} of held-out pairs, and did in {told.first_preference_accuracy:.1%} before"
+        return f"{'Better' if better(stage) else 'Not better'}: {said}."
+    start, best = told.first_validation_loss, told.best_validation_loss
+    loss = ""
+    if start is not None and best is not None:
+        share = f", {abs(1 - best / start):.1%} {'lower' if best < start else 'higher'}" if start else ""
+        loss = f"the validation loss fell from {start:.3f} to {best:.3f}{share}"
+        if best >= start:
+            loss = f"the validation loss was {start:.3f} at the start and {best:.3f} at best"
+    named = ""
+    if told.best_accuracy is not None:
+        before = accuracy_before(stage)
+        named = f"it names {told.best_accuracy:.1%} of the validation images right"
+        named += f", and did {before:.1%} before" if before is not None else ""
+    return f"{'Better' if better(stage) else 'Not better'}: {'; '.join(filter(None, (named, loss)))}."
+
+
+def _worth(run: RunFacts) -> str:
+    """What stands behind it: gates, that it is a rehearsal, or what it took."""
+    gates = ""
+    if run.gated:
+        closed = [stage.name for stage in run.gated if not stage.open]
+        overruled = [stage.name for stage in run.gated if stage.promoted]
+        gates = f"the {_gate(closed)} closed" if closed else f"{_all(len(run.gated), 'gate')} open"
+        gates += f", and the {_gate(overruled)} open because a person overruled it" if overruled else ""
+    if run.rehearsal:
+        also = f"; {gates}, with thresholds for a rehearsal" if gates else ""
+        return f"This was a rehearsal: it proves the way from recipe to result, and says nothing about how good the real model will be{also}."
+    if gates:
+        return f"{gates[:1].upper()}{gates[1:]}."
+    return _took(run)
+
+
+def _gate(names: Sequence[str]) -> str:
+    return f"gate{'s' if len(names) > 1 else ''} after {_named(names)} {'are' if len(names) > 1 else 'is'}"
+
+
+def _named(names: Sequence[str]) -> str:
+    return listed(names).replace("`", "")
+
+
+def _all(number: int, what: str) -> str:
+    return f"the one {what} is" if number == 1 else f"all {number} {what}s are"
+
+
+def _took(run: RunFacts) -> str:
+    stage = run.trained[-1]
+    told, seen = stage.summary, stage.foreseen
+    what = f"It took {units.duration(told.training_seconds)}"
+    if seen.seconds_least is not None and seen.seconds_most is not None:
+        what += f" (planned {units.duration(seen.seconds_least)} to {units.duration(seen.seconds_most)})"
+    if stage.peak_gib is not None:
+        planned = f" (planned {units.gib(seen.tensors)})" if seen.tensors else ""
+        what += f" and at most {stage.peak_gib:.1f} GiB on a GPU{planned}"
+    return f"{what}."
+
+
+def _fault(run: RunFacts) -> tuple[str, ...]:
+    failed = run.failed
+    where = ""
+    if failed:
+        steps = failed.last_step
+        foreseen = f" of {failed.foreseen.steps:,}" if failed.foreseen.steps and failed.foreseen.steps >= steps else ""
+        where = f" in the stage {failed.name}" + (f", after step {steps:,}{foreseen}" if steps else "")
+    said = fault(run).splitlines()
+    ended = "has failed" if said else "was stopped, or is still at work"
+    reason = said[0] if said else "Nobody has left a reason."
+    if failed and failed.state.status == "begun":
+        then = (
+            "The same command goes on from the last checkpoint." if failed.trains else "The same command tries again."
+        )
+        then = f"{then} {count(sum(s.status == 'finished' for s in run.stages), 'stage')} of {len(run.stages)} {'is' if sum(s.status == 'finished' for s in run.stages) == 1 else 'are'} finished."
+    else:
+        then = said[-1] if len(said) > 1 else "What was made until then is kept."
+    return (f"The {run.kind} of {run.name} {ended}{where}.", reason, then)
+
+
+def fault(run: RunFacts) -> str:
+    """Why a run was stopped, as it was said then, or as its stage has left it; empty where nobody has."""
+    failed = run.failed
+    if run.state.fault or failed is None:
+        return run.state.fault
+    return failed.stopped or failed.meaning
+
+
+def results(stage: StageFacts) -> Iterator[tuple[str, str]]:
+    """What a stage has trained and measured, a figure a line."""
+    told = stage.summary
+    yield "steps", f"{told.steps:,}"
+    yield "epochs", f"{told.epochs:g}"
+    if told.early_stop:
+        yield "early stopping", told.early_stop.told
+    if told.tokens:
+        yield "tokens", f"{told.tokens:,}"
+    yield "training", units.duration(told.training_seconds)
+    for name, value in (
+        ("validation loss at the start", told.first_validation_loss),
+        ("validation loss at best", told.best_validation_loss),
+        ("validation loss at the end", told.last_validation_loss),
+        ("training loss at the end", told.last_training_loss),
+        ("test loss", told.test_loss),
+    ):
+        if value is not None:
+            yield name, f"{value:.4f}"
+    for name, share in (
+        ("best accuracy", told.best_accuracy),
+        ("test accuracy", told.test_accuracy),
+        ("better answer preferred, at the start", told.first_preference_accuracy),
+        ("better answer preferred, at the end", told.last_preference_accuracy),
+    ):
+        if share is not None:
+            yield name, f"{share:.1%}"
+    rows = f"{told.effective_batch_size:,} rows"
+    yield "effective batch", f"{rows}, {told.effective_batch_tokens:,} tokens" if told.effective_batch_tokens else rows
+    yield "learning rate", f"{told.learning_rate:g}"
+    yield "trained parameters", f"{told.trainable_parameters:,} of {told.total_parameters:,}"
+    yield "processes", f"{told.world_size}, talking over {told.backend}" if told.backend else f"{told.world_size}"
+
+
+def against_plan(run: RunFacts) -> Iterator[tuple[str, str, str, str]]:
+    """What was planned and what it took: the stage, what, planned, in truth."""
+    for stage in run.against_plan:
+        seen, told = stage.foreseen, stage.summary
+        if seen.steps is not None:
+            yield stage.name, "steps", f"{seen.steps:,}", f"{stage.steps_made:,}"
+        if seen.seconds is not None and not run.rehearsal:
+            truth = units.duration(told.training_seconds) if told else "not finished"
+            yield stage.name, "time", _range(seen.seconds, seen.seconds_least, seen.seconds_most, units.duration), truth
+        if seen.tensors is not None and stage.peak_gib is not None:
+            yield stage.name, "memory of a GPU that tensors hold", units.gib(seen.tensors), f"{stage.peak_gib:.2f} GiB"
+
+
+def _range(value: float, least: float | None, most: float | None, shown: Callable[[float], str]) -> str:
+    around = f" ({shown(least)} to {shown(most)})" if least is not None and most is not None else ""
+    return f"{shown(value)}{around}"
+
+
+def full_size(run: RunFacts) -> Iterator[tuple[str, ...]]:
+    """What the recipe needs on the machines that it names, a line a stage."""
+    unknown = "not known"
+    for seen in run.planned.full_size:
+        yield (
+            seen.stage,
+            f"{seen.gpus} × {seen.gpu}",
+            _range(seen.memory, seen.memory_least, seen.memory_most, units.gib) if seen.memory is not None else unknown,
+            units.gib(seen.usable) if seen.usable is not None else unknown,
+            f"{seen.steps:,}" if seen.steps is not None else unknown,
+            _range(seen.seconds, seen.seconds_least, seen.seconds_most, units.duration)
+            if seen.seconds is not None
+            else unknown,
+        )
+
+
+def verdicts(stage: StageFacts) -> Iterator[tuple[str, ...]]:
+    for one in stage.verdicts:
+        yield one.metric, one.threshold, one.got, "holds" if one.holds else f"missed: {one.why}"
+
+
+def metrics(stage: StageFacts) -> Iterator[tuple[str, str]]:
+    for name, value in sorted(stage.measured.items()):
+        yield name, measured(value)
+    for name, why in sorted(stage.missing.items()):
+        yield name, f"not measured: {why}"
+
+
+def data(facts: DataFacts) -> Iterator[tuple[str, str]]:
+    """What became of the rows, a figure a line, of whatever kind they are."""
+    record = facts.record
+    if source := record.get("source"):
+        yield "from", str(source).rstrip("/").rpartition("/")[2]
+    names = ("rows in", "rows_in"), ("exact duplicates", "duplicates"), ("training rows", "train_rows"), ("validation rows", "validation_rows")  # fmt: skip
+    for name, key in (*names, ("test rows", "test_rows"), ("lost rows", "lost"), ("not taken", "not_taken")):
+        if isinstance(number := record.get(key), int) and (number or key not in ("test_rows", "lost", "not_taken")):
+            yield name, f"{number:,}"
+    for side in ("train", "validation"):
+        counts = record.get(side)
+        for what, number in counts.items() if isinstance(counts, dict) else ():
+            yield f"{side}: {what}", f"{number:,}"
+    for what, number in (record.get("token_lengths") or {}).items():
+        yield f"tokens a row, {what}", f"{number:,}"
+    if record.get("classes"):
+        yield "classes", ", ".join(map(str, record["classes"]))
+    if record.get("licence"):
+        yield "licence", str(record["licence"])
+
+
+def dropped(facts: DataFacts) -> Iterator[tuple[str, str]]:
+    return ((reason, f"{number:,}") for reason, number in facts.dropped.items())
+
+
+def findings(facts: DataFacts) -> Iterator[tuple[str, ...]]:
+    return ((one["kind"], f"{one['count']:,}", one["said"], one["remedy"]) for one in facts.findings)
+
+
+def lengths(facts: DataFacts) -> Iterator[tuple[str, str]]:
+    return ((f"{low:,} to {high:,}", f"{number:,}") for low, high, number in facts.bins)
+
+
+def shares(proof: Proof) -> list[tuple[str, int, float]]:
+    """Tokens that are trained, seen and cut: the name, the count, and the share of all."""
+    counts = (("trained", proof.trained), ("seen", proof.seen), ("cut", proof.cut))
+    whole = sum(number for _, number in counts)
+    return [(kind, number, number / whole) for kind, number in counts if number] if whole else []
+
+
+def share_line(proof: Proof) -> str:
+    said = ", ".join(f"{share:.1%} {kind}" for kind, _, share in shares(proof))
+    return f"Of {sum(number for _, number, _ in shares(proof)):,} tokens in {proof.rows:,} training rows: {said}."
+
+
+def row(shown: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """A row as stretches of text, each with what it is; of a very long one the beginning."""
+    left = ROW_TOKENS
+    for kind, tokens in shown["spans"]:
+        if left <= 0:
+            yield "seen", " …"
+            return
+        yield kind, "".join(tokens[:left])
+        left -= len(tokens)
+
+
+def differs(run: RunFacts) -> Iterator[tuple[str, ...]]:
+    return ((one.setting, one.starter, one.here, one.origin) for one in run.planned.differs)
+
+
+def origin(run: RunFacts) -> Iterator[tuple[str, str]]:
+    """What the result can be traced back to."""
+    planned = run.planned
+    for name, text in (
+        ("recipe", planned.file),
+        ("fingerprint of the recipe", planned.fingerprint),
+        ("commit of the recipe", planned.commit),
+        ("number of the run", run.state.id),
+        ("base model", planned.model),
+        ("its version", planned.revision),
+        ("its licence", planned.licence),
+    ):
+        if text:
+            yield name, text
+    for part, facts in run.data.items():
+        of = f" of {part}" if part else ""
+        for name, key in (
+            (f"data{of}", "source"),
+            (f"licence of the data{of}", "licence"),
+            (f"hash of the data{of}", "key"),
+        ):
+            if told := facts.record.get(key):
+                yield name, str(told)
+    for stage in run.trained:
+        if stage.weights:
+            yield f"hash of the weights that {stage.name} left", stage.weights
+    versions = next((stage.summary.versions for stage in reversed(run.trained) if stage.summary), {})
+    yield from versions.items()
+
+
+def loss(value: Any) -> str:
+    return f"{value:.4f}" if isinstance(value, int | float) else ""
+
+
+def good(run: RunFacts) -> bool | None:
+    """Whether every stage is better than what it began with; None where that is not known."""
+    known = [judged for stage in run.trained if stage.summary and (judged := better(stage)) is not None]
+    return all(known) if known else None
+
+
+def measured(value: Any) -> str:
+    """A metric as it was measured."""
+    return gates.shown(value)

@@ -1,0 +1,219 @@
+"""Serving: a server of the trained model, sent to the cluster, waited for, and its port brought to this machine.
+
+KServe makes a Deployment of an InferenceService, and its pods carry the object's labels and annotations: by these a pod is told
+from one of an earlier server of the same name, which may still answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from runner.parts.openshift import pipeline, port_forward
+from runner.parts.openshift.client import Cluster, Connection, Manifest
+from runner.parts.openshift.errors import TryAgain, pause
+from runner.parts.openshift.events import events_about
+from runner.parts.openshift.jobs import annotation, require_of
+from runner.parts.openshift.pod_trouble import log_reader
+from runner.parts.openshift.status import FAILED, going
+from runner.parts.openshift.submit import delete, gone
+from runner.parts.serve import cluster_trouble, kserve
+from runner.parts.serve.cluster_trouble import Server
+from runner.parts.serve.cluster_trouble import ready as _ready
+from runner.parts.serve.kserve import CONTENT
+from runner.parts.serve.plan import Serving
+from runner.plan import Plan
+from runner.tools import ports
+from runner.tools.problem import Stop
+
+Tell = Callable[[str], None]
+SERVICE, RUNTIME = "InferenceService", "ServingRuntime"
+POD_LABEL = "serving.kserve.io/inferenceservice"
+# The training job that has left the weights: of a model that was trained again the server starts anew.
+TRAINED_BY = "recipe-runner/trained-by"
+# By what KServe makes pods.
+DEPLOYED = ("Deployment", "ReplicaSet")
+
+
+def start(
+    cluster: Connection, plan: Plan, server: Serving, tell: Tell, port: int = 8000, dry_run: bool = False
+) -> None:
+    """Sends the server of a plan, waits until it answers, and passes `port` of this machine on to it until it is interrupted; the
+    server goes on. One that is there already, as it would be sent, is not sent again. port: 0 for any.
+
+    Raises Stop where the model is not trained yet, the cluster refuses anything, or the server cannot start.
+    """
+    manifests = objects(cluster, plan, server, tell)
+    if dry_run:
+        for manifest in manifests:
+            cluster.apply(manifest, dry_run=True)
+            tell(f"The cluster would accept {manifest['kind']} `{manifest['metadata']['name']}`.")
+        return
+    ports.free(port)
+    send(cluster, manifests, tell)
+    pod = wait(cluster, manifests[-1], tell)
+    known = f"`{server.name}`" + (f" and `{server.base_name}`" if server.base_name else "")
+
+    def ready(local: int) -> None:
+        tell(
+            f"It answers at http://{ports.HOST}:{local}/v1, to the name {known}. ^C ends the connection; the server goes on."
+        )
+        tell("`recipe serve RECIPE --stop` removes it.")
+
+    def answering() -> str:
+        # Another pod may have taken its place since.
+        return _ready(_pods(cluster, manifests[-1])) or pod
+
+    port_forward.forward(cluster, plan.site["namespace"], answering, kserve.PORT, port, ready)
+
+
+def stop(cluster: Cluster, plan: Plan, tell: Tell) -> None:
+    """Removes the server of a plan, and the runtime of its own where it has one. Raises Stop where it is somebody else's."""
+    space, name = plan.site["namespace"], kserve.service_name(plan)
+    gone = False
+    for kind, own in ((SERVICE, name), (RUNTIME, kserve.own_runtime(plan))):
+        if there := _ours(cluster, plan, kind, own):
+            delete(cluster, kind, space, there["metadata"]["name"])
+            tell(f"{kind} `{own}` removed.")
+            gone = True
+    if not gone:
+        tell(f"No server of `{plan.name}` is in `{space}`.")
+
+
+def objects(cluster: Cluster, plan: Plan, server: Serving, tell: Tell) -> list[Manifest]:
+    """What to send, the InferenceService last: exactly what `recipe render` writes, with the training job that its model is of.
+
+    Raises Stop where the model is not there yet, or its gate is closed.
+    """
+    trained_by = "" if server.source.results is None else _trained_by(cluster, plan, tell)
+    service = kserve.service(plan, server)
+    if trained_by:
+        for notes in (service["metadata"]["annotations"], service["spec"]["predictor"]["annotations"]):
+            notes[TRAINED_BY] = trained_by
+    for kind, name in ((SERVICE, service["metadata"]["name"]), (RUNTIME, kserve.own_runtime(plan))):
+        _ours(cluster, plan, kind, name)
+    made = kserve.runtime(plan, server)
+    return [*([made] if made else []), service]
+
+
+def _trained_by(cluster: Cluster, plan: Plan, tell: Tell) -> str:
+    """The job that has trained the model, by its number on the cluster; empty where that is gone. Raises Stop where it is at work
+    or has failed, and where the gate after it is not open: a server would answer with half a model, or with one that is no good."""
+    own = [each for each in pipeline.milestones(cluster, plan) if each.stage.name == plan.stages[-1].name]
+    training, *gates = own
+    for each in own:
+        if each.at_work and not (each.job and going(each.job)):
+            raise Stop(
+                f"{each.title} is at work, and what it leaves is served after that.",
+                "`recipe status` says how far it is.",
+            )
+        if each.state == FAILED:
+            if each.of_gate:
+                raise Stop(f"The model is not served. {pipeline.closed(cluster, each)}")
+            raise Stop(f"{each.title} has failed, and left no finished model.", "`recipe status` says why.")
+    if training.state == pipeline.LOST:
+        raise Stop(f"{training.title} is {training.state}; its model is gone.", "`recipe submit` trains it again.")
+    if gates and not gates[0].done:
+        raise Stop(
+            f"{gates[0].title} is {gates[0].state}, and the model is served once it is open.",
+            "`recipe submit` sends what is missing.",
+        )
+    if not training.done:
+        tell(f"{training.title} is {training.state}; what lies in {plan.place_of(training.stage).run_dir} is served.")
+    return str(training.job["metadata"]["uid"]) if training.job and not going(training.job) else ""
+
+
+def _ours(cluster: Cluster, plan: Plan, kind: str, name: str) -> Manifest | None:
+    """The object of that name. Raises Stop where it is not of this recipe."""
+    there = cluster.get(kind, plan.site["namespace"], name)
+    return there and require_of({"kind": kind, **there}, plan.name)
+
+
+def send(cluster: Cluster, manifests: list[Manifest], tell: Tell) -> None:
+    """Sends what is not there yet as it should be. Raises Stop where the cluster refuses any of it; then nothing has been sent."""
+    service = manifests[-1]
+    meta = service["metadata"]
+    there = cluster.get(SERVICE, meta["namespace"], meta["name"])
+    if there and going(there):
+        tell(f"{SERVICE} `{meta['name']}` of before is being deleted; waiting for its end.")
+        gone(cluster, SERVICE, meta["namespace"], meta["name"], there["metadata"]["uid"])
+        there = None
+    if there and _same(there, service):
+        tell(f"{SERVICE} `{meta['name']}` is there already, made from this very recipe; nothing changes.")
+        return
+    for manifest in manifests:
+        cluster.apply(manifest, dry_run=True)
+    for manifest in manifests:
+        cluster.apply(manifest)
+        tell(f"{manifest['kind']} `{manifest['metadata']['name']}` in `{meta['namespace']}`")
+
+
+def _same(there: Manifest, wanted: Manifest) -> bool:
+    return all(annotation(there, name) == annotation(wanted, name) for name in (CONTENT, TRAINED_BY))
+
+
+def wait(cluster: Cluster, service: Manifest, tell: Tell) -> str:
+    """Waits until a pod of the server answers, and gives its name; says meanwhile what stands in the way.
+
+    Raises Stop where the server is taken away or changed, or can never start.
+    """
+    tell("It is waited for; ^C leaves it there, and the same command goes on.")
+    meta, missing, said = service["metadata"], 0, list[str]()
+    while True:
+        lines: list[str] = []
+        try:
+            there = cluster.get(SERVICE, meta["namespace"], meta["name"])
+            missing = missing + 1 if there is None else 0
+            if missing > 2:
+                raise Stop(f"{SERVICE} `{meta['name']}` is not there any more; someone deleted it.", "Start it again.")
+            if there is not None:
+                _still_ours(there, service)
+                state = look(cluster, there)
+                if state.ready:
+                    return state.ready
+                lines = [state.phase, *cluster_trouble.reasons(state)]
+                if state.hopeless:
+                    why = " ".join(lines[1:]) or f"It ended {state.restarts} times."
+                    raise Stop(f"The server does not start. {why}", "`recipe serve RECIPE --stop` removes it.")
+        except TryAgain as silence:
+            lines = [f"{silence.text.splitlines()[0]} The server goes on; trying again."]
+        for line in lines:
+            if line not in said:
+                tell(f"  {line}")
+        said = lines or said
+        pause()
+
+
+def _still_ours(there: Manifest, wanted: Manifest) -> None:
+    name = there["metadata"]["name"]
+    if going(there):
+        raise Stop(f"{SERVICE} `{name}` is being deleted; someone has stopped it.", "Start it again when it is gone.")
+    if not _same(there, wanted):
+        raise Stop(
+            f"{SERVICE} `{name}` was changed meanwhile, perhaps by a colleague who serves another state of the recipe."
+        )
+
+
+def look(cluster: Cluster, service: Manifest) -> Server:
+    """What the cluster has of a server: its pods but for those of an earlier one, and what is said about them."""
+    meta = service["metadata"]
+    space, name = meta["namespace"], meta["name"]
+    pods = _pods(cluster, service)
+    workloads = cluster.list("Workload", space, forgiving=True)
+
+    def deployed(event: Manifest) -> bool:
+        # The Deployment and its ReplicaSets are nobody's to read, and say alone why there is no pod.
+        of = event["involvedObject"]
+        return of.get("kind") in DEPLOYED and of.get("name", "").startswith(f"{name}-predictor")
+
+    events = events_about(cluster, [service, *pods], deployed)
+    return Server(service, pods, events, workloads, log_reader(cluster, space, kserve.CONTAINER))
+
+
+def _pods(cluster: Cluster, service: Manifest) -> list[dict[str, Any]]:
+    meta = service["metadata"]
+    return [pod for pod in cluster.list("Pod", meta["namespace"], {POD_LABEL: meta["name"]}) if _of(pod, service)]
+
+
+def _of(pod: dict[str, Any], service: Manifest) -> bool:
+    return not going(pod) and all(annotation(pod, name) == annotation(service, name) for name in (CONTENT, TRAINED_BY))

@@ -1,0 +1,213 @@
+"""Models behind a server with OpenAI's API, here or elsewhere: asked, compared, and measured without their weights."""
+
+from __future__ import annotations
+
+import json
+import os
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from http.client import HTTPException
+from typing import Any
+
+from runner.parts.evaluate import language
+from runner.parts.evaluate.evaluate import Measures
+from runner.parts.evaluate.gate_settings import ACCURACY
+from runner.parts.evaluate.gates import Measurement
+from runner.parts.evaluate.language import Cannot
+from runner.recipe.recipe import Recipe
+from runner.run.run_folder import folder as run_folder
+from runner.run.stage_folder import StageFolder
+from runner.scenarios import translate
+from runner.tools import names
+from runner.tools.files import read_json
+from runner.tools.problem import Stop
+from runner.tools.run_files import ANSWERS, DEMO, HELD_OUT
+from runner.trainer import held_out
+from runner.trainer.generation import Chat, messages
+
+# As OpenAI's own clients name it; sent where it is set.
+KEY = "OPENAI_API_KEY"
+# Long enough for an answer on a processor.
+SECONDS = 600
+AGREEMENT = "agreement"
+_NO_LOGS = "this server gives no log-probabilities of a prompt"
+
+
+def opened(url: str, body: Mapping[str, Any] | None = None, seconds: float = SECONDS) -> Any:
+    """The answer to a request, to be read or gone through by lines. body: what is sent, as JSON. Raises OSError."""
+    key = os.environ.get(KEY)
+    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
+    request = urllib.request.Request(url, json.dumps(body).encode() if body is not None else None, headers)
+    # A proxy knows nothing of this machine's own servers.
+    own = urllib.parse.urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
+    opener = urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if own else []))
+    return opener.open(request, timeout=seconds)
+
+
+@dataclass(frozen=True)
+class Served:
+    """A recipe's models behind a server. name: of the recipe; url: of the API, up to and with `/v1`; listed: the names that the server knows; before,
+    after: how each is asked, `model` being its name there, empty where the server has none."""
+
+    name: str
+    url: str
+    listed: tuple[str, ...]
+    before: Chat
+    after: Chat
+
+    def chat(self, base: bool) -> Chat:
+        """How one is asked. Raises Stop where the server does not have it."""
+        chat = self.before if base else self.after
+        if not chat.model:
+            raise Stop(
+                f"The server at {self.url} has no {'original' if base else 'trained'} model of this recipe. "
+                f"It has {names.listed(self.listed) or 'none'}.",
+                f"`recipe serve` calls them {names.listed(names.served(self.name))}.",
+            )
+        return chat
+
+    def answers(self, chat: Chat, questions: Iterable[str]) -> list[str]:
+        """An answer to each question, without sampling. Raises Stop where the server gives none."""
+        return [self._answer(chat, question) for question in questions]
+
+    def _answer(self, chat: Chat, question: str) -> str:
+        how = {"model": chat.model, "max_tokens": chat.max_new_tokens, "temperature": 0.0}
+        if chat.chat:
+            said = self._ask("chat/completions", how | {"messages": messages(chat.system_prompt, question)})
+            return str(said["message"].get("content") or "").strip()
+        return str(self._ask("completions", how | {"prompt": question})["text"]).strip()
+
+    def goes_on(self, model: str, prompt: str | Sequence[int], length: int, **more: Any) -> Mapping[str, Any]:
+        """What a model goes on with after a prompt, as it is: of the answer of `/v1/completions` the one choice, with the answer's
+        `usage`. Raises Stop."""
+        body = {"model": model, "prompt": prompt, "max_tokens": length, "temperature": 0.0}
+        return self._ask("completions", body | more)
+
+    def _ask(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        said = _json(f"{self.url}/{path}", body)
+        choices, part = said.get("choices"), "message" if "messages" in body else "text"
+        if not isinstance(choices, list) or not choices or part not in choices[0]:
+            raise Stop(f"The server's answer has no {part}: {json.dumps(said)[:300]}", "Look at the server's log.")
+        return {**choices[0], "usage": said.get("usage") or {}}
+
+
+def at(url: str, recipe: Recipe, stage: str | None = None) -> Served:
+    """The server at an address, and how the models of a recipe are asked there. stage: whose; left out, the last that trains.
+
+    Raises Stop where nobody answers, or the recipe's model does not read.
+    """
+    plan = translate(recipe, run_folder(recipe.name, "run").place())
+    asked = [each for each in plan.stages if "demo" in each.config.get("recipe_runner", {})]
+    wanted = plan.stage(stage) if stage else asked[-1] if asked else None
+    if wanted is None or wanted not in asked:
+        raise Stop("OpenAI's API has no question for this model.", "`recipe ask RECIPE PICTURE` shows it a picture.")
+    demo, whole = wanted.config["recipe_runner"]["demo"], url if "://" in url else f"http://{url}"
+    url = f"{whole.rstrip('/').removesuffix('/v1')}/v1"
+    listed = tuple(str(model.get("id")) for model in _json(f"{url}/models").get("data") or ())
+    base, trained = names.served(recipe.name)
+    # Whoever serves one model may call it as he likes.
+    known = trained if trained in listed else listed[0] if len(listed) == 1 and base not in listed else ""
+    how = {
+        name: demo.get(name) for name in ("system_prompt", "max_new_tokens", "chat", "turn_end", "trust_remote_code")
+    }
+    after = Chat(known, None, "", **how)
+    return Served(recipe.name, url, listed, replace(after, model=base if base in listed else ""), after)
+
+
+def _json(url: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+    try:
+        with opened(url, body) as answer:
+            known = json.load(answer)
+    except urllib.error.HTTPError as error:
+        said = " ".join(error.read().decode("utf-8", errors="replace").split())[:300]
+        remedy = f"Set {KEY} to a token that it takes." if error.code in (401, 403) else "Look at the server's log."
+        raise Stop(f"The server says {error.code} to {url}: {said or error.reason}", remedy) from None
+    except (OSError, HTTPException) as error:
+        reason = getattr(error, "reason", None) or error
+        raise Stop(f"No server answers at {url}: {reason}", "`recipe serve RECIPE` starts one here.") from None
+    except ValueError:
+        known = None
+    if not isinstance(known, dict):
+        raise Stop(f"What answers at {url} does not speak OpenAI's API.", "Check the address.")
+    return known
+
+
+def measure(served: Served, folder: StageFolder) -> Measurement:
+    """What can be measured of both models through their server, on the rows that the run has held out. It is recorded nowhere.
+
+    Raises Stop where the run has left nothing to measure by.
+    """
+    from transformers import AutoTokenizer
+
+    evaluation, rows = folder.stage.evaluation, held_out.read(folder.path / HELD_OUT)
+    if evaluation is None or not folder.model.is_dir():
+        raise Stop(
+            f"`{folder.run.shown}` has no model whose rows could be put to a server.", "Name a run: `--run DIR`."
+        )
+    tokenizer = AutoTokenizer.from_pretrained(str(folder.model), trust_remote_code=served.after.trust_remote_code)
+    numbers = rows.rows if rows else ()
+    chosen = language.questions(numbers, tokenizer, evaluation.asked, evaluation.seed)
+    measures = Measures()
+    for chat, before in ((served.after, False), (served.before, True)):
+        if not chat.model:
+            measures.take([AGREEMENT], _not_there, before)
+            continue
+        measures.take([AGREEMENT], partial(agreement, served, chat, folder, before), before)
+        measures.take([ACCURACY], partial(accuracy, served, chat, tokenizer, chosen), before)
+        measures.take(["validation_loss", "perplexity"], partial(on_rows, served, chat, numbers, measures), before)
+    measures.counts["short_answers"] = len(chosen)
+    return Measurement(**vars(measures.found(())), stage=folder.stage.name, checkpoint=served.url, seed=evaluation.seed)
+
+
+def _not_there() -> dict[str, float]:
+    raise Cannot("the server does not have this model")
+
+
+def agreement(served: Served, chat: Chat, folder: StageFolder, before: bool) -> dict[str, float]:
+    """The share of the demo's questions that a model answers, word for word, as it did when the run was trained. Below 1 where
+    another machine, or another precision, rounds otherwise; near 0 where it is another model."""
+    known, demo = read_json(folder.path / ANSWERS), read_json(folder.path / DEMO)
+    if not known or not demo:
+        raise Cannot("the run has answered no questions of a demo")
+    said = served.answers(replace(chat, max_new_tokens=demo["max_new_tokens"]), [str(row["question"]) for row in known])
+    same = [text == row["before" if before else "after"] for text, row in zip(said, known, strict=True)]
+    return {AGREEMENT: sum(same) / len(same)}
+
+
+def accuracy(served: Served, chat: Chat, tokenizer: Any, chosen: Sequence[language.Question]) -> dict[str, float]:
+    """As `language.accuracy`, by what a server goes on with after each prompt."""
+    length = language.answer_length(chosen, tokenizer)
+
+    def said() -> Iterator[str]:
+        for question in chosen:
+            answer = served.goes_on(chat.model, tokenizer.decode(question.prompt), length)
+            read = answer["usage"].get("prompt_tokens", len(question.prompt))
+            if read != len(question.prompt):
+                raise Cannot(f"the server reads {read} tokens where training saw {len(question.prompt)}")
+            yield str(answer["text"])
+
+    return language.right(chosen, said())
+
+
+def on_rows(served: Served, chat: Chat, rows: Sequence[language.Row], measures: Measures) -> dict[str, float]:
+    """Loss and perplexity by the log-probabilities that a server gives the tokens of a prompt, as vLLM's does."""
+    total, count = 0.0, 0
+    for numbers, labels in rows:
+        try:
+            answer = served.goes_on(chat.model, list(numbers), 1, echo=True, logprobs=1)
+        except Stop:
+            # transformers takes no prompt in token numbers.
+            raise Cannot(_NO_LOGS) from None
+        logs = ((answer.get("logprobs") or {}).get("token_logprobs") or ())[: len(numbers)]
+        counted = [log for log, label in zip(logs, labels, strict=False) if label != -100 and log is not None]
+        if len(logs) < len(numbers):
+            raise Cannot(_NO_LOGS)
+        total, count = total - sum(counted), count + len(counted)
+    if not count:
+        raise Cannot("training has left no held-out rows")
+    measures.counts |= {"held_out_rows": len(rows), "held_out_tokens": count}
+    return {"validation_loss": total / count, "perplexity": language.exponential(total / count)}

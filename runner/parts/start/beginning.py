@@ -1,0 +1,267 @@
+"""Beginning: a recipe of one's own, a copy of another with other values in it, before anything is written."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+from runner import catalog
+from runner.check import base_model, by_schema
+from runner.check.by_schema import as_text
+from runner.check.derived_settings import with_followers, with_own_data
+from runner.check.validate import judge
+from runner.data.rendered_example import Seen, first, held_out
+from runner.parts.planner import forecast, recipe_offers, storage
+from runner.parts.planner.parameters import UnknownArchitecture
+from runner.parts.planner.planned import Planned
+from runner.parts.start.answers import Answers
+from runner.parts.start.cards import Need, needs
+from runner.recipe import comments, copying, units
+from runner.recipe.document import Document
+from runner.recipe.overrides import Override
+from runner.recipe.reading import parse, read
+from runner.recipe.recipe import Recipe
+from runner.render import place
+from runner.scenarios import translate
+from runner.tools import packaged
+from runner.tools.problem import Problem, Stop, errors_of
+
+# Fewer steps than that hardly learn, so a step of few rows has fewer.
+STEPS = 100
+# Put to the model before and after.
+QUESTIONS = 3
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A copy of the recipe `origin` under another name. changes: what is made in it; wished: what somebody asked for; moved: of
+    those what only says where a file now lies; files: by the setting that names each."""
+
+    origin: Document
+    text: str
+    changes: tuple[Override, ...]
+    wished: tuple[Override, ...]
+    moved: tuple[Override, ...]
+    files: Mapping[tuple[str, ...], str]
+    target: Path
+
+    @cached_property
+    def judged(self) -> tuple[Recipe | None, list[Problem]]:
+        return judge(parse(str(self.target), self.text))
+
+    @property
+    def mended_later(self) -> list[Problem]:
+        """That nobody knows its model, where somebody has just named it: a lock file beside the copy mends that."""
+        recipe, problems = self.judged
+        named = any(change.setting == "model.base" for change in self.wished)
+        return [problem for problem in problems if named and recipe and problem == base_model.unknown(recipe)]
+
+    @property
+    def errors(self) -> list[Problem]:
+        later = self.mended_later
+        return [problem for problem in errors_of(self.judged[1]) if problem not in later]
+
+    @property
+    def recipe(self) -> Recipe:
+        """Raises Stop with every error."""
+        if self.errors or self.judged[0] is None:
+            raise Stop(self.errors)
+        return self.judged[0]
+
+
+def draft(origin: Path, name: str, wishes: list[Override]) -> Draft:
+    """The copy of a recipe under a new name, with changes in it, before it is written anywhere."""
+    document, target = read(origin), Path(f"{name}.yaml")
+    wished = as_text(document, wishes)
+    # Data that is named here lies beside the copy.
+    own = [*with_own_data(replace(document, file=str(target)), wished), *_without_placeholder(document, wished)]
+    files = {path: file for path, file in _files(document.data) if path not in {change.path for change in own}}
+    moved = [
+        Override(".".join(path), None, called, copying.NEW)
+        for path, file in files.items()
+        if (called := beside(file, origin.parent)) != file
+    ]
+    changed = with_followers(document, own)
+    says = partial(by_schema.sentence, document.data["scenario"])
+    text = comments.edited(copying.edit(copying.rename(document, name), moved), changed, says)
+    schema = packaged.schema_file(document.data["scenario"])
+    text = copying.for_file(text, schema.name, f"recipes/{origin.name}", target.name)
+    return Draft(document, text, (*moved, *changed), tuple(wished), tuple(moved), files, target)
+
+
+def _without_placeholder(document: Document, wished: list[Override]) -> list[Override]:
+    """What takes code by git out of a copy whose commit is a placeholder: it would need a repository of one's own first."""
+    commit = document.lookup(("image", "code_from_git", "commit"))
+    if not isinstance(commit, str) or commit.strip("0") or any(change.path[0] == "image" for change in wished):
+        return []
+    why = "its commit is a placeholder; pods start from the namespace's own image instead"
+    return [Override(setting, None, None, copying.NEW, why) for setting in ("image", "openshift.image")]
+
+
+def beside(name: str, folder: Path) -> str:
+    """What a file or folder that a recipe in `folder` names is called in the copy: a file goes with it, below its folder, also
+    where the recipe's own lies above (`../data/x.csv`); a folder, which may be large, stays where it is."""
+    if not Path(name).is_absolute() and os.path.isdir(folder / name):
+        return os.path.relpath(folder / name)
+    return re.sub(r"^(\.\./)+", "", name)
+
+
+def _files(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Every file and folder that a recipe names, in whatever section, and models on the hub, which are neither: where, and its name."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        if key in ("path", "validation_path", "sample", "sample_task", "base") and isinstance(item, str):
+            yield (*path, str(key)), item
+        yield from _files(item, (*path, str(key)))
+
+
+def drafted(name: str, answers: Answers, more: Iterable[Override] = ()) -> Draft:
+    """The recipe of that name so far, with what alone would mend it. more: changes beside the answers."""
+    wishes = [*answers.wishes(), *more]
+    made = draft(answers.origin, name, wishes)
+    mending = [
+        Override(problem.mends[0], None, problem.mends[1], copying.NEW, "as the data has it")
+        for problem in made.errors
+        if problem.mends
+    ]
+    return draft(answers.origin, name, [*wishes, *mending]) if mending else made
+
+
+def rows(name: str, answers: Answers, most: int) -> list[Seen]:
+    """The first rows as the model will see them; none of images. Raises Stop where they cannot be read."""
+    return first(_data(name, answers), most)
+
+
+def _data(name: str, answers: Answers) -> Mapping[str, Any]:
+    """What the first stage that learns reads, from this machine."""
+    recipe = drafted(name, replace(answers, where="here", addresses=())).recipe
+    return next(stage.data for stage in translate(recipe, place(recipe)).stages if stage.data)
+
+
+def choices(answers: Answers) -> list[tuple[catalog.Model, Need]]:
+    """The catalog's models that can be trained on such data, the smallest first, each with what the first way needs that some card
+    has room for."""
+    found = []
+    for model in filter(None, map(catalog.model, catalog.model_ids())):
+        spoken = answers.kind == "text" or model.chat_template
+        told = needs(model) if spoken else {}
+        if fitting := next((told[way] for way in answers.of.ways if way in told and told[way].cards), None):
+            found.append((model, fitting))
+    return sorted(found, key=lambda each: each[0].parameters or 0)
+
+
+def card(answers: Answers, here: str = "") -> str:
+    """The GPU that is proposed: this machine's, else the smallest with room for the model; a middling one where nobody knows."""
+    model = catalog.model(answers.base) if answers.base else None
+    told = needs(model) if model else {}
+    return here or next(
+        (told[way].cards[0] for way in answers.of.ways if way in told and told[way].cards), "NVIDIA-L40S"
+    )
+
+
+def finished(name: str, answers: Answers, sets: Iterable[Override] = ()) -> Draft:
+    """The whole recipe: with a batch that fits its GPU and makes enough steps, what else it takes to fit, questions of its own
+    data, and what `recipe list` says of it. sets: what somebody sets beside, which wins.
+
+    Raises Stop where it has errors, or has no room on its GPU whatever is changed.
+    """
+    sets = list(sets)
+    told: dict[str, Any] = {"description": (_described(answers), "")}
+    if questions := _questions(name, answers):
+        told["demo.questions"] = (questions, "of rows kept for validation; asked before and after training")
+    wishes = [Override(setting, None, value, copying.NEW, why) for setting, (value, why) in told.items()]
+    fitting = _fitting(name, answers, [*wishes, *sets])
+    return drafted(name, answers, [*fitting, *wishes, *sets])
+
+
+def _questions(name: str, answers: Answers) -> list[str]:
+    """A few short questions of validation rows, far from each other."""
+    from runner.trainer.demo_prompts import GLANCE, evenly
+
+    asked = dict.fromkeys(held_out(_data(name, answers)))
+    return evenly([each for each in asked if 0 < len(each) <= GLANCE and each.isprintable()], QUESTIONS)
+
+
+def _described(answers: Answers) -> str:
+    count = len(answers.addresses) or answers.machines
+    gpus = "one" if answers.gpus * count == 1 else str(answers.gpus * count)
+    of = f" for {answers.base.rpartition('/')[2]}" if answers.base else ""
+    data = Path(answers.data).name
+    return f"{answers.of.title} of {data}{of}, {answers.of.technique}, on {gpus} {answers.gpu.removeprefix('NVIDIA-')}"
+
+
+def _fitting(name: str, answers: Answers, more: list[Override]) -> list[Override]:
+    """What makes it fit its GPU and its machine, and a batch that does and makes about STEPS steps or more."""
+    changes: list[Override] = []
+
+    def again(*made: Override) -> Planned:
+        changes.extend(made)
+        return _planned(name, answers, [*changes, *more])
+
+    planned = again()
+    if not _fits(planned) and "qlora" in answers.of.ways:
+        why = "the model in 4 bits, so that it fits the GPU"
+        planned = again(Override("train.adapter", None, "qlora", copying.NEW, why))
+    planned = again(*_memory(planned))
+    if not _fits(planned):
+        found = next((offer for offer in recipe_offers.of(planned) if _only_lines(offer)), None)
+        if found is None:
+            raise Stop(
+                f"`{answers.base}` has no room on {answers.gpu}, whatever else is changed.",
+                "Name a larger GPU or a smaller model; `recipe models` says what fits where.",
+            )
+        planned = again(*(replace(change, by=copying.NEW, why="so that it fits the GPU") for change in found.changes))
+    planned = again(*_batch(planned, answers.of.least))
+    again(*_memory(planned))
+    return list({change.setting: change for change in changes}.values())
+
+
+def _memory(planned: Planned) -> list[Override]:
+    """The main memory that machines must have, where that is more than the recipe says."""
+    gib = storage.wanted_memory(planned.plan, planned.forecasts)
+    if gib * 2**30 <= units.size(planned.recipe.machines.memory):
+        return []
+    why = "main memory that it needs; write what your machine has"
+    return [Override("machines.memory", None, f"{gib} GiB", copying.NEW, why)]
+
+
+def _planned(name: str, answers: Answers, more: list[Override]) -> Planned:
+    recipe = drafted(name, answers, more).recipe
+    try:
+        return Planned.of(recipe)
+    except UnknownArchitecture as error:
+        raise Stop(forecast.unknown_architecture(recipe, error)) from None
+
+
+def _fits(planned: Planned) -> bool:
+    """Whether every stage has room, as far as the card is known."""
+    return all(stage.fits is not False for stage in planned.forecasts)
+
+
+def _only_lines(offer: recipe_offers.Offer) -> bool:
+    """Whether an offer leaves the model, its machines and its limits as they are."""
+    return not any(change.path[0] == "machines" or change.setting == "model.base" for change in offer.changes)
+
+
+def _batch(planned: Planned, least: int) -> list[Override]:
+    stage = planned.forecasts[0]
+    work = stage.workload
+    usual = work.micro_batch_size * work.accumulation
+    steps = stage.steps or STEPS
+    wanted = max(least, _power(usual * min(1, steps / STEPS)))
+    micro = min(wanted, _power(stage.largest_micro_batch or work.micro_batch_size))
+    sizes = {
+        "gradient_accumulation_steps": (wanted // micro, "micro batches before a step"),
+        "micro_batch_size": (micro, "rows at once on one GPU"),
+    }
+    return [Override(f"train.{setting}", None, value, copying.NEW, why) for setting, (value, why) in sizes.items()]
+
+
+def _power(count: float) -> int:
+    """The largest power of two that is not more."""
+    return 1 << max(0, int(count).bit_length() - 1)

@@ -1,0 +1,48 @@
+"""`recipe doctor`: what will not work on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from runner.commands import completing
+from runner.commands.options import end, open_recipe, say, set_option
+
+
+@click.command()
+@click.argument("path", metavar="[RECIPE]", required=False, shell_complete=completing.recipe_file)
+@set_option
+@click.option("--out", metavar="DIR", help="Where results would go. Default: the current folder.")
+def doctor(path: str | None, sets: tuple[str, ...], out: str | None) -> int:
+    """Look at GPUs, packages, disk, memory, ports and the hub, and say what will not work, and what mends it."""
+    from runner.tools.quiet import hush
+
+    hush()
+    from runner.parts.start import doctor as doctors
+    from runner.render import place
+    from runner.scenarios import translate
+    from runner.tools.hardware import probe
+
+    recipe = plan = None
+    if path:
+        recipe, _ = open_recipe(path, sets)
+        plan = translate(recipe, place(recipe))
+    asked = (doctors.models_of(recipe), doctors.ports_of(recipe)) if recipe else ()
+    machine = probe(Path(out or ".").absolute(), *asked)
+    findings = doctors.findings(machine, recipe, plan)
+    for finding in findings:
+        say(str(finding))
+    counts = {
+        state: sum(finding.state == state for finding in findings) for state in (doctors.PROBLEM, doctors.WARNING)
+    }
+    say("\n" + ", ".join(f"{count} {state}{'' if count == 1 else 's'}" for state, count in counts.items()))
+    again = ("doctor", *([path] if path else []))
+    end(
+        *(
+            ("Mend the problems above.", *again)
+            if counts[doctors.PROBLEM]
+            else ("Nothing here stands in its way.", "rehearse", path or "RECIPE")
+        )
+    )
+    return 1 if counts[doctors.PROBLEM] else 0

@@ -1,0 +1,140 @@
+"""`recipe models`: the models that a recipe can name, and `recipe models add` for those that the catalog lacks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from runner import catalog
+from runner.check.validate import judge
+from runner.commands.options import card_named, end, gpu_option, listing_option, say, short, table
+from runner.parts.planner import parameters
+from runner.parts.start import cards
+from runner.recipe import lock, units
+from runner.recipe.document import Document
+from runner.recipe.reading import read
+from runner.recipe.recipe import Recipe
+from runner.tools.problem import Stop, errors_of
+
+
+@click.group(invoke_without_command=True)
+@click.option("--recipe", metavar="RECIPE", help="Whose lock file to show. Default: that of this folder.")
+@gpu_option("Show what fits on this card, with what it takes.")
+@listing_option
+@click.pass_context
+def models(context: click.Context, recipe: str | None, card: str | None, style: str) -> None:
+    """Show the models of the catalog, and those that the lock file beside a recipe knows, with the smallest GPU for each.
+
+    The memory is that of `recipe plan`, by every default and with one row at a time: of an adapter beside the model in 4 bits
+    (qlora) or as it is (lora), of its last layers, or of all its weights.
+    """
+    context.obj = recipe
+    if context.invoked_subcommand:
+        return
+    file = Path(read(recipe).file).parent / lock.LOCK if recipe else Path(lock.LOCK)
+    gpu = card_named(card) if card else None
+    known = [(one, "catalog") for name in catalog.model_ids() if (one := catalog.model(name))]
+    known += [(lock.model_of(name, entry), file.name) for name, entry in lock.entries(file).items()]
+    found = [(model, where, cards.needs(model, gpu)) for model, where in known]
+    if gpu:
+        found = [(model, where, _on(gpu, needs)) for model, where, needs in found]
+        found = [entry for entry in found if entry[2]]
+    if style == "json":
+        say(json.dumps([_entry(*each) for each in found], indent=2, ensure_ascii=False))
+        return
+    titles = ("MODEL", "PARAMETERS", "LONGEST ROW", *(way.upper() for way in cards.WAYS), "LICENCE", "FROM")
+    table([titles, *(_row(*each, bool(gpu)) for each in found)])
+    if gpu:
+        say(f"\nOf the {units.gib(gpu.usable_gib * 2**30)} of {gpu.name}, with one row at a time.")
+    else:
+        say(
+            "\nThe smallest GPU with room for it, in bf16, with one row at a time. `recipe gpus` says what each card has."
+        )
+
+
+def _on(gpu: catalog.Gpu, needs: Mapping[str, cards.Need]) -> dict[str, cards.Need]:
+    """What has room on a card."""
+    return {way: need for way, need in needs.items() if gpu.name in need.cards}
+
+
+def _row(model: catalog.Model, where: str, needs: Mapping[str, cards.Need], sized: bool) -> tuple[str, ...]:
+    """A line of the table. sized: whether it says how much memory each way takes, and not which card is the smallest."""
+    told = [needs.get(way) for way in cards.WAYS]
+    smallest = [short(need.cards[0]) if need and need.cards else "-" for need in told]
+    cells = [units.gib(need.memory_bytes) if need else "-" for need in told] if sized else smallest
+    return model.id, _size(model), f"{model.max_position_embeddings:,}", *cells, _licence(model), where
+
+
+def _entry(model: catalog.Model, where: str, needs: Mapping[str, cards.Need]) -> dict[str, Any]:
+    counted = (model.parameters or parameters.total(model)) if model.model_type in parameters.FAMILIES else None
+    return {
+        "model": model.id,
+        "parameters": counted,
+        "longest_row_tokens": model.max_position_embeddings,
+        "licence": model.licence or None,
+        "gated": model.gated,
+        "from": where,
+        "ways": {way: asdict(need) for way, need in needs.items()},
+    }
+
+
+def _licence(model: catalog.Model) -> str:
+    return (model.licence or "unknown") + (", gated" if model.gated else "")
+
+
+def _size(model: catalog.Model) -> str:
+    if model.model_type not in parameters.FAMILIES:
+        return "-"
+    return f"{(model.parameters or parameters.total(model)) / 1e9:.2f}B"
+
+
+def _settings_of(document: Document) -> Recipe:
+    """A recipe whose model nobody knows yet. Raises Stop where its schema refuses it."""
+    recipe, problems = judge(document)
+    if recipe is None:
+        raise Stop(errors_of(problems))
+    return recipe
+
+
+@models.command()
+@click.argument("name", metavar="NAME|FOLDER")
+@click.option("--recipe", metavar="RECIPE", help="Write beside this recipe, for the revision that it names.")
+@click.option("--out", metavar="FILE", help=f"The lock file to write. Default: {lock.LOCK}, here or beside the recipe.")
+@click.option("--revision", metavar="R", help="Branch, tag or commit on the hub. Default: the recipe's, else main.")
+@click.option("--as", "known_as", metavar="NAME", help="What recipes call a folder, where that is not its path.")
+@click.pass_obj
+def add(
+    before: str | None, name: str, recipe: str | None, out: str | None, revision: str | None, known_as: str | None
+) -> None:
+    """Write a model's facts into the lock file, so that check, plan and render need no network for it.
+
+    NAME is one on the Hugging Face hub; FOLDER holds a model with its config.json, on this machine or, with `--recipe`, on one
+    of that recipe's claims. Only small files are read, no weights. The commit of the hub is written down too, and is what
+    recipes beside the lock file then train.
+    """
+    from runner.run import locking
+
+    recipe = recipe or before  # which may also stand before `add`
+    if recipe and out:
+        raise click.UsageError("`--recipe` and `--out` both say where to write; use one of them.")
+    document = read(recipe) if recipe else None
+    file = Path(recipe).parent / lock.LOCK if recipe else Path(out or lock.LOCK)
+    if document and name.startswith("/") and not Path(name).is_dir():
+        from runner.parts.openshift.claimed_model import copied
+
+        with copied(_settings_of(document), name, say) as folder:
+            model = locking.add(file, str(folder), "", known_as or name)
+    else:
+        named = document.lookup(("model", "revision")) if document else None
+        model = locking.add(file, name, revision or str(named or "main"), known_as)
+    say(f"{file}: {model.id}" + (f" at {model.revision}" if model.revision else ""))
+    say(f"{model.model_type}, {_size(model)} parameters, licence {_licence(model)}.")
+    if model.model_type not in parameters.FAMILIES:
+        say("There are no formulas for its architecture: `recipe plan` will say so, and name those that it knows.")
+    say(f"Recipes beside it may now say `base: {model.id}` under `model`. Keep the file under version control.")
+    end(f"`{model.id}` is known to the recipes beside {file}.", "check", recipe or "RECIPE")

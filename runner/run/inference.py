@@ -1,0 +1,142 @@
+"""Asking the models of a run: the one that a stage began with and the one that it left."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from runner import scenarios
+from runner.check.validate import changed
+from runner.plan import Plan
+from runner.recipe.recipe import Recipe
+from runner.run.run_folder import RunFolder, find
+from runner.run.stage_folder import StageFolder
+from runner.scenarios import translate
+from runner.tools.files import read_json
+from runner.tools.problem import Stop
+from runner.tools.run_files import ANSWERS, BEST_IMAGES, DEMO, SUMMARY
+from runner.trainer.generation import CannotLoad, Chat, Loaded, answers, chats, load_both
+
+MOST_CLASSES = 5
+
+
+def plan_of(recipe: Recipe, run: RunFolder) -> Plan:
+    """The recipe's plan in that folder, with what a rehearsal or this machine has put in its place there."""
+    return translate(changed(recipe, run.overrides)[0], run.place())
+
+
+def newest(plan: Plan) -> StageFolder:
+    """The last stage of the plan that has left a model.
+
+    Raises Stop where there is none yet.
+    """
+    folders = [StageFolder(plan, stage) for stage in reversed(plan.stages) if stage.trains]
+    for folder in folders:
+        if folder.weights_files:
+            return folder
+    run = folders[0].run
+    raise Stop(
+        f"The {run.kind} in `{run.path}` has no trained model yet.",
+        "Run the command that started it again; it resumes.",
+    )
+
+
+def folder_of(recipe: Recipe, run_dir: str | None, stage: str | None = None) -> StageFolder:
+    """The stage that a command about a trained model means: of the run in `run_dir`, or the newest; the one of that name, or the
+    last one that has left a model."""
+    plan = plan_of(recipe, find(recipe.name, run_dir))
+    return StageFolder(plan, plan.stage(stage)) if stage else newest(plan)
+
+
+def of_pictures(folder: StageFolder) -> Callable[[Path], Mapping[str, float]] | None:
+    """Of a stage that trains a model for images: what gives, for a file, the share of each class, the largest first; it raises Stop
+    where the file is no picture. None for a model that answers in words."""
+    module = scenarios.asked().get(folder.stage.engine)
+    weights = next(iter(folder.path.glob(BEST_IMAGES)), None)
+    if module is None or weights is None:
+        return None
+    known: Callable[[Path], Mapping[str, float]] = importlib.import_module(module).load(weights)
+    return known
+
+
+def shares(classes: Mapping[str, float]) -> str:
+    """The likeliest classes of a picture, a line each."""
+    likeliest = list(classes.items())[:MOST_CLASSES]
+    width = max(len(name) for name, _ in likeliest)
+    return "\n".join(f"{name:<{width}}  {share:6.1%}" for name, share in likeliest)
+
+
+def models(recipe: Recipe, folder: StageFolder) -> tuple[Chat, Chat]:
+    """The model that a stage began with and the one that it left, in the words of its training.
+
+    Raises Stop where the stage has left none that could answer.
+    """
+    stage, demo = folder.stage, read_json(folder.path / DEMO)
+    if stage.trains and "demo" not in stage.config["recipe_runner"]:
+        raise Stop(
+            f"`{recipe.name}` trains a model that tells images apart; there is nothing to ask it in words.",
+            f"`recipe ask RECIPE PICTURE` shows it a picture. How well it does is in `{folder.path / SUMMARY}`.",
+        )
+    if demo is None or not folder.model.is_dir():
+        raise Stop(
+            f"The stage `{stage.name}` has left no model that could answer.",
+            "Leave out `--stage`, or run the command that started it again; it resumes.",
+        )
+    if demo["base_model"].startswith("/") and not Path(demo["base_model"]).is_dir():
+        # The run was moved, or fetched from a claim that its pods had the base model on.
+        told = stage.config["recipe_runner"]["demo"]
+        demo |= {"base_model": told["base_model"], "revision": told.get("revision", demo["revision"])}
+    # A rehearsal's answers are short; the recipe's own length holds where it is asked by hand.
+    stated = recipe.settings.get("demo")
+    length = stated.max_new_tokens if stated and folder.run.kind == "run" else demo["max_new_tokens"]
+    before, after = chats(folder.path, demo)
+    return replace(before, max_new_tokens=length), replace(after, max_new_tokens=length)
+
+
+def questions_of(recipe: Recipe, folder: StageFolder) -> list[str]:
+    """The recipe's own questions; where it names none those of validation rows that the run has asked."""
+    own = [question for _, question in recipe.demo_questions]
+    return own or list((read_json(folder.path / DEMO) or {}).get("questions") or ())
+
+
+def compare(recipe: Recipe, folder: StageFolder, questions: Iterable[str]) -> list[dict[str, str]]:
+    """`question`, `before` and `after` for each question; what the stage has already answered is not asked again."""
+    known = {row["question"]: row for row in read_json(folder.path / ANSWERS) or []}
+    new = [question for question in questions if question not in known]
+    if new:
+        before, after = models(recipe, folder)
+        both = zip(new, answers_of(before, new), answers_of(after, new), strict=True)
+        known |= {question: {"question": question, "before": old, "after": tuned} for question, old, tuned in both}
+    return [known[question] for question in questions]
+
+
+def answers_of(chat: Chat, questions: Sequence[str]) -> list[str]:
+    """An answer to each question, from a model that is loaded once. Raises Stop where it cannot be."""
+    with _loading(chat):
+        return list(answers(chat, questions))
+
+
+def loaded(before: Chat, after: Chat) -> tuple[Loaded, Loaded]:
+    """Both models, ready to answer. Raises Stop where one cannot be loaded."""
+    with _loading(before, after):
+        return load_both(before, after)
+
+
+@contextmanager
+def _loading(*wanted: Chat) -> Iterator[None]:
+    for chat in wanted:
+        if Path(chat.model).is_absolute() and not Path(chat.model).is_dir():
+            raise Stop(
+                f"The model `{chat.model}` is not here.",
+                "Of a run on the cluster, `recipe fetch RECIPE --stage NAME` brings what another stage has left.",
+            )
+    try:
+        yield
+    except CannotLoad as error:
+        where = "" if Path(error.what).is_dir() else "Check the network, or "
+        raise Stop(
+            f"The model `{error.what}` cannot be loaded: {error}", f"{where or 'Check '}the run folder."
+        ) from None

@@ -1,0 +1,155 @@
+"""Launch: starts a stage's engine on this machine, keeps its log, passes on its progress, and says why it ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from runner.catalog import troubles
+from runner.plan import Place, Stage
+from runner.run.engines import ENGINES
+from runner.tools.files import read_json, write_text
+from runner.tools.hardware import BY_BUS, device_names
+from runner.tools.problem import Stop
+from runner.tools.run_files import LOG, LOG_KEPT, STOPPED
+from runner.trainer import fork_server, parent_watch, progress_lines
+from runner.trainer.fork_server import Forked, fork
+
+# What training processes need where they have no GPU.
+WITHOUT_GPU = {
+    # Without it several processes on CPU train everything each, and exit 0.
+    "ACCELERATE_USE_CPU": "true",
+    # Otherwise accelerate 1.13.0 says `cpu:0`, and torch cannot load an optimizer's state onto that.
+    "ACCELERATE_TORCH_DEVICE": "cpu",
+    "CUDA_VISIBLE_DEVICES": "",
+    "OMP_NUM_THREADS": "1",
+}
+
+# What a stage of the runner's own does; all others train.
+DOING = {"data": "Preparing the data", "init": "Drawing the first weights"}
+TRAINING = "Training"
+MOST_OF_LOG = 20_000  # characters that a reason is looked for in
+
+Progress = Callable[[dict[str, Any]], None]
+
+
+def launch(stage: Stage, place: Place, progress: Progress) -> None:
+    """Trains a stage on this machine, with one process a GPU (or, without GPUs, one a planned process).
+
+    Raises Stop with the reason where training did not end well.
+    """
+    _require_packages()
+    for file in stage.files:
+        write_text(Path(place.config_dir) / file.path, file.text)
+    doing = TRAINING if stage.trains else DOING.get(stage.name, TRAINING)
+    follow(ENGINES[stage.engine](stage, place), environment(stage, place), Path(place.run_dir), progress, doing)
+
+
+def ahead(stage: Stage, place: Place) -> None:
+    """Begins to import what a stage's engine needs, where stages are forks (see `fork_server`)."""
+    fork_server.ahead(ENGINES[stage.engine](stage, place), environment(stage, place))
+
+
+def _require_packages() -> None:
+    """Raises ModuleNotFoundError where the extra `train` is not installed, before a process fails for want of it."""
+    for package in ("torch", "transformers"):
+        if find_spec(package) is None:
+            raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+
+
+def follow(command: list[str], env: dict[str, str], run_dir: Path, progress: Progress, doing: str) -> None:
+    """Runs a command, its output going to the log in `run_dir` and its progress to whoever watches. doing: what the
+    command does, as the beginning of a sentence.
+
+    Raises Stop with the reason where it does not end well.
+    """
+    log = run_dir / LOG
+    log.parent.mkdir(parents=True, exist_ok=True)
+    (run_dir / STOPPED).unlink(missing_ok=True)
+    # Earlier attempts stand in the same log, and what ended them is not what ends this one.
+    start = log.stat().st_size if log.exists() else 0
+    env = env | {LOG_KEPT: str(log)}
+    process = fork(command, env) or subprocess.Popen(
+        command,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        # Its own session, so that ^C reaches it once, from here, and all its processes end with it.
+        start_new_session=True,
+    )
+    try:
+        with log.open("a", encoding="utf-8") as out:
+            for line in process.stdout or ():
+                out.write(line)
+                out.flush()
+                for event in progress_lines.read(line):
+                    progress(event)
+        code = process.wait()
+    except BaseException:
+        end(process)
+        raise
+    if code != 0:
+        raise Stop(_reason(run_dir, end_of(log, start), code, doing) + f"\nThe whole log: {log}")
+
+
+def engine_environment() -> dict[str, str]:
+    """This process's environment for an engine that ends with it."""
+    bin_dir = str(Path(sys.executable).parent)
+    path = f"{bin_dir}{os.pathsep}{os.environ.get('PATH', '')}"
+    return {**BY_BUS, **os.environ, "PATH": path, "PYTHONUNBUFFERED": "1", parent_watch.PARENT: str(os.getpid())}
+
+
+def environment(stage: Stage, place: Place) -> dict[str, str]:
+    """This process's environment with the stage's on top. A pod's processes see the GPUs that the cluster has given it."""
+    env = engine_environment() | dict(stage.env)
+    if not place.accelerator:
+        env |= WITHOUT_GPU
+    elif stage.machines.nodes == 1 and not place.on_cluster:
+        # Of more GPUs than are planned one process would take all: the Trainer by copying the model, Axolotl by spreading it.
+        names = device_names(env.get("CUDA_VISIBLE_DEVICES"), stage.machines.world_size)
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(names)
+    return env
+
+
+def end(process: subprocess.Popen[str] | Forked) -> None:
+    """Ends the engine and all its processes, kindly first."""
+    for number, patience in ((signal.SIGTERM, 20), (signal.SIGKILL, 5)):
+        try:
+            os.killpg(process.pid, number)
+            process.wait(patience)
+        except ProcessLookupError:
+            return
+        except subprocess.TimeoutExpired:
+            continue
+        return
+
+
+def end_of(log: Path, start: int) -> str:
+    """The last of what has been written into a log since it was `start` bytes long."""
+    with log.open("rb") as content:
+        content.seek(start)
+        return content.read().decode("utf-8", errors="replace")[-MOST_OF_LOG:]
+
+
+def _reason(run_dir: Path, tail: str, code: int, doing: str) -> str:
+    stopped = read_json(run_dir / STOPPED)
+    if isinstance(stopped, dict):
+        return f"{doing} was stopped. {stopped['message']}" if doing == TRAINING else stopped["message"]
+    return fault(tail, code, doing)
+
+
+def fault(log: str, code: int, doing: str) -> str:
+    """Why a process ended, by the end of its log and its exit status. doing: what it did, as the beginning of a sentence."""
+    found = troubles.find(log, troubles.LOG)
+    line = found.line if found else troubles.last_error(log)
+    said = f"\nIt said: {line}" if line else ""
+    ended = f"It was ended by signal {-code}." if code < 0 else ""
+    return f"{doing} failed. {found or ended}".strip() + said

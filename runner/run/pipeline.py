@@ -1,0 +1,424 @@
+"""A plan's stages on this machine: in order, each behind the gates before it, going on after any stop."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from runner.data.prepared import Rows
+from runner.data.tokenised import forget_older
+from runner.parts.evaluate import gates
+from runner.plan import Plan, Stage
+from runner.recipe import units
+from runner.run.launch import Progress, launch
+from runner.run.run_folder import FRESH
+from runner.run.stage_folder import StageFolder, check_weights, differences, inputs
+from runner.tools.files import read_record
+from runner.tools.names import listed
+from runner.tools.problem import Interrupted, Stop
+from runner.tools.run_files import COMPLETE, LOG, PAGE, PLANNED, REPORT, STOPPED, SUMMARY
+from runner.trainer.summary import Summary
+from runner.trainer.time_budget import elapsed_seconds
+
+Tell = Callable[[str], None]
+Watch = Callable[[], AbstractContextManager[Progress]]
+OUT_OF_TIME = "out of time"
+
+
+@dataclass(frozen=True)
+class Selection:
+    """`--stage`, `--from` and `--until`, by stage name; all None means every stage."""
+
+    stage: str | None = None
+    first: str | None = None
+    last: str | None = None
+
+    def of(self, plan: Plan) -> list[Stage]:
+        """The stages meant, in their order. Raises Stop (exit 2) for a name that is no stage, or an empty choice."""
+        names = [stage.name for stage in plan.stages]
+        for name in (self.stage, self.first, self.last):
+            if name is not None:
+                plan.stage(name)
+        if self.stage is not None and (self.first is not None or self.last is not None):
+            raise Stop("`--stage` means one stage, and goes without `--from` and `--until`.", code=2)
+        if self.stage is not None:
+            return [plan.stage(self.stage)]
+        start = names.index(self.first) if self.first is not None else 0
+        end = names.index(self.last) if self.last is not None else len(names) - 1
+        if start > end:
+            raise Stop(f"`--from {self.first}` comes after `--until {self.last}`.", code=2)
+        return list(plan.stages[start : end + 1])
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What becomes of a stage: `keep`, `begin`, `go on` or `again`; why: a line a reason."""
+
+    stage: Stage
+    action: str
+    why: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        words = {"keep": "done, and stays", "begin": "runs", "go on": "goes on where it stopped", "again": "runs again"}
+        return f"{self.stage.name}: {words[self.action]}" + (f" ({'; '.join(self.why)})" if self.why else "")
+
+
+def decide(plan: Plan, stages: Iterable[Stage]) -> list[Decision]:
+    """A Decision a stage. A stage that reads from one that runs again runs again too, as far as can be told before: not where
+    that one leaves what is read as it is."""
+    repeated: set[str] = {stage.name for stage in plan.stages if not StageFolder(plan, stage).finished}
+    decisions = []
+    for stage in stages:
+        folder = StageFolder(plan, stage)
+        decision = decision_on(folder)
+        above = [name for name in stage.reads if name in repeated and not _stays(folder.other(name), stage.reads[name])]
+        if decision.action in ("keep", "go on") and above:
+            decision = Decision(stage, "again", (f"{listed(above)} before it runs again",))
+        if decision.action != "keep":
+            repeated.add(stage.name)
+        decisions.append(decision)
+    return decisions
+
+
+def decision_on(folder: StageFolder) -> Decision:
+    """What becomes of a stage with what lies in the run folder now."""
+    stage = folder.stage
+    if not folder.state:
+        return Decision(stage, "begin")
+    changed = differences(folder.state.inputs, inputs(folder.plan, stage))
+    if changed:
+        shown = (*changed[:4], *([f"and {len(changed) - 4} more"] if len(changed) > 4 else []))
+        return Decision(stage, "again", shown)
+    if not folder.finished:
+        return Decision(stage, "go on")
+    if wrong := folder.changed_outputs():
+        more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+        return Decision(stage, "again", (f"{wrong[0]}{more} is not as it was left",))
+    return Decision(stage, "keep")
+
+
+def is_done(plan: Plan) -> bool:
+    """Whether every stage is finished and as it would be made now."""
+    return all(decision.action == "keep" for decision in decide(plan, plan.stages))
+
+
+def stale(folder: StageFolder) -> tuple[Stage, list[str]] | None:
+    """The first stage that this one goes back to and that was made from other settings or results than it would be made
+    from now, and what differs; None where all of them hold. Only those parts of a stage count that are read."""
+    for name, beginnings in folder.stage.reads.items():
+        before = folder.other(name)
+        if known := stale(before):
+            return known
+        if changed := _changed(before, beginnings):
+            return before.stage, changed
+    return None
+
+
+def _changed(folder: StageFolder, beginnings: tuple[str, ...]) -> list[str]:
+    """What differs in what a stage was made from and would be made from now; of its parts only those count that are read."""
+    settings = {setting for text in beginnings for setting in folder.stage.parts.get(text.split("/")[0], ())}
+    made, now = folder.state.inputs, inputs(folder.plan, folder.stage)
+    if settings:
+        made, now = ({name: of[name] for name in of if name.split(".")[0] in settings} for of in (made, now))
+    return differences(made, now)
+
+
+def _stays(folder: StageFolder, beginnings: tuple[str, ...]) -> bool:
+    """Whether a finished stage that runs again finds those of its parts that are read as it would make them."""
+    apart = bool(folder.stage.parts) and folder.finished
+    return apart and not _changed(folder, beginnings) and not folder.changed_outputs(beginnings)
+
+
+def carry_out(
+    plan: Plan,
+    stages: list[Stage],
+    tell: Tell,
+    watch: Watch,
+    made_with: Mapping[str, Any] | None = None,
+    keep: Callable[[], None] | None = None,
+) -> list[Summary]:
+    """Runs the chosen stages and tells what came out; gives a summary of each stage of the plan that is finished.
+    made_with: of the run, for the record, where anything is to be made. keep: leaves the plan in the folder, once it is sure
+    that what lies there is of it, or goes.
+
+    Raises Stop (exit 1) where a stage fails, a stage before is missing, or a gate does not open.
+    """
+    run = StageFolder(plan, plan.stages[0]).run
+    decisions = decide(plan, stages)
+    done = all(decision.action == "keep" for decision in decisions)
+    if len(stages) > 1 and done:
+        tell(f"This {run.kind} is done already; `--fresh` repeats it.")
+    elif len(stages) > 1:
+        tell("What is to be done")
+        for decision in decisions:
+            tell(f"  {decision}")
+    keep_what_took_training(plan, decisions, FRESH)
+    run.mark("running", fault="", **({} if done or made_with is None else made_with))
+    if not done:
+        # It is of what lay here before.
+        (run.path / PAGE).unlink(missing_ok=True)
+    if keep is not None:
+        keep()
+    try:
+        for stage in stages:
+            _carry_out(StageFolder(plan, stage), tell, watch)
+    except BaseException as error:
+        run.mark("stopped", fault=error.text if isinstance(error, Stop) else "")
+        raise
+    run.mark("finished" if is_done(plan) else "stopped")
+    return summaries(plan)
+
+
+def _carry_out(folder: StageFolder, tell: Tell, watch: Watch) -> None:
+    """Raises Stop where a stage that this one builds on is not finished or not as it would be now, or a gate before it is
+    closed."""
+    stage = folder.stage
+    for name in stage.reads:
+        if not folder.other(name).finished:
+            raise Stop(
+                f"The stage `{stage.name}` builds on `{name}`, which is not finished.",
+                f"Run it first: `--from {name}`, or leave out `--stage` and `--from`.",
+            )
+    if before := stale(folder):
+        raise _not_as_it_was(
+            stage, before[0].name, f"was made from something else than now: {'; '.join(before[1][:4])}"
+        )
+    for name, beginnings in stage.reads.items():
+        if wrong := folder.other(name).changed_outputs(beginnings):
+            raise _not_as_it_was(stage, name, f"has left `{wrong[0]}`, which is not as it was left")
+    require_open(folder, tell)
+    decision = decision_on(folder)
+    if decision.action == "keep":
+        tell(f"{stage.name}: done already")
+    else:
+        begin(folder, decision, tell)
+        _launch(folder, watch)
+        for line in finish(folder):
+            tell(f"  {line}")
+    # A stage that its time limit has ended goes on another day, and is measured then.
+    if stage.gates and folder.finished:
+        gate(folder, tell)
+
+
+def _not_as_it_was(stage: Stage, name: str, what: str) -> Stop:
+    return Stop(
+        f"The stage `{stage.name}` builds on `{name}`, and `{name}` {what}.",
+        f"`--from {name}` makes it again, and so does leaving out `--stage` and `--from`.",
+    )
+
+
+def begin(folder: StageFolder, decision: Decision, tell: Tell) -> None:
+    """Makes the stage's folder ready: what other inputs have left goes, and what it is made from is on record. Whoever calls
+    it on a machine where people keep runs has called `keep_what_took_training`.
+
+    Raises Stop where the recipe's time for training is used up.
+    """
+    stage = folder.stage
+    anew = decision.action in ("again", "begin") and (bool(folder.state) or folder.has_trained)
+    _time_left(folder, anew)
+    if anew:
+        _make_room(folder, decision, tell)
+    log = "" if folder.place.on_cluster else f"; log in {folder.path / LOG}"
+    tell(f"{stage.name}: {'going on' if decision.action == 'go on' else 'starting'}{log}")
+    if "dataset_prepared_path" in stage.config:
+        forget_older(stage.config)
+    folder.mark("begun", inputs=inputs(folder.plan, stage), keys=dict(stage.keys), outputs=None)
+    for name in (SUMMARY, STOPPED):
+        (folder.path / name).unlink(missing_ok=True)
+
+
+def keep_what_took_training(plan: Plan, decisions: Iterable[Decision], remedy: str) -> None:
+    """Raises Stop where a stage would begin anew in place of what took training, its own or that of a stage which reads from
+    it, and there is no folder that could be moved. In pods it begins anew: checkpoints are told apart by their keys. So does a
+    rehearsal, which is made again in a minute."""
+    decisions = list(decisions)
+    if plan.place.on_cluster or StageFolder(plan, plan.stages[0]).run.kind == "rehearsal":
+        return
+    for decision in decisions:
+        if decision.action not in ("again", "begin"):
+            continue
+        concerned = [decision.stage, *(stage for stage in plan.stages if decision.stage.name in stage.reads)]
+        for folder in (StageFolder(plan, stage) for stage in concerned if not stage.folder):
+            if folder.has_trained:
+                why = "; ".join(f"{other.stage.name}: {', '.join(other.why)}" for other in decisions if other.why)
+                raise Stop(
+                    f"`{folder.path}` holds a {folder.run.kind} of this recipe as it was before it changed "
+                    f"({why or 'what it was made from is not on record'}).",
+                    remedy,
+                )
+
+
+def _make_room(folder: StageFolder, decision: Decision, tell: Tell) -> None:
+    tell(f"{decision}")
+    # A GPU that is missing for a day changes inputs too, and must not cost weeks of training. A rehearsal is soon made again,
+    # and on a claim nobody has planned room for two.
+    if folder.run.kind == "run" and not folder.place.on_cluster and (kept := folder.set_aside()):
+        tell(f"{folder.stage.name}: what was trained before is moved to {kept}; delete it when nobody needs it")
+    folder.clear()
+
+
+def _launch(folder: StageFolder, watch: Watch) -> None:
+    step = steps = 0
+
+    def note(event: dict[str, Any]) -> None:
+        nonlocal step, steps
+        step, steps = event.get("step") or step, event.get("steps") or steps
+        progress(event)
+
+    try:
+        with watch() as progress:
+            launch(folder.stage, folder.place, note)
+    except KeyboardInterrupt:
+        raise Interrupted(_interrupted(folder, step, steps)) from None
+    except Stop as stop:
+        if not folder.stage.trains:
+            raise
+        raise Stop(f"The stage `{folder.stage.name}` has failed. {stop.text}") from None
+
+
+def _interrupted(folder: StageFolder, step: int, steps: int) -> str:
+    """Where ^C has ended a stage, and where the same command goes on. An engine that trains leaves a checkpoint when it is told
+    to end, if there is time for it."""
+    name = folder.stage.name
+    if not steps:
+        return f"Interrupted while `{name}` was at work; the same command goes on with it."
+    found = Path(folder.place.checkpoints_dir).glob(f"checkpoint-*/{COMPLETE}")
+    saved = max((int(file.parent.name.rpartition("-")[2]) for file in found), default=0)
+    where = f"Interrupted at step {max(step, saved):,} of {steps:,}"
+    if saved >= step > 0:
+        return f"{where}; the same command goes on from there."
+    if saved:
+        return f"{where}; the same command goes on from step {saved:,}, the last that is saved."
+    return f"{where}; the same command goes on from the last that is saved, or begins `{name}` again."
+
+
+def finish(folder: StageFolder) -> Iterable[str]:
+    """Puts on record what a stage has left, once that is sure to be whole; gives what there is to tell.
+
+    Raises Stop where results are missing, or weights do not load.
+    """
+    stage = folder.stage
+    if stage.trains and not _is_of_this_recipe(folder):
+        log = next(iter(sorted(folder.path.glob("train*.log"))), folder.path / LOG)
+        raise Stop(f"The stage `{stage.name}` ended without an error and without its results.", f"The whole log: {log}")
+    if folder.model.is_dir():
+        check_weights(folder.model)
+    _complete(folder)
+    if early := _ended_early(folder):
+        folder.mark(OUT_OF_TIME)
+        remedy = "Raise `limits.time`; the same command then goes on from this step."
+        if any(stage.name in other.reads for other in folder.plan.stages):
+            raise Stop(f"{early} Nothing after it starts.", remedy)
+        return [early, remedy]
+    if folder.run.kind == "run":
+        shutil.rmtree(folder.place.scratch_dir, ignore_errors=True)
+    folder.mark("finished", outputs=folder.outputs())
+    return _told(folder)
+
+
+def _complete(folder: StageFolder) -> None:
+    """Adds to the summary what the training process does not know: the stage, its rows' data sets, what was planned for it, and
+    what was changed in the recipe."""
+    summary, run = folder.summary, folder.run
+    if summary is not None:
+        changes, substitutions = run.state.changes, run.state.substitutions
+        sets = Rows.read(Path(folder.plan.place.data_dir, folder.stage.folder)).sets
+        told = replace(summary, stage=folder.stage.name, kind=run.kind, changes=changes, substitutions=substitutions)
+        told = replace(told, sets=sets, planned=_planned(folder))
+        told.write(folder.path)
+
+
+def _planned(folder: StageFolder) -> Mapping[str, Any] | None:
+    """What was said of a stage before it began, where that is on record: pods have none. (`report.planned` judges recipes, and the
+    image that trains images has no library for that.)"""
+    foreseen = read_record(folder.run.path / PLANNED).get("foreseen")
+    stages = [each for each in foreseen if isinstance(each, Mapping)] if isinstance(foreseen, list) else []
+    return next((each for each in stages if each.get("stage") == folder.stage.name), None)
+
+
+def _is_of_this_recipe(folder: StageFolder) -> bool:
+    told = folder.stage.config["recipe_runner"]["fingerprint"]
+    return folder.summary is not None and folder.summary.fingerprint == told and bool(folder.weights_files)
+
+
+def _time_left(folder: StageFolder, anew: bool) -> None:
+    """Raises Stop where the stage trains something and the recipe's time for all of training is used up. anew: what the
+    stage has used itself was for what goes."""
+    plan, stage = folder.plan, folder.stage
+    limit = stage.config.get("recipe_runner", {}).get("time_limit_seconds")
+    # As training itself counts: what later stages have used belongs to a model that is not built on this one.
+    before = plan.stages[: [other.name for other in plan.stages].index(stage.name) + (not anew)]
+    used = elapsed_seconds({plan.place_of(other).run_dir for other in before}) if limit else 0.0
+    if limit and used >= limit:
+        raise Stop(
+            f"The time limit of {units.duration(limit)} is used up, and `{stage.name}` does not start: training has taken "
+            f"{units.duration(used)} so far.",
+            "Raise `limits.time`; the same command then goes on from here.",
+        )
+
+
+def _ended_early(folder: StageFolder) -> str:
+    """What to say where the time limit has ended a stage before its end, else nothing. It stays unfinished, so that
+    nothing builds on it; its model so far is saved and can be used."""
+    summary = folder.summary
+    if summary is None or summary.time_limit is None or not summary.out_of_time:
+        return ""
+    model = folder.model if folder.model.is_dir() else folder.weights_files[0]
+    return (
+        f"The time limit of {units.duration(summary.time_limit.limit_seconds)} has ended `{folder.stage.name}` after step "
+        f"{summary.steps:,}. Its model so far is in `{model}`."
+    )
+
+
+def _told(folder: StageFolder) -> Iterable[str]:
+    """What a finished stage has to say."""
+    report, summary = folder.results / REPORT, folder.summary
+    if folder.prepares and report.is_file():
+        return report.read_text(encoding="utf-8").splitlines()
+    if summary is None:
+        return []
+    losses = f", {summary.losses}" if summary.losses else ""
+    tokens = f", {summary.tokens:,} tokens" if summary.tokens else ""
+    early = [summary.early_stop.told] if summary.early_stop else []
+    return [f"step {summary.steps:,}{tokens}, {summary.training_seconds:.0f} s{losses}", *early]
+
+
+def gate(folder: StageFolder, tell: Tell) -> None:
+    """Measures the stage where that is not done for what lies there now, and opens or closes its gate.
+
+    Raises Stop where it stays closed.
+    """
+    stage = folder.stage
+    if not gates.current(folder):
+        tell(f"{stage.name}: measuring")
+        gates.measure(folder)
+    tell(f"{stage.name}: gate")
+    is_open, lines = gates.opened(folder)
+    for line in (*gates.table(gates.verdicts(folder)), *lines):
+        tell(f"  {line}")
+    if not is_open:
+        later = any(stage.name in other.reads for other in folder.plan.stages)
+        raise Stop(gates.closed(folder, "nothing after it starts" if later else "its model does not count as good"))
+
+
+def require_open(folder: StageFolder, tell: Tell, where: str = "") -> None:
+    """Raises Stop with the first gate before a stage that is closed; where: the option of `recipe promote` that names
+    where the run lives."""
+    for stage in folder.plan.guards(folder.stage):
+        guard = StageFolder(folder.plan, stage)
+        is_open, lines = gates.opened(guard)
+        for line in lines:
+            tell(line)
+        if not is_open:
+            raise Stop(gates.closed(guard, f"`{folder.stage.name}` does not start", where))
+
+
+def summaries(plan: Plan) -> list[Summary]:
+    """The summary of every stage that has trained to its end, or to the end of its time."""
+    folders = [StageFolder(plan, stage) for stage in plan.stages if stage.trains]
+    done = [folder for folder in folders if folder.state.status in ("finished", OUT_OF_TIME)]
+    return [replace(folder.summary, stage=folder.stage.name) for folder in done if folder.summary is not None]

@@ -1,0 +1,214 @@
+"""Run folders: one folder a run, with its stages in it, and what was changed in the recipe to make it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from runner.plan import RUNS, Place
+from runner.recipe.overrides import Override
+from runner.tools.files import Record, read_record, write_json
+from runner.tools.problem import Stop
+from runner.tools.run_files import CONFIG, LOCK, PLANNED, RUN, SUMMARY
+
+ROOT = Path(RUNS)
+FRESH = "`--fresh` deletes that run and begins anew; `--out DIR` keeps it and uses another folder."
+
+
+@dataclass(frozen=True)
+class RunRecord(Record):
+    """What a run says of itself. kind: as of a RunFolder.
+
+    id: the folder's own number, empty before it has one; results of another run never count here. recipe: its name.
+    status: `running`, `stopped` or `finished`. changes, substitutions: what the person and the runner have changed in the
+    recipe. folder: where this one lay when the substitutions were made, which may name it. data_dir: prepared data elsewhere
+    than in the folder. origin: `cluster` where the run was fetched. fault: why it was stopped, for a person; empty where it
+    was not, or nobody has said.
+    """
+
+    FILE = RUN
+    id: str = ""
+    status: str = ""
+    kind: str = ""
+    recipe: str = ""
+    changes: tuple[Override, ...] = ()
+    data_dir: str | None = None
+    substitutions: tuple[Override, ...] = ()
+    folder: str = ""
+    origin: str = ""
+    fault: str = ""
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """A run's folder. kind: `run` or `rehearsal`."""
+
+    path: Path
+    kind: str = "run"
+
+    @classmethod
+    def at(cls, path: Path) -> RunFolder:
+        """The run in a folder, of the kind that it says it is."""
+        return cls(path, RunRecord.read(path).kind or "run")
+
+    @property
+    def state(self) -> RunRecord:
+        return RunRecord.read(self.path)
+
+    @property
+    def at_work(self) -> bool:
+        """Whether a command is at work in it now."""
+        try:
+            with (self.path / LOCK).open() as handle:
+                fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError as error:
+            return isinstance(error, BlockingIOError)
+        return False
+
+    @property
+    def shown(self) -> Path:
+        """The folder as a person reads it: below the current one where it is."""
+        return self.path.relative_to(Path.cwd()) if self.path.is_relative_to(Path.cwd()) else self.path
+
+    @property
+    def overrides(self) -> list[Override]:
+        """What a rehearsal, or the machine, has put in place of the recipe's own settings; what it named in this folder is
+        named where the folder lies now."""
+        state = self.state
+        return [replace(override, after=self._here(override.after, state.folder)) for override in state.substitutions]
+
+    def _here(self, value: Any, there: str) -> Any:
+        inside = there and isinstance(value, str) and Path(value).is_relative_to(there)
+        return str(self.path / Path(value).relative_to(there)) if inside else value
+
+    def mark(self, status: str, **facts: Any) -> None:
+        now = {"id": self.state.id or uuid.uuid4().hex, "status": status, "kind": self.kind}
+        write_json(self.path / RUN, read_record(self.path / RUN) | now | facts)
+
+    def made_with(self, changes: Iterable[Override], substitutions: Iterable[Override]) -> dict[str, Any]:
+        """What goes on record of how the person and the runner have changed the recipe, once something is made with it."""
+        told = {"changes": changes, "substitutions": substitutions}
+        return {"folder": str(self.path)} | {name: [asdict(made) for made in known] for name, known in told.items()}
+
+    def place(self, data_dir: str | None = None) -> Place:
+        """This folder as a Place; a rehearsal's has no GPU. data_dir: prepared data, elsewhere than in the folder."""
+        return Place(
+            config_dir=str(self.path / CONFIG),
+            data_dir=data_dir or self.state.data_dir or str(self.path / "data"),
+            run_dir=str(self.path),
+            scratch_dir=str(self.path / "scratch"),
+            accelerator=self.kind != "rehearsal",
+        )
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keeps a second command out of the same folder."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / LOCK).open("w") as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise Stop(
+                    f"Another command is at work in `{self.path}`.",
+                    "Wait for it, or name another folder with `--out`.",
+                ) from None
+            yield
+
+
+def folder(name: str, kind: str, out: str | None = None) -> RunFolder:
+    """The folder of a recipe's run or rehearsal: `out`, or `runs/<name>` below the current folder."""
+    path = Path(out) if out else ROOT / (name if kind == "run" else f"{name}-rehearsal")
+    return RunFolder(Path(os.path.abspath(path)), kind)
+
+
+@contextmanager
+def session(run: RunFolder, recipe_name: str, fresh: bool, data_dir: str | None = None) -> Iterator[None]:
+    """The folder, ours alone, for a recipe of that name.
+
+    Raises Stop where the folder holds a run of another recipe, or things that are no run at all.
+    """
+    made_here = not run.path.exists()
+    with run.lock():
+        try:
+            open_for(run, recipe_name, fresh)
+            run.mark("running", recipe=recipe_name, data_dir=data_dir)
+            yield
+        except BaseException:
+            _forget(run, made_here)
+            raise
+
+
+def open_for(run: RunFolder, recipe_name: str, fresh: bool, remedy: str = "") -> None:
+    """Looks whether a folder can be that of a recipe, and empties it where it is to be `fresh`. remedy: how a person names
+    another folder who has no `--out` and no `--fresh`.
+
+    Raises Stop where the folder holds a run of another recipe, or things that are no run at all.
+    """
+    run.path.mkdir(parents=True, exist_ok=True)
+    entries = [entry for entry in run.path.iterdir() if entry.name != LOCK]
+    if not run.state and any(entry.name != "data" for entry in entries):
+        raise Stop(
+            f"`{run.path}` holds files that are no run.", remedy or "Name an empty or a new folder with `--out`."
+        )
+    if not fresh:
+        require_of(run, recipe_name, remedy or FRESH)
+    else:
+        for entry in entries:
+            shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+
+
+def require_of(run: RunFolder, recipe_name: str, remedy: str) -> None:
+    """Raises Stop where the folder holds a run of another recipe."""
+    if (owner := run.state.recipe) not in ("", recipe_name):
+        raise Stop(f"`{run.path}` holds a run of the recipe `{owner}`.", remedy)
+
+
+def _forget(run: RunFolder, made_here: bool) -> None:
+    """Takes a folder away again in which nothing was done."""
+    entries = {entry.name for entry in run.path.iterdir()}
+    if made_here and entries <= {LOCK, RUN, CONFIG, PLANNED}:
+        shutil.rmtree(run.path, ignore_errors=True)
+
+
+def all_here() -> list[RunFolder]:
+    """Every run below this folder's `runs/`, the one that was worked on last first."""
+    found = [RunFolder.at(Path(os.path.abspath(file.parent))) for file in ROOT.glob(f"*/{RUN}")]
+    return sorted(found, key=lambda run: (run.path / RUN).stat().st_mtime, reverse=True)
+
+
+def find(name: str, given: str | None) -> RunFolder:
+    """The run that a reading command means: `--run DIR`, or of the recipe `name` the one that was worked on last, first of
+    all one that has trained something.
+
+    Raises Stop where there is none.
+    """
+    if given:
+        path = Path(os.path.abspath(given))
+        if not (path / RUN).is_file():
+            raise Stop(
+                f"`{given}` is not a run folder.",
+                "A run folder holds `run.json`; `recipe rehearse` and `recipe run` make one.",
+            )
+        return RunFolder.at(path)
+    runs = [run for run in (folder(name, kind) for kind in ("run", "rehearsal")) if (run.path / RUN).is_file()]
+    if not runs:
+        raise Stop(
+            f"There is no run of `{name}` below `{ROOT}/`.",
+            "`recipe rehearse` and `recipe run` make one; name another with `--run DIR`. "
+            "A run on the cluster is shown by `recipe status`, and comes here with `recipe fetch`.",
+        )
+    return max(runs, key=_newest)
+
+
+def _newest(run: RunFolder) -> tuple[float, float]:
+    """When a run has trained something last, 0 for never; and when it was worked on last."""
+    summaries = [*run.path.glob(SUMMARY), *run.path.glob(f"*/{SUMMARY}")]
+    trained = max((file.stat().st_mtime for file in summaries), default=0.0)
+    return trained, (run.path / RUN).stat().st_mtime

@@ -1,0 +1,258 @@
+"""A stage in a run folder: what it was made from, what it has left, and whether both still hold."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from runner.plan import Place, Plan, Stage, learned_from, without_place
+from runner.run.run_folder import RunFolder
+from runner.tools.files import Record, content_of, read_json, read_record, sha256, write_json
+from runner.tools.names import content_hash, shortened
+from runner.tools.problem import Stop
+from runner.tools.run_files import BEST_IMAGES, BEST_MODEL, CHECKPOINTS, FETCHED, LEFT, STAGE
+from runner.trainer.summary import Summary
+
+# Settings that name a file or a folder of this machine, by the last part of their names.
+_FILES = ("path", "base", "base_model", "packed")
+
+
+@dataclass(frozen=True)
+class StageRecord(Record):
+    """What a stage was made from, and what it has left.
+
+    status: `not begun`, `begun`, `finished` or `out of time`; inputs: see the function; keys: of the Stage; outputs: hashes by file.
+    """
+
+    FILE = STAGE
+    stage: str = ""
+    status: str = "not begun"
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    keys: Mapping[str, str] = field(default_factory=dict)
+    outputs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class StageFolder:
+    """One stage of a plan in its run folder."""
+
+    plan: Plan
+    stage: Stage
+
+    @property
+    def place(self) -> Place:
+        return self.plan.place_of(self.stage)
+
+    @property
+    def path(self) -> Path:
+        return Path(self.place.run_dir)
+
+    @property
+    def run(self) -> RunFolder:
+        return RunFolder.at(Path(self.plan.place.run_dir))
+
+    @property
+    def results(self) -> Path:
+        """The folder that the names of `outputs` start from."""
+        return Path(self.stage.config["out"]) if self.prepares or self.fetches else self.path
+
+    @property
+    def prepares(self) -> bool:
+        """Whether the stage leaves data for others, and no model."""
+        return not self.stage.trains and self.stage.config.get("out") == self.plan.place.data_dir
+
+    @property
+    def fetches(self) -> bool:
+        """Whether the stage brings the base model, and nothing else."""
+        return not self.stage.trains and self.stage.config.get("out") == self.plan.place.model_dir is not None
+
+    @property
+    def model(self) -> Path:
+        return self.path / BEST_MODEL
+
+    @property
+    def weights_files(self) -> list[Path]:
+        """The files that hold the best model: in a folder as transformers writes it, or one of the image trainer."""
+        return [*weight_files(self.model), *self.path.glob(BEST_IMAGES)]
+
+    @property
+    def state(self) -> StageRecord:
+        return StageRecord.read(self.path)
+
+    @property
+    def finished(self) -> bool:
+        return self.state.status == "finished"
+
+    @property
+    def summary(self) -> Summary | None:
+        """What training has said of itself in the end; None where there is nothing yet."""
+        return Summary.read(self.path) or None
+
+    def other(self, name: str) -> StageFolder:
+        """Another stage of the same run."""
+        return StageFolder(self.plan, self.plan.stage(name))
+
+    def mark(self, status: str, **facts: Any) -> None:
+        now = {"stage": self.stage.name, "status": status}
+        write_json(self.path / STAGE, read_record(self.path / STAGE) | now | facts)
+
+    def outputs(self) -> dict[str, str]:
+        """SHA-256 of every file that the stage has left for others, by its name below `results`."""
+        if self.fetches:
+            # Written last, and with the commit in it: weights of hundreds of gigabytes are not read for it.
+            homes, files = [], [*self.results.glob(FETCHED)]
+        elif not self.prepares:
+            homes, files = [self.model], [*self.path.glob(BEST_IMAGES)]
+        else:
+            # Of parts that are read apart; the cleaned text itself is large, and nothing reads it again.
+            homes = [self.results / name for name in self.stage.parts]
+            files = [] if homes else sorted(self.results.glob("*.parquet"))
+        files += [file for home in homes if home.is_dir() for file in sorted(home.rglob("*")) if file.is_file()]
+        return {str(file.relative_to(self.results)): sha256(file) for file in files}
+
+    def changed_outputs(self, beginnings: tuple[str, ...] = ()) -> list[str]:
+        """The names of recorded outputs that are missing or not as they were; an empty record counts as changed.
+
+        beginnings: of the names that are looked at; none means all.
+        """
+        recorded = self.state.outputs
+        chosen = {name: digest for name, digest in recorded.items() if not beginnings or name.startswith(beginnings)}
+        if not chosen:
+            return ["(no record)"]
+        files = {name: self.results / name for name in chosen}
+        return [name for name, file in files.items() if not file.is_file() or sha256(file) != chosen[name]]
+
+    def model_hash(self, look: bool = False) -> str:
+        """One hash for the whole model that the stage has left, its config and tokenizer too; empty where there is none. look:
+        whether it is hashed now, which takes minutes for a large one; else what is on record of it counts."""
+        files = self.outputs() if look else self.state.outputs
+        return _model_hash({name.removeprefix(f"{BEST_MODEL}/"): digest for name, digest in files.items()})
+
+    @property
+    def has_trained(self) -> bool:
+        """Whether something lies here that took training."""
+        if not self.stage.trains:
+            return False
+        return bool(self.weights_files) or any((self.path / CHECKPOINTS).rglob("checkpoint-*"))
+
+    def set_aside(self) -> Path | None:
+        """Moves the folder of a stage that has trained something out of the way, beside itself, and gives where it lies
+        now; None where there is nothing that took training. One that was moved earlier stays."""
+        if not self.has_trained:
+            return None
+        names = (f"{self.path.name}.before{f'-{number}' if number > 1 else ''}" for number in itertools.count(1))
+        kept = next(path for name in names if not (path := self.path.with_name(name)).exists())
+        return self.path.rename(kept)
+
+    def clear(self) -> None:
+        """Takes away what a run from other inputs has left. Prepared data stays: its parts know what they are made from."""
+        if self.prepares:
+            (self.path / STAGE).unlink(missing_ok=True)
+        elif self.stage.folder:
+            shutil.rmtree(self.path, ignore_errors=True)
+        else:
+            # Its folder is the run's own, and on a claim perhaps somebody else's too.
+            for entry in [entry for pattern in LEFT for entry in self.path.glob(pattern)]:
+                shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The files with the weights of a model, as transformers writes it."""
+    return sorted(folder.glob("*.safetensors"))
+
+
+def model_hash_of(model: Path) -> str:
+    """The hash that `StageFolder.model_hash` would give for a folder with a model, or a file with one of images."""
+    files = sorted(file for file in model.rglob("*") if file.is_file()) if model.is_dir() else [model]
+    return _model_hash({str(file.relative_to(model)) if file != model else file.name: sha256(file) for file in files})
+
+
+def _model_hash(files: Mapping[str, str]) -> str:
+    return content_hash(dict(files), 32) if any(name.endswith((".safetensors", ".pth")) for name in files) else ""
+
+
+def inputs(plan: Plan, stage: Stage) -> dict[str, Any]:
+    """Everything that a stage's result depends on, flat, by a name that a person understands: settings, files read, and
+    what the stages before it have left. None for a stage before it that has nothing yet."""
+    by_name: dict[str, Any] = {}
+    for name, value in learned_from(stage.config):
+        if name.split(".")[-1] in _FILES and _is_given(value, plan.place):
+            # What it holds counts, wherever the command was called from.
+            by_name[f"{name} (its content)"] = content_of(Path(value))
+        else:
+            by_name[name] = without_place(value, plan.place)
+    for before, beginnings in stage.reads.items():
+        by_name[f"results of {before}"] = results_of(plan, before, beginnings)
+    # As they will be read back from the record: JSON knows lists and no tuples.
+    read_back: dict[str, Any] = json.loads(json.dumps(by_name))
+    return read_back
+
+
+def _is_given(value: Any, place: Place) -> bool:
+    """Whether a setting names a file or folder that is there and that no stage has made."""
+    if not isinstance(value, str) or not Path(value).exists():
+        return False
+    own = (place.data_dir, place.config_dir, place.run_dir, place.model_dir)
+    return not any(folder and Path(value).is_relative_to(folder) for folder in own)
+
+
+def results_of(plan: Plan, name: str, beginnings: tuple[str, ...]) -> str | None:
+    """One hash for what a stage has left, of the files whose names begin so; None where it is not finished."""
+    folder = StageFolder(plan, plan.stage(name))
+    outputs = folder.state.outputs if folder.finished else {}
+    chosen = {name: digest for name, digest in outputs.items() if not beginnings or name.startswith(beginnings)}
+    return content_hash(chosen, 32) if outputs else None
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """What differs between two sets of inputs, a line each, in the words of the settings."""
+    lines = []
+    for name in sorted(old.keys() | new.keys()):
+        before, after = old.get(name), new.get(name)
+        if before == after:
+            continue
+        if name.startswith("results of "):
+            lines.append(f"{name.removeprefix('results of ')} has left other results")
+        elif name.endswith("(its content)"):
+            lines.append(f"{name.removesuffix(' (its content)')}: the file's content has changed")
+        else:
+            lines.append(f"{name}: {_shown(before)} → {_shown(after)}")
+    return lines
+
+
+def _shown(value: Any) -> str:
+    text = "nothing" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+    return shortened(text, 60)
+
+
+def check_weights(folder: Path) -> int:
+    """Opens every weight file and reads every tensor's shape; gives the number of parameters.
+
+    Raises Stop where a file is missing, cut short or no weights at all.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    files = weight_files(folder)
+    if not files:
+        raise Stop(f"`{folder}` holds no weights.")
+    index = read_json(folder / "model.safetensors.index.json")
+    named = set(index["weight_map"].values()) if isinstance(index, dict) else set()
+    if missing := sorted(named - {file.name for file in files}):
+        raise Stop(f"`{folder}` lacks the weight file `{missing[0]}`.")
+    total = 0
+    for file in files:
+        try:
+            with safe_open(file, framework="numpy") as tensors:
+                for name in tensors.keys():  # noqa: SIM118 - it is no mapping
+                    size = 1
+                    for length in tensors.get_slice(name).get_shape():
+                        size *= length
+                    total += size
+        except (SafetensorError, OSError) as error:
+            raise Stop(f"`{file}` cannot be loaded: {error}") from None
+    return total

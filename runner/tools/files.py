@@ -1,0 +1,223 @@
+"""Files: written so that a reader never sees half of one, and told apart by what they hold."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, fields
+from functools import cache, cached_property
+from pathlib import Path
+from types import UnionType
+from typing import Any, ClassVar, Self, TextIO, get_args, get_origin, get_type_hints
+
+from runner.tools.names import content_hash
+
+
+def settings_folder() -> Path:
+    """Where this person's own settings lie: `recipe-runner` below XDG_CONFIG_HOME, by default `~/.config` (XDG Base Directory
+    Specification 0.8, which lets relative paths be ignored)."""
+    return _own_folder("XDG_CONFIG_HOME", "~/.config")
+
+
+def cache_folder() -> Path:
+    """Where things lie that can be fetched again, likewise: below XDG_CACHE_HOME, by default `~/.cache`."""
+    return _own_folder("XDG_CACHE_HOME", "~/.cache")
+
+
+def _own_folder(variable: str, usual: str) -> Path:
+    named = os.environ.get(variable, "")
+    return Path(named if os.path.isabs(named) else os.path.expanduser(usual)) / "recipe-runner"
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A file to write: a path relative to the output folder, and its whole text."""
+
+    path: str
+    text: str
+
+
+class Later(Artifact):
+    """An Artifact whose text is written when it is first read, because whoever only judges a plan reads none."""
+
+    def __init__(self, path: str, write: Callable[[], str]) -> None:
+        object.__setattr__(self, "path", path)
+        object.__setattr__(self, "_write", write)
+
+    _write: Callable[[], str]
+
+    @cached_property
+    def text(self) -> str:  # read like a field
+        return self._write()
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Gives a file beside `path` to write, which takes its place when the block ends well, on disk and at once; else nothing
+    is left of it. Its name begins with a dot and has the process in it, so that several may write the same file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        yield partial
+        with partial.open("rb") as written:
+            os.fsync(written.fileno())
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def replacing_folder(path: Path) -> Iterator[Path]:
+    """Gives an empty folder beside `path` to fill, which takes its place when the block ends well. For one process at a
+    time; what a killed one has left is cleared by the next."""
+    partial = path.with_name(f".{path.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+        shutil.rmtree(path, ignore_errors=True)
+        partial.rename(path)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file, whole or not at all."""
+    with replacing(path) as partial:
+        partial.write_text(text, encoding="utf-8", newline="\n")
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """The file's content, or None where it is missing or broken."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):  # the last for brackets without end
+        return None
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; empty where the file is missing, broken or holds something else."""
+    record = read_json(path)
+    return record if isinstance(record, dict) else {}
+
+
+@dataclass(frozen=True)
+class Record:
+    """What a JSON file holds, as a dataclass that names the file and gives every field a default; false where it says nothing."""
+
+    FILE: ClassVar[str]
+
+    def __bool__(self) -> bool:
+        return self != type(self)()
+
+    def write(self, folder: Path) -> None:
+        write_json(folder / self.FILE, asdict(self))
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        return cls.of(read_record(folder / cls.FILE))
+
+    @classmethod
+    def of(cls, facts: Mapping[str, Any]) -> Self:
+        """What JSON says. Other versions and other hands write too: what is missing, or not of the field's type, is the
+        default."""
+        kinds, known = get_type_hints(cls), {}
+        for name in (field.name for field in fields(cls) if field.name in facts):
+            with suppress(TypeError):
+                known[name] = _as(kinds[name], facts[name])
+        return cls(**known)
+
+
+def _as(kind: Any, value: Any) -> Any:
+    """A value of JSON as one of a type. Raises TypeError where it is none."""
+    outer, inner = get_origin(kind) or kind, get_args(kind)
+    if outer is UnionType:
+        for each in inner:
+            with suppress(TypeError):
+                return _as(each, value)
+    elif outer is Any or type(value) is outer or (outer is float and type(value) is int):
+        return value
+    elif outer is tuple and isinstance(value, list):
+        return tuple(_as(inner[0], item) for item in value)
+    elif outer is Mapping and isinstance(value, dict):
+        return {name: _as(inner[1], item) for name, item in value.items()}
+    elif isinstance(outer, type) and issubclass(outer, Record) and isinstance(value, dict):
+        return outer.of(value)
+    raise TypeError(kind)
+
+
+def write_all(folder: Path, artifacts: Iterable[Artifact]) -> list[Path]:
+    """Writes all artifacts below `folder`, or none: each is written beside its place first, then all are renamed.
+
+    Raises OSError where the folder cannot be written to; then nothing has changed.
+    """
+    paths: list[Path] = []
+    with ExitStack() as renamed:
+        for artifact in artifacts:
+            path = folder / artifact.path
+            if path.is_dir():
+                raise IsADirectoryError(21, "a folder stands where this file belongs", str(path))
+            partial = renamed.enter_context(replacing(path))
+            partial.write_text(artifact.text, encoding="utf-8", newline="\n")
+            paths.append(path)
+    return paths
+
+
+def sha256(file: Path) -> str:
+    """The file's SHA-256; read once a process as long as size and time stay, because models take minutes."""
+    facts = file.stat()
+    return _sha256(str(file), facts.st_size, facts.st_mtime_ns, facts.st_ino)
+
+
+@cache
+def _sha256(file: str, *_: int) -> str:
+    with Path(file).open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+def content_of(path: Path) -> str:
+    """A hash of what a file holds; of a folder, of its files' names and what they hold. Times are no part of it, because a copy
+    is the same data; so all of it is read, once a process."""
+    if path.is_file():
+        return sha256(path)
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    return content_hash([(str(file.relative_to(path)), sha256(file)) for file in files], 32)
+
+
+@contextmanager
+def table(file: Path, errors: str = "strict") -> Iterator[tuple[TextIO, str]]:
+    """A file of lines with columns, open in its encoding, and what stands between the columns: of the usual marks the one that
+    cuts the first line into most. Spreadsheets put semicolons where the comma is for decimals, and write UTF-16 too.
+
+    Raises UnicodeDecodeError where it is no such text and `errors` is strict.
+    """
+    csv.field_size_limit(2**31 - 1)
+    with file.open("rb") as start:
+        utf16 = start.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+    with file.open(encoding="utf-16" if utf16 else "utf-8-sig", errors=errors, newline="") as lines:
+        first = lines.readline(1_000_000)
+        lines.seek(0)
+        yield lines, max(",;\t|", key=lambda mark: len(next(csv.reader([first], delimiter=mark), ())))
+
+
+# Files that a folder of text is made of.
+TEXTS = (".txt", ".md")
+
+
+def text_files(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.rglob("*") if file.suffix in TEXTS and file.is_file())
+
+
+def saved_by_datasets(folder: Path) -> bool:
+    """Whether a folder is what `save_to_disk` of the library `datasets` leaves."""
+    return any((folder / name).is_file() for name in ("state.json", "dataset_dict.json"))

@@ -1,0 +1,143 @@
+"""Lengths: how long rows are, in three figures, and what follows where several are read at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from runner.tools.files import Record
+
+# Rows that a distribution is read at, evenly apart.
+_POINTS = 256
+# The 99th percentile of the normal distribution with mean 0 and standard deviation 1.
+_HIGH = 2.3263
+# Sigma, from rows that are cut at a length to those with a long tail; beyond 1 the 99th percentile comes nearer to the mean
+# again. Not -1, because half of it would be 0.
+_SKEWED = (-1.01, 1.0)
+
+
+@dataclass(frozen=True)
+class Lengths(Record):
+    """Lengths of rows, in tokens unless something else is said: their mean, standard deviation (spread) and 99th percentile
+    (high).
+
+    What lies between is taken from the lognormal distribution that is moved until it has all three (Johnson 1949, system
+    S_L). Lengths of texts are about so, and the two tails of a row with a fixed prompt before it are kept apart.
+    """
+
+    mean: float = 0.0
+    spread: float = 0.0
+    high: float = 0.0
+
+    @classmethod
+    def counted(cls, lengths: Iterable[float]) -> Lengths:
+        """Those of rows that have been looked at."""
+        return cls._weighed([(length, 1.0) for length in lengths])
+
+    @classmethod
+    def mixed(cls, parts: Sequence[tuple[float, Lengths]]) -> Lengths:
+        """Those of several kinds of rows together, each with its count."""
+        told = [(count, part) for count, part in parts if count]
+        if len(told) == 1:
+            return told[0][1]
+        return cls._weighed([(length, count) for count, part in told for length in _points(part)])
+
+    @classmethod
+    def _weighed(cls, lengths: list[tuple[float, float]]) -> Lengths:
+        if not lengths:
+            return cls()
+        whole = sum(weight for _, weight in lengths)
+        mean = sum(length * weight for length, weight in lengths) / whole
+        spread = math.sqrt(sum(weight * (length - mean) ** 2 for length, weight in lengths) / whole)
+        high, above = 0.0, 0.01 * whole
+        for length, weight in sorted(lengths, reverse=True):
+            high, above = length, above - weight
+            if above < 0:
+                break
+        return cls(mean, spread, high)
+
+    def scaled(self, factor: float, added: float = 0.0) -> Lengths:
+        """The same in another unit, with something of one length before each."""
+        return Lengths(self.mean * factor + added, self.spread * factor, self.high * factor + added)
+
+    def longest(self, rows: float, limit: float, multiple: int = 1) -> float:
+        """The mean length of the longest of so many rows, none longer than `limit`, rounded up to a multiple."""
+        return _longest(self, max(1.0, rows), limit, multiple)
+
+    def within(self, limit: float) -> float:
+        """The mean length where none is longer than `limit`."""
+        return self.longest(1, limit)
+
+    def beyond(self, limit: float) -> float:
+        """The share of rows that are longer than `limit`, 0 to 1."""
+        return sum(length > limit for length in _points(self)) / _POINTS
+
+    def attended(self, limit: float) -> float:
+        """The length of the row that a mean token stands in, none longer than `limit`."""
+        return min(limit, self.mean + self.spread**2 / self.mean)
+
+    def packed(self, limit: float) -> float:
+        """Rows that go into one of `limit`."""
+        return _packed(self, limit)
+
+
+@lru_cache(maxsize=256)
+def _shape(lengths: Lengths) -> tuple[float, float, float]:
+    """(start, size, sigma) of the distribution: a length is start + size · e^(sigma · z) for a normal z. Size and sigma are below
+    0 where the longer tail is that of short rows."""
+    far = (lengths.high - lengths.mean) / lengths.spread
+    low, up = _SKEWED
+    for _ in range(30):
+        sigma = (low + up) / 2
+        wide = math.copysign(math.sqrt(math.expm1(sigma**2)), sigma)
+        reached = (math.exp(_HIGH * sigma - sigma**2 / 2) - 1) / wide
+        low, up = (sigma, up) if reached < far else (low, sigma)
+    size = lengths.spread / wide * math.exp(-(sigma**2) / 2)
+    return lengths.mean - size * math.exp(sigma**2 / 2), size, sigma
+
+
+def _at(lengths: Lengths, shares: Iterable[float]) -> list[float]:
+    """The lengths that these shares of the rows, above 0 and below 1, do not exceed."""
+    if lengths.spread <= 0:
+        return [lengths.mean for _ in shares]
+    from statistics import NormalDist  # slow to load
+
+    start, size, sigma = _shape(lengths)
+    normal = NormalDist().inv_cdf
+    return [max(1.0, start + size * math.exp(sigma * normal(share))) for share in shares]
+
+
+@lru_cache(maxsize=256)
+def _points(lengths: Lengths) -> tuple[float, ...]:
+    """Lengths of rows evenly apart, whose mean is the one that was counted."""
+    points = _at(lengths, ((place + 0.5) / _POINTS for place in range(_POINTS)))
+    return tuple(length * lengths.mean * _POINTS / sum(points) for length in points)
+
+
+@lru_cache(maxsize=1024)
+def _longest(lengths: Lengths, rows: float, limit: float, multiple: int) -> float:
+    reached: Sequence[float] = _points(lengths)
+    if rows > 1:
+        # Of n rows the longest is below what a share s of all rows is below with the probability s^n.
+        reached = _at(lengths, (((place + 0.5) / _POINTS) ** (1 / rows) for place in range(_POINTS)))
+    padded = [min(limit, math.ceil(length / multiple) * multiple if multiple > 1 else length) for length in reached]
+    return sum(padded) / _POINTS
+
+
+@lru_cache(maxsize=256)
+def _packed(lengths: Lengths, limit: float) -> float:
+    """The longest first, each where it fits first (Axolotl 0.19.0, utils/samplers/multipack.py)."""
+    left: list[float] = []
+    for length in sorted((min(length, limit) for length in _points(lengths)), reverse=True):
+        place = next((place for place, room in enumerate(left) if room >= length), len(left))
+        if place == len(left):
+            left.append(limit)
+        left[place] -= length
+    # The last one is not full because there are no more.
+    return _POINTS / (len(left) - left[-1] / limit)
+
+
+# Of rows that nobody has counted.
+UNKNOWN = Lengths()

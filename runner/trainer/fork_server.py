@@ -1,0 +1,316 @@
+"""Fork server: one process imports what engines import, and the stages of a rehearsal are forks of it, because a tiny model is
+trained in less time than Axolotl is imported.
+
+`python -m runner.trainer.fork_server FD`: FD is a socket. It gets a program as JSON (`module`, what is imported `before`,
+`arguments`, `env`, its process `group`) with the file that its output goes to, answers with the number of the process that it has
+become, and with its exit status when it has ended. Without arguments, it only imports, while nothing else is asked of it. A
+program in a fork has such a socket of its own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import importlib
+import json
+import os
+import runpy
+import selectors
+import socket
+import subprocess
+import sys
+import warnings
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import IO, Any
+
+from runner.trainer import parent_watch
+
+_MODELS = ("torch", "transformers.modeling_utils", "transformers.models.auto.modeling_auto")
+# Programs that are forked, and what is imported before; all others of the runner's own work with models.
+PROGRAMS = {
+    "axolotl.cli.main": (
+        *_MODELS,
+        "axolotl.cli.main",
+        "axolotl.cli.train",
+        "axolotl.core.builders",
+        "runner.trainer.plugin",
+    ),
+    "runner.parts.evaluate.evaluate": (*_MODELS, "peft"),
+    "runner.trainer.merging": (*_MODELS, "peft"),
+}
+# Bytes of a program with its environment.
+LONGEST = 2**17
+
+
+class Forked:
+    """A program in a fork: as much of `subprocess.Popen` as a launch needs."""
+
+    def __init__(self, server: socket.socket, pid: int, stdout: IO[str] | None = None) -> None:
+        self._server, self.pid, self.stdout = server, pid, stdout
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit status, negative for a signal. Raises TimeoutExpired."""
+        self._server.settimeout(timeout)
+        try:
+            # A server that is gone has told nobody how its program ended.
+            return int(self._server.recv(LONGEST) or b"1")
+        except TimeoutError:
+            raise subprocess.TimeoutExpired(str(self.pid), timeout or 0) from None
+
+
+class Server:
+    """Whom programs are asked of. group: of the processes that they join; 0 for one of their own."""
+
+    def __init__(self, asked: socket.socket, group: int) -> None:
+        self._asked, self._group = asked, group
+
+    def ahead(self, module: str, env: Mapping[str, str]) -> None:
+        # A server that is gone already is no fault: `fork` leaves the program to a process of its own.
+        with suppress(OSError):
+            self._asked.send(json.dumps({"before": _before(module)}).encode())
+
+    def fork(self, module: str, arguments: list[str], env: Mapping[str, str], output: int) -> Forked | None:
+        """None where nobody is there to fork. output: the file that the program writes into."""
+        program = {
+            "module": module,
+            "before": _before(module),
+            "arguments": arguments,
+            "env": dict(env),
+            "group": self._group,
+        }
+        self._asked.settimeout(None)
+        try:
+            socket.send_fds(self._asked, [json.dumps(program).encode()], [output])
+            pid = int(self._asked.recv(LONGEST) or b"0")
+        except OSError:
+            pid = 0
+        return Forked(self._asked, pid) if pid else None
+
+
+class OwnServer(Server):
+    """The process is begun with the first program, in its environment."""
+
+    def __init__(self) -> None:
+        ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        super().__init__(ours, group=0)
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def _begin(self, env: Mapping[str, str]) -> None:
+        if self.process is None:
+            # What importing says is in the log of every engine with a process of its own, and nowhere of use.
+            quiet, fd = subprocess.DEVNULL, self._theirs.fileno()
+            here = [sys.executable, "-m", "runner.trainer.fork_server", str(fd)]
+            self.process = subprocess.Popen(
+                here, env=dict(env), pass_fds=[fd], stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True
+            )
+            self._theirs.close()
+
+    def ahead(self, module: str, env: Mapping[str, str]) -> None:
+        self._begin(env)
+        super().ahead(module, env)
+
+    def fork(self, module: str, arguments: list[str], env: Mapping[str, str], output: int) -> Forked | None:
+        self._begin(env)
+        return super().fork(module, arguments, env, output)
+
+    def close(self) -> None:
+        self._asked.close()
+        self._theirs.close()
+        if self.process is not None:
+            # It may be importing; a program of it that nobody has ended watches for itself who has begun it.
+            self.process.kill()
+            self.process.wait()
+
+
+def _before(module: str) -> tuple[str, ...] | None:
+    return PROGRAMS.get(module, _MODELS if module.startswith("runner.") else None)
+
+
+def _program(command: list[str], env: Mapping[str, str]) -> str:
+    """The module of a command; empty where it is none of the programs, or runs on GPUs: what CUDA has begun goes on in no fork."""
+    module = command[2] if command[:2] == [sys.executable, "-m"] else ""
+    return module if _before(module) is not None and env.get("CUDA_VISIBLE_DEVICES") == "" else ""
+
+
+def _forkable(command: list[str], env: Mapping[str, str]) -> str:
+    """The module of a command that is one process."""
+    return "" if "torchrun" in command else _program(command, env)
+
+
+# The innermost one is asked; in a fork, that which has forked it.
+_servers: list[Server] = []
+
+
+@contextmanager
+def forking() -> Iterator[None]:
+    """As long as this lasts, `fork` has a server. On Linux alone: elsewhere libraries do not go on in a fork."""
+    if sys.platform != "linux":
+        yield
+        return
+    server = OwnServer()
+    _servers.append(server)
+    try:
+        yield
+    finally:
+        _servers.remove(server)
+        server.close()
+
+
+def ahead(command: list[str], env: Mapping[str, str]) -> None:
+    """Lets a server import what a command will need, while something else goes on."""
+    if _servers and (module := _program(command, env)):
+        _servers[-1].ahead(module, env)
+
+
+def fork(command: list[str], env: Mapping[str, str]) -> Forked | None:
+    """A command's program in a fork, its output to be read; None where it is to be a process from its beginning."""
+    if not _servers or not (module := _forkable(command, env)):
+        return None
+    reads, writes = os.pipe()
+    forked = _servers[-1].fork(module, command[3:], env, writes)
+    os.close(writes)
+    if forked is None:
+        os.close(reads)
+        return None
+    forked.stdout = os.fdopen(reads, encoding="utf-8", errors="replace")
+    return forked
+
+
+def run(command: list[str], env: Mapping[str, str]) -> None:
+    """Runs a command to its end, where that can be in a fork; its output goes where this process's goes.
+
+    Raises CalledProcessError where it does not end well.
+    """
+    module = _forkable(command, env)
+    forked = _servers[-1].fork(module, command[3:], env, 1) if _servers and module else None
+    if forked is None:
+        subprocess.run(command, env=dict(env), check=True)
+    elif code := forked.wait():
+        raise subprocess.CalledProcessError(code, command)
+
+
+class _Serving:
+    """What the process does until it is a program itself."""
+
+    def __init__(self, first: socket.socket) -> None:
+        self._first, self._begun_with = first, dict(os.environ)
+        self._to_import: deque[str] = deque()
+        # Sockets of those who ask, and of each program what tells its end, with its number and who has asked for it.
+        self._watched = selectors.PollSelector()
+        self._watched.register(first, selectors.EVENT_READ)
+
+    def program(self) -> tuple[str, list[str]] | None:
+        """The module and the arguments that this process is to go on with: it is a fork then. None when nobody asks any more."""
+        while self._first.fileno() >= 0:
+            # Whoever asks goes before what is imported ahead.
+            ready = self._watched.select(0 if self._to_import else None)
+            if not ready:
+                importlib.import_module(self._to_import.popleft())
+            for key, _ in ready:
+                if isinstance(key.fileobj, socket.socket):
+                    if program := self._answer(key.fileobj):
+                        return program
+                else:
+                    self._tell_end(key)
+        return None
+
+    def _answer(self, asker: socket.socket) -> tuple[str, list[str]] | None:
+        message, files = b"", list[int]()
+        # Whoever is gone without having read an answer leaves an error.
+        with suppress(OSError):
+            message, files, *_ = socket.recv_fds(asker, LONGEST, 1)
+        if not message:
+            self._watched.unregister(asker)
+            asker.close()
+            return None
+        asked = json.loads(message)
+        if "arguments" not in asked:
+            self._to_import.extend(asked["before"])
+            return None
+        for name in asked["before"]:
+            importlib.import_module(name)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        # No fork looks for garbage in what has been imported, which is all that there is by now.
+        gc.freeze()
+        if (pid := os.fork()) == 0:
+            ours.close()
+            self._become(asked, files[0], theirs)
+            return asked["module"], asked["arguments"]
+        # Whoever ends it by its group may be faster than it is.
+        with suppress(OSError):
+            os.setpgid(pid, asked["group"])
+        theirs.close()
+        os.close(files[0])
+        self._watched.register(ours, selectors.EVENT_READ)
+        self._watched.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, asker))
+        with suppress(OSError):
+            asker.send(str(pid).encode())
+        return None
+
+    def _become(self, asked: Mapping[str, Any], output: int, asks: socket.socket) -> None:
+        from runner.trainer import fork_server
+
+        for key in self._watched.get_map().values():
+            key.fileobj.close() if isinstance(key.fileobj, socket.socket) else os.close(key.fd)
+        os.setpgid(0, asked["group"])
+        for file in (1, 2):
+            os.dup2(output, file)
+        os.close(output)
+        # What imports have set stays, and nothing of the program before.
+        own = {name: value for name, value in os.environ.items() if self._begun_with.get(name) != value}
+        os.environ.clear()
+        os.environ.update(asked["env"] | own)
+        fork_server.asks(asks)
+
+    def _tell_end(self, key: selectors.SelectorKey) -> None:
+        pid, asker = key.data
+        self._watched.unregister(key.fileobj)
+        os.close(key.fd)
+        with suppress(OSError):
+            asker.send(str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])).encode())
+
+
+def asks(server: socket.socket) -> None:
+    """This process is a fork, and its programs are forked by whom it is of; they end with it, as those of its group."""
+    _servers[:] = [Server(server, os.getpgrp())]
+
+
+def main(fd: int) -> None:
+    ending = _Ending()
+    # Before anything is imported: what was registered first is called last.
+    atexit.register(ending.at_once)
+    parent_watch.start()
+    if (program := _Serving(socket.socket(fileno=fd)).program()) is not None:
+        module, arguments = program
+        # That it was imported before is what is wanted.
+        warnings.filterwarnings("ignore", category=RuntimeWarning, module="runpy")
+        sys.argv = [module, *arguments]
+        with ending.noted():
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+class _Ending:
+    """Ends the process when all else has been done: to take apart what was imported would take a fork longer than many a program."""
+
+    status = 0
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as ended:
+            code = ended.code if isinstance(ended, SystemExit) else 1
+            self.status = code if isinstance(code, int) else int(code is not None)
+            raise
+
+    def at_once(self) -> None:
+        with suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(self.status)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,248 @@
+"""Answers: a model on disk or on the hub is asked in the words it was trained with."""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from runner.tools.run_files import ADAPTER, BEST_MODEL
+
+# Seconds until an answer that nobody wants any more has ended.
+PATIENCE_SECONDS = 30
+# What was said before: questions with their answers.
+Earlier = Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Chat:
+    """Who is asked and how. max_new_tokens: tokens of an answer; turn_end: the token that ends it, beside end-of-text.
+    chat: whether questions are put as a conversation, or as the beginning of a text that the model continues. adapter: the folder
+    with what a training has added to another model, where that is how it was trained; `model` is the two as one."""
+
+    model: str
+    revision: str | None
+    tokenizer: str
+    system_prompt: str | None
+    max_new_tokens: int
+    chat: bool = True
+    turn_end: str | None = None
+    trust_remote_code: bool = False
+    adapter: str | None = None
+
+
+class CannotLoad(Exception):
+    """A model, or an adapter, cannot be loaded: its folder or name, and the first line of why."""
+
+    def __init__(self, what: str, error: Exception) -> None:
+        self.what = what
+        super().__init__((str(error).strip() or type(error).__name__).splitlines()[0])
+
+
+def repetition_penalty(chat: Chat) -> float:
+    """What divides the scores of tokens that were there already, by the model's own generation settings; 1 where they say nothing."""
+    from transformers import GenerationConfig
+
+    try:
+        own = GenerationConfig.from_pretrained(chat.model, revision=chat.revision or "main")
+    except OSError:
+        return 1.0
+    return float(own.repetition_penalty or 1.0)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model in memory. switched: what makes its weights this one's while it answers; alone: keeps a second question out meanwhile."""
+
+    chat: Chat
+    model: Any
+    tokenizer: Any
+    switched: Callable[[], AbstractContextManager[Any]] = nullcontext
+    alone: threading.Lock = field(default_factory=threading.Lock)
+
+    def answer(self, question: str, earlier: Earlier = (), streamer: Any = None, stop: Any = None) -> str:
+        """The answer, without sampling, so that the same model always says the same. streamer, stop: as of transformers' `generate`."""
+        import torch
+
+        text = prompt(self.chat, self.tokenizer, question, earlier)
+        tokens = self.tokenizer(text, add_special_tokens=False, return_tensors="pt").to(self.model.device)
+        ends, pad = end_tokens(self.tokenizer, self.chat.turn_end), self.tokenizer.pad_token_id
+        with self.alone, self.switched(), torch.no_grad():
+            output = self.model.generate(
+                **tokens,
+                max_new_tokens=self.chat.max_new_tokens,
+                do_sample=False,
+                eos_token_id=ends or None,
+                pad_token_id=pad if pad is not None else self.tokenizer.eos_token_id,
+                streamer=streamer,
+                stopping_criteria=stop,
+            )
+        return self._said(output[0, tokens["input_ids"].shape[1] :])
+
+    def stream(self, question: str, earlier: Earlier = ()) -> Iterator[str]:
+        """The answer as it comes: each time all of it so far, the whole of it last. It stops where nobody wants the rest."""
+        from transformers import StoppingCriteriaList
+
+        said = _Said(self._said)
+        stop = StoppingCriteriaList([lambda *_, **__: said.unwanted.is_set()])
+
+        def work() -> None:
+            try:
+                said.texts.put(self.answer(question, earlier, said, stop))
+                said.texts.put(None)
+            except BaseException as error:
+                said.texts.put(error)
+
+        worker = threading.Thread(target=work, daemon=True)
+        worker.start()
+        try:
+            while (text := said.texts.get()) is not None:
+                if isinstance(text, BaseException):
+                    raise text
+                yield text
+        finally:
+            said.unwanted.set()
+            # It ends with its next token; Python must not end before it.
+            worker.join(PATIENCE_SECONDS)
+
+    def _said(self, tokens: Any) -> str:
+        text: str = self.tokenizer.decode(tokens, skip_special_tokens=True)
+        return text.strip()
+
+
+class _Said:
+    """A streamer as transformers wants one, which keeps all tokens, because words of a part are not those of the whole."""
+
+    def __init__(self, words: Callable[[list[int]], str]) -> None:
+        self.words = words
+        self.tokens: list[int] | None = None
+        self.texts: queue.Queue[str | BaseException | None] = queue.Queue()
+        self.unwanted = threading.Event()
+
+    def put(self, value: Any) -> None:
+        if self.tokens is None:
+            self.tokens = []  # the prompt comes first
+            return
+        self.tokens += value.tolist()
+        # The end may be half of a character.
+        self.texts.put(self.words(self.tokens).rstrip("\ufffd"))
+
+    def end(self) -> None:
+        """The whole answer comes from whoever asked."""
+
+
+def load(chat: Chat) -> Loaded:
+    """The model, ready to answer. Raises CannotLoad."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    cuda, trust = torch.cuda.is_available(), {"trust_remote_code": chat.trust_remote_code}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(chat.tokenizer, **trust)
+        dtype = torch.bfloat16 if cuda else torch.float32
+        model = AutoModelForCausalLM.from_pretrained(chat.model, revision=chat.revision, dtype=dtype, **trust)
+    except OSError as error:
+        raise CannotLoad(chat.model, error) from error
+    return Loaded(chat, model.to("cuda" if cuda else "cpu").eval(), tokenizer)
+
+
+def load_both(before: Chat, after: Chat) -> tuple[Loaded, Loaded]:
+    """The model before training and after it, both in memory: where training has made an adapter, it is one model, and the
+    adapter is switched off and on. Raises CannotLoad."""
+    first = load(before)
+    if not after.adapter:
+        return first, load(after)
+    from peft import PeftModel
+    from safetensors import SafetensorError
+
+    try:
+        both = PeftModel.from_pretrained(first.model, after.adapter).eval()
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise CannotLoad(after.adapter, error) from error
+    return (
+        Loaded(before, both, first.tokenizer, both.disable_adapter, first.alone),
+        Loaded(after, both, first.tokenizer, alone=first.alone),
+    )
+
+
+def answers(chat: Chat, questions: Iterable[str]) -> Iterator[str]:
+    """Each question's answer, from a model that is loaded once. Raises CannotLoad."""
+    loaded = load(chat)
+    for question in questions:
+        yield loaded.answer(question)
+
+
+def prompt(chat: Chat, tokenizer: Any, question: str, earlier: Earlier = ()) -> str:
+    """What the model reads of a question; nothing is added when it is tokenised."""
+    if not chat.chat:
+        return question
+    return written(tokenizer, messages(chat.system_prompt, question, earlier=earlier), asking=True)
+
+
+def end_tokens(tokenizer: Any, turn_end: str | None) -> list[int]:
+    """The tokens that end an answer."""
+    ends = [tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids(turn_end) if turn_end else None]
+    return list(dict.fromkeys(token for token in ends if token is not None))
+
+
+def written(tokenizer: Any, conversation: list[dict[str, Any]], *, asking: bool, tools: Any = None) -> str:
+    """A conversation as the tokenizer's chat template writes it. asking: with the beginning of the answer behind it, as a model
+    is asked, here and by a server."""
+    options = {"tools": tools} if tools else {}
+    text: str = tokenizer.apply_chat_template(conversation, add_generation_prompt=asking, tokenize=False, **options)
+    return text
+
+
+# What a served template begins with: the system prompt of training, where a request has none.
+_DEFAULT_SYSTEM = (
+    "{{% if messages[0]['role'] != 'system' %}}"
+    "{{% set messages = [{{'role': 'system', 'content': {prompt}}}] + messages %}}"
+    "{{% endif %}}"
+)
+
+
+def with_system(template: str, system_prompt: str) -> str:
+    """A chat template that puts the system prompt first where a conversation has none. As JSON the prompt is a text of Jinja's, too."""
+    return _DEFAULT_SYSTEM.format(prompt=json.dumps(system_prompt.strip(), ensure_ascii=False)) + template
+
+
+def messages(
+    system_prompt: str | None, question: str, answer: str | None = None, earlier: Earlier = ()
+) -> list[dict[str, str]]:
+    """A conversation as both training and asking see it."""
+    system = [{"role": "system", "content": system_prompt.strip()}] if system_prompt else []
+    before = [
+        {"role": role, "content": text}
+        for turn in earlier
+        for role, text in zip(("user", "assistant"), turn, strict=True)
+    ]
+    reply = [{"role": "assistant", "content": answer}] if answer is not None else []
+    return [*system, *before, {"role": "user", "content": question}, *reply]
+
+
+def chats(run_dir: Path, demo: dict[str, Any]) -> tuple[Chat, Chat]:
+    """The original and the tuned model of a run. Both use the tuned model's tokenizer, which carries the template."""
+    best, adapter = str(run_dir / BEST_MODEL), run_dir / ADAPTER
+    shared = {
+        "tokenizer": best,
+        "system_prompt": demo["system_prompt"],
+        "max_new_tokens": demo["max_new_tokens"],
+        "chat": demo["chat"],
+        "turn_end": demo.get("turn_end"),
+        "trust_remote_code": demo.get("trust_remote_code", False),
+    }
+    before = Chat(
+        model=demo["base_model"],
+        revision=None if Path(demo["base_model"]).is_dir() else demo["revision"],
+        **shared,
+    )
+    added = str(adapter) if (adapter / "adapter_config.json").is_file() else None
+    return before, Chat(model=best, revision=None, adapter=added, **shared)

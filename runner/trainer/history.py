@@ -1,0 +1,140 @@
+"""History: what happened at which step, as a file for people and tools, and as progress lines for whoever watches."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import TrainerCallback
+
+from runner.tools.files import write_json
+from runner.tools.run_files import HISTORY
+from runner.trainer import progress_lines
+from runner.trainer.settings import RunSettings
+
+# What DPO measures on held-out pairs: how often, and by how much, the better answer is preferred.
+PREFERENCES = {"preference_accuracy": "eval_rewards/accuracies", "preference_margin": "eval_rewards/margins"}
+
+
+class History(TrainerCallback):
+    """Writes `training_history.json`: `seconds` of training so far, `steps` (loss, learning_rate, grad_norm, samples_per_second, tokens_per_second,
+    gpu_memory_gib, gpu_reserved_gib) and `epochs` (train_loss, validation_loss; accuracy, 0 to 1, where there are classes; for DPO
+    preference_accuracy and preference_margin; epoch 0 is before training)."""
+
+    def __init__(self, settings: RunSettings) -> None:
+        self.settings = settings
+        self.file = Path(settings.run_dir) / HISTORY
+        self.steps: list[dict[str, Any]] = []
+        self.epochs: list[dict[str, Any]] = []
+        self.parameters: dict[str, Any] = {}
+        self.started = self.last_time = time.monotonic()
+        self.earlier = 0.0
+        self.last_step = self.last_tokens = 0
+        self.final: dict[str, Any] = {}
+        self.preferences: dict[str, float] = {}
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        self.parameters = count_parameters(model)
+        self.started = self.last_time = time.monotonic()
+        self.last_step, self.last_tokens = state.global_step, state.num_input_tokens_seen
+        if state.global_step and self.file.is_file():
+            self._continue_from(state.global_step)
+        self._say(state, event="begin", steps=state.max_steps, step=state.global_step, **self.parameters)
+
+    def _continue_from(self, step: int) -> None:
+        """After a resume, what was written beyond the checkpoint happens again and is dropped."""
+        before = json.loads(self.file.read_text(encoding="utf-8"))
+        self.steps = [entry for entry in before["steps"] if entry["step"] <= step]
+        self.epochs = [entry for entry in before["epochs"] if entry["step"] <= step]
+        self.earlier = before.get("seconds", 0.0)
+
+    @property
+    def seconds(self) -> float:
+        """How long training has taken so far, those parts among it that a stop or a kill has ended."""
+        return round(self.earlier + time.monotonic() - self.started, 1)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        # DPO's measures are logged, and are not among the metrics that an evaluation hands on.
+        self.preferences = {
+            name: logs[key] for name, key in PREFERENCES.items() if key in (logs or {})
+        } or self.preferences
+        if "loss" not in (logs or {}):
+            return
+        now = time.monotonic()
+        seconds = max(now - self.last_time, 1e-9)
+        steps = state.global_step - self.last_step
+        tokens = state.num_input_tokens_seen - self.last_tokens
+        entry = {
+            "step": state.global_step,
+            "epoch": round(state.epoch or 0, 4),
+            "loss": logs["loss"],
+            "learning_rate": logs.get("learning_rate"),
+            "grad_norm": logs.get("grad_norm"),
+            "samples_per_second": round(steps * self.settings.effective_batch_size / seconds, 3),
+            "tokens_per_second": round(tokens / seconds, 1) if tokens else None,
+            "gpu_memory_gib": round(torch.cuda.max_memory_allocated() / 2**30, 2)
+            if torch.cuda.is_available()
+            else None,
+            "gpu_reserved_gib": round(torch.cuda.max_memory_reserved() / 2**30, 2)
+            if torch.cuda.is_available()
+            else None,
+        }
+        self.last_time, self.last_step, self.last_tokens = now, state.global_step, state.num_input_tokens_seen
+        self.steps.append(entry)
+        self._write(state)
+        self._say(state, event="step", steps=state.max_steps, **entry)
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
+        since = self.epochs[-1]["step"] if self.epochs else -1
+        losses = [entry["loss"] for entry in self.steps if since < entry["step"] <= state.global_step]
+        entry = {
+            "epoch": round(state.epoch or 0, 4),
+            "step": state.global_step,
+            "train_loss": round(sum(losses) / len(losses), 6) if losses else None,
+            "validation_loss": (metrics or {}).get("eval_loss"),
+            **self.preferences,
+        }
+        if "eval_accuracy" in (metrics or {}):
+            entry["accuracy"] = metrics["eval_accuracy"]
+        self.preferences = {}
+        self.epochs = [known for known in self.epochs if known["step"] != state.global_step] + [entry]
+        # The time of an evaluation is no training time.
+        self.last_time = time.monotonic()
+        self._write(state)
+        self._say(state, event="evaluation", **entry)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.final = {
+            "global_step": state.global_step,
+            "steps": state.max_steps,
+            "epoch": round(state.epoch or 0, 4),
+            "best_checkpoint": state.best_model_checkpoint,
+            "tokens": int(state.num_input_tokens_seen),
+            "seconds": self.seconds,
+        }
+        self._write(state)
+
+    def _write(self, state: Any) -> None:
+        if state.is_world_process_zero:
+            write_json(self.file, {"seconds": self.seconds, "steps": self.steps, "epochs": self.epochs})
+
+    @staticmethod
+    def _say(state: Any, **facts: Any) -> None:
+        if state.is_world_process_zero:
+            print(progress_lines.write(facts), flush=True)
+
+
+def count_parameters(model: Any) -> dict[str, int]:
+    """Trainable and total parameters; a tied weight counts once, a ZeRO-3 or FSDP shard for its whole, and a weight in
+    4 bits for what it stands for."""
+    total = trainable = 0
+    for parameter in model.parameters():
+        size = getattr(parameter, "ds_numel", None) or parameter.numel()
+        if type(parameter).__name__ == "Params4bit":  # bitsandbytes packs two numbers into a byte
+            size *= 2 * parameter.element_size()
+        total += size
+        trainable += size if parameter.requires_grad else 0
+    return {"trainable_parameters": trainable, "total_parameters": total}

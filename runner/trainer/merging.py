@@ -1,0 +1,86 @@
+"""Merging: an adapter becomes part of its base model. `python -m runner.trainer.merging ADAPTER OUT [PRECISION]`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from runner.tools.files import read_json, replacing_folder
+from runner.tools.quiet import hush, without_scikit_learn
+from runner.trainer import parent_watch
+
+PRECISIONS = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "auto": "auto"}
+
+
+class NotAnAdapter(ValueError):
+    """The folder holds no adapter, or one that does not say what it belongs to."""
+
+
+class CannotLoad(Exception):
+    """The adapter or its base model cannot be read, or they do not fit together."""
+
+
+Base = tuple[str, str | None]
+
+
+def base_of(adapter: Path, known: Base | None = None) -> Base:
+    """Name (or folder) and revision of the model that an adapter was trained beside: what is known, else what the adapter
+    says. Raises NotAnAdapter."""
+    facts = read_json(adapter / "adapter_config.json")
+    if not isinstance(facts, dict) or not list(adapter.glob("adapter_model.*")):
+        raise NotAnAdapter(f"`{adapter}` holds no adapter (adapter_config.json and adapter_model.safetensors).")
+    base, revision = known or (facts.get("base_model_name_or_path"), facts.get("revision"))
+    if not base:
+        raise NotAnAdapter(f"`{adapter}/adapter_config.json` does not name the base model.")
+    return base, None if Path(base).is_dir() else revision
+
+
+def merge(
+    adapter: Path, out: Path, precision: str = "auto", trust_remote_code: bool = False, known: Base | None = None
+) -> Path:
+    """Adds an adapter's weights to those of its base model and writes the whole model, with its tokenizer, into `out`.
+
+    precision: of the written weights; `auto` is the base model's own. known: the base, where it is not what the adapter says.
+    The base is read whole and unquantised, also
+    where the adapter was trained beside one in 4 bits. Takes the base model's size in main memory.
+    Raises NotAnAdapter and CannotLoad.
+    """
+    import torch
+    from peft import PeftModel
+    from safetensors import SafetensorError
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    base, revision = base_of(adapter, known)
+    options: dict[str, Any] = {"revision": revision} if revision else {}
+    name = PRECISIONS[precision]
+    dtype = name if name == "auto" else getattr(torch, name)
+    trust = {"trust_remote_code": trust_remote_code}
+    try:
+        model = AutoModelForCausalLM.from_pretrained(base, dtype=dtype, **trust, **options)
+        merged = PeftModel.from_pretrained(model, str(adapter)).merge_and_unload()
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise CannotLoad(str(error)) from error
+    # The adapter's tokenizer carries the chat template of its training.
+    named_by, options = (adapter, {}) if (adapter / "tokenizer_config.json").is_file() else (base, options)
+    with replacing_folder(out) as partial:
+        merged.save_pretrained(str(partial))
+        AutoTokenizer.from_pretrained(str(named_by), **trust, **options).save_pretrained(str(partial))
+    return out
+
+
+def main() -> None:
+    parent_watch.start()
+    hush()
+    without_scikit_learn()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("adapter", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("precision", nargs="?", default="auto", choices=list(PRECISIONS))
+    parser.add_argument("--trust-remote-code", action="store_true")
+    given = parser.parse_args()
+    merge(given.adapter, given.out, given.precision, given.trust_remote_code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""Parent watch: an engine ends when the command that started it is gone, so that two never work in one folder."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+# The process that must live; whoever starts an engine sets it: `runner.run.launch`, `entrypoints.stage`, `run_node.sh`.
+PARENT = "RECIPE_RUNNER_PARENT"
+SECONDS = 0.5
+
+
+def start() -> None:
+    """Watches from a thread of its own; does nothing where no parent is named."""
+    parent = os.environ.get(PARENT, "")
+    if parent.isdigit():
+        end_with(int(parent))
+        # A fork takes no threads along, and a pool's manager would wait for ever for a parent that is gone.
+        os.register_at_fork(after_in_child=lambda: end_with(int(parent)))
+
+
+def end_with(parent: int) -> None:
+    """Ends this process when that one is gone."""
+    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+
+
+def _watch(parent: int) -> None:
+    while alive(parent):
+        time.sleep(SECONDS)
+    # At once and without cleaning up, as a kill would: whoever goes on trusts complete checkpoints alone.
+    os._exit(1)
+
+
+def alive(process: int) -> bool:
+    """Whether a process runs; one that has ended and waits to be noticed does not."""
+    try:
+        state = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    except OSError:
+        if Path("/proc/self/stat").exists():
+            return False
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            return False
+        return True
+    return not state or state[0] not in ("Z", "X")

@@ -1,0 +1,153 @@
+"""The runner's plugin for Axolotl: what has no setting there. Loaded in every training process."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import PartialState
+from axolotl.common.datasets import TrainDatasetMeta
+from axolotl.integrations.base import BasePlugin
+from axolotl.utils import trainer
+from axolotl.utils.dict import DictDefault
+from transformers import set_seed
+from transformers.trainer import unwrap_peft_model
+
+from runner.parts.proof import before_training
+from runner.trainer import blocks, held_out, metrics, parent_watch, progress, results, resume
+from runner.trainer.blocks import EndOfLength
+from runner.trainer.checkpoints import MarkComplete
+from runner.trainer.early_stopping import early_stopping
+from runner.trainer.history import History
+from runner.trainer.phases import Phases
+from runner.trainer.preemption import Preemption
+from runner.trainer.resume_guard import Ended, no_step_more
+from runner.trainer.saving import Saving
+from runner.trainer.settings import RunSettings
+from runner.trainer.time_limit import time_limits
+from runner.trainer.watchdog import Watchdog
+
+
+class RecipePlugin(BasePlugin):
+    """Holds the run to its plan, writes its history, and leaves its results."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        parent_watch.start()
+        self.history: History  # there once the trainer is
+        self.resumed_from = ""
+
+    def register(self, cfg: dict[str, Any]) -> None:
+        # With several processes Axolotl 0.19.0 asks the driver how its GPUs reach each other, and the CUDA build of torch, which is
+        # what pip brings on Linux, raises where there is none.
+        if not torch.cuda.is_available():
+            trainer.check_cuda_p2p_ib_support = lambda: True
+
+    def get_input_args(self) -> str:
+        return "runner.trainer.settings.RecipeRunnerArgs"
+
+    def load_datasets(self, cfg: DictDefault, preprocess: bool = False) -> TrainDatasetMeta | None:
+        # Without an accelerator Axolotl 0.19.0 still asks for device LOCAL_RANK when there are several processes
+        # (`normalize_config`), and this is the last hook before the model is loaded that comes after it.
+        if not torch.cuda.is_available():
+            cfg.device_map = None
+            if cfg.sample_packing:
+                # Packing asks for the other processes before the Trainer does, and accelerate 1.13.0 would then join them
+                # without a backend's name.
+                PartialState(cpu=True)
+        settings = run_settings(cfg)
+        # Axolotl 0.19.0 keeps weights in what they are multiplied in, and bf16 rounds small steps away. It has read this
+        # setting when it calls `pre_model_load`. DeepSpeed puts all weights into bf16 and keeps fp32 ones of its own.
+        if settings.master_weights == "fp32" and not cfg.deepspeed:
+            cfg.torch_dtype = torch.float32
+        # Without FlashAttention Axolotl 0.19.0 refuses it, for what the mask costs. It is kept apart just so: transformers makes
+        # the mask from the positions, which begin anew with each row.
+        if settings.flatten:
+            cfg.batch_flattening = True
+        if settings.proof.attention:
+            # Later than Axolotl's own rules, which let rows be joined for some attentions alone.
+            cfg.attn_implementation = settings.proof.attention
+        if not preprocess:
+            self.resumed_from = resume.choose(cfg, settings)
+        if settings.blocks is None:
+            return None
+        reached = resume.reached(cfg)
+        train, validation, cfg.max_steps = blocks.load(settings.blocks, settings.effective_batch_size, reached)
+        return TrainDatasetMeta(train, validation, cfg.max_steps)
+
+    def pre_model_load(self, cfg: DictDefault) -> None:
+        # Axolotl 0.19.0 leaves seeding to the Trainer, which comes after the model: an adapter's first weights would be drawn from
+        # what no seed decides, and a run that begins again before its first checkpoint would be another one.
+        set_seed(cfg.seed)
+
+    def get_training_args(self, cfg: DictDefault) -> dict[str, Any]:
+        settings = run_settings(cfg)
+        # A run that goes on has its first evaluation in its history; only a time limit must know anew how long one takes.
+        measured = resume.goes_on(cfg) and settings.time_limit_seconds is None
+        return {
+            **({"eval_on_start": False} if measured else {}),
+            # Axolotl 0.19.0 honours its own setting only when saving and evaluating by steps.
+            "load_best_model_at_end": bool(cfg.load_best_model_at_end),
+            # The filter would replace a broken loss by an average of good ones, and hide it from the watchdog.
+            "logging_nan_inf_filter": False,
+            # Logs are read in files and in pods, where a bar redrawn a thousand times hides every line.
+            "disable_tqdm": True,
+            # Joined rows have no padding, and no mask to count by; without one every token that is also used for padding, as
+            # the end of a turn may be, would be taken for padding.
+            "include_num_input_tokens_seen": "all" if cfg.batch_flattening else "non_padding",
+            # Axolotl has no setting for it.
+            "dataloader_persistent_workers": settings.persistent_workers,
+        }
+
+    def post_trainer_create(self, cfg: DictDefault, trainer: Any) -> None:
+        settings = run_settings(cfg)
+        if not cfg.rl:
+            # Axolotl 0.19.0 looks for `num_items_in_batch` by name among what the inner model takes, and finds it nowhere. Each
+            # micro batch would then count alike, however few of its tokens are trained, and the loss depend on accumulation.
+            trainer.model_accepts_loss_kwargs = _averages_over_tokens(trainer)
+        no_step_more(trainer)
+        proven = before_training.prove(cfg, trainer, settings)
+        if proven.faults:
+            Watchdog(settings).stop(proven.complaint)
+        if settings.proof.only:
+            sys.exit(0)
+        if int(os.environ.get("RANK", "0")) == 0:
+            held_out.keep(None if cfg.rl else trainer.eval_dataset, Path(settings.run_dir))
+        else:
+            # It raises KeyError 'Active (gib)' on ranks other than 0 (Axolotl 0.19.0).
+            trainer.create_model_card = lambda *args, **kwargs: None
+
+    def add_callbacks_post_trainer(self, cfg: DictDefault, trainer: Any) -> list[Any]:
+        settings = run_settings(cfg)
+        self.history = History(settings)
+        ends = [EndOfLength(settings.blocks)] if settings.blocks else []
+        watchdog = Watchdog(settings, zero_loss_allowed=bool(cfg.rl))
+        told = [*metrics.from_environment(self.history), *progress.from_environment(settings)]
+        watching = [watchdog, self.history, *told]
+        ending = [*ends, *time_limits(settings), Saving(settings), *early_stopping(settings)]
+        return [*watching, Ended(), *ending, MarkComplete(self.resumed_from), Preemption(settings), Phases()]
+
+    def post_train_unload(self, cfg: DictDefault) -> None:
+        if int(os.environ.get("RANK", "0")) != 0:
+            return
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        results.finish(run_settings(cfg), self.history, cfg.to_dict())
+
+
+def _averages_over_tokens(trainer: Any) -> bool:
+    """Whether the model's loss is one over the tokens of a whole step, as transformers 5.16.1 itself tells it."""
+    model = unwrap_peft_model(trainer.accelerator.unwrap_model(trainer.model))
+    takes = inspect.signature(model.forward).parameters.values()
+    return bool(getattr(model, "accepts_loss_kwargs", any(name.kind is name.VAR_KEYWORD for name in takes)))
+
+
+def run_settings(cfg: DictDefault) -> RunSettings:
+    settings: RunSettings = RunSettings.model_validate(
+        cfg.recipe_runner.to_dict() if hasattr(cfg.recipe_runner, "to_dict") else cfg.recipe_runner
+    )
+    return settings

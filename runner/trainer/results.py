@@ -1,0 +1,204 @@
+"""Results: what a run leaves behind, written by the first process when training is over."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runner.parts.proof.record import Proof
+from runner.tools import run_files
+from runner.tools.files import read_json, replacing_folder, write_json, write_text
+from runner.trainer import fork_server, progress_lines
+from runner.trainer.patience import ACCURACY, LOSS, EarlyStop, early_stop
+from runner.trainer.summary import Summary
+from runner.trainer.time_budget import TimeUsed
+from runner.trainer.versions import versions
+
+if TYPE_CHECKING:
+    # They bring torch, and whoever only looks for a summary would wait for it.
+    from runner.trainer.history import History
+    from runner.trainer.settings import Demo, RunSettings
+
+# A child that must not believe that it is one of the training processes.
+_LAUNCHER_NAMES = (
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+)
+_LAUNCHER_PREFIXES = ("PET_", "TORCHELASTIC_", "ACCELERATE_")
+
+
+def keep_best(checkpoints: Path, folder: Path) -> Path:
+    """Moves the final weights, which are the best ones, from among the checkpoints into `folder`, and what belongs to
+    them: a whole model, or an adapter."""
+    with replacing_folder(folder) as partial:
+        for entry in sorted(checkpoints.iterdir()):
+            if entry.is_file() and entry.suffix in {".json", ".safetensors", ".jinja", ".model", ".txt", ".bin"}:
+                shutil.move(entry, partial / entry.name)
+    return folder
+
+
+def keep_adapter(run_dir: Path, config: dict[str, Any]) -> None:
+    """The best adapter in `lora_adapter/`, and the model that it makes of its base in `best_model/`."""
+    adapter = keep_best(Path(config["output_dir"]), run_dir / run_files.ADAPTER)
+    facts = read_json(adapter / "adapter_config.json")
+    # Whoever merges or serves it later must find the same base model again.
+    facts |= {"base_model_name_or_path": config["base_model"], "revision": config.get("revision_of_model")}
+    write_json(adapter / "adapter_config.json", facts)
+    trust = ["--trust-remote-code"] if config.get("trust_remote_code") else []
+    _alone("runner.trainer.merging", str(adapter), str(run_dir / run_files.BEST_MODEL), precision_of(config), *trust)
+
+
+def precision_of(config: Mapping[str, Any]) -> str:
+    """What an Axolotl config trains in: bf16, fp16 or fp32."""
+    return "bf16" if config.get("bf16") else "fp16" if config.get("fp16") else "fp32"
+
+
+def summary(settings: RunSettings, history: History, config: dict[str, Any], engine: str = "axolotl") -> Summary:
+    """What a run says of itself in the end."""
+    state = history.final
+    losses = [entry["validation_loss"] for entry in history.epochs if entry["validation_loss"] is not None]
+    preferred = [entry["preference_accuracy"] for entry in history.epochs if "preference_accuracy" in entry]
+    return Summary(
+        name=settings.name,
+        fingerprint=settings.fingerprint,
+        recipe=read_json(Path(settings.recipe_file)),
+        engine=engine,
+        base_model=config.get("base_model"),
+        adapter=_adapter(config),
+        world_size=settings.world_size,
+        backend=settings.backend if settings.world_size > 1 else None,
+        effective_batch_size=settings.effective_batch_size,
+        effective_batch_tokens=settings.effective_batch_tokens,
+        base_learning_rate=settings.base_learning_rate,
+        learning_rate=settings.learning_rate,
+        **history.parameters,
+        steps=state["global_step"],
+        epochs=state["epoch"],
+        tokens=state["tokens"],
+        training_seconds=state["seconds"],
+        **_taken(settings, history),
+        # A note that an earlier part of the run has left says nothing where there is no limit any more.
+        time_limit=TimeUsed.read(Path(settings.run_dir)) if settings.time_limit_seconds is not None else None,
+        early_stop=_early_stop(settings, history, ACCURACY if engine == "images" else LOSS),
+        first_validation_loss=losses[0] if losses else None,
+        best_validation_loss=min(losses) if losses else None,
+        last_validation_loss=losses[-1] if losses else None,
+        first_preference_accuracy=preferred[0] if preferred else None,
+        last_preference_accuracy=preferred[-1] if preferred else None,
+        last_training_loss=history.steps[-1]["loss"] if history.steps else None,
+        best_checkpoint=Path(state["best_checkpoint"]).name if state["best_checkpoint"] else None,
+        proof=proof.summed if (proof := Proof.read(Path(settings.run_dir))) else None,
+        versions=versions(),
+    )
+
+
+def _early_stop(settings: RunSettings, history: History, measure: str) -> EarlyStop | None:
+    """What ended the run before its last step, by the evaluations in its history."""
+    if (wanted := settings.early_stopping) is None:
+        return None
+    seen = [{"step": entry["step"], LOSS: entry["validation_loss"], **entry} for entry in history.epochs]
+    end = history.final
+    return early_stop(seen, wanted.patience, wanted.min_improvement, measure, end["global_step"], end["steps"])
+
+
+def _taken(settings: RunSettings, history: History) -> dict[str, Any]:
+    """What the run took of its GPU and of time. The first entry is left out where there are more: its steps warm up."""
+    import torch
+
+    steps = history.steps[1:] or history.steps
+    paces = [pace for entry in steps if (pace := entry["samples_per_second"])]
+    most = {
+        name: max((entry.get(name) or 0.0 for entry in steps), default=0.0) or None
+        for name in ("gpu_memory_gib", "gpu_reserved_gib")
+    }
+    return {
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "",
+        "step_seconds": settings.effective_batch_size / statistics.median(paces) if paces else None,
+        **most,
+    }
+
+
+def _adapter(config: dict[str, Any]) -> dict[str, Any] | None:
+    """Kind, rank, alpha, dropout and layers of the adapter, or None where the model itself was trained."""
+    if not config.get("adapter"):
+        return None
+    return {
+        "kind": config["adapter"],
+        "rank": config["lora_r"],
+        "alpha": config["lora_alpha"],
+        "dropout": config["lora_dropout"],
+        "layers": list(config["lora_target_modules"]),
+    }
+
+
+def keep_template(demo: Demo, model: Path) -> None:
+    """Beside a model that was trained with a system prompt: its template with that in it, for servers."""
+    from transformers import AutoTokenizer
+
+    from runner.trainer.generation import with_system
+
+    if not demo.system_prompt:
+        return
+    tokenizer = AutoTokenizer.from_pretrained(str(model), trust_remote_code=demo.trust_remote_code)
+    if isinstance(tokenizer.chat_template, str):
+        write_text(model / run_files.SERVED_TEMPLATE, with_system(tokenizer.chat_template, demo.system_prompt))
+
+
+def answer_demo(settings: RunSettings, config: dict[str, Any]) -> None:
+    """Puts the demo's questions, or those of validation rows, to the original and the tuned model."""
+    from runner.trainer.demo_prompts import with_questions
+
+    if settings.demo is None:
+        return
+    run_dir = Path(settings.run_dir)
+    demo = with_questions(settings.demo, config, run_dir)
+    write_json(run_dir / run_files.DEMO, demo.model_dump())
+    keep_template(demo, run_dir / run_files.BEST_MODEL)
+    if demo.questions:
+        print(progress_lines.phase(progress_lines.ASKING), flush=True)
+        _alone("runner.trainer.demo", settings.run_dir)
+
+
+def _alone(module: str, *arguments: str) -> None:
+    """Runs a module in a process of its own: it loads models as any user would, and what it holds goes with it."""
+    env = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in _LAUNCHER_NAMES and not name.startswith(_LAUNCHER_PREFIXES)
+    }
+    fork_server.run([sys.executable, "-m", module, *arguments], env)
+
+
+def keep_log_and_configs(run_dir: Path, checkpoints: Path, recipe_file: Path) -> None:
+    """On a cluster nobody else collects them: the configs that ran, and Axolotl's own log as `train.log`, in place of that of
+    an earlier attempt."""
+    if run_files.LOG_KEPT not in os.environ and (checkpoints / "debug.log").is_file():
+        shutil.copyfile(checkpoints / "debug.log", run_dir / run_files.LOG)
+    configs = run_dir / run_files.CONFIG
+    if recipe_file.parent != configs and recipe_file.is_file():
+        configs.mkdir(exist_ok=True)
+        for file in recipe_file.parent.iterdir():
+            if file.is_file():
+                shutil.copyfile(file, configs / file.name)
+
+
+def finish(settings: RunSettings, history: History, config: dict[str, Any]) -> None:
+    run_dir = Path(settings.run_dir)
+    if config.get("adapter"):
+        keep_adapter(run_dir, config)
+    else:
+        keep_best(Path(config["output_dir"]), run_dir / run_files.BEST_MODEL)
+    keep_log_and_configs(run_dir, Path(config["output_dir"]), Path(settings.recipe_file))
+    answer_demo(settings, config)
+    # Last, because its presence says that everything before it is there.
+    summary(settings, history, config).write(run_dir)

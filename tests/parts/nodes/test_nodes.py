@@ -1,0 +1,651 @@
+"""Target nodes: start scripts for plain machines, and what they do before and while they train."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from runner import catalog
+from runner.check.validate import load
+from runner.data.tokenised import forget_older
+from runner.parts.nodes import node, rendezvous
+from runner.parts.nodes import target as nodes
+from runner.parts.nodes.rendezvous import Hello
+from runner.parts.report.run_manifest import Planned, keep
+from runner.plan import PLAN_FILE
+from runner.recipe.overrides import from_options
+from runner.render.emit import emit
+from runner.run import pipeline
+from runner.run.run_folder import RunFolder
+from runner.scenarios import translate
+from runner.scenarios.shared import twin
+from runner.tools.files import write_all
+from runner.tools.names import content_hash
+from runner.tools.problem import Stop
+from runner.trainer import parent_watch
+from runner.trainer.summary import Summary
+from tests.conftest import ROOT, own_time
+from tests.stages import leave
+
+GEMMA = ROOT / "recipes" / "gemma.yaml"
+SAMPLE = ROOT / "recipes" / "data" / "gemma-sample.txt"
+
+
+def scripts(folder: Path, *options: str) -> list[Path]:
+    """The emitted folder of the Gemma recipe with settings changed."""
+    recipe, _, _ = load(GEMMA, from_options(options))
+    write_all(folder, emit(recipe, ("nodes",)))
+    return sorted((folder / "nodes").glob("run_node*.sh"))
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return probe.getsockname()[1]
+
+
+def start(script: Path, **env: str) -> subprocess.Popen:
+    known = {name: value for name, value in os.environ.items() if name not in ("GPUS", "TOTAL_GPUS", "MAIN_NODE_IP")}
+    return subprocess.Popen(
+        ["bash", str(script)],
+        env=known | {"PYTHONPATH": str(ROOT)} | env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def finish(process: subprocess.Popen, timeout: float) -> str:
+    """What a script printed; it and all its processes are ended where it takes too long."""
+    try:
+        return process.communicate(timeout=timeout)[0]
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_what_trains_ends_with_a_script_that_is_killed(tmp_path):
+    """They would go on without it, and a script that is started again would find them at work in its folder."""
+    script = scripts(tmp_path, f"nodes.output_dir={tmp_path}/out", f"nodes.python={tmp_path}/bin/python")[0]
+    (tmp_path / "bin").mkdir()
+    trains = (
+        "import os, pathlib, sys, time; from runner.trainer import parent_watch; parent_watch.start();"
+        "pathlib.Path(sys.argv[1]).write_text(str(os.getpid())); time.sleep(60)"
+    )
+    stubs = {"python": "", "axolotl": f'exec {sys.executable} -c "{trains}" {tmp_path}/pid'}
+    for name, text in stubs.items():
+        (tmp_path / "bin" / name).write_text(f"#!/usr/bin/env bash\n{text}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    process = start(script, MAIN_NODE_IP="127.0.0.1", PYTHONPATH=str(ROOT))
+    pid = tmp_path / "pid"
+    until(lambda: pid.is_file() and pid.read_text())
+    process.kill()
+    process.wait()
+    until(lambda: not parent_watch.alive(int(pid.read_text())))
+
+
+def until(holds, seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+# What is written
+
+
+@pytest.mark.parametrize(
+    ("counts", "batch"), [([2, 2], 128), ([4, 4], 256), ([2, 2, 2], 192), ([1], 32), ([2, 4, 1], 224)]
+)
+def test_each_machine_gets_a_script_with_its_own_rank_and_gpus(counts, batch, tmp_path):
+    machines = [{"address": f"10.0.0.{rank}", "gpus": list(range(count))} for rank, count in enumerate(counts)]
+    found = scripts(
+        tmp_path,
+        f"nodes.machines={json.dumps(machines)}",
+        f"machines.nodes={len(counts)}",
+        f"machines.gpus_per_node={max(counts)}",
+        f"train.effective_batch_size={batch}",
+    )
+    assert [file.name for file in found] == [f"run_node{rank}.sh" for rank in range(len(counts))]
+    for rank, file in enumerate(found):
+        text = file.read_text()
+        assert f"\nNODE_RANK={rank}\n" in text
+        assert f'\nGPUS="${{GPUS:-{",".join(map(str, range(counts[rank])))}}}"\n' in text
+        assert f'\nTOTAL_GPUS="${{TOTAL_GPUS:-{sum(counts)}}}"\n' in text
+        assert '\nMAIN_NODE_IP="${MAIN_NODE_IP:-10.0.0.0}"\n' in text
+        assert f"\nexport PET_NNODES={len(counts)}\n" in text
+    config = (tmp_path / "nodes" / "axolotl.yaml").read_text()
+    assert f"world_size: {sum(counts)}\n" in config
+    assert f"effective_batch_size: {batch}\n" in config
+
+
+def test_every_line_of_a_script_has_a_comment_before_it(tmp_path):
+    looked_at = 0
+    for file in scripts(tmp_path):
+        lines = file.read_text().splitlines()
+        for number, line in enumerate(lines):
+            if line and not line.startswith("#"):
+                looked_at += 1
+                assert lines[number - 1].startswith("# "), f"{file.name}:{number + 1}: {line}"
+    assert looked_at > 40
+
+
+def test_bash_can_read_the_scripts(tmp_path):
+    for file in scripts(tmp_path):
+        assert subprocess.run(["bash", "-n", str(file)], capture_output=True, text=True).stderr == ""
+
+
+def test_shellcheck_finds_nothing_wrong(tmp_path):
+    checker = shutil.which("shellcheck", path=str(Path(sys.executable).parent)) or shutil.which("shellcheck")
+    if checker is None:
+        pytest.skip("shellcheck is not installed; `make install` brings it")
+    done = subprocess.run([checker, *map(str, scripts(tmp_path))], capture_output=True, text=True)
+    assert done.stdout + done.stderr == ""
+
+
+def test_the_scripts_can_be_run_as_they_are(recipe_command, tmp_path):
+    done = recipe_command("render", GEMMA, "--out", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert os.access(tmp_path / "nodes" / "run_node0.sh", os.X_OK)
+    assert not (tmp_path / "pytorchjob.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "section"), [("survival", "nodes", "nodes"), ("gemma", "pytorchjob", "openshift")]
+)
+def test_a_recipe_without_the_section_of_a_target_gets_nothing_for_it(
+    name, target, section, recipe_command, tmp_path, golden_message
+):
+    done = recipe_command("render", ROOT / "recipes" / f"{name}.yaml", "--target", target, "--out", tmp_path)
+    assert done.returncode == 1
+    assert f"`{name}` has no section `{section}`" in done.stderr
+    golden_message(done.stderr)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_recipe_may_name_a_cluster_and_plain_machines(tmp_path):
+    site = {"namespace": "text", "claims": [{"name": "models", "mount": "/shared/models"}]}
+    recipe, _, _ = load(GEMMA, from_options([f"openshift={json.dumps(site)}"]))
+    files = {artifact.path: artifact.text for artifact in emit(recipe)}
+    assert {"pytorchjob.yaml", "axolotl.yaml", "nodes/axolotl.yaml", "nodes/run_node1.sh"} <= set(files)
+    assert "output_dir: /shared/models/gemma/checkpoints" in files["axolotl.yaml"]
+    assert 'nprocPerNode: "2"' in files["pytorchjob.yaml"].replace("'", '"')
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        ({}, "still <MAIN_NODE_IP>"),
+        ({"MAIN_NODE_IP": "10.0.0.1", "GPUS": "2 3"}, "GPUS is 2 3"),
+        ({"MAIN_NODE_IP": "10.0.0.1", "TOTAL_GPUS": "four"}, "TOTAL_GPUS is four"),
+    ],
+    ids=["the main machine's address", "GPUS", "TOTAL_GPUS"],
+)
+def test_a_script_refuses_what_is_not_filled_in(env, words, tmp_path, golden_message):
+    script = scripts(tmp_path, f"nodes.output_dir={tmp_path}/out")[1]
+    process = start(script, **env)
+    said = finish(process, 30)
+    assert said.startswith("run_node1.sh: ") and words in said
+    golden_message(said)
+    assert process.returncode == 2
+
+
+def test_a_script_names_the_missing_python(tmp_path):
+    script = scripts(tmp_path, f"nodes.output_dir={tmp_path}/out", "nodes.python=/nowhere/python")[0]
+    process = start(script, MAIN_NODE_IP="127.0.0.1")
+    assert "there is no /nowhere/python on this machine" in finish(process, 30)
+    assert process.returncode == 2
+
+
+def test_a_script_refuses_a_python_without_the_packages(tmp_path, golden_message):
+    """Another Python of the machine's own, without what is installed here."""
+    (tmp_path / "python").write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n', encoding="utf-8")
+    (tmp_path / "python").chmod(0o755)
+    for script in scripts(tmp_path, f"nodes.output_dir={tmp_path}/out", f"nodes.python={tmp_path}/python"):
+        process = start(script, MAIN_NODE_IP="127.0.0.1")
+        said = finish(process, 30)
+        assert said.startswith(f"{script.name}: {tmp_path}/python ") and "nodes.python" in said
+        golden_message(said, script.name)
+        assert process.returncode == 2
+
+
+def hello(rank=0, **facts) -> Hello:
+    return Hello(**{"rank": rank, "gpus": 2, "total": 4, "fingerprint": "aa", "versions": {"torch": "2.13.0"}} | facts)
+
+
+def meet(*others: Hello, nodes: int, patience_s: float = 20):
+    """A main machine and others in threads; returns what each side raised or was told."""
+    port, ends = free_port(), {}
+
+    def other(key, who):
+        try:
+            rendezvous.join(who, "127.0.0.1", port, patience_s, lambda text: None)
+            ends[key] = "ready"
+        except Stop as stop:
+            ends[key] = stop.text
+
+    threads = [threading.Thread(target=other, args=(key, who)) for key, who in enumerate(others)]
+    for thread in threads:
+        thread.start()
+    try:
+        # Late, so that the others wait for the port.
+        time.sleep(1.5)
+        with rendezvous.Main(hello(), nodes, port, patience_s, lambda text: None) as main:
+            ends["counts"] = main.gather()
+            main.ready()
+    except Stop as stop:
+        ends["main"] = stop.text
+    for thread in threads:
+        thread.join(30)
+    return ends
+
+
+def test_equal_machines_meet_in_any_order_and_with_any_number_of_gpus():
+    ends = meet(hello(2, gpus=1), hello(1, gpus=4), nodes=3)
+    assert ends == {"counts": [2, 4, 1], 0: "ready", 1: "ready"}
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ({"fingerprint": "bb"}, "another recipe (bb)"),
+        ({"versions": {"torch": "2.12.0"}}, "torch 2.12.0"),
+        ({"versions": {}}, "torch none"),
+        ({"total": 6}, "TOTAL_GPUS 6"),
+        ({"rank": 0}, "a second machine"),
+    ],
+)
+def test_a_machine_that_differs_is_refused_on_both_sides(facts, words, golden_message):
+    ends = meet(hello(**{"rank": 1} | facts), nodes=2)
+    assert ends["main"] == ends[0] and words in ends[0]
+    golden_message(ends[0])
+
+
+def test_a_machine_that_does_not_come_is_named(golden_message):
+    ends = meet(nodes=2, patience_s=1)
+    assert list(ends) == ["main"] and "run_node1.sh" in ends["main"]
+    golden_message(ends["main"])
+
+
+def test_a_main_machine_that_does_not_come_is_named():
+    port = free_port()
+    with pytest.raises(Stop, match=rf"does not answer at 127\.0\.0\.1:{port}: "):
+        rendezvous.join(hello(1), "127.0.0.1", port, 0.5, lambda text: None)
+
+
+def test_a_main_machine_that_prepares_longer_than_anybody_waits_is_waited_for():
+    port, patience_s, ends = free_port(), 1.0, []
+
+    def join() -> None:
+        try:
+            rendezvous.join(hello(1), "127.0.0.1", port, patience_s, lambda text: None)
+            ends.append("ready")
+        except Stop as stop:
+            ends.append(stop.text)
+
+    with rendezvous.Main(hello(), 2, port, patience_s, lambda text: None) as main:
+        thread = threading.Thread(target=join, daemon=True)
+        thread.start()
+        main.gather()
+        time.sleep(2.5 * patience_s)
+        main.ready()
+        thread.join(20)
+    assert ends == ["ready"]
+
+
+def test_a_main_machine_that_falls_silent_has_stopped(monkeypatch):
+    """Its port takes connections, and nobody speaks there any more."""
+    monkeypatch.setattr(rendezvous, "SILENT_S", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(Stop, match="The main machine has stopped"):
+        rendezvous.join(hello(1), "127.0.0.1", silent.getsockname()[1], 0.5, lambda text: None)
+
+
+@pytest.mark.parametrize("killed", [True, False])
+def test_a_main_machine_that_ends_while_it_prepares_has_stopped(killed):
+    code = (
+        "import os, sys, time; from tests.parts.nodes.test_nodes import hello, rendezvous\n"
+        f"with rendezvous.Main(hello(), 2, int(sys.argv[1]), 20, print) as main:\n"
+        f"    main.gather(); time.sleep(1.5); {'os._exit(9)' if killed else 'raise SystemExit(1)'}"
+    )
+    port, said = free_port(), []
+    process = subprocess.Popen([sys.executable, "-c", code, str(port)], cwd=ROOT)
+    with pytest.raises(Stop, match="The main machine has stopped"):
+        rendezvous.join(hello(1), "127.0.0.1", port, 60, said.append)
+    assert any("Same recipe and packages" in line for line in said)
+    assert process.wait(30) != 0
+
+
+def test_a_port_of_another_program_is_no_main_machine():
+    port = free_port()
+    talks = "import socket, sys; s = socket.create_server(('', int(sys.argv[1])))\nwhile 1: s.accept()[0].sendall(b'SSH-2.0-x' * 9)"
+    with subprocess.Popen([sys.executable, "-c", talks, str(port)]) as other:
+        with pytest.raises(Stop, match="Something else than the main machine answers"):
+            rendezvous.join(hello(1), "127.0.0.1", port, 30, lambda text: None)
+        other.kill()
+
+
+def test_a_port_that_is_taken_is_named():
+    with (
+        socket.create_server(("", 0)) as other,
+        pytest.raises(Stop, match=r"Port \d+ of this machine cannot be opened"),
+    ):
+        rendezvous.Main(hello(), 2, other.getsockname()[1], 1, lambda text: None)
+
+
+def test_the_port_is_free_when_all_have_met():
+    port = free_port()
+    with rendezvous.Main(hello(), 2, port, 20, lambda text: None) as main:
+        joined = threading.Thread(target=rendezvous.join, args=(hello(1), "127.0.0.1", port, 20, lambda text: None))
+        joined.start()
+        main.gather()
+        main.ready()
+    socket.create_server(("", port)).close()
+    joined.join(20)
+
+
+def test_whoever_only_knocks_is_no_machine():
+    port, found = free_port(), []
+    with rendezvous.Main(hello(), 2, port, 20, lambda text: None) as main:
+        thread = threading.Thread(target=lambda: found.extend(main.gather()))
+        thread.start()
+        socket.create_connection(("127.0.0.1", port)).close()
+        other = threading.Thread(
+            target=lambda: rendezvous.join(hello(1), "127.0.0.1", port, 20, lambda text: None), daemon=True
+        )
+        other.start()
+        thread.join(20)
+        main.ready()
+        other.join(20)
+    assert found == [2, 2]
+
+
+@contextmanager
+def waiting(port: int, rank: int):
+    """A machine that has said hello and waits; at the end its script is killed."""
+    store, ended = rendezvous._store("127.0.0.1", port), threading.Event()
+    number = store.add("arrivals", 1)
+    store.set(f"hello/{number}", json.dumps(hello(rank).__dict__))
+
+    def beat() -> None:
+        while not ended.wait(0.05):
+            store.add(f"beat/{number}", 1)
+
+    thread = threading.Thread(target=beat)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("order", [(1, 2), (2, 1)], ids=["it comes first", "it comes last"])
+def test_a_script_that_was_ended_may_be_started_again(order):
+    port, found, ends = free_port(), [], []
+
+    def join(rank: int) -> None:
+        rendezvous.join(hello(rank, gpus=rank + 2), "127.0.0.1", port, 20, lambda text: None)
+        ends.append(rank)
+
+    with rendezvous.Main(hello(), 3, port, 20, lambda text: None) as main:
+        gathering = threading.Thread(target=lambda: found.extend(main.gather()), daemon=True)
+        gathering.start()
+        with waiting(port, 1):
+            time.sleep(1)
+        others = [threading.Thread(target=join, args=(rank,), daemon=True) for rank in order]
+        for other in others:
+            other.start()
+            time.sleep(0.3)
+        gathering.join(10)
+        main.ready()
+        for other in others:
+            other.join(10)
+    assert (found, sorted(ends)) == ([2, 3, 4], [1, 2])
+
+
+def test_a_second_machine_with_the_number_of_one_that_waits_is_refused(golden_message):
+    port, ends = free_port(), []
+
+    def gather() -> None:
+        with pytest.raises(Stop) as stop:
+            main.gather()
+        ends.append(stop.value.text)
+
+    with rendezvous.Main(hello(), 3, port, 20, lambda text: None) as main:
+        gathering = threading.Thread(target=gather, daemon=True)
+        gathering.start()
+        with waiting(port, 1):
+            with pytest.raises(Stop) as stop:
+                rendezvous.join(hello(1), "127.0.0.1", port, 20, lambda text: None)
+            gathering.join(10)
+    assert ends == [stop.value.text] and "machine 1" in ends[0]
+    golden_message(ends[0])
+
+
+def test_rows_tokenised_from_other_data_are_forgotten(tmp_path):
+    """Axolotl 0.19.0 would find them again by the path of the data, which has not changed."""
+    data, tokenised = tmp_path / "train.parquet", tmp_path / "scratch" / "tokenised"
+    config = {"datasets": [{"path": str(data)}], "dataset_prepared_path": str(tokenised)}
+    data.write_bytes(b"one")
+    forget_older(config)
+    tokenised.mkdir()
+    forget_older(config)
+    assert tokenised.is_dir()
+    data.write_bytes(b"two, of another length")
+    forget_older(config)
+    assert not tokenised.exists()
+
+
+def test_a_results_folder_that_is_not_shared_is_named(tmp_path, monkeypatch, golden_message):
+    recipe, _, _ = load(GEMMA, from_options([f"nodes.output_dir={tmp_path}/out"]))
+    monkeypatch.setattr(node, "PATIENCE_WITH_STORAGE_S", 0.0)
+    with pytest.raises(Stop) as stop:
+        node._shared(recipe, 1, {"plan.json": "0"})
+    assert stop.value.text.startswith("Machine 1 ") and f"`{tmp_path}/out`" in stop.value.text
+    golden_message(stop.value)
+
+
+def test_a_machine_waits_until_it_sees_the_files_of_this_start(tmp_path, monkeypatch):
+    """Those of an earlier start lie there already, and a network file system shows them for a while."""
+    recipe, _, _ = load(GEMMA, from_options([f"nodes.output_dir={tmp_path}/out"]))
+    place = nodes.place(recipe)
+    files = {"axolotl.yaml": "seed: 2\n", "plan.json": translate(recipe, place).as_json()}
+    config = Path(place.config_dir)
+    config.mkdir(parents=True)
+    for name, text in (files | {"axolotl.yaml": "seed: 1\n", "recipe.json": "{}"}).items():
+        (config / name).write_text(text)
+    slept = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        (config / "axolotl.yaml").write_text(files["axolotl.yaml"])
+
+    own_time(monkeypatch, node, sleep=sleep)
+    plan = node._shared(recipe, 1, {name: content_hash(text) for name, text in files.items()})
+    assert len(slept) == 1 and plan.stages[-1].config["dataset_prepared_path"]
+
+
+@pytest.mark.parametrize(("early", "status"), [(None, "finished"), ("step 5 of 9", "stopped")])
+def test_a_run_that_the_time_limit_ends_is_not_finished(tmp_path, monkeypatch, early, status):
+    recipe, _, _ = load(GEMMA, from_options([f"nodes.output_dir={tmp_path}"]))
+    plan = translate(recipe, nodes.place(recipe))
+    config = Path(plan.place.config_dir)
+    config.mkdir()
+    (config / "plan.json").write_text(plan.as_json())
+    # What training has left is looked at elsewhere.
+    for name, said in (("_is_of_this_recipe", True), ("_ended_early", early)):
+        monkeypatch.setattr(pipeline, name, lambda _folder, said=said: said)
+    monkeypatch.setattr(node, "report", lambda _plan: [])
+    node.finish.callback(str(tmp_path))
+    assert json.loads((tmp_path / "run.json").read_text())["status"] == status
+
+
+def test_a_run_on_plain_machines_is_beside_its_plan_and_learned_from(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
+    recipe, _, _ = load(GEMMA, from_options([f"nodes.output_dir={tmp_path}/out"]))
+    plan = translate(recipe, nodes.place(recipe))
+    run, training = RunFolder(tmp_path / "out"), plan.stage("train")
+    keep(run, recipe, plan)
+    (Path(plan.place.config_dir) / "plan.json").write_text(plan.as_json())
+    (said,) = Planned.read(run.path).foreseen
+    leave(
+        plan,
+        training,
+        gpu=recipe.machines.gpu,
+        step_seconds=2 * said.step_seconds,
+        gpu_memory_gib=7.0,
+        gpu_reserved_gib=7.5,
+    )
+    monkeypatch.setattr(node, "report", lambda _plan: [])
+    node.finish.callback(str(run.path))
+    assert "a step took" in (told := capsys.readouterr().out) and "(+100 %)" in told
+    summary = Summary.read(run.path)
+    assert summary.planned == asdict(said) and summary.planned["steps"] and summary.planned["memory"]
+    (learned,) = json.loads((tmp_path / "settings" / "recipe-runner" / "learned.json").read_text())["runs"]
+    assert learned["gpu"] == recipe.machines.gpu and learned["allocated"] == 7 * 2**30
+
+
+def begun(folder: Path, checkpoint: bool):
+    """The recipe of a run that was begun in this folder with another learning rate."""
+    recipe, _, _ = load(GEMMA, from_options([f"nodes.output_dir={folder}"]))
+    (folder / "run.json").write_text('{"id": "1", "kind": "run"}')
+    (folder / "stage.json").write_text('{"stage": "train", "status": "running", "inputs": {"learning_rate": 7}}')
+    if checkpoint:
+        (folder / "checkpoints" / "checkpoint-9").mkdir(parents=True)
+    return recipe
+
+
+def test_a_results_folder_of_another_run_is_left_alone(tmp_path):
+    recipe = begun(tmp_path, checkpoint=True)
+    with pytest.raises(Stop, match="as it was before it changed") as stop:
+        node.lead(recipe, [2, 2], 4, accelerator=False, tell=lambda text: None)
+    assert stop.value.text.splitlines()[-1] == node.ELSEWHERE
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["checkpoints", "run.json", "stage.json"]
+
+
+def test_a_results_folder_where_nothing_was_trained_is_used(tmp_path, monkeypatch):
+    recipe, said = begun(tmp_path, checkpoint=False), []
+    monkeypatch.setattr(pipeline, "launch", lambda stage, place, progress: said.append(f"{stage.name} is launched"))
+    node.lead(recipe, [2, 2], 4, accelerator=False, tell=said.append)
+    assert "data is launched" in said and "train is launched" not in said, "each machine trains by itself"
+    assert [file.name for file in (tmp_path / "config").iterdir() if file.name == PLAN_FILE]
+    assert json.loads((tmp_path / "stage.json").read_text())["inputs"]["learning_rate"] != 7
+
+
+# What is trained
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory) -> dict[str, Path]:
+    """A twin, and texts of a number of blocks that any 1 to 3 processes share without a rest, because what is left over
+    is shared differently."""
+    folder = tmp_path_factory.mktemp("small")
+    recipe, _, _ = load(GEMMA)
+    documents = SAMPLE.read_text("utf-8").strip().split("\n\n")
+    marks = catalog.chat_template("chatml")
+    facts = twin.wanted(recipe.model_facts, marks, 2, 1, folder / "model")
+    words = twin.tokenizer_for(facts)(documents)
+    twin.build(facts)
+    files = {"model": folder / "model"}
+    for name, ordered in (("train", documents[:30]), ("validation", documents[30:])):
+        for count in range(len(ordered), 0, -1):
+            blocks = sum(len(ids) + 1 for ids in words(ordered[:count])["input_ids"]) // 64
+            if blocks and blocks % 6 == 0:
+                break
+        assert blocks >= 6
+        files[name] = folder / f"{name}.txt"
+        files[name].write_text("\n\n".join(ordered[:count]))
+    return files
+
+
+def trained(folder: Path, small: dict[str, Path], machines: list[int], accumulation: int, **env: str) -> dict:
+    """The scripts of a run on this machine's processors, all started; the run's summary and steps.
+
+    machines: GPUs of each in the recipe; env `GPUS_1` is GPUS of machine 1.
+    """
+    port = free_port()
+    found = scripts(
+        folder,
+        f"model.base={small['model']}",
+        "model.precision=fp32",
+        "model.attention=sdpa",
+        "model.gradient_checkpointing=false",
+        "model.sequence_len=64",
+        "train.cross_entropy=plain",
+        "train.micro_batch_size=2",
+        "train.eval_batch_size=2",
+        f"train.gradient_accumulation_steps={accumulation}",
+        "train.effective_batch_size=",
+        "train.epochs=1",
+        "train.warmup_steps=1",
+        "train.learning_rate=0.005",
+        "train.optimizer=adamw_torch",
+        "train.logging_steps=1",
+        "data.hub=",
+        "data.validation_split=",
+        f"data.path={small['train']}",
+        f"data.validation_path={small['validation']}",
+        "demo.questions=",
+        f"machines.nodes={len(machines)}",
+        f"machines.gpus_per_node={max(machines)}",
+        f"nodes.machines={json.dumps([{'address': '127.0.0.1', 'gpus': list(range(gpus))} for gpus in machines])}",
+        f"nodes.port={port}",
+        f"nodes.output_dir={folder}/out",
+        f"nodes.python={sys.executable}",
+    )
+    shared = {
+        "ACCELERATE_USE_CPU": "true",
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        **{name: value for name, value in env.items() if not name.startswith("GPUS_")},
+    }
+    own = [{"GPUS": env[f"GPUS_{rank}"]} if f"GPUS_{rank}" in env else {} for rank in range(len(machines))]
+    # The main one last: the others wait for its port.
+    processes = [start(found[rank], **shared, **own[rank]) for rank in reversed(range(len(machines)))]
+    said = [finish(process, 400) for process in processes]
+    assert [process.returncode for process in processes] == [0] * len(machines), "\n\n".join(said)[-6000:]
+    out = folder / "out"
+    assert json.loads((out / "run.json").read_text())["status"] == "finished"
+    assert "Everything is in" in said[-1], said[-1]
+    return json.loads((out / "training_summary.json").read_text()) | {
+        "said": said,
+        "losses": [entry["loss"] for entry in json.loads((out / "training_history.json").read_text())["steps"]],
+    }
+
+
+@pytest.mark.long
+def test_two_machines_make_the_losses_of_one_process_on_the_same_batches(small, tmp_path):
+    """Machine 1 is given two GPUs where the recipe says one, so the machines are uneven and the figures follow."""
+    two = trained(tmp_path / "two", small, [1, 1], 1, GPUS_1="0,1", TOTAL_GPUS="3")
+    one = trained(tmp_path / "one", small, [1], 3)
+    assert (two["world_size"], two["backend"], two["effective_batch_size"]) == (3, "gloo", 6)
+    assert (one["world_size"], one["backend"], one["effective_batch_size"]) == (1, None, 6)
+    assert len(one["losses"]) == one["steps"] == two["steps"] >= 5
+    assert two["losses"] == pytest.approx(one["losses"], abs=1e-4)
+    assert two["best_validation_loss"] == pytest.approx(one["best_validation_loss"], abs=1e-4)
+    assert one["losses"][-1] < one["losses"][0] - 0.3
+    assert (tmp_path / "two" / "out" / "train-node1.log").stat().st_size > 0
+    assert re.search(r"nodes.machines.1.gpus: \[0\] → \[0, 1\]", "".join(two["said"]))
+
+
+def test_gpus_that_do_not_add_up_are_refused_on_every_machine(small, tmp_path):
+    with pytest.raises(AssertionError) as failed:
+        trained(tmp_path, small, [1, 1], 1, GPUS_1="0,1")
+    for words in ("1 + 2 = 3 GPUs", "TOTAL_GPUS is 2.", "TOTAL_GPUS=3"):
+        assert str(failed.value).count(words) == 2

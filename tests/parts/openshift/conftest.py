@@ -1,0 +1,162 @@
+"""The cluster that the tests run against: the one of `RECIPE_TEST_KUBECONFIG`, else a small API on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.commands import cli
+from runner.parts.openshift import errors, image_data_check
+from runner.parts.openshift.client import Cluster, address, connect
+from tests.conftest import ROOT, words
+from tests.parts.openshift.api import TESTS, Api
+
+REAL = os.environ.get("RECIPE_TEST_KUBECONFIG")
+# The version of OpenShift AI whose TrainJob that cluster has.
+VERSION = os.environ.get("RECIPE_TEST_OPENSHIFT_AI", "3.5")
+in_process = pytest.mark.skipif(bool(REAL), reason="plays faults that a real cluster cannot be asked for")
+
+
+class Site:
+    """The cluster of a test. api: the one on this machine, or None; namespace: one of its own."""
+
+    def __init__(self, namespace: str, cluster: Cluster, api: Api | None) -> None:
+        self.namespace, self.cluster, self.api = namespace, cluster, api
+
+    def recipe(self, *arguments: str, path: str = "recipes/survival.yaml") -> int:
+        """Runs `recipe VERB PATH …` in this process; gives the exit code."""
+        verb, *rest = arguments
+        # A cluster of one's own need not have Kueue, nor the site.
+        without = ["--set", "openshift.queue="] if REAL and "openshift.queue" not in " ".join(rest) else []
+        sets = ["--set", f"openshift.namespace={self.namespace}", *without]
+        return cli._code([verb, str(ROOT / path), *sets, *rest])
+
+    def pods(self, job: str = "survival", count: int = 4) -> list[dict[str, Any]]:
+        """The pods that the operator has made, waited for."""
+        for _ in range(300):
+            found = self.cluster.list("Pod", self.namespace, {"training.kubeflow.org/job-name": job})
+            if len(found) == count:
+                return sorted(found, key=lambda pod: pod["metadata"]["name"])
+            time.sleep(0.1)
+        raise AssertionError(f"{len(found)} pods of {job}, and {count} were expected")
+
+    def set_status(self, kind: str, name: str, status: dict[str, Any]) -> None:
+        """What a kubelet or an operator would write."""
+        path = f"{address(kind, self.namespace, name)}/status"
+        self.cluster.request("PATCH", path, body={"status": status}, content="application/merge-patch+json")
+
+    def claim(self, name: str, mode: str = "ReadWriteMany") -> None:
+        """A claim that an earlier submit has made."""
+        spec = {"accessModes": [mode], "resources": {"requests": {"storage": "1Gi"}}}
+        meta = {"name": name, "namespace": self.namespace}
+        body = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": meta, "spec": spec}
+        self.cluster.request("POST", address("PersistentVolumeClaim", self.namespace), body=body)
+
+    def event(
+        self,
+        kind: str,
+        name: str,
+        reason: str,
+        message: str,
+        *,
+        type: str = "Warning",
+        seconds: float = 0,
+        uid: str = "",
+    ) -> None:
+        """An event about an object, seen last so many seconds ago. uid: of one of that name that is not there any more."""
+        at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - seconds))
+        uid = uid or self.cluster.get(kind, self.namespace, name)["metadata"]["uid"]
+        body = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": f"{name}.{uuid.uuid4().hex[:8]}", "namespace": self.namespace},
+            "involvedObject": {
+                "kind": kind,
+                "name": name,
+                "namespace": self.namespace,
+                "uid": uid,
+            },
+            "type": type,
+            "reason": reason,
+            "message": message,
+            "lastTimestamp": at,
+            "firstTimestamp": at,
+            "source": {"component": "tests"},
+        }
+        self.cluster.request("POST", address("Event", self.namespace), body=body)
+
+    def pod(self, name: str, owner: dict[str, Any], labels: dict[str, str], **status: Any) -> dict[str, Any]:
+        """A pod as an operator makes it for its owner."""
+        owners = [
+            {"apiVersion": owner["apiVersion"], "kind": owner["kind"]}
+            | {key: owner["metadata"][key] for key in ("name", "uid")}
+        ]
+        spec = {"containers": [{"name": "node", "image": "x"}], "restartPolicy": "Never"}
+        meta = {"name": name, "namespace": self.namespace, "labels": labels, "ownerReferences": owners}
+        self.cluster.apply({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
+        if status:
+            self.set_status("Pod", name, status)
+        return self.cluster.get("Pod", self.namespace, name)
+
+    def job(self, kind: str = "PyTorchJob", name: str = "survival") -> dict[str, Any] | None:
+        return self.cluster.get(kind, self.namespace, name)
+
+
+@pytest.fixture
+def golden_message(golden_message):
+    """Without the namespace and the address, which are each test's own."""
+
+    def compare(text: object, case: str = "") -> None:
+        said = re.sub(r"\brecipe-test-[0-9a-f]{8}\b", "<namespace>", words(text))
+        golden_message(re.sub(r"http://127\.0\.0\.1:\d+", "<address>", said), case)
+
+    return compare
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch, request):
+    if "looks_into_the_image" not in request.fixturenames:
+        # A pod that starts a Python each time; test_own_data looks at what it finds.
+        monkeypatch.setattr(image_data_check, "require", lambda *_: None)
+    monkeypatch.setattr(errors, "PAUSE_SECONDS", 0.1)
+    # Else what is said would differ by whether this machine reaches the hub.
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
+    namespace = f"recipe-test-{uuid.uuid4().hex[:8]}"
+    if REAL:
+        yield from _real(namespace, monkeypatch)
+        return
+    api = Api(namespace)
+    monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig(tmp_path / "tests-kubeconfig", namespace, TESTS)))
+    own = connect()
+    # The commands are somebody else, with the rights of the site's role alone.
+    monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig(tmp_path / "kubeconfig", namespace)))
+    try:
+        yield Site(namespace, own, api)
+    finally:
+        api.close()
+
+
+def _real(namespace: str, monkeypatch):
+    monkeypatch.setenv("KUBECONFIG", str(Path(REAL).resolve()))
+    cluster = connect()
+    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
+    cluster.request("POST", "/api/v1/namespaces", body=body)
+    # Pods are refused until the namespace's own service account is there.
+    for _ in range(100):
+        items = json.loads(cluster.request("GET", f"/api/v1/namespaces/{namespace}/serviceaccounts").data)["items"]
+        if items:
+            break
+        time.sleep(0.2)
+    try:
+        yield Site(namespace, cluster, None)
+    finally:
+        cluster.request("DELETE", f"/api/v1/namespaces/{namespace}")

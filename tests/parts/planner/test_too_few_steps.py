@@ -1,0 +1,70 @@
+"""Rows that make too few steps are noted at their line, with settings that make about a hundred, each tried before it is said."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from runner.check.examine import examine
+from runner.check.validate import load
+from runner.parts.planner import recipe_offers, too_few_steps
+from runner.parts.planner.planned import Planned
+from runner.recipe import copying
+from runner.recipe.overrides import from_options
+from runner.tools.problem import Problem
+from tests.conftest import ROOT, setting_of
+
+SURVIVAL = ROOT / "recipes" / "survival.yaml"
+
+
+@pytest.fixture
+def fifty(tmp_path) -> Path:
+    """The survival recipe, for four L40S, with fifty questions in a file of one's own."""
+    rows = [
+        {"q": f"How long does loaf {n} rise?", "a": f"Loaf {n} rises for two hours in a warm place."} for n in range(50)
+    ]
+    (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    own = ["data.path=rows.jsonl", 'data.question="[q]"', 'data.answer="[a]"', "demo="]
+    gone = [f"data.{name}=" for name in ("hub", "revision", "split", "sample")]
+    path = tmp_path / "own.yaml"
+    path.write_text(copying.edit(SURVIVAL.read_text("utf-8"), from_options([*gone, *own])))
+    return path
+
+
+def noted(path: Path) -> list[Problem]:
+    return [note for note in examine(path) if "too few to learn much" in note.message]
+
+
+def test_fifty_questions_on_four_gpus_are_noted_with_what_makes_a_hundred_steps(fifty, golden_message):
+    (note,) = noted(fifty)
+    assert (setting_of(note), note.severity) == ("epochs", "note")
+    golden_message(note)
+
+
+def test_what_check_says_and_what_plan_offers_makes_enough_steps(fifty):
+    planned = Planned.of(load(fifty)[0])
+    assert [stage.steps for stage in planned.forecasts] == [3] and too_few_steps.stages(planned.forecasts)
+    found = [one for one in recipe_offers.of(planned) if too_few_steps.enough(planned.forecasts, one.after.forecasts)]
+    assert found and recipe_offers.of(planned)[0] == found[0]
+    (note,) = noted(fifty)
+    assert all(f"`{line}`" in note.hint for line in found[0].lines)
+    for offer in found:
+        (stage,) = offer.after.forecasts
+        assert too_few_steps.ENOUGH * 0.8 <= (stage.steps or 0) <= too_few_steps.ENOUGH * 2 and stage.fits
+        assert stage.workload.epochs <= too_few_steps.MOST_EPOCHS and stage.warmup_steps >= 2
+    copying.rewrite(planned.recipe.document, found[0].changes)
+    assert noted(fifty) == []
+
+
+def test_plan_says_it_too_and_its_first_offer_mends_it(recipe_command, fifty):
+    done = recipe_command("plan", fifty)
+    assert done.returncode == 0 and "note: Stage `train` makes 3 steps of 64 rows, with a warmup of 0" in done.stdout
+    assert recipe_command("plan", fifty, "--apply", "1").returncode == 0
+    assert noted(fifty) == []
+
+
+@pytest.mark.parametrize("name", ["survival", "gemma", "lyrics", "resnet", "seven-b"])
+def test_no_starter_has_too_few_steps(name):
+    assert not too_few_steps.stages(Planned.of(load(ROOT / "recipes" / f"{name}.yaml")[0]).forecasts)

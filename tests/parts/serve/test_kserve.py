@@ -1,0 +1,284 @@
+"""The server on the cluster as files: accepted by KServe's own schemas, and its arguments by vLLM's own parser."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import yaml
+
+from runner.check.validate import load
+from runner.parts.planner import serving as reckoned
+from runner.parts.serve import kserve
+from runner.parts.serve.kserve import arguments
+from runner.parts.serve.plan import source
+from runner.recipe.overrides import from_options
+from runner.render.emit import emit, served
+from runner.tools.problem import Stop
+from runner.tools.vllm import RANKS
+from tests.conftest import ROOT, setting_of
+from tests.parts.openshift.judging import core_refusals, refusals
+from tests.parts.openshift.kserve import PLATFORM, container, pod
+
+# What vLLM's server takes, by the names of its arguments, as its own parser says; its choices where it has some.
+KNOWN = json.loads((ROOT / "tests" / "fixtures" / "vllm-arguments.json").read_text("utf-8"))
+WAYS = {
+    "a whole model": ("survival", ()),
+    "an adapter": ("lyrics", ()),
+    "the last stage of a pipeline": ("seven-b", ("serve={}",)),
+    "an adapter from the top of a claim": ("minimal/lyrics-demo", ("serve={}",)),
+    "a runtime of its own": ("survival", ("serve={image: 'registry/vllm:1', route: true}", "openshift.queue=gpus")),
+    "a model in an image": ("survival", ("serve.model=oci://quay.io/us/survival:1",)),
+    "several GPUs": ("seven-b", ("serve={gpus: 4, concurrency: 64}", "openshift.service_account=server")),
+    "an adapter of another rank": ("lyrics", ("train.lora_rank=24",)),
+    "code of the model's own": ("lyrics", ("model.trust_remote_code=true", f"model.revision={'a' * 40}")),
+}
+
+
+@cache
+def made(name: str, *sets: str):
+    recipe, _, _ = load(ROOT / "recipes" / f"{name}.yaml", from_options(sets))
+    plan, server, needs = served(recipe)
+    return plan, server, needs
+
+
+def documents(name: str, *sets: str) -> list[dict]:
+    plan, server, _ = made(name, *sets)
+    return [yaml.safe_load(file.text) for file in kserve.render(plan, server)]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_kserve_and_kubernetes_would_take_every_server(way):
+    name, sets = WAYS[way]
+    service, *runtimes = documents(name, *sets)
+    for manifest in (service, *runtimes):
+        assert refusals(manifest) == []
+    service["metadata"] |= {"uid": "1", "generation": 1}
+    runtime = runtimes[0] if runtimes else PLATFORM
+    assert service["spec"]["predictor"]["model"]["runtime"] == runtime["metadata"]["name"]
+    made_of = pod(runtime, service)
+    assert core_refusals(made_of) == []
+    claims = [one["persistentVolumeClaim"]["claimName"] for one in made_of["spec"]["volumes"] if "emptyDir" not in one]
+    # A pod that names one claim in two volumes waits for ever (kubernetes, issue 127004).
+    assert len(claims) == len(set(claims))
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda service: service["spec"]["predictor"].update(replicas=1),
+        lambda service: service["spec"].pop("predictor"),
+        lambda service: service["spec"]["predictor"].update(minReplicas="1"),
+        lambda service: service["spec"]["predictor"]["model"]["modelFormat"].pop("name"),
+        lambda service: service["spec"]["predictor"]["model"]["env"].append({"value": "without a name"}),
+    ],
+    ids=["unknown field", "no predictor", "text for a number", "no format", "a variable without a name"],
+)
+def test_kserve_refuses_what_it_does_not_know(spoil):
+    (service,) = documents("survival")
+    spoil(service)
+    assert refusals(service)
+
+
+def test_base_and_adapter_come_from_one_server_under_two_names():
+    (service,) = documents("lyrics")
+    predictor = service["spec"]["predictor"]
+    assert predictor["model"]["storageUri"].startswith("pvc://training-data-pvc/base-models/microsoft-Phi-4-mini")
+    said = options(predictor["model"]["args"])
+    assert said["served-model-name"] == "lyrics-base"
+    assert said["lora-modules"] == "lyrics=/mnt/trained/lora_adapter" and said["max-lora-rank"] == "128"
+    # Both are asked with the template and the end token of training.
+    assert said["tokenizer"] == said["generation-config"] == "/mnt/trained/best_model"
+    (volume,) = predictor["volumes"]
+    assert volume["persistentVolumeClaim"] == {"claimName": "trained-models-pvc", "readOnly": True}
+    assert predictor["model"]["volumeMounts"][0]["subPath"] == "lyrics"
+
+
+def test_base_and_adapter_on_one_claim_are_mounted_together():
+    (service,) = documents("seven-b", "serve={}")
+    predictor = service["spec"]["predictor"]
+    assert "volumes" not in predictor and "volumeMounts" not in predictor["model"]
+    assert predictor["model"]["storageUri"] == "pvc://seven-b-pvc/seven-b"
+    said = options(predictor["model"]["args"])
+    assert said["model"] == "/mnt/models/dpo/best_model"
+    assert said["tokenizer"] == said["generation-config"] == "/mnt/models/lora/best_model"
+    assert said["lora-modules"] == "seven-b=/mnt/models/lora/lora_adapter"
+
+
+def test_results_may_lie_at_the_top_of_their_claim():
+    """An adapter's beside its base model, and a whole model's."""
+    (service,) = documents("minimal/lyrics-demo", "serve={}", "openshift.output_dir=/shared/models")
+    model = service["spec"]["predictor"]["model"]
+    assert model["storageUri"] == "pvc://trained-models-pvc" and "volumeMounts" not in model
+    said = options(model["args"])
+    assert said["model"].startswith("/mnt/models/base-models/")
+    assert said["tokenizer"] == "/mnt/models/best_model"
+    assert said["lora-modules"] == "lyrics-demo=/mnt/models/lora_adapter"
+    (service,) = documents("survival", "openshift.output_dir=/shared/models")
+    assert service["spec"]["predictor"]["model"]["storageUri"] == "pvc://trained-models-pvc/best_model"
+
+
+@pytest.mark.parametrize(("rank", "room"), [(1, 1), (8, 8), (24, 32), (128, 128), (200, 256), (512, 512)])
+def test_an_adapter_has_the_smallest_room_that_vllm_has_for_it(rank, room):
+    _, server, _ = made("lyrics", f"train.lora_rank={rank}")
+    assert server.source.rank == rank and server.source.room_for_rank == room
+    assert room in RANKS and str(room) in map(str, KNOWN["arguments"]["max-lora-rank"])
+
+
+@pytest.mark.parametrize(
+    ("sets", "words"),
+    [
+        (("train.lora_rank=1024",), "vLLM serves 512 at most"),
+        (("advanced.axolotl={lora_modules_to_save: [embed_tokens]}",), "`embed_tokens`, `modules_to_save`"),
+        (("advanced.axolotl={peft_use_dora: true}",), "DoRA"),
+    ],
+    ids=["rank", "whole layers", "dora"],
+)
+def test_an_adapter_that_vllm_would_refuse_or_lose_is_served_merged(sets, words):
+    recipe, _, _ = load(ROOT / "recipes" / "lyrics.yaml", from_options(sets))
+    _, server, needs = served(recipe)
+    assert server.base_name is None and server.source.uri == "pvc://trained-models-pvc/lyrics/best_model"
+    assert not any(word.startswith("--lora") for word in arguments(server))
+    (note,) = [one for one in reckoned.problems(recipe, server, needs) if one.severity == "note"]
+    assert words in note.message and setting_of(note) == "serve"
+
+
+def test_an_adapter_on_layers_that_vllm_may_not_know_is_served_merged():
+    """It would leave them out without a word (vllm, issue 55193)."""
+    plan, _, _ = made("lyrics")
+    stage = plan.stages[-1]
+    config = dict(stage.config) | {"lora_target_modules": ["qkv_proj", "gate_inner"]}
+    found = source(plan, replace(stage, config=config))
+    assert found.rank is None and "gate_inner" in found.whole_because
+
+
+def test_no_route_and_no_runtime_unless_they_are_written():
+    (service,) = documents("survival")
+    assert "networking.kserve.io/visibility" not in service["metadata"]["labels"]
+    assert service["metadata"]["annotations"]["security.opendatahub.io/enable-auth"] == "true"
+    service, runtime = documents("survival", *WAYS["a runtime of its own"][1])
+    assert service["metadata"]["labels"]["networking.kserve.io/visibility"] == "exposed"
+    assert service["metadata"]["annotations"]["security.opendatahub.io/enable-auth"] == "true"
+    assert service["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "gpus"
+    assert runtime["spec"]["containers"][0]["image"] == "registry/vllm:1"
+
+
+def test_a_changed_server_or_model_is_another_pod():
+    def content(*sets: str) -> str:
+        (service,) = documents("survival", *sets)
+        assert service["spec"]["predictor"]["annotations"] == {
+            kserve.CONTENT: service["metadata"]["annotations"][kserve.CONTENT]
+        }
+        return service["metadata"]["annotations"][kserve.CONTENT]
+
+    assert content() == content("demo.max_new_tokens=20")
+    assert len({content(), content("serve.concurrency=9"), content("train.epochs=2")}) == 3
+
+
+def test_several_gpus_share_the_model_and_memory():
+    (service,) = documents("seven-b", *WAYS["several GPUs"][1])
+    predictor = service["spec"]["predictor"]
+    assert options(predictor["model"]["args"])["tensor-parallel-size"] == "4"
+    assert predictor["model"]["resources"]["limits"]["nvidia.com/gpu"] == "4"
+    assert predictor["serviceAccountName"] == "server"
+    (mount,) = [one for one in predictor["model"]["volumeMounts"] if one["name"] == "shm"]
+    assert mount["mountPath"] == "/dev/shm"
+
+
+def test_a_recipe_is_rendered_for_a_server_only_where_it_says_so():
+    recipe, _, _ = load(ROOT / "recipes" / "seven-b.yaml")
+    assert not [file for file in emit(recipe) if file.path.startswith("serve/")]
+    with pytest.raises(Stop, match="no section `serve`"):
+        emit(recipe, (kserve.NAME,))
+
+
+@pytest.mark.parametrize(
+    ("sets", "setting"),
+    [
+        (("serve.context=1000000",), "serve.context"),
+        (("serve.gpus=3",), "serve.gpus"),
+        (("serve.model=s3://bucket/model",), "serve.model"),
+        (("serve.image=registry/vllm:1", "serve.runtime=vllm-cpu-runtime"), "serve.runtime"),
+        (("serve.contxt=12",), "serve.contxt"),
+    ],
+    ids=["context", "odd GPUs", "source", "two runtimes", "unknown"],
+)
+def test_what_cannot_be_served_is_refused_at_its_line(sets, setting):
+    with pytest.raises(Stop) as stop:
+        load(ROOT / "recipes" / "survival.yaml", from_options(sets))
+    assert setting in {setting_of(problem) for problem in stop.value.problems}
+
+
+# What vLLM says itself.
+
+
+def options(args: list[str]) -> dict[str, str]:
+    """Arguments by name; of one that is given twice the last one counts."""
+    return {name.removeprefix("--"): value for name, _, value in (arg.partition("=") for arg in args)}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_vllm_knows_every_argument(way):
+    """By a table of its own parser's; `test_vllms_own_parser_takes_every_server` compares that with vLLM."""
+    name, sets = WAYS[way]
+    service, *runtimes = documents(name, *sets)
+    serves = container(runtimes[0] if runtimes else PLATFORM, service)
+    said = options(serves["args"])
+    assert {"port", "model", "served-model-name", "max-model-len"} <= said.keys()
+    for argument, value in said.items():
+        assert argument in KNOWN["arguments"], argument
+        choices = KNOWN["arguments"][argument]
+        assert choices is None or value in map(str, choices), f"{argument}={value}"
+
+
+JUDGE = """
+import json, sys
+try:
+    from vllm.entrypoints.openai.cli_args import make_arg_parser, validate_parsed_serve_args
+except ImportError:  # since 0.32 or a little before
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+parser = make_arg_parser(FlexibleArgumentParser())
+table = {
+    name.removeprefix("--"): list(action.choices) if action.choices else None
+    for action in parser._actions for name in action.option_strings if name.startswith("--")
+}
+read = []
+for args in json.loads(sys.stdin.read()):
+    given = parser.parse_args(args)
+    validate_parsed_serve_args(given)
+    read.append({name: str(getattr(given, name)) for name in ("served_model_name", "max_model_len", "lora_modules", "port")})
+json.dump({"table": table, "read": read}, open(sys.argv[1], "w"))
+"""
+
+
+@pytest.mark.long
+def test_vllms_own_parser_takes_every_server(tmp_path):
+    """`RECIPE_TEST_VLLM` names a Python with vLLM, or with `vllm-cpu`, which needs no GPU."""
+    python = os.environ.get("RECIPE_TEST_VLLM")
+    if not python:
+        pytest.skip("no vLLM here; RECIPE_TEST_VLLM names a Python that has it")
+    lists = []
+    for name, sets in WAYS.values():
+        service, *runtimes = documents(name, *sets)
+        args = container(runtimes[0] if runtimes else PLATFORM, service)["args"]
+        # It looks whether the file is there.
+        lists.append([f"--chat-template={__file__}" if arg.startswith("--chat-template=") else arg for arg in args])
+    out = tmp_path / "read.json"
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        [python, "-c", JUDGE, str(out)], input=json.dumps(lists), capture_output=True, text=True, env=env, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(out.read_text("utf-8"))
+    used = {argument for args in lists for argument in options(args)}
+    assert {name: found["table"][name] for name in used} == {name: KNOWN["arguments"][name] for name in used}
+    for args, read in zip(lists, found["read"], strict=True):
+        said = options(args)
+        assert read["served_model_name"] == str([said["served-model-name"]]) and read["port"] == "8080"
+        assert read["max_model_len"] == said["max-model-len"]
+        assert ("/lora_adapter'" in read["lora_modules"]) == ("lora-modules" in said)

@@ -1,0 +1,273 @@
+"""`recipe new` without `--from`: questions in a terminal, options in a script, and the same recipe from both."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import pty
+import select
+import shlex
+import sys
+import time
+
+import pytest
+from click.testing import CliRunner
+
+from runner.check.validate import load
+from runner.commands.cli import _code, cli
+from runner.parts.planner.planned import Planned
+from runner.parts.start.wizard import dialogue
+from tests.conftest import ROOT
+
+SAMPLES = ROOT / "recipes" / "data"
+ROWS = [json.loads(line) for line in (SAMPLES / "survival-sample.jsonl").read_text("utf-8").splitlines()]
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty folder with data of every kind in it, on a machine without a GPU."""
+    from PIL import Image
+
+    with (tmp_path / "my.csv").open("w", encoding="utf-8", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["Subject", "Question", "Reply"])
+        table.writerows([row["topic"], row["question"], row["answer"]] for row in ROWS)
+    (tmp_path / "header.csv").write_text("Question,Reply\n")
+    (tmp_path / "lonely.csv").write_text("Words\none\n")
+    turns = (
+        {"role": role, "content": row[key]}
+        for row in ROWS
+        for role, key in (("user", "question"), ("assistant", "answer"))
+    )
+    talks = [json.dumps({"messages": [one, next(turns)]}) for one in turns]
+    (tmp_path / "talks.jsonl").write_text("\n".join(talks) + "\n")
+    (tmp_path / "text.txt").write_text("\n\n".join([(SAMPLES / "gemma-sample.txt").read_text("utf-8")] * 4))
+    (tmp_path / "songs.jsonl").write_text((SAMPLES / "lyrics-sample.jsonl").read_text("utf-8"))
+    for colour, name in (((250, 10, 10), "cat"), ((10, 10, 250), "dog")):
+        (tmp_path / "pictures" / name).mkdir(parents=True)
+        for number in range(30):
+            Image.new("RGB", (32, 32), (*colour[:2], number)).save(tmp_path / "pictures" / name / f"{number}.png")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("runner.tools.hardware.labels", lambda: [])
+    return tmp_path
+
+
+def left(here) -> set[str]:
+    return {path.name for path in here.iterdir()} - {
+        *("my.csv", "header.csv", "lonely.csv", "talks.jsonl", "text.txt", "songs.jsonl", "pictures")
+    }
+
+
+KINDS = {
+    "questions": ("--data", "my.csv"),
+    "conversations": ("--data", "talks.jsonl"),
+    "text": ("--data", "text.txt"),
+    "songs": ("--data", "songs.jsonl"),
+    "images": ("--data", "pictures"),
+}
+PLACES = {
+    "here": (),
+    "machines": ("--where", "machines", "--addresses", "10.0.0.1,10.0.0.2", "--gpus", "2"),
+    "cluster": ("--where", "cluster", "--namespace", "mine"),
+}
+
+
+SHORT = {
+    ("questions", "here"),
+    ("conversations", "cluster"),
+    ("text", "machines"),
+    ("songs", "here"),
+    ("images", "here"),
+}
+EVERY = [(kind, where) for kind in KINDS for where in PLACES if (kind, where) != ("images", "machines")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "where"), [pytest.param(*one, marks=[] if one in SHORT else [pytest.mark.long]) for one in EVERY]
+)
+def test_what_answers_make_checks_clean_plans_and_renders(here, capsys, kind, where):
+    assert _code(["new", "made", "--what", kind, *KINDS[kind], *PLACES[where], "--gpu", "NVIDIA-L40S"]) == 0
+    assert capsys.readouterr().err.endswith("checked.\nNext: recipe rehearse made.yaml\n")
+    assert _code(["check", "made.yaml"]) == 0
+    assert capsys.readouterr().out == "1 recipe checked, no problems.\n"
+    planned = Planned.of(load("made.yaml")[0])
+    assert not planned.problems and all(stage.fits for stage in planned.forecasts)
+    if where != "here":
+        assert _code(["render", "made.yaml"]) == 0, capsys.readouterr().err
+    recipe = planned.recipe
+    assert recipe.machines.gpu == "NVIDIA-L40S"
+    assert "sample" not in recipe.data and "hub" not in recipe.data
+    assert len(recipe.settings.get("demo", {}).get("questions", ())) == (0 if kind == "images" else 3)
+    assert sum(line.startswith((" ", "-")) and "#" not in line for line in made_lines()) == (
+        0 if kind == "images" else 3
+    ) + (2 if where == "machines" else 0)
+
+
+def made_lines() -> list[str]:
+    with open("made.yaml", encoding="utf-8") as file:
+        return file.read().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("kind", "file", "answers"),
+    [
+        ("questions", "my.csv", ["", "", "Qwen/Qwen3-0.6B", "", "NVIDIA-L4", ""]),
+        ("questions", "my.csv", ["For [Subject], [Question]", "Reply", "", "cluster", "mine", "2", "NVIDIA-A40", "2"]),
+        ("conversations", "talks.jsonl", ["", "machines", "10.0.0.1, 10.0.0.2", "/shared/mine", "", "2"]),
+        ("text", "text.txt", ["", "", "", ""]),
+        ("songs", "songs.jsonl", ["meta-llama/Llama-3.2-1B-Instruct", "cluster", "mine", "", "NVIDIA-L4", ""]),
+        ("images", "pictures", ["", "", ""]),
+    ],
+    ids=["questions", "templates", "conversations", "text", "songs", "images"],
+)
+def test_answers_and_options_give_the_same_recipe_byte_for_byte(here, monkeypatch, kind, file, answers):
+    monkeypatch.setattr(dialogue, "terminal", lambda: True)
+    monkeypatch.setattr("runner.parts.start.beginning.choices", lambda answers: [])
+    asked = CliRunner().invoke(cli, ["new", "made"], input="\n".join([kind, file, *answers, ""]))
+    assert asked.exit_code == 0, f"{asked.output}{asked.exception!r}"
+    command = next(line for line in asked.output.splitlines() if line.startswith("  recipe new made"))
+    first = (here / "made.yaml").read_bytes()
+    (here / "made.yaml").unlink()
+    monkeypatch.setattr(dialogue, "terminal", lambda: False)
+    assert _code(shlex.split(command)[1:]) == 0
+    assert (here / "made.yaml").read_bytes() == first
+
+
+def test_a_large_model_gets_four_bits_and_the_memory_it_needs(here):
+    model = ("--model", "Qwen/Qwen3-14B", "--gpu", "NVIDIA-L4")
+    assert _code(["new", "made", "--what", "conversations", "--data", "talks.jsonl", *model]) == 0
+    recipe = load("made.yaml")[0]
+    assert (recipe.train.adapter, recipe.machines.memory != "32 GB") == ("qlora", True)
+    assert not Planned.of(recipe).problems
+
+
+def test_a_model_without_room_is_said_and_nothing_is_left(here, capsys, golden_message):
+    model = ("--model", "meta-llama/Llama-3.3-70B-Instruct", "--gpu", "NVIDIA-L4")
+    assert _code(["new", "made", "--what", "conversations", "--data", "talks.jsonl", *model]) == 1
+    golden_message(capsys.readouterr().err)
+    assert not left(here)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ("--data", "nothing.csv"),
+        ("--data", "lonely.csv"),
+        ("--data", "header.csv"),
+        ("--what", "conversations", "--data", "my.csv"),
+        ("--what", "musik"),
+        ("--data", "my.csv", "--question", "Questoin"),
+        ("--data", "my.csv", "--question", "For [Topic], [Question]"),
+        ("--data", "my.csv", "--gpu", "L40S"),
+        ("--data", "my.csv", "--gpus", "many"),
+        ("--data", "my.csv", "--model", "Qwen/Qwen3-4C"),
+        ("--data", "my.csv", "--where", "moon"),
+        ("--data", "my.csv", "--where", "cluster", "--namespace", "My Project"),
+        ("--data", "my.csv", "--where", "cluster"),
+        ("--data", "my.csv", "--namespace", "mine"),
+        ("--what", "images", "--data", "pictures", "--where", "machines"),
+        ("--model", "Qwen/Qwen3-4B"),
+        ("--from", "survival", "--data", "my.csv"),
+        ("--data", "my.csv", "--minimal"),
+    ],
+    ids=" ".join,
+)
+def test_a_wrong_answer_ends_with_a_sentence_and_leaves_nothing(here, capsys, golden_message, wrong):
+    assert _code(["new", "made", *wrong]) in (1, 2)
+    golden_message(capsys.readouterr().err)
+    assert not left(here)
+
+
+def test_without_a_terminal_and_without_answers_from_is_missing(here, capsys, golden_message):
+    assert _code(["new", "made"]) == 2
+    golden_message(capsys.readouterr().err)
+
+
+def test_wrong_answers_are_asked_again_with_a_sentence(here, monkeypatch, golden_message):
+    monkeypatch.setattr(dialogue, "terminal", lambda: True)
+    monkeypatch.setattr("runner.parts.start.beginning.choices", lambda answers: [])
+    said = ["musik", "questions", "nothing.csv", "header.csv", "lonely.csv", "my.csv", "Questoin", "Question", "Reply"]
+    said += ["Qwen/Qwen3-4C", "meta-llama/Llama-3.3-70B-Instruct", "moon", "here", "cpu", "NVIDIA-L4", "0", "1"]
+    # It has no room there, so model and GPU are asked again.
+    said += ["Qwen/Qwen3-4B", "here", "NVIDIA-L4", "1"]
+    done = CliRunner().invoke(cli, ["new", "made"], input="\n".join([*said, ""]))
+    assert done.exit_code == 0, f"{done.output}{done.exception!r}"
+    golden_message(done.output)
+    assert left(here) == {"made.yaml", "lora.schema.json"}
+
+
+class Terminal:
+    """`recipe new made` behind a pseudo-terminal: `answer` waits for a question and types."""
+
+    def __init__(self, folder) -> None:
+        self.pid, self.end = pty.fork()
+        if not self.pid:
+            os.chdir(folder)
+            os.environ |= {"PYTHONPATH": str(ROOT), "COLUMNS": "120", "TERM": "dumb"}
+            os.execv(sys.executable, [sys.executable, "-m", "runner", "new", "made"])
+        self.said = ""
+
+    def _read(self, key: str = "") -> bool:
+        """False at the end. key: typed again while nothing is said."""
+        limit = time.monotonic() + 120
+        while not select.select([self.end], [], [], 2)[0]:
+            assert time.monotonic() < limit, f"nothing more is said after:\n{self.said}"
+            os.write(self.end, key.encode())
+        try:
+            piece = os.read(self.end, 65536)
+        except OSError:
+            return False
+        self.said += piece.decode(errors="replace").replace("\r", "")
+        return bool(piece)
+
+    def answer(self, question: str, text: str) -> None:
+        limit = time.monotonic() + 120
+        while question not in self.said.rpartition("\0")[2]:
+            assert time.monotonic() < limit and self._read(), f"`{question}` is not asked:\n{self.said}"
+        self.said += "\0"
+        os.write(self.end, text.encode())
+
+    def close(self, key: str = "") -> int:
+        limit = time.monotonic() + 120
+        # A signal that comes just before readline waits is seen at the next key.
+        while self._read(key):
+            assert time.monotonic() < limit, f"it does not end:\n{self.said}"
+        os.close(self.end)
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+@pytest.mark.long
+def test_a_terminal_is_asked_and_shows_three_rows_as_the_model_will_see_them(here):
+    terminal = Terminal(here)
+    terminal.answer("What do you have", "\n")
+    terminal.answer("Where is the file", "my.csv\n")
+    terminal.answer("What is the model asked", "\n")
+    terminal.answer("learn to say", "\n")
+    terminal.answer("Which model?", "\n")
+    terminal.answer("Where does it run", "\n")
+    terminal.answer("Which GPU", "NVIDIA-L4\n")
+    terminal.answer("How many of them", "\n")
+    assert terminal.close() == 0, terminal.said
+    for row in ROWS[:3]:
+        assert f"<|user|>{row['question']}<|end|><|assistant|>{row['answer'][:100]}" in terminal.said
+    assert "Qwen/Qwen3-4B " in terminal.said and "google/gemma-3-270m-it  " in terminal.said
+    assert left(here) == {"made.yaml", "lora.schema.json"}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("key", "code"), [("\x03", 130), ("\x04", 130)], ids=["interrupt", "end of input"])
+def test_an_end_in_the_middle_leaves_nothing_and_no_trace(here, key, code):
+    terminal = Terminal(here)
+    terminal.answer("What do you have", "\n")
+    terminal.answer("Where is the file", key)
+    assert terminal.close(key) == code, terminal.said
+    assert "Interrupted." in terminal.said and "Traceback" not in terminal.said
+    assert not left(here)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_answers_make_rehearses(here, capsys, kind):
+    assert _code(["new", "made", "--what", kind, *KINDS[kind], "--gpu", "NVIDIA-L40S"]) == 0
+    assert _code(["rehearse", "made.yaml"]) == 0, capsys.readouterr()

@@ -1,0 +1,27 @@
+"""The plugin for Axolotl: what its hooks change, asked by Axolotl's own functions."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from axolotl.utils import environment, trainer
+from axolotl.utils.dict import DictDefault
+
+from runner.trainer.plugin import RecipePlugin
+
+
+def test_several_processes_without_a_gpu_ask_no_driver(monkeypatch):
+    """As with the CUDA build of torch on a machine without a GPU; the CPU build raises what Axolotl expects."""
+
+    def no_driver(*devices: int) -> bool:
+        raise RuntimeError("Found no NVIDIA driver on your system.")
+
+    monkeypatch.setattr(torch.cuda, "can_device_access_peer", no_driver)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    # Not the trainer's, which another test's plugin may have changed already.
+    monkeypatch.setattr(trainer, "check_cuda_p2p_ib_support", environment.check_cuda_p2p_ib_support)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(RuntimeError):
+        trainer.prepare_optim_env(DictDefault({}))
+    RecipePlugin().register({})
+    trainer.prepare_optim_env(DictDefault({}))

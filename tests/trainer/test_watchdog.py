@@ -1,0 +1,101 @@
+"""The watchdog stops what would end as a success without being one, and says so in plain words."""
+
+from __future__ import annotations
+
+import json
+import math
+from types import SimpleNamespace
+
+import pytest
+
+from runner.trainer.settings import RunSettings
+from runner.trainer.watchdog import TrainingStopped, Watchdog
+
+
+@pytest.fixture
+def watchdog(tmp_path):
+    def make(**other):
+        settings = {
+            "name": "x",
+            "fingerprint": "f",
+            "run_dir": str(tmp_path),
+            "recipe_file": "r",
+            "backend": "gloo",
+            "world_size": 1,
+            "effective_batch_size": 4,
+            "base_learning_rate": 1e-4,
+            "learning_rate": 1e-4,
+            "demo": {"base_model": "m"},
+        }
+        allowed = other.pop("zero_loss_allowed", False)
+        dog = Watchdog(RunSettings(**settings | other), zero_loss_allowed=allowed)
+        dog.vocabulary = 1000
+        return dog
+
+    return make
+
+
+STATE = SimpleNamespace(global_step=7)
+
+
+def log(dog, **logs):
+    dog.on_log(None, STATE, None, logs=logs)
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
+def test_a_loss_that_is_no_number_stops_the_run(watchdog, tmp_path, loss, golden_message):
+    with pytest.raises(TrainingStopped, match="step 7"):
+        log(watchdog(), loss=loss)
+    golden_message(json.loads((tmp_path / "stopped.json").read_text())["message"])
+
+
+def test_a_loss_of_exactly_0_stops_the_run(watchdog, golden_message):
+    with pytest.raises(TrainingStopped, match="step 7 is exactly 0") as stopped:
+        log(watchdog(), loss=0.0)
+    golden_message(stopped.value)
+
+
+def test_dpo_may_reach_0(watchdog):
+    log(watchdog(zero_loss_allowed=True), loss=0.0)
+
+
+def test_a_first_loss_above_what_ignorance_gives_stops_the_run(watchdog, golden_message):
+    with pytest.raises(TrainingStopped, match=r"10\.40, above 10\.36") as stopped:
+        log(watchdog(), eval_loss=10.4)
+    golden_message(stopped.value)
+    log(watchdog(), eval_loss=10.3)
+
+
+def test_a_later_rise_is_the_persons_to_judge(watchdog):
+    dog = watchdog()
+    log(dog, loss=6.9)
+    log(dog, loss=12.0)
+
+
+def test_other_logs_are_left_alone(watchdog):
+    log(watchdog(), grad_norm=math.nan)
+
+
+def loader(rows: int, batches: int):
+    class Loader:
+        dataset = range(rows)
+
+        def __len__(self):
+            return batches
+
+    return Loader()
+
+
+def test_processes_that_see_all_the_data_are_stopped(watchdog, golden_message):
+    dog = watchdog(world_size=2)
+    args = SimpleNamespace(per_device_train_batch_size=4, sample_packing=False)
+    dog._compare_share(args, loader(rows=80, batches=10))
+    with pytest.raises(TrainingStopped, match="sees 20") as stopped:
+        dog._compare_share(args, loader(rows=80, batches=20))
+    golden_message(stopped.value)
+
+
+def test_fewer_processes_than_planned_are_stopped(watchdog, golden_message):
+    with pytest.raises(TrainingStopped, match="4 processes") as stopped:
+        watchdog(world_size=4)._compare_processes()
+    golden_message(stopped.value)
