@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from runner.tools.files import Artifact
+from runner.tools.files import Artifact, Record
 from runner.tools.names import content_hash, listed, nearest
 from runner.tools.problem import Stop
 from runner.tools.run_files import BEST_MODEL, CHECKPOINTS
@@ -78,6 +78,32 @@ class Place:
     @property
     def best_model_dir(self) -> str:
         return f"{self.run_dir}/{BEST_MODEL}"
+
+
+@dataclass(frozen=True)
+class Prediction(Record):
+    """What was planned for a stage: bytes of each GPU, seconds, counts; None for what could not be told.
+
+    gpu: as people call it. memory: what the run needs; tensors: of that what PyTorch calls allocated; usable: what the card
+    has; least and most: between which a figure lies in nine of ten cases. label: the card as recipes name it. step_seconds: of a
+    step, waiting_seconds: of it spent waiting for other GPUs, both by the formulas alone, whatever is known of this card.
+    """
+
+    stage: str = ""
+    gpu: str = ""
+    gpus: int = 0
+    steps: int | None = None
+    seconds: float | None = None
+    seconds_least: float | None = None
+    seconds_most: float | None = None
+    memory: int | None = None
+    memory_least: int | None = None
+    memory_most: int | None = None
+    tensors: int | None = None
+    usable: int | None = None
+    label: str = ""
+    step_seconds: float | None = None
+    waiting_seconds: float | None = None
 
 
 @dataclass(frozen=True)

@@ -13,23 +13,22 @@ from typing import Any
 
 import editors
 
-from runner import __version__
+from runner import __version__, parts, scenarios
 from runner.recipe import reading
 
 ROOT = Path(__file__).resolve().parent.parent
-SCENARIOS = ROOT / "runner" / "scenarios"
+SCENARIOS, PARTS = ROOT / "runner" / "scenarios", ROOT / "runner" / "parts"
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-SHARED = "shared/schema.yaml#/"
 
 
 def inline(node: Any, shared: dict[str, Any]) -> Any:
-    """Replaces `$ref: shared/schema.yaml#/NAME` by the piece of that name; keys beside `$ref` win, those of a section one by one."""
+    """Replaces `$ref: FILE#/NAME` by the piece of that name; keys beside `$ref` win, those of a section one by one."""
     if isinstance(node, list):
         return [inline(item, shared) for item in node]
     if not isinstance(node, dict):
         return node
     while "$ref" in node:
-        piece = shared[node["$ref"].removeprefix(SHARED)]
+        piece = shared[node["$ref"].partition("#/")[2]]
         node = merged(piece, {key: value for key, value in node.items() if key != "$ref"})
     return {key: inline(value, shared) for key, value in node.items()}
 
@@ -39,18 +38,20 @@ def merged(piece: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
     return piece | own | both
 
 
-def identity(folder: str) -> str:
+def identity(scenario: str) -> str:
     """What tells copies of a schema apart: its scenario and version, and no address that somebody would have to keep."""
-    return f"urn:recipe-runner:{folder.replace('_', '-')}:{__version__}"
+    return f"urn:recipe-runner:{scenario}:{__version__}"
 
 
 def schemas() -> dict[str, dict[str, Any]]:
-    """Every scenario's whole schema, by the scenario's name: that of its folder, with `-` for `_`."""
-    sources = {path.parent.name: reading.read(path).data for path in sorted(SCENARIOS.glob("*/schema.yaml"))}
-    shared = sources.pop("shared")
+    """Every scenario's whole schema, by the scenario's name: its own file, with the pieces that scenarios share and the sections of
+    parts in it."""
+    files = (SCENARIOS / "shared" / "schema.yaml", *sorted(PARTS.glob("*/sections.yaml")))
+    pieces = {name: piece for file in files for name, piece in reading.read(file).data.items()}
+    folders = {name: ROOT.joinpath(*package.split(".")) for name, package in scenarios.packages().items()}
+    sources = {name: reading.read(folder / "schema.yaml").data for name, folder in folders.items()}
     whole = {
-        folder.replace("_", "-"): {"$schema": DIALECT, "$id": identity(folder)} | inline(source, shared)
-        for folder, source in sources.items()
+        name: {"$schema": DIALECT, "$id": identity(name)} | inline(source, pieces) for name, source in sources.items()
     }
     for name, schema in whole.items():
         schema["properties"]["scenario"] |= {"const": name, "examples": [name]}
@@ -162,6 +163,14 @@ def _kinds(classes: dict[str, dict[str, list[str]]], name: str, part: dict[str, 
     return [plain[part["type"]]]
 
 
+def known() -> dict[str, dict[str, list[str]]]:
+    """What each of our parts owns, for the message where one is not installed."""
+    return {
+        file.parent.name: {kind: list(getattr(parts.found()[file.parent.name], kind)) for kind in parts.OWNED}
+        for file in sorted(PARTS.glob("*/__init__.py"))
+    }
+
+
 def outputs() -> dict[Path, str]:
     """Everything that is built: path and text."""
     whole = schemas()
@@ -173,6 +182,7 @@ def outputs() -> dict[Path, str]:
     return files | {
         ROOT / "docs" / "settings.md": reference(whole),
         ROOT / "runner" / "recipe" / "sections.pyi": types(whole),
+        PARTS / "known.json": json.dumps(known(), indent=2) + "\n",
     }
 
 

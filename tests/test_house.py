@@ -40,7 +40,6 @@ FLOORS = {
     "runner.parts.planner.planned": 7,
     "runner.parts.planner.recipe_offers": 7,
     "runner.parts.start": 7,
-    "runner.parts.start": 7,
     "runner.parts.planner.trace": 7,
     "runner.run": 8,
     "runner.parts.report": 8,

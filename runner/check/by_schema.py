@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from runner import scenarios
+from runner import parts, scenarios
 from runner.check import schema_errors
 from runner.check.fast_validator import Fits, fitting, matches
 from runner.recipe.document import Document, Path_
@@ -137,11 +137,22 @@ def scenario_problem(document: Document) -> Problem | None:
             "The recipe lacks `scenario`, which says what kind of training it is.",
             f"It can be {listed(known, 'or')}.",
         )
+    if part := parts.missing("scenarios", str(scenario)):
+        return document.problem(("scenario",), parts.not_here(str(scenario), part), parts.INSTALL)
     if scenario not in known:
         near = nearest(str(scenario), known)
         hint = f"It can be {listed(known, 'or')}." + (f" Did you mean `{near}`?" if near else "")
         return document.problem(("scenario",), f"There is no scenario `{scenario}`.", hint)
     return None
+
+
+def missing_parts(document: Document) -> list[Problem]:
+    """A Problem for each section whose part is not here."""
+    return [
+        document.problem((section,), parts.not_here(section, part), parts.INSTALL, key=True)
+        for section in document.data
+        if isinstance(section, str) and (part := parts.missing("sections", section))
+    ]
 
 
 def _break(filled: Any, error: ValidationError) -> None:

@@ -15,6 +15,7 @@ from runner.recipe import reading
 from runner.recipe.document import Document
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
+from runner.scenarios import forecasting
 from runner.tools.bugs import report_bug
 from runner.tools.problem import Problem, Stop, errors_of
 
@@ -128,42 +129,6 @@ def require_fits(recipe: Recipe, plan: Plan, allowed: Collection[str] = ()) -> N
 
 
 def _foreseen(recipe: Recipe, plan: Plan, allowed: Collection[str]) -> list[Problem]:
-    """In the figures of `recipe plan`, an error where a stage cannot fit its GPU whatever its range, and notes: stages that do not fit their GPU, claims and pods that are too small, a
-    learning rate that never stops rising, a deadline that comes too early. No data file is opened for them."""
-    from runner.parts.planner import forecast, storage
-    from runner.parts.planner.parameters import UnknownArchitecture
-
-    try:
-        forecasts = forecast.of(recipe, plan, look=False)
-        known_better = TOO_LARGE in allowed
-        notes = [
-            forecast.too_large(recipe, stage, "error" if stage.never_fits and not known_better else "note")
-            for stage in forecasts
-        ]
-    except UnknownArchitecture:
-        return []  # an architecture without formulas; `plan` says so
-    notes += storage.problems(recipe.document, plan, forecasts, severity="note")
-    notes += [*forecast.notes(recipe, forecasts), *forecast.ended_by_deadline(recipe, forecasts)]
-    return [note for note in (*notes, *_few(recipe, plan)) if note]
-
-
-# Bytes of a file that makes few steps; a larger one is not opened for that.
-SMALL = 1_000_000
-
-
-def _few(recipe: Recipe, plan: Plan) -> list[Problem]:
-    """Notes on stages that make too few steps of a small file that is here, with settings that have been tried: they are valid, and
-    their plan makes more."""
-    files = [recipe.folder / name for where, name in recipe.local_files() if where[-1] == "path"]
-    if not files or not all(file.is_file() and file.stat().st_size < SMALL for file in files):
-        return []
-    from runner.parts.planner import forecast, too_few_steps
-
-    forecasts = forecast.of(recipe, plan)
-    if not too_few_steps.stages(forecasts):
-        return []
-    # Only a recipe with too few steps needs what follows.
-    from runner.parts.planner import recipe_offers
-    from runner.parts.planner.planned import Planned
-
-    return list(too_few_steps.notes(recipe, forecasts, recipe_offers.more_steps(Planned(recipe, plan, forecasts))))
+    """In the figures of `recipe plan`, where something tells them."""
+    planner = forecasting()
+    return planner.problems(recipe, plan, allowed) if planner else []

@@ -12,6 +12,7 @@ from runner.data import conversation_formats
 from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe, Settings
 from runner.recipe.templates import NoText
+from runner.tools.lengths import BYTES_A_TOKEN
 from runner.tools.problem import Problem, Stop
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 FIRST_ROWS = 200
 # Files that are read a row at a time, without a library that takes its time.
 ENDINGS = (".jsonl", ".csv", ".tsv")
-# Bytes of a file whose rows are counted.
-SMALL_FILE = 100_000
 
 
 def first_rows(recipe: Recipe) -> Iterator[Problem]:
@@ -60,28 +59,6 @@ def first_rows(recipe: Recipe) -> Iterator[Problem]:
             yield long
 
 
-def enough_rows(recipe: Recipe) -> Iterator[Problem]:
-    """Some to learn from, and some to measure on where they are shared out. Of a small file: a large one has rows."""
-    for home, data in recipe.data_sets():
-        file = recipe.folder / data["path"] if data.get("path") else None
-        if not file or not file.is_file() or file.stat().st_size > SMALL_FILE:
-            continue
-        from runner.parts.planner import local_rows
-
-        unit = "document" if file.suffix == ".txt" else "row"
-        try:
-            if unit == "row":
-                columns.of(file)
-            count = local_rows.of(file).count
-        except (columns.Unreadable, local_rows.Unreadable):
-            continue
-        if count < (2 if data.get("validation_share") else 1):
-            there = f"one {unit} alone" if count else f"no {unit}"
-            message = f"`{file}` has {there}, and some must be left to learn from and to measure on."
-            hint = f"Write more {unit}s; a hundred are a beginning."
-            yield recipe.document.problem((*home, "path"), message, hint, severity="note" if count else "error")
-
-
 def _lines(recipe: Recipe, data: Settings) -> Path | None:
     """The file of a data set that is read a row at a time; None where it has none."""
     file = recipe.folder / data["path"] if data.get("path") else None
@@ -92,7 +69,6 @@ def _too_long(recipe: Recipe, home: Path_, source: ChatSet, file: Path, there: l
     """That rows are longer than `sequence_len`: surely, where they have as many words, and likely, by their letters."""
     from runner.data import rows
     from runner.data.chat import OWN
-    from runner.parts.planner.row_counts import BYTES_A_TOKEN
 
     where = (str(home[0]) if "data" in home[1:2] else "model", "sequence_len")
     section = recipe.settings.get(where[0])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from runner.parts.evaluate import gate_settings
 from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe, Settings
+from runner.scenarios.shared import gates
 from runner.tools.names import nearest
 from runner.tools.problem import Problem
 
@@ -95,9 +95,9 @@ def adapters(recipe: Recipe) -> Iterator[Problem]:
 
 
 def gate_directions(recipe: Recipe) -> Iterator[Problem]:
-    for place, text in gate_settings.all_of(recipe):
+    for place, text in gates.all_of(recipe):
         try:
-            gate = gate_settings.parse(text)
+            gate = gates.parse(text)
         except (TypeError, ValueError):
             continue
         score = gate.metric.rpartition(".")[2].partition(",")[0]

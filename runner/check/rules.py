@@ -10,21 +10,18 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from runner import catalog, scenarios
-from runner.check import advanced, base_model, lints, on_the_hub, packing, sharding, sources, wording
+from runner import catalog, parts, scenarios
+from runner.check import advanced, base_model, lints, machines, on_the_hub, packing, sharding, sources, wording
 from runner.check.derived_settings import batch_sizes
-from runner.parts.evaluate import rules
-from runner.parts.openshift import deployment_rules, kubernetes_names
-from runner.parts.serve import rules
 from runner.recipe.overrides import path_of
 from runner.recipe.recipe import BrokenSetting, Recipe
 from runner.scenarios.contract import Rule
 from runner.scenarios.shared.axolotl import FLASH
-from runner.tools.names import JOB_NAME, listed, longest_job_name
+from runner.tools.names import listed
 from runner.tools.problem import Problem
 
 if TYPE_CHECKING:
-    from runner.recipe.sections import Openshift
+    pass
 
 
 # The values of Kubernetes' labels.
@@ -38,7 +35,10 @@ def judge(recipe: Recipe, look: bool = True) -> list[Problem]:
     look: whether the recipe's files are looked at, which need not be here for whoever asks after a job.
     """
     problems: list[Problem] = []
-    for rule in (*RULES, *(FILE_RULES if look else ()), *scenarios.rules(recipe.scenario, look)):
+    modules = parts.modules("rules")
+    shared = (*RULES, *(rule for module in modules for rule in module.RULES))
+    files = (*FILE_RULES, *(rule for module in modules for rule in getattr(module, "FILE_RULES", ()))) if look else ()
+    for rule in (*shared, *files, *scenarios.rules(recipe.scenario, look)):
         try:
             problems.extend(rule(recipe))
         except BrokenSetting:
@@ -119,48 +119,6 @@ def one_warmup(recipe: Recipe) -> Iterator[Problem]:
             )
 
 
-def storage(recipe: Recipe) -> Iterator[Problem]:
-    site: Openshift | None = recipe.settings.get("openshift")
-    if site is None:
-        return
-    claims = site.claims or ()
-    for setting in ("name", "mount"):
-        seen: dict[str, int] = {}
-        for index, claim in enumerate(claims):
-            if claim[setting] in seen:
-                yield _at(
-                    recipe,
-                    f"openshift.claims.{index}.{setting}",
-                    f"Two claims have the {setting} `{claim[setting]}`.",
-                    "Give each its own.",
-                )
-            seen[claim[setting]] = index
-    if not claims and not site.output_dir:
-        yield recipe.document.problem(
-            ("openshift",),
-            "`openshift` has no `claims`, so results would be lost with the pods.",
-            "Name a claim under `claims`, with its mount.",
-            key=True,
-        )
-    if claims and site.output_dir and not recipe.on_claim(site.output_dir):
-        yield _at(
-            recipe,
-            "openshift.output_dir",
-            f"`output_dir` `{site.output_dir}` lies on none of the claims, so results would be lost with the pods.",
-            f"Let it start with {listed((claim.mount for claim in claims), 'or')}.",
-        )
-    name, most = site.job_name or recipe.name, longest_job_name(recipe.machines.nodes)
-    if not JOB_NAME.match(name) or len(name) > most:
-        yield _at(
-            recipe,
-            "openshift.job_name" if site.job_name else "name",
-            f"`{name}` cannot name a job of {recipe.machines.nodes} machines on the cluster."
-            if len(name) > most
-            else f"`{name}` cannot name a job on the cluster.",
-            f"Use at most {most} lower-case letters, digits and `-`.",
-        )
-
-
 # Each rule that several scenarios share costs one line here.
 RULES: tuple[Rule, ...] = (
     base_model.known,
@@ -179,24 +137,11 @@ RULES: tuple[Rule, ...] = (
     one_warmup,
     *sharding.RULES,
     *sources.RULES,
-    storage,
-    deployment_rules.memory_sizes,
-    deployment_rules.limits_can_be_meant,
-    deployment_rules.pods_fit,
-    deployment_rules.counted_here,
-    deployment_rules.counts_agree,
-    deployment_rules.equal_on_the_cluster,
-    deployment_rules.links_are_used,
-    deployment_rules.ports_differ,
-    deployment_rules.data_place,
-    deployment_rules.deadline,
-    *kubernetes_names.RULES,
-    *rules.RULES,
-    *rules.RULES,
+    *machines.RULES,
     advanced.settings,
     *wording.RULES,
     *on_the_hub.RULES,
     *lints.RULES,
 )
 # Those that look at files of this machine.
-FILE_RULES: tuple[Rule, ...] = (base_model.as_locked, *sources.FILE_RULES, *rules.FILE_RULES, *sharding.FILE_RULES)
+FILE_RULES: tuple[Rule, ...] = (base_model.as_locked, *sources.FILE_RULES, *sharding.FILE_RULES)

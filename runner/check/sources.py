@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from runner.check import columns
-from runner.check.first_rows import enough_rows, first_rows
+from runner.check.first_rows import first_rows
 from runner.data import conversation_formats
 from runner.recipe import templates
 from runner.recipe.document import Path_
@@ -250,4 +250,4 @@ def fits(
 
 
 RULES = (one_source, once, shares_of_rows, one_form, templates_name_columns)
-FILE_RULES = (data_files, first_rows, enough_rows)
+FILE_RULES = (data_files, first_rows)

@@ -66,6 +66,8 @@ def judge(document: Document, look: bool = True) -> tuple[Recipe | None, list[Pr
     """The Recipe that a document is, and all Problems with it; None where the schema already says no."""
     if problem := by_schema.scenario_problem(document):
         return None, [problem]
+    if missing := by_schema.missing_parts(document):
+        return None, missing
     judged = by_schema.read(document)
     recipe = Recipe(document, judged.settings, _model_facts(document, judged.settings))
     problems = [*judged.problems, *rules.judge(recipe, look)]

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cache
 
 from runner.check.lints import note
-from runner.recipe.document import Path_
-from runner.recipe.recipe import Recipe, Settings, sets_of
+from runner.recipe.recipe import Recipe, Settings
 from runner.tools import packaged
 from runner.tools.problem import Problem
 
 _MARK = re.compile(r"<\|\w+\|>|<(start|end)_of_turn>|\[/?INST\]")
-# Lengths of the catalog are reckoned, in part, so that a smaller share says nothing.
-MOST_LEFT_OUT = 0.1
 _COLUMN = re.compile(r"(?<!\[)\[([A-Za-z_]\w*)\]")
 
 
@@ -49,7 +46,7 @@ def prompts(recipe: Recipe) -> Iterator[Problem]:
 
 
 def long_rows(recipe: Recipe) -> Iterator[Problem]:
-    """A token is a word at most; and of a data set of the catalog it is known about how long its rows are."""
+    """A token is a word at most."""
     for home, section in recipe.data_sections:
         text = section.get("system_prompt") if section.knows("system_prompt") else None
         owner = recipe.settings.get(str(home[0])) if len(home) > 1 else recipe.settings.get("model")
@@ -62,19 +59,6 @@ def long_rows(recipe: Recipe) -> Iterator[Problem]:
                 "would be left.",
                 "Raise `sequence_len`, or shorten `system_prompt`.",
             )
-        elif length and section.knows("form"):
-            yield from _left_out(recipe, where, length, (one for _, one in sets_of(home, section)))
-
-
-def _left_out(recipe: Recipe, where: Path_, length: int, sets: Iterable[Settings]) -> Iterator[Problem]:
-    from runner.parts.planner.row_counts import catalogued, of_catalog
-
-    for one in sets:
-        lengths = of_catalog(catalogued(one) or {}, one)
-        if lengths and (share := lengths.beyond(length)) > MOST_LEFT_OUT:
-            message = f"By the catalog about {share:.0%} of the rows of `{one['hub']}` are longer than {length:,} tokens, and are left out."
-            hint = "Raise `sequence_len`; `recipe prepare` counts in tokens, and stops where more than `max_lost_share` are lost."
-            yield note(recipe, where, message, hint)
 
 
 _QUOTES = ("\u201c", "\u201d", "\u201e", "\u00ab", "\u2018", "\u201a")

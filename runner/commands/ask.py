@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from runner import parts
 from runner.commands.options import end, open_recipe, recipe_path, run_option, say, set_option, stage_option, url_option
 from runner.tools.problem import Stop
 
@@ -30,9 +31,7 @@ def ask(
 
     recipe, _ = open_recipe(path, sets)
     if url:
-        from runner.parts.serve import served
-
-        server = served.at(url, recipe, stage)
+        server = parts.hook("models_at")(url, recipe, stage)
         chat = server.chat(base)
         say(f"{chat.model} at {server.url}")
         say()

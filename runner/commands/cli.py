@@ -9,76 +9,80 @@ import errno
 import gc
 import importlib
 import sys
+from functools import cache
 
 import click
 from click.shell_completion import CompletionItem
 
-from runner import __version__
+from runner import __version__, parts
 from runner.tools import extras
 from runner.tools.bugs import report_bug
 from runner.tools.problem import Interrupted, Stop
 
-# A new command costs one line here: its name, and what `recipe --help` says of it.
-COMMANDS = {
+# The core's own: a new one costs one line here, its name and what `recipe --help` says of it. A part's stand in its table.
+CORE = {
     "list": "Show the starter recipes.",
-    "new": "Copy a recipe to start your own.",
     "show": "Show a recipe with every default, and where it comes from.",
-    "explain": "Say what a setting does, what it costs, and where it goes.",
-    "gpus": "Show the GPUs that a recipe can name, and how it does on each.",
-    "models": "Show the models that a recipe can name; write down others.",
-    "diff": "Say what differs between two recipes, in settings and in plans.",
     "check": "Say what is wrong in recipes, with line and remedy.",
-    "edit": "Edit a recipe in the browser, with its plan as you type.",
-    "plan": "Say whether it fits, how long, how much, and what to change.",
     "render": "Write what the cluster needs.",
-    "site": "Write what its namespace needs, once.",
     "prepare": "Prepare a recipe's data.",
     "rehearse": "Run all of it here with a tiny model.",
     "run": "Train on the GPUs of this machine.",
-    "evaluate": "Say whether training made it better.",
-    "gate": "Say whether a stage's gate is open.",
-    "promote": "Overrule a closed gate, on record.",
-    "doctor": "Say what will not work on this machine.",
-    "submit": "Send a recipe to the cluster.",
-    "status": "Say how far jobs on the cluster are.",
-    "why": "Say why a job, a run or a log has gone wrong, with the remedy.",
-    "logs": "Show what a job's machines write.",
-    "fetch": "Bring results from the cluster.",
-    "stop": "End a job on the cluster.",
-    "open": "Show the cluster's TensorBoard.",
     "ask": "Ask a trained model.",
-    "chat": "Talk to the original and the trained model, side by side.",
-    "serve": "Serve both models by OpenAI's API.",
-    "export": "Write a model for others, proven to be the trained one.",
-    "push": "Send an exported model to the hub.",
-    "register": "Enter a model in a Model Registry.",
     "merge": "Make an adapter part of its base model.",
-    "compare": "Show the model's answers before and after training.",
-    "report": "Make a page to show of a run, or of several.",
 }
+# How `recipe --help` lists them: as people come to need them. What is not here comes last.
+ORDER = (
+    *("list", "new", "show", "explain", "gpus", "models", "diff", "check", "edit", "plan", "render", "site", "prepare"),
+    *(
+        "rehearse",
+        "run",
+        "evaluate",
+        "gate",
+        "promote",
+        "doctor",
+        "submit",
+        "status",
+        "why",
+        "logs",
+        "fetch",
+        "stop",
+        "open",
+    ),
+    *("ask", "chat", "serve", "export", "push", "register", "merge", "compare", "report"),
+)
+
+
+@cache
+def commands() -> dict[str, tuple[str, str]]:
+    """What `recipe --help` says of each command, and its module."""
+    known = {name: (told, f"runner.commands.{name}") for name, told in CORE.items()} | parts.commands()
+    return {name: known[name] for name in sorted(known, key=lambda name: (*ORDER, name).index(name))}
 
 
 class _Commands(click.Group):
     """Imports a command's module when it is used, so that `check` never waits for what `run` needs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return list(commands())
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in COMMANDS:
+        if name not in commands():
             return None
-        module = importlib.import_module(f"runner.commands.{name}")
+        module = importlib.import_module(commands()[name][1])
         command: click.Command = getattr(module, module.__dict__.get("COMMAND", name))
         return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in COMMANDS:
+        if args and args[0] not in commands():
             from runner.catalog import synonyms
             from runner.tools.names import nearest
 
-            near = synonyms.command(args[0]) or nearest(args[0], COMMANDS)
+            if part := parts.missing("commands", args[0]):
+                raise Stop(parts.not_here(args[0], part), parts.INSTALL, code=2)
+            near = synonyms.command(args[0]) or nearest(args[0], commands())
             raise click.UsageError(
                 f"There is no command `{args[0]}`." + (f" Did you mean `{near}`?" if near else ""), ctx
             )
@@ -86,12 +90,12 @@ class _Commands(click.Group):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Without the commands' modules, which take longer than a key stroke."""
-        begun = [(name, told) for name, told in COMMANDS.items() if name.startswith(incomplete)]
+        begun = [(name, told) for name, (told, _) in commands().items() if name.startswith(incomplete)]
         return [CompletionItem(name, help=told) for name, told in begun]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+            formatter.write_dl([(name, told) for name, (told, _) in commands().items()])
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import click
 
+from runner import parts
 from runner.commands.options import end, open_recipe, recipe_path, say, set_option
 from runner.commands.training_options import proof_lines
-from runner.plan import Place
 from runner.recipe import overrides as changing
-from runner.recipe.recipe import Recipe
-from runner.tools.problem import Stop
 
 
 @click.command()
@@ -38,20 +37,6 @@ def prepare(path: str, sets: tuple[str, ...], data: str | None, out: str | None,
     carry_out({**translate(recipe, place).stages[0].config, "proofs": None}, say)
     say(f"written to {out or place.data_dir}")
     if show:
-        _show(recipe, place, show)
+        for show_rows in parts.hooks("show_rows"):
+            show_rows(recipe, place, show, say, partial(proof_lines, whole=True))
     end("The rows are ready; what became of each kind is said above.", "rehearse", path)
-
-
-def _show(recipe: Recipe, place: Place, rows: int) -> None:
-    """What each stage trains, as the engine makes it of the rows that lie there now. Raises Stop where that cannot be said."""
-    from runner.parts.proof import without_gpu
-    from runner.scenarios import translate
-
-    provable = without_gpu.stages(recipe, translate(recipe, place))
-    if not provable:
-        raise Stop(f"`{recipe.name}` trains on images; there are no tokens to show.", "Leave out `--show`.", code=2)
-    for stage in provable:
-        say(f"{stage.name}: what is trained")
-        stage.prove(rows)
-        for line in proof_lines(str(stage.folder), whole=True):
-            say(line)

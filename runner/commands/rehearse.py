@@ -26,7 +26,6 @@ def rehearse(
     from runner.tools.quiet import hush
 
     hush()
-    from runner.parts.report.page import at_the_end
     from runner.run import rehearse as rehearsing
     from runner.run.pipeline import Selection
     from runner.run.run_folder import folder, session
@@ -34,7 +33,7 @@ def rehearse(
 
     recipe, made = open_recipe(path, sets, environment=True)
     home = folder(recipe.name, "rehearsal", shared.run_folder_from(out))
-    with session(home, recipe.name, fresh, shared.data_folder_from("rehearsal")), at_the_end(home, say), forking():
+    with session(home, recipe.name, fresh, shared.data_folder_from("rehearsal")), shared.at_the_end(home), forking():
         rehearsing.rehearse(recipe, home, data, Selection(stage, first, last), say, shared.watch, made)
     end(
         "Rehearsed: what was asked for works here, in small.",

@@ -23,13 +23,12 @@ def run(
     from runner.tools.quiet import hush
 
     hush()
-    from runner.parts.report.page import at_the_end
     from runner.run import run as running
     from runner.run.pipeline import Selection
     from runner.run.run_folder import folder, session
 
     recipe, made = open_recipe(path, sets, environment=True)
     home = folder(recipe.name, "run", shared.run_folder_from(out))
-    with session(home, recipe.name, fresh, shared.data_folder_from()), at_the_end(home, say):
+    with session(home, recipe.name, fresh, shared.data_folder_from()), shared.at_the_end(home):
         running.run(recipe, home, Selection(stage, first, last), say, shared.watch, made)
     end("Done: what was asked for is trained, and lies there.", "compare", path)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from runner import parts
 from runner.commands.options import recipe_path, say, set_option
+
+if TYPE_CHECKING:
+    from runner.run.run_folder import RunFolder
 
 _STAGES = (
     click.option("--stage", metavar="STAGE", help="Only this stage."),
@@ -59,6 +62,15 @@ def data_folder_from(below: str = "") -> str | None:
     folder = os.path.abspath(os.path.join(named, below)) if below else os.path.abspath(named)
     say(f"prepared data: {folder}  (DATA_DIR={named})")
     return folder
+
+
+@contextmanager
+def at_the_end(home: RunFolder) -> Iterator[None]:
+    """What parts do when a run has ended, whether well or not: they leave its page."""
+    with ExitStack() as all_of_them:
+        for around in parts.hooks("at_the_end"):
+            all_of_them.enter_context(around(home, say))
+        yield
 
 
 @contextmanager
@@ -131,10 +143,7 @@ STYLES: dict[str, dict[str, Any]] = {
 
 def proof_lines(folder: str, whole: bool = False) -> Iterator[str]:
     """What is trained, as the proof in a folder has it, in colour; click takes that out where nobody sees it."""
-    from runner.parts.proof import showing
-    from runner.parts.proof.record import Proof
-
-    for line in showing.lines(Proof.read(Path(folder)), whole):
+    for line in (line for shown in parts.hooks("shown") for line in shown(folder, whole)):
         yield "  " + "".join(click.style(text, **STYLES[kind]) if kind else text for kind, text in line)
 
 

@@ -343,7 +343,7 @@ class NearDuplicates:
     def __init__(self) -> None:
         from datatrove.pipeline.dedup import MinhashDedupSignature
 
-        from runner.parts.pretrain.cleaning_steps import NEAR, quiet
+        from runner.data.near_duplicates import NEAR, quiet
 
         quiet()
         self.minhash: Any = MinhashDedupSignature(".", NEAR)

@@ -15,19 +15,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from runner import scenarios
+from runner import parts, scenarios
 from runner.data import conversation_formats, hub_datasets, tokenizers
 from runner.data.data_sets import Source
 from runner.data.report import Report, rows_of
 from runner.data.tokenizers import Pretrained
-from runner.parts.pretrain.corpus import helping_pod
 from runner.recipe import templates
 from runner.scenarios.shared import twin as twins
 from runner.scenarios.shared.common import FETCHING
 from runner.tools.files import read_json, write_json, write_text
 from runner.tools.names import listed, nearest
+from runner.tools.pods import helping_pod
 from runner.tools.problem import Stop
 from runner.tools.run_files import FETCHED, REPORT, STOPPED
 from runner.trainer import parent_watch
@@ -56,7 +54,8 @@ def carry_out(work: Mapping[str, Any], tell: Tell) -> None:
     else:
         scenarios.work(work["work"])(work, tell)
     if (proofs := work.get("proofs")) and not helping_pod():
-        _prove(proofs, tell)
+        for prove in parts.hooks("prove"):
+            prove(proofs, tell)
 
 
 def rows(work: Mapping[str, Any], tell: Tell) -> None:
@@ -121,7 +120,7 @@ def _rows(work: Mapping[str, Any], out: Path) -> Report:
 
 
 def _rows_and_twin(work: Mapping[str, Any], twin: Mapping[str, Any], out: Path) -> Report:
-    from runner.parts.evaluate.language import general_documents
+    from runner.data.general_text import general_documents
     from runner.scenarios.shared import warming
     from runner.tools.quiet import without_scikit_learn
 
@@ -194,25 +193,6 @@ def require_space(folder: Path, size: int, what: str) -> None:
             f"{there} has {free / 2**30:.1f} GiB free, and {what} needs {size / 2**30:.1f} GiB.",
             "Raise `openshift.claims[].size_gib` of that claim, or delete old runs from it. What lies there already is kept.",
         )
-
-
-def _prove(proofs: Mapping[str, Any], tell: Tell) -> None:
-    """The engine gets as far as the first step of each stage: rows are tokenised, and judged before a GPU is held.
-
-    `model` and `tokenizer`: as `prove` takes them; `stages`: by name the engine's `config`, and where the proof goes to, `out`.
-    """
-    from runner.parts.proof import showing, without_gpu
-
-    model = twins.read_model(proofs["model"]) if proofs["model"] else None
-    for name, stage in proofs["stages"].items():
-        tell(f"Tokenising, and proving what `{name}` will train")
-        config = yaml.safe_load(Path(stage["config"]).read_text(encoding="utf-8"))
-        try:
-            proven = without_gpu.prove(config, Path(stage["out"]), model, proofs["tokenizer"])
-        except Stop as stop:
-            raise Stop(f"`{name}` cannot be trained like this. {stop.text}") from None
-        for line in showing.plain(proven):
-            tell(f"  {line}")
 
 
 def _first_line(error: Exception) -> str:

@@ -17,12 +17,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from runner.parts.evaluate import gates
-from runner.parts.pretrain.corpus import helping_pod
+from runner import parts
 from runner.plan import Plan, read_keys
 from runner.run import pipeline
 from runner.run.run_folder import require_of
 from runner.run.stage_folder import StageFolder
+from runner.tools.pods import helping_pod
 from runner.tools.problem import Stop
 from runner.tools.run_files import PROGRESS
 from runner.trainer import parent_watch
@@ -44,7 +44,7 @@ def run(folder: StageFolder, command: list[str], tell: Tell) -> int:
     """
     first = os.environ.get("PET_NODE_RANK", "0") == "0" and not helping_pod()
     require(folder, hashes=first)
-    pipeline.require_open(folder, tell, ON_CLUSTER)
+    pipeline.guard(folder, tell, ON_CLUSTER)
     decision = pipeline.decision_on(folder)
     if decision.action == "keep":
         if first:
@@ -84,34 +84,6 @@ def require(folder: StageFolder, hashes: bool) -> None:
         wrong = before.changed_outputs(beginnings) if hashes else []
         if wrong:
             raise Stop(f"`{wrong[0]}` of the stage `{name}` is not as it was left; it must run again first.", submit)
-
-
-def gate(folder: StageFolder, tell: Tell) -> int:
-    """0 where the gate after the stage is open, 1 where it is closed. What does not hold is measured anew, because
-    somebody has sent the gate again.
-
-    Raises Stop where the stage has no result that could be measured.
-    """
-    name = folder.stage.name
-    _require_finished(folder)
-    if not (gates.current(folder) and gates.opened(folder)[0]):
-        tell(f"{name}: measuring")
-        gates.measure(folder)
-    is_open, override = gates.opened(folder)
-    verdict = f"The gate after `{name}` is {'open' if is_open else 'closed'}."
-    said = [*gates.table(gates.verdicts(folder)), *override, verdict]
-    for line in said:
-        tell(line)
-    leave("\n".join(said))
-    return 0 if is_open else 1
-
-
-def promote(folder: StageFolder, by: str, reason: str, tell: Tell) -> int:
-    """Raises Stop where there is nothing to overrule."""
-    _require_finished(folder)
-    for line in gates.promote(folder, by, reason).lines:
-        tell(line)
-    return 0
 
 
 def _require_finished(folder: StageFolder) -> None:
@@ -159,7 +131,11 @@ def main(arguments: list[str]) -> int:
         folder = StageFolder(plan, plan.stages[-1])
         if chosen.verb == "run":
             return run(folder, command, _say)
-        return gate(folder, _say) if chosen.verb == "gate" else promote(folder, chosen.by, chosen.reason, _say)
+        _require_finished(folder)
+        code: int
+        code, said = parts.hook(f"{chosen.verb}_in_pod")(folder, _say, by=chosen.by, reason=chosen.reason)
+        leave("\n".join(said))
+        return code
     except Stop as stop:
         print(stop.text, file=sys.stderr, flush=True)
         leave(stop.text)

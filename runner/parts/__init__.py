@@ -1,0 +1,135 @@
+"""Parts: everything beside the core. A part is a package whose `__init__.py` is a table of what it brings; the core reads the
+tables and imports no part by name.
+
+Our parts are the folders here. Other people's are packages that the entry-point group `recipe_runner.parts` names.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Callable, Mapping
+from configparser import ConfigParser
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from runner.tools.problem import Stop
+
+GROUP = "recipe_runner.parts"
+OWNED = ("sections", "scenarios", "commands")
+INSTALL = "Install all of recipe-runner again: `pip install --force-reinstall` brings every part back."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """What a part brings; whatever it leaves out, it does not. Modules are named below its package and imported when they are
+    needed; `runner/scenarios/contract.py` has what each must hold."""
+
+    package: str
+    # Sections of a recipe that belong to this part; their schema is in `sections.yaml`.
+    sections: tuple[str, ...] = ()
+    # The module with RULES, FILE_RULES and RENDER_NOTES, which judge every recipe.
+    rules: str = ""
+    # Packages by the scenario's name; "" is the part itself.
+    scenarios: Mapping[str, str] = field(default_factory=dict)
+    # Modules by name: trainers, kinds of data, what measures a model, what asks one.
+    engines: Mapping[str, str] = field(default_factory=dict)
+    preparers: Mapping[str, str] = field(default_factory=dict)
+    measures: Mapping[str, str] = field(default_factory=dict)
+    asked: Mapping[str, str] = field(default_factory=dict)
+    # Modules by the target's name.
+    targets: Mapping[str, str] = field(default_factory=dict)
+    # The module that tells what a recipe will need.
+    forecast: str = ""
+    # The module with functions that are called around runs and stages, by the name of their moment.
+    hooks: str = ""
+    # What `recipe --help` says, by the command's name; its module is `commands/NAME.py`.
+    commands: Mapping[str, str] = field(default_factory=dict)
+
+    def module(self, name: str) -> str:
+        return f"{self.package}.{name}" if name else self.package
+
+
+@cache
+def found() -> dict[str, Part]:
+    """Every part that is here, by its name: ours, then other people's. Each has a line `PART = Part(…)` in its package."""
+    folders = sorted(file.parent.name for file in Path(__file__).parent.glob("*/__init__.py"))
+    ours = {name: f"{__name__}.{name}" for name in folders}
+    return {name: importlib.import_module(package).PART for name, package in (ours | _others()).items()}
+
+
+def _others() -> dict[str, str]:
+    """Other people's parts: package by name. Read from the metadata of what is installed, of which most has nothing of ours:
+    `importlib.metadata.entry_points` parses all of it, and takes a third of the time of a whole `recipe check`."""
+    texts = (
+        file.read_text("utf-8", "replace")
+        for folder in map(Path, dict.fromkeys(sys.path))
+        for file in sorted(folder.glob("*-info/entry_points.txt"))
+    )
+    parts: dict[str, str] = {}
+    for text in texts:
+        if GROUP in text:
+            metadata = ConfigParser(delimiters=("=",))
+            metadata.optionxform = str  # type: ignore[assignment,method-assign]
+            metadata.read_string(text)
+            parts |= dict(metadata.items(GROUP)) if metadata.has_section(GROUP) else {}
+    return dict(sorted(parts.items()))
+
+
+@cache
+def table(member: str) -> dict[str, str]:
+    """One table of all parts in one, as dotted modules: `targets`, `engines`."""
+    return {name: part.module(of) for part in found().values() for name, of in getattr(part, member).items()}
+
+
+@cache
+def modules(member: str) -> tuple[ModuleType, ...]:
+    """The modules that parts name under `rules`, `forecast` or `hooks`, imported now."""
+    return tuple(
+        importlib.import_module(part.module(name)) for part in found().values() if (name := getattr(part, member))
+    )
+
+
+def hooks(moment: str) -> tuple[Callable[..., Any], ...]:
+    """The functions of all parts for a moment of a run, such as `before_stage`; the contract lists the moments."""
+    return tuple(getattr(module, moment) for module in modules("hooks") if hasattr(module, moment))
+
+
+def hook(moment: str) -> Callable[..., Any]:
+    """The function of the one part that has it. Raises Stop where no part does."""
+    if not (known := hooks(moment)):
+        raise Stop(f"No part of recipe-runner that is here can do this (`{moment}`).", "Install all of recipe-runner.")
+    return known[0]
+
+
+@cache
+def commands() -> dict[str, tuple[str, str]]:
+    """What `recipe --help` says and the module of each part's command, by its name."""
+    return {
+        name: (told, part.module(f"commands.{name}"))
+        for part in found().values()
+        for name, told in part.commands.items()
+    }
+
+
+@cache
+def known() -> dict[str, dict[str, Any]]:
+    """What each of our parts owns, here or not; `make schemas` writes it."""
+    table: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("known.json").read_text("utf-8"))
+    return table
+
+
+@cache
+def missing(kind: str, name: str) -> str:
+    """The part of ours that owns a section, scenario or command and is not here; empty where it is nobody's or here.
+    kind: one of OWNED."""
+    owner = (part for part, facts in known().items() if name in facts.get(kind, ()) and part not in found())
+    return next(owner, "")
+
+
+def not_here(name: str, part: str) -> str:
+    return f"`{name}` belongs to the part `{part}`, which is not installed here."

@@ -1,15 +1,15 @@
-"""Targets: what a Plan looks like where it is to run. A target is one module with `render(plan) -> list[Artifact]`."""
+"""Targets: what a Plan looks like where it is to run. Those of the core are a Kubernetes job each; a part brings others
+(`scenarios/contract.py`, Target)."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, cast
 
-from runner.parts.kfp import target as kfp
-from runner.parts.nodes import target as nodes
-from runner.parts.serve import kserve
+from runner import parts
 from runner.plan import RUNS, Place, Plan, Stage
 from runner.recipe.recipe import Recipe
 from runner.render import kubernetes, preparing, pytorchjob, trainjob
@@ -17,30 +17,33 @@ from runner.tools.files import Artifact
 
 if TYPE_CHECKING:
     from runner.recipe.sections import Openshift
+    from runner.scenarios.contract import Target
 
-# A new target costs one line here.
-TARGETS = {
-    "pytorchjob": pytorchjob.render,
-    "trainjob": trainjob.render,
-    "nodes": nodes.render,
-}
-# All that `recipe render` writes for: where training runs, what walks through all of it, and where the result is served.
-NAMES = (*TARGETS, kfp.NAME, kserve.NAME)
+# Jobs of the cluster, rendered stage by stage.
+TARGETS = {"pytorchjob": pytorchjob.render, "trainjob": trainjob.render}
+# All that `recipe render` writes for.
+NAMES = (*TARGETS, *parts.table("targets"))
 
 
-def place(recipe: Recipe, target: str | None = None) -> Place:
+def target(name: str) -> Target:
+    """A target that a part brings."""
+    return cast("Target", import_module(parts.table("targets")[name]))
+
+
+def place(recipe: Recipe, name: str | None = None) -> Place:
     """The folders of a recipe's machines: for a target, or where it lives first of all, which is the cluster where it
-    names one, then the plain machines that it names, then this machine. Without a target somebody looks at it from here,
+    names one, then what a part's target names, then this machine. Without a target somebody looks at it from here,
     and data files are read where they lie, beside the recipe.
 
     Raises Stop where the recipe lacks the target's section.
     """
-    if target == "nodes" or (target is None and named(recipe) == ("nodes",)):
-        return nodes.place(recipe)
-    if target is None and not named(recipe):
-        return _here(recipe)
+    if name is None and "openshift" not in recipe.settings:
+        there = named(recipe)
+        return target(there[0]).place(recipe) if there else _here(recipe)
+    if name in parts.table("targets"):
+        return target(name).place(recipe)
     in_pods = kubernetes.place(recipe)
-    return in_pods if target else replace(in_pods, files_dir=None)
+    return in_pods if name else replace(in_pods, files_dir=None)
 
 
 def _here(recipe: Recipe) -> Place:
@@ -61,18 +64,15 @@ def named(recipe: Recipe) -> tuple[str, ...]:
     """The targets that the recipe has a section for."""
     site: Openshift | None = recipe.settings.get("openshift")
     cluster = default(site) if site is not None else ()
-    served = (kserve.NAME,) if site is not None and "serve" in recipe.settings else ()
-    return (*cluster, *served, *(("nodes",) if "nodes" in recipe.settings else ()))
+    return (*cluster, *(name for name in parts.table("targets") if target(name).named(recipe)))
 
 
 def render(plan: Plan, targets: tuple[str, ...] = ()) -> list[Artifact]:
-    """The engine's own configs, and what each target adds; without targets the cluster's default one. Pure: the same
-    plan gives the same bytes.
+    """The engine's own configs, and what each target of the core adds; without targets the cluster's default one. Pure: the
+    same plan gives the same bytes.
 
     A plan of several stages gets a folder a stage, each rendered as a plan of its own.
     """
-    if targets == ("nodes",):
-        return nodes.render(plan)
     targets = targets or default(plan.site)
     return [file for stage in plan.stages for file in _stage(plan.only(stage), stage, targets)]
 

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 from runner import render
-from runner.parts.kfp import target as kfp
-from runner.parts.openshift import upload_instructions
-from runner.parts.planner import forecast, serving, storage, termination_grace
-from runner.parts.planner.parameters import UnknownArchitecture
-from runner.parts.planner.serving import ServingForecast
-from runner.parts.serve import kserve
-from runner.parts.serve.plan import Serving
 from runner.plan import Plan
 from runner.recipe.recipe import Recipe
-from runner.scenarios import translate
+from runner.render import upload_instructions
+from runner.scenarios import forecasting, translate
 from runner.scenarios.shared.common import data_file
 from runner.tools.files import Artifact
 from runner.tools.names import listed
@@ -33,34 +27,12 @@ def emit(recipe: Recipe, names: tuple[str, ...] = ()) -> list[Artifact]:
             "`recipe run` needs none. For a cluster add `openshift` with a `namespace`"
             + (", for plain machines `nodes`." if "nodes" in sections else "."),
         )
-    apart = ("nodes", kfp.NAME, kserve.NAME)
-    groups = [tuple(name for name in names if name not in apart), tuple(name for name in names if name == "nodes")]
-    plans = {group: planned(recipe, group[0]) for group in groups if group}
-    artifacts = [artifact for group, plan in plans.items() for artifact in render.render(plan, group)]
-    artifacts += [file for plan in plans.values() if plan.place.on_cluster for file in _by_hand(recipe, plan)]
-    if kfp.NAME in names:
-        artifacts += kfp.render(planned(recipe, kfp.NAME))
-    if kserve.NAME in names:
-        plan, server, _ = served(recipe)
-        artifacts += kserve.render(plan, server)
-    return artifacts
-
-
-def served(recipe: Recipe) -> tuple[Plan, Serving, ServingForecast | None]:
-    """What the target `kserve` gets: the plan on the cluster, and the server of what it trains; and what that needs, None where
-    nobody can count its model. Only recipe and catalog are asked.
-
-    Raises Stop where the recipe lacks a section, or its model lies on no claim.
-    """
-    if "serve" not in recipe.settings:
-        raise Stop(
-            f"The recipe `{recipe.name}` has no section `serve`.",
-            "Write `serve: {}`, or more of it: `context`, `concurrency`."
-            if recipe.settings.knows("serve")
-            else "Recipes of this scenario train no language model, and have none.",
-        )
-    plan = planned(recipe, kserve.NAME)
-    return plan, *serving.of(recipe, plan)
+    jobs = tuple(name for name in names if name in render.TARGETS)
+    artifacts = []
+    if jobs:
+        plan = planned(recipe, jobs[0])
+        artifacts = [*render.render(plan, jobs), *_by_hand(recipe, plan)]
+    return artifacts + [file for name in names if name not in jobs for file in render.target(name).emitted(recipe)]
 
 
 def _by_hand(recipe: Recipe, plan: Plan) -> list[Artifact]:
@@ -73,8 +45,5 @@ def planned(recipe: Recipe, target: str) -> Plan:
     """The plan that a target gets, with what it needs by estimate: sizes of claims, memory. Only recipe and catalog are
     asked, and nothing of this machine. Raises Stop where the recipe lacks the target's section."""
     plan = translate(recipe, render.place(recipe, target))
-    try:
-        forecasts = forecast.of(recipe, plan, look=False)
-        return termination_grace.given(storage.sized(plan, forecasts), forecasts)
-    except UnknownArchitecture:
-        return storage.sized(plan, [])  # an architecture without formulas; `plan` says so
+    planner = forecasting()
+    return planner.sized(recipe, plan) if planner else plan

@@ -5,9 +5,8 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from runner.parts.openshift import gate_job
 from runner.plan import Plan, Stage
-from runner.render import kubernetes, podspec
+from runner.render import gate_job, kubernetes, podspec
 from runner.tools.files import Artifact
 from runner.tools.text import yaml_text
 

@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from textwrap import wrap
 from typing import Any
 
-from runner.parts.openshift import gate_job
 from runner.plan import Plan, Stage
-from runner.render import code, kubernetes, podspec
+from runner.render import code, gate_job, kubernetes, podspec
 from runner.tools.files import Artifact
 from runner.tools.problem import Stop
 from runner.tools.text import yaml_text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from runner import scenarios
+from runner import parts
 from runner.plan import Place, Stage
 
 Engine = Callable[[Stage, Place], list[str]]
@@ -25,7 +25,7 @@ def axolotl(stage: Stage, place: Place) -> list[str]:
 
 def of_scenario(stage: Stage, place: Place) -> list[str]:
     """A scenario's own trainer in this interpreter, through torchrun where there are several processes."""
-    train = ["-m", scenarios.engines()[stage.engine], f"{place.config_dir}/{stage.config_file}"]
+    train = ["-m", parts.table("engines")[stage.engine], f"{place.config_dir}/{stage.config_file}"]
     if stage.machines.world_size == 1:
         return [sys.executable, *train]
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={stage.machines.world_size}"]
@@ -41,5 +41,5 @@ def runner(stage: Stage, place: Place) -> list[str]:
 ENGINES: dict[str, Engine] = {
     "axolotl": axolotl,
     "runner": runner,
-    **dict.fromkeys(scenarios.engines(), of_scenario),
+    **dict.fromkeys(parts.table("engines"), of_scenario),
 }

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from runner import scenarios
+from runner import parts
 from runner.check.validate import changed
 from runner.plan import Plan
 from runner.recipe.recipe import Recipe
@@ -54,7 +54,7 @@ def folder_of(recipe: Recipe, run_dir: str | None, stage: str | None = None) -> 
 def of_pictures(folder: StageFolder) -> Callable[[Path], Mapping[str, float]] | None:
     """Of a stage that trains a model for images: what gives, for a file, the share of each class, the largest first; it raises Stop
     where the file is no picture. None for a model that answers in words."""
-    module = scenarios.asked().get(folder.stage.engine)
+    module = parts.table("asked").get(folder.stage.engine)
     weights = next(iter(folder.path.glob(BEST_IMAGES)), None)
     if module is None or weights is None:
         return None

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from runner import parts
 from runner.data.prepared import Rows
 from runner.data.tokenised import forget_older
-from runner.parts.evaluate import gates
 from runner.plan import Plan, Stage
 from runner.recipe import units
 from runner.run.launch import Progress, launch
@@ -190,7 +190,7 @@ def _carry_out(folder: StageFolder, tell: Tell, watch: Watch) -> None:
     for name, beginnings in stage.reads.items():
         if wrong := folder.other(name).changed_outputs(beginnings):
             raise _not_as_it_was(stage, name, f"has left `{wrong[0]}`, which is not as it was left")
-    require_open(folder, tell)
+    guard(folder, tell)
     decision = decision_on(folder)
     if decision.action == "keep":
         tell(f"{stage.name}: done already")
@@ -200,8 +200,8 @@ def _carry_out(folder: StageFolder, tell: Tell, watch: Watch) -> None:
         for line in finish(folder):
             tell(f"  {line}")
     # A stage that its time limit has ended goes on another day, and is measured then.
-    if stage.gates and folder.finished:
-        gate(folder, tell)
+    if folder.finished:
+        judge(folder, tell)
 
 
 def _not_as_it_was(stage: Stage, name: str, what: str) -> Stop:
@@ -387,34 +387,16 @@ def _told(folder: StageFolder) -> Iterable[str]:
     return [f"step {summary.steps:,}{tokens}, {summary.training_seconds:.0f} s{losses}", *early]
 
 
-def gate(folder: StageFolder, tell: Tell) -> None:
-    """Measures the stage where that is not done for what lies there now, and opens or closes its gate.
-
-    Raises Stop where it stays closed.
-    """
-    stage = folder.stage
-    if not gates.current(folder):
-        tell(f"{stage.name}: measuring")
-        gates.measure(folder)
-    tell(f"{stage.name}: gate")
-    is_open, lines = gates.opened(folder)
-    for line in (*gates.table(gates.verdicts(folder)), *lines):
-        tell(f"  {line}")
-    if not is_open:
-        later = any(stage.name in other.reads for other in folder.plan.stages)
-        raise Stop(gates.closed(folder, "nothing after it starts" if later else "its model does not count as good"))
+def guard(folder: StageFolder, tell: Tell, where: str = "") -> None:
+    """Raises Stop where a stage must not start. where: the option that names where the run lives."""
+    for guards in parts.hooks("before_stage"):
+        guards(folder, tell, where)
 
 
-def require_open(folder: StageFolder, tell: Tell, where: str = "") -> None:
-    """Raises Stop with the first gate before a stage that is closed; where: the option of `recipe promote` that names
-    where the run lives."""
-    for stage in folder.plan.guards(folder.stage):
-        guard = StageFolder(folder.plan, stage)
-        is_open, lines = gates.opened(guard)
-        for line in lines:
-            tell(line)
-        if not is_open:
-            raise Stop(gates.closed(guard, f"`{folder.stage.name}` does not start", where))
+def judge(folder: StageFolder, tell: Tell) -> None:
+    """Raises Stop where nothing may build on what a finished stage has left."""
+    for after_stage in parts.hooks("after_stage"):
+        after_stage(folder, tell)
 
 
 def summaries(plan: Plan) -> list[Summary]:

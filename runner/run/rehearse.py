@@ -14,13 +14,13 @@ from pathlib import Path
 from runner import scenarios
 from runner.check.validate import changed
 from runner.data.prepared import Rows
-from runner.parts.report.run_manifest import keep
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
 from runner.run.launch import ahead
 from runner.run.pipeline import Selection, Tell, Watch, carry_out
 from runner.run.report import introduction, report
 from runner.run.run_folder import RunFolder
+from runner.run.run_manifest import keep
 from runner.scenarios import translate
 from runner.scenarios.shared.common import DATA, with_config
 from runner.tools.problem import Stop

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from runner.parts.evaluate import gates
+from runner import parts
 from runner.plan import Plan
 from runner.run.pipeline import summaries
 from runner.run.stage_folder import StageFolder
@@ -35,7 +35,8 @@ def report(plan: Plan) -> Iterator[str]:
     for stage in plan.stages:
         rows = read_json(StageFolder(plan, stage).path / ANSWERS) if stage.trains else None
         yield from _answers(rows or [], run.kind == "rehearsal")
-    yield from gates.promotions(plan)
+    for on_record in parts.hooks("on_record"):
+        yield from on_record(plan)
     yield ""
     yield f"Everything is in {run.shown}/"
 

@@ -7,10 +7,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 
-from runner import catalog
+from runner import catalog, parts
 from runner.check.validate import changed
-from runner.parts.planner import calibration
-from runner.parts.report.run_manifest import keep
 from runner.plan import Plan
 from runner.recipe import overrides
 from runner.recipe.overrides import Override
@@ -19,6 +17,7 @@ from runner.run import inference
 from runner.run.pipeline import Selection, Tell, Watch, carry_out, is_done
 from runner.run.report import introduction, report
 from runner.run.run_folder import RunFolder
+from runner.run.run_manifest import keep
 from runner.scenarios import translate
 from runner.scenarios.shared import common, sharding
 from runner.tools import hardware
@@ -53,7 +52,8 @@ def run(
             tell(line)
         keeping = partial(keep, folder, recipe, plan, here)
         carry_out(plan, chosen.of(plan), tell, watch, folder.made_with(changes, made), keeping)
-    for line in (*report(plan), *calibration.after(recipe, folder)):
+    lines = [*report(plan), *(line for after_run in parts.hooks("after_run") for line in after_run(recipe, folder))]
+    for line in lines:
         tell(line)
 
 

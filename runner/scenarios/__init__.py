@@ -10,11 +10,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from runner import parts
 from runner.catalog import Model
 from runner.data import PREPARERS
 from runner.plan import Place, Plan, Stage
 from runner.recipe.recipe import Recipe, Settings
-from runner.scenarios.contract import Architecture, Preparer, Rehearsal, Rule, Rules, Translation
+from runner.scenarios.contract import Architecture, Forecasting, Preparer, Rehearsal, Rule, Rules, Translation
 
 if TYPE_CHECKING:
     from runner.data.rendered_example import Seen
@@ -24,21 +25,27 @@ Made = TypeVar("Made")
 
 
 @cache
+def packages() -> dict[str, str]:
+    """Every scenario, those of parts too: its package, by the name that recipes give it, sorted."""
+    folders = [file.parent for file in Path(__file__).parent.glob("*/translation.py")]
+    ours = {
+        folder.name.replace("_", "-"): f"{__name__}.{folder.name}"
+        for folder in folders
+        if (folder / "schema.yaml").is_file()
+    }
+    return dict(sorted((ours | parts.table("scenarios")).items()))
+
+
 def names() -> tuple[str, ...]:
     """Every scenario by the name that recipes give it, sorted."""
-    folders = [file.parent for file in Path(__file__).parent.glob("*/translation.py")]
-    return tuple(sorted(folder.name.replace("_", "-") for folder in folders if (folder / "schema.yaml").is_file()))
+    return tuple(packages())
 
 
 @cache
 def part(scenario: str, name: str) -> ModuleType | None:
     """The module `name` of a scenario's folder, imported now; None where the folder has none."""
-    module = f"{_package(scenario)}.{name}"
+    module = f"{packages()[scenario]}.{name}"
     return importlib.import_module(module) if find_spec(module) else None
-
-
-def _package(scenario: str) -> str:
-    return f"{__name__}.{scenario.replace('-', '_')}"
 
 
 def translate(recipe: Recipe, place: Place) -> Plan:
@@ -68,7 +75,7 @@ def rehearsal(scenario: str) -> Rehearsal:
 
 def prepare(data: Mapping[str, Any], out: Path, **options: Any) -> Report:
     """Writes what a stage's `data` asks for into `out`; a no-op where it already lies there."""
-    preparers = PREPARERS | _brought("PREPARERS")
+    preparers = PREPARERS | parts.table("preparers")
     preparer = cast(Preparer, importlib.import_module(preparers[data["kind"]]))
     return _reading(preparer.prepare)(data, out, **options)
 
@@ -77,7 +84,7 @@ def first(stage: Stage) -> dict[str, Iterator[Seen]]:
     """The rows that a stage trains on or prepares, one after the other, as the model is to see each, by what they are for; empty
     where nobody shows them."""
     if stage.data:
-        preparers = PREPARERS | _brought("PREPARERS")
+        preparers = PREPARERS | parts.table("preparers")
         shown = getattr(importlib.import_module(preparers[stage.data["kind"]]), "first", None)
         return {stage.name: _reading(shown)(stage.data)} if shown else {}
     scenario, _, function = stage.config.get("work", "").partition(".")
@@ -102,22 +109,6 @@ def _reading(function: Callable[..., Made]) -> Callable[..., Made]:
     return reads
 
 
-def engines() -> dict[str, str]:
-    """The engines that scenarios bring: the module of each, by the engine's name."""
-    return _brought("ENGINES")
-
-
-def measures() -> dict[str, str]:
-    """What scenarios bring to measure models that do not read: the module of each, by the kind of an Evaluation."""
-    return _brought("MEASURES")
-
-
-def asked() -> dict[str, str]:
-    """What scenarios bring to ask models that do not read: the module of each, by the engine that trains them."""
-    return _brought("ASKED")
-
-
-def _brought(table: str) -> dict[str, str]:
-    """The tables of that name in the packages of all scenarios, in one."""
-    packages = [importlib.import_module(_package(scenario)) for scenario in names()]
-    return {name: module for package in packages for name, module in getattr(package, table, {}).items()}
+def forecasting() -> Forecasting | None:
+    """What tells a recipe's needs before it runs; None where no part does."""
+    return next((cast("Forecasting", module) for module in parts.modules("forecast")), None)

@@ -1,7 +1,7 @@
-"""What a scenario's folder brings. Each part is a plain module that satisfies one of these protocols.
+"""What the modules of a scenario and of a part hold. Each is a plain module that satisfies one of these protocols.
 
-A folder here that has `schema.yaml` and `translation.py` is a scenario; its name, with `-` for each `_`, is what recipes
-say. Nothing else names it. It has
+A folder of `runner/scenarios` that has `schema.yaml` and `translation.py` is a scenario; its name, with `-` for each `_`, is what
+recipes say. A part brings one by a line of its table (`runner/parts/__init__.py`). A scenario's package has
 
     schema.yaml      what a recipe may say; `make schemas` builds `schemas/<scenario>.schema.json` from it
     translation.py   Translation: what the technique makes of a recipe
@@ -11,26 +11,40 @@ and, where it needs some,
     rules.py         Rules: what the schema cannot say
     rehearsal.py     Rehearsal: what stands in for the real thing; without it, as for language models on rows
     work.py          functions for its stages that train nothing, where its rows are of several kinds; each takes a frozen
-                     dataclass, whose JSON form is the stage's config, and a function to tell what it does; FIRST has, by the name of such a
-                     function, what shows the rows that it prepares
+                     dataclass, whose JSON form is the stage's config, and a function to tell what it does; FIRST has, by the name
+                     of such a function, what shows the rows that it prepares
     architecture.py  Architecture: where the recipe describes its model and names none
-    __init__.py      PREPARERS, ENGINES, MEASURES and ASKED: its own kinds of data, its own trainers, what measures models that
-                     do not read, and what asks them, by name, each a dotted module that is imported when it is needed. A
-                     module of PREPARERS is a Preparer; one of ENGINES is run as `python -m MODULE CONFIG`, by torchrun where
-                     there are several processes; one of MEASURES has `measure(task, measures)` (see `runner.parts.evaluate.evaluate`);
-                     one of ASKED has `load(weights)`, which gives a function from a file to the share of each answer.
+
+Of a part's tables, a module of `preparers` is a Preparer; one of `engines` is run as `python -m MODULE CONFIG`, by torchrun where
+there are several processes; one of `measures` has `measure(task, measures)`; one of `asked` has `load(weights)`, which gives a
+function from a file to the share of each answer; one of `targets` is a Target, that of `forecast` a Forecasting, that of `rules`
+Rules for every recipe. A module of `hooks` has functions by the name of their moment:
+
+    before_run(run, recipe, plan)          a run or a rehearsal is about to begin or go on
+    before_stage(folder, tell, where)      raises Stop where a stage must not start; where: the option that names the cluster
+    before_training(cfg, trainer, settings)  in the training process, before the first step; raises where training must not begin
+    after_stage(folder, tell)              a stage that others build on has ended; raises Stop where nothing may follow
+    after_run(recipe, run)                 lines for the end of a run
+    on_record(plan)                        lines about what people have decided
+    at_the_end(run, tell)                  a context around a whole run
+    prove(proofs, tell)                    judges prepared rows before a GPU is held
+    show_rows(recipe, place, count, say)   shows rows as the engine makes them
+    shown(folder, whole)                   what is on record of them, as lines of styled text
+    models_at(url, recipe, stage)          the recipe's models behind a server
+    pod_verb(verb, folder, tell, …)        what `runner.entrypoints.stage` does beside running a stage
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from runner.catalog import Model
-from runner.plan import Place, Plan
+from runner.plan import Place, Plan, Prediction
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe, Settings
+from runner.tools.files import Artifact
 from runner.tools.problem import Problem
 from runner.trainer.summary import Summary
 
@@ -91,3 +105,35 @@ class Preparer(Protocol):
 
     # Where rows can be shown: those that are trained on, one after the other, as the model is to see each.
     first: Callable[[Any], Iterator[Seen]]
+
+
+class Target(Protocol):
+    """What `recipe render` writes for, beside the jobs of the core."""
+
+    def named(self, recipe: Recipe) -> bool:
+        """Whether the recipe has a section that asks for it."""
+        ...
+
+    def place(self, recipe: Recipe) -> Place:
+        """The folders of the recipe's machines there. Raises Stop where the recipe lacks the target's section."""
+        ...
+
+    def emitted(self, recipe: Recipe) -> list[Artifact]:
+        """The files. Pure: the same recipe gives the same bytes."""
+        ...
+
+
+class Forecasting(Protocol):
+    """What a recipe will need, told before it runs."""
+
+    def problems(self, recipe: Recipe, plan: Plan, allowed: Collection[str]) -> list[Problem]:
+        """Errors where a stage cannot fit its GPU, and notes. allowed: what is noted alone."""
+        ...
+
+    def sized(self, recipe: Recipe, plan: Plan) -> Plan:
+        """The plan with the sizes of its claims, its pods' memory and the time that they get to end; by recipe and catalog alone."""
+        ...
+
+    def predictions(self, recipe: Recipe, plan: Plan) -> tuple[Prediction, ...]:
+        """What is planned for each stage that trains; nothing where there are no formulas for the model."""
+        ...

@@ -54,7 +54,7 @@ def bringing(package: str) -> str | None:
 def install(extra: str) -> str:
     """The command that installs an extra beside this installation: by the checkout that it runs from, else by what the installed
     package says of itself, because no registry need have the project."""
-    root = Path(__file__).resolve().parents[1]
+    root = Path(__file__).resolve().parents[2]
     # Its build asks for the torch that is there.
     options = " --no-build-isolation" if extra == "flash" else ""
     if (root / "pyproject.toml").is_file():

@@ -9,7 +9,7 @@ from pathlib import Path
 @cache
 def folder(kind: str) -> Path:
     """The folder `recipes` or `schemas` that came with this installation."""
-    here = Path(__file__).resolve().parent
+    here = Path(__file__).resolve().parents[1]
     in_wheel = here / "_packaged" / kind
     return in_wheel if in_wheel.is_dir() else here.parent / kind
 

@@ -17,7 +17,7 @@ from axolotl.utils.dict import DictDefault
 from transformers import set_seed
 from transformers.trainer import unwrap_peft_model
 
-from runner.parts.proof import before_training
+from runner import parts
 from runner.trainer import blocks, held_out, metrics, parent_watch, progress, results, resume
 from runner.trainer.blocks import EndOfLength
 from runner.trainer.checkpoints import MarkComplete
@@ -110,9 +110,9 @@ class RecipePlugin(BasePlugin):
             # micro batch would then count alike, however few of its tokens are trained, and the loss depend on accumulation.
             trainer.model_accepts_loss_kwargs = _averages_over_tokens(trainer)
         no_step_more(trainer)
-        proven = before_training.prove(cfg, trainer, settings)
-        if proven.faults:
-            Watchdog(settings).stop(proven.complaint)
+        for judge in parts.hooks("before_training"):
+            if complaint := judge(cfg, trainer, settings):
+                Watchdog(settings).stop(complaint)
         if settings.proof.only:
             sys.exit(0)
         if int(os.environ.get("RANK", "0")) == 0:

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.parts.proof.record import Proof
 from runner.tools import run_files
 from runner.tools.files import read_json, replacing_folder, write_json, write_text
 from runner.trainer import fork_server, progress_lines
 from runner.trainer.patience import ACCURACY, LOSS, EarlyStop, early_stop
+from runner.trainer.proof_record import Proof
 from runner.trainer.summary import Summary
 from runner.trainer.time_budget import TimeUsed
 from runner.trainer.versions import versions

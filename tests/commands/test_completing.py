@@ -12,9 +12,10 @@ from click.shell_completion import ShellComplete
 
 from runner import catalog
 from runner.check import by_schema
-from runner.commands.cli import COMMANDS, cli
+from runner.commands.cli import cli, commands
 from tests.conftest import ROOT
 
+COMMANDS = list(commands())
 SURVIVAL = str(ROOT / "recipes" / "survival.yaml")
 
 

@@ -9,10 +9,11 @@ import shlex
 import click
 import pytest
 
-from runner.commands.cli import COMMANDS, cli
+from runner.commands.cli import cli, commands
 from runner.commands.options import end
 from tests.conftest import ROOT
 
+COMMANDS = list(commands())
 SURVIVAL = str(ROOT / "recipes" / "survival.yaml")
 # What runs until ^C and says how to end it, and what names the next command itself.
 OTHERWISE = {

@@ -23,7 +23,6 @@ from runner import catalog
 from runner.check.validate import load
 from runner.entrypoints import prepare
 from runner.parts.planner import forecast, storage
-from runner.parts.proof.record import Proof
 from runner.plan import Place, Plan
 from runner.recipe.overrides import from_options
 from runner.render import kubernetes, podspec
@@ -33,6 +32,7 @@ from runner.scenarios.shared import twin
 from runner.tools.files import write_text
 from runner.tools.problem import Stop
 from runner.tools.run_files import FETCHED
+from runner.trainer.proof_record import Proof
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.heavy

@@ -1,0 +1,7 @@
+"""Judging the recipes of a pull request on GitHub or GitLab."""
+
+from runner.parts import Part
+
+PART = Part(
+    package=__name__,
+)

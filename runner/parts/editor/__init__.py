@@ -1,1 +1,8 @@
-"""Editing: a recipe in the browser, for people who have no editor. What judges, plans and rehearses is what the commands call."""
+"""A recipe in the browser, for people who have no editor. The commands' own code judges, plans and rehearses."""
+
+from runner.parts import Part
+
+PART = Part(
+    package=__name__,
+    commands={"edit": "Edit a recipe in the browser, with its plan as you type."},
+)

@@ -15,11 +15,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from runner import scenarios
+from runner import parts
 from runner.parts.evaluate import language
-from runner.parts.evaluate.gate_settings import ACCURACY, GENERATED, PREFERRED, SCORE, rise_window
 from runner.parts.evaluate.gates import Found, Task
 from runner.parts.evaluate.language import Cannot
+from runner.scenarios.shared.gates import ACCURACY, GENERATED, PREFERRED, SCORE, rise_window
 from runner.tools.files import read_json, write_json
 from runner.tools.names import listed
 from runner.tools.quiet import hush
@@ -68,7 +68,7 @@ def main(file: str) -> int:
 
     task: Task = TypeAdapter(Task).validate_json(Path(file).read_bytes())
     measures = Measures()
-    if task.kind in (brought := scenarios.measures()):
+    if task.kind in (brought := parts.table("measures")):
         importlib.import_module(brought[task.kind]).measure(task, measures)
     else:
         read(task, measures)

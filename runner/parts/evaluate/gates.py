@@ -15,12 +15,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
-from runner import scenarios
-from runner.parts.evaluate import seal
-from runner.parts.evaluate.gate_settings import HOLDS, bounds, in_words
+from runner import parts
+from runner.data import general_text
 from runner.plan import Evaluation, Gate, Plan
+from runner.run import seal
 from runner.run.launch import environment, follow
 from runner.run.stage_folder import StageFolder, model_hash_of
+from runner.scenarios.shared.gates import HOLDS, bounds, in_words
 from runner.tools.files import Record, read_json, sha256, write_json
 from runner.tools.names import content_hash, shortened
 from runner.tools.problem import Stop
@@ -283,8 +284,8 @@ def _rows(folder: StageFolder) -> str:
 def _code() -> str:
     """A hash of what measures, the general text included."""
     own = Path(__file__).parent
-    modules = (own / "evaluate.py", own / "language.py", own / "general_text.txt")
-    brought = (Path(str(spec.origin)) for name in scenarios.measures().values() if (spec := find_spec(name)))
+    modules = (own / "evaluate.py", own / "language.py", general_text.FILE)
+    brought = (Path(str(spec.origin)) for name in parts.table("measures").values() if (spec := find_spec(name)))
     return content_hash([sha256(file) for file in (*modules, *brought)], 32)
 
 

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.parts.evaluate.gate_settings import ACCURACY, NEW_TOKENS
+from runner.data.general_text import general_documents
+from runner.scenarios.shared.gates import ACCURACY, NEW_TOKENS
 from runner.tools.names import same
 from runner.trainer.generation import end_tokens
 
 TEXT_BLOCKS = 64
-# A line that parts the documents of the general text, and the tokens of each that are read.
-PARTING = "%%"
 GENERAL_TOKENS = 1024
 # An answer of so many words is one that is right or wrong; a longer one can be said in many ways.
 SHORT_WORDS = 6
@@ -107,16 +106,6 @@ def blocks(file: str) -> list[Row]:
     import numpy as np
 
     return [(block.tolist(), block.tolist()) for block in np.load(file, mmap_mode="r")[:TEXT_BLOCKS]]
-
-
-def general_text() -> Path:
-    """The project's own text, about nothing in particular, which every model is measured on."""
-    return Path(__file__).with_name("general_text.txt")
-
-
-def general_documents() -> list[str]:
-    text = general_text().read_text(encoding="utf-8")
-    return [part.strip() for part in text.split(f"\n{PARTING}\n")]
 
 
 def general_rows(tokenizer: Any) -> list[Row]:

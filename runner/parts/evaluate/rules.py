@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from runner.parts.evaluate import gate_settings
 from runner.recipe.recipe import Recipe
+from runner.scenarios.shared import gates
 from runner.tools.names import ALIKE, nearest
 from runner.tools.problem import Problem
 
@@ -25,13 +25,13 @@ def sample_task(recipe: Recipe) -> Iterator[Problem]:
 def tasks(recipe: Recipe) -> Iterator[Problem]:
     """Tasks are called as lm-eval calls them, and as the gates do."""
     named = (recipe.settings.get("evaluation") or {}).get("tasks") or ()
-    misspelt = gate_settings.misspelt_tasks(recipe)
+    misspelt = gates.misspelt_tasks(recipe)
     for index, task in enumerate(named):
         place = ("evaluation", "tasks", index)
         if meant := misspelt.get(task):
             message = f"`{task}` is measured, and the gates ask for `{meant}`, so that they would never open."
             yield recipe.document.problem(place, message, f"Write `{meant}`.")
-        elif task not in gate_settings.USUAL_TASKS and (near := nearest(task, gate_settings.USUAL_TASKS, ALIKE)):
+        elif task not in gates.USUAL_TASKS and (near := nearest(task, gates.USUAL_TASKS, ALIKE)):
             message = f"`{task}` is no usual task of lm-eval, and `{near}` is one."
             yield recipe.document.problem(
                 place, message, f"Write `{near}`, if it was meant; nothing to do otherwise.", severity="note"

@@ -1,2 +1,12 @@
-"""Export: what a run has left, in a form that others can load, with proof that it is the model that was trained. What the card says
-is read where the page of a run reads it (`report/facts.py`)."""
+"""A run's model in a form that others can load, with proof that it is the model that was trained."""
+
+from runner.parts import Part
+
+PART = Part(
+    package=__name__,
+    commands={
+        "export": "Write a model for others, proven to be the trained one.",
+        "push": "Send an exported model to the hub.",
+        "register": "Enter a model in a Model Registry.",
+    },
+)

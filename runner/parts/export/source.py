@@ -9,9 +9,9 @@ from runner.parts.export.served import WEIGHTS, Adapter
 from runner.parts.export.weights import Base
 from runner.parts.report import facts
 from runner.parts.report.facts import RunFacts, StageFacts
-from runner.parts.report.run_manifest import plan_of
 from runner.run import inference
 from runner.run.run_folder import RunFolder
+from runner.run.run_manifest import plan_of
 from runner.run.stage_folder import StageFolder
 from runner.tools.files import read_record
 from runner.tools.problem import Stop

@@ -1,6 +1,12 @@
-"""Scenario image-classification. Axolotl trains no images, so it brings its own kind of data and its own engine."""
+"""Scenario image-classification: a ResNet for small images, with its own kind of data and its own trainer."""
 
-PREPARERS = {"images": "runner.parts.images.data"}
-ENGINES = {"images": "runner.parts.images.trainer"}
-MEASURES = {"images": "runner.parts.images.measuring"}
-ASKED = {"images": "runner.parts.images.predict"}
+from runner.parts import Part
+
+PART = Part(
+    package=__name__,
+    scenarios={"image-classification": ""},
+    engines={"images": "trainer"},
+    preparers={"images": "data"},
+    measures={"images": "measuring"},
+    asked={"images": "predict"},
+)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from runner.parts.evaluate.gate_settings import ACCURACY
+from runner.scenarios.shared.gates import ACCURACY
 
 if TYPE_CHECKING:
     from runner.parts.images.training import Images

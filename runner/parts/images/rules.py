@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from runner import catalog
-from runner.parts.evaluate import gate_settings
 from runner.parts.images.images import class_folders, class_names
 from runner.recipe.recipe import Recipe
-from runner.scenarios.shared import cadence
+from runner.scenarios.shared import cadence, gates
 from runner.tools.problem import Problem, Stop
 
 
@@ -72,5 +71,5 @@ RULES = (
     classes,
     classes_on_the_hub,
     cadence.rule(),
-    gate_settings.rule(lambda recipe: gate_settings.producible("images")),
+    gates.rule(lambda recipe: gates.producible("images")),
 )

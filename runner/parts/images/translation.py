@@ -10,12 +10,11 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from runner.parts.evaluate import gate_settings
-from runner.parts.images import ENGINES
+from runner import parts
 from runner.parts.images.images import Images
 from runner.plan import Evaluation, Place, Plan, Stage
 from runner.recipe.recipe import Recipe
-from runner.scenarios.shared import cadence, common
+from runner.scenarios.shared import cadence, common, gates
 
 CONFIG_FILE = "images.yaml"
 
@@ -44,11 +43,11 @@ def train(recipe: Recipe, place: Place) -> Stage:
         data=data,
         files=(),
         # torchrun reads the number of machines, their ranks and the master's address from PET_*.
-        command=("torchrun", "-m", ENGINES["images"], "--prepare", f"{place.config_dir}/{CONFIG_FILE}"),
+        command=("torchrun", "-m", parts.table("engines")["images"], "--prepare", f"{place.config_dir}/{CONFIG_FILE}"),
         env=environment(recipe, place),
         machines=runs_on,
         shm_gib=common.shared_memory_gib(runs_on),
-        gates=(conditions := gate_settings.of(recipe.gates)),
+        gates=(conditions := gates.of(recipe.gates)),
         evaluation=Evaluation("images", tuple(gate.metric for gate in conditions), rows=place.data_dir),
     )
 

@@ -10,15 +10,18 @@ from __future__ import annotations
 from typing import Any
 
 from runner.parts.openshift import driver_job
-from runner.plan import Plan, Stage
+from runner.plan import Place, Plan, Stage
+from runner.recipe.recipe import Recipe
 from runner.render import code, kubernetes, podspec
+from runner.render.emit import planned
 from runner.tools.files import Artifact
 from runner.tools.text import yaml_text
 
 NAME = "kfp"
 FOLDER = "kfp"
 FILE = "pipeline.yaml"
-MODULE = "runner.parts.kfp.task"
+# The name that images of 0.1 know it by, too.
+MODULE = "runner.cluster.kfp_task"
 OPEN = "open"
 TEXT = {"parameterType": "STRING"}
 # Where a task that has died is tried again; what has decided to end ends again at once.
@@ -41,6 +44,19 @@ PARTS: dict[str, tuple[dict[str, Any], tuple[str, ...], tuple[str, ...], bool]] 
     "gate": ({"stage": TEXT, "made": TEXT}, ("verdict", "said"), ("metrics",), True),
     "closed": ({"stage": TEXT, "said": TEXT}, (), (), False),
 }
+
+
+def named(recipe: Recipe) -> bool:
+    """Only whoever asks for it gets it."""
+    return False
+
+
+def place(recipe: Recipe) -> Place:
+    return kubernetes.place(recipe)
+
+
+def emitted(recipe: Recipe) -> list[Artifact]:
+    return render(planned(recipe, NAME))
 
 
 def render(plan: Plan) -> list[Artifact]:

@@ -1,0 +1,9 @@
+"""Training on a few plain machines, without Kubernetes."""
+
+from runner.parts import Part
+
+PART = Part(
+    package=__name__,
+    sections=("nodes",),
+    targets={"nodes": "target"},
+)

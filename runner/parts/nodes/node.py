@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from runner import parts
 from runner.check.validate import changed, valid
 from runner.data.tokenised import forget_older
 from runner.entrypoints import stage
 from runner.parts.nodes import rendezvous, target
 from runner.parts.nodes.rendezvous import Hello, Tell
-from runner.parts.planner import calibration
-from runner.parts.report.run_manifest import keep
 from runner.plan import PLAN_FILE, Place, Plan
 from runner.recipe import reading
 from runner.recipe.overrides import Override
@@ -30,6 +29,7 @@ from runner.recipe.recipe import Recipe
 from runner.run import pipeline
 from runner.run.report import report
 from runner.run.run_folder import RunFolder, open_for
+from runner.run.run_manifest import keep
 from runner.run.stage_folder import StageFolder
 from runner.scenarios import translate
 from runner.tools.files import Artifact, write_text
@@ -93,10 +93,11 @@ def finish(results: str) -> None:
     for line in (*pipeline.finish(training), *report(plan)):
         _tell(line)
     training.run.mark("finished" if training.finished else "stopped")
-    for line in calibration.after_plan(plan, training.run):
-        _tell(line)
-    if training.stage.gates and training.finished:
-        pipeline.gate(training, _tell)
+    for after_plan in parts.hooks("after_plan"):
+        for line in after_plan(plan, training.run):
+            _tell(line)
+    if training.finished:
+        pipeline.judge(training, _tell)
 
 
 def read(file: str) -> Recipe:

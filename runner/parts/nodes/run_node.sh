@@ -57,10 +57,10 @@ export PET_MASTER_PORT="$MAIN_NODE_PORT"
 
 @main: # Wait for the other machines, refuse one whose recipe or packages differ, and prepare the data and the config.
 @others: # Wait for the main machine's port, refuse to go on where recipe or packages differ from its own, and wait for its data.
-"$PYTHON" -m runner.parts.nodes.node meet --recipe "$HERE/recipe.json" --rank "$NODE_RANK" --main "$MAIN_NODE_IP" --port "$MAIN_NODE_PORT" --gpus "$GPUS" --total "$TOTAL_GPUS"
+"$PYTHON" -m runner.entrypoints.node meet --recipe "$HERE/recipe.json" --rank "$NODE_RANK" --main "$MAIN_NODE_IP" --port "$MAIN_NODE_PORT" --gpus "$GPUS" --total "$TOTAL_GPUS"
 # What trains ends when this script is gone.
 export RECIPE_RUNNER_PARENT=$$
 # Train, together with the other machines; the log is shown here and kept in the results folder.
 @command 2>&1 | tee -a "$OUTPUT_DIR/train-node$NODE_RANK.log"
 @main: # See that all results are there, and say what has been learned.
-@main: "$PYTHON" -m runner.parts.nodes.node finish --results "$OUTPUT_DIR"
+@main: "$PYTHON" -m runner.entrypoints.node finish --results "$OUTPUT_DIR"

@@ -10,27 +10,41 @@ import json
 import shlex
 from pathlib import Path
 from string import Template
-from typing import Any
+from typing import TYPE_CHECKING
 
 from runner.plan import RECIPE_FILE, Place, Plan, Stage
+from runner.recipe.recipe import Recipe
+from runner.render.emit import planned
 from runner.tools.files import Artifact
 from runner.tools.problem import Stop
+
+if TYPE_CHECKING:
+    from runner.recipe.sections import Nodes
 
 FOLDER = "nodes"
 TEMPLATE = Path(__file__).with_name("run_node.sh")
 
 
-def place(recipe: Any) -> Place:
+def named(recipe: Recipe) -> bool:
+    return "nodes" in recipe.settings
+
+
+def emitted(recipe: Recipe) -> list[Artifact]:
+    return render(planned(recipe, FOLDER))
+
+
+def place(recipe: Recipe) -> Place:
     """The folders of a recipe's plain machines: all on the shared storage, but each machine's own scratch.
 
     Raises Stop where the recipe names no plain machines.
     """
-    if "nodes" not in recipe.settings:
+    section: Nodes | None = recipe.settings.get("nodes")
+    if section is None:
         raise Stop(
             f"The recipe `{recipe.name}` has no section `nodes`, so there are no scripts for plain machines.",
             "Add the section; `recipes/gemma.yaml` has one to copy.",
         )
-    results = recipe.nodes.output_dir.rstrip("/")
+    results = section.output_dir.rstrip("/")
     return Place(
         config_dir=f"{results}/config",
         data_dir=f"{results}/data",

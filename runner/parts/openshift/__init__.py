@@ -1,1 +1,18 @@
 """The cluster, through the official Kubernetes client: sending jobs, watching them, fetching what they leave."""
+
+from runner.parts import Part
+
+PART = Part(
+    package=__name__,
+    sections=("openshift", "image"),
+    rules="deployment_rules",
+    commands={
+        "site": "Write what its namespace needs, once.",
+        "submit": "Send a recipe to the cluster.",
+        "status": "Say how far jobs on the cluster are.",
+        "logs": "Show what a job's machines write.",
+        "fetch": "Bring results from the cluster.",
+        "stop": "End a job on the cluster.",
+        "open": "Show the cluster's TensorBoard.",
+    },
+)

@@ -9,65 +9,18 @@ from typing import TYPE_CHECKING
 
 from runner.catalog import allocatable
 from runner.catalog.allocatable import GIB
+from runner.check.machines import limits_can_be_meant, memory_sizes
+from runner.parts.openshift import kubernetes_names
 from runner.recipe import units
+from runner.recipe.overrides import path_of
 from runner.recipe.recipe import Recipe
 from runner.render import kubernetes
 from runner.scenarios.shared import common
-from runner.tools.names import listed
+from runner.tools.names import JOB_NAME, listed, longest_job_name
 from runner.tools.problem import Problem
 
 if TYPE_CHECKING:
-    from runner.recipe.sections import Nodes, Openshift
-
-
-def counted_here(recipe: Recipe) -> Iterator[Problem]:
-    """A recipe that names no place is for this machine, which is one."""
-    named = any(section in recipe.settings for section in ("openshift", "nodes"))
-    if not named and recipe.machines.nodes > 1:
-        yield recipe.document.problem(
-            ("machines", "nodes"),
-            f"`nodes` is {recipe.machines.nodes}, and without a section that says where they are, training uses this machine alone.",
-            "Write `nodes: 1`, or add the section `openshift` (a cluster) or `nodes` (plain machines).",
-            severity="note",
-        )
-
-
-def counts_agree(recipe: Recipe) -> Iterator[Problem]:
-    """`nodes` names the machines that `machines` counts."""
-    plain: Nodes | None = recipe.settings.get("nodes")
-    if plain is None:
-        return
-    counts, stated = recipe.gpu_counts, recipe.machines
-    if len(counts) != stated.nodes:
-        yield recipe.document.problem(
-            ("nodes", "machines"),
-            f"`nodes` names {len(counts)} machine{'s' if len(counts) > 1 else ''}, and `machines.nodes` is {stated.nodes}.",
-            f"Name {stated.nodes}, or write `nodes: {len(counts)}` in `machines`.",
-            key=True,
-        )
-    elif max(counts) != stated.gpus_per_node:
-        yield recipe.document.problem(
-            ("nodes", "machines"),
-            f"`nodes` uses up to {max(counts)} GPUs of a machine, and `machines.gpus_per_node` is {stated.gpus_per_node}.",
-            f"Write `gpus_per_node: {max(counts)}` in `machines`, or other `gpus` here.",
-            key=True,
-        )
-    for index, machine in enumerate(plain.machines):
-        if len(set(machine.gpus)) < len(machine.gpus):
-            yield recipe.document.problem(
-                ("nodes", "machines", index, "gpus"), "A GPU is named twice.", "Name each GPU of a machine once."
-            )
-
-
-def equal_on_the_cluster(recipe: Recipe) -> Iterator[Problem]:
-    if "nodes" in recipe.settings and "openshift" in recipe.settings and len(set(recipe.gpu_counts)) > 1:
-        shown = ", ".join(map(str, recipe.gpu_counts))
-        yield recipe.document.problem(
-            ("nodes", "machines"),
-            f"The plain machines use {shown} GPUs, and a job on the cluster has equally many on each machine.",
-            "Use equally many on each, or make two recipes, one for the cluster and one for the plain machines.",
-            key=True,
-        )
+    from runner.recipe.sections import Openshift
 
 
 def links_are_used(recipe: Recipe) -> Iterator[Problem]:
@@ -92,39 +45,6 @@ def ports_differ(recipe: Recipe) -> Iterator[Problem]:
             ("openshift", "progress_port"),
             f"Prometheus and the console cannot both be answered at port {site.metrics_port}; they want different words.",
             "Write another number, or delete the line.",
-        )
-
-
-# No machine has less or more; whoever writes it meant another unit.
-LEAST_MEMORY, MOST_MEMORY = 2**30, 64 * 2**40
-LONGEST_SECONDS = 365 * 86400
-
-
-def memory_sizes(recipe: Recipe) -> Iterator[Problem]:
-    """Sizes that no machine and no pod has: a unit was mistaken, or a digit."""
-    site: Openshift | None = recipe.settings.get("openshift")
-    stated: dict[tuple[str, ...], str | None] = {("machines",): recipe.machines.memory}
-    if site is not None:
-        stated |= {("openshift", "requests"): site.requests.memory, ("openshift", "limits"): site.limits.memory}
-    for section, memory in stated.items():
-        if memory and not LEAST_MEMORY <= units.size(memory) <= MOST_MEMORY:
-            yield recipe.document.problem(
-                (*section, "memory"),
-                f"A {'pod' if len(section) > 1 else 'machine'} with {memory} of main memory cannot be meant.",
-                "Write between 1 GiB and 64 TiB, with its unit: `memory: 32 GB`.",
-            )
-
-
-def limits_can_be_meant(recipe: Recipe) -> Iterator[Problem]:
-    """A limit of nothing would end training after its first step, and call it finished."""
-    limits = recipe.settings.get("limits") or {}
-    if (time := limits.get("time")) and not 1 <= units.seconds(time) <= LONGEST_SECONDS:
-        hint = "Write between 1 s and 365 d, with its unit: `time: 5 min`."
-        yield recipe.document.problem(("limits", "time"), f"A time limit of {time[:40]} cannot be meant.", hint)
-    if (memory := limits.get("gpu_memory")) and not 0 < units.size(memory) <= MOST_MEMORY:
-        hint = "Write what a GPU has, or less, with its unit: `gpu_memory: 45 GB`."
-        yield recipe.document.problem(
-            ("limits", "gpu_memory"), f"A limit of {memory[:40]} of GPU memory cannot be meant.", hint
         )
 
 
@@ -254,3 +174,62 @@ def placeholder_commit(recipe: Recipe) -> Iterator[Problem]:
             "Push your copy of this project, and write its address and what `git rev-parse HEAD` prints.",
             severity="note",
         )
+
+
+def _at(recipe: Recipe, setting: str, message: str, hint: str) -> Problem:
+    return recipe.document.problem(path_of(setting), message, hint)
+
+
+def storage(recipe: Recipe) -> Iterator[Problem]:
+    site: Openshift | None = recipe.settings.get("openshift")
+    if site is None:
+        return
+    claims = site.claims or ()
+    for setting in ("name", "mount"):
+        seen: dict[str, int] = {}
+        for index, claim in enumerate(claims):
+            if claim[setting] in seen:
+                yield _at(
+                    recipe,
+                    f"openshift.claims.{index}.{setting}",
+                    f"Two claims have the {setting} `{claim[setting]}`.",
+                    "Give each its own.",
+                )
+            seen[claim[setting]] = index
+    if not claims and not site.output_dir:
+        yield recipe.document.problem(
+            ("openshift",),
+            "`openshift` has no `claims`, so results would be lost with the pods.",
+            "Name a claim under `claims`, with its mount.",
+            key=True,
+        )
+    if claims and site.output_dir and not recipe.on_claim(site.output_dir):
+        yield _at(
+            recipe,
+            "openshift.output_dir",
+            f"`output_dir` `{site.output_dir}` lies on none of the claims, so results would be lost with the pods.",
+            f"Let it start with {listed((claim.mount for claim in claims), 'or')}.",
+        )
+    name, most = site.job_name or recipe.name, longest_job_name(recipe.machines.nodes)
+    if not JOB_NAME.match(name) or len(name) > most:
+        yield _at(
+            recipe,
+            "openshift.job_name" if site.job_name else "name",
+            f"`{name}` cannot name a job of {recipe.machines.nodes} machines on the cluster."
+            if len(name) > most
+            else f"`{name}` cannot name a job on the cluster.",
+            f"Use at most {most} lower-case letters, digits and `-`.",
+        )
+
+
+RULES = (
+    storage,
+    pods_fit,
+    links_are_used,
+    ports_differ,
+    data_place,
+    deadline,
+    *kubernetes_names.RULES,
+)
+# What whoever renders or sends a recipe is to know of its files, and `check` need not say.
+RENDER_NOTES = (placeholder_commit, only_here)

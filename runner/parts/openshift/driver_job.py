@@ -42,7 +42,7 @@ def stage(plan: Plan, name: str = PART) -> Stage:
     )
 
 
-def command(plan: Plan, module: str = "runner.parts.openshift.controller") -> list[str]:
+def command(plan: Plan, module: str = "runner.cluster.walk") -> list[str]:
     """A program in a pod that asks the cluster; plan: of that stage alone."""
     file = f"{plan.place.config_dir}/{PLAN_FILE}"
     return ["python", "-m", module, file, "--server", SERVER, "--keys", KEYS]

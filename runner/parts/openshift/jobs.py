@@ -7,10 +7,10 @@ from typing import Any
 
 import yaml
 
-from runner.parts.openshift import driver_job, gate_job
+from runner.parts.openshift import driver_job
 from runner.parts.openshift.client import Cluster, Manifest, Manifests
 from runner.plan import Plan, Stage
-from runner.render import TARGETS, default, kubernetes, preparing
+from runner.render import TARGETS, default, gate_job, kubernetes, preparing
 from runner.tools.problem import Stop
 
 # The training jobs that a target makes, and the labels that its operator gives a job's pods, first the first one's.

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Iterator
-from contextlib import suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +13,7 @@ from runner.render import code, kubernetes
 from runner.tools.problem import Problem
 
 if TYPE_CHECKING:
-    from runner.recipe.sections import Nodes, Openshift
+    from runner.recipe.sections import Openshift
 
 # Kubernetes' names of most objects (RFC 1123).
 _NAME = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*\Z")
@@ -104,32 +102,6 @@ def ports(recipe: Recipe) -> Iterator[Problem]:
             )
 
 
-def addresses(recipe: Recipe) -> Iterator[Problem]:
-    """Each plain machine has one that can be, and its own."""
-    plain: Nodes | None = recipe.settings.get("nodes")
-    seen: set[str] = set()
-    for index, machine in enumerate(plain.machines if plain else ()):
-        place, address = ("nodes", "machines", index, "address"), machine.address
-        if re.fullmatch(r"[\d.]+", address):
-            try:
-                ipaddress.ip_address(address)
-            except ValueError:
-                hint = "Four numbers from 0 to 255, such as `10.0.0.11`; or the machine's name."
-                yield recipe.document.problem(place, f"`{address}` is no address of a machine.", hint)
-        # Several of this machine's own are a try on it.
-        if address.lower() in seen and not _own(address):
-            hint = "Give each machine its own; GPUs of one machine stand in one line, `gpus: [0, 1]`."
-            yield recipe.document.problem(place, f"Two machines have the address `{address}`.", hint)
-        seen.add(address.lower())  # names of machines are the same in capitals
-
-
-def _own(address: str) -> bool:
-    """Whether it is an address of whatever machine asks."""
-    with suppress(ValueError):
-        return ipaddress.ip_address(address).is_loopback
-    return address == "localhost"
-
-
 def _tools(recipe: Recipe) -> Iterator[tuple[Path_, str]]:
     """Every line that names a tool for curves which is a server of its own, with its value."""
     homes: list[tuple[Path_, Any]] = [(("report_to",), recipe.settings.get("report_to"))]
@@ -169,4 +141,4 @@ def mlflow_is_there(recipe: Recipe) -> Iterator[Problem]:
             yield recipe.document.problem(path, message, hint)
 
 
-RULES = (names, folders, ports, addresses, trackers, mlflow_is_there)
+RULES = (names, folders, ports, trackers, mlflow_is_there)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from runner.entrypoints.stage import ON_CLUSTER
-from runner.parts.openshift import gate_job
 from runner.parts.openshift.client import Cluster, Manifest
 from runner.parts.openshift.diagnose import MORE_MEMORY, logs_of, reasons
 from runner.parts.openshift.jobs import (
@@ -24,6 +23,7 @@ from runner.parts.openshift.jobs import (
 )
 from runner.parts.openshift.status import FAILED, FINISHED, ended, going, look
 from runner.plan import Plan, Stage
+from runner.render import gate_job
 from runner.tools.problem import Stop
 
 MISSING, CHANGED, UNDER_WAY, PROMOTED, GOING = (

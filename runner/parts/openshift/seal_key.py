@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from runner.parts.evaluate import seal
 from runner.parts.openshift.client import MANAGER, Cluster, address
 from runner.parts.openshift.errors import Refused
 from runner.render.podspec import KEY, KEY_SECRET
+from runner.run import seal
 
 
 def require(cluster: Cluster, namespace: str, dry_run: bool = False) -> bool:

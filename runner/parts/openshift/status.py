@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from runner.parts.openshift import driver_job, gate_job
+from runner.parts.openshift import driver_job
 from runner.parts.openshift.client import Cluster, Manifest, Manifests
 from runner.parts.openshift.errors import TryAgain
 from runner.parts.openshift.events import TAKEN, events_about
@@ -22,7 +22,7 @@ from runner.parts.openshift.jobs import (
     queue_of,
 )
 from runner.parts.openshift.pod_trouble import entry_of
-from runner.render import code
+from runner.render import code, gate_job
 from runner.trainer import patience, progress_lines
 from runner.trainer.patience import EarlyStop
 

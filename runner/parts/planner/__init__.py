@@ -1,2 +1,15 @@
-"""What a run will need, by closed formulas over the catalog: parameters, memory, time, storage. Bytes and seconds
-inside; GiB (2^30) and GB (10^9) are never mixed, and each is named where it is printed."""
+"""What a run will need, by closed formulas over the catalog: parameters, memory, time, storage. Bytes and seconds inside;
+GiB (2^30) and GB (10^9) are never mixed, and each has its unit where it is printed."""
+
+from runner.parts import Part
+
+PART = Part(
+    package=__name__,
+    rules="rules",
+    forecast="judging",
+    hooks="hooks",
+    commands={
+        "plan": "Say whether it fits, how long, how much, and what to change.",
+        "gpus": "Show the GPUs that a recipe can name, and how it does on each.",
+    },
+)

@@ -9,13 +9,13 @@ from runner import catalog
 from runner.check.validate import changed
 from runner.parts.planner import calibration_store, constants
 from runner.parts.planner.calibration_store import Observed
-from runner.parts.report import run_manifest as planned
-from runner.parts.report.run_manifest import Foreseen, Planned
-from runner.plan import Plan
+from runner.plan import Plan, Prediction
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
 from runner.run import inference
+from runner.run import run_manifest as planned
 from runner.run.run_folder import RunFolder, find, require_of
+from runner.run.run_manifest import RunManifest
 from runner.run.stage_folder import StageFolder
 from runner.tools.files import settings_folder
 from runner.tools.problem import Stop
@@ -27,7 +27,7 @@ class Beside:
     """A stage that has trained on a GPU, beside what was planned for it."""
 
     run: RunFolder
-    foreseen: Foreseen
+    foreseen: Prediction
     summary: Summary
 
     @property
@@ -70,7 +70,7 @@ def _than(ratio: float) -> str:
     return f"{'+' if more > 0 else '−' if more < 0 else ''}{abs(more)} %"
 
 
-def beside(run: RunFolder, plan: Plan, planned: Iterable[Foreseen]) -> list[Beside]:
+def beside(run: RunFolder, plan: Plan, planned: Iterable[Prediction]) -> list[Beside]:
     """The stages of a run that have trained on the card that they were planned for, each beside its plan. Empty for a
     rehearsal."""
     known = {each.stage: each for each in planned} if run.kind == "run" else {}
@@ -87,10 +87,10 @@ def beside(run: RunFolder, plan: Plan, planned: Iterable[Foreseen]) -> list[Besi
 
 def _by_recipe(recipe: Recipe, run: RunFolder) -> list[Beside]:
     """As it was planned before the run, where that is on record as it is compared here."""
-    plan, on_record = inference.plan_of(recipe, run), Planned.read(run.path)
+    plan, on_record = inference.plan_of(recipe, run), RunManifest.read(run.path)
     if on_record.fingerprint == recipe.fingerprint and all(each.label for each in on_record.foreseen):
         return beside(run, plan, on_record.foreseen)
-    return beside(run, plan, planned.foreseen(changed(recipe, run.overrides)[0], plan))
+    return beside(run, plan, planned.predictions(changed(recipe, run.overrides)[0], plan))
 
 
 def after(recipe: Recipe, run: RunFolder) -> Iterator[str]:
@@ -100,7 +100,7 @@ def after(recipe: Recipe, run: RunFolder) -> Iterator[str]:
 
 def after_plan(plan: Plan, run: RunFolder) -> Iterator[str]:
     """The same where nobody has the recipe at hand: what was planned is on record."""
-    return _kept(beside(run, plan, Planned.read(run.path).foreseen))
+    return _kept(beside(run, plan, RunManifest.read(run.path).foreseen))
 
 
 def _kept(found: Sequence[Beside]) -> Iterator[str]:

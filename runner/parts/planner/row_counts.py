@@ -12,14 +12,11 @@ from runner import catalog
 from runner.data import prepared
 from runner.plan import Plan, Stage
 from runner.recipe import templates
-from runner.tools.lengths import UNKNOWN, Lengths
+from runner.tools.lengths import BYTES_A_TOKEN, UNKNOWN, Lengths
 
 if TYPE_CHECKING:
-    from runner.parts.planner.local_rows import LocalRows
+    from runner.data.local_rows import LocalRows
 
-# Bytes of text in UTF-8 a token, for tokenizers with 50,000 words and more: of English text, whose letters take a byte each.
-# Other scripts have fewer letters a token and more bytes a letter.
-BYTES_A_TOKEN = 4.2
 # Tokens around a turn of a conversation, as ChatML has them, and at the end of a document.
 MARKS_A_TURN = 5
 MARKS_A_DOCUMENT = 1
@@ -184,7 +181,7 @@ def _tokens(text: str) -> float:
 
 def _local(path: Path, one: Mapping[str, Any], data: Mapping[str, Any]) -> Rows:
     """The rows of a file or a folder as the preparers read it."""
-    from runner.parts.planner import local_rows
+    from runner.data import local_rows
 
     written = [str(one.get(name) or "") for name in templates.SETTINGS]
     columns = [column for template in written for column in templates.columns(template)]

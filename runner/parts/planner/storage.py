@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from runner.catalog import allocatable
 from runner.parts.planner import offload
-from runner.parts.planner.row_counts import BYTES_A_TOKEN
 from runner.plan import Plan, Stage
 from runner.recipe.document import Document
+from runner.tools.lengths import BYTES_A_TOKEN
 from runner.tools.problem import Problem
 
 if TYPE_CHECKING:

@@ -1,0 +1,8 @@
+"""Scenario pipeline: a model from random weights to a domain adapter, in stages with gates, and the cleaning of its text."""
+
+from runner.parts import Part
+
+PART = Part(
+    package=__name__,
+    scenarios={"pipeline": ""},
+)

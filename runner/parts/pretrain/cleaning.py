@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from runner.data.near_duplicates import quiet
 from runner.data.report import require_few
 from runner.parts.pretrain import cleaning_steps as steps
 from runner.parts.pretrain import executors
@@ -115,7 +116,7 @@ def help_clean(corpus: Corpus, folder: Path, where: Cleaning) -> None:
 
 def _worked(corpus: Corpus, work: Path, on: executors.Executor) -> Path:
     """All of datatrove's steps; the folder of the kept documents, a file for each task that has some."""
-    steps.quiet()
+    quiet()
     last = steps.filtered(corpus, work, on)
     if corpus.deduplicate != "off":
         last = steps.without_exact(last, work, on)

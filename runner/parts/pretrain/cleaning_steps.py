@@ -22,30 +22,18 @@ from datatrove.pipeline.dedup import (
     MinhashDedupFilter,
     MinhashDedupSignature,
 )
-from datatrove.pipeline.dedup.minhash import MinhashConfig
 from datatrove.pipeline.filters import GopherQualityFilter, GopherRepetitionFilter
 from datatrove.pipeline.readers import HuggingFaceDatasetReader, JsonlReader
 from datatrove.pipeline.writers.jsonl import JsonlWriter
-from datatrove.utils.hashing import HashConfig
 
 from runner.data import data_sets, rows
+from runner.data.near_duplicates import HASH, NEAR
 from runner.data.shares import Share, shares_of
 from runner.parts.pretrain import words
 from runner.parts.pretrain.corpus import Corpus, CorpusSet
 from runner.parts.pretrain.executors import Executor
 
-# SHA-1, because datatrove 0.10.1's other choice hands text to xxhash, whose version 4 takes bytes alone.
-HASH = HashConfig(precision=64, hash_fc="sha1")
-# 14 buckets of 8 hashes over 5-grams find pairs that share about 72 % of them and more (datatrove's own defaults).
-NEAR = MinhashConfig(hash_config=HASH)
 LOGS = "logs"
-
-
-def quiet() -> None:
-    """datatrove logs to the terminal; what a person needs is in the report, and each task's log is a file."""
-    from loguru import logger
-
-    logger.remove()
 
 
 class Rows(PipelineStep):

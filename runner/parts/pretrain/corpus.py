@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -61,12 +60,3 @@ class Cleaning:
     qos: str | None = None
     sbatch_args: Mapping[str, Any] = field(default_factory=dict)
     address: str | None = None
-
-
-# Kubernetes numbers the pods of an indexed Job from 0 (https://kubernetes.io/docs/concepts/workloads/controllers/job/).
-INDEX = "JOB_COMPLETION_INDEX"
-
-
-def helping_pod() -> int:
-    """The number of this pod, where it is one of several and not the first, who does all that cannot be shared; else 0."""
-    return int(os.environ.get(INDEX) or 0)

@@ -20,8 +20,9 @@ from typing import Any, Protocol
 from datatrove.executor import LocalPipelineExecutor
 from datatrove.pipeline.base import PipelineStep
 
-from runner.parts.pretrain.corpus import INDEX, Cleaning, helping_pod
+from runner.parts.pretrain.corpus import Cleaning
 from runner.tools.files import read_json, write_json
+from runner.tools.pods import INDEX, helping_pod
 from runner.tools.problem import Stop
 
 # Seconds between two looks of a pod at what the others have left.

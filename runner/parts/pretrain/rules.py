@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner import catalog
-from runner.parts.evaluate import gate_settings
 from runner.parts.pretrain.curriculum import (
     AFTER,
     KINDS,
@@ -21,7 +20,7 @@ from runner.parts.pretrain.curriculum import (
 )
 from runner.parts.pretrain.precision import FP8_STAGES
 from runner.recipe.recipe import Recipe
-from runner.scenarios.shared import cadence, common
+from runner.scenarios.shared import cadence, common, gates
 from runner.tools.names import listed, longest_job_name
 from runner.tools.problem import Problem
 
@@ -151,8 +150,8 @@ def gate_metrics(recipe: Recipe) -> Iterator[Problem]:
     tasks, before = recipe.evaluation.tasks or (), list[str]()
     for stage in TRAINED:
         if section := recipe.settings.get(stage):
-            known = gate_settings.producible(KINDS[stage], tasks, before, blocks=True)
-            yield from gate_settings.problems(recipe, (stage, "gates"), section.get("gates") or (), known)
+            known = gates.producible(KINDS[stage], tasks, before, blocks=True)
+            yield from gates.problems(recipe, (stage, "gates"), section.get("gates") or (), known)
             before = known
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from runner.parts.evaluate import gate_settings
 from runner.parts.pretrain import stages as data
 from runner.parts.pretrain import training
 from runner.parts.pretrain.architecture import parameters
@@ -14,7 +13,7 @@ from runner.parts.pretrain.curriculum import AFTER, KINDS, TRAINED, curriculum
 from runner.parts.pretrain.precision import FP8_STAGES, precision_of
 from runner.plan import Evaluation, Gate, Place, Plan, Stage
 from runner.recipe.recipe import Recipe
-from runner.scenarios.shared import axolotl, common, sharding
+from runner.scenarios.shared import axolotl, common, gates, sharding
 
 
 def translate(recipe: Recipe, place: Place) -> Plan:
@@ -37,7 +36,7 @@ class _Builder:
     def __init__(self, recipe: Recipe, place: Place) -> None:
         self.recipe, self.place = recipe, place
         self.gated: Stage | None = None
-        self.asked = gate_settings.local_task(recipe)
+        self.asked = gates.local_task(recipe)
 
     def stages(self) -> Iterator[Stage]:
         recipe = self.recipe
@@ -92,7 +91,7 @@ class _Builder:
             proof |= {"prepared": f"{common.proof_dir(self.place)}/{name}"} if self.place.accelerator else {}
             whole["recipe_runner"] = {**whole["recipe_runner"], **({"proof": proof} if proof else {})}
         whole = axolotl.with_advanced(recipe, whole, kind, ("model", "speed", kind))
-        conditions = gate_settings.of(section.get("gates")) if gated else ()
+        conditions = gates.of(section.get("gates")) if gated else ()
         stage = Stage(
             name=name,
             engine="axolotl",
@@ -115,7 +114,7 @@ class _Builder:
 
     def _evaluation(self, kind: str, conditions: tuple[Gate, ...]) -> Evaluation:
         blocks = f"validation-{curriculum(self.recipe)[-1].sequence_len}.npy"
-        return gate_settings.evaluation(
+        return gates.evaluation(
             self.recipe,
             KINDS[kind],
             conditions,

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from runner.data.rendered_example import Seen
 from runner.data.tokenizers import Pretrained
-from runner.parts.pretrain.corpus import helping_pod
 from runner.parts.pretrain.stages import Data, FirstWeights
 from runner.tools.files import replacing_folder
+from runner.tools.pods import helping_pod
 from runner.tools.problem import Stop
 from runner.tools.run_files import REPORT
 

@@ -1,1 +1,8 @@
-"""Proof: what is trained, shown token by token and judged on the engine's own rows and batches before the first step."""
+"""What is trained, shown token by token and judged on the engine's own rows and batches before the first step."""
+
+from runner.parts import Part
+
+PART = Part(
+    package=__name__,
+    hooks="hooks",
+)

@@ -12,8 +12,8 @@ import torch
 from axolotl.utils.dict import DictDefault
 
 from runner.parts.proof.prove import Prover
-from runner.parts.proof.record import Proof
 from runner.trainer import progress_lines
+from runner.trainer.proof_record import Proof
 from runner.trainer.settings import RunSettings
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from runner.parts.proof.faults import Faults
-from runner.parts.proof.record import Proof
+from runner.trainer.proof_record import Proof
 
 
 def prove(files: Mapping[str, Path], taken_out: int = 0) -> Proof:

@@ -27,8 +27,8 @@ from runner.parts.proof.batches import (
 )
 from runner.parts.proof.conversations import SHOWN, UNTRAINED, Reader, Talk, Tokens, spread
 from runner.parts.proof.faults import Faults
-from runner.parts.proof.record import Kind, Proof
 from runner.tools.names import same, shortened
+from runner.trainer.proof_record import Kind, Proof
 
 # Rows that are compared with what the template writes, token by token; of more, so many evenly apart. Of one row in each
 # hundred that is wrong, a sample of so many misses all in one case of 10^13.

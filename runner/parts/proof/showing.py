@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from runner.parts.proof.record import Proof
+from runner.trainer.proof_record import Proof
 
 Styled = tuple[str, str]  # what it is, and its text
 # What is shown of a long stretch: its first and its last tokens.

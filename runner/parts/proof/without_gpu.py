@@ -12,7 +12,6 @@ from typing import Any
 from runner import catalog
 from runner.catalog import Model
 from runner.data import tokenised, tokenizers
-from runner.parts.proof.record import Proof
 from runner.plan import Plan
 from runner.recipe.recipe import Recipe
 from runner.run.engines import TRAIN
@@ -21,6 +20,7 @@ from runner.scenarios.shared import axolotl, common, twin
 from runner.tools.files import write_text
 from runner.tools.problem import Stop
 from runner.tools.text import yaml_text
+from runner.trainer.proof_record import Proof
 
 # Settings that a processor cannot carry out, and that change neither rows nor batches.
 NEEDS_GPU = ("deepspeed", "load_in_4bit", "load_in_8bit", "tf32", "torch_compile", "chunked_cross_entropy", "fp8")

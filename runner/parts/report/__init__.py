@@ -1,3 +1,13 @@
-"""Report: a run as one HTML page that a person opens and others can be sent. Facts are gathered from the run folder alone
-(`facts`), drawn (`charts`) and put into a template (`page`); what a folder would not say by itself is kept there when the
-run begins (`planned`)."""
+"""A run as one HTML page that a person opens and others can be sent. Facts come from the run folder alone (`facts`), are
+drawn (`charts`) and put into a template (`page`)."""
+
+from runner.parts import Part
+
+PART = Part(
+    package=__name__,
+    hooks="hooks",
+    commands={
+        "report": "Make a page to show of a run, or of several.",
+        "why": "Say why a job, a run or a log has gone wrong, with the remedy.",
+    },
+)

@@ -14,15 +14,15 @@ from runner.catalog import troubles
 from runner.data.report import REPORT_FILE
 from runner.parts.evaluate import gates
 from runner.parts.evaluate.gates import Promotion, Verdict
-from runner.parts.proof.record import Proof
-from runner.parts.report.run_manifest import Foreseen, Planned, plan_of
-from runner.plan import Plan
+from runner.plan import Plan, Prediction
 from runner.recipe import units
 from runner.run.launch import MOST_OF_LOG
 from runner.run.run_folder import RunFolder, RunRecord
+from runner.run.run_manifest import RunManifest, plan_of
 from runner.run.stage_folder import StageFolder, StageRecord
 from runner.tools.files import read_json, read_record
 from runner.tools.run_files import ANSWERS, HISTORY, PROOF, REPORT, STOPPED
+from runner.trainer.proof_record import Proof
 from runner.trainer.summary import Summary
 
 LOG_LINES, ROW_TOKENS = 60, 2_000
@@ -71,7 +71,7 @@ class StageFacts:
     summary: Summary
     steps: tuple[Mapping[str, Any], ...]
     epochs: tuple[Mapping[str, Any], ...]
-    foreseen: Foreseen
+    foreseen: Prediction
     answers: tuple[Mapping[str, str], ...]
     proof: Proof
     verdicts: tuple[Verdict, ...]
@@ -169,7 +169,7 @@ class RunFacts:
     shown: str
     name: str
     state: RunRecord
-    planned: Planned
+    planned: RunManifest
     stages: tuple[StageFacts, ...]
     data: Mapping[str, DataFacts]
     counts: Mapping[str, Any]
@@ -242,7 +242,7 @@ def _text(value: Any) -> str:
 
 def of(run: RunFolder) -> RunFacts:
     """What a run folder says. Raises Stop where it has no plan on record."""
-    plan, planned = plan_of(run), Planned.read(run.path)
+    plan, planned = plan_of(run), RunManifest.read(run.path)
     foreseen = {one.stage: one for one in planned.foreseen}
     folders = [StageFolder(plan, stage) for stage in plan.stages]
     if run.state.origin == "cluster":
@@ -259,12 +259,12 @@ def of(run: RunFolder) -> RunFacts:
     )
 
 
-def _stage(folder: StageFolder, foreseen: Mapping[str, Foreseen]) -> StageFacts:
+def _stage(folder: StageFolder, foreseen: Mapping[str, Prediction]) -> StageFacts:
     history, known = read_record(folder.path / HISTORY), gates.record(folder)
     measured = known if isinstance(known, gates.Measurement) else gates.Measurement()
     trains, state = folder.stage.trains, folder.state
     tail = _end(folder.path) if state.status == "begun" else ""
-    planned = foreseen.get(folder.stage.name, Foreseen())
+    planned = foreseen.get(folder.stage.name, Prediction())
     need = units.gib(planned.memory) if planned.memory else ""
     world = str(folder.stage.machines.world_size)
     trouble = troubles.find(tail, troubles.LOG, plan=troubles.planned(need), world_size=world)

@@ -14,8 +14,8 @@ from typing import Any
 from runner import __version__
 from runner.parts.report import charts, sentences
 from runner.parts.report.facts import Curve, RunFacts, Series, of
-from runner.parts.report.run_manifest import differing, flat
 from runner.run.run_folder import RunFolder
+from runner.run.run_manifest import differing, flat
 from runner.tools import extras
 from runner.tools.files import write_text
 from runner.tools.problem import Stop

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from runner.parts.evaluate import gates
-from runner.parts.proof.record import Proof
 from runner.parts.report.facts import ROW_TOKENS, DataFacts, RunFacts, StageFacts
 from runner.recipe import units
 from runner.tools.names import listed
+from runner.trainer.proof_record import Proof
 
 
 def first(run: RunFacts) -> tuple[str, ...]:

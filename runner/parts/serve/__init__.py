@@ -1,0 +1,15 @@
+"""The models of a run behind OpenAI's API, here or on the cluster, and in a chat."""
+
+from runner.parts import Part
+
+PART = Part(
+    package=__name__,
+    sections=("serve",),
+    rules="rules",
+    targets={"kserve": "kserve"},
+    hooks="hooks",
+    commands={
+        "chat": "Talk to the original and the trained model, side by side.",
+        "serve": "Serve both models by OpenAI's API.",
+    },
+)

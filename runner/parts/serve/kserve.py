@@ -6,17 +6,23 @@ Arguments are those of vLLM's server, appended to the runtime's own by KServe; o
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner.parts.serve import plan as serving
 from runner.parts.serve.plan import Serving
-from runner.plan import Machines, Plan
+from runner.plan import Machines, Place, Plan
+from runner.recipe.recipe import Recipe
 from runner.render import kubernetes, podspec
+from runner.render.emit import planned
 from runner.tools.files import Artifact
 from runner.tools.names import content_hash
+from runner.tools.problem import Stop
 from runner.tools.run_files import SERVED_TEMPLATE
 from runner.tools.text import yaml_text
 from runner.tools.vllm import SERVER
+
+if TYPE_CHECKING:
+    from runner.parts.serve.needs import ServingForecast
 
 NAME = "kserve"
 FOLDER = "serve"
@@ -31,6 +37,38 @@ DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 START_MINUTES, PROBE_SECONDS = 60, 10
 SHM_GIB = 2
 CONTENT = "recipe-runner/content"
+
+
+def named(recipe: Recipe) -> bool:
+    return "openshift" in recipe.settings and "serve" in recipe.settings
+
+
+def place(recipe: Recipe) -> Place:
+    return kubernetes.place(recipe)
+
+
+def emitted(recipe: Recipe) -> list[Artifact]:
+    plan, server, _ = served(recipe)
+    return render(plan, server)
+
+
+def served(recipe: Recipe) -> tuple[Plan, Serving, ServingForecast | None]:
+    """The plan on the cluster, and the server of what it trains; and what that needs, None where nobody can count its model.
+    Only recipe and catalog are asked.
+
+    Raises Stop where the recipe lacks a section, or its model lies on no claim.
+    """
+    from runner.parts.serve import needs
+
+    if "serve" not in recipe.settings:
+        raise Stop(
+            f"The recipe `{recipe.name}` has no section `serve`.",
+            "Write `serve: {}`, or more of it: `context`, `concurrency`."
+            if recipe.settings.knows("serve")
+            else "Recipes of this scenario train no language model, and have none.",
+        )
+    plan = planned(recipe, NAME)
+    return plan, *needs.of(recipe, plan)
 
 
 def render(plan: Plan, server: Serving) -> list[Artifact]:

@@ -9,8 +9,7 @@ from typing import Any
 
 from runner import catalog
 from runner.check import columns
-from runner.data import conversation_formats
-from runner.parts.planner import local_rows
+from runner.data import conversation_formats, local_rows
 from runner.recipe import templates
 from runner.recipe.copying import NEW as BY
 from runner.recipe.overrides import Override

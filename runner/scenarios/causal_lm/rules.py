@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from runner.parts.evaluate import gate_settings
 from runner.recipe.recipe import Recipe
 from runner.scenarios.causal_lm.translation import validates
-from runner.scenarios.shared import cadence
+from runner.scenarios.shared import cadence, gates
 from runner.tools.names import listed
 from runner.tools.names import setting as name_of
 from runner.tools.problem import Problem
@@ -49,7 +48,7 @@ def one_validation(recipe: Recipe) -> Iterator[Problem]:
 
 def metrics(recipe: Recipe) -> list[str]:
     """What can be measured; on held-out documents only where the recipe has some."""
-    return gate_settings.producible("text", recipe.evaluation.tasks or (), validates=validates(recipe))
+    return gates.producible("text", recipe.evaluation.tasks or (), validates=validates(recipe))
 
 
-RULES = (one_validation, cadence.rule(validates), gate_settings.rule(metrics))
+RULES = (one_validation, cadence.rule(validates), gates.rule(metrics))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from runner.parts.evaluate import gate_settings
 from runner.recipe.recipe import Recipe
-from runner.scenarios.shared import cadence
+from runner.scenarios.shared import cadence, gates
 from runner.tools.problem import Problem
 
 
@@ -31,5 +30,5 @@ def trained_layers(recipe: Recipe) -> Iterator[Problem]:
 RULES = (
     trained_layers,
     cadence.rule(),
-    gate_settings.rule(lambda recipe: gate_settings.producible("chat", recipe.evaluation.tasks or ())),
+    gates.rule(lambda recipe: gates.producible("chat", recipe.evaluation.tasks or ())),
 )

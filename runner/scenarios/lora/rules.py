@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from runner import catalog
-from runner.parts.evaluate import gate_settings
 from runner.recipe import templates
 from runner.recipe.recipe import Recipe
 from runner.scenarios.lora.translation import asked
-from runner.scenarios.shared import cadence
+from runner.scenarios.shared import cadence, gates
 from runner.tools.names import listed, setting
 from runner.tools.problem import Problem
 
@@ -88,7 +87,7 @@ def songs(recipe: Recipe) -> Iterator[Problem]:
 
 def metrics(recipe: Recipe) -> list[str]:
     """What can be measured of the adapter."""
-    return gate_settings.producible("chat", recipe.evaluation.tasks or (), asked=asked(recipe))
+    return gates.producible("chat", recipe.evaluation.tasks or (), asked=asked(recipe))
 
 
-RULES = (layers, adapter_scale, one_kind, songs, cadence.rule(), gate_settings.rule(metrics))
+RULES = (layers, adapter_scale, one_kind, songs, cadence.rule(), gates.rule(metrics))

@@ -14,10 +14,9 @@ from typing import Any
 from runner import catalog
 from runner.data import tokenised
 from runner.data.data_sets import DataSets
-from runner.parts.evaluate import gate_settings
 from runner.plan import Kind, Place, Plan, Stage
 from runner.recipe.recipe import Recipe, Settings
-from runner.scenarios.shared import cadence, common, conversations, sharding
+from runner.scenarios.shared import cadence, common, conversations, gates, sharding
 from runner.scenarios.shared.common import (
     batch_facts,
     common_environment,
@@ -30,7 +29,8 @@ from runner.tools.names import listed
 from runner.tools.problem import Problem, Stop
 
 LIGER = "axolotl.integrations.liger.LigerPlugin"
-PLUGIN = "runner.trainer.plugin.RecipePlugin"
+# The name that images of 0.1 know it by, too.
+PLUGIN = "runner.training.plugin.RecipePlugin"
 # Liger's parts by what they are called in Axolotl.
 LIGER_PARTS = {"rope": "rope", "rms_norm": "rms_norm", "glu": "glu_activation"}
 FLASH = "flash_attention_2"
@@ -169,8 +169,8 @@ def plan(
     be prepared; each at a place. kind, asked: how it is measured, as an Evaluation has it."""
 
     def stages(place: Place) -> Iterator[Stage]:
-        conditions = gate_settings.of(recipe.gates)
-        evaluation = gate_settings.evaluation(recipe, kind, conditions, asked=asked or {})
+        conditions = gates.of(recipe.gates)
+        evaluation = gates.evaluation(recipe, kind, conditions, asked=asked or {})
         training = replace(train(recipe, place, config(place), data(place)), gates=conditions, evaluation=evaluation)
         yield from common.rows_and_training(recipe, place, training)
 

@@ -12,13 +12,13 @@ from typing import Any
 
 from runner import catalog
 from runner.data.prepared import Rows
-from runner.parts.evaluate import gate_settings as shared
 from runner.plan import Plan
 from runner.recipe import overrides
 from runner.recipe.document import Path_
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import DEMO_QUESTIONS, Recipe, Settings, sets_of
 from runner.scenarios.shared import axolotl, common, conversations, twin
+from runner.scenarios.shared import gates as shared
 from runner.tools.names import setting
 from runner.tools.problem import Stop
 from runner.trainer.summary import Summary

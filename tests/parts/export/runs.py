@@ -9,9 +9,9 @@ from pathlib import Path
 from runner.catalog.templates import chat_template
 from runner.check.validate import load
 from runner.data.tokenizers import jinja
-from runner.parts.report.run_manifest import keep
 from runner.recipe.overrides import from_options
 from runner.run.run_folder import RunFolder
+from runner.run.run_manifest import keep
 from runner.run.stage_folder import StageFolder
 from runner.scenarios import translate
 from runner.scenarios.shared import conversations, twin
@@ -137,7 +137,7 @@ def _adapt(stage: StageFolder, model: object, words: object, draw: object) -> No
 
 @cache
 def stage_of(run: RunFolder) -> StageFolder:
-    from runner.parts.report.run_manifest import plan_of
+    from runner.run.run_manifest import plan_of
 
     plan = plan_of(run)
     return StageFolder(plan, plan.stage("train"))

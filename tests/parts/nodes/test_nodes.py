@@ -24,12 +24,12 @@ from runner.data.tokenised import forget_older
 from runner.parts.nodes import node, rendezvous
 from runner.parts.nodes import target as nodes
 from runner.parts.nodes.rendezvous import Hello
-from runner.parts.report.run_manifest import Planned, keep
 from runner.plan import PLAN_FILE
 from runner.recipe.overrides import from_options
 from runner.render.emit import emit
 from runner.run import pipeline
 from runner.run.run_folder import RunFolder
+from runner.run.run_manifest import RunManifest, keep
 from runner.scenarios import translate
 from runner.scenarios.shared import twin
 from runner.tools.files import write_all
@@ -503,7 +503,7 @@ def test_a_run_on_plain_machines_is_beside_its_plan_and_learned_from(tmp_path, m
     run, training = RunFolder(tmp_path / "out"), plan.stage("train")
     keep(run, recipe, plan)
     (Path(plan.place.config_dir) / "plan.json").write_text(plan.as_json())
-    (said,) = Planned.read(run.path).foreseen
+    (said,) = RunManifest.read(run.path).foreseen
     leave(
         plan,
         training,

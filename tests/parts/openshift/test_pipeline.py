@@ -13,12 +13,12 @@ import pytest
 from runner.check.validate import load
 from runner.commands import cli
 from runner.parts.evaluate.compare import compare
-from runner.parts.openshift import gate_job, pipeline
+from runner.parts.openshift import pipeline
 from runner.parts.openshift.jobs import KIND, POD_LABEL, pods_of, sent
 from runner.parts.openshift.status import ended
 from runner.plan import PLAN_FILE, Plan
 from runner.recipe.overrides import from_options
-from runner.render import kubernetes, render
+from runner.render import gate_job, kubernetes, render
 from runner.run import inference, run_folder
 from runner.scenarios import translate
 from tests.conftest import ROOT

@@ -20,8 +20,8 @@ from runner.parts.serve import cluster
 from runner.parts.serve import kserve as target
 from runner.parts.serve.cluster import POD_LABEL, SERVICE
 from runner.parts.serve.cluster_trouble import Server, reasons
+from runner.parts.serve.kserve import served
 from runner.recipe.overrides import from_options
-from runner.render.emit import served
 from runner.tools import ports
 from tests.conftest import ROOT
 from tests.parts.openshift import kserve

@@ -14,12 +14,12 @@ from runner.check.validate import load
 from runner.parts.planner import calibration, calibration_store, constants, forecast
 from runner.parts.planner.calibration_store import Learned, Observed
 from runner.parts.planner.commands.plan import plan as plan_command
-from runner.parts.report.run_manifest import Planned, keep
 from runner.recipe import units
 from runner.recipe.overrides import from_options
 from runner.render.emit import emit
 from runner.run import inference
 from runner.run.run_folder import RunFolder
+from runner.run.run_manifest import RunManifest, keep
 from runner.tools.files import settings_folder
 from runner.tools.problem import Stop
 from runner.trainer.summary import Summary
@@ -89,11 +89,11 @@ def test_what_was_said_before_the_run_is_what_it_is_compared_with(recipe, ran):
     run = ran(1.5)
     plan = inference.plan_of(recipe, run)
     keep(run, recipe, plan)
-    (before,) = Planned.read(run.path).foreseen
+    (before,) = RunManifest.read(run.path).foreseen
     assert calibration.beside(run, plan, [before])[0].planned == before.step_seconds > before.waiting_seconds
     # Formulas may have changed since.
     said = replace(before, step_seconds=10 * before.step_seconds)
-    replace(Planned.read(run.path), foreseen=(said,)).write(run.path)
+    replace(RunManifest.read(run.path), foreseen=(said,)).write(run.path)
     (told,) = calibration.after(recipe, run)
     assert f"{units.speed(said.step_seconds)} were planned (−85 %)" in told
     assert list(calibration.after_plan(plan, run)) == [told]

@@ -10,11 +10,12 @@ import pytest
 from runner import catalog
 from runner.check.validate import load
 from runner.commands import cli
-from runner.parts.planner import parameters, serving
-from runner.parts.planner.serving import GIB, ServingForecast, splits
+from runner.parts.planner import parameters
+from runner.parts.serve import needs as serving
+from runner.parts.serve.kserve import served
+from runner.parts.serve.needs import GIB, ServingForecast, splits
 from runner.parts.serve.plan import GPU_SHARE
 from runner.recipe.overrides import from_options
-from runner.render.emit import served
 from tests.conftest import RECIPES, ROOT, setting_of
 
 SURVIVAL = ROOT / "recipes" / "survival.yaml"

@@ -17,12 +17,12 @@ from runner.entrypoints.prepare import carry_out
 from runner.parts.pretrain import packing, rehearsal
 from runner.parts.pretrain.stages import Tokenizer
 from runner.parts.proof import without_gpu
-from runner.parts.proof.record import Proof
 from runner.plan import Place
 from runner.recipe.overrides import from_options
 from runner.scenarios import translate, work
 from runner.tools.files import write_text
 from runner.tools.problem import Stop
+from runner.trainer.proof_record import Proof
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.heavy

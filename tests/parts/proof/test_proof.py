@@ -17,7 +17,6 @@ from runner.data import tokenizers
 from runner.data.report import Rows
 from runner.parts.proof.conversations import Reader, _runs
 from runner.parts.proof.faults import REMEDIES, SENTENCES, Faults
-from runner.parts.proof.record import Proof
 from runner.plan import Place
 from runner.recipe.overrides import from_options
 from runner.run.launch import WITHOUT_GPU
@@ -25,6 +24,7 @@ from runner.scenarios import rehearsal, translate
 from runner.scenarios.shared.common import with_config
 from runner.scenarios.shared.conversations import dataset
 from runner.tools.files import write_text
+from runner.trainer.proof_record import Proof
 from tests.conftest import ROOT
 from tests.parts.proof.planting import FAULTS
 

@@ -13,21 +13,21 @@ import pytest
 
 from runner.check.validate import load
 from runner.parts.evaluate import gates
-from runner.parts.proof.record import Proof
 from runner.parts.report import charts, page
 from runner.parts.report.facts import Curve, Series
-from runner.parts.report.run_manifest import Planned, keep
 from runner.plan import Plan
 from runner.recipe.overrides import Override, from_options
 from runner.recipe.recipe import Recipe
 from runner.run import inference, pipeline
 from runner.run import run as running
 from runner.run.run_folder import RunFolder
+from runner.run.run_manifest import RunManifest, keep
 from runner.run.stage_folder import StageFolder
 from runner.scenarios import translate
 from runner.tools import extras
 from runner.tools.problem import Stop
 from runner.tools.run_files import PAGE
+from runner.trainer.proof_record import Proof
 from tests.conftest import ROOT
 from tests.parts.report import browser
 from tests.parts.report.pages import Page, holds_the_figures_of, read
@@ -206,7 +206,7 @@ def test_a_run_on_gpus_leaves_what_was_planned_for_those_that_were_there(tmp_pat
         with page.at_the_end(folder, told.append):
             watch = lambda: nullcontext(lambda event: None)  # noqa: E731
             running.run(recipe, folder, pipeline.Selection(), told.append, watch)
-        known = Planned.read(folder.path)
+        known = RunManifest.read(folder.path)
         assert [(one.stage, one.gpus) for one in known.foreseen] == [("train", 1)] and not known.full_size
     assert "This run is done already; `--fresh` repeats it." in told
     said = read(folder.path / PAGE).said

@@ -12,12 +12,12 @@ import pytest
 import yaml
 
 from runner.check.validate import load
-from runner.parts.planner import serving as reckoned
 from runner.parts.serve import kserve
-from runner.parts.serve.kserve import arguments
+from runner.parts.serve import needs as reckoned
+from runner.parts.serve.kserve import arguments, served
 from runner.parts.serve.plan import source
 from runner.recipe.overrides import from_options
-from runner.render.emit import emit, served
+from runner.render.emit import emit
 from runner.tools.problem import Stop
 from runner.tools.vllm import RANKS
 from tests.conftest import ROOT, setting_of

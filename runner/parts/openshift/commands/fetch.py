@@ -25,8 +25,8 @@ def fetch(path: str, sets: tuple[str, ...], stage: str | None, to: str | None, e
     from runner.parts.openshift.client import connect
     from runner.parts.openshift.fetch import fetch as bring
     from runner.parts.report import page
-    from runner.parts.report.run_manifest import keep
     from runner.run import run_folder
+    from runner.run.run_manifest import keep
 
     recipe, plan = shared.open_both(path, sets, look=False)
     cluster = connect()

@@ -10,16 +10,16 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from runner import parts
 from runner.check import by_schema
 from runner.check.validate import load
 from runner.commands.options import end, open_recipe, print_notes, recipe_path, say, set_option, with_section
 from runner.parts.planner import calibration_store, constants, forecast, recipe_offers, too_few_steps
-from runner.parts.planner import serving as reckoned
 from runner.parts.planner.forecast import Forecast
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
 from runner.parts.planner.recipe_offers import Offer
-from runner.parts.planner.show import machines, screen, serving, text
+from runner.parts.planner.show import machines, screen, text
 from runner.parts.planner.show.by_trace import BASIS, TracedStage, as_json
 from runner.parts.planner.show.chart import svg
 from runner.parts.planner.show.report import PlanReport
@@ -30,10 +30,9 @@ from runner.recipe import comments, copying
 from runner.recipe import overrides as changing
 from runner.recipe.recipe import Recipe
 from runner.render import place
-from runner.render.emit import served
 from runner.scenarios import translate
 from runner.tools.files import write_text
-from runner.tools.problem import Stop, errors_of
+from runner.tools.problem import Stop
 
 # What a recipe may have, too.
 MOST_MACHINES = 1024
@@ -96,7 +95,8 @@ def plan(
             raise Stop(
                 f"`--serve` is about a server, and `{unfit[0]}` about training.", "Leave out one of the two.", code=2
             )
-        return _serve(recipe, style)
+        served: int = parts.hook("plan_server")(with_section(recipe, "serve", "--serve"), style == "json")
+        return served
     if runs:
         from runner.parts.planner import calibration
 
@@ -146,24 +146,6 @@ def plan(
     else:
         end("It holds by all that is known here.", "rehearse", path)
     return 1 if planned.problems else 0
-
-
-def _serve(recipe: Recipe, style: str) -> int:
-    """Shows what a server of what the recipe trains needs; 1 where it does not fit."""
-    _, server, needs = served(with_section(recipe, "serve", "--serve"))
-    if needs is None:
-        raise Stop(
-            f"Nobody can count the weights of `{recipe.model.base}` here, so nothing can be said of a server's memory.",
-            "`recipe models` shows the models that are known, and writes down others.",
-        )
-    if style == "json":
-        say(serving.as_json(server, needs))
-    else:
-        serving.show(server, needs)
-    problems = reckoned.problems(recipe, server, needs)
-    for problem in problems if style == "text" else ():
-        say(f"\n{problem}")
-    return int(bool(errors_of(problems)))
 
 
 def _apply(planned: Planned, found: list[Offer], taken: int) -> int:

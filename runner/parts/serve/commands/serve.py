@@ -75,13 +75,15 @@ def _on_cluster(path: str, sets: tuple[str, ...], stops: bool, dry_run: bool, po
     from runner.parts.openshift.client import connect
     from runner.parts.serve import cluster as on_cluster
     from runner.parts.serve import kserve
-    from runner.render.emit import planned, served
+    from runner.parts.serve import needs as reckoned
+    from runner.parts.serve.kserve import served
+    from runner.render.emit import planned
 
     recipe = with_section(open_recipe(path, sets, look=False)[0], "serve", "--cluster")
     if stops:
         return on_cluster.stop(connect(), planned(recipe, kserve.NAME), say)
     plan, server, needs = served(recipe)
-    problems = local_server.problems(recipe, server, needs)
+    problems = reckoned.problems(recipe, server, needs)
     print_notes(problems)
     if wrong := errors_of(problems):
         raise Stop(wrong)

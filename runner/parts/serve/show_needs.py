@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from runner.commands.options import say
-from runner.parts.planner.serving import ServingForecast
+from runner.parts.serve.needs import ServingForecast
 from runner.parts.serve.plan import Serving
 from runner.recipe import units
 

@@ -1,4 +1,4 @@
-"""Planned: what is on record of a run's plan, so that a page can be made of its folder alone, wherever that lies."""
+"""Run manifest: what is on record of a run's plan, so that a page can be made of its folder alone, wherever that lies."""
 
 from __future__ import annotations
 
@@ -13,16 +13,13 @@ from typing import Any
 from runner.check import by_schema
 from runner.check.derived_values import computed
 from runner.check.validate import load
-from runner.parts.planner import constants, forecast
-from runner.parts.planner.forecast import Forecast
-from runner.parts.planner.parameters import UnknownArchitecture
-from runner.plan import PLAN_FILE, Plan
+from runner.plan import PLAN_FILE, Plan, Prediction
 from runner.recipe import origins as showing
 from runner.recipe.reading import read
 from runner.recipe.recipe import Recipe
 from runner.render import place
 from runner.run.run_folder import RunFolder
-from runner.scenarios import translate
+from runner.scenarios import forecasting, translate
 from runner.tools import packaged
 from runner.tools.files import Record, read_record, write_text
 from runner.tools.problem import Stop
@@ -30,55 +27,6 @@ from runner.tools.run_files import CONFIG, PLANNED
 
 # What a copy always has of its own, and what says nothing of training.
 _OWN = ("name", "description")
-
-
-@dataclass(frozen=True)
-class Foreseen(Record):
-    """What was planned for a stage: bytes of each GPU, seconds, counts; None for what could not be told.
-
-    gpu: as people call it. memory: what the run needs; tensors: of that what PyTorch calls allocated; usable: what the card
-    has; least and most: between which a figure lies in nine of ten cases. label: the card as recipes name it. step_seconds: of a
-    step, waiting_seconds: of it spent waiting for other GPUs, both by the formulas alone, whatever is known of this card.
-    """
-
-    stage: str = ""
-    gpu: str = ""
-    gpus: int = 0
-    steps: int | None = None
-    seconds: float | None = None
-    seconds_least: float | None = None
-    seconds_most: float | None = None
-    memory: int | None = None
-    memory_least: int | None = None
-    memory_most: int | None = None
-    tensors: int | None = None
-    usable: int | None = None
-    label: str = ""
-    step_seconds: float | None = None
-    waiting_seconds: float | None = None
-
-    @classmethod
-    def by(cls, made: Forecast, alone: Forecast) -> Foreseen:
-        """alone: the same by the formulas alone."""
-        time, memory = made.time, made.memory
-        least, most = time.range_seconds if time else (None, None)
-        return cls(
-            stage=made.stage.name,
-            gpu=made.gpu.title if made.gpu else made.stage.machines.gpu,
-            gpus=made.stage.machines.world_size,
-            steps=made.steps,
-            seconds=time.total_seconds if time else None,
-            seconds_least=least,
-            seconds_most=most,
-            memory=memory.total,
-            memory_least=made.memory_range[0],
-            memory_most=made.memory_range[1],
-            tensors=memory.tensors,
-            usable=made.usable,
-            label=made.stage.machines.gpu,
-            step_seconds=alone.time.step_seconds if alone.time else None,
-            waiting_seconds=alone.time.waiting_seconds if alone.time else None,
-        )
 
 
 @dataclass(frozen=True)
@@ -92,7 +40,7 @@ class Differs(Record):
 
 
 @dataclass(frozen=True)
-class Planned(Record):
+class RunManifest(Record):
     """What a run was to be, before anything was put in place of the recipe's own settings.
 
     file: the recipe's, by its name. at: when it was first begun (ISO 8601, UTC). fingerprint: of the recipe. settings: with every
@@ -116,19 +64,19 @@ class Planned(Record):
     revision: str = ""
     licence: str = ""
     commit: str = ""
-    foreseen: tuple[Foreseen, ...] = ()
-    full_size: tuple[Foreseen, ...] = ()
+    foreseen: tuple[Prediction, ...] = ()
+    full_size: tuple[Prediction, ...] = ()
 
 
 def keep(run: RunFolder, recipe: Recipe, plan: Plan, runs: Recipe | None = None) -> None:
     """Leaves plan and recipe in the run folder. runs: the recipe with what a rehearsal or this machine has put in its place,
     which the plan is of; the recipe itself where it is None."""
     write_text(run.path / CONFIG / PLAN_FILE, _whole(plan).as_json())
-    known = Planned.read(run.path)
+    known = RunManifest.read(run.path)
     same = known.fingerprint == recipe.fingerprint and known.at
     starter, differs = _starter(recipe)
     model = recipe.settings.get("model") or {}
-    Planned(
+    RunManifest(
         file=recipe.file.name,
         at=known.at if same else datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         fingerprint=recipe.fingerprint,
@@ -142,8 +90,8 @@ def keep(run: RunFolder, recipe: Recipe, plan: Plan, runs: Recipe | None = None)
         revision=recipe.model_revision if model.get("base") else "",
         licence=recipe.model_facts.licence if recipe.model_facts else "",
         commit=_commit(recipe.file),
-        foreseen=foreseen(runs or recipe, plan),
-        full_size=foreseen(recipe, translate(recipe, place(recipe))) if run.kind == "rehearsal" else (),
+        foreseen=predictions(runs or recipe, plan),
+        full_size=predictions(recipe, translate(recipe, place(recipe))) if run.kind == "rehearsal" else (),
     ).write(run.path)
 
 
@@ -175,14 +123,9 @@ def _whole(plan: Plan) -> Plan:
     return plan.upto(plan.stages[-1])
 
 
-def foreseen(recipe: Recipe, plan: Plan) -> tuple[Foreseen, ...]:
-    """What is planned for each stage that trains; nothing where there are no formulas for the model."""
-    try:
-        made = forecast.of(recipe, plan)
-        with constants.taking({stage.machines.gpu: constants.ASSUMED for stage in plan.stages}):
-            return tuple(map(Foreseen.by, made, forecast.of(recipe, plan)))
-    except UnknownArchitecture:
-        return ()
+def predictions(recipe: Recipe, plan: Plan) -> tuple[Prediction, ...]:
+    planner = forecasting()
+    return planner.predictions(recipe, plan) if planner else ()
 
 
 def plan_of(run: RunFolder) -> Plan:

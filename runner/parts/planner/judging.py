@@ -1,0 +1,95 @@
+"""What the core asks the planner: what a recipe will need, as problems, as sizes, and as predictions for a run's record."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from runner.check.examine import TOO_LARGE
+from runner.parts.planner import constants, forecast, storage, termination_grace
+from runner.parts.planner.forecast import Forecast
+from runner.parts.planner.parameters import UnknownArchitecture
+from runner.plan import Plan, Prediction
+from runner.recipe.recipe import Recipe
+from runner.tools.problem import Problem
+
+
+def problems(recipe: Recipe, plan: Plan, allowed: Collection[str]) -> list[Problem]:
+    """In the figures of `recipe plan`, an error where a stage cannot fit its GPU whatever its range, and notes: stages that do not fit their GPU, claims and pods that are too small, a
+    learning rate that never stops rising, a deadline that comes too early. No data file is opened for them."""
+
+    try:
+        forecasts = forecast.of(recipe, plan, look=False)
+        known_better = TOO_LARGE in allowed
+        notes = [
+            forecast.too_large(recipe, stage, "error" if stage.never_fits and not known_better else "note")
+            for stage in forecasts
+        ]
+    except UnknownArchitecture:
+        return []  # an architecture without formulas; `plan` says so
+    notes += storage.problems(recipe.document, plan, forecasts, severity="note")
+    notes += [*forecast.notes(recipe, forecasts), *forecast.ended_by_deadline(recipe, forecasts)]
+    return [note for note in (*notes, *_few(recipe, plan)) if note]
+
+
+# Bytes of a file that makes few steps; a larger one is not opened for that.
+SMALL = 1_000_000
+
+
+def _few(recipe: Recipe, plan: Plan) -> list[Problem]:
+    """Notes on stages that make too few steps of a small file that is here, with settings that have been tried: they are valid, and
+    their plan makes more."""
+    files = [recipe.folder / name for where, name in recipe.local_files() if where[-1] == "path"]
+    if not files or not all(file.is_file() and file.stat().st_size < SMALL for file in files):
+        return []
+    from runner.parts.planner import too_few_steps
+
+    forecasts = forecast.of(recipe, plan)
+    if not too_few_steps.stages(forecasts):
+        return []
+    # Only a recipe with too few steps needs what follows.
+    from runner.parts.planner import recipe_offers
+    from runner.parts.planner.planned import Planned
+
+    return list(too_few_steps.notes(recipe, forecasts, recipe_offers.more_steps(Planned(recipe, plan, forecasts))))
+
+
+def sized(recipe: Recipe, plan: Plan) -> Plan:
+    """The plan with what it needs by estimate: sizes of claims, memory, and the time that its pods get to end."""
+    try:
+        forecasts = forecast.of(recipe, plan, look=False)
+        return termination_grace.given(storage.sized(plan, forecasts), forecasts)
+    except UnknownArchitecture:
+        return storage.sized(plan, [])  # an architecture without formulas; `plan` says so
+
+
+def predictions(recipe: Recipe, plan: Plan) -> tuple[Prediction, ...]:
+    """What is planned for each stage that trains; nothing where there are no formulas for the model."""
+    try:
+        made = forecast.of(recipe, plan)
+        with constants.taking({stage.machines.gpu: constants.ASSUMED for stage in plan.stages}):
+            return tuple(map(_prediction, made, forecast.of(recipe, plan)))
+    except UnknownArchitecture:
+        return ()
+
+
+def _prediction(made: Forecast, alone: Forecast) -> Prediction:
+    """alone: the same by the formulas alone."""
+    time, memory = made.time, made.memory
+    least, most = time.range_seconds if time else (None, None)
+    return Prediction(
+        stage=made.stage.name,
+        gpu=made.gpu.title if made.gpu else made.stage.machines.gpu,
+        gpus=made.stage.machines.world_size,
+        steps=made.steps,
+        seconds=time.total_seconds if time else None,
+        seconds_least=least,
+        seconds_most=most,
+        memory=memory.total,
+        memory_least=made.memory_range[0],
+        memory_most=made.memory_range[1],
+        tensors=memory.tensors,
+        usable=made.usable,
+        label=made.stage.machines.gpu,
+        step_seconds=alone.time.step_seconds if alone.time else None,
+        waiting_seconds=alone.time.waiting_seconds if alone.time else None,
+    )

@@ -1,0 +1,5 @@
+"""Alias of `runner.trainer.plugin`."""
+
+from runner.trainer.plugin import RecipePlugin
+
+__all__ = ["RecipePlugin"]
