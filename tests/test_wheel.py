@@ -23,7 +23,7 @@ def wheel(tmp_path_factory) -> Path:
     subprocess.run([*command, str(ROOT)], check=True, capture_output=True, text=True)
     (built,) = folder.glob("recipe_runner-*.whl")
     inside = zipfile.ZipFile(built).namelist()
-    for room, least in (("report", 4), ("editing", 2)):
+    for room, least in (("parts/report", 4), ("parts/editor", 2)):
         pieces = [file for file in (ROOT / "runner" / room).iterdir() if file.suffix in (".jinja", ".css", ".js")]
         assert len(pieces) >= least and {f"runner/{room}/{file.name}" for file in pieces} <= set(inside)
     return built

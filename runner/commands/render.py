@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
+from runner import parts
 from runner.check import examine
 from runner.commands.options import allow_option, end, open_recipe, print_notes, recipe_path, say, set_option
-from runner.parts.openshift import deployment_rules
 from runner.render import NAMES
 
 
@@ -41,6 +41,7 @@ def render(
         if file.suffix == ".sh":
             file.chmod(0o755)
         say(str(file))
-    print_notes(deployment_rules.placeholder_commit(recipe))
-    print_notes(deployment_rules.only_here(recipe))
+    for module in parts.modules("rules"):
+        for rule in getattr(module, "RENDER_NOTES", ()):
+            print_notes(rule(recipe))
     end(f"{len(written)} files are in {folder}/.", "submit" if "openshift" in recipe.settings else "run", path)

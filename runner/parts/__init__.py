@@ -10,7 +10,6 @@ import importlib
 import json
 import sys
 from collections.abc import Callable, Mapping
-from configparser import ConfigParser
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -70,14 +69,9 @@ def _others() -> dict[str, str]:
         for folder in map(Path, dict.fromkeys(sys.path))
         for file in sorted(folder.glob("*-info/entry_points.txt"))
     )
-    parts: dict[str, str] = {}
-    for text in texts:
-        if GROUP in text:
-            metadata = ConfigParser(delimiters=("=",))
-            metadata.optionxform = str  # type: ignore[assignment,method-assign]
-            metadata.read_string(text)
-            parts |= dict(metadata.items(GROUP)) if metadata.has_section(GROUP) else {}
-    return dict(sorted(parts.items()))
+    ours = (text.partition(f"[{GROUP}]\n")[2].partition("\n[")[0] for text in texts)
+    lines = (line.partition("=") for part in ours for line in part.splitlines() if "=" in line)
+    return {name.strip(): package.strip() for name, _, package in sorted(lines)}
 
 
 @cache

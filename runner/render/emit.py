@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from runner import render
+from runner import parts, render
 from runner.plan import Plan
 from runner.recipe.recipe import Recipe
-from runner.render import upload_instructions
 from runner.scenarios import forecasting, translate
-from runner.scenarios.shared.common import data_file
 from runner.tools.files import Artifact
 from runner.tools.names import listed
 from runner.tools.problem import Stop
@@ -31,14 +29,9 @@ def emit(recipe: Recipe, names: tuple[str, ...] = ()) -> list[Artifact]:
     artifacts = []
     if jobs:
         plan = planned(recipe, jobs[0])
-        artifacts = [*render.render(plan, jobs), *_by_hand(recipe, plan)]
+        artifacts = render.render(plan, jobs)
+        artifacts += [file for beside in parts.hooks("beside_jobs") for file in beside(recipe, plan)]
     return artifacts + [file for name in names if name not in jobs for file in render.target(name).emitted(recipe)]
-
-
-def _by_hand(recipe: Recipe, plan: Plan) -> list[Artifact]:
-    """How the files beside the recipe come to where its pods look."""
-    files = {name: data_file(recipe, plan.place, name) or "" for _, name in recipe.local_files()}
-    return upload_instructions.render(plan, files, recipe.file.name)
 
 
 def planned(recipe: Recipe, target: str) -> Plan:

@@ -14,8 +14,8 @@ from typing import Any
 from runner.catalog import troubles
 from runner.plan import Place, Stage
 from runner.run.engines import ENGINES
+from runner.run.hardware import BY_BUS, device_names
 from runner.tools.files import read_json, write_text
-from runner.tools.hardware import BY_BUS, device_names
 from runner.tools.problem import Stop
 from runner.tools.run_files import LOG, LOG_KEPT, STOPPED
 from runner.trainer import fork_server, parent_watch, progress_lines

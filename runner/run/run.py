@@ -13,14 +13,13 @@ from runner.plan import Plan
 from runner.recipe import overrides
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
-from runner.run import inference
+from runner.run import hardware, inference
 from runner.run.pipeline import Selection, Tell, Watch, carry_out, is_done
 from runner.run.report import introduction, report
 from runner.run.run_folder import RunFolder
 from runner.run.run_manifest import keep
 from runner.scenarios import translate
 from runner.scenarios.shared import common, sharding
-from runner.tools import hardware
 from runner.tools.problem import Stop
 
 BY = "this machine"

@@ -20,18 +20,21 @@ there are several processes; one of `measures` has `measure(task, measures)`; on
 function from a file to the share of each answer; one of `targets` is a Target, that of `forecast` a Forecasting, that of `rules`
 Rules for every recipe. A module of `hooks` has functions by the name of their moment:
 
-    before_run(run, recipe, plan)          a run or a rehearsal is about to begin or go on
     before_stage(folder, tell, where)      raises Stop where a stage must not start; where: the option that names the cluster
-    before_training(cfg, trainer, settings)  in the training process, before the first step; raises where training must not begin
+    before_training(cfg, trainer, settings)  in the training process, before the first step: what is wrong, or an empty text
     after_stage(folder, tell)              a stage that others build on has ended; raises Stop where nothing may follow
     after_run(recipe, run)                 lines for the end of a run
     on_record(plan)                        lines about what people have decided
+    after_plan(plan, run)                  the same, on plain machines, where there is no recipe
+    beside_jobs(recipe, plan)              files beside the jobs of a render
     at_the_end(run, tell)                  a context around a whole run
     prove(proofs, tell)                    judges prepared rows before a GPU is held
     show_rows(recipe, place, count, say)   shows rows as the engine makes them
     shown(folder, whole)                   what is on record of them, as lines of styled text
     models_at(url, recipe, stage)          the recipe's models behind a server
-    pod_verb(verb, folder, tell, …)        what `runner.entrypoints.stage` does beside running a stage
+    gate_in_pod(folder, tell, …), promote_in_pod(folder, tell, by, reason)
+                                           what `runner.entrypoints.stage` does beside running a stage: exit code and reason
+    plan_server(recipe, as_json)           shows what a server of the trained model needs; exit code
 """
 
 from __future__ import annotations

@@ -410,21 +410,18 @@ def test_every_command_has_help(recipe_command):
         assert "Usage: recipe" in done.stdout and len(done.stdout) > 100
 
 
-def test_the_commands_folder_and_the_command_list_agree():
-    from runner.commands.cli import commands
+def test_every_module_of_a_command_is_listed_and_every_listed_command_has_one():
+    from runner import parts
+    from runner.commands.cli import CORE, ORDER, commands
 
-    COMMANDS = list(commands())
-
-    files = {path.stem for path in (ROOT / "runner" / "commands").glob("*.py")} - {
-        "__init__",
-        "options",
-        "completing",
-        "cluster_options",
-        "training_options",
-        "model_options",
+    shared = {"__init__", "cli", "options", "completing", "cluster_options", "training_options", "model_options"}
+    rooms = {"": ROOT / "runner" / "commands"} | {
+        name: ROOT / "runner" / "parts" / name / "commands" for name in parts.found()
     }
-    assert files == set(COMMANDS), "a command is one module in runner/commands and one line in runner/commands/cli.py"
-    assert Path(ROOT / "runner" / "cli.py").is_file()
+    listed = {"": set(CORE)} | {name: set(part.commands) for name, part in parts.found().items()}
+    files = {name: {file.stem for file in folder.glob("*.py")} - shared for name, folder in rooms.items()}
+    assert files == listed
+    assert set(ORDER) == set(commands())
 
 
 def test_a_file_in_the_way_is_said_without_an_option_that_the_command_lacks(recipe_command, tmp_path, golden_message):

@@ -22,6 +22,11 @@ FIRST = {
     "runner.parts.nodes.node",
     "runner.parts.ci.pull_request",
     "runner.entrypoints.stage",
+    # Aliases of 0.1.
+    "runner.cluster.kfp_task",
+    "runner.cluster.walk",
+    "runner.entrypoints.node",
+    "runner.entrypoints.pull_request",
 }
 FIRST |= {"runner.__main__"}
 # The arguments of all others, with a file or a socket that nobody ever writes into, or a module that never ends: whoever waits for

@@ -6,6 +6,7 @@ PART = Part(
     package=__name__,
     sections=("openshift", "image"),
     rules="deployment_rules",
+    hooks="hooks",
     commands={
         "site": "Write what its namespace needs, once.",
         "submit": "Send a recipe to the cluster.",

@@ -14,8 +14,8 @@ from runner.parts.planner.parameters import UnknownArchitecture
 from runner.plan import Plan
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
+from runner.run.hardware import FLASH_KERNEL, PORTS, Machine, device_names, gpus_of, particular
 from runner.tools import extras
-from runner.tools.hardware import FLASH_KERNEL, PORTS, Machine, device_names, gpus_of, particular
 
 if TYPE_CHECKING:
     from runner.recipe.sections import Nodes

@@ -34,7 +34,7 @@ import yaml
 from tests.parts.openshift import kserve
 from tests.parts.openshift.judging import refusals
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 KINDS = {
     "configmaps": ("v1", "ConfigMap"),
     "events": ("v1", "Event"),

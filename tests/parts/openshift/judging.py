@@ -15,13 +15,13 @@ from jsonschema import Draft202012Validator
 
 from tests.parts.openshift.admission import unseen
 
-SCHEMAS = Path(__file__).resolve().parent.parent / "schemas"
+SCHEMAS = Path(__file__).resolve().parents[2] / "schemas"
 KUBERNETES = "1.30"
 
 
 def full_schemas() -> Path | None:
     """The folder with the whole schemas: `RECIPE_TEST_CRDS`, else `shared/crds` beside the checkout; None where there is none."""
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[3]
     given = os.environ.get("RECIPE_TEST_CRDS")
     folder = Path(given) if given else root.parent / "shared" / "crds"
     return folder if folder.is_dir() else None

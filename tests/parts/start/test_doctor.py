@@ -12,8 +12,8 @@ from runner.check.validate import load
 from runner.parts.start import doctor
 from runner.recipe.overrides import from_options
 from runner.render import kubernetes, place
+from runner.run.hardware import FLASH_KERNEL, PACKAGES, Card, Machine, probe, visible_devices
 from runner.scenarios import translate
-from runner.tools.hardware import FLASH_KERNEL, PACKAGES, Card, Machine, probe, visible_devices
 from tests.conftest import ROOT, STARTERS
 
 H100 = Card("NVIDIA H100 80GB HBM3", 79.6, "9.0")

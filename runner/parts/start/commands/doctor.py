@@ -21,8 +21,8 @@ def doctor(path: str | None, sets: tuple[str, ...], out: str | None) -> int:
     hush()
     from runner.parts.start import doctor as doctors
     from runner.render import place
+    from runner.run.hardware import probe
     from runner.scenarios import translate
-    from runner.tools.hardware import probe
 
     recipe = plan = None
     if path:

@@ -92,7 +92,7 @@ def _licence(model: catalog.Model) -> str:
 
 def _here() -> str:
     """The label of this machine's first GPU, where the catalog knows it."""
-    from runner.tools.hardware import labels
+    from runner.run.hardware import labels
 
     return next((label for label in labels() if catalog.gpu(label)), "")
 
