@@ -13,49 +13,16 @@ from typing import Any
 
 import editors
 
-from runner import __version__, parts, scenarios
-from runner.recipe import reading
+from runner import parts, scenarios
+from runner.scenarios.schemas import composed
 
 ROOT = Path(__file__).resolve().parent.parent
-SCENARIOS, PARTS = ROOT / "runner" / "scenarios", ROOT / "runner" / "parts"
-DIALECT = "https://json-schema.org/draft/2020-12/schema"
-
-
-def inline(node: Any, shared: dict[str, Any]) -> Any:
-    """Replaces `$ref: FILE#/NAME` by the piece of that name; keys beside `$ref` win, those of a section one by one."""
-    if isinstance(node, list):
-        return [inline(item, shared) for item in node]
-    if not isinstance(node, dict):
-        return node
-    while "$ref" in node:
-        piece = shared[node["$ref"].partition("#/")[2]]
-        node = merged(piece, {key: value for key, value in node.items() if key != "$ref"})
-    return {key: inline(value, shared) for key, value in node.items()}
-
-
-def merged(piece: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    both = {key: merged(piece[key], value) for key, value in own.items() if isinstance(value, dict) and key in piece}
-    return piece | own | both
-
-
-def identity(scenario: str) -> str:
-    """What tells copies of a schema apart: its scenario and version, and no address that somebody would have to keep."""
-    return f"urn:recipe-runner:{scenario}:{__version__}"
+PARTS = ROOT / "runner" / "parts"
 
 
 def schemas() -> dict[str, dict[str, Any]]:
-    """Every scenario's whole schema, by the scenario's name: its own file, with the pieces that scenarios share and the sections of
-    parts in it."""
-    files = (SCENARIOS / "shared" / "schema.yaml", *sorted(PARTS.glob("*/sections.yaml")))
-    pieces = {name: piece for file in files for name, piece in reading.read(file).data.items()}
-    folders = {name: ROOT.joinpath(*package.split(".")) for name, package in scenarios.packages().items()}
-    sources = {name: reading.read(folder / "schema.yaml").data for name, folder in folders.items()}
-    whole = {
-        name: {"$schema": DIALECT, "$id": identity(name)} | inline(source, pieces) for name, source in sources.items()
-    }
-    for name, schema in whole.items():
-        schema["properties"]["scenario"] |= {"const": name, "examples": [name]}
-    return whole
+    """Every scenario's whole schema, by the scenario's name."""
+    return {scenario: composed(scenario) for scenario in scenarios.names()}
 
 
 def reference(whole: dict[str, dict[str, Any]]) -> str:

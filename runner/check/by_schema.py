@@ -25,8 +25,22 @@ if TYPE_CHECKING:
 
 @cache
 def schema(scenario: str) -> dict[str, Any]:
-    whole: dict[str, Any] = json.loads(packaged.schema_file(scenario).read_text(encoding="utf-8"))
+    whole: dict[str, Any] = json.loads(schema_text(scenario))
     return whole
+
+
+def schema_text(scenario: str) -> str:
+    """The schema as editors read it: the file of ours, and in it what other people's parts bring."""
+    file = packaged.schema_file(scenario)
+    theirs = any(part.foreign for part in parts.found().values())
+    if file.is_file() and not theirs:
+        return file.read_text(encoding="utf-8")
+    # Only other people's parts need what follows.
+    from runner.scenarios import schemas
+
+    whole = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else schemas.composed(scenario)
+    whole["properties"] |= schemas.foreign_sections()
+    return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
 
 
 @cache

@@ -29,6 +29,8 @@ class Part:
     needed; `runner/scenarios/contract.py` has what each must hold."""
 
     package: str
+    # Parts that this one imports; without one of them it is not there either.
+    needs: tuple[str, ...] = ()
     # Sections of a recipe that belong to this part; their schema is in `sections.yaml`.
     sections: tuple[str, ...] = ()
     # The module with RULES, FILE_RULES and RENDER_NOTES, which judge every recipe.
@@ -49,13 +51,27 @@ class Part:
     # What `recipe --help` says, by the command's name; its module is `commands/NAME.py`.
     commands: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def foreign(self) -> bool:
+        """Whether it is somebody else's."""
+        return not self.package.startswith(f"{__name__}.")
+
     def module(self, name: str) -> str:
         return f"{self.package}.{name}" if name else self.package
 
 
 @cache
 def found() -> dict[str, Part]:
-    """Every part that is here, by its name: ours, then other people's. Each has a line `PART = Part(…)` in its package."""
+    """Every part that is here with all that it needs, by its name: ours, then other people's."""
+    here = installed()
+    while lacking := [name for name, part in here.items() if not here.keys() >= set(part.needs)]:
+        here = {name: part for name, part in here.items() if name not in lacking}
+    return here
+
+
+@cache
+def installed() -> dict[str, Part]:
+    """Every part that is installed; each has a line `PART = Part(…)` in its package."""
     folders = sorted(file.parent.name for file in Path(__file__).parent.glob("*/__init__.py"))
     ours = {name: f"{__name__}.{name}" for name in folders}
     return {name: importlib.import_module(package).PART for name, package in (ours | _others()).items()}
@@ -126,4 +142,7 @@ def missing(kind: str, name: str) -> str:
 
 
 def not_here(name: str, part: str) -> str:
-    return f"`{name}` belongs to the part `{part}`, which is not installed here."
+    """The message where a part is not here, or one that it needs."""
+    lacking = [each for each in installed()[part].needs if each not in found()] if part in installed() else []
+    needs = f"which needs the part `{lacking[0]}`, and that" if lacking else "which"
+    return f"`{name}` belongs to the part `{part}`, {needs} is not installed here."

@@ -38,9 +38,9 @@ def place(recipe: Recipe, name: str | None = None) -> Place:
     Raises Stop where the recipe lacks the target's section.
     """
     if name is None and "openshift" not in recipe.settings:
-        there = named(recipe)
-        return target(there[0]).place(recipe) if there else _here(recipe)
-    if name in parts.table("targets"):
+        there = (target(each) for each in named(recipe))
+        return next((each.place(recipe) for each in there if hasattr(each, "place")), _here(recipe))
+    if name in parts.table("targets") and hasattr(target(name), "place"):
         return target(name).place(recipe)
     in_pods = kubernetes.place(recipe)
     return in_pods if name else replace(in_pods, files_dir=None)

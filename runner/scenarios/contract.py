@@ -117,13 +117,12 @@ class Target(Protocol):
         """Whether the recipe has a section that asks for it."""
         ...
 
-    def place(self, recipe: Recipe) -> Place:
-        """The folders of the recipe's machines there. Raises Stop where the recipe lacks the target's section."""
-        ...
-
     def emitted(self, recipe: Recipe) -> list[Artifact]:
         """The files. Pure: the same recipe gives the same bytes."""
         ...
+
+    # Where the recipe runs there: the folders of its machines. Raises Stop where the recipe lacks the target's section.
+    place: Callable[[Recipe], Place]
 
 
 class Forecasting(Protocol):

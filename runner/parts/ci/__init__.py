@@ -4,4 +4,5 @@ from runner.parts import Part
 
 PART = Part(
     package=__name__,
+    needs=("start",),
 )

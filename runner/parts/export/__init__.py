@@ -4,6 +4,7 @@ from runner.parts import Part
 
 PART = Part(
     package=__name__,
+    needs=("evaluate", "report"),
     commands={
         "export": "Write a model for others, proven to be the trained one.",
         "push": "Send an exported model to the hub.",

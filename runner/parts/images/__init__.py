@@ -4,6 +4,7 @@ from runner.parts import Part
 
 PART = Part(
     package=__name__,
+    needs=("proof",),
     scenarios={"image-classification": ""},
     engines={"images": "trainer"},
     preparers={"images": "data"},

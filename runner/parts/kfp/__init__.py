@@ -4,5 +4,6 @@ from runner.parts import Part
 
 PART = Part(
     package=__name__,
+    needs=("openshift",),
     targets={"kfp": "target"},
 )

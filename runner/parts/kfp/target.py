@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from runner.parts.openshift import driver_job
-from runner.plan import Place, Plan, Stage
+from runner.plan import Plan, Stage
 from runner.recipe.recipe import Recipe
 from runner.render import code, kubernetes, podspec
 from runner.render.emit import planned
@@ -49,10 +49,6 @@ PARTS: dict[str, tuple[dict[str, Any], tuple[str, ...], tuple[str, ...], bool]] 
 def named(recipe: Recipe) -> bool:
     """Only whoever asks for it gets it."""
     return False
-
-
-def place(recipe: Recipe) -> Place:
-    return kubernetes.place(recipe)
 
 
 def emitted(recipe: Recipe) -> list[Artifact]:

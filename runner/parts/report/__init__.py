@@ -5,6 +5,7 @@ from runner.parts import Part
 
 PART = Part(
     package=__name__,
+    needs=("evaluate",),
     hooks="hooks",
     commands={
         "report": "Make a page to show of a run, or of several.",

@@ -4,6 +4,7 @@ from runner.parts import Part
 
 PART = Part(
     package=__name__,
+    needs=("evaluate", "openshift", "planner"),
     sections=("serve",),
     rules="rules",
     targets={"kserve": "kserve"},

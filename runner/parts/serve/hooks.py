@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from runner.commands.options import say
-from runner.parts.serve import needs as reckoned
-from runner.parts.serve import show_needs
-from runner.parts.serve.kserve import served
-from runner.parts.serve.served import at as models_at
 from runner.recipe.recipe import Recipe
 from runner.tools.problem import Stop, errors_of
 
-__all__ = ["models_at", "plan_server"]
+if TYPE_CHECKING:
+    from runner.parts.serve.served import Served
+
+
+def models_at(url: str, recipe: Recipe, stage: str | None) -> Served:
+    """The recipe's models behind a server. Raises Stop where it has none of them."""
+    from runner.parts.serve import served
+
+    return served.at(url, recipe, stage)
 
 
 def plan_server(recipe: Recipe, as_json: bool) -> int:
     """Shows what a server of what the recipe trains needs; 1 where it does not fit."""
+    from runner.parts.serve import needs as reckoned
+    from runner.parts.serve import show_needs
+    from runner.parts.serve.kserve import served
+
     _, server, needs = served(recipe)
     if needs is None:
         raise Stop(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.parts.serve import plan as serving
 from runner.parts.serve.plan import Serving
-from runner.plan import Machines, Place, Plan
+from runner.plan import Machines, Plan
 from runner.recipe.recipe import Recipe
 from runner.render import kubernetes, podspec
 from runner.render.emit import planned
@@ -41,10 +41,6 @@ CONTENT = "recipe-runner/content"
 
 def named(recipe: Recipe) -> bool:
     return "openshift" in recipe.settings and "serve" in recipe.settings
-
-
-def place(recipe: Recipe) -> Place:
-    return kubernetes.place(recipe)
 
 
 def emitted(recipe: Recipe) -> list[Artifact]:

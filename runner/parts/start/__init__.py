@@ -4,6 +4,7 @@ from runner.parts import Part
 
 PART = Part(
     package=__name__,
+    needs=("planner",),
     commands={
         "new": "Copy a recipe to start your own.",
         "explain": "Say what a setting does, what it costs, and where it goes.",

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 
+from runner.check import by_schema
 from runner.parts.start.beginning import Draft, beside
 from runner.recipe import lock
 from runner.recipe.document import Document
@@ -24,7 +25,7 @@ def write(made: Draft, origin: Path) -> list[Path]:
             raise Stop(made.errors)
         undo.pop_all()
     made.target.write_text(made.text, encoding="utf-8")
-    shutil.copyfile(schema, schema.name)
+    Path(schema.name).write_text(by_schema.schema_text(made.origin.data["scenario"]), encoding="utf-8")
     return [*copied, Path(schema.name)]
 
 

@@ -1,0 +1,180 @@
+"""The core is a core: it works without any one part, and a package from elsewhere can be a part."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runner import parts
+from tests.conftest import MINIMAL, ROOT
+
+LANGUAGE = [path for path in MINIMAL if path.stem in ("lora", "last-layers", "causal-lm")]
+# A recipe that uses a part, by its file, the line that names it, and what is added to the recipe; of a part that no recipe names,
+# its commands are tried.
+USES = {
+    "evaluate": ("minimal/last-layers", "gates", ("--set", "gates=[perplexity < 15]")),
+    "images": ("resnet", "scenario", ()),
+    "nodes": ("gemma", "nodes", ()),
+    "openshift": ("minimal/lyrics-demo", "openshift", ()),
+    "pretrain": ("minimal/pipeline", "scenario", ()),
+    "serve": ("minimal/last-layers", "serve", ("--set", "serve={}")),
+}
+
+
+@pytest.fixture(scope="module", params=sorted(parts.found()))
+def without(request, tmp_path_factory):
+    """The package without one part, in a folder of its own: the part's name, and a function that runs `recipe` from it."""
+    copy = tmp_path_factory.mktemp(f"without-{request.param}")
+    left_out = shutil.ignore_patterns("__pycache__")
+    for name in ("runner", "schemas", "recipes"):
+        shutil.copytree(ROOT / name, copy / name, ignore=left_out)
+    shutil.rmtree(copy / "runner" / "parts" / request.param)
+    return request.param, recipe_of(copy, copy, sys.executable)
+
+
+def recipe_of(folder: Path, package: Path | None, python: str | Path):
+    """`recipe ARGS…` in a folder, by a package there or by what is installed."""
+    own = {"PYTHONPATH": str(package)} if package else {}
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | own | {"COLUMNS": "120"}
+
+    def run(*arguments: str | Path):
+        command = [str(python), "-m", "runner", *map(str, arguments)]
+        return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=900)
+
+    return run
+
+
+def test_without_a_part_language_recipes_check_and_render(without):
+    part, recipe = without
+    assert LANGUAGE
+    for file in LANGUAGE:
+        name = f"recipes/minimal/{file.name}"
+        done = recipe("check", name)
+        assert done.returncode == 0, f"{part}: {done.stdout}{done.stderr}"
+    if part == "openshift":
+        return
+    cluster = ("--set", "openshift.namespace=mine", "--set", "openshift.output_dir=/shared/models")
+    claims = ("--set", "openshift.claims=[{name: models, mount: /shared/models}]")
+    done = recipe("render", f"recipes/minimal/{LANGUAGE[0].name}", *cluster, *claims, "--out", "build")
+    assert done.returncode == 0, f"{part}: {done.stdout}{done.stderr}"
+
+
+def test_without_a_part_a_recipe_that_uses_it_gets_one_message_at_its_line(without):
+    part, recipe = without
+    if part not in USES:
+        commands = parts.found()[part].commands
+        for command in commands:
+            done = recipe(command, "x")
+            assert done.returncode == 2 and f"`{command}` belongs to the part `{part}`" in done.stderr, done.stderr
+        assert commands or part in ("ci", "kfp", "proof")
+        return
+    starter, line, more = USES[part]
+    done = recipe("check", f"recipes/{starter}.yaml", *more)
+    assert done.returncode == 1 and done.stdout.count("belongs to the part") == 1, done.stdout + done.stderr
+    name = {"images": "image-classification", "pretrain": "pipeline"}.get(part, line)
+    assert f"`{name}` belongs to the part `{part}`, which is not installed here." in done.stdout
+    assert parts.INSTALL in done.stdout
+    lines = (ROOT / "recipes" / f"{starter}.yaml").read_text("utf-8").split("\n")
+    place = [number for number, text in enumerate(lines, 1) if text.startswith(f"{line}:")]
+    assert bool(place) != bool(more)
+    said = f"recipes/{starter}.yaml:{place[0]}:" if place else f"--set {line}"
+    assert done.stdout.startswith(said), done.stdout
+
+
+@pytest.mark.long
+def test_without_a_part_a_language_recipe_rehearses(without):
+    part, recipe = without
+    done = recipe("rehearse", "recipes/minimal/last-layers.yaml", "--out", "rehearsal")
+    assert done.returncode == 0, f"{part}: {done.stdout}{done.stderr}"
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory):
+    """A temporary environment with the package of CONTRIBUTING installed in it, and a folder with a recipe of its scenario."""
+    home = tmp_path_factory.mktemp("elsewhere")
+    write_package(home / "package")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home / "venv")], check=True)
+    python = home / "venv" / "bin" / "python"
+    (site,) = (home / "venv").glob("lib/python3*/site-packages")
+    own = [folder for folder in sys.path if folder.endswith("site-packages")]
+    (site / "beside.pth").write_text("\n".join([*own, str(ROOT)]) + "\n")
+    install = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        str(python),
+        "install",
+        "-q",
+        "--no-deps",
+        "--no-build-isolation",
+    ]
+    subprocess.run([*install, str(home / "package")], check=True, capture_output=True, text=True)
+    folder = home / "recipes"
+    folder.mkdir()
+    shutil.copytree(ROOT / "recipes" / "data", folder / "data")
+    text = (ROOT / "recipes" / "minimal" / "last-layers.yaml").read_text("utf-8").replace("../data/", "data/")
+    assert "scenario: last-layers " in text
+    text = text.replace("scenario: last-layers ", "scenario: first-layers ")
+    (folder / "mine.yaml").write_text(f"{text}greeting:\n  words: good morning   # what its file says\n", "utf-8")
+    return folder, recipe_of(folder, None, python)
+
+
+def write_package(folder: Path) -> None:
+    """The package that CONTRIBUTING shows, file by file: each is a block of code behind its name."""
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8").partition("## A part of your own")[2].partition("\n## ")[0]
+    blocks = text.split("\n```")
+    files = {}
+    for before, block in zip(blocks[::2], blocks[1::2], strict=False):
+        name = before.strip().splitlines()[-1].strip("`: ")
+        files[name] = block.partition("\n")[2] + "\n"
+    assert len(files) >= 6, list(files)
+    assert sum(len(content.splitlines()) for content in files.values()) <= 60
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content, "utf-8")
+
+
+def test_a_part_from_elsewhere_is_listed_and_helps(elsewhere):
+    _, recipe = elsewhere
+    assert "first-layers" in recipe("list").stdout
+    assert "  greet " in recipe("--help").stdout
+    done = recipe("greet", "mine.yaml")
+    assert done.returncode == 0 and done.stdout == "good morning\n", done.stdout + done.stderr
+
+
+def test_a_part_from_elsewhere_judges_its_section(elsewhere):
+    _, recipe = elsewhere
+    done = recipe("check", "mine.yaml")
+    assert done.returncode == 0, done.stdout + done.stderr
+    done = recipe("check", "mine.yaml", "--set", "greeting.word=hello")
+    assert done.returncode == 1 and "`word` is not a setting of `greeting`." in done.stdout, done.stdout
+    assert "Did you mean `words`?" in done.stdout
+    done = recipe("check", "mine.yaml", "--set", "greeting.words=HELLO")
+    assert done.returncode == 1 and "A greeting does not shout." in done.stdout
+
+
+def test_a_part_from_elsewhere_renders_its_target(elsewhere):
+    folder, recipe = elsewhere
+    done = recipe("render", "mine.yaml", "--out", "build")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (folder / "build" / "greeting.txt").read_text("utf-8") == "good morning\n"
+
+
+def test_the_schema_for_editors_has_the_section_of_a_part_from_elsewhere(elsewhere):
+    folder, recipe = elsewhere
+    done = recipe("new", "own", "--from", "mine.yaml")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert '"greeting"' in (folder / "first-layers.schema.json").read_text("utf-8")
+
+
+@pytest.mark.long
+def test_a_part_from_elsewhere_rehearses(elsewhere):
+    _, recipe = elsewhere
+    done = recipe("rehearse", "mine.yaml", "--out", "rehearsal")
+    assert done.returncode == 0, done.stdout + done.stderr
