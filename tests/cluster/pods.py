@@ -24,11 +24,11 @@ from runner.run_files import SEAL_KEY
 from runner.runs.launch import WITHOUT_GPU
 from runner.training import metrics, progress
 from tests.cluster.api import free_port
-from tests.conftest import ROOT
+from tests.conftest import PROCESSOR, ROOT
 
 SEES = "CUDA_VISIBLE_DEVICES"
 # Training on the CPU, and offline: what pods need lies on the claim. Which GPUs it sees is the pod's own business.
-ALONE = {name: value for name, value in WITHOUT_GPU.items() if name != SEES} | {"HF_HUB_OFFLINE": "1"}
+ALONE = {name: value for name, value in WITHOUT_GPU.items() if name != SEES} | {"HF_HUB_OFFLINE": "1"} | PROCESSOR
 # First on a pod's search path; its `sitecustomize` notes every Python that starts, in a folder beside the pod's log.
 IN_PODS, PROCESSES = Path(__file__).resolve().parent / "in_pods", "processes"
 
