@@ -104,8 +104,8 @@ def words(said: object) -> str:
 
 
 def helpers(text: str) -> Iterator[Path]:
-    """The files of tests that a file of tests imports something from."""
-    for module, names in re.findall(r"^from (tests[\w.]*) import (\(.*?\)|.*?)$", text, re.MULTILINE | re.DOTALL):
+    """The files of tests that a file of tests imports something from, or starts as a program."""
+    for module, names in re.findall(r"(?:from |\")(tests[\w.]*)(?: import (\(.*?\)|.*?)$|\")", text, re.M | re.DOTALL):
         home = ROOT / module.replace(".", "/")
         files = [home.with_suffix(".py"), *(home / f"{name}.py" for name in re.findall(r"\w+", names))]
         yield from (file for file in files if file.is_file() and file != Path(__file__))
@@ -113,9 +113,15 @@ def helpers(text: str) -> Iterator[Path]:
 
 @cache
 def computes(file: Path) -> bool:
-    """Whether a file of tests names what computes in floating point, itself or in what it imports from other tests."""
-    text = file.read_text("utf-8")
-    return bool(FLOATING_POINT.search(text)) or any(map(computes, helpers(text)))
+    """Whether a file of tests names what computes in floating point, itself or in what it takes from other tests."""
+    seen, left = set(), {file}
+    while left:
+        seen.add(one := left.pop())
+        text = one.read_text("utf-8")
+        if FLOATING_POINT.search(text):
+            return True
+        left |= set(helpers(text)) - seen
+    return False
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

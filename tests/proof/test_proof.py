@@ -105,7 +105,9 @@ def test_what_a_person_reads(said, golden_message):
         if FAULTS[fault]:
             proof, text = said[fault], said[fault].complaint
             # Every processor has warmed up another twin; what it measured of it is in the sentence, rounded.
-            measured = {"by up to <moved>": f"by up to {proof.logits_moved:.2g}"} if "rows_mixed" in FAULTS[fault] else {}
+            measured = (
+                {"by up to <moved>": f"by up to {proof.logits_moved:.2g}"} if "rows_mixed" in FAULTS[fault] else {}
+            )
             if "accumulation" in FAULTS[fault]:
                 measured["<losses>"] = f"{proof.loss_at_once:.6f} and {proof.loss_accumulated:.6f}"
             for name, figures in measured.items():
