@@ -46,8 +46,8 @@ test-long: install $(KFP)
 PROCESSORS := ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=SSE41
 WHICH ?= floating_point
 
-# Every test that trains or computes with tensors, the long ones too: many hours. `make test-processors WHICH="floating_point
-# and not long"` takes three quarters of an hour. No failure under one processor hides those under another.
+# Every test that trains or computes with tensors, the long ones too, which takes many hours: `make test-processors WHICH="floating_point
+# and not long"` takes about an hour. No failure under one processor hides those under another.
 test-processors: install
 	failed=; for processor in $(PROCESSORS); do echo "$$processor"; \
 		env $$processor $(BIN)/python -m pytest -m "$(WHICH)" -n $(WORKERS) --dist loadfile --no-loadscope-reorder \

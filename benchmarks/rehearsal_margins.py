@@ -43,7 +43,7 @@ def judged(run: Path, scenario: str) -> Iterator[tuple[str, float, float]]:
     """What a rehearsal is judged by: the name, the measured value and the lowest that passes."""
     stages = {file.parent.name: read_json(file) for file in run.rglob("training_summary.json")}
     if scenario == "pipeline":
-        names = read_json(run / "config" / "plan.json")["facts"]["tokens"]
+        names = list(read_json(run / "config" / "plan.json")["facts"]["tokens"])
         parts = {"pretraining": (names[0], names[-1], "last")} | {name: (name, name, "best") for name in AFTER}
         for part, (begun, ended, which) in parts.items():
             fall = 1 - stages[ended][f"{which}_validation_loss"] / stages[begun]["first_validation_loss"]
