@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, computes
 
 # Floors by the longest matching prefix; a module may import from its own floor and those below.
 FLOORS = {
@@ -170,3 +170,11 @@ def test_every_engine_that_trains_has_its_formulas():
 
     # What the runner does itself, without a GPU, is not forecast.
     assert set(ENGINES) - {"runner"} == set(FORMULAS), "FORMULAS in runner/estimate/forecast.py"
+
+
+def test_tests_that_compute_in_floating_point_are_found_by_what_they_name_and_by_what_they_take_from_others():
+    found = {name: computes(ROOT / "tests" / name) for name in (
+        "runs/test_rehearsal.py", "export/test_gguf.py", "scenarios/test_kernels.py", "test_text.py", "check/test_check.py"
+    )}  # fmt: skip
+    # Of the first it is its own text, of the second an import, of the third a program that it starts.
+    assert list(found.values()) == [True, True, True, False, False]

@@ -30,7 +30,7 @@ from runner.training.results import keep_template
 from runner.training.settings import Demo
 from tests.cluster import kserve
 from tests.cluster.api import free_port
-from tests.conftest import ROOT
+from tests.conftest import PROCESSOR, ROOT
 
 PYTHON = os.environ.get("RECIPE_TEST_VLLM")
 pytestmark = [
@@ -123,6 +123,7 @@ def server(models, tmp_path_factory):
     assert f"--port={port}" in own and "--dtype=float32" in own
     env = {entry["name"]: entry["value"] for entry in pod["env"]}
     env |= {"PATH": os.environ["PATH"], "HOME": str(home), "VLLM_CPU_KVCACHE_SPACE": "1", "CUDA_VISIBLE_DEVICES": ""}
+    env |= PROCESSOR
     log = home / "server.log"
     with log.open("wb") as out:
         # Compiling takes minutes on a processor, and changes no answer.
