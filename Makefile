@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 # The stamp changes when what to install changes, so a second run installs nothing.
 STAMP := $(VENV)/.installed-$(shell cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
 
-.PHONY: install rehearse test test-long lint golden schemas language-server docs bench clean
+.PHONY: install rehearse test test-long test-processors lint golden schemas language-server docs bench clean
 
 install: $(STAMP)
 
@@ -41,6 +41,17 @@ test-long: install $(KFP)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[gguf]"
 	RECIPE_TEST_KFP=$(abspath $(KFP))/bin/python $(BIN)/python -m pytest -m long
 	$(BIN)/python -m pytest tests/check/test_no_trace.py tests/recipe/test_reading.py tests/data/test_blocks.py tests/data/test_chat_data.py --hypothesis-profile=default
+
+# Each makes one machine compute as another processor does: the first two choose PyTorch's code, the last oneDNN's.
+PROCESSORS := ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=SSE41
+WHICH ?= floating_point
+
+# Every test that trains or computes with tensors, the long ones too, which takes many hours: `make test-processors WHICH="floating_point
+# and not long"` takes about an hour. No failure under one processor hides those under another.
+test-processors: install
+	failed=; for processor in $(PROCESSORS); do echo "$$processor"; \
+		env $$processor $(BIN)/python -m pytest -m "$(WHICH)" -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
+		|| failed="$$failed $$processor"; done; test -z "$$failed" || { echo "failed under$$failed"; false; }
 
 lint: install
 	$(BIN)/ruff check runner tests benchmarks schemas container docs

@@ -9,7 +9,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -33,6 +34,9 @@ os.environ["RECIPE_RUNNER_KEY"] = "5ea1" * 16
 # What somebody has learned from own runs is no part of a test.
 os.environ["XDG_CONFIG_HOME"] = "/nonexistent"
 
+# What `make test-processors` sets to play another processor; a process with an environment of its own needs it too.
+PROCESSOR = {name: os.environ[name] for name in ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA") if name in os.environ}
+
 # What a shell starts in the background ignores ^C, and so would every process that a test starts and interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -48,6 +52,12 @@ RENDERED = [*RECIPES, *(path for path in MINIMAL if "\nopenshift:" in path.read_
 
 MESSAGES = ROOT / "tests" / "golden" / "messages"
 WRITE_GOLDEN = os.environ.get("RECIPE_GOLDEN") == "write"
+# Tensors, and commands and functions that train. By this alone tests are chosen for `make test-processors`, so that none is
+# forgotten; that it takes a few more with them costs seconds.
+FLOATING_POINT = re.compile(
+    r"(import|from) (torch|numpy|safetensors|llama_cpp)\b|\b(ENGINES|carry_out|\w*loss_at_once|\w*validation_loss)\b"
+    r"|\"rehearse\"|recipe.rehearse|Rehearse"
+)
 # All that was collected, whether or not it runs: files of tests, and which tests ask for messages.
 COLLECTED: set[Path] = set()
 ASKING: set[tuple[str, str]] = set()
@@ -93,8 +103,31 @@ def words(said: object) -> str:
     return "\n\n".join(f"{problem.message}\n{problem.hint}".strip() for problem in problems) or str(said).rstrip("\n")
 
 
+def helpers(text: str) -> Iterator[Path]:
+    """The files of tests that a file of tests imports something from, or starts as a program."""
+    for module, names in re.findall(r"(?:from |\")(tests[\w.]*)(?: import (\(.*?\)|.*?)$|\")", text, re.M | re.DOTALL):
+        home = ROOT / module.replace(".", "/")
+        files = [home.with_suffix(".py"), *(home / f"{name}.py" for name in re.findall(r"\w+", names))]
+        yield from (file for file in files if file.is_file() and file != Path(__file__))
+
+
+@cache
+def computes(file: Path) -> bool:
+    """Whether a file of tests names what computes in floating point, itself or in what it takes from other tests."""
+    seen, left = set(), {file}
+    while left:
+        seen.add(one := left.pop())
+        text = one.read_text("utf-8")
+        if FLOATING_POINT.search(text):
+            return True
+        left |= set(helpers(text)) - seen
+    return False
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
     COLLECTED.add(item.path)
+    if computes(item.path):
+        item.add_marker("floating_point")
     if "golden_message" in getattr(item, "fixturenames", ()):
         ASKING.add(home(item))
         item.add_marker("golden")

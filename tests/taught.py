@@ -23,10 +23,11 @@ def texts(run: Path, side: str) -> list[str]:
 
 def speaks(run: Path) -> None:
     """Asserts that every answer to the demo's questions has three words in a row of the training rows' answers after training,
-    and that none had before."""
+    and that all together had at most a tenth as many before. Common words meet there by chance, and which ones a twin says
+    depends on the processor's rounding: 0 or 1 before and 32 to 75 after, with three processors and seeds."""
     taught = set().union(*map(in_a_row, texts(run, "train")))
     answers = json.loads((run / "demo_outputs" / "answers.json").read_text("utf-8"))
     assert answers and len(taught) > 300
-    for row in answers:
-        assert row["before"] and not in_a_row(row["before"]) & taught, row
-        assert in_a_row(row["after"]) & taught, row
+    before, after = ([in_a_row(row[side]) & taught for row in answers] for side in ("before", "after"))
+    assert all(row["before"] for row in answers) and all(after), answers
+    assert sum(map(len, before)) <= 0.1 * sum(map(len, after)), answers

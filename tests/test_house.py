@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from runner import parts
-from tests.conftest import ROOT
+from tests.conftest import ROOT, computes
 
 # The rooms of the core, from the ground up: a module imports from its own room and from those below.
 CORE = (
@@ -152,3 +152,11 @@ def test_every_engine_that_trains_has_its_formulas():
 
     # What the runner does itself, without a GPU, is not forecast.
     assert set(ENGINES) - {"runner"} == set(FORMULAS), "FORMULAS in runner/parts/planner/forecast.py"
+
+
+def test_tests_that_compute_in_floating_point_are_found_by_what_they_name_and_by_what_they_take_from_others():
+    found = {name: computes(ROOT / "tests" / name) for name in (
+        "run/test_rehearsal.py", "parts/export/test_gguf.py", "scenarios/test_kernels.py", "test_text.py", "check/test_check.py"
+    )}  # fmt: skip
+    # Of the first it is its own text, of the second an import, of the third a program that it starts.
+    assert list(found.values()) == [True, True, True, False, False]

@@ -10,6 +10,7 @@ import pytest
 
 from runner.check.validate import load
 from runner.data import lyrics
+from runner.data.general_text import general_documents
 from runner.parts.evaluate import gates
 from runner.parts.evaluate.evaluation_report import shown
 from runner.run.run_folder import RunFolder
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.heavy
 
 LYRICS = ROOT / "recipes" / "lyrics.yaml"
 GENRES = {"moon": "jazz", "engine": "rock", "prairie": "country", "neon": "disco"}
-ASKED = ["accuracy.genre >= 0.6", "improvement.perplexity >= 0.3", "forgetting <= 5", "generated_tokens >= 1"]
+ASKED = ["accuracy.genre >= 0.6", "improvement.perplexity >= 0.3", "forgetting <= 1", "generated_tokens >= 1"]
 
 
 def rows(count: int, rule: bool) -> list[tuple[str, str]]:
@@ -84,9 +85,15 @@ def trained(folder: Path, rule: bool) -> StageFolder:
         torch.tensor([each[name] + [fill] * (width - len(each[name])) for each in made[40:]])
         for name, fill in (("input_ids", tokenizer.pad_token_id), ("labels", -100))
     )
+    # General text beside the rows, as in any good mixture: without it whether the model forgets too much, or says anything at
+    # all, is so near its threshold that the processor's rounding decides.
+    text = tokenizer(" ".join(general_documents()), add_special_tokens=False)["input_ids"]
+    general = torch.tensor(text).unfold(0, width, width)
     for _ in range(6):
         for chosen in torch.randperm(len(numbers)).split(12):
-            model(input_ids=numbers[chosen], labels=labels[chosen]).loss.backward()
+            beside = general[torch.randint(len(general), (2,))]
+            read, learned = torch.cat((numbers[chosen], beside)), torch.cat((labels[chosen], beside))
+            model(input_ids=read, labels=learned).loss.backward()
             optimizer.step()
             optimizer.zero_grad()
     run = RunFolder(folder, "rehearsal")
@@ -152,12 +159,8 @@ def test_what_was_trained_on_noise_is_refused(tmp_path, recipe_command):
     assert done.returncode == 1, done.stdout + done.stderr
     said = json.loads(done.stdout)
     assert said["open"] is False and said["seed"] == 42
-    # Whether it says anything at all is chance.
     missed = {gate["metric"]: gate["why"] for gate in said["gates"] if not gate["holds"]}
-    assert missed["accuracy.genre"] == "it misses the threshold" and missed.keys() <= {
-        "accuracy.genre",
-        "generated_tokens",
-    }
+    assert missed == {"accuracy.genre": "it misses the threshold"}
     assert all(said[part] for part in ("run", "inputs", "model", "rows", "code", "settings"))
     assert not gates.opened(folder)[0]
     known = gates.record(folder)

@@ -23,12 +23,12 @@ import psutil
 from runner.run.launch import WITHOUT_GPU
 from runner.tools.run_files import SEAL_KEY
 from runner.trainer import metrics, progress
-from tests.conftest import ROOT
+from tests.conftest import PROCESSOR, ROOT
 from tests.parts.openshift.api import free_port
 
 SEES = "CUDA_VISIBLE_DEVICES"
 # Training on the CPU, and offline: what pods need lies on the claim. Which GPUs it sees is the pod's own business.
-ALONE = {name: value for name, value in WITHOUT_GPU.items() if name != SEES} | {"HF_HUB_OFFLINE": "1"}
+ALONE = {name: value for name, value in WITHOUT_GPU.items() if name != SEES} | {"HF_HUB_OFFLINE": "1"} | PROCESSOR
 # First on a pod's search path; its `sitecustomize` notes every Python that starts, in a folder beside the pod's log.
 IN_PODS, PROCESSES = Path(__file__).resolve().parent / "in_pods", "processes"
 

@@ -27,7 +27,7 @@ from runner.parts.serve.needs import ServingForecast
 from runner.tools.run_files import ADAPTER, BEST_MODEL
 from runner.trainer.results import keep_template
 from runner.trainer.settings import Demo
-from tests.conftest import ROOT
+from tests.conftest import PROCESSOR, ROOT
 from tests.parts.openshift import kserve
 from tests.parts.openshift.api import free_port
 
@@ -122,6 +122,7 @@ def server(models, tmp_path_factory):
     assert f"--port={port}" in own and "--dtype=float32" in own
     env = {entry["name"]: entry["value"] for entry in pod["env"]}
     env |= {"PATH": os.environ["PATH"], "HOME": str(home), "VLLM_CPU_KVCACHE_SPACE": "1", "CUDA_VISIBLE_DEVICES": ""}
+    env |= PROCESSOR
     log = home / "server.log"
     with log.open("wb") as out:
         # Compiling takes minutes on a processor, and changes no answer.
