@@ -1,27 +1,25 @@
-# Two commands do everything on a fresh clone that has python3 (with venv) and make:
+# Two commands do everything on a fresh clone that has Python 3.11 or 3.12 (with venv) and make:
 #   make rehearse    install, then train a tiny twin of the survival recipe on this machine
 #   make test        install, then run the tests
-PYTHON ?= python3
+# `make PYTHON=/path/to/python3.12` names a Python; otherwise the first of these that is 3.11 or 3.12 is taken.
+FITS   := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))
+PYTHON ?= $(or $(shell for each in python3 python3.12 python3.11; do $$each -c '$(FITS)' 2>/dev/null && echo $$each && break; done),python3)
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-# The stamp changes when what to install changes, so a second run installs nothing.
-STAMP := $(VENV)/.installed-$(shell cat pyproject.toml constraints.txt | cksum | cut -d' ' -f1)
+# The stamp changes when what to install changes, or the folder's name; so a second run installs nothing.
+STAMP := $(VENV)/.installed-$(shell (cat pyproject.toml constraints.txt; pwd) | cksum | cut -d' ' -f1)
 
 .PHONY: install rehearse test test-long test-processors lint golden schemas language-server docs bench clean
 
 install: $(STAMP)
 
 $(STAMP):
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade "pip>=25"
-	@# torch first: a later package must not choose another build of it.
-	$(BIN)/python -m pip install --quiet -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[train,data,report,serve,registry,edit,docs,dev]"
-	touch $@
+	@$(PYTHON) install.py
+	@touch $@
 
 rehearse: install
-	$(BIN)/recipe rehearse recipes/survival.yaml
+	$(BIN)/python -m runner rehearse recipes/survival.yaml
 
 # Three processes, because each waits for others now and then, and each with whole files: what a file's tests share is made once. They are begun in the order of tests/conftest.py,
 # heavy ones first. A cluster is one for all tests.
@@ -54,8 +52,8 @@ test-processors: install
 		|| failed="$$failed $$processor"; done; test -z "$$failed" || { echo "failed under$$failed"; false; }
 
 lint: install
-	$(BIN)/ruff check runner tests benchmarks schemas container docs
-	$(BIN)/ruff format --check runner tests benchmarks schemas container docs
+	$(BIN)/ruff check install.py runner tests benchmarks schemas container docs
+	$(BIN)/ruff format --check install.py runner tests benchmarks schemas container docs
 	$(BIN)/mypy
 
 # Rewrites what is generated; look at `git diff` before committing.
