@@ -18,7 +18,7 @@ CORE = (
 # Names of 0.1 that old pods and old renders run; each is an alias of a module elsewhere, and goes with the next release.
 ALIASES = (
     *("runner.training.plugin", "runner.cluster.walk", "runner.cluster.kfp_task"),
-    *("runner.entrypoints.node", "runner.entrypoints.pull_request"),
+    *("runner.entrypoints.node", "runner.entrypoints.pull_request", "runner.scenarios.image_classification.trainer"),
 )
 # Arrows that are still to go: each is used where the other part is there alone.
 SOFT = {

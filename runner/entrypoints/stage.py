@@ -86,6 +86,22 @@ def require(folder: StageFolder, hashes: bool) -> None:
             raise Stop(f"`{wrong[0]}` of the stage `{name}` is not as it was left; it must run again first.", submit)
 
 
+def gate(folder: StageFolder, tell: Tell) -> int:
+    """0 where the gate after the stage is open, 1 where it is closed. Raises Stop where the stage has no result that could be
+    measured."""
+    _require_finished(folder)
+    is_open, said = parts.hook("gate_in_pod")(folder, tell)
+    leave("\n".join(said))
+    return 0 if is_open else 1
+
+
+def promote(folder: StageFolder, by: str, reason: str, tell: Tell) -> int:
+    """A person's override of the gate. Raises Stop where there is nothing to overrule."""
+    _require_finished(folder)
+    parts.hook("promote_in_pod")(folder, by, reason, tell)
+    return 0
+
+
 def _require_finished(folder: StageFolder) -> None:
     if pipeline.decision_on(folder).action != "keep":
         raise Stop(
@@ -131,11 +147,7 @@ def main(arguments: list[str]) -> int:
         folder = StageFolder(plan, plan.stages[-1])
         if chosen.verb == "run":
             return run(folder, command, _say)
-        _require_finished(folder)
-        code: int
-        code, said = parts.hook(f"{chosen.verb}_in_pod")(folder, _say, by=chosen.by, reason=chosen.reason)
-        leave("\n".join(said))
-        return code
+        return gate(folder, _say) if chosen.verb == "gate" else promote(folder, chosen.by, chosen.reason, _say)
     except Stop as stop:
         print(stop.text, file=sys.stderr, flush=True)
         leave(stop.text)

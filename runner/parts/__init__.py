@@ -46,8 +46,8 @@ class Part:
     targets: Mapping[str, str] = field(default_factory=dict)
     # The module that tells what a recipe will need.
     forecast: str = ""
-    # The module with functions that are called around runs and stages, by the name of their moment.
-    hooks: str = ""
+    # Functions, MODULE.FUNCTION, that are called around runs and stages, by the name of their moment.
+    hooks: Mapping[str, str] = field(default_factory=dict)
     # What `recipe --help` says, by the command's name; its module is `commands/NAME.py`.
     commands: Mapping[str, str] = field(default_factory=dict)
 
@@ -98,15 +98,17 @@ def table(member: str) -> dict[str, str]:
 
 @cache
 def modules(member: str) -> tuple[ModuleType, ...]:
-    """The modules that parts name under `rules`, `forecast` or `hooks`, imported now."""
+    """The modules that parts name under `rules` or `forecast`, imported now."""
     return tuple(
         importlib.import_module(part.module(name)) for part in found().values() if (name := getattr(part, member))
     )
 
 
+@cache
 def hooks(moment: str) -> tuple[Callable[..., Any], ...]:
     """The functions of all parts for a moment of a run, such as `before_stage`; the contract lists the moments."""
-    return tuple(getattr(module, moment) for module in modules("hooks") if hasattr(module, moment))
+    named = (part.module(part.hooks[moment]).rpartition(".") for part in found().values() if moment in part.hooks)
+    return tuple(getattr(importlib.import_module(module), function) for module, _, function in named)
 
 
 def hook(moment: str) -> Callable[..., Any]:

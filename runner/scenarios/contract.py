@@ -18,7 +18,7 @@ and, where it needs some,
 Of a part's tables, a module of `preparers` is a Preparer; one of `engines` is run as `python -m MODULE CONFIG`, by torchrun where
 there are several processes; one of `measures` has `measure(task, measures)`; one of `asked` has `load(weights)`, which gives a
 function from a file to the share of each answer; one of `targets` is a Target, that of `forecast` a Forecasting, that of `rules`
-Rules for every recipe. A module of `hooks` has functions by the name of their moment:
+Rules for every recipe. `hooks` names functions by their moment:
 
     before_stage(folder, tell, where)      raises Stop where a stage must not start; where: the option that names the cluster
     before_training(cfg, trainer, settings)  in the training process, before the first step: what is wrong, or an empty text
@@ -32,8 +32,8 @@ Rules for every recipe. A module of `hooks` has functions by the name of their m
     show_rows(recipe, place, count, say)   shows rows as the engine makes them
     shown(folder, whole)                   what is on record of them, as lines of styled text
     models_at(url, recipe, stage)          the recipe's models behind a server
-    gate_in_pod(folder, tell, …), promote_in_pod(folder, tell, by, reason)
-                                           what `runner.entrypoints.stage` does beside running a stage: exit code and reason
+    gate_in_pod(folder, tell), promote_in_pod(folder, by, reason, tell)
+                                           what `runner.entrypoints.stage` does beside running a stage
     plan_server(recipe, as_json)           shows what a server of the trained model needs; exit code
 """
 

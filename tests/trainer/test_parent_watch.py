@@ -27,6 +27,7 @@ FIRST = {
     "runner.cluster.walk",
     "runner.entrypoints.node",
     "runner.entrypoints.pull_request",
+    "runner.scenarios.image_classification.trainer",
 }
 FIRST |= {"runner.__main__"}
 # The arguments of all others, with a file or a socket that nobody ever writes into, or a module that never ends: whoever waits for

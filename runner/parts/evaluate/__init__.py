@@ -6,7 +6,13 @@ PART = Part(
     package=__name__,
     sections=("gates", "evaluation"),
     rules="rules",
-    hooks="hooks",
+    hooks={
+        "before_stage": "hooks.before_stage",
+        "after_stage": "hooks.after_stage",
+        "on_record": "hooks.on_record",
+        "gate_in_pod": "hooks.gate_in_pod",
+        "promote_in_pod": "hooks.promote_in_pod",
+    },
     commands={
         "evaluate": "Say whether training made it better.",
         "gate": "Say whether a stage's gate is open.",

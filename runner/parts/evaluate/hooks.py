@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from runner.parts.evaluate import gates
 from runner.plan import Plan
@@ -50,9 +49,9 @@ def on_record(plan: Plan) -> Iterable[str]:
     return gates.promotions(plan)
 
 
-def gate_in_pod(folder: StageFolder, tell: Tell, **_: Any) -> tuple[int, list[str]]:
-    """0 where the gate after the stage is open, 1 where it is closed, and why. What does not hold is measured again, because
-    somebody has sent the gate again.
+def gate_in_pod(folder: StageFolder, tell: Tell) -> tuple[bool, list[str]]:
+    """Whether the gate after the stage is open, and why. What does not hold is measured again, because somebody has sent the gate
+    again.
 
     Raises Stop where the stage has no result that could be measured.
     """
@@ -65,11 +64,9 @@ def gate_in_pod(folder: StageFolder, tell: Tell, **_: Any) -> tuple[int, list[st
     said = [*gates.table(gates.verdicts(folder)), *override, verdict]
     for line in said:
         tell(line)
-    return (0 if is_open else 1), said
+    return is_open, said
 
 
-def promote_in_pod(folder: StageFolder, tell: Tell, by: str, reason: str) -> tuple[int, list[str]]:
-    """A person's override of the gate. Raises Stop where there is nothing to overrule."""
+def promote_in_pod(folder: StageFolder, by: str, reason: str, tell: Tell) -> None:
     for line in gates.promote(folder, by, reason).lines:
         tell(line)
-    return 0, []

@@ -6,7 +6,9 @@ PART = Part(
     package=__name__,
     sections=("openshift", "image"),
     rules="deployment_rules",
-    hooks="hooks",
+    hooks={
+        "beside_jobs": "upload_instructions.beside_jobs",
+    },
     commands={
         "site": "Write what its namespace needs, once.",
         "submit": "Send a recipe to the cluster.",

@@ -10,7 +10,9 @@ from typing import Any
 
 from runner.parts.openshift import site
 from runner.plan import Plan, Stage
+from runner.recipe.recipe import Recipe
 from runner.render import batch, kubernetes, podspec
+from runner.scenarios.shared.common import data_file
 from runner.tools.files import Artifact
 from runner.tools.names import listed
 from runner.tools.text import yaml_text
@@ -19,6 +21,12 @@ README, POD = "FILES.md", "files.yaml"
 PART = "files"
 # Seconds that the pod stays, unless it is deleted before.
 OPEN_SECONDS = 4 * 3600
+
+
+def beside_jobs(recipe: Recipe, plan: Plan) -> list[Artifact]:
+    """How the files beside the recipe come to where its pods look."""
+    files = {name: data_file(recipe, plan.place, name) or "" for _, name in recipe.local_files()}
+    return render(plan, files, recipe.file.name)
 
 
 def render(plan: Plan, files: Mapping[str, str], recipe: str) -> list[Artifact]:

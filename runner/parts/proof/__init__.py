@@ -4,5 +4,10 @@ from runner.parts import Part
 
 PART = Part(
     package=__name__,
-    hooks="hooks",
+    hooks={
+        "before_training": "hooks.before_training",
+        "prove": "hooks.prove",
+        "show_rows": "hooks.show_rows",
+        "shown": "hooks.shown",
+    },
 )

@@ -6,7 +6,9 @@ from runner.parts import Part
 PART = Part(
     package=__name__,
     needs=("evaluate",),
-    hooks="hooks",
+    hooks={
+        "at_the_end": "page.at_the_end",
+    },
     commands={
         "report": "Make a page to show of a run, or of several.",
         "why": "Say why a job, a run or a log has gone wrong, with the remedy.",

@@ -8,7 +8,10 @@ PART = Part(
     sections=("serve",),
     rules="rules",
     targets={"kserve": "kserve"},
-    hooks="hooks",
+    hooks={
+        "models_at": "served.at",
+        "plan_server": "show_needs.plan_server",
+    },
     commands={
         "chat": "Talk to the original and the trained model, side by side.",
         "serve": "Serve both models by OpenAI's API.",

@@ -9,9 +9,31 @@ from rich.console import Console
 from rich.table import Table
 
 from runner.commands.options import say
+from runner.parts.serve import needs as reckoned
+from runner.parts.serve.kserve import served
 from runner.parts.serve.needs import ServingForecast
 from runner.parts.serve.plan import Serving
 from runner.recipe import units
+from runner.recipe.recipe import Recipe
+from runner.tools.problem import Stop, errors_of
+
+
+def plan_server(recipe: Recipe, json_wanted: bool) -> int:
+    """Shows what a server of what the recipe trains needs; 1 where it does not fit."""
+    _, server, needs = served(recipe)
+    if needs is None:
+        raise Stop(
+            f"Nobody can count the weights of `{recipe.model.base}` here, so nothing can be said of a server's memory.",
+            "`recipe models` shows the models that are known, and writes down others.",
+        )
+    if json_wanted:
+        say(as_json(server, needs))
+    else:
+        show(server, needs)
+    problems = reckoned.problems(recipe, server, needs)
+    for problem in () if json_wanted else problems:
+        say(f"\n{problem}")
+    return int(bool(errors_of(problems)))
 
 
 def show(server: Serving, needs: ServingForecast) -> None:
