@@ -270,7 +270,7 @@ def test_a_stage_does_not_start_where_the_time_is_used_up(run_with, tmp_path, go
 def test_the_last_stage_that_the_limit_ends_is_no_error_and_a_higher_limit_goes_on(
     recipe, last, before, run_with, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(pipeline, "require_open", lambda folder, tell: None)
+    monkeypatch.setattr(pipeline, "guard", lambda folder, tell: None)
     plan, told = run_with(recipe, "60 s", Selection(stage=last), *before)
     assert started(told) == [last] and not [line for line in told if line.startswith("stopped")]
     said = "\n".join(told)
