@@ -116,7 +116,10 @@ def test_the_map_is_short_and_has_every_floor_in_order_and_every_part():
 
 
 def decisions() -> list[Path]:
-    return [ROOT / "runner" / "DECISIONS.md", *(ROOT / "runner/parts" / name / "DECISIONS.md" for name in parts.found())]
+    return [
+        ROOT / "runner" / "DECISIONS.md",
+        *(ROOT / "runner/parts" / name / "DECISIONS.md" for name in parts.found()),
+    ]
 
 
 def test_the_core_and_every_part_have_their_decisions():
@@ -127,7 +130,13 @@ def test_the_core_and_every_part_have_their_decisions():
 def test_every_path_that_a_document_names_is_there():
     ours = re.compile(r"`((?:runner|tests|benchmarks|schemas|docs|ci)/[\w./-]*)`")
     found = 0
-    for file in (MAP, ROOT / "CONTRIBUTING.md", ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *decisions()):
+    for file in (
+        MAP,
+        ROOT / "CONTRIBUTING.md",
+        ROOT / "README.md",
+        *sorted((ROOT / "docs").glob("*.md")),
+        *decisions(),
+    ):
         for path in ours.findall(file.read_text("utf-8")):
             found += 1
             if path == "runner/catalog/measured/":
