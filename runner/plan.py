@@ -26,29 +26,29 @@ USUAL_CLAIM_GIB = 50
 
 @dataclass(frozen=True)
 class Place:
-    """Folders as the training process sees them, all absolute.
+    """Folders as the training process sees them, all absolute."""
 
-    config_dir: the emitted configs; data_dir: prepared data; run_dir: results, shared by all machines;
-    scratch_dir: this machine's own, may be lost.
-    accelerator: whether there are GPUs; without, processes talk over gloo and DDP stands in for sharding.
-    on_cluster: whether stages run in pods, where nobody looks after the run folder between them.
-    prepared: whether data, and the model where there is one, lie ready before training starts, which then needs no network.
-    model_dir: where the base model lies once it has been fetched; None where training fetches it from the hub itself.
-    files_dir: where pods have the recipe's data files; None where they are read from beside the recipe.
-    checkpoint_keys: on a cluster, what names the checkpoints of a stage, by the stage's folder. Training goes on from those
-    that it finds there, and must not go on from those of the recipe as it was before it changed. None names none, for whoever only
-    judges a plan, whose stages then have no keys: a name is known when all stages are, which then are made once more.
-    """
-
+    # The emitted configs.
     config_dir: str
+    # Prepared data.
     data_dir: str
+    # Results, shared by all machines.
     run_dir: str
+    # This machine's own folder; it may be lost.
     scratch_dir: str
+    # Whether there are GPUs; without them, processes communicate over gloo, and DDP replaces sharding.
     accelerator: bool = True
+    # Whether stages run in pods, where nothing looks after the run folder between them.
     on_cluster: bool = False
+    # Whether data, and the model if there is one, are ready before training starts, which then needs no network.
     prepared: bool = False
+    # The base model's folder once it has been downloaded; None where training downloads it from the hub itself.
     model_dir: str | None = None
+    # Where pods have the recipe's data files; None where they are read from beside the recipe.
     files_dir: str | None = None
+    # On a cluster, the name of a stage's checkpoints, by the stage's folder. Training resumes from those that it finds
+    # there, and must not resume from those of the recipe before it changed. None where a plan is only judged: its
+    # stages then have no keys, because a name needs all stages, which would then be built twice.
     checkpoint_keys: Mapping[str, str] | None = field(default_factory=dict)
 
     def below(self, folder: str) -> Place:
@@ -82,46 +82,47 @@ class Place:
 
 @dataclass(frozen=True)
 class Prediction(Record):
-    """What was planned for a stage: bytes of each GPU, seconds, counts; None for what could not be told.
-
-    gpu: as people call it. memory: what the run needs; tensors: of that what PyTorch calls allocated; usable: what the card
-    has; least and most: between which a figure lies in nine of ten cases. label: the card as recipes name it. step_seconds: of a
-    step, waiting_seconds: of it spent waiting for other GPUs, both by the formulas alone, whatever is known of this card.
-    """
+    """What was planned for a stage: bytes of each GPU, seconds, counts; None for what could not be predicted. A figure
+    is between `least` and `most` in nine of ten cases."""
 
     stage: str = ""
+    # As people call it.
     gpu: str = ""
     gpus: int = 0
     steps: int | None = None
     seconds: float | None = None
     seconds_least: float | None = None
     seconds_most: float | None = None
+    # What the run needs.
     memory: int | None = None
     memory_least: int | None = None
     memory_most: int | None = None
+    # The part of `memory` that PyTorch calls allocated.
     tensors: int | None = None
+    # What the card has.
     usable: int | None = None
+    # The card as recipes name it.
     label: str = ""
+    # Of one step, by the formulas alone, whatever was measured on this card.
     step_seconds: float | None = None
+    # The part of `step_seconds` spent waiting for other GPUs.
     waiting_seconds: float | None = None
 
 
 @dataclass(frozen=True)
 class Machines:
-    """Machines, each with `gpus_per_node` GPUs.
-
-    memory_gib, cpus: what the run may use of each; in pods these are their limits.
-    requested_memory_gib, requested_cpus: what pods are promised; None where that is as much.
-    uneven: the GPUs of each machine where they have not equally many, else empty.
-    """
+    """Machines, each with `gpus_per_node` GPUs."""
 
     nodes: int
     gpus_per_node: int
     gpu: str
+    # What the run may use of each machine; in pods these are the limits.
     memory_gib: float
     cpus: int
+    # What pods request; None where that is as much.
     requested_memory_gib: float | None = None
     requested_cpus: int | None = None
+    # The GPUs of each machine where the machines differ, else empty.
     uneven: tuple[int, ...] = ()
 
     @property
@@ -162,69 +163,72 @@ Kind = Literal["text", "chat", "preferences", "images"]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How a stage is measured.
-
-    metrics: the names of what its gates ask for. seed: of draws where there are more rows than are measured.
-    tasks: of lm-eval; sample_task: a file that stands in for them; limit: rows of each task, all of them where None;
-    batch_size: rows at a time. prompt: what the model goes on with. text_blocks: held-out blocks of tokens, a `.npy` file.
-    asked: kinds of questions whose answers are counted apart, each by words that are in it.
-    rows: the folder of the held-out rows where training does not leave them in its own.
-    before: the stage whose metrics a `regression` is against.
-    """
+    """How a stage is measured."""
 
     kind: Kind
+    # The metrics that its gates need.
     metrics: tuple[str, ...] = ()
+    # Of draws where there are more rows than are measured.
     seed: int = 0
+    # Of lm-eval.
     tasks: tuple[str, ...] = ()
+    # A file that replaces `tasks`.
     sample_task: str | None = None
+    # Rows of each task; all of them where None.
     limit: int | None = None
+    # Rows at a time.
     batch_size: int = 1
+    # The text that the model continues.
     prompt: str = ""
+    # Held-out blocks of tokens, a `.npy` file.
     text_blocks: str = ""
+    # Kinds of questions whose answers are counted separately, each by words that are in it.
     asked: Mapping[str, str] = field(default_factory=dict)
+    # The folder of the held-out rows where training does not leave them in its own.
     rows: str = ""
+    # The stage whose metrics a `regression` is compared with.
     before: str | None = None
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One piece of work of one engine: a training run, or what must lie ready before one.
-
-    engine: who does it, a key of `runner.run.engines.ENGINES`.
-    config: the engine's settings; config_file: the name they are written under.
-    data: what a training stage learns from, the JSON form of the dataclass that a preparer takes; `kind` picks it.
-    files: what lies in `config_dir` when the stage starts, `config_file` among them.
-    command: for a machine of a cluster; the launcher fills in rank and address from the environment.
-    env: environment of every process. shm_gib: shared memory that the data loader and NCCL may use, GiB.
-    folder: where its files and results lie, below the plan's; empty for the plan's own folders.
-    reads: the stages whose results it reads, each with the beginnings of the files' names; () means all of them.
-    parts: of a stage whose results are read apart, each part by its folder, with the names of the settings that it is made from.
-    keys: a hash of all that its results depend on, under "", and one for each part (see `keys`).
-    gates, evaluation: what it must prove, and how it is measured; None where nothing is.
-    model: what must be fetched into `place.model_dir` first (`base`, `revision`); None where there is nothing to fetch.
-    needs: bytes of `gpu_memory` on each GPU and of `memory` on each machine by estimate, `tokens_per_second` or, of images,
-    `samples_per_second` over all GPUs, and the `price_per_gpu_hour` that the recipe names; empty where no estimate was made.
-    grace_seconds: what a machine that is taken back needs to save where it is, by estimate; None where none was made.
-    """
+    """One piece of work of one engine: a training run, or what must be ready before one."""
 
     name: str
+    # Who does the work, a key of `runner.run.engines.ENGINES`.
     engine: str
+    # The engine's settings, and the name of the file that they are written to.
     config: Mapping[str, Any]
     config_file: str
+    # What a training stage learns from: the JSON form of the dataclass that a preparer takes; `kind` chooses it.
     data: Mapping[str, Any]
+    # What is in `config_dir` when the stage starts, `config_file` included.
     files: tuple[Artifact, ...]
+    # For a machine of a cluster; the launcher fills in rank and address from the environment.
     command: tuple[str, ...]
+    # The environment of every process.
     env: Mapping[str, str]
     machines: Machines
+    # Shared memory that the data loader and NCCL may use, GiB.
     shm_gib: int
+    # Where its files and results are, below the plan's; empty for the plan's own folders.
     folder: str = ""
+    # The stages whose results it reads, each with the beginnings of the files' names; () means all of them.
     reads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    # Where its results are read in parts: each part by its folder, with the names of the settings that it depends on.
     parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    # A hash of everything that its results depend on, under "", and one for each part (see `keys`).
     keys: Mapping[str, str] = field(default_factory=dict)
+    # What it must prove.
     gates: tuple[Gate, ...] = ()
+    # How it is measured; None where it is not.
     evaluation: Evaluation | None = None
+    # What must be downloaded into `place.model_dir` first (`base`, `revision`); None where nothing must.
     model: Mapping[str, Any] | None = None
+    # By estimate: bytes of `gpu_memory` on each GPU and of `memory` on each machine, `tokens_per_second` or, for
+    # images, `samples_per_second` over all GPUs; and the recipe's `price_per_gpu_hour`. Empty without an estimate.
     needs: Mapping[str, float] = field(default_factory=dict)
+    # What a machine that is taken back needs to save its state, by estimate; None without one.
     grace_seconds: int | None = None
 
     @property
@@ -234,29 +238,28 @@ class Stage:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a recipe means, in full.
-
-    fingerprint: hash of every setting that can change the result.
-    place: the folders that the stages' configs name.
-    site: the recipe's settings for the cluster, nodes: those for plain machines; only targets read them.
-    code_from_git: `url` and `commit` of the code that pods clone before they start; None where it is in their image.
-    facts: computed figures that people ask about (effective batch, scaled learning rate, …).
-    claims_gib: what to ask for where a claim states no size, by the claim's name; empty where no estimate was made.
-    most_nodes: machines of the largest stage, where this is one of several that share the claims.
-    has_gates: whether a stage of the whole plan has some, so that what is measured must be sealed.
-    """
+    """What a recipe means, in full."""
 
     name: str
     scenario: str
+    # Hash of every setting that can change the result.
     fingerprint: str
+    # The folders that the stages' configs name.
     place: Place
     stages: tuple[Stage, ...]
+    # The recipe's settings for the cluster; only targets read them.
     site: Mapping[str, Any] = field(default_factory=dict)
+    # `url` and `commit` of the code that pods clone before they start; None where it is in their image.
     code_from_git: Mapping[str, Any] | None = None
+    # The recipe's settings for plain machines; only targets read them.
     nodes: Mapping[str, Any] = field(default_factory=dict)
+    # Computed figures that people look up (effective batch, scaled learning rate, …).
     facts: Mapping[str, Any] = field(default_factory=dict)
+    # What to request where a claim states no size, by the claim's name; empty without an estimate.
     claims_gib: Mapping[str, int] = field(default_factory=dict)
+    # Machines of the largest stage, where this plan is one of several that share the claims.
     most_nodes: int = 1
+    # Whether a stage of the whole plan has gates, so that measurements must be sealed.
     has_gates: bool = False
 
     def claim_gib(self, name: str) -> int:
@@ -365,7 +368,8 @@ _NEUTRAL = {
     "data.warmup_steps",
     "data.eval_steps",
 }
-# Where text is cleaned changes no document, and what is proven of rows none of them; for which settings that was, `proven_for` says.
+# The machine that cleans text changes no document, and a proof of rows changes no row; `proven_for` names the settings of
+# a proof.
 _NEUTRAL_PARTS = ("cleaning.", "recipe_runner.demo.categories.", "recipe_runner.proof.", "proofs.")
 
 

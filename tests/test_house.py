@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -99,6 +100,49 @@ def test_imports_of_the_core_point_down():
     for module, wanted in arrows():
         if not part_of(module) and not part_of(wanted) and wanted != "runner":
             assert CORE.index(room(wanted)) <= CORE.index(room(module)), f"{module} imports {wanted}, which is above it"
+
+
+MAP = ROOT / "ARCHITECTURE.md"
+
+
+def test_the_map_is_short_and_has_every_floor_in_order_and_every_part():
+    text = MAP.read_text("utf-8")
+    assert len(text.split()) <= 1500
+    rows = [re.findall(r"^\| `([\w./]+)` \|", section, re.MULTILINE) for section in text.split("\n## ")]
+    floors, ours = (row for row in rows if row)
+    named = [row.partition("/")[0].removesuffix(".py") for row in floors]
+    assert named == [floor for floor in CORE if floor != "__main__"]
+    assert sorted(ours) == sorted(parts.found())
+
+
+def decisions() -> list[Path]:
+    return [
+        ROOT / "runner" / "DECISIONS.md",
+        *(ROOT / "runner/parts" / name / "DECISIONS.md" for name in parts.found()),
+    ]
+
+
+def test_the_core_and_every_part_have_their_decisions():
+    assert len(decisions()) > 10
+    assert [file for file in decisions() if not re.search(r"^- \S", file.read_text("utf-8"), re.MULTILINE)] == []
+
+
+def test_every_path_that_a_document_names_is_there():
+    ours = re.compile(r"`((?:runner|tests|benchmarks|schemas|docs|ci)/[\w./-]*)`")
+    found = 0
+    for file in (
+        MAP,
+        ROOT / "CONTRIBUTING.md",
+        ROOT / "README.md",
+        *sorted((ROOT / "docs").glob("*.md")),
+        *decisions(),
+    ):
+        for path in ours.findall(file.read_text("utf-8")):
+            found += 1
+            if path == "runner/catalog/measured/":
+                continue  # written where somebody has a GPU
+            assert any(ROOT.glob(re.sub("NAME|my-demo", "*", path))), f"{file.relative_to(ROOT)} names {path}"
+    assert found > 60
 
 
 def test_check_and_render_import_nothing_heavy(tmp_path):

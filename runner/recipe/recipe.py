@@ -104,7 +104,7 @@ class Settings(Mapping[str, Any]):
         return key in self._known
 
     def with_own(self, own: Settings, together: tuple[str, ...]) -> Settings:
-        """This section as one of its `sets` has it, whose own settings win. together: names of which the set's own hide all."""
+        """This section with the settings of one of its `sets`, which win. together: names; one of the set's own hides all."""
         hidden = {"sets", *(together if any(name in own for name in together) else ())}
         defaults = {"form": "auto"} if self.knows("form") else {}
         kept = {name: value for name, value in self._values.items() if name not in hidden}
@@ -142,8 +142,8 @@ def _thaw(value: Any) -> Any:
 
 
 def with_defaults(value: Any, schema: Mapping[str, Any]) -> Any:
-    """A copy of `value` with the schema's defaults filled in, sections that may be left out included; not those that say by
-    being there that something is wanted (`x-only-written`)."""
+    """A copy of `value` with the schema's defaults filled in, optional sections included; except those whose presence is a
+    request (`x-only-written`)."""
     if isinstance(value, list) and schema.get("type") == "array":
         return [with_defaults(item, schema.get("items", {})) for item in value]
     if isinstance(value, float) and value.is_integer() and schema.get("type") == "integer":
@@ -177,15 +177,13 @@ def sets_of(home: Path_, data: Settings) -> list[tuple[Path_, Settings]]:
 
 @dataclass(frozen=True)
 class Recipe(Sections):
-    """A valid recipe.
+    """A valid recipe. Sections are read as attributes: `recipe.train.epochs`."""
 
-    document: as written, for saying where something stands; settings: with defaults; model_facts: what is known of its
-    base model; None where nothing is.
-    Sections are read as attributes: `recipe.train.epochs`.
-    """
-
+    # As written, for the place of each setting.
     document: Document
+    # With defaults.
     settings: Settings
+    # Facts about its base model; None where there are none.
     model_facts: Model | None
 
     if not TYPE_CHECKING:
@@ -237,8 +235,8 @@ class Recipe(Sections):
 
     @cached_property
     def data_sections(self) -> tuple[tuple[Path_, Settings], ...]:
-        """Every section that names data and that the schema has not refused, with its path: `data`, and `data` inside other
-        sections."""
+        """Every section that names data and that the schema has not refused, with its path: `data`, and `data` inside
+        other sections."""
         homes: dict[Path_, Any] = {("data",): self.sections.get("data")}
         homes |= {(name, "data"): section._values.get("data") for name, section in self.sections.items()}
         return tuple((home, data) for home, data in homes.items() if isinstance(data, Settings))
@@ -248,8 +246,8 @@ class Recipe(Sections):
         return (one for home, data in self.data_sections for one in sets_of(home, data))
 
     def local_files(self) -> Iterator[tuple[Path_, str]]:
-        """What training needs of this machine: the path of each setting that names a file or folder, and that name. What pods
-        have on a claim is not among them."""
+        """What training needs from this machine: the path of each setting that names a file or folder, and that name.
+        What pods have on a claim is not included."""
         named: list[tuple[Path_, str | None]] = [((*home, "path"), data.get("path")) for home, data in self.data_sets()]
         named += [
             ((*home, setting), data.get(setting))
@@ -279,8 +277,8 @@ class Recipe(Sections):
 
     @property
     def demo_questions(self) -> tuple[tuple[str | None, str], ...]:
-        """What is asked before and after training: (category, question), the category None where there is none. Empty where
-        recipes of this scenario name no questions."""
+        """The questions before and after training: (category, question), the category None where there is none. Empty
+        where recipes of this scenario name no questions."""
         demo = self.settings.get("demo") or {}
         plain = tuple((None, question) for question in demo.get("questions") or ())
         return plain + tuple(

@@ -1,4 +1,4 @@
-"""Run manifest: what is on record of a run's plan, so that a page can be made of its folder alone, wherever that lies."""
+"""Run manifest: the record of a run's plan, so that a page can be made from its folder alone, wherever that is."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ _OWN = ("name", "description")
 
 @dataclass(frozen=True)
 class Differs(Record):
-    """A setting that is not as in the starter: its value there and here as a recipe has it, empty where there is none."""
+    """A setting that differs from the starter's."""
 
     setting: str = ""
+    # Its value in the starter and in this recipe, as a recipe writes it; empty where there is none.
     starter: str = ""
     here: str = ""
     origin: str = ""
@@ -41,36 +42,40 @@ class Differs(Record):
 
 @dataclass(frozen=True)
 class RunManifest(Record):
-    """What a run was to be, before anything was put in place of the recipe's own settings.
-
-    file: the recipe's, by its name. at: when it was first begun (ISO 8601, UTC). fingerprint: of the recipe. settings: with every
-    default; text: the same as YAML, with where each comes from. starter: the one that it differs least from.
-    commit: of the repository that the recipe lies in, with a `+` where the recipe has changed since, empty where it lies in none.
-    model: the base model's name, or its architecture; licence: of it, as the hub abbreviates it, empty where nobody knows.
-    foreseen: for the run as it goes; full_size: for a rehearsal's recipe on the machines that it names.
-    """
+    """What a run was to be, before a rehearsal or a machine replaced any of the recipe's own settings."""
 
     FILE = PLANNED
+    # The name of the recipe's file.
     file: str = ""
+    # When the run first began (ISO 8601, UTC).
     at: str = ""
+    # Of the recipe.
     fingerprint: str = ""
     scenario: str = ""
     description: str = ""
+    # With every default.
     settings: Mapping[str, Any] = field(default_factory=dict)
+    # The settings as YAML, with the origin of each.
     text: str = ""
+    # The starter that the recipe differs least from.
     starter: str = ""
     differs: tuple[Differs, ...] = ()
+    # The base model's name, or its architecture.
     model: str = ""
     revision: str = ""
+    # Of the model, as the hub abbreviates it; empty where it is unknown.
     licence: str = ""
+    # Of the repository that the recipe is in, with a `+` where the recipe has changed since; empty where it is in none.
     commit: str = ""
+    # For the run as it goes.
     foreseen: tuple[Prediction, ...] = ()
+    # For a rehearsal's recipe on the machines that it names.
     full_size: tuple[Prediction, ...] = ()
 
 
 def keep(run: RunFolder, recipe: Recipe, plan: Plan, runs: Recipe | None = None) -> None:
-    """Leaves plan and recipe in the run folder. runs: the recipe with what a rehearsal or this machine has put in its place,
-    which the plan is of; the recipe itself where it is None."""
+    """Writes plan and recipe to the run folder. runs: the recipe with the replacements of a rehearsal or of this machine,
+    to which the plan belongs; the recipe itself where it is None."""
     write_text(run.path / CONFIG / PLAN_FILE, _whole(plan).as_json())
     known = RunManifest.read(run.path)
     same = known.fingerprint == recipe.fingerprint and known.at

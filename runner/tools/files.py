@@ -20,13 +20,13 @@ from runner.tools.names import content_hash
 
 
 def settings_folder() -> Path:
-    """Where this person's own settings lie: `recipe-runner` below XDG_CONFIG_HOME, by default `~/.config` (XDG Base Directory
-    Specification 0.8, which lets relative paths be ignored)."""
+    """The folder of this person's own settings: `recipe-runner` below XDG_CONFIG_HOME, by default `~/.config` (XDG Base
+    Directory Specification 0.8, which lets relative paths be ignored)."""
     return _own_folder("XDG_CONFIG_HOME", "~/.config")
 
 
 def cache_folder() -> Path:
-    """Where things lie that can be fetched again, likewise: below XDG_CACHE_HOME, by default `~/.cache`."""
+    """The folder of what can be downloaded again, likewise: below XDG_CACHE_HOME, by default `~/.cache`."""
     return _own_folder("XDG_CACHE_HOME", "~/.cache")
 
 
@@ -37,9 +37,11 @@ def _own_folder(variable: str, usual: str) -> Path:
 
 @dataclass(frozen=True)
 class Artifact:
-    """A file to write: a path relative to the output folder, and its whole text."""
+    """A file to write."""
 
+    # Relative to the output folder.
     path: str
+    # The whole of it.
     text: str
 
 
@@ -59,8 +61,8 @@ class Later(Artifact):
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Gives a file beside `path` to write, which takes its place when the block ends well, on disk and at once; else nothing
-    is left of it. Its name begins with a dot and has the process in it, so that several may write the same file."""
+    """Gives a file beside `path` to write, which takes its place when the block ends well, on disk and at once; else
+    nothing is left of it. Its name begins with a dot and contains the process id, so that several may write the file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
@@ -113,8 +115,9 @@ def read_record(path: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Record:
-    """What a JSON file holds, as a dataclass that names the file and gives every field a default; false where it says nothing."""
+    """A JSON file as a dataclass in which every field has a default; false where all fields are defaults."""
 
+    # Its name in the folder.
     FILE: ClassVar[str]
 
     def __bool__(self) -> bool:
@@ -186,8 +189,8 @@ def _sha256(file: str, *_: int) -> str:
 
 
 def content_of(path: Path) -> str:
-    """A hash of what a file holds; of a folder, of its files' names and what they hold. Times are no part of it, because a copy
-    is the same data; so all of it is read, once a process."""
+    """A hash of a file's content; for a folder, of its files' names and contents. Times do not count, because a copy is
+    the same data; so everything is read, once a process."""
     if path.is_file():
         return sha256(path)
     files = sorted(file for file in path.rglob("*") if file.is_file())
@@ -196,8 +199,8 @@ def content_of(path: Path) -> str:
 
 @contextmanager
 def table(file: Path, errors: str = "strict") -> Iterator[tuple[TextIO, str]]:
-    """A file of lines with columns, open in its encoding, and what stands between the columns: of the usual marks the one that
-    cuts the first line into most. Spreadsheets put semicolons where the comma is for decimals, and write UTF-16 too.
+    """A file of lines with columns, open in its encoding, and the separator: of the usual marks, the one that cuts the
+    first line into most columns. Spreadsheets use semicolons where the comma is for decimals, and also write UTF-16.
 
     Raises UnicodeDecodeError where it is no such text and `errors` is strict.
     """

@@ -14,39 +14,42 @@ Kind = Literal["conversations", "text", "preferences", "images"]
 
 @dataclass(frozen=True)
 class Proof(Record):
-    """What was judged of a stage's rows, and how it came out. Counts of tokens are of all training rows.
-
-    kind: of the rows. rows: that the engine trains on; judged: of them, beside what the template writes, or of images those that are
-    measured; batches: that its
-    collator has made of them; padding: tokens that it has put in.
-    trained, seen: tokens with and without a label; cut: tokens of the judged rows that the engine leaves out, and rows_cut of how
-    many. joined: how rows stand in a batch: `padded`, `flattened` or `packed`; attention: the one that was judged, empty where no
-    model was asked. logits_moved: the largest change of a row's logits when the row before it changes. loss_at_once,
-    loss_accumulated: the first loss of eight rows in one batch, and in eight.
-    asked: questions of the demo or of the evaluation that stand in the training rows. notes: what was not judged wholly, and why.
-    faults: each with `kind` and `message`; none where all is well. shown: rows as `row`, `tokens` and `spans`, each the name
-    `trained`, `seen` or `cut` and its tokens. seconds: that it took.
-    """
+    """What was judged of a stage's rows, and the result. Counts of tokens are of all training rows."""
 
     FILE = PROOF
+    # Of the rows.
     kind: str = ""
+    # The rows that the engine trains on.
     rows: int = 0
+    # The rows that were compared with what the template writes; of images, those that were measured.
     judged: int = 0
+    # The batches that the engine's collator made of the judged rows, and the tokens of padding in them.
     batches: int = 0
     padding: int = 0
+    # Tokens with and without a label.
     trained: int = 0
     seen: int = 0
+    # Tokens of the judged rows that the engine leaves out, and the number of rows that they are in.
     cut: int = 0
     rows_cut: int = 0
+    # How rows share a batch: `padded`, `flattened` or `packed`.
     joined: str = ""
+    # The attention that was judged; empty where no model was run.
     attention: str = ""
+    # The largest change of a row's logits when the row before it changes.
     logits_moved: float | None = None
+    # The first loss of eight rows in one batch, and in eight.
     loss_at_once: float | None = None
     loss_accumulated: float | None = None
+    # Questions of the demo or of the evaluation that are in the training rows.
     asked: tuple[str, ...] = ()
+    # What was not judged completely, and why.
     notes: tuple[str, ...] = ()
+    # Each with `kind` and `message`; none where all is well.
     faults: tuple[Mapping[str, str], ...] = ()
+    # Rows as `row`, `tokens` and `spans`; each span is the name `trained`, `seen` or `cut` and its tokens.
     shown: tuple[Mapping[str, Any], ...] = ()
+    # The time that the proof took.
     seconds: float = 0.0
 
     @property

@@ -13,6 +13,8 @@ from tests.conftest import ROOT
 DOCS = ROOT / "docs"
 README = ROOT / "README.md"
 PAGES = [README, *sorted(DOCS.rglob("*.md"))]
+# For people who change the code; their commands are not the reader's.
+HOUSE = [ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "runner").rglob("DECISIONS.md"))]
 # Blocks between fences, and in the README those that are indented; what stands in other fences is no command.
 _FENCED = re.compile(r"^```(\w*|\{.*?)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _INDENTED = re.compile(r"(?:^ {4}\S.*\n)+", re.MULTILINE)

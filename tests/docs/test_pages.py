@@ -15,7 +15,7 @@ from runner.recipe import overrides
 from runner.tools import packaged
 from tests.conftest import ROOT, WRITE_GOLDEN
 from tests.docs import pages
-from tests.docs.pages import DOCS, PAGES, README, Command
+from tests.docs.pages import DOCS, HOUSE, PAGES, README, Command
 
 
 def test_the_readme_is_short():
@@ -53,7 +53,7 @@ def test_every_trouble_has_its_heading_and_says_so():
         assert str(troubles.Found(trouble, "")).endswith(f"({trouble.code})")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=pages.name)
+@pytest.mark.parametrize("page", [*PAGES, *HOUSE], ids=pages.name)
 def test_every_link_holds(page):
     for target in pages.links(page):
         path, _, anchor = target.partition("#")
