@@ -368,8 +368,7 @@ _NEUTRAL = {
     "data.warmup_steps",
     "data.eval_steps",
 }
-# The machine that cleans text changes no document, and a proof of rows changes no row; `proven_for` names the settings of
-# a proof.
+# The machine that cleans text changes no document, and a proof changes no row; `proven_for` names a proof's settings.
 _NEUTRAL_PARTS = ("cleaning.", "recipe_runner.demo.categories.", "recipe_runner.proof.", "proofs.")
 
 

@@ -104,7 +104,7 @@ class Settings(Mapping[str, Any]):
         return key in self._known
 
     def with_own(self, own: Settings, together: tuple[str, ...]) -> Settings:
-        """This section with the settings of one of its `sets`, which win. together: names; one of the set's own hides all."""
+        """This section with the settings of one of its `sets`, which win. together: names; the set's own hide all of them."""
         hidden = {"sets", *(together if any(name in own for name in together) else ())}
         defaults = {"form": "auto"} if self.knows("form") else {}
         kept = {name: value for name, value in self._values.items() if name not in hidden}
@@ -142,8 +142,8 @@ def _thaw(value: Any) -> Any:
 
 
 def with_defaults(value: Any, schema: Mapping[str, Any]) -> Any:
-    """A copy of `value` with the schema's defaults filled in, optional sections included; except those whose presence is a
-    request (`x-only-written`)."""
+    """A copy of `value` with the schema's defaults filled in, optional sections included; except those whose presence is
+    a request (`x-only-written`)."""
     if isinstance(value, list) and schema.get("type") == "array":
         return [with_defaults(item, schema.get("items", {})) for item in value]
     if isinstance(value, float) and value.is_integer() and schema.get("type") == "integer":

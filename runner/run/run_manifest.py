@@ -74,8 +74,8 @@ class RunManifest(Record):
 
 
 def keep(run: RunFolder, recipe: Recipe, plan: Plan, runs: Recipe | None = None) -> None:
-    """Writes plan and recipe to the run folder. runs: the recipe with the replacements of a rehearsal or of this machine,
-    to which the plan belongs; the recipe itself where it is None."""
+    """Writes plan and recipe to the run folder. runs: the recipe with the replacements of a rehearsal or of this
+    machine, to which the plan belongs; the recipe itself where it is None."""
     write_text(run.path / CONFIG / PLAN_FILE, _whole(plan).as_json())
     known = RunManifest.read(run.path)
     same = known.fingerprint == recipe.fingerprint and known.at

@@ -62,7 +62,7 @@ class Later(Artifact):
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Gives a file beside `path` to write, which takes its place when the block ends well, on disk and at once; else
-    nothing is left of it. Its name begins with a dot and contains the process id, so that several may write the file."""
+    nothing is left of it. Its name begins with a dot and contains the process id, so that several may write it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:

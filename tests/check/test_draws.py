@@ -19,11 +19,10 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from runner import catalog, scenarios
+from runner import catalog, parts, scenarios
 from runner.check.examine import ALLOWED, examine
 from runner.check.validate import load
 from runner.data import PREPARERS
-from runner.parts import images
 from runner.parts.kfp import target
 from runner.parts.openshift import site
 from runner.parts.planner import forecast
@@ -125,7 +124,7 @@ def refused_in_pods(plan: Plan) -> Iterator[str]:
     """What the programs in pods say of the plan, and of the settings in it that they take."""
     from runner.trainer.settings import RunSettings
 
-    kinds = PREPARERS | images.PREPARERS
+    kinds = PREPARERS | parts.table("preparers")
     for stage in Plan.read(plan.as_json()).stages:
         config = stage.config
         for data in (stage.data, config.get("data"), config.get("prepare")):

@@ -11,7 +11,7 @@ import sys
 import pytest
 from jsonschema import Draft202012Validator
 
-from runner import __version__, data, scenarios
+from runner import __version__, data, parts, scenarios
 from runner.recipe import reading
 from tests.conftest import MINIMAL, RECIPES, ROOT, STARTERS
 
@@ -73,16 +73,19 @@ def test_a_minimal_starter_is_short(path):
     assert len(text.splitlines()) <= (35 if path.stem == "pipeline" else 15)
 
 
-def test_scenarios_bring_no_kind_of_data_and_no_engine_that_another_has():
-    packages = [importlib.import_module(f"runner.scenarios.{name.replace('-', '_')}") for name in scenarios.names()]
-    tables = [(package, table) for package in packages for table in ("PREPARERS", "ENGINES") if hasattr(package, table)]
-    assert tables
-    seen = {("PREPARERS", kind) for kind in data.PREPARERS} | {("ENGINES", "axolotl"), ("ENGINES", "runner")}
-    for package, table in tables:
-        for name, module in getattr(package, table).items():
-            assert (table, name) not in seen, f"{package.__name__}: {name} is there already"
-            seen.add((table, name))
-            assert importlib.util.find_spec(module)
+def test_parts_bring_no_kind_of_data_and_no_engine_that_another_has():
+    seen = {("preparers", kind) for kind in data.PREPARERS} | {("engines", "axolotl"), ("engines", "runner")}
+    brought = [
+        (table, name, part.module(module))
+        for part in parts.found().values()
+        for table in ("preparers", "engines")
+        for name, module in getattr(part, table).items()
+    ]
+    assert brought
+    for table, name, module in brought:
+        assert (table, name) not in seen, f"{module}: {name} is there already"
+        seen.add((table, name))
+        assert importlib.util.find_spec(module)
 
 
 @pytest.mark.parametrize("path", STARTERS, ids=lambda path: path.stem)

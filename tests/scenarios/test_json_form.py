@@ -11,15 +11,14 @@ from typing import get_type_hints
 import pytest
 from pydantic import TypeAdapter
 
-from runner import data
+from runner import data, parts
 from runner.check.validate import load
-from runner.parts import images
 from runner.parts.pretrain import work
 from runner.render import place
 from runner.scenarios import translate
 from tests.conftest import STARTERS
 
-MODULES = data.PREPARERS | images.PREPARERS
+MODULES = data.PREPARERS | parts.table("preparers")
 
 
 def readers(stage):

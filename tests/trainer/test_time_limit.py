@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from runner.check.validate import load
+from runner.parts.evaluate import gates
 from runner.plan import Plan
 from runner.recipe.overrides import from_options
 from runner.render import place
@@ -205,7 +206,7 @@ def test_a_stage_that_ends_by_itself_at_the_limit_is_not_cut_short(tmp_path):
 def run_with(tmp_path, monkeypatch):
     """Runs what is chosen of a recipe with a limit, and an engine that trains nothing: each stage uses 50 s, and ends early
     where the limit is below 100 s. Gives the plan and what was told."""
-    monkeypatch.setattr(pipeline.gates, "measure", lambda folder: pytest.fail(f"{folder.stage.name} was measured"))
+    monkeypatch.setattr(gates, "measure", lambda folder: pytest.fail(f"{folder.stage.name} was measured"))
 
     def run(recipe: str, limit: str, chosen: Selection, *done: str) -> tuple[Plan, list[str]]:
         plan, told = plan_in(tmp_path, recipe, f"limits.time={limit}"), []
@@ -284,8 +285,8 @@ def test_the_last_stage_that_the_limit_ends_is_no_error_and_a_higher_limit_goes_
     (folder.path / "time_limit.json").write_text(json.dumps({"used_seconds": 60.0}))
     _, told = run_with(recipe, "60 s", Selection(stage=last), *before)
     assert not started(told) and "is used up" in told[-1] and folder.weights_files
-    monkeypatch.setattr(pipeline.gates, "measure", lambda folder: None)
-    monkeypatch.setattr(pipeline.gates, "opened", lambda folder: (True, []))
+    monkeypatch.setattr(gates, "measure", lambda folder: None)
+    monkeypatch.setattr(gates, "opened", lambda folder: (True, []))
     _, told = run_with(recipe, "200 s", Selection(stage=last), *before)
     assert started(told) == [last] and folder.finished
 

@@ -13,9 +13,9 @@ import torch
 import yaml
 from PIL import Image
 
+from runner import parts
 from runner.check.validate import load
 from runner.commands.cli import _code as command
-from runner.parts import images as image_classification
 from runner.parts.images import network, rehearsal, training
 from runner.parts.images.data import SPLITS
 from runner.parts.images.trainer import STOCK_PACKAGES
@@ -617,21 +617,27 @@ def _file(module):
 OF_LANGUAGE = {
     "orjson": ("data.rows",),
     "openpyxl": ("data.rows",),
-    "httpx": ("catalog.published", "entrypoints.prepare", "hardware"),
-    "datatrove": ("data.doctor", "data.cleaning_steps", "data.executors", "data.words"),
-    "spacy": ("data.words",),
-    "loguru": ("data.cleaning_steps",),
-    "ray": ("data.executors",),
+    "httpx": ("catalog.published", "entrypoints.prepare", "run.hardware"),
+    "datatrove": (
+        "data.doctor",
+        "data.near_duplicates",
+        "parts.pretrain.cleaning_steps",
+        "parts.pretrain.executors",
+        "parts.pretrain.words",
+    ),
+    "spacy": ("parts.pretrain.words",),
+    "loguru": ("data.near_duplicates",),
+    "ray": ("parts.pretrain.executors",),
     "py3langid": ("data.doctor",),
-    "lm_eval": ("runs.evaluate",),
-    "peft": ("runs.language", "training.answers"),
+    "lm_eval": ("parts.evaluate.evaluate",),
+    "peft": ("parts.evaluate.language", "trainer.generation"),
 }
 
 
 def test_what_runs_in_a_stock_image_imports_only_what_that_has():
     """All of a recipe's pods, and what they import by name."""
-    named = [image_classification.PREPARERS["images"], image_classification.ENGINES["images"]]
-    named += [image_classification.MEASURES["images"], "runner.parts.evaluate.evaluate"]
+    named = [parts.table("preparers")["images"], parts.table("engines")["images"]]
+    named += [parts.table("measures")["images"], "runner.parts.evaluate.evaluate"]
     reached, waiting = {}, ["runner.entrypoints.stage", "runner.entrypoints.prepare", *named]
     foreign = {}
     while waiting:
