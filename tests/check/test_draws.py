@@ -132,7 +132,7 @@ def refused_in_pods(plan: Plan) -> Iterator[str]:
                 reads(kinds[data["kind"]], "prepare").validate_python(data)
         scenario, point, function = str(config.get("work", "")).partition(".")
         if point:
-            reads(f"runner.scenarios.{scenario.replace('-', '_')}.work", function).validate_python(config)
+            reads(f"{scenarios.packages()[scenario]}.work", function).validate_python(config)
         if stage.engine == "images":
             RunSettings.model_validate(config["recipe_runner"])
     yield from ()

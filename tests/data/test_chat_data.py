@@ -18,8 +18,8 @@ from runner import catalog
 from runner.check.validate import load
 from runner.data import chat
 from runner.data.chat import Conversation, pair
-from runner.data.data_sets import drawn
 from runner.data.report import rows_of
+from runner.data.split import drawn
 from runner.data.spool import hashes
 from runner.plan import Place
 from runner.recipe.overrides import from_options
