@@ -37,6 +37,5 @@ def prepare(path: str, sets: tuple[str, ...], data: str | None, out: str | None,
     carry_out({**translate(recipe, place).stages[0].config, "proofs": None}, say)
     say(f"written to {out or place.data_dir}")
     if show:
-        for show_rows in parts.hooks("show_rows"):
-            show_rows(recipe, place, show, say, partial(proof_lines, whole=True))
+        parts.hook("show_rows")(recipe, place, show, say, partial(proof_lines, whole=True))
     end("The rows are ready; what became of each kind is said above.", "rehearse", path)

@@ -19,7 +19,7 @@ from typing import Any
 from runner.tools.problem import Stop
 
 GROUP = "recipe_runner.parts"
-OWNED = ("sections", "scenarios", "commands")
+OWNED = ("sections", "scenarios", "commands", "hooks")
 INSTALL = "Install all of recipe-runner again: `pip install --force-reinstall` brings every part back."
 
 
@@ -114,7 +114,7 @@ def hooks(moment: str) -> tuple[Callable[..., Any], ...]:
 def hook(moment: str) -> Callable[..., Any]:
     """The function of the one part that has it. Raises Stop where no part does."""
     if not (known := hooks(moment)):
-        raise Stop(f"No part of recipe-runner that is here can do this (`{moment}`).", "Install all of recipe-runner.")
+        raise Stop(f"This needs the part `{missing('hooks', moment)}`, which is not installed here.", INSTALL)
     return known[0]
 
 
@@ -137,7 +137,7 @@ def known() -> dict[str, dict[str, Any]]:
 
 @cache
 def missing(kind: str, name: str) -> str:
-    """The part of ours that owns a section, scenario or command and is not here; empty where it is nobody's or here.
+    """The part of ours that owns a section, scenario, command or hook and is not here; empty where it is nobody's or here.
     kind: one of OWNED."""
     owner = (part for part, facts in known().items() if name in facts.get(kind, ()) and part not in found())
     return next(owner, "")

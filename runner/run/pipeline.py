@@ -389,12 +389,16 @@ def _told(folder: StageFolder) -> Iterable[str]:
 
 def guard(folder: StageFolder, tell: Tell, where: str = "") -> None:
     """Raises Stop where a stage must not start. where: the option that names where the run lives."""
+    if any(folder.plan.guards(folder.stage)):
+        parts.hook("before_stage")  # a gate that no part can read is closed
     for guards in parts.hooks("before_stage"):
         guards(folder, tell, where)
 
 
 def judge(folder: StageFolder, tell: Tell) -> None:
     """Raises Stop where nothing may build on what a finished stage has left."""
+    if folder.stage.gates:
+        parts.hook("after_stage")
     for after_stage in parts.hooks("after_stage"):
         after_stage(folder, tell)
 

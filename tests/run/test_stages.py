@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from runner import parts
 from runner.check.validate import load
 from runner.plan import PLAN_FILE, Plan
 from runner.run import pipeline, stage_folder
@@ -279,3 +280,20 @@ def test_a_rehearsal_of_the_training_alone_says_that_its_data_is_missing(recipe,
         rehearse(known, run, None, Selection(stage="train"), said.append, lambda: nullcontext(lambda event: None))
     assert "`data`" in stop.value.text and "not finished" in stop.value.text
     assert not (tmp_path / "checkpoints").exists()
+
+
+def test_without_the_part_that_reads_gates_every_gate_is_closed(tmp_path, monkeypatch):
+    """In a pod, too: an image may lack the part, and a plan says which gates there are."""
+    plan = plan_in(tmp_path, "seven-b")
+    finish(plan)
+    there = {name: part for name, part in parts.found().items() if name != "evaluate"}
+    parts.hooks.cache_clear()
+    monkeypatch.setattr(parts, "found", lambda: there)
+    try:
+        for act in (pipeline.guard, pipeline.judge):
+            with pytest.raises(Stop, match="the part `evaluate`, which is not installed"):
+                act(StageFolder(plan, plan.stage("sft")), print)
+        pipeline.guard(StageFolder(plan, plan.stage("data")), print)
+    finally:
+        parts.hooks.cache_clear()
+        parts.missing.cache_clear()
