@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from runner import catalog, parts, scenarios
 from runner.check import advanced, base_model, lints, machines, on_the_hub, packing, sharding, sources, wording
@@ -19,10 +18,6 @@ from runner.scenarios.contract import Rule
 from runner.scenarios.shared.axolotl import FLASH
 from runner.tools.names import listed
 from runner.tools.problem import Problem
-
-if TYPE_CHECKING:
-    pass
-
 
 # The values of Kubernetes' labels.
 LABEL = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?\Z")

@@ -13,7 +13,7 @@ from runner.recipe.recipe import Recipe
 from runner.scenarios.shared import deepspeed, sharding
 from runner.tools.problem import Problem, Stop
 
-# What the disk of the machine that a pod runs on is mounted at (`targets.podspec.volumes`).
+# What the disk of the machine that a pod runs on is mounted at (`runner.render.podspec.volumes`).
 MACHINES_OWN = "/tmp/"
 
 

@@ -34,21 +34,8 @@ CORE = {
 # How `recipe --help` lists them: as people come to need them. What is not here comes last.
 ORDER = (
     *("list", "new", "show", "explain", "gpus", "models", "diff", "check", "edit", "plan", "render", "site", "prepare"),
-    *(
-        "rehearse",
-        "run",
-        "evaluate",
-        "gate",
-        "promote",
-        "doctor",
-        "submit",
-        "status",
-        "why",
-        "logs",
-        "fetch",
-        "stop",
-        "open",
-    ),
+    *("rehearse", "run", "evaluate", "gate", "promote", "doctor"),
+    *("submit", "status", "why", "logs", "fetch", "stop", "open"),
     *("ask", "chat", "serve", "export", "push", "register", "merge", "compare", "report"),
 )
 

@@ -51,8 +51,8 @@ def run(
             tell(line)
         keeping = partial(keep, folder, recipe, plan, here)
         carry_out(plan, chosen.of(plan), tell, watch, folder.made_with(changes, made), keeping)
-    lines = [*report(plan), *(line for after_run in parts.hooks("after_run") for line in after_run(recipe, folder))]
-    for line in lines:
+    after = (line for after_run in parts.hooks("after_run") for line in after_run(recipe, folder))
+    for line in (*report(plan), *after):
         tell(line)
 
 

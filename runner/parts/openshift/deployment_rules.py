@@ -12,7 +12,6 @@ from runner.catalog.allocatable import GIB
 from runner.check.machines import limits_can_be_meant, memory_sizes
 from runner.parts.openshift import kubernetes_names
 from runner.recipe import units
-from runner.recipe.overrides import path_of
 from runner.recipe.recipe import Recipe
 from runner.render import kubernetes
 from runner.scenarios.shared import common
@@ -176,10 +175,6 @@ def placeholder_commit(recipe: Recipe) -> Iterator[Problem]:
         )
 
 
-def _at(recipe: Recipe, setting: str, message: str, hint: str) -> Problem:
-    return recipe.document.problem(path_of(setting), message, hint)
-
-
 def storage(recipe: Recipe) -> Iterator[Problem]:
     site: Openshift | None = recipe.settings.get("openshift")
     if site is None:
@@ -189,9 +184,8 @@ def storage(recipe: Recipe) -> Iterator[Problem]:
         seen: dict[str, int] = {}
         for index, claim in enumerate(claims):
             if claim[setting] in seen:
-                yield _at(
-                    recipe,
-                    f"openshift.claims.{index}.{setting}",
+                yield recipe.document.problem(
+                    ("openshift", "claims", index, setting),
                     f"Two claims have the {setting} `{claim[setting]}`.",
                     "Give each its own.",
                 )
@@ -204,17 +198,15 @@ def storage(recipe: Recipe) -> Iterator[Problem]:
             key=True,
         )
     if claims and site.output_dir and not recipe.on_claim(site.output_dir):
-        yield _at(
-            recipe,
-            "openshift.output_dir",
+        yield recipe.document.problem(
+            ("openshift", "output_dir"),
             f"`output_dir` `{site.output_dir}` lies on none of the claims, so results would be lost with the pods.",
             f"Let it start with {listed((claim.mount for claim in claims), 'or')}.",
         )
     name, most = site.job_name or recipe.name, longest_job_name(recipe.machines.nodes)
     if not JOB_NAME.match(name) or len(name) > most:
-        yield _at(
-            recipe,
-            "openshift.job_name" if site.job_name else "name",
+        yield recipe.document.problem(
+            ("openshift", "job_name") if site.job_name else ("name",),
             f"`{name}` cannot name a job of {recipe.machines.nodes} machines on the cluster."
             if len(name) > most
             else f"`{name}` cannot name a job on the cluster.",

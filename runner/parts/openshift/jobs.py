@@ -151,7 +151,7 @@ def queue_of(manifest: Manifest) -> str:
 
 
 def foreseen(job: Manifest, what: str) -> str:
-    """What the plan foresaw for a job (`targets.kubernetes.foreseen`), memory with its unit; empty where it says nothing."""
+    """What the plan foresaw for a job (`runner.render.kubernetes.foreseen`), memory with its unit; empty where it says nothing."""
     return annotation(job, f"{kubernetes.PLANNED}{what}")
 
 

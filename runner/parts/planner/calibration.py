@@ -1,4 +1,4 @@
-"""Learning: what a run took beside what was planned, said at its end, and kept for plans to come (`estimate/learned.py`)."""
+"""Calibration: what a run took beside what was planned, said at its end, and kept for plans to come (`calibration_store`)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Learned: pace and allocator slack of this person's own runs, by card, in the user's configuration folder.
 
-`recipe plan` alone reads it (`measured.taking`). What is checked, rendered and submitted is the same on every machine.
+`recipe plan` alone reads it (`constants.taking`). What is checked, rendered and submitted is the same on every machine.
 """
 
 from __future__ import annotations

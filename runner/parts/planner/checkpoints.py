@@ -1,4 +1,4 @@
-"""Checkpoints: how many a run writes, and when the first; by its evaluations, its own steps, or the clock (`training.cadence`)."""
+"""Checkpoints: how many a run writes, and when the first; by its evaluations, its own steps, or the clock (`trainer.checkpoint_interval`)."""
 
 from __future__ import annotations
 

@@ -362,7 +362,7 @@ def estimate(workload: Workload, gpu: Gpu) -> Duration | None:
 
 @lru_cache(maxsize=1024)
 def _estimate(workload: Workload, gpu: Gpu, _: constants.Constants, likely: tuple[float, float]) -> Duration | None:
-    """Kept by what is known of the card, too, which `measured.taking` changes. likely: as `spread` says."""
+    """Kept by what is known of the card, too, which `constants.taking` changes. likely: as `spread` says."""
     count = steps(workload)
     if count is None:
         return None

@@ -100,7 +100,7 @@ def estimate(workload: Workload) -> Memory:
 
 @lru_cache(maxsize=1024)
 def _estimate(workload: Workload, _: constants.Constants) -> Memory:
-    """Kept by what is known of the card, too, which `measured.taking` changes."""
+    """Kept by what is known of the card, too, which `constants.taking` changes."""
     state = held(workload)
     return at_peak(workload, state, _moments(workload, state), evaluation(workload, state))
 

@@ -58,7 +58,8 @@ def refusals(manifest: dict[str, Any], version: str = "3.5") -> list[str]:
     found += duplicates(manifest, schema)
     # Of custom resources the API takes any DNS subdomain (RFC 1123); what becomes a service's name is a label.
     queue = manifest["kind"] in ("ClusterQueue", "LocalQueue", "ResourceFlavor")
-    allowed = r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?" if queue else r"[a-z]([-a-z0-9]*[a-z0-9])?"
+    label = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+    allowed = rf"{label}(\.{label})*" if queue else r"[a-z]([-a-z0-9]*[a-z0-9])?"
     if not re.fullmatch(allowed, manifest["metadata"]["name"]):
         found.append(f"metadata.name must be a {'DNS subdomain' if queue else 'DNS-1035 label'}")
     found += {"PyTorchJob": pytorchjob_refusals, "TrainJob": trainjob_refusals}.get(manifest["kind"], lambda _: [])(
