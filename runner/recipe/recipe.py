@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -52,14 +52,15 @@ class Settings(Mapping[str, Any]):
     """
 
     __slots__ = ("__dict__", "_known", "_values")
-    _known: Set[str]
+    # What the schema says of each setting that may be here.
+    _known: Mapping[str, Any]
     _values: dict[str, Any]
 
     def __init__(self, values: Mapping[str, Any], schema: Mapping[str, Any]) -> None:
         properties = schema.get("properties", {})
-        self._hold({key: _freeze(value, properties.get(key, {})) for key, value in values.items()}, properties.keys())
+        self._hold({key: _freeze(value, properties.get(key, {})) for key, value in values.items()}, properties)
 
-    def _hold(self, values: dict[str, Any], known: Set[str]) -> None:
+    def _hold(self, values: dict[str, Any], known: Mapping[str, Any]) -> None:
         object.__setattr__(self, "_known", known)
         object.__setattr__(self, "_values", values)
         # Settings are attributes like any other, because a check asks for thousands of them; __getattr__ has the rest.
@@ -109,8 +110,22 @@ class Settings(Mapping[str, Any]):
         defaults = {"form": "auto"} if self.knows("form") else {}
         kept = {name: value for name, value in self._values.items() if name not in hidden}
         merged = Settings.__new__(Settings)
-        merged._hold(defaults | kept | own._values, self._known | own._known)
+        merged._hold(defaults | kept | own._values, {**self._known, **own._known})
         return merged
+
+    @property
+    def for_axolotl(self) -> dict[str, Any]:
+        """The settings that become one of Axolotl's unchanged (`x-axolotl` in the schema), by its name for them."""
+        known = ((name, part.get("x-axolotl")) for name, part in self._known.items())
+        return {key: self[name] for name, key in known if key and self.get(name) is not None}
+
+    def making(self, key: str) -> list[str]:
+        """The settings here that one of Axolotl's follows from: unchanged, computed (`x-axolotl-makes`), or of the same name."""
+        return [
+            name
+            for name, part in self._known.items()
+            if name in self and key in (name, part.get("x-axolotl"), *part.get("x-axolotl-makes", ()))
+        ]
 
     def plain(self) -> dict[str, Any]:
         """The section as plain dicts and lists. Raises BrokenSetting where the schema has refused one of its values."""

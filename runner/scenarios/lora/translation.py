@@ -43,11 +43,7 @@ def adapter(recipe: Recipe, place: Place) -> dict[str, Any]:
     """The adapter: its size, and the linear layers that get one, by the names that this model has for them."""
     train, facts = recipe.train, recipe.facts
     return {
-        "adapter": train.adapter,
         **({"load_in_4bit": True} if train.adapter == "qlora" else {}),
-        "lora_r": train.lora_rank,
-        "lora_alpha": train.lora_alpha,
-        "lora_dropout": train.lora_dropout,
         "lora_target_modules": list(train.lora_layers or facts.linear),
         **axolotl.lora_kernels(recipe, place),
     }

@@ -46,11 +46,9 @@ def model(recipe: Recipe, place: Place) -> dict[str, Any]:
     chosen = recipe.model
     settings: dict[str, Any] = {
         "base_model": common.base_model(recipe, place),
-        "attn_implementation": chosen.attention,
+        **chosen.for_axolotl,
         "bf16": chosen.precision == "bf16",
         "fp16": chosen.precision == "fp16",
-        "gradient_checkpointing": chosen.gradient_checkpointing,
-        "sequence_len": chosen.sequence_len,
     }
     if recipe.model_revision != "main" and place.model_dir is None:
         settings["revision_of_model"] = recipe.model_revision
@@ -128,20 +126,11 @@ def training(recipe: Recipe, place: Place) -> dict[str, Any]:
     """Optimisation, evaluation and checkpoints; the best one is kept."""
     train = recipe.train
     return {
-        "num_epochs": train.epochs,
-        "micro_batch_size": train.micro_batch_size,
+        **train.for_axolotl,
         "eval_batch_size": train.get("eval_batch_size") or train.micro_batch_size,
-        "gradient_accumulation_steps": train.gradient_accumulation_steps,
         "learning_rate": learning_rate(recipe),
-        "lr_scheduler": train.lr_scheduler,
-        **{name: train[name] for name in ("warmup_ratio", "warmup_steps") if name in train},
-        "weight_decay": train.weight_decay,
-        "max_grad_norm": train.max_grad_norm,
         "optimizer": sharding.optimizer(recipe, train.optimizer),
-        "seed": train.seed,
-        "logging_steps": train.logging_steps,
         **cadence.evaluated(train),
-        "save_total_limit": train.keep_checkpoints,
         "load_best_model_at_end": True,
         "metric_for_best_model": "eval_loss",
         "greater_is_better": False,
@@ -271,17 +260,7 @@ def with_advanced(
     return config | extra
 
 
-# Settings of the recipe by those of Axolotl that they become, where the names differ.
-NAMES = {
-    "num_epochs": ("epochs",),
-    **dict.fromkeys(("sample_packing", "eval_sample_packing", "batch_flattening"), ("packing",)),
-    **dict.fromkeys((f"liger_{part}" for part in LIGER_PARTS.values()), ("kernels", "fused_kernels")),
-    "liger_fused_linear_cross_entropy": ("cross_entropy", "fused_cross_entropy"),
-}
-
-
 def _owner(recipe: Recipe, key: str, sections: tuple[str, ...]) -> str:
-    """The section of the recipe whose setting becomes this one of Axolotl's."""
-    names = NAMES.get(key, (key,))
-    homes = [f"{section}.{name}" for section in sections for name in names if name in recipe.settings[section]]
+    """The settings of the recipe that one of Axolotl's follows from."""
+    homes = [f"{section}.{name}" for section in sections for name in recipe.settings[section].making(key)]
     return listed(homes, "or") if homes else "the setting of the recipe that it comes from"
