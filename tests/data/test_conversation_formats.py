@@ -391,7 +391,7 @@ def test_a_mixture_holds_turns_of_both_kinds(tmp_path):
     from pydantic import TypeAdapter
 
     from runner.data import chat
-    from runner.parts.pretrain.post_training_rows import Mixture
+    from runner.parts.pretrain.post_training_rows import Mixture, prepare_mixture
 
     sides("columns", "rows.jsonl", tmp_path)
     domain = [
