@@ -107,7 +107,7 @@ def asked(file: Path, form: str):
 
 def measure(what: str, form: str, file: Path, tokenizer_dir: Path) -> dict:
     """Seconds of one way, by the clock and of processors, and MiB of memory."""
-    from runner.data import blocks, chat, split, spool, turns
+    from runner.data import blocks, items, turns
     from runner.data.report import Report
 
     tokenizer = None
@@ -118,25 +118,29 @@ def measure(what: str, form: str, file: Path, tokenizer_dir: Path) -> dict:
     source = asked(file, form)
     report = Report.of(source)
     out = file.parent / "out"
-    kinds = [spool.Kind(partial(one.conversation, "chatml"), turns.batch) for one in source.sets]
+    codecs = [items.RowCodec(partial(one.conversation, "chatml"), turns.batch) for one in source.sets]
+
+    def read(place: Path, report: Report):
+        return items.without_duplicates(source, codecs, place, report)
+
     before = peak_mb()
     if what in ("read and write", "with tokens"):
         tokenizer_for = (lambda texts: tokenizer) if what == "with tokens" else None
         start = clocks()
-        with spool.folder(out) as place:
-            items, kept = split.read(source, kinds, place, report)
-            chat.finish(items, kept, source, out, tokenizer_for, report)
+        columns = partial(turns.ConversationColumns, source)
+        items.prepare(source, out, read, columns, tokenizer=None, tokenizer_for=tokenizer_for, sample_rows=sys.maxsize)
         end = clocks()
     else:
-        with spool.folder(out) as place:
-            items, kept = split.read(source, kinds, place, report)
+        with items.folder(out) as place:
+            spooled, kept = read(place, report)
             if what == "tokens alone":
-                texts = list(turns.Texts(items, kept, source))
+                texts = list(turns.Texts(spooled, kept, source))
                 start = clocks()
                 blocks.lengths(texts, tokenizer)
             else:
+                said = turns.ConversationColumns(source, spooled).said
                 start = clocks()
-                chat.look_through(items, kept, source, report)
+                items.look_through(spooled, kept, source, said, report)
             end = clocks()
     children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     return {

@@ -68,7 +68,7 @@ def _lines(recipe: Recipe, data: Settings) -> Path | None:
 def _too_long(recipe: Recipe, home: Path_, source: ChatSet, file: Path, there: list[Numbered]) -> Problem | None:
     """That rows are longer than `sequence_len`: surely, where they have as many words, and likely, by their letters."""
     from runner.data import rows
-    from runner.data.chat import OWN
+    from runner.data.conversation_formats import OWN
 
     where = (str(home[0]) if "data" in home[1:2] else "model", "sequence_len")
     section = recipe.settings.get(where[0])
@@ -103,7 +103,7 @@ def _too_long(recipe: Recipe, home: Path_, source: ChatSet, file: Path, there: l
 
 def _notes(source: ChatSet, file: Path, there: list[Numbered]) -> Iterator[tuple[str, str]]:
     from runner.data import data_sets, doctor
-    from runner.data.chat import OWN
+    from runner.data.conversation_formats import OWN
     from runner.data.report import Report
 
     sources = data_sets.DataSets(sets=(source,), seed=0)
@@ -119,7 +119,7 @@ def _notes(source: ChatSet, file: Path, there: list[Numbered]) -> Iterator[tuple
             report.lose(number, "no conversation", conversation)
             continue
         for check in checks:
-            check.look(doctor.Row(number, conversation.said, conversation.turns[-1].content))
+            check.look(doctor.ExaminedRow(number, conversation.said, conversation.turns[-1].content))
     among = f"Of the first {report.rows_in:,} rows of `{file}`"
     if report.lost:
         first, reason = report.bad_lines[0]

@@ -32,7 +32,7 @@ Encode = Callable[[list[str]], list[np.ndarray]]
 
 
 @dataclass(frozen=True)
-class Counts:
+class BlockCounts:
     """What became of the text. tokens counts the end-of-text tokens too; dropped is what no block holds."""
 
     documents: int = 0
@@ -51,7 +51,7 @@ class Counts:
 
 def write(
     documents: Iterable[str], tokenizer: Any, block_len: int, file: Path, *, most_blocks: int | None = None
-) -> Counts:
+) -> BlockCounts:
     """Writes `file` (Parquet: `input_ids`, `labels`, `attention_mask`, each `block_len` numbers a row).
 
     documents: texts, read once, in order. tokenizer: a Hugging Face tokenizer with an end-of-text token.
@@ -69,7 +69,7 @@ def write(
             out.add(tokens[:room])
             if room is not None and (room := room - min(room, len(tokens))) == 0:
                 break
-    return Counts(documents_in, tokens_in, out.blocks, block_len)
+    return BlockCounts(documents_in, tokens_in, out.blocks, block_len)
 
 
 def tokenise(documents: Iterable[str], encode: Encode, end_of_text: int) -> Iterator[np.ndarray]:
@@ -97,6 +97,17 @@ def histogram(counts: np.ndarray) -> list[tuple[int, int, int]]:
     width = -(-(int(counts.max()) - first + 1) // 24)
     in_bins = np.bincount((counts - first) // width)
     return [(first + width * bin, first + width * (bin + 1) - 1, int(rows)) for bin, rows in enumerate(in_bins)]
+
+
+def figures(counts: np.ndarray) -> dict[str, int]:
+    """What a report says of rows' lengths in tokens."""
+    ordered = np.sort(counts)
+    return {
+        "min": int(ordered[0]),
+        "median": round(float(np.median(ordered))),
+        "p95": int(ordered[min(len(ordered) - 1, round(0.95 * len(ordered)))]),
+        "max": int(ordered[-1]),
+    }
 
 
 def in_threads(documents: Iterable[str], work: Callable[[list[str]], list[Made]]) -> Iterator[Made]:

@@ -1,13 +1,19 @@
-"""Forms: what the rows of conversations look like, told by their columns, and the turns that each becomes."""
+"""Conversations: what rows of them look like, told by their columns, the turns that each becomes, and how the model sees them."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Literal, NamedTuple, cast
 
+from runner.catalog import ChatTemplate
+from runner.data import RenderedExample
+from runner.data.data_sets import SplitDataSets
+from runner.data.tokenizers import Pretrained
 from runner.recipe.templates import FORMS, NoText, text_of
-from runner.tools.names import listed
+from runner.tools.names import listed, same
 
 Form = Literal["columns", "messages", "sharegpt", "alpaca", "prompt_completion"]
 COLUMNS = cast(Mapping[Form, tuple[str, ...]], FORMS)
@@ -25,6 +31,14 @@ ROLES = {
     "system": "system",
     "tool": "tool",
 }
+TrainOn = Literal["assistant", "last", "all"]
+# What Axolotl's `message_field_training` names, beside each turn where not all of a role are trained.
+TRAINING = "training"
+# Stands between the parts of a conversation where it is told from others, and in no text that people write.
+SEPARATOR = "\x1f"
+# What Axolotl calls the template in the model's own tokenizer. Those that it has itself and the catalog names write roles and
+# words, and nothing else.
+OWN = "tokenizer_default"
 # What a turn may have besides, for templates that know it.
 CALLS, REASONING = "tool_calls", "reasoning_content"
 BESIDES = (REASONING, CALLS, "tool_call_id", "name")
@@ -44,6 +58,70 @@ class Turn(NamedTuple):
     def message(self) -> dict[str, Any]:
         """As Axolotl reads it."""
         return {"role": self.role, "content": self.content} | (json.loads(self.besides) if self.besides else {})
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """turns: in order; the last one answers. tools: JSON of the functions that may be called; empty where there are none."""
+
+    turns: tuple[Turn, ...]
+    tools: str = ""
+
+    @property
+    def asking(self) -> int:
+        """The number of the turn that asks first, from 0."""
+        for number, turn in enumerate(self.turns):
+            if turn.role == "user":
+                return number
+        raise ValueError("nobody asks")
+
+    @property
+    def question(self) -> str:
+        return self.turns[self.asking].content
+
+    @property
+    def said(self) -> str:
+        """All that is said in it but what a system prompt says."""
+        return "\n".join(turn.content for turn in self.turns if turn.role != "system")
+
+    @property
+    def key(self) -> str:
+        """Equal for conversations that are the same in every turn."""
+        return SEPARATOR.join(chain((self.tools,), *self.turns))
+
+    @property
+    def group(self) -> str:
+        """Conversations with the same group stay on one side of the split: the first question, however it is spaced or cased."""
+        return same(self.question)
+
+
+def pair(question: str, answer: str) -> tuple[Turn, Turn]:
+    return Turn("user", question), Turn("assistant", answer)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conversations(SplitDataSets):
+    """What becomes of conversations, whatever is in them.
+
+    system_prompt: for those without a system turn of their own. train_on: the turns that are learned. special_tokens: those
+    around each message. sequence_len: tokens that a conversation may have; tokenizer: whose tokens those are.
+    """
+
+    system_prompt: str | None
+    train_on: TrainOn = "assistant"
+    special_tokens: ChatTemplate
+    sequence_len: int
+    tokenizer: Pretrained | None = None
+
+    def told(self, conversation: Conversation) -> list[dict[str, Any]]:
+        """A conversation's messages, behind the recipe's system prompt where it has none of its own."""
+        prompt = self.system_prompt
+        own = [Turn("system", prompt.strip())] if prompt and conversation.turns[0].role != "system" else []
+        return [turn.message() for turn in (*own, *conversation.turns)]
+
+    def rendered(self, conversation: Conversation) -> RenderedExample:
+        """A conversation as the model is to see it."""
+        return RenderedExample(conversation.question, rendered(self.special_tokens, self.told(conversation)))
 
 
 def stated(form: str, question: str | None, answer: str | None) -> Form | None:
@@ -183,3 +261,27 @@ def _given(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _given(item) for key, item in value.items() if item is not None}
     return [_given(item) for item in value] if isinstance(value, list) else value
+
+
+def unwritten(conversation: Conversation, template: str) -> str | None:
+    """What a conversation has beside its words that a template does not write, and that would be lost without a sign."""
+    there = {
+        name
+        for turn in conversation.turns
+        if turn.besides
+        for name in json.loads(turn.besides)
+        if name in (CALLS, REASONING)
+    }
+    return next(
+        (name for name in sorted(there | ({"tools"} if conversation.tools else set())) if name not in template), None
+    )
+
+
+def rendered(template: ChatTemplate, conversation: list[dict[str, Any]]) -> str:
+    """A conversation with the special tokens around each message, as the model is to see it; what a turn has besides its
+    words stands before them, about as long as the model's own template makes it."""
+    return template.conversation((turn["role"], _besides(turn) + turn["content"]) for turn in conversation)
+
+
+def _besides(turn: Mapping[str, Any]) -> str:
+    return "".join(json.dumps(turn[name], ensure_ascii=False) for name in (REASONING, CALLS) if turn.get(name))

@@ -73,6 +73,15 @@ class DataSets:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class SplitDataSets(DataSets):
+    """Rows, and the `validation_share` of them, 0 to 1, that a draw by `seed` keeps for validation. max_lost_share: of them, that
+    may be bad or too long, 0 to 1."""
+
+    validation_share: float
+    max_lost_share: float = 0.01
+
+
 # Where a row stands, behind the word `line`: its number, and of which set where there are several.
 Where = int | str
 

@@ -5,20 +5,18 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from runner.data import data_sets
 from runner.data.data_sets import DataSets, Where
-from runner.data.report import Examined, Finding
+from runner.data.report import DataFinding, Examined
 from runner.tools import extras
 
 if TYPE_CHECKING:
     import numpy as np
-    import pyarrow as pa
 
-    from runner.data.spool import Spool
 
 # Characters that are looked at, about 20 MB; of more text a sample is.
 MOST_CHARACTERS = 20_000_000
@@ -34,7 +32,7 @@ SURE = 0.99
 
 
 @dataclass(frozen=True)
-class Row:
+class ExaminedRow:
     """line: of the file. text: all that is said in it. answer: what is to be learned to say; None where all of the text is, as
     in documents."""
 
@@ -43,7 +41,7 @@ class Row:
     answer: str | None
 
 
-def too_long(lengths: np.ndarray, limit: int, lines: list[Where], lost: int, what: str = "") -> Iterator[Finding]:
+def too_long(lengths: np.ndarray, limit: int, lines: list[Where], lost: int, what: str = "") -> Iterator[DataFinding]:
     """What rows of more than `limit` tokens lose: `lost` of them in all. lengths: tokens of each row; lines: of those that are too
     long; what: happens to them, where they are not left out."""
     import numpy as np
@@ -53,7 +51,7 @@ def too_long(lengths: np.ndarray, limit: int, lines: list[Where], lost: int, wha
         # Of sizes that a sequence length usually has, the first that keeps all but one row of a hundred, or all.
         enough = max(int(ordered[min(len(ordered) - 1, round(0.99 * len(ordered)))]), limit + 1)
         needed = -(-enough // 256) * 256
-        yield Finding.of(
+        yield DataFinding.of(
             "too long",
             len(lines),
             f"rows{what}, and with them {lost:,} tokens, {lost / int(lengths.sum()):.1%} of all",
@@ -62,16 +60,16 @@ def too_long(lengths: np.ndarray, limit: int, lines: list[Where], lost: int, wha
         )
 
 
-class Check(Protocol):
-    def look(self, row: Row) -> None: ...
+class RowCheck(Protocol):
+    def look(self, row: ExaminedRow) -> None: ...
 
-    def findings(self) -> Iterator[Finding]:
+    def findings(self) -> Iterator[DataFinding]:
         """What there is to say of all rows that were looked at."""
         ...
 
 
 def sampled(keys: np.ndarray, characters: np.ndarray) -> np.ndarray:
-    """Whether each row is looked at: all, or as many as have MOST_CHARACTERS, drawn by their hashes. keys: as of a spool."""
+    """Whether each row is looked at: all, or as many as have MOST_CHARACTERS, drawn by their hashes. keys: as of spooled items."""
     import numpy as np
 
     share = MOST_CHARACTERS / max(1, int(characters.sum()))
@@ -86,14 +84,14 @@ class Drawn:
     of: int = 0
     limit: int = 2**64
     characters: int = 0
-    held: list[tuple[int, Row]] = field(default_factory=list)
+    held: list[tuple[int, ExaminedRow]] = field(default_factory=list)
 
     def add(self, line: Where, text: str) -> None:
         self.of += 1
         place = int.from_bytes(_digest(text), "big")
         if place >= self.limit:
             return
-        self.held.append((place, Row(line, text, None)))
+        self.held.append((place, ExaminedRow(line, text, None)))
         self.characters += len(text)
         while self.characters > MOST_CHARACTERS and len(self.held) > 1:
             self.limit //= 2
@@ -101,24 +99,8 @@ class Drawn:
             self.characters = sum(len(row.text) for _, row in self.held)
 
     @property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[ExaminedRow]:
         return [row for _, row in self.held]
-
-
-def look_through(
-    items: Spool,
-    kept: np.ndarray,
-    source: DataSets,
-    said: Callable[[pa.RecordBatch], Iterator[tuple[str, str]]],
-    report: Examined,
-) -> None:
-    """The findings about the spooled rows whose numbers are `kept`. said: of each row of a batch all that is said in it, and what
-    is to be learned to say."""
-    report.licence = licences(source)
-    numbers = kept[sampled(items.keys[kept], items.characters[kept])]
-    texts = (each for batch in items.batches(numbers) for each in said(batch))
-    found = (Row(where, *each) for where, each in zip(items.where(source, numbers), texts, strict=True))
-    examine(found, len(kept), report)
 
 
 def licences(source: DataSets) -> str:
@@ -126,13 +108,15 @@ def licences(source: DataSets) -> str:
     return "; ".join(filter(None, dict.fromkeys(map(data_sets.licence, source.sets))))
 
 
-def examine(rows: Iterable[Row], of: int, report: Examined) -> None:
+def examine(rows: Iterable[ExaminedRow], of: int, report: Examined) -> None:
     """Writes findings into the report. of: rows that the ones looked at are drawn from."""
     checks = quick()
     try:
         checks += [Languages(), NearDuplicates()]
     except ImportError:
-        report.findings.append(Finding.of("not looked for", 0, "near duplicates and languages", extras.install("data")))
+        report.findings.append(
+            DataFinding.of("not looked for", 0, "near duplicates and languages", extras.install("data"))
+        )
     looked = 0
     for row in rows:
         looked += 1
@@ -142,7 +126,7 @@ def examine(rows: Iterable[Row], of: int, report: Examined) -> None:
     report.findings += [finding for check in checks for finding in check.findings()]
 
 
-def quick() -> list[Check]:
+def quick() -> list[RowCheck]:
     """Those that need no library and look at a row in microseconds."""
     return [ShortAnswers(), ShortTexts(), Repeated(), Beginnings(), *(Personal(kind) for kind in PERSONAL)]
 
@@ -153,13 +137,13 @@ class ShortAnswers:
     def __init__(self) -> None:
         self.lines: list[Where] = []
 
-    def look(self, row: Row) -> None:
+    def look(self, row: ExaminedRow) -> None:
         if row.answer is not None and len(row.answer) < SHORT:
             self.lines.append(row.line)
 
-    def findings(self) -> Iterator[Finding]:
+    def findings(self) -> Iterator[DataFinding]:
         if self.lines:
-            yield Finding.of(
+            yield DataFinding.of(
                 self.kind,
                 len(self.lines),
                 f"of fewer than {SHORT} characters",
@@ -171,7 +155,7 @@ class ShortAnswers:
 class ShortTexts(ShortAnswers):
     kind = "short texts"
 
-    def look(self, row: Row) -> None:
+    def look(self, row: ExaminedRow) -> None:
         if row.answer is None and len(row.text.strip()) < SHORT:
             self.lines.append(row.line)
 
@@ -183,16 +167,16 @@ class Repeated:
         self.seen: set[bytes] = set()
         self.lines: list[Where] = []
 
-    def look(self, row: Row) -> None:
+    def look(self, row: ExaminedRow) -> None:
         if row.answer is None:
             digest = _digest(row.text)
             if digest in self.seen:
                 self.lines.append(row.line)
             self.seen.add(digest)
 
-    def findings(self) -> Iterator[Finding]:
+    def findings(self) -> Iterator[DataFinding]:
         if self.lines:
-            yield Finding.of(
+            yield DataFinding.of(
                 "exact duplicates",
                 len(self.lines),
                 "are word for word a row before them",
@@ -212,18 +196,18 @@ class Beginnings:
         self.rows = 0
         self.lines: dict[str, list[Where]] = {}
 
-    def look(self, row: Row) -> None:
+    def look(self, row: ExaminedRow) -> None:
         if row.answer is not None:
             self.rows += 1
             self.lines.setdefault(" ".join(row.answer.split(None, BEGINNING_WORDS)[:BEGINNING_WORDS]), []).append(
                 row.line
             )
 
-    def findings(self) -> Iterator[Finding]:
+    def findings(self) -> Iterator[DataFinding]:
         for beginning, lines in self.lines.items():
             if self.rows >= FEW and len(lines) > BEGINNING_SHARE * self.rows:
                 shown = beginning if not any(kind.found_in(beginning) for kind in PERSONAL) else "something personal"
-                yield Finding.of(
+                yield DataFinding.of(
                     "one-sided answers",
                     len(lines),
                     f"begin with “{shown[:60]}”, {len(lines) / self.rows:.0%} of all",
@@ -278,13 +262,13 @@ class Personal:
         self.kind = kind
         self.lines: list[Where] = []
 
-    def look(self, row: Row) -> None:
+    def look(self, row: ExaminedRow) -> None:
         if self.kind.found_in(row.text):
             self.lines.append(row.line)
 
-    def findings(self) -> Iterator[Finding]:
+    def findings(self) -> Iterator[DataFinding]:
         if self.lines:
-            yield Finding.of(
+            yield DataFinding.of(
                 self.kind.name,
                 len(self.lines),
                 "rows likely hold some, which the model may say again",
@@ -302,20 +286,20 @@ class Languages:
         self.identifier: Any = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
         self.rows: list[tuple[Where, str]] = []
 
-    def look(self, row: Row) -> None:
+    def look(self, row: ExaminedRow) -> None:
         if len(row.text) >= SENTENCE:
             # More text makes it no surer, and takes time.
             language, sure = self.identifier.classify(row.text[:1000])
             if sure >= SURE:
                 self.rows.append((row.line, language))
 
-    def findings(self) -> Iterator[Finding]:
+    def findings(self) -> Iterator[DataFinding]:
         counts = Counter(language for _, language in self.rows).most_common()
         if not counts:
             return
         shares = ", ".join(f"{language} {count / len(self.rows):.1%}" for language, count in counts[:5])
         others = [line for line, language in self.rows if language != counts[0][0]]
-        yield Finding.of(
+        yield DataFinding.of(
             "languages",
             len(counts),
             f"{shares} of the {len(self.rows):,} rows that tell" + (", the others in" if others else ""),
@@ -350,7 +334,7 @@ class NearDuplicates:
         self.buckets: list[np.ndarray] = []
         self.seen: set[bytes] = set()
 
-    def look(self, row: Row) -> None:
+    def look(self, row: ExaminedRow) -> None:
         import numpy as np
 
         if row.answer is None:
@@ -365,21 +349,18 @@ class NearDuplicates:
                 np.array([hash(tuple(each)) for each in self.minhash.get_signature(shingles)], np.int64)
             )
 
-    def findings(self) -> Iterator[Finding]:
+    def findings(self) -> Iterator[DataFinding]:
         import numpy as np
-
-        from runner.data.spool import runs
 
         if not self.lines:
             return
         like = np.arange(len(self.lines))
         for bucket in np.stack(self.buckets, axis=1):
-            order, starts = runs(np.stack([bucket, bucket], axis=1))
-            first = np.repeat(order[starts], np.diff(np.append(starts, len(order))))
-            like[order] = np.minimum(like[order], first)
+            _, first, same = np.unique(bucket, return_index=True, return_inverse=True)
+            like = np.minimum(like, first[same])
         again = np.flatnonzero(like < np.arange(len(like))).tolist()
         if again:
-            yield Finding.of(
+            yield DataFinding.of(
                 "near duplicates",
                 len(again),
                 "share most of their phrases with a row before them",

@@ -6,18 +6,20 @@ import hashlib
 import heapq
 import re
 from bisect import insort
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from runner.data import rows
-from runner.data.chat import Conversation, Conversations, as_seen, finish, look_through, pair
-from runner.data.rendered_example import Seen
+from runner.data import RenderedExample, rows
+from runner.data.conversation_formats import Conversation, Conversations, pair
 from runner.data.report import Report
-from runner.data.split_settings import TokenizerFor, already, begin
+from runner.data.tokenizers import TokenizerFor
+
+if TYPE_CHECKING:
+    import numpy as np
 
 # What stands in a row whose artist or genre nobody knows.
 UNKNOWN = {"", "unknown", "none", "null", "nan", "n/a", "na", "-", "?", "various", "various artists", "misc", "other"}
@@ -97,34 +99,37 @@ def prepare(
 
     sample_rows: draw at most so many songs. Raises Stop where too few rows are left to train and validate on.
     """
-    report = begin(lyrics, lyrics.tokenizer, sample_rows)
-    if known := already(out, report, tokenizer_for):
-        return known
-    report.unit = "song"
-    count = lyrics.songs.count
-    drawn = _draw(lyrics, min(count, sample_rows or count), report)
-    if sample_rows is not None and sample_rows < count and report.not_drawn:
-        report.sampled_from = len(drawn) + report.not_drawn
-    tasks = [_task(song, lyrics) for song, _ in drawn]
-    report.tasks = dict(Counter(task.kind for task in tasks))
-    import numpy as np
+    from runner.data import items, turns
 
-    from runner.data import spool, turns
-
-    with spool.folder(out) as place:
-        writer = spool.Writer(turns.batch, lyrics.seed, place / "0.arrow")
-        for (song, index), task in zip(drawn, tasks, strict=True):
+    def read(place: Path, report: Report) -> tuple[items.Spool, np.ndarray]:
+        report.unit = "song"
+        count = lyrics.songs.count
+        drawn = _draw(lyrics, min(count, sample_rows or count), report)
+        if sample_rows is not None and sample_rows < count and report.not_drawn:
+            report.sampled_from = len(drawn) + report.not_drawn
+        report.tasks = {}
+        writer = items.Writer(turns.batch, lyrics.seed, place / "0.arrow")
+        for song, index in drawn:
+            task = _task(song, lyrics)
+            report.tasks[task.kind] = report.tasks.get(task.kind, 0) + 1
             writer.add(task, song.line, index)
-        items = writer.close()
-        report.require_few_lost(report.lost, report.rows_in, lyrics.max_lost_share, out)
-        if sample_rows is None:
-            look_through(items, np.arange(len(items)), lyrics, report)
-        return finish(items, np.arange(len(items)), lyrics, out, tokenizer_for, report)
+        spooled = writer.close()
+        return spooled, spooled.numbers
+
+    return items.prepare(
+        lyrics,
+        out,
+        read,
+        partial(turns.ConversationColumns, lyrics),
+        tokenizer=lyrics.tokenizer,
+        tokenizer_for=tokenizer_for,
+        sample_rows=sample_rows,
+    )
 
 
-def first(lyrics: Lyrics) -> Iterator[Seen]:
+def first(lyrics: Lyrics) -> Iterator[RenderedExample]:
     """The songs that can be asked about, one after the other, each as a task."""
-    return (as_seen(lyrics, task) for task in tasks(lyrics))
+    return (lyrics.rendered(task) for task in tasks(lyrics))
 
 
 def _draw(lyrics: Lyrics, count: int, report: Report) -> list[tuple[Song, int]]:

@@ -10,8 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from runner.data import data_sets, doctor, rows, tokenizers
-from runner.data.rendered_example import Seen
+from runner.data import RenderedExample, data_sets, doctor, rows, tokenizers
 from runner.data.report import (
     MOST_NAMED,
     REPORT_FILE,
@@ -22,8 +21,7 @@ from runner.data.report import (
     parts_of,
     require_few,
 )
-from runner.data.split_settings import TokenizerFor
-from runner.data.tokenizers import Pretrained
+from runner.data.tokenizers import Pretrained, TokenizerFor
 from runner.tools.files import read_json, write_json
 from runner.tools.lengths import Lengths
 from runner.tools.names import content_hash, listed
@@ -216,9 +214,9 @@ def _too_little(plain_text: PlainText, side: str, tokens: int, report: TextRepor
     )
 
 
-def first(plain_text: PlainText, side: str = "train") -> Iterator[Seen]:
+def first(plain_text: PlainText, side: str = "train") -> Iterator[RenderedExample]:
     """The documents of a side, one after the other; the model sees them joined, in blocks."""
-    return map(Seen.of_document, documents(plain_text, side, TextReport()))
+    return map(RenderedExample.of_document, documents(plain_text, side, TextReport()))
 
 
 def _validates(plain_text: PlainText) -> bool:

@@ -60,7 +60,7 @@ class SetCounts:
 
 
 @dataclass(frozen=True)
-class Finding:
+class DataFinding:
     """Something that rows do to training. count: of what `kind` names, and of `lines` as many as are named; said: what it is
     about them, remedy: what to do."""
 
@@ -94,7 +94,7 @@ class Examined:
     licence: str = ""
     looked_at: int = 0
     looked_of: int = 0
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[DataFinding] = field(default_factory=list)
 
     @property
     def longest(self) -> int:
@@ -115,9 +115,9 @@ class Examined:
             yield from finding.told()
 
 
-def findings_of(facts: Mapping[str, Any]) -> list[Finding]:
+def findings_of(facts: Mapping[str, Any]) -> list[DataFinding]:
     """Those of a report, as they are read back from its file. Raises TypeError or KeyError where they are none."""
-    return [Finding(**finding | {"lines": tuple(finding["lines"])}) for finding in facts["findings"]]
+    return [DataFinding(**finding | {"lines": tuple(finding["lines"])}) for finding in facts["findings"]]
 
 
 @dataclass

@@ -40,11 +40,11 @@ Span = tuple[int, int | None]
 
 
 def read(
-    source: Source, share: Share | None = None, *, column: str | None = None, stream: bool = False
+    source: Source, part: FilePart | None = None, *, column: str | None = None, stream: bool = False
 ) -> Iterator[Numbered]:
     """Rows as (line, row). All but .json files come a row at a time, however large they are; from the hub they do where
     `stream` is set, and are else kept on disk. A folder is one that `datasets` has saved.
-    share: only that part of the file. column: what the documents of a .txt file, or a folder of such files, are called, which
+    part: only that of the file. column: what the documents of a .txt file, or a folder of such files, are called, which
     else cannot be read.
 
     Raises Stop where the file or the dataset cannot be read at all.
@@ -73,7 +73,7 @@ def read(
             f"Its name must end in {', '.join(list(readers)[:-1])} or {list(readers)[-1]}.",
         )
     try:
-        yield from reader(file, share) if share else reader(file)
+        yield from reader(file, part) if part else reader(file)
     except FileNotFoundError:
         raise Stop(f"There is no data file `{file}`.") from None
     except UnicodeDecodeError:
@@ -83,7 +83,7 @@ def read(
 
 
 def spans(source: Source, most: int | None, count: int) -> list[Span]:
-    """A file or folder that cannot be cut into shares, in `count` parts: the rows of each, from and to. It is parsed once to
+    """A file or folder that cannot be cut into parts, in `count` parts: the rows of each, from and to. It is parsed once to
     count them."""
     if count == 1:
         return [(0, most)]
@@ -91,10 +91,10 @@ def spans(source: Source, most: int | None, count: int) -> list[Span]:
     return [(whole * part // count, whole * (part + 1) // count) for part in range(count)]
 
 
-def _jsonl(file: Path, share: Share | None = None) -> Iterator[Numbered]:
+def _jsonl(file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
     quick = _quick()
     with file.open("rb") as lines:
-        part = share or Share(0, file.stat().st_size, 1)
+        part = part or FilePart(0, file.stat().st_size, 1)
         lines.seek(part.start)
         left = part.end - part.start
         for number, line in enumerate(lines, part.first):
@@ -325,9 +325,9 @@ def _texts(folder: Path, column: str | None) -> Iterator[Numbered]:
             yield number, Bad(f"{file.relative_to(folder)} is not text in UTF-8")
 
 
-def _parquet(file: Path, share: Share | None = None) -> Iterator[Numbered]:
-    if share:
-        yield from _groups(file, share)
+def _parquet(file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
+    if part:
+        yield from _groups(file, part)
         return
     from datasets import Dataset
     from datasets.exceptions import DatasetGenerationError
@@ -344,19 +344,19 @@ def _parquet(file: Path, share: Share | None = None) -> Iterator[Numbered]:
         raise Stop(f"`{file}` is not Parquet.", "Open it with the program that wrote it, and save it as CSV.") from None
 
 
-def _groups(file: Path, share: Share) -> Iterator[Numbered]:
-    """The rows of the row groups that begin in the share, read by themselves and a batch at a time."""
+def _groups(file: Path, part: FilePart) -> Iterator[Numbered]:
+    """The rows of the row groups that begin in the part, read by themselves and a batch at a time."""
     from pyarrow import parquet
 
     with parquet.ParquetFile(file) as whole:
         starts = starts_of_groups(whole.metadata)[:-1]
-        groups = [index for index, start in enumerate(starts) if share.start <= start < share.end]
+        groups = [index for index, start in enumerate(starts) if part.start <= start < part.end]
         rows = (row for batch in whole.iter_batches(1000, row_groups=groups) for row in batch.to_pylist())
-        yield from enumerate(islice(rows, share.end - share.start), share.first)
+        yield from enumerate(islice(rows, part.end - part.start), part.first)
 
 
 @dataclass(frozen=True)
-class Share:
+class FilePart:
     """A part of a file, from start to before end: bytes of a file of lines, rows of a Parquet file. first: the number of its
     first line or row, from 1."""
 
@@ -365,7 +365,7 @@ class Share:
     first: int
 
 
-def shares_of(file: Path, most: int | None, count: int) -> list[Share] | None:
+def parts_of_file(file: Path, most: int | None, count: int) -> list[FilePart] | None:
     """The first `most` rows of a local file, all of them where None, in `count` parts that can be read by themselves, one
     after the other the same rows as the whole; None where the kind of file has none: a line of a CSV may go on in the next,
     JSON is one value.
@@ -377,10 +377,10 @@ def shares_of(file: Path, most: int | None, count: int) -> list[Share] | None:
         return None
     if file.suffix == ".jsonl":
         return _in_parts(*_marks_of_lines(file, count, most), count)
-    return _shares_of_groups(file, count, most) if file.suffix == ".parquet" else None
+    return _parts_of_file_groups(file, count, most) if file.suffix == ".parquet" else None
 
 
-def _in_parts(marks: list[tuple[int, int]], end: int, count: int) -> list[Share]:
+def _in_parts(marks: list[tuple[int, int]], end: int, count: int) -> list[FilePart]:
     """Parts of about equal size that begin at marks, (place, number of the line or row there), and end at `end`."""
     ends = iter([*(place for place, _ in marks if place < end), end])
     begin, parts = (0, 1), []
@@ -389,7 +389,7 @@ def _in_parts(marks: list[tuple[int, int]], end: int, count: int) -> list[Share]
     for part in range(1, count + 1):
         while place * count < end * part:
             place = next(ends)
-        parts.append(Share(begin[0], place, begin[1]))
+        parts.append(FilePart(begin[0], place, begin[1]))
         begin = (place, numbers.get(place, 0))
     return parts
 
@@ -411,7 +411,7 @@ def _marks_of_lines(file: Path, count: int, most: int | None) -> tuple[list[tupl
     return marks, place
 
 
-def _shares_of_groups(file: Path, count: int, most: int | None) -> list[Share] | None:
+def _parts_of_file_groups(file: Path, count: int, most: int | None) -> list[FilePart] | None:
     """Parts of a Parquet file; None where it is none, which whoever reads it will say."""
     from pyarrow import ArrowInvalid, parquet
 

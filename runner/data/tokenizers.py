@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,9 @@ class Pretrained:
     revision: str | None = None
     trust_remote_code: bool = False
 
+
+# Given texts, the tokenizer to count them with; None where there is none on this machine.
+TokenizerFor = Callable[[Iterable[str]], Any]
 
 FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja", "tokenizer.model")
 

@@ -1,4 +1,4 @@
-"""Turns as columns: conversations in Arrow, as they are spooled, counted and written."""
+"""Conversations as columns of Arrow: as they are spooled, counted in tokens and written."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from runner.data.chat import TRAINING, Conversation, Conversations, rendered
-from runner.data.conversation_formats import Turn
-from runner.data.spool import Spool
+from runner.data import blocks, doctor
+from runner.data.conversation_formats import OWN, TRAINING, Conversation, Conversations, Turn, rendered, unwritten
+from runner.data.items import Spool
+from runner.data.report import Report
+from runner.data.tokenizers import TokenizerFor
+from runner.tools.lengths import Lengths
 
 TURN = pa.struct({"role": pa.string(), "content": pa.string(), "besides": pa.string()})
 SPOOLED = pa.schema({"question": pa.int32(), "turns": pa.list_(TURN), "tools": pa.string()})
@@ -66,12 +69,12 @@ class Texts:
                 yield rendered(self.asked.special_tokens, self.asked.told(conversation))
 
 
-class Columns:
-    """What is written of spooled conversations: `full-question`, `answer`, `messages` as Axolotl reads them, `tools` where a
-    row has some."""
+class ConversationColumns:
+    """What becomes of spooled conversations. Written are `full-question`, `answer`, `messages` as Axolotl reads them, and `tools`
+    where a row has some."""
 
-    def __init__(self, items: Spool, asked: Conversations) -> None:
-        self.asked = asked
+    def __init__(self, asked: Conversations, items: Spool) -> None:
+        self.asked, self.items = asked, items
         self.besides: pa.StructType | None = None
         self.tools = False
         for batch in items.batches():
@@ -83,7 +86,45 @@ class Columns:
                 types = [pa.schema(list(known)) for known in (self.besides, kind) if known]
                 self.besides = pa.struct(list(pa.unify_schemas(types, promote_options="permissive")))
 
-    def __call__(self, batch: pa.RecordBatch) -> pa.Table:
+    def said(self, batch: pa.RecordBatch) -> Iterator[tuple[str, str]]:
+        for conversation in conversations(batch):
+            yield conversation.said, conversation.turns[-1].content
+
+    def measured(self, kept: np.ndarray, tokenizer_for: TokenizerFor | None, report: Report) -> np.ndarray:
+        """Leaves out what the model would not see whole."""
+        asked = self.asked
+        tokenizer = tokenizer_for(Texts(self.items, kept, asked)) if tokenizer_for and len(kept) else None
+        if tokenizer is None:
+            report.tokenizer = "the base model's tokenizer is not on this machine"
+            return kept
+        # What a twin's tokenizer makes of a row says nothing about the model's.
+        of_twin = hasattr(tokenizer, "said_as")
+        report.tokenizer = tokenizer.said_as if of_twin else str(tokenizer.name_or_path)
+        template = getattr(tokenizer, "chat_template", None)
+        if asked.special_tokens.axolotl == OWN and isinstance(template, str) and not of_twin:
+            written = []
+            spooled = (each for batch in self.items.batches(kept) for each in conversations(batch))
+            for line, conversation in zip(self.items.where(asked, kept), spooled, strict=True):
+                name = unwritten(conversation, template)
+                written.append(name is None)
+                if name:
+                    report.lose(line, f"`{name}`, which the tokenizer's chat template does not write")
+            kept = kept[np.array(written)]
+        if not len(kept):
+            return kept
+        lengths, limit = blocks.lengths(Texts(self.items, kept, asked), tokenizer), asked.sequence_len
+        report.token_lengths, report.length_bins = blocks.figures(lengths), blocks.histogram(lengths)
+        if len(whole := lengths[lengths <= limit]):
+            report.lengths = Lengths(float(whole.mean()), float(whole.std()), float(np.percentile(whole, 99)))
+        too_long = self.items.where(asked, kept[lengths > limit])
+        for line in too_long:
+            report.lose(line, f"longer than {limit} tokens")
+        report.findings += doctor.too_long(lengths, limit, too_long, int(lengths[lengths > limit].sum()))
+        if of_twin:
+            report.lost -= len(too_long)
+        return kept[lengths <= limit]
+
+    def table(self, batch: pa.RecordBatch) -> pa.Table:
         turns, offsets = batch["turns"].flatten(), _offsets(batch)
         asking = turns.field("content").take(pa.array(offsets[:-1] + batch["question"].to_numpy()))
         answer = turns.field("content").take(pa.array(offsets[1:] - 1))

@@ -8,20 +8,17 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from runner import parts
 from runner.catalog import Model
-from runner.data import PREPARERS
+from runner.data import PREPARERS, RenderedExample, reading
 from runner.plan import Place, Plan, Stage
 from runner.recipe.recipe import Recipe, Settings
 from runner.scenarios.contract import Architecture, Forecasting, Preparer, Rehearsal, Rule, Rules, Translation
 
 if TYPE_CHECKING:
-    from runner.data.rendered_example import Seen
     from runner.data.report import Report
-
-Made = TypeVar("Made")
 
 
 @cache
@@ -77,20 +74,20 @@ def prepare(data: Mapping[str, Any], out: Path, **options: Any) -> Report:
     """Writes what a stage's `data` asks for into `out`; a no-op where it already lies there."""
     preparers = PREPARERS | parts.table("preparers")
     preparer = cast(Preparer, importlib.import_module(preparers[data["kind"]]))
-    return _reading(preparer.prepare)(data, out, **options)
+    return reading(preparer.prepare)(data, out, **options)
 
 
-def first(stage: Stage) -> dict[str, Iterator[Seen]]:
+def first(stage: Stage) -> dict[str, Iterator[RenderedExample]]:
     """The rows that a stage trains on or prepares, one after the other, as the model is to see each, by what they are for; empty
     where nobody shows them."""
     if stage.data:
         preparers = PREPARERS | parts.table("preparers")
         shown = getattr(importlib.import_module(preparers[stage.data["kind"]]), "first", None)
-        return {stage.name: _reading(shown)(stage.data)} if shown else {}
+        return {stage.name: reading(shown)(stage.data)} if shown else {}
     scenario, _, function = stage.config.get("work", "").partition(".")
     # What every scenario may have as work is of none, and its rows are those of the stage that trains.
     shows = getattr(part(scenario, "work"), "FIRST", {}).get(function) if function else None
-    return _reading(shows)(stage.config) if shows else {}
+    return reading(shows)(stage.config) if shows else {}
 
 
 def work(name: str) -> Callable[[Mapping[str, Any], Callable[[str], None]], None]:
@@ -98,15 +95,7 @@ def work(name: str) -> Callable[[Mapping[str, Any], Callable[[str], None]], None
     the stage's config and a function to tell what it does."""
     scenario, _, function = name.partition(".")
     carry_out: Callable[..., None] = getattr(part(scenario, "work"), function)
-    return _reading(carry_out)
-
-
-def _reading(function: Callable[..., Made]) -> Callable[..., Made]:
-    """A function of a dataclass as one of its JSON form, which is what plans carry."""
-    from pydantic import validate_call
-
-    reads: Callable[..., Made] = validate_call(function)
-    return reads
+    return reading(carry_out)
 
 
 def forecasting() -> Forecasting | None:

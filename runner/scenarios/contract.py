@@ -52,7 +52,7 @@ from runner.tools.problem import Problem
 from runner.trainer.summary import Summary
 
 if TYPE_CHECKING:
-    from runner.data.rendered_example import Seen
+    from runner.data import RenderedExample
     from runner.data.report import PreparedRows, Report
 
 Rule = Callable[[Recipe], Iterator[Problem]]
@@ -106,7 +106,7 @@ class Preparer(Protocol):
         ...
 
     # Where rows can be shown: those that are trained on, one after the other, as the model is to see each.
-    first: Callable[[Any], Iterator[Seen]]
+    first: Callable[[Any], Iterator[RenderedExample]]
 
 
 class Target(Protocol):

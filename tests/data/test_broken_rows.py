@@ -145,13 +145,13 @@ def test_rows_that_are_too_long_are_lost_unless_a_twin_has_counted(twin, tmp_pat
 
 
 def test_a_large_file_is_read_by_several_processes_to_the_same_rows(tmp_path, monkeypatch):
-    from runner.data import spool
+    from runner.data import items
 
     settings = asked(tmp_path, 6, 1.0)
     (tmp_path / "rows.jsonl").write_text(((tmp_path / "rows.jsonl").read_text() + "\n") * 2)
     reports, sides = [], []
-    for size in (spool.SHARE_BYTES, 2000):
-        monkeypatch.setattr(spool, "SHARE_BYTES", size)
+    for size in (items.PART_BYTES, 2000):
+        monkeypatch.setattr(items, "PART_BYTES", size)
         out = tmp_path / f"out{size}"
         reports.append(prepare(settings, out))
         sides.append([table(out, side)[:] for side in ("train", "validation")])

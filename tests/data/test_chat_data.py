@@ -16,11 +16,9 @@ from hypothesis import strategies as st
 
 from runner import catalog
 from runner.check.validate import load
-from runner.data import chat
-from runner.data.chat import Conversation, pair
+from runner.data.conversation_formats import Conversation, pair, rendered
+from runner.data.items import drawn, hashes
 from runner.data.report import rows_of
-from runner.data.split import drawn
-from runner.data.spool import hashes
 from runner.plan import Place
 from runner.recipe.overrides import from_options
 from runner.scenarios import prepare, translate
@@ -302,7 +300,7 @@ def test_chatml_is_what_axolotls_template_gives():
         {"role": "assistant", "content": "a"},
     ]
     axolotls = Template(get_chat_template("chatml")).render(messages=conversation, add_generation_prompt=False)
-    assert chat.rendered(catalog.chat_template("chatml"), conversation).strip() == axolotls.strip()
+    assert rendered(catalog.chat_template("chatml"), conversation).strip() == axolotls.strip()
 
 
 @pytest.mark.skipif(not REAL.is_file(), reason="the real rows are not on this machine")
@@ -316,9 +314,9 @@ def test_the_real_set_is_what_it_is_known_to_be(tmp_path):
 def test_conversations_come_back_from_columns_as_they_went_in():
     """In a process of its own, which must not load pandas: every process that reads rows would."""
     code = (
-        "import sys; from runner.data import chat, turns; from runner.data.conversation_formats import Turn;"
-        "said = [chat.Conversation(chat.pair('wie heißt 水?', '🔥 \\0')), chat.Conversation(chat.pair('plain', 'text')),"
-        " chat.Conversation((Turn('system', 'é'), Turn('user', 'q'), Turn('assistant', '', '{}')), '[]')];"
+        "import sys; from runner.data import turns; from runner.data.conversation_formats import Conversation, Turn, pair;"
+        "said = [Conversation(pair('wie heißt 水?', '🔥 \\0')), Conversation(pair('plain', 'text')),"
+        " Conversation((Turn('system', 'é'), Turn('user', 'q'), Turn('assistant', '', '{}')), '[]')];"
         "batch = turns.batch(said); batch.validate(full=True);"
         "assert 'pandas' not in sys.modules;"
         "assert list(turns.conversations(batch)) == said;"

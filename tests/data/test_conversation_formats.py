@@ -390,7 +390,6 @@ def test_a_mixture_holds_turns_of_both_kinds(tmp_path):
     """A domain that marks its last turns and has reasoning, with general rows that have neither."""
     from pydantic import TypeAdapter
 
-    from runner.data import chat
     from runner.parts.pretrain.post_training_rows import Mixture, prepare_mixture
 
     sides("columns", "rows.jsonl", tmp_path)
@@ -398,7 +397,7 @@ def test_a_mixture_holds_turns_of_both_kinds(tmp_path):
         {"messages": [*TALK[:-1], {**TALK[-1], "reasoning_content": f"Because {number}."}]} for number in range(4)
     ]
     domain += [{"messages": [{"role": "user", "content": "Who?"}, TALK[2]]}]
-    own = wanted()["special_tokens"] | {"axolotl": chat.OWN, "tokens": ()}
+    own = wanted()["special_tokens"] | {"axolotl": conversation_formats.OWN, "tokens": ()}
     facts = wanted(written(tmp_path, "domain.jsonl", domain), **OPEN) | {"special_tokens": own}
     mixture = TypeAdapter(Mixture).validate_python(facts | {"train_on": "last", "domain_share": 0.5})
     _, lines = prepare_mixture(mixture, tmp_path / "mixed", tmp_path / "out" / "train.parquet", lambda texts: None)

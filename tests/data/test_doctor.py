@@ -10,7 +10,7 @@ import pytest
 
 from runner.catalog import chat_template
 from runner.data import doctor, plain_text, tokenizers
-from runner.data.doctor import Row
+from runner.data.doctor import ExaminedRow
 from runner.data.plain_text import PlainText, TextSet
 from runner.data.report import Report
 from runner.data.tokenizers import Pretrained
@@ -23,15 +23,15 @@ WORDS = (
 )
 
 
-def found(rows: list[Row]) -> dict[str, tuple[int, ...]]:
+def found(rows: list[ExaminedRow]) -> dict[str, tuple[int, ...]]:
     report = Report()
     doctor.examine(rows, len(rows), report)
     assert (report.looked_at, report.looked_of) == (len(rows), len(rows))
     return {finding.kind: finding.lines for finding in report.findings}
 
 
-def row(line: int, answer: str, question: str = "What is it?") -> Row:
-    return Row(line, f"{question}\n{answer}", answer)
+def row(line: int, answer: str, question: str = "What is it?") -> ExaminedRow:
+    return ExaminedRow(line, f"{question}\n{answer}", answer)
 
 
 def test_rows_that_share_most_of_their_phrases_are_near_duplicates():

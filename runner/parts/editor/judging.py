@@ -11,7 +11,7 @@ from runner import scenarios
 from runner.check.by_schema import scenario_problem
 from runner.check.examine import examined
 from runner.check.validate import changed
-from runner.data.rendered_example import Seen
+from runner.data import RenderedExample
 from runner.parts.planner import forecast
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
@@ -117,7 +117,7 @@ def plan(recipe: Recipe, price: float | None) -> Verdict:
     return Verdict(screen.verdict(planned, "the price of one"), bars)
 
 
-def rows(recipe: Recipe) -> dict[str, list[Seen]]:
+def rows(recipe: Recipe) -> dict[str, list[RenderedExample]]:
     """The first rows that a rehearsal trains on, as the model is to see each, by what they are for.
 
     Raises Stop where there are none on this machine."""
@@ -127,5 +127,5 @@ def rows(recipe: Recipe) -> dict[str, list[Seen]]:
     return {name: list(map(_cut, islice(found, ROWS))) for name, found in kinds.items()}
 
 
-def _cut(row: Seen) -> Seen:
+def _cut(row: RenderedExample) -> RenderedExample:
     return replace(row, text=f"{row.text[:SHOWN]} …") if len(row.text) > SHOWN else row

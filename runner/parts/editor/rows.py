@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from nicegui import run, ui
 
-from runner.data.rendered_example import Seen
+from runner.data import RenderedExample
 from runner.parts.editor import judging
 from runner.recipe.recipe import Recipe
 from runner.tools.problem import Stop
@@ -26,7 +26,7 @@ class RowsPane:
 
     async def show(self) -> None:
         recipe = self.recipe()
-        found: dict[str, list[Seen]] = {}
+        found: dict[str, list[RenderedExample]] = {}
         said = "Rows are shown when nothing is wrong any more."
         if recipe:
             try:
@@ -45,7 +45,7 @@ class RowsPane:
                 ui.label(said)
 
 
-def _show(row: Seen) -> None:
+def _show(row: RenderedExample) -> None:
     if not row.picture:
         ui.label(row.text).classes("recipe-row")
         return

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from runner.data.rendered_example import Seen
+from runner.data import RenderedExample
 from runner.data.report import REPORT_FILE, SHOWN_BAD_LINES, Report
 from runner.data.rows import Bad
 from runner.parts.images.images import Images
@@ -109,7 +109,7 @@ def prepare(
     return report
 
 
-def first(images: Images) -> Iterator[Seen]:
+def first(images: Images) -> Iterator[RenderedExample]:
     """The images that are trained and validated on, one after the other, in the size that the network reads, with their class."""
     from PIL import Image
 
@@ -119,7 +119,7 @@ def first(images: Images) -> Iterator[Seen]:
             name = source.classes[picture.label] if source.classes else str(picture.label)
             drawn = io.BytesIO()
             Image.frombytes("RGB", (side, side), picture.pixels).save(drawn, "PNG")
-            yield Seen("", f"{name} ({picture.named})" if picture.named else name, drawn.getvalue())
+            yield RenderedExample("", f"{name} ({picture.named})" if picture.named else name, drawn.getvalue())
 
 
 def _key(images: Images, sample_rows: int | None) -> str:

@@ -33,7 +33,7 @@ from datatrove.pipeline.writers.jsonl import JsonlWriter
 from datatrove.utils.word_tokenizers import SpaCyTokenizer, WordTokenizer, load_word_tokenizer, strip_strings
 
 from runner.data import data_sets, doctor, rows
-from runner.data.rows import Share, shares_of
+from runner.data.rows import FilePart, parts_of_file
 from runner.parts.pretrain.executors import Executor
 from runner.parts.pretrain.stages import Corpus, CorpusSet
 
@@ -50,14 +50,14 @@ class CorpusRows(PipelineStep):
     name = "Rows"
     type = "reader"
 
-    def __init__(self, corpus: Corpus, index: int, dropped: Path, parts: list[Share] | list[rows.Span]) -> None:
+    def __init__(self, corpus: Corpus, index: int, dropped: Path, parts: list[FilePart] | list[rows.Span]) -> None:
         super().__init__()
         self.corpus, self.index, self.dropped, self.parts = corpus, index, str(dropped), parts
         self.source = corpus.sets[index]
 
     def _mine(self, rank: int) -> Iterator[rows.Numbered]:
         part = self.parts[rank]
-        return rows.read(self.source, part) if isinstance(part, Share) else islice(rows.read(self.source), *part)
+        return rows.read(self.source, part) if isinstance(part, FilePart) else islice(rows.read(self.source), *part)
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> Iterator[Document]:
         if data:
@@ -154,7 +154,7 @@ def _reader(corpus: Corpus, index: int, work: Path, on: Executor) -> PipelineSte
     one, tasks = corpus.sets[index], on.tasks
     if one.file:
         made = on.agreed(work / f"parts-{index}.json", lambda: _parts(one, tasks))
-        parts = [Share(*part) for part in made] if len(made[0]) == 3 else [(begin, end) for begin, end in made]
+        parts = [FilePart(*part) for part in made] if len(made[0]) == 3 else [(begin, end) for begin, end in made]
         return CorpusRows(corpus, index, work / "dropped" / f"rows-{index}", parts)
     options = {"name": one.subset, "split": one.split, "revision": one.revision}
     limit = -1 if one.limit is None else -(-one.limit // _reading(one.hub, options, tasks))
@@ -165,8 +165,8 @@ def _reader(corpus: Corpus, index: int, work: Path, on: Executor) -> PipelineSte
 
 def _parts(one: CorpusSet, tasks: int) -> list[Any]:
     """The parts of a local file, as JSON knows them."""
-    shares = shares_of(one.file, one.limit, tasks) if one.file else None
-    return [astuple(share) for share in shares] if shares else rows.spans(one, one.limit, tasks)
+    cut = parts_of_file(one.file, one.limit, tasks) if one.file else None
+    return [astuple(part) for part in cut] if cut else rows.spans(one, one.limit, tasks)
 
 
 class HubRows(HuggingFaceDatasetReader):

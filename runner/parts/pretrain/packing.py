@@ -117,7 +117,7 @@ class NpyBlocks:
     def __init__(self, file: Path, length: int, dtype: Any) -> None:
         self.file, self.length, self.dtype = file, length, np.dtype(dtype)
 
-    def write(self, documents: Iterator[np.ndarray], most_blocks: int | None = None) -> blocks.Counts:
+    def write(self, documents: Iterator[np.ndarray], most_blocks: int | None = None) -> blocks.BlockCounts:
         """Takes each document's tokens in turn; what follows the last whole block is dropped, and counted."""
         documents_in = tokens_in = written = 0
         rest = np.empty(0, self.dtype)
@@ -136,7 +136,7 @@ class NpyBlocks:
             # NumPy's header keeps room for the first axis to grow, so the true count fits where 0 stood.
             out.seek(0)
             self._header(out, written)
-        return blocks.Counts(documents_in, tokens_in, written, self.length)
+        return blocks.BlockCounts(documents_in, tokens_in, written, self.length)
 
     def _header(self, out: Any, count: int) -> None:
         description = np.lib.format.dtype_to_descr(self.dtype)

@@ -7,16 +7,16 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from runner.catalog import ChatTemplate
-from runner.data import chat, rows, split_settings
-from runner.data.data_sets import DataSet
-from runner.data.rendered_example import Seen
+from runner.data import RenderedExample, chat, rows
+from runner.data.conversation_formats import rendered
+from runner.data.data_sets import DataSet, SplitDataSets
 from runner.data.report import Report
-from runner.data.split_settings import TokenizerFor
-from runner.data.tokenizers import Pretrained
+from runner.data.tokenizers import Pretrained, TokenizerFor
 from runner.recipe import templates
 from runner.tools.files import replacing
 from runner.tools.names import same
@@ -26,7 +26,11 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
-    from runner.data.spool import Spool
+    from runner.data.items import Spool
+
+
+# What Axolotl reads of prepared conversations.
+READ = ("messages", "tools")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +52,7 @@ class PreferenceSet(DataSet):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Preferences(split_settings.TwoSides):
+class Preferences(SplitDataSets):
     """Preferences, and the tokens of a row (sequence_len) beyond which training cuts it."""
 
     kind: Literal["preferences"] = "preferences"
@@ -82,69 +86,20 @@ def prepare_preferences(preferences: Preferences, out: Path, tokenizer_for: Toke
     tokenizer_for: gives the tokenizer that counts what training will cut of longer rows.
     Raises Stop where too few rows are left to train and validate on.
     """
-    report = split_settings.begin(preferences, preferences.tokenizer)
-    if known := split_settings.already(out, report, tokenizer_for):
-        return known
-    import pyarrow as pa
+    from runner.data import items
 
-    from runner.data import doctor, split, spool
+    def read(place: Path, report: Report) -> tuple[items.Spool, np.ndarray]:
+        codecs = [items.RowCodec(one.preference, _batch) for one in preferences.sets]
+        return items.without_duplicates(preferences, codecs, place, report)
 
-    def columns(batch: pa.RecordBatch) -> pa.Table:
-        asked = [messages(preferences.system_prompt, prompt) for prompt in batch["prompt"].to_pylist()]
-        return pa.table({"messages": asked, "chosen": batch["chosen"], "rejected": batch["rejected"]})
-
-    kinds = [spool.Kind(one.preference, _batch) for one in preferences.sets]
-    with spool.folder(out) as place:
-        items, kept = split.read(preferences, kinds, place, report)
-        report.require_few_lost(report.lost, report.rows_in, preferences.max_lost_share, out)
-        doctor.look_through(items, kept, preferences, _said, report)
-        _count(items, kept, preferences, tokenizer_for, report)
-        return split.write(items, kept, columns, preferences, out, report)
-
-
-def first(preferences: Preferences) -> Iterator[Seen]:
-    """The rows that make a preference, one after the other: the question with the answer to prefer, and below it the other."""
-    for one in preferences.sets:
-        for _, row in rows.read(one):
-            with suppress(templates.NoText):
-                found = "" if isinstance(row, rows.Bad) else one.preference(row)
-                if isinstance(found, Preference):
-                    conversation = messages(preferences.system_prompt, found.prompt, found.chosen)
-                    text = chat.rendered(preferences.special_tokens, conversation)
-                    yield Seen(found.prompt, f"{text}\n\nrejected: {found.rejected}")
-
-
-def _said(batch: pa.RecordBatch) -> Iterator[tuple[str, str]]:
-    """Of each row of a batch all that is said in it, and the answer that is to be preferred."""
-    for row in batch.to_pylist():
-        yield "\n".join((row["prompt"], row["chosen"], row["rejected"])), row["chosen"]
-
-
-def _count(
-    items: Spool, kept: np.ndarray, preferences: Preferences, tokenizer_for: TokenizerFor | None, report: Report
-) -> None:
-    """The tokens of each row's longer answer behind its prompt, and what training cuts of both."""
-    import numpy as np
-
-    from runner.data import blocks, doctor
-
-    def texts(answer: str) -> Iterator[str]:
-        for batch in items.batches(kept):
-            for row in batch.to_pylist():
-                conversation = messages(preferences.system_prompt, row["prompt"], row[answer])
-                yield chat.rendered(preferences.special_tokens, conversation)
-
-    tokenizer = tokenizer_for(texts("chosen")) if tokenizer_for and len(kept) else None
-    if tokenizer is None:
-        report.tokenizer = "the tokenizer is not here; longer rows are cut in training"
-        return
-    report.tokenizer = str(tokenizer.name_or_path)
-    lengths = np.stack([blocks.lengths(texts(answer), tokenizer) for answer in ("chosen", "rejected")])
-    longer, limit = lengths.max(axis=0), preferences.sequence_len
-    report.token_lengths = chat.figures(longer)
-    lines = items.where(preferences, kept[longer > limit])
-    lost = int((lengths - limit).clip(min=0).sum())
-    report.findings += doctor.too_long(longer, limit, lines, lost, " are cut in training")
+    return items.prepare(
+        preferences,
+        out,
+        read,
+        partial(PreferenceColumns, preferences),
+        tokenizer=preferences.tokenizer,
+        tokenizer_for=tokenizer_for,
+    )
 
 
 def _batch(preferences: Sequence[Preference]) -> pa.RecordBatch:
@@ -153,8 +108,58 @@ def _batch(preferences: Sequence[Preference]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([vars(preference) for preference in preferences])
 
 
-# What Axolotl reads of prepared conversations.
-READ = ("messages", "tools")
+class PreferenceColumns:
+    """What becomes of spooled preferences."""
+
+    def __init__(self, asked: Preferences, items: Spool) -> None:
+        self.asked, self.items = asked, items
+
+    def said(self, batch: pa.RecordBatch) -> Iterator[tuple[str, str]]:
+        for row in batch.to_pylist():
+            yield "\n".join((row["prompt"], row["chosen"], row["rejected"])), row["chosen"]
+
+    def table(self, batch: pa.RecordBatch) -> pa.Table:
+        import pyarrow as pa
+
+        asked = [messages(self.asked.system_prompt, prompt) for prompt in batch["prompt"].to_pylist()]
+        return pa.table({"messages": asked, "chosen": batch["chosen"], "rejected": batch["rejected"]})
+
+    def measured(self, kept: np.ndarray, tokenizer_for: TokenizerFor | None, report: Report) -> np.ndarray:
+        """Counts the tokens of each row's longer answer behind its prompt, and what training cuts of both."""
+        import numpy as np
+
+        from runner.data import blocks, doctor
+
+        def texts(answer: str) -> Iterator[str]:
+            for batch in self.items.batches(kept):
+                for row in batch.to_pylist():
+                    conversation = messages(self.asked.system_prompt, row["prompt"], row[answer])
+                    yield rendered(self.asked.special_tokens, conversation)
+
+        tokenizer = tokenizer_for(texts("chosen")) if tokenizer_for and len(kept) else None
+        if tokenizer is None:
+            report.tokenizer = "the tokenizer is not here; longer rows are cut in training"
+            return kept
+        report.tokenizer = str(tokenizer.name_or_path)
+        lengths = np.stack([blocks.lengths(texts(answer), tokenizer) for answer in ("chosen", "rejected")])
+        longer, limit = lengths.max(axis=0), self.asked.sequence_len
+        report.token_lengths = blocks.figures(longer)
+        lines = self.items.where(self.asked, kept[longer > limit])
+        lost = int((lengths - limit).clip(min=0).sum())
+        report.findings += doctor.too_long(longer, limit, lines, lost, " are cut in training")
+        return kept
+
+
+def first(preferences: Preferences) -> Iterator[RenderedExample]:
+    """The rows that make a preference, one after the other: the question with the answer to prefer, and below it the other."""
+    for one in preferences.sets:
+        for _, row in rows.read(one):
+            with suppress(templates.NoText):
+                found = "" if isinstance(row, rows.Bad) else one.preference(row)
+                if isinstance(found, Preference):
+                    conversation = messages(preferences.system_prompt, found.prompt, found.chosen)
+                    text = rendered(preferences.special_tokens, conversation)
+                    yield RenderedExample(found.prompt, f"{text}\n\nrejected: {found.rejected}")
 
 
 @dataclass(frozen=True, kw_only=True)

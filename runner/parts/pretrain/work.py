@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.data.rendered_example import Seen
+from runner.data import RenderedExample
 from runner.data.tokenizers import Pretrained
 from runner.parts.pretrain.stages import Data, FirstWeights
 from runner.tools.files import replacing_folder
@@ -16,7 +16,7 @@ from runner.tools.problem import Stop
 from runner.tools.run_files import REPORT
 
 if TYPE_CHECKING:
-    from runner.data.split_settings import TokenizerFor
+    from runner.data.tokenizers import TokenizerFor
 
 Tell = Callable[[str], None]
 
@@ -104,7 +104,7 @@ def _tokenizer(out: Path) -> TokenizerFor:
     return load
 
 
-def _seen(everything: Data) -> dict[str, Iterator[Seen]]:
+def _seen(everything: Data) -> dict[str, Iterator[RenderedExample]]:
     """The rows of each stage, documents as they are before they are cleaned."""
     from runner.data import chat
     from runner.parts.pretrain import post_training_rows
@@ -117,13 +117,13 @@ def _seen(everything: Data) -> dict[str, Iterator[Seen]]:
     return kinds | ({"lora": chat.first(everything.lora)} if everything.lora else {})
 
 
-def _documents(everything: Data) -> Iterator[Seen]:
+def _documents(everything: Data) -> Iterator[RenderedExample]:
     from runner.data import rows
 
     for one in everything.text.sets:
         for _, row in rows.read(one):
             if not isinstance(row, rows.Bad) and row.get(one.column):
-                yield Seen.of_document(str(row[one.column]))
+                yield RenderedExample.of_document(str(row[one.column]))
 
 
 # What shows the rows that a function here prepares (see `runner.scenarios.first`).

@@ -15,7 +15,7 @@ from runner.check import base_model, by_schema
 from runner.check.by_schema import as_text
 from runner.check.derived_settings import with_followers, with_own_data
 from runner.check.validate import judge
-from runner.data.rendered_example import Seen, first, held_out
+from runner.data import RenderedExample, first, held_out
 from runner.parts.planner import forecast, recipe_offers, storage
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
@@ -132,7 +132,7 @@ def drafted(name: str, answers: Answers, more: Iterable[Override] = ()) -> Draft
     return draft(answers.origin, name, [*wishes, *mending]) if mending else made
 
 
-def rows(name: str, answers: Answers, most: int) -> list[Seen]:
+def rows(name: str, answers: Answers, most: int) -> list[RenderedExample]:
     """The first rows as the model will see them; none of images. Raises Stop where they cannot be read."""
     return first(_data(name, answers), most)
 

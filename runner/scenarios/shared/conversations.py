@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from runner import catalog
 from runner.catalog import ChatTemplate
 from runner.data import conversation_formats
-from runner.data.chat import OWN, TRAINING, Chat, ChatSet, TrainOn
+from runner.data.chat import Chat, ChatSet
+from runner.data.conversation_formats import OWN, TRAINING, TrainOn
 from runner.data.tokenizers import jinja
 from runner.plan import Place
 from runner.recipe.recipe import Recipe, Settings

@@ -17,7 +17,7 @@ import pytest
 
 from runner.check.validate import load
 from runner.data import rows
-from runner.data.rows import shares_of
+from runner.data.rows import parts_of_file
 from runner.parts.pretrain import cleaning, cleaning_steps, executors, stages
 from runner.parts.pretrain.stages import Cleaning, Corpus, CorpusSet
 from runner.recipe.overrides import from_options
@@ -294,7 +294,7 @@ def by_tasks(text: Corpus, dropped: Path, tasks: int) -> tuple[list[list], int]:
     """What each task yields or keeps aside, as (id, text) and lines, and the bytes that all of them have read."""
 
     one = text.sets[0]
-    parts = shares_of(one.file, one.limit, tasks) or rows.spans(one, one.limit, tasks)
+    parts = parts_of_file(one.file, one.limit, tasks) or rows.spans(one, one.limit, tasks)
     began, given = read_bytes(), []
     for rank in range(tasks):
         reader = cleaning_steps.CorpusRows(text, 0, dropped / str(tasks), parts)

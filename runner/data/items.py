@@ -1,0 +1,405 @@
+"""Items: rows of any kind become things to learn from: read to a spool on disk, without duplicates, looked through, counted in
+tokens, and written as a training and a validation side. Memory holds only what tells items apart and orders them."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from itertools import chain
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
+
+from runner.data import data_sets, doctor, rows, tokenizers
+from runner.data.data_sets import SplitDataSets
+from runner.data.report import MOST_NAMED, Report
+from runner.data.rows import FilePart, parts_of_file
+from runner.data.tokenizers import Pretrained, TokenizerFor
+from runner.recipe.templates import NoText
+from runner.tools.files import replacing
+from runner.tools.names import content_hash, listed
+from runner.tools.problem import Stop
+from runner.trainer import parent_watch
+
+SIDES = ("train", "validation")
+# Rows are put on disk in batches of about so many characters.
+BATCH_CHARACTERS = 2**20
+# A process of its own has to read so many bytes before it has earned its start, half a second.
+PART_BYTES = 16 * 2**20
+# Of the written files.
+GROUP_BYTES = 16 * 2**20
+
+
+class ItemColumns(Protocol):
+    """What becomes of spooled items of one kind."""
+
+    def said(self, batch: pa.RecordBatch) -> Iterator[tuple[str, str]]:
+        """Of each item all that is said in it, and what is to be learned to say."""
+        ...
+
+    def measured(self, kept: np.ndarray, tokenizer_for: TokenizerFor | None, report: Report) -> np.ndarray:
+        """Counts tokens; gives the numbers of those `kept` that are not too long."""
+        ...
+
+    def table(self, batch: pa.RecordBatch) -> pa.Table:
+        """What is written of a batch, in the same types for every batch."""
+        ...
+
+
+def prepare(
+    source: SplitDataSets,
+    out: Path,
+    read: Callable[[Path, Report], tuple[Spool, np.ndarray]],
+    columns: Callable[[Spool], ItemColumns],
+    *,
+    tokenizer: Pretrained | None,
+    tokenizer_for: TokenizerFor | None = None,
+    sample_rows: int | None = None,
+) -> Report:
+    """Writes `train.parquet`, `validation.parquet` and `report.json`, unless they lie in `out` already.
+
+    read: puts items into a folder, and gives them with the numbers of those that are kept. tokenizer: whose tokens are counted;
+    tokenizer_for: gives it. sample_rows: how many rows a rehearsal draws; then nobody looks through them.
+    Raises Stop where too few rows are left to train and validate on, or `out` holds Parquet files that are somebody's own.
+    """
+    report = Report.of(source)
+    # Everything that the result depends on.
+    tokens = tokenizers.content(tokenizer.base) if tokenizer else ""
+    report.key = content_hash([asdict(source), source.content, tokens, sample_rows], 32)
+    known = Report.read(out)
+    if known is None and any(out.glob("*.parquet")):
+        raise Stop(
+            f"`{out}` holds Parquet files that the runner did not make.", "Name another folder for prepared data."
+        )
+    there = all((out / f"{side}.parquet").is_file() for side in SIDES)
+    # What could not be counted for want of a tokenizer is tried again.
+    if known and known.key == report.key and there and (known.token_lengths or tokenizer_for is None):
+        return known
+    with folder(out) as place:
+        items, kept = read(place, report)
+        report.require_few_lost(report.lost, report.rows_in, source.max_lost_share, out)
+        made = columns(items)
+        if sample_rows is None:
+            look_through(items, kept, source, made.said, report)
+        lost, rows_before = report.lost, len(kept)
+        kept = made.measured(kept, tokenizer_for, report)
+        report.require_few_lost(report.lost - lost, rows_before, source.max_lost_share, out)
+        _write_sides(items, kept, made.table, source, out, report)
+    report.write(out)
+    return report
+
+
+def without_duplicates(
+    source: SplitDataSets, codecs: Sequence[RowCodec[Any]], folder: Path, report: Report
+) -> tuple[Spool, np.ndarray]:
+    """The items of all rows, and the numbers of those that are equal to none before them. codecs: one for each data set."""
+    items = of_sets(source, codecs, folder, report)
+    kept = items.first_of_each_key()
+    report.duplicates = len(items) - len(kept)
+    report.duplicate_lines = items.where(source, np.delete(items.numbers, kept)[:MOST_NAMED])
+    report.distinct = len(runs(items.groups[kept])[1])
+    return items, kept
+
+
+def look_through(
+    items: Spool,
+    kept: np.ndarray,
+    source: SplitDataSets,
+    said: Callable[[pa.RecordBatch], Iterator[tuple[str, str]]],
+    report: Report,
+) -> None:
+    """The doctor's findings about the items whose numbers are `kept`. said: as of ItemColumns."""
+    report.licence = doctor.licences(source)
+    numbers = kept[doctor.sampled(items.keys[kept], items.characters[kept])]
+    texts = chain.from_iterable(map(said, items.batches(numbers)))
+    looked = (doctor.ExaminedRow(line, *each) for line, each in zip(items.where(source, numbers), texts, strict=True))
+    doctor.examine(looked, len(kept), report)
+
+
+def _write_sides(
+    items: Spool,
+    kept: np.ndarray,
+    table: Callable[[pa.RecordBatch], pa.Table],
+    source: SplitDataSets,
+    out: Path,
+    report: Report,
+) -> None:
+    """Splits the items whose numbers are `kept`, and writes both sides. Raises Stop where too few rows are left."""
+    is_validation = drawn(items.groups[kept], source.validation_share)
+    sides = [kept[~is_validation], kept[is_validation]]
+    report.train_rows, report.validation_rows = map(len, sides)
+    for index, counts in enumerate(report.sets):
+        counts.train_rows = int((items.origins[sides[0]] == index).sum())
+    if not all(map(len, sides)):
+        lines = "\n".join(report.lines())
+        raise Stop(
+            f"Too few rows are left to train and to validate on.\n{lines}\n"
+            f"At least two different {report.unit}s are needed."
+        )
+    for name, side in zip(SIDES, sides, strict=True):
+        with replacing(out / f"{name}.parquet") as partial:
+            _write(map(table, items.batches(side)), partial)
+        report.bytes_after += (out / f"{name}.parquet").stat().st_size
+
+
+class Spooled(Protocol):
+    """Something to learn from; items with the same key are learned once, and those of one group stay on one side of the
+    split."""
+
+    @property
+    def key(self) -> str: ...
+    @property
+    def group(self) -> str: ...
+
+
+Item = TypeVar("Item", bound=Spooled)
+
+
+@dataclass(frozen=True)
+class RowCodec(Generic[Item]):
+    """What becomes of rows. Both are functions that another process can be handed.
+
+    item: of a row, or the reason why it has none; it raises KeyError with a column that the row lacks, NoText where
+    the row is to be named with a reason of its own. batch: the columns of items, in the same types for all of them.
+    """
+
+    item: Callable[[Mapping[str, Any]], Item | str]
+    batch: Callable[[Sequence[Item]], pa.RecordBatch]
+
+
+@dataclass(frozen=True)
+class Spool:
+    """Items on disk, in the order they came.
+
+    files: Arrow streams, one after the other. keys, groups: hashes of each item's key and group, as pairs of 64 bits;
+    groups are in an order that the seed fixes. lines, origins: where each came from, the line of a data set, by its number.
+    characters: of each item's text.
+    """
+
+    files: tuple[Path, ...]
+    keys: np.ndarray
+    groups: np.ndarray
+    lines: np.ndarray
+    origins: np.ndarray
+    characters: np.ndarray
+
+    def where(self, sources: data_sets.DataSets, kept: np.ndarray) -> list[data_sets.Where]:
+        """Where the items with these numbers stand, as messages name them."""
+        places = zip(self.origins[kept].tolist(), self.lines[kept].tolist(), strict=True)
+        return [data_sets.where(sources, *place) for place in places]
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    @property
+    def numbers(self) -> np.ndarray:
+        """Those of all items."""
+        return np.arange(len(self))
+
+    def batches(self, kept: np.ndarray | None = None) -> Iterator[pa.RecordBatch]:
+        """The items in order, those whose numbers are in `kept` (sorted), all where None."""
+        start = 0
+        for file in self.files:
+            with pa.OSFile(str(file)) as source, pa.ipc.open_stream(source) as reader:
+                for batch in reader:
+                    end = start + len(batch)
+                    if kept is not None:
+                        first, last = np.searchsorted(kept, (start, end))
+                        if last - first < len(batch):
+                            batch = batch.take(pa.array(kept[first:last] - start))
+                    if len(batch):
+                        yield batch
+                    start = end
+
+    def first_of_each_key(self) -> np.ndarray:
+        """The numbers of the items that are equal to none before them."""
+        order, starts = runs(self.keys)
+        return np.sort(order[starts])
+
+
+def runs(pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The order that sorts pairs, and where in it each run of equal ones begins; of equal ones the first stays first."""
+    order = np.lexsort((pairs[:, 1], pairs[:, 0]))
+    ordered = pairs[order]
+    new = np.ones(len(pairs), bool)
+    new[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+    return order, np.flatnonzero(new)
+
+
+def hashes(texts: Sequence[str], before: str = "") -> np.ndarray:
+    """SHA-256 of each text behind `before`, its first 128 bits as two numbers that sort as the whole does."""
+    digests = b"".join([hashlib.sha256((before + text).encode()).digest()[:16] for text in texts])
+    return np.frombuffer(digests, ">u8").astype(np.uint64).reshape(-1, 2)
+
+
+@contextmanager
+def folder(out: Path) -> Iterator[Path]:
+    """A folder for a spool below `out`, which is taken away again; a killed process leaves it to the next of its number."""
+    place = out / f".rows.{os.getpid()}.partial"
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    try:
+        yield place
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+class Writer(Generic[Item]):
+    """Puts items into an Arrow stream, `file`. batch: as in RowCodec. seed: of the order of groups."""
+
+    def __init__(self, batch: Callable[[Sequence[Item]], pa.RecordBatch], seed: int, file: Path) -> None:
+        self.batch, self.file, self.before = batch, file, f"{seed}\n"
+        self._held: list[tuple[Item, str, int, int]] = []
+        self._characters = 0
+        self._parts: list[tuple[np.ndarray, ...]] = []
+        self._stream: Any = None
+
+    def add(self, item: Item, line: int, origin: int) -> None:
+        key = item.key
+        self._held.append((item, key, line, origin))
+        self._characters += len(key)
+        if self._characters >= BATCH_CHARACTERS:
+            self._flush()
+
+    def _flush(self) -> None:
+        if not self._held:
+            return
+        items, keys, *places = zip(*self._held, strict=True)
+        batch = self.batch(items)
+        if self._stream is None:
+            self._stream = pa.ipc.new_stream(str(self.file), batch.schema)
+        self._stream.write_batch(batch)
+        groups = hashes([item.group for item in items], self.before)
+        numbers = (*places, list(map(len, keys)))
+        self._parts.append((hashes(keys), groups, *(np.array(each, np.int64) for each in numbers)))
+        self._held, self._characters = [], 0
+
+    def close(self) -> Spool:
+        self._flush()
+        if self._stream is not None:
+            self._stream.close()
+        hashed, number = np.empty((0, 2), np.uint64), np.empty(0, np.int64)
+        arrays = zip((hashed, hashed, number, number, number), *self._parts, strict=True)
+        return Spool((self.file,) if self._stream is not None else (), *map(np.concatenate, arrays))
+
+
+def joined(spools: Sequence[Spool]) -> Spool:
+    """Spools as one, one after the other."""
+    arrays = (
+        np.concatenate([getattr(spool, name) for spool in spools])
+        for name in ("keys", "groups", "lines", "origins", "characters")
+    )
+    return Spool(tuple(file for spool in spools for file in spool.files), *arrays)
+
+
+def of_sets(sources: data_sets.DataSets, codecs: Sequence[RowCodec[Any]], place: Path, report: Report) -> Spool:
+    """The items of all rows of the data sets that are taken, counted in `report`; a large file of lines or of row groups is
+    read by as many processes as there are cores. codecs: one for each data set."""
+    spools = []
+    for index, codec in enumerate(codecs):
+        parts = _parts(sources.sets[index].file)
+        jobs = [
+            (sources, index, part, codec, place / f"{index}-{number}.arrow")
+            for number, part in enumerate(parts or [None])
+        ]
+        if not parts:
+            spools.append(of_rows(*jobs[0], report))
+            continue
+        # Fresh interpreters, because a copy of this one would copy the locks of threads that it does not have.
+        context = get_context("spawn")
+        with ProcessPoolExecutor(len(parts), context, parent_watch.end_with, (os.getpid(),)) as pool:
+            for spool, counted in pool.map(_apart, jobs):
+                spools.append(spool)
+                report.add(counted)
+    return joined(spools)
+
+
+def _parts(file: Path | None) -> list[FilePart] | None:
+    """The parts of a file that is worth several processes; None for any other."""
+    if not file or not file.is_file():
+        return None
+    count = min(len(os.sched_getaffinity(0)), file.stat().st_size // PART_BYTES)
+    return parts_of_file(file, None, count) if count > 1 else None
+
+
+def _apart(job: tuple[data_sets.DataSets, int, FilePart, RowCodec[Any], Path]) -> tuple[Spool, Report]:
+    # Rows make no cycles, and looking for some takes a fifth of the time.
+    gc.disable()
+    report = Report.of(job[0])
+    return of_rows(*job, report), report
+
+
+def of_rows(
+    sources: data_sets.DataSets, index: int, part: FilePart | None, codec: RowCodec[Any], file: Path, report: Report
+) -> Spool:
+    """The items of a data set, or of a part of its file; a line that gives none goes into the report and is left out."""
+    writer: Writer[Any] = Writer(codec.batch, sources.seed, file)
+    for number, row in report.whole(sources, index, rows.read(sources.sets[index], part)):
+        try:
+            item = codec.item(row)
+        except KeyError as column:
+            reason, why = "a column is missing", f"no column `{column.args[0]}`; there are {listed(list(row)[:10])}"
+        except NoText as error:
+            reason, why = "no conversation", str(error)
+        else:
+            if not isinstance(item, str):
+                writer.add(item, number, index)
+                continue
+            reason, why = item, ""
+        report.lose(data_sets.where(sources, index, number), reason, why)
+    return writer.close()
+
+
+def _write(tables: Iterator[pa.Table], file: Path) -> None:
+    """Tables of the same columns as one file."""
+    first = next(tables)
+    with parquet.ParquetWriter(file, first.schema, compression="zstd") as writer, ThreadPoolExecutor(1) as pool:
+        # A group is compressed while the next is made.
+        written: Future[None] | None = None
+        for group in _groups(chain([first], tables)):
+            if written:
+                written.result()
+            written = pool.submit(writer.write_table, group)
+        if written:
+            written.result()
+
+
+def _groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Tables together, as groups of rows of about GROUP_BYTES."""
+    group, size = [], 0
+    for table in tables:
+        group.append(table)
+        if (size := size + table.nbytes) >= GROUP_BYTES:
+            yield pa.concat_tables(group)
+            group, size = [], 0
+    if group:
+        yield pa.concat_tables(group)
+
+
+def drawn(groups: np.ndarray, share: float) -> np.ndarray:
+    """Whether each item is for validation. Groups are drawn in their order until `share` of all items is reached; all of a
+    group go to the same side, and one is left for training."""
+    order, starts = runs(groups)
+    sizes = np.diff(np.append(starts, len(groups)))
+    target, taken = max(1, round(share * len(groups))), 0
+    chosen = np.zeros(len(groups), bool)
+    count = 0
+    for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
+        if taken >= target or count == len(starts) - 1:
+            break
+        if count and taken + size > target:
+            continue
+        chosen[order[start : start + size]] = True
+        count += 1
+        taken += size
+    return chosen
