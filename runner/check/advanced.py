@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from runner import catalog
-from runner.check.schema_errors import BOUNDS
-from runner.check.wrong_types import KINDS, SHOWN
+from runner.check.schema_errors import BOUNDS, KINDS, SHOWN
 from runner.recipe.document import Document, Path_
 from runner.recipe.recipe import Recipe, Settings
 from runner.tools.names import listed, nearest, shortened

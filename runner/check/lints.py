@@ -1,13 +1,15 @@
-"""Notes on values that work and are unwise: each with the usual one. What cannot work is an error, and stands elsewhere."""
+"""Notes on values that work and are unwise, each with the usual one, and on texts that say something else than was meant."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 
 from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe, Settings
 from runner.scenarios.shared import gates
+from runner.tools import packaged
 from runner.tools.names import nearest
 from runner.tools.problem import Problem
 
@@ -114,4 +116,125 @@ def gate_directions(recipe: Recipe) -> Iterator[Problem]:
             yield note(recipe, place, message, f"Write `{gate.metric} {other} {gate.threshold:g}`.")
 
 
-RULES = (rates, lengths, adapters, gate_directions)
+_MARK = re.compile(r"<\|\w+\|>|<(start|end)_of_turn>|\[/?INST\]")
+_COLUMN = re.compile(r"(?<!\[)\[([A-Za-z_]\w*)\]")
+
+
+def answers(recipe: Recipe) -> Iterator[Problem]:
+    """What is taught is something else than what is asked, and what is preferred than what is not."""
+    for home, section in recipe.data_sets():
+        columns = {
+            name: set(_COLUMN.findall(section.get(name) or ""))
+            for name in ("question", "answer")
+            if section.knows(name)
+        }
+        if columns.get("answer") and columns["answer"] <= columns.get("question", set()):
+            message = "`answer` says what `question` asks, so the model would learn to repeat it."
+            yield note(recipe, (*home, "answer"), message, "Name the column with the answers.")
+        if section.knows("chosen") and section.get("chosen") and section.get("chosen") == section.get("rejected"):
+            message = "`chosen` and `rejected` are the same text, so there is nothing to prefer."
+            yield recipe.document.problem((*home, "rejected"), message, "Name the column with the worse answers.")
+
+
+def prompts(recipe: Recipe) -> Iterator[Problem]:
+    """A system prompt is one text for all rows."""
+    for home, section in recipe.data_sections:
+        text = section.get("system_prompt") if section.knows("system_prompt") else None
+        if not isinstance(text, str):
+            continue
+        if mark := _MARK.search(text):
+            message = f"`{mark[0]}` in the system prompt is a mark of a chat template, which writes its marks itself."
+            yield note(recipe, (*home, "system_prompt"), message, "Leave it out.")
+        elif column := _COLUMN.search(text):
+            message = f"`{column[0]}` stays as it is in the system prompt, which is the same for every row."
+            yield note(recipe, (*home, "system_prompt"), message, "Columns stand in `question` and `answer`.")
+
+
+def long_rows(recipe: Recipe) -> Iterator[Problem]:
+    """A token is a word at most."""
+    for home, section in recipe.data_sections:
+        text = section.get("system_prompt") if section.knows("system_prompt") else None
+        owner = recipe.settings.get(str(home[0])) if len(home) > 1 else recipe.settings.get("model")
+        length = owner.get("sequence_len") if isinstance(owner, Settings) and owner.knows("sequence_len") else None
+        where = ((home[0] if len(home) > 1 else "model"), "sequence_len")
+        if isinstance(text, str) and length and len(text.split()) >= length:
+            yield recipe.document.problem(
+                where,
+                f"The system prompt alone has {len(text.split()):,} words, and rows of more than {length:,} tokens are left out: none "
+                "would be left.",
+                "Raise `sequence_len`, or shorten `system_prompt`.",
+            )
+
+
+_QUOTES = ("\u201c", "\u201d", "\u201e", "\u00ab", "\u2018", "\u201a")
+# It begins with what is searched for, because a search for that alone is ten times as quick as one for any blank.
+_MAY_CUT = re.compile(r"#(?<=\s#)[^\s#]")
+
+
+def cut_texts(recipe: Recipe) -> Iterator[Problem]:
+    """YAML ends a text at ` #`, and knows straight quotes alone."""
+    text = recipe.document.text
+    if not _MAY_CUT.search(text) and not any(quote in text for quote in _QUOTES):
+        return  # most recipes have neither
+    lines = text.splitlines()
+    for path, place in recipe.document.values.items():
+        value = recipe.document.lookup(path)
+        if not isinstance(value, str) or path in recipe.document.origins or place.line > len(lines):
+            continue
+        line = lines[place.line - 1]
+        rest = line[place.column - 1 + place.width :]
+        if (
+            "#" in rest
+            and "\n" not in value
+            and line[place.column - 1 :].startswith(value)
+            and (cut := re.match(r"\s+(#[^\s#]\S*)", rest))
+        ):
+            message = f"The text ends before `{cut[1]}`, because YAML takes what follows ` #` as a comment."
+            yield note(
+                recipe,
+                path,
+                message,
+                "Put the whole text in quotes; where a comment is meant, write a blank after the #.",
+            )
+        if value[:1] in _QUOTES:
+            message = f"`{value[0]}` is a typographic quote, which becomes part of the text."
+            yield note(recipe, path, message, "Write straight quotes, `\"` or `'`, or none.")
+
+
+_QUESTION = re.compile(r"^ *- (.+?)(?: +#.*)?$", re.MULTILINE)
+_SOURCE = re.compile(r"^ +(?:hub|path|sample): (\S+)", re.MULTILINE)
+
+
+@cache
+def _starters() -> tuple[tuple[str, frozenset[str], frozenset[str]], ...]:
+    """Of each starter recipe the name, what its lists hold, its questions among that, and its data."""
+    texts = {name: file.read_text(encoding="utf-8") for name, file in packaged.named().items()}
+    return tuple(
+        (name, frozenset(_QUESTION.findall(text)), frozenset(_SOURCE.findall(text))) for name, text in texts.items()
+    )
+
+
+def demo(recipe: Recipe) -> Iterator[Problem]:
+    """A starter's questions are about the starter's data."""
+    data = [name for _, one in recipe.data_sets() for name in (one.get("hub"), one.get("path")) if name]
+    asked = [question for _, question in recipe.demo_questions]
+    for name, questions, sources in _starters() if data and asked else ():
+        theirs = [question for question in asked if question in questions]
+        if not theirs or not sources.isdisjoint(data):
+            continue
+        message = f"`{theirs[0]}` is a question of the starter `{name}`, and is asked of a model that learns from `{data[0]}`."
+        place = next(
+            where
+            for where, place in recipe.document.values.items()
+            if where[0] == "demo" and recipe.document.lookup(where) == theirs[0]
+        )
+        yield note(
+            recipe,
+            place,
+            message,
+            "Write questions about your own data; or delete them, and what validation rows ask is asked.",
+        )
+        return
+
+
+RULES = (demo, answers, long_rows, cut_texts, prompts, rates, lengths, adapters, gate_directions)

@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from runner import catalog, parts, scenarios
-from runner.check import advanced, base_model, lints, machines, on_the_hub, packing, sharding, sources, wording
+from runner.check import advanced, base_model, lints, sharding, sources
 from runner.check.derived_settings import batch_sizes
+from runner.recipe import units
 from runner.recipe.overrides import path_of
-from runner.recipe.recipe import BrokenSetting, Recipe
+from runner.recipe.recipe import BrokenSetting, Recipe, Settings
 from runner.scenarios.contract import Rule
 from runner.scenarios.shared.axolotl import FLASH
 from runner.tools.names import listed
 from runner.tools.problem import Problem
+
+if TYPE_CHECKING:
+    from runner.recipe.sections import Openshift
 
 # The values of Kubernetes' labels.
 LABEL = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?\Z")
@@ -67,11 +72,11 @@ def known_gpu(recipe: Recipe) -> Iterator[Problem]:
         hint = f"Did you mean {meant}?" if meant else f"Known: {listed(catalog.gpu_names())}."
         if "openshift" in recipe.settings and not LABEL.match(name):
             message = f"No machine can have `{name}` as its GPU's label, and pods would wait for one for ever."
-            yield _at(recipe, "machines.gpu", message, hint)
+            yield _at(recipe, "gpu", message, hint)
             return
         yield _at(
             recipe,
-            "machines.gpu",
+            "gpu",
             f"The GPU `{name}` is not in the catalog, so nothing is checked against it.",
             hint,
             "note",
@@ -114,6 +119,126 @@ def one_warmup(recipe: Recipe) -> Iterator[Problem]:
             )
 
 
+def counted_here(recipe: Recipe) -> Iterator[Problem]:
+    """A recipe that names no place is for this machine, which is one."""
+    named = any(section in recipe.settings for section in ("openshift", "nodes"))
+    if not named and recipe.machines.nodes > 1:
+        yield recipe.document.problem(
+            ("machines", "nodes"),
+            f"`nodes` is {recipe.machines.nodes}, and without a section that says where they are, training uses this machine alone.",
+            "Write `nodes: 1`, or add the section `openshift` (a cluster) or `nodes` (plain machines).",
+            severity="note",
+        )
+
+
+# No machine has less or more; whoever writes it meant another unit.
+LEAST_MEMORY, MOST_MEMORY = 2**30, 64 * 2**40
+
+
+LONGEST_SECONDS = 365 * 86400
+
+
+def memory_sizes(recipe: Recipe) -> Iterator[Problem]:
+    """Sizes that no machine and no pod has: a unit was mistaken, or a digit."""
+    site: Openshift | None = recipe.settings.get("openshift")
+    stated: dict[tuple[str, ...], str | None] = {("machines",): recipe.machines.memory}
+    if site is not None:
+        stated |= {("openshift", "requests"): site.requests.memory, ("openshift", "limits"): site.limits.memory}
+    for section, memory in stated.items():
+        if memory and not LEAST_MEMORY <= units.size(memory) <= MOST_MEMORY:
+            yield recipe.document.problem(
+                (*section, "memory"),
+                f"A {'pod' if len(section) > 1 else 'machine'} with {memory} of main memory cannot be meant.",
+                "Write between 1 GiB and 64 TiB, with its unit: `memory: 32 GB`.",
+            )
+
+
+def limits_can_be_meant(recipe: Recipe) -> Iterator[Problem]:
+    """A limit of nothing would end training after its first step, and call it finished."""
+    limits = recipe.settings.get("limits") or {}
+    if (time := limits.get("time")) and not 1 <= units.seconds(time) <= LONGEST_SECONDS:
+        hint = "Write between 1 s and 365 d, with its unit: `time: 5 min`."
+        yield recipe.document.problem(("limits", "time"), f"A time limit of {time[:40]} cannot be meant.", hint)
+    if (memory := limits.get("gpu_memory")) and not 0 < units.size(memory) <= MOST_MEMORY:
+        hint = "Write what a GPU has, or less, with its unit: `gpu_memory: 45 GB`."
+        yield recipe.document.problem(
+            ("limits", "gpu_memory"), f"A limit of {memory[:40]} of GPU memory cannot be meant.", hint
+        )
+
+
+def _packed_by(recipe: Recipe, way: str) -> Iterator[tuple[str, Settings]]:
+    """The sections whose rows are packed in a way, each with its name."""
+    for name, section in recipe.sections.items():
+        if section.get("packing") == way:
+            yield name, section
+
+
+def _precision_of(recipe: Recipe, section: Settings) -> str:
+    """A stage's own precision, or that of all."""
+    return str(section.get("precision") or recipe.model.precision)
+
+
+def _flash_here(recipe: Recipe, section: Settings) -> bool:
+    """Whether the recipe's GPU and the section's precision leave room for FlashAttention."""
+    gpu = catalog.gpu(recipe.machines.gpu)
+    return _precision_of(recipe, section) != "fp32" and (gpu is None or gpu.bf16)
+
+
+def joined_rows(recipe: Recipe) -> Iterator[Problem]:
+    for name, section in _packed_by(recipe, "flatten"):
+        if recipe.model.attention != FLASH:
+            flash = f"`attention: {FLASH}` under `model`, or " if _flash_here(recipe, section) else ""
+            yield recipe.document.problem(
+                (name, "packing"),
+                f"Joined rows are kept apart by FlashAttention, and `attention` is {recipe.model.attention}.",
+                f"Write {flash}`packing: none`.",
+            )
+        elif section["micro_batch_size"] == 1:
+            yield recipe.document.problem(
+                (name, "packing"),
+                "A micro batch has one row here, so that there is nothing to join, and nothing to pad either.",
+                "Raise `micro_batch_size`, or write `packing: pack` to fill each row with several.",
+                severity="note",
+            )
+
+
+def packed_rows(recipe: Recipe) -> Iterator[Problem]:
+    """Axolotl keeps packed rows apart with FlashAttention or, under sdpa, with torch's own; in fp32 and with eager, by a mask."""
+    for name, section in _packed_by(recipe, "pack"):
+        gpu, model, precision = catalog.gpu(recipe.machines.gpu), recipe.model, _precision_of(recipe, section)
+        masked = model.attention == "eager" or precision == "fp32"
+        if gpu and not gpu.bf16 and precision == "fp16" and not masked:
+            yield recipe.document.problem(
+                (name, "packing"),
+                f"Packed rows are kept apart by FlashAttention, which takes compute capability 8.0, and {gpu.title} has "
+                f"{gpu.compute_capability}.",
+                "Write `packing: none`.",
+            )
+        elif masked:
+            why = "`attention: eager`" if model.attention == "eager" else "fp32"
+            yield recipe.document.problem(
+                (name, "packing"),
+                f"With {why} every packed row computes the attention of all its rows to each other and throws most of it away.",
+                "Write `packing: none`, unless rows are far shorter than `sequence_len`.",
+                severity="note",
+            )
+
+
+def packed_batch(recipe: Recipe) -> Iterator[Problem]:
+    """A stated effective batch counts rows, and how many rows packed ones hold, the data decide."""
+    for name, section in _packed_by(recipe, "pack"):
+        stated = section.get("effective_batch_size")
+        if stated is not None:
+            length = recipe.model.sequence_len
+            yield recipe.document.problem(
+                (name, "effective_batch_size"),
+                f"With `packing: pack` a step reads {stated} packed rows, {stated * length:,} tokens, and not {stated} rows.",
+                "`recipe plan` says how many rows that is about. Lower `micro_batch_size` or `gradient_accumulation_steps` for "
+                "steps of as many rows as before.",
+                severity="note",
+            )
+
+
 # Each rule that several scenarios share costs one line here.
 RULES: tuple[Rule, ...] = (
     base_model.known,
@@ -124,7 +249,9 @@ RULES: tuple[Rule, ...] = (
     base_model.precision_fits,
     base_model.loss_fits_model,
     base_model.attention_fits_precision,
-    *packing.RULES,
+    joined_rows,
+    packed_rows,
+    packed_batch,
     base_model.gated,
     sequence_length,
     known_gpu,
@@ -132,10 +259,10 @@ RULES: tuple[Rule, ...] = (
     one_warmup,
     *sharding.RULES,
     *sources.RULES,
-    *machines.RULES,
+    memory_sizes,
+    limits_can_be_meant,
+    counted_here,
     advanced.settings,
-    *wording.RULES,
-    *on_the_hub.RULES,
     *lints.RULES,
 )
 # Those that look at files of this machine.

@@ -1,21 +1,27 @@
-"""Rules about where rows come from: one source a section, and files that are there with the columns that are named."""
+"""Rules about where rows come from: one source a section, files that are there with the columns that are named, and what the hub has."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from importlib.util import find_spec
+from typing import Any
 
+from runner import catalog
+from runner.catalog.published import why_no_hub
 from runner.check import columns
 from runner.check.first_rows import first_rows
+from runner.check.lints import note
 from runner.data import conversation_formats
 from runner.recipe import templates
 from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe, Settings, sets_of
-from runner.tools.files import text_files
+from runner.tools.files import saved_by_datasets, text_files
 from runner.tools.names import listed, nearest
 from runner.tools.names import setting as name_of
-from runner.tools.problem import Problem
+from runner.tools.problem import Problem, Stop
 
 SOURCES = ("path", "hub", "packed")
 # What says where one data set comes from, and so means nothing beside a list of several.
@@ -249,5 +255,133 @@ def fits(
             )
 
 
-RULES = (one_source, once, shares_of_rows, one_form, templates_name_columns)
+ASK_HUB = "`recipe check --online` asks the hub"
+
+
+def _known(section: Settings) -> Mapping[str, Any]:
+    """What the catalog knows of the data set that a section names; nothing of others."""
+    hub, subset = section.get("hub"), section.get("subset")
+    return catalog.dataset(f"{hub}:{subset}" if subset else hub) or {}
+
+
+def hub_names(recipe: Recipe) -> Iterator[Problem]:
+    for home, section in recipe.data_sets():
+        hub = section.get("hub")
+        near = catalog.near_dataset(hub) if hub else None
+        if hub and "/" not in hub and not _known(section):
+            message = f"`{hub}` names no owner, and data sets on the hub have one."
+            hint = f"Write `{near or f'OWNER/{hub}'}`; {ASK_HUB}."
+            yield note(recipe, (*home, "hub"), message, hint)
+        elif hub and near:
+            message = f"`{hub}` is not known here, and `{near}` is."
+            yield note(recipe, (*home, "hub"), message, f"Write `{near}`, if it was meant; {ASK_HUB}.")
+
+
+def unknown(recipe: Recipe) -> Iterator[Problem]:
+    """Data sets that the catalog does not have, once for all; one that is likely misspelt has its own note."""
+    strange: dict[str, Path_] = {}
+    for home, section in recipe.data_sets():
+        hub = section.get("hub")
+        if hub and not _known(section) and not catalog.near_dataset(hub):
+            strange.setdefault(hub, home)
+    if strange:
+        message = f"Not in the catalog, so that its columns, subsets and splits are not known here: {listed(strange)}."
+        hint = f"`recipe check {recipe.document.file} --online` asks the hub; so does `recipe submit`."
+        yield note(recipe, (*next(iter(strange.values())), "hub"), message, hint)
+
+
+def commits(recipe: Recipe) -> Iterator[Problem]:
+    """Of models, tokenizers and data sets alike; a set takes the line of its section, which is judged once."""
+    named = [*recipe.data_sections, *recipe.data_sets()]
+    for home in dict.fromkeys([("model",), ("tokenizer",), *(home for home, _ in named)]):
+        revision = recipe.document.lookup((*home, "revision"))
+        if isinstance(revision, str) and re.fullmatch(r"[0-9a-f]{7,39}", revision):
+            yield recipe.document.problem(
+                (*home, "revision"),
+                f"`{revision}` is the beginning of a commit, and the hub knows whole ones alone.",
+                "Write all 40 digits, or a branch or tag such as `main`.",
+            )
+
+
+def splits(recipe: Recipe) -> Iterator[Problem]:
+    """Of a data set of the catalog it is known which splits it has; parts of one and several are `train[:10%]` and `train+test`."""
+    for home, section in recipe.data_sets():
+        hub = section.get("hub")
+        there = _known(section).get("splits") if hub else None
+        for setting in ("split", "validation_split", "test_split"):
+            named = re.findall(r"(?:^|\+)\s*([\w.-]+)", section.get(setting) or "") if section.knows(setting) else []
+            if there and (gone := [name for name in named if name not in there]):
+                near = nearest(gone[0], there)
+                hint = (f"Did you mean `{near}`? " if near else "") + f"It has {listed(there)}; {ASK_HUB}."
+                message = f"`{hub}` has no split `{gone[0]}`."
+                yield recipe.document.problem((*home, setting), message, hint)
+
+
+# Lines about a data set on the hub; a folder that `datasets` has saved has splits too.
+_OF_HUB = ("revision", "subset", "split", "test_split")
+
+
+def left_over(recipe: Recipe) -> Iterator[Problem]:
+    """Lines about the hub that stand beside a file say nothing."""
+    for home, section in recipe.data_sets():
+        path = section.get("path")
+        if not path or section.get("hub"):
+            continue
+        written = recipe.document.lookup(home) or {}
+        names = [name for name in _OF_HUB if written.get(name)]
+        if saved_by_datasets(recipe.folder / path) or recipe.on_claim(path):
+            names = [name for name in names if name in ("revision", "subset")]
+        if names:
+            message = f"{listed(names)} {'is' if len(names) == 1 else 'are'} about a data set on the hub, and the rows come from `{path}`."
+            yield note(
+                recipe,
+                (*home, names[0]),
+                message,
+                f"Delete {'the line' if len(names) == 1 else 'the lines'}; nobody reads {'it' if len(names) == 1 else 'them'}.",
+            )
+
+
+LATER = "What prepares the data asks again, before a GPU is held."
+
+
+def datasets(recipe: Recipe) -> Iterator[Problem]:
+    """The datasets on the hub are there, and have the columns that the recipe names; the library reads them that will read
+    them later. A note where nobody can be asked."""
+    named = [(home, data) for home, data in recipe.data_sets() if data.get("hub")]
+    if not named:
+        return
+    if why := why_no_hub() if find_spec("datasets") else "the library `datasets` is not installed":
+        names = listed(dict.fromkeys(data["hub"] for _, data in named))
+        message = f"The hub was not asked for the columns of {names}: {why}."
+        yield recipe.document.problem((*named[0][0], "hub"), message, LATER, severity="note")
+        return
+    for home, data in named:
+        yield from said_of(home, _dataset(recipe, home, data))
+
+
+def _dataset(recipe: Recipe, home: Path_, data: Settings) -> Iterator[Problem]:
+    from runner.data import data_sets, hub_datasets
+
+    source = data_sets.Source(
+        hub=data["hub"], revision=data.get("revision"), subset=data.get("subset"), split=data.get("split"), path=None
+    )
+    try:
+        there = hub_datasets.columns(source)
+    except hub_datasets.Unreachable as reason:
+        yield recipe.document.problem((*home, "hub"), _first(reason), LATER, severity="note")
+    except Stop as reason:
+        yield recipe.document.problem((*home, "hub"), _first(reason), f"Look at it on the hub, and at {_lines(home)}.")
+    else:
+        yield from fits(recipe, home, data, "hub", data["hub"], there)
+
+
+def _lines(home: Path_) -> str:
+    return f"`hub`, `subset`, `split` and `revision` of `{name_of(home)}`"
+
+
+def _first(reason: Stop) -> str:
+    return reason.text.split("\n")[0]
+
+
+RULES = (one_source, once, shares_of_rows, one_form, templates_name_columns, splits, left_over, hub_names, commits)
 FILE_RULES = (data_files, first_rows)

@@ -7,11 +7,10 @@ import os
 
 import click
 
-from runner.check import by_schema
-from runner.check.derived_values import computed
+from runner.check import by_schema, origins
+from runner.check.origins import computed
 from runner.check.validate import load
 from runner.commands.options import end, print_notes, recipe_path, say, set_option
-from runner.recipe import origins
 from runner.recipe import overrides as changing
 
 

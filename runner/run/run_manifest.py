@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from runner.check import by_schema
-from runner.check.derived_values import computed
+from runner.check import origins as showing
+from runner.check.origins import computed
 from runner.check.validate import load
 from runner.plan import PLAN_FILE, Plan, Prediction
-from runner.recipe import origins as showing
 from runner.recipe.reading import read
 from runner.recipe.recipe import Recipe
 from runner.render import place

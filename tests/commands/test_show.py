@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from runner.check import origins
 from runner.check.by_schema import schema
-from runner.check.derived_values import computed
+from runner.check.origins import computed
 from runner.check.validate import judge, load, override, valid
-from runner.recipe import origins, reading
+from runner.recipe import reading
 from runner.recipe.overrides import from_options
 from runner.render import named, place
 from runner.render.emit import emit

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from runner import scenarios
 from runner.check.by_schema import scenario_problem
-from runner.check.examine import examined
-from runner.check.validate import changed
+from runner.check.validate import changed, examined
 from runner.data.rendered_example import Seen
 from runner.parts.planner import forecast
 from runner.parts.planner.parameters import UnknownArchitecture
