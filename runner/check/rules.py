@@ -72,11 +72,11 @@ def known_gpu(recipe: Recipe) -> Iterator[Problem]:
         hint = f"Did you mean {meant}?" if meant else f"Known: {listed(catalog.gpu_names())}."
         if "openshift" in recipe.settings and not LABEL.match(name):
             message = f"No machine can have `{name}` as its GPU's label, and pods would wait for one for ever."
-            yield _at(recipe, "gpu", message, hint)
+            yield _at(recipe, "machines.gpu", message, hint)
             return
         yield _at(
             recipe,
-            "gpu",
+            "machines.gpu",
             f"The GPU `{name}` is not in the catalog, so nothing is checked against it.",
             hint,
             "note",

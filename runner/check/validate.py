@@ -19,8 +19,7 @@ from runner.recipe.document import Document
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import BrokenSetting, Recipe, Settings
 from runner.scenarios import forecasting
-from runner.tools.bugs import report_bug
-from runner.tools.problem import Problem, Stop, errors_of
+from runner.tools.problem import Problem, Stop, errors_of, report_bug
 
 
 def load(

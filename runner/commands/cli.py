@@ -16,8 +16,7 @@ from click.shell_completion import CompletionItem
 
 from runner import __version__, parts
 from runner.tools import extras
-from runner.tools.bugs import report_bug
-from runner.tools.problem import Interrupted, Stop
+from runner.tools.problem import Interrupted, Stop, report_bug
 
 # The core's own: a new one costs one line here, its name and what `recipe --help` says of it. A part's stand in its table.
 CORE = {

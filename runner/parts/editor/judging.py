@@ -21,8 +21,7 @@ from runner.recipe.recipe import Recipe
 from runner.render import place
 from runner.run.run_folder import folder
 from runner.scenarios import translate
-from runner.tools.bugs import report_bug
-from runner.tools.problem import Problem, Stop
+from runner.tools.problem import Problem, Stop, report_bug
 
 # Characters that are shown of a row, and rows of each kind.
 SHOWN, ROWS = 1500, 3
