@@ -19,9 +19,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from runner.parts.pretrain import cleaning_steps, executors, words
+from runner.parts.pretrain import cleaning_steps, executors
 from runner.parts.pretrain.cleaning import clean, help_clean
-from runner.parts.pretrain.corpus import INDEX, Cleaning, Corpus, CorpusSet, helping_pod
+from runner.parts.pretrain.stages import INDEX, Cleaning, Corpus, CorpusSet, helping_pod
 
 
 def corpus(file: str) -> Corpus:
@@ -44,7 +44,7 @@ def corpus(file: str) -> Corpus:
 def measure(file: str, folder: str, pods: int, own: bool) -> None:
     """One process's part; prints the processor seconds of each step, JSON."""
     if own:
-        words.quick = words.load_word_tokenizer
+        cleaning_steps.quick_words = cleaning_steps.load_word_tokenizer
     executors.LOOK_SECONDS = 0.2
     spent: dict[str, float] = {}
     step = cleaning_steps._run

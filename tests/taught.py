@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pyarrow import parquet
 
-from runner.scenarios.shared.warming import in_a_row
+from runner.scenarios.shared.twin import in_a_row
 
 
 def texts(run: Path, side: str) -> list[str]:

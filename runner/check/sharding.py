@@ -10,7 +10,7 @@ from runner import catalog
 from runner.check.advanced import AXOLOTL, DEEPSPEED, values
 from runner.recipe.document import Document
 from runner.recipe.recipe import Recipe
-from runner.scenarios.shared import deepspeed, sharding
+from runner.scenarios.shared import sharding
 from runner.tools.problem import Problem, Stop
 
 # What the disk of the machine that a pod runs on is mounted at (`runner.render.podspec.volumes`).
@@ -146,7 +146,7 @@ def own_file(recipe: Recipe) -> Iterator[Problem]:
     if "sharding" not in recipe.settings:
         return
     try:
-        document = deepspeed.own_file(recipe)
+        document = sharding.own_file(recipe)
     except Stop as stop:
         (problem,) = stop.problems
         yield _at(recipe, "file", f"{problem.file}: {problem.message}", "Paths start from the recipe's own folder.")
@@ -163,7 +163,7 @@ def own_file(recipe: Recipe) -> Iterator[Problem]:
         yield from values(document, (), schema, document.data, schema["$defs"], DEEPSPEED, "")
         train = recipe.settings.get("train") or {}
         longest = train.get("max_grad_norm") or (recipe.settings.get("sft") or {}).get("max_grad_norm") or 1.0
-        decides = deepspeed.decided(recipe, _precision(recipe), longest)
+        decides = sharding.decided(recipe, _precision(recipe), longest)
     yield from _overruled(document, decides)
 
 
@@ -173,7 +173,7 @@ def _precision(recipe: Recipe) -> str:
 
 
 def _overruled(document: Document, decides: Mapping[str, Any]) -> Iterator[Problem]:
-    for path, said, holds in deepspeed.overruled(document.data, decides):
+    for path, said, holds in sharding.overruled(document.data, decides):
         name = ".".join(map(str, path))
         if holds is None:
             message = f"`{name}` is the recipe's own, and this section is left out."

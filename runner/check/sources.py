@@ -360,14 +360,14 @@ def datasets(recipe: Recipe) -> Iterator[Problem]:
 
 
 def _dataset(recipe: Recipe, home: Path_, data: Settings) -> Iterator[Problem]:
-    from runner.data import data_sets, hub_datasets
+    from runner.data import data_sets
 
     source = data_sets.Source(
         hub=data["hub"], revision=data.get("revision"), subset=data.get("subset"), split=data.get("split"), path=None
     )
     try:
-        there = hub_datasets.columns(source)
-    except hub_datasets.Unreachable as reason:
+        there = data_sets.hub_columns(source)
+    except data_sets.Unreachable as reason:
         yield recipe.document.problem((*home, "hub"), _first(reason), LATER, severity="note")
     except Stop as reason:
         yield recipe.document.problem((*home, "hub"), _first(reason), f"Look at it on the hub, and at {_lines(home)}.")

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import heapq
 import re
+from bisect import insort
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 from runner.data import rows
 from runner.data.chat import Conversation, Conversations, as_seen, finish, look_through, pair
 from runner.data.rendered_example import Seen
 from runner.data.report import Report
-from runner.data.sampling import Draw
 from runner.data.split_settings import TokenizerFor, already, begin
 
 # What stands in a row whose artist or genre nobody knows.
@@ -25,6 +26,9 @@ UNKNOWN = {"", "unknown", "none", "null", "nan", "n/a", "na", "-", "?", "various
 STYLE = ("recognise_style", "In whose style is this song verse?")
 GENRE = ("classify_genre", "Which genre is this song verse?")
 CLASSES = {"style": STYLE, "genre": GENRE}
+
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +131,7 @@ def _draw(lyrics: Lyrics, count: int, report: Report) -> list[tuple[Song, int]]:
     """About `count` songs, of all that may be asked about, each with the number of its data set; every row that is left out is
     counted, with the reason."""
     songs = lyrics.songs
-    draw: Draw[tuple[Song, int]] = Draw(count, songs.per_artist, lyrics.seed)
+    draw: BottomK[tuple[Song, int]] = BottomK(count, songs.per_artist, lyrics.seed)
     for index, one in enumerate(lyrics.sets):
         for song in _songs(songs, report.whole(lyrics, index, rows.read(one, stream=lyrics.stream))):
             if isinstance(song, str):
@@ -226,3 +230,61 @@ def _task(song: Song, lyrics: Lyrics) -> Task:
     kind = next(kind for kind, end in zip(shares, ends, strict=True) if point < end)
     question, answer = asked[kind]
     return Task(pair(question, answer), kind=kind, song=song.key)
+
+
+class BottomK(Generic[Item]):
+    """Keeps the `count` items whose keys have the smallest hashes, and of one owner at most `per_owner`.
+
+    A hash of key and seed decides, so neither the order of the stream nor other items change what is drawn, and items
+    of the same key are found without remembering all that went by (bottom-k sampling, Cohen and Kaplan 2007).
+    duplicates, over_cap, not_drawn: items left out, as counts; with those kept they add up to those offered.
+    """
+
+    def __init__(self, count: int, per_owner: int, seed: int) -> None:
+        self.count, self.per_owner, self.seed = count, per_owner, seed
+        self.duplicates = self.over_cap = self.not_drawn = 0
+        self._kept: dict[int, tuple[Item, str | None]] = {}
+        self._largest: list[int] = []
+        self._owners: dict[str, list[int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def offer(self, item: Item, key: str, owner: str | None) -> None:
+        """Takes an item, or counts why not. owner: None where it has none; then it counts against nobody."""
+        rank = int.from_bytes(hashlib.sha256(f"draw\n{self.seed}\n{key}".encode()).digest()[:16], "big")
+        if rank in self._kept:
+            self.duplicates += 1
+            return
+        ranks = self._owners.get(owner, []) if owner is not None else []
+        if len(ranks) >= self.per_owner:
+            self.over_cap += 1
+            if rank > ranks[-1]:
+                return
+            self._forget(ranks[-1])
+        elif len(self._kept) >= self.count:
+            self.not_drawn += 1
+            if rank > (largest := self._top()):
+                return
+            self._forget(largest)
+        self._kept[rank] = (item, owner)
+        heapq.heappush(self._largest, -rank)
+        if owner is not None:
+            insort(self._owners.setdefault(owner, []), rank)
+
+    def items(self) -> list[Item]:
+        """What was drawn, in an order that the seed fixes."""
+        return [self._kept[rank][0] for rank in sorted(self._kept)]
+
+    def _top(self) -> int:
+        """The largest rank that is kept; the heap may still hold some that are not."""
+        while -self._largest[0] not in self._kept:
+            heapq.heappop(self._largest)
+        return -self._largest[0]
+
+    def _forget(self, rank: int) -> None:
+        _, owner = self._kept.pop(rank)
+        if owner is not None:
+            self._owners[owner].remove(rank)
+            if not self._owners[owner]:
+                del self._owners[owner]

@@ -322,3 +322,11 @@ def _read(folder: Path) -> TextReport | None:
         return TextReport(**facts | {"findings": findings_of(facts)})
     except (TypeError, KeyError):
         return None
+
+
+# The project's own text, about nothing in particular: every model is measured on it, and a twin warms up on it.
+GENERAL_TEXT = Path(__file__).with_name("general_text.txt")
+
+
+def general_documents() -> list[str]:
+    return [part.strip() for part in GENERAL_TEXT.read_text(encoding="utf-8").split("\n%%\n")]

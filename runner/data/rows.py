@@ -9,14 +9,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import accumulate, chain, islice
 from pathlib import Path
 from typing import Any, cast
 from zipfile import BadZipFile
 
-from runner.data import hub_datasets
+from runner.data import data_sets
 from runner.data.data_sets import Source
-from runner.data.shares import Share, starts_of_groups
 from runner.tools.files import TEXTS, saved_by_datasets, table, text_files
 from runner.tools.names import listed
 from runner.tools.problem import Stop
@@ -52,7 +51,7 @@ def read(
     """
     file = source.file
     if not file:
-        yield from hub_datasets.rows(source, stream)
+        yield from data_sets.hub_rows(source, stream)
         return
     if file.is_dir():
         yield from _saved(file, source.split) if saved_by_datasets(file) else _texts(file, column)
@@ -301,7 +300,7 @@ def _saved(folder: Path, split: str | None) -> Iterator[Numbered]:
         rows = load_from_disk(str(folder))
     except Exception as error:
         raise Stop(
-            f"`{folder}` cannot be read: {hub_datasets.reason_of(error)}", "Save it again with `save_to_disk`."
+            f"`{folder}` cannot be read: {data_sets.reason_of(error)}", "Save it again with `save_to_disk`."
         ) from None
     if isinstance(rows, dict):
         if split not in rows:
@@ -354,3 +353,76 @@ def _groups(file: Path, share: Share) -> Iterator[Numbered]:
         groups = [index for index, start in enumerate(starts) if share.start <= start < share.end]
         rows = (row for batch in whole.iter_batches(1000, row_groups=groups) for row in batch.to_pylist())
         yield from enumerate(islice(rows, share.end - share.start), share.first)
+
+
+@dataclass(frozen=True)
+class Share:
+    """A part of a file, from start to before end: bytes of a file of lines, rows of a Parquet file. first: the number of its
+    first line or row, from 1."""
+
+    start: int
+    end: int
+    first: int
+
+
+def shares_of(file: Path, most: int | None, count: int) -> list[Share] | None:
+    """The first `most` rows of a local file, all of them where None, in `count` parts that can be read by themselves, one
+    after the other the same rows as the whole; None where the kind of file has none: a line of a CSV may go on in the next,
+    JSON is one value.
+
+    Lines are counted here, once, so that a part knows its numbers; nothing is parsed. Of a Parquet file each part is whole
+    row groups, so some are empty where there are fewer groups than parts.
+    """
+    if not file.is_file():
+        return None
+    if file.suffix == ".jsonl":
+        return _in_parts(*_marks_of_lines(file, count, most), count)
+    return _shares_of_groups(file, count, most) if file.suffix == ".parquet" else None
+
+
+def _in_parts(marks: list[tuple[int, int]], end: int, count: int) -> list[Share]:
+    """Parts of about equal size that begin at marks, (place, number of the line or row there), and end at `end`."""
+    ends = iter([*(place for place, _ in marks if place < end), end])
+    begin, parts = (0, 1), []
+    numbers = dict(marks)
+    place = 0
+    for part in range(1, count + 1):
+        while place * count < end * part:
+            place = next(ends)
+        parts.append(Share(begin[0], place, begin[1]))
+        begin = (place, numbers.get(place, 0))
+    return parts
+
+
+def _marks_of_lines(file: Path, count: int, most: int | None) -> tuple[list[tuple[int, int]], int]:
+    """Where lines begin, (byte, number), close enough together to cut the file there, and where its first `most` rows end."""
+    size = file.stat().st_size
+    if count == 1 and most is None:
+        return [(0, 1)], size
+    marks, place, rows = [(0, 1)], 0, 0
+    apart = size // (100 * count)
+    with file.open("rb") as lines:
+        for number, line in enumerate(lines, 2):
+            if most is not None and (rows := rows + bool(line.strip())) > most:
+                break
+            place += len(line)
+            if place - marks[-1][0] > apart:
+                marks.append((place, number))
+    return marks, place
+
+
+def _shares_of_groups(file: Path, count: int, most: int | None) -> list[Share] | None:
+    """Parts of a Parquet file; None where it is none, which whoever reads it will say."""
+    from pyarrow import ArrowInvalid, parquet
+
+    try:
+        starts = starts_of_groups(parquet.read_metadata(file))
+    except (ArrowInvalid, OSError):
+        return None
+    whole = starts.pop()
+    return _in_parts([(start, start + 1) for start in starts], whole if most is None else min(whole, most), count)
+
+
+def starts_of_groups(facts: Any) -> list[int]:
+    """The number of rows before each row group of a Parquet file, and at last of all."""
+    return list(accumulate((facts.row_group(index).num_rows for index in range(facts.num_row_groups)), initial=0))

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from runner.data import data_sets, rows
 from runner.data.report import Report
-from runner.data.shares import Share, shares_of
+from runner.data.rows import Share, shares_of
 from runner.recipe.templates import NoText
 from runner.tools.names import listed
 from runner.trainer import parent_watch

@@ -1,6 +1,6 @@
 """`python -m runner.entrypoints.embedded DIR ASKED CONTENTS NAME`: whether the image that this runs in holds a recipe's rows.
 
-DIR: where they should lie; ASKED, CONTENTS: what they should have been made for, and from (`runner.data.prepared`; empty
+DIR: where they should lie; ASKED, CONTENTS: what they should have been made for, and from (`runner.data.report`; empty
 CONTENTS: that is not known); NAME: the recipe's.
 """
 
@@ -9,13 +9,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from runner.data.prepared import Rows
+from runner.data.report import PreparedRows
 
 REMEDY = "Write `openshift.data_from: claim`, and the cluster prepares them; or build the image with EMBED={name}."
 
 
 def main(folder: str, expected: str, contents: str, name: str) -> int:
-    rows = Rows.read(Path(folder))
+    rows = PreparedRows.read(Path(folder))
     as_asked = rows is not None and rows.asked == expected
     if rows is not None and as_asked and contents in ("", rows.contents):
         print(f"The image holds {rows.train_rows:,} rows for training and {rows.validation_rows:,} for validation.")

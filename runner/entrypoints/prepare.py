@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from runner import parts, scenarios
-from runner.data import conversation_formats, hub_datasets, tokenizers
+from runner.data import conversation_formats, data_sets, tokenizers
 from runner.data.data_sets import Source
 from runner.data.report import Report, rows_of
 from runner.data.tokenizers import Pretrained
@@ -84,8 +84,8 @@ def require_columns(data: Mapping[str, Any]) -> None:
         if one["path"]:
             continue
         source = Source(**{field.name: one[field.name] for field in fields(Source)})
-        with suppress(hub_datasets.Unreachable):  # it may lie in the cache of this machine
-            there = hub_datasets.columns(source)
+        with suppress(data_sets.Unreachable):  # it may lie in the cache of this machine
+            there = data_sets.hub_columns(source)
             form = (one["form"] or conversation_formats.told(there)) if "form" in one else "columns"
             if form is None:
                 raise Stop(
@@ -120,8 +120,7 @@ def _rows(work: Mapping[str, Any], out: Path) -> Report:
 
 
 def _rows_and_twin(work: Mapping[str, Any], twin: Mapping[str, Any], out: Path) -> Report:
-    from runner.data.general_text import general_documents
-    from runner.scenarios.shared import warming
+    from runner.data.plain_text import general_documents
     from runner.tools.quiet import without_scikit_learn
 
     without_scikit_learn()
@@ -129,7 +128,7 @@ def _rows_and_twin(work: Mapping[str, Any], twin: Mapping[str, Any], out: Path) 
     documents = general_documents()
     tokenizer_for = twins.tokenizer_for(twin, documents)
     report = scenarios.prepare(work["data"], out, tokenizer_for=tokenizer_for, sample_rows=work.get("sample_rows"))
-    twins.build(twin, partial(warming.warm_up, documents=documents, rows=out, seed=twin["seed"]))
+    twins.build(twin, partial(twins.warm_up, documents=documents, rows=out, seed=twin["seed"]))
     return report
 
 

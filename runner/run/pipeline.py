@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from runner import parts
-from runner.data.prepared import Rows
-from runner.data.tokenised import forget_older
+from runner.data.report import PreparedRows
+from runner.data.tokenizers import forget_older
 from runner.plan import Plan, Stage
 from runner.recipe import units
 from runner.run.launch import Progress, launch
@@ -326,7 +326,7 @@ def _complete(folder: StageFolder) -> None:
     summary, run = folder.summary, folder.run
     if summary is not None:
         changes, substitutions = run.state.changes, run.state.substitutions
-        sets = Rows.read(Path(folder.plan.place.data_dir, folder.stage.folder)).sets
+        sets = PreparedRows.read(Path(folder.plan.place.data_dir, folder.stage.folder)).sets
         told = replace(summary, stage=folder.stage.name, kind=run.kind, changes=changes, substitutions=substitutions)
         told = replace(told, sets=sets, planned=_planned(folder))
         told.write(folder.path)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from runner import scenarios
 from runner.check.validate import changed
-from runner.data.prepared import Rows
+from runner.data.report import PreparedRows
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
 from runner.run.launch import ahead
@@ -65,7 +65,7 @@ def rehearse(
             run.made_with(changes, made),
             partial(keep, run, recipe, plan, first),
         )
-        rows = Rows.read(Path(place.data_dir))
+        rows = PreparedRows.read(Path(place.data_dir))
         if not rows:
             raise Stop(
                 "The stage `data` is not finished, and what is trained follows from its rows.", "Leave out `--stage`."

@@ -52,9 +52,8 @@ from runner.tools.problem import Problem
 from runner.trainer.summary import Summary
 
 if TYPE_CHECKING:
-    from runner.data.prepared import Rows
     from runner.data.rendered_example import Seen
-    from runner.data.report import Report
+    from runner.data.report import PreparedRows, Report
 
 Rule = Callable[[Recipe], Iterator[Problem]]
 
@@ -80,7 +79,7 @@ class Architecture(Protocol):
 
 class Rehearsal(Protocol):
     # What else stands in, once the rows are known; the path is the run's. None where nothing follows from the rows.
-    after_data: Callable[[Recipe, Rows, Path], list[Override]] | None
+    after_data: Callable[[Recipe, PreparedRows, Path], list[Override]] | None
 
     def before_data(self, recipe: Recipe, file: str | None) -> list[Override]:
         """What stands in for the recipe's data. file: rows to use instead of the recipe's sample. Raises Stop where there is
@@ -91,7 +90,7 @@ class Rehearsal(Protocol):
         """What the data stage does besides, as more of its config. folder: of the run."""
         ...
 
-    def shown(self, original: Recipe, made: list[Override], rows: Rows) -> Iterable[str]:
+    def shown(self, original: Recipe, made: list[Override], rows: PreparedRows) -> Iterable[str]:
         """The substitutions that were made after the data, as a person reads them."""
         ...
 

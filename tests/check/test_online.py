@@ -12,8 +12,7 @@ import sys
 import pytest
 
 from runner.check.validate import load
-from runner.data.data_sets import Source
-from runner.data.hub_datasets import licence
+from runner.data.data_sets import Source, licence
 from runner.plan import Place
 from runner.scenarios import translate
 from tests.conftest import ROOT

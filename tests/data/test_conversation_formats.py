@@ -391,7 +391,7 @@ def test_a_mixture_holds_turns_of_both_kinds(tmp_path):
     from pydantic import TypeAdapter
 
     from runner.data import chat
-    from runner.parts.pretrain.mixing import Mixture, prepare
+    from runner.parts.pretrain.post_training_rows import Mixture, prepare_mixture
 
     sides("columns", "rows.jsonl", tmp_path)
     domain = [
@@ -401,7 +401,7 @@ def test_a_mixture_holds_turns_of_both_kinds(tmp_path):
     own = wanted()["special_tokens"] | {"axolotl": chat.OWN, "tokens": ()}
     facts = wanted(written(tmp_path, "domain.jsonl", domain), **OPEN) | {"special_tokens": own}
     mixture = TypeAdapter(Mixture).validate_python(facts | {"train_on": "last", "domain_share": 0.5})
-    _, lines = prepare(mixture, tmp_path / "mixed", tmp_path / "out" / "train.parquet", lambda texts: None)
+    _, lines = prepare_mixture(mixture, tmp_path / "mixed", tmp_path / "out" / "train.parquet", lambda texts: None)
     assert any(line.startswith("mixed") for line in lines)
     rows = [row["messages"] for row in table(tmp_path / "mixed", "train")]
     assert {row[0]["training"] for row in rows} == {None, False}

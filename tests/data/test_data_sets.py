@@ -13,8 +13,8 @@ from runner.catalog import chat_template
 from runner.check.validate import examine, load
 from runner.data import plain_text
 from runner.data.tokenizers import Pretrained
-from runner.parts.pretrain import cleaning, preferences
-from runner.parts.pretrain.corpus import Cleaning, CorpusSet
+from runner.parts.pretrain import cleaning, post_training_rows
+from runner.parts.pretrain.stages import Cleaning, CorpusSet
 from runner.recipe.overrides import from_options
 from runner.render import kubernetes
 from runner.run.stage_folder import inputs
@@ -125,7 +125,9 @@ def test_preferences_of_two_sets_each_with_its_own_columns(tmp_path):
     ]
     wished = {"sets": sets, "system_prompt": None, "validation_share": 0.3, "seed": 1, "sequence_len": 64}
     wished["special_tokens"] = asdict(chat_template("chatml"))
-    report = preferences.prepare(TypeAdapter(preferences.Preferences).validate_python(wished), tmp_path / "out")
+    report = post_training_rows.prepare_preferences(
+        TypeAdapter(post_training_rows.Preferences).validate_python(wished), tmp_path / "out"
+    )
     assert report.rows_in == report.train_rows + report.validation_rows == 12
     assert {row["chosen"] for side in ("train", "validation") for row in table(tmp_path / "out", side)} == {
         "So.",
@@ -367,7 +369,7 @@ def test_axolotl_tokenises_in_as_many_processes_as_are_worth_their_start(tmp_pat
     import pyarrow
     from pyarrow import parquet
 
-    from runner.data import tokenised
+    from runner.data import tokenizers
 
     sets = {"datasets": [12_000], "test_datasets": [4_000, 0]}
     config = {}
@@ -376,5 +378,5 @@ def test_axolotl_tokenises_in_as_many_processes_as_are_worth_their_start(tmp_pat
         for data, count in zip(config[name], counts, strict=True):
             parquet.write_table(pyarrow.table({"n": range(count)}), data["path"])
     config["datasets"].append({"path": "somebody/on-the-hub"})
-    assert [tokenised.processes(config, most) for most in (8, 2)] == [3, 2]
-    assert tokenised.processes({"datasets": config["test_datasets"]}, 8) == 0
+    assert [tokenizers.processes(config, most) for most in (8, 2)] == [3, 2]
+    assert tokenizers.processes({"datasets": config["test_datasets"]}, 8) == 0

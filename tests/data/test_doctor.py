@@ -14,8 +14,7 @@ from runner.data.doctor import Row
 from runner.data.plain_text import PlainText, TextSet
 from runner.data.report import Report
 from runner.data.tokenizers import Pretrained
-from runner.parts.pretrain import preferences
-from runner.parts.pretrain.preferences import Preferences, PreferenceSet
+from runner.parts.pretrain.post_training_rows import Preferences, PreferenceSet, prepare_preferences
 from tests.data.test_chat_data import prepare, wanted
 
 WORDS = (
@@ -186,8 +185,8 @@ def test_preferences_are_looked_through_as_conversations_are(tmp_path, golden_me
         validation_share=0.1, max_lost_share=0.1, seed=1, sequence_len=128, special_tokens=chat_template("chatml"),
         tokenizer=Pretrained(str(tmp_path / "tokenizer")),
     )  # fmt: skip
-    report = preferences.prepare(asked, tmp_path / "out", lambda _: tokenizer)
+    report = prepare_preferences(asked, tmp_path / "out", lambda _: tokenizer)
     assert report.token_lengths["max"] > 200 and report.train_rows + report.validation_rows == 57
     golden_message("\n".join(line for line in report.lines() if not line.startswith(("tokens", "bytes", "rows in"))))
-    kept = list(preferences.prepare(asked, tmp_path / "out", lambda _: tokenizer).lines())
+    kept = list(prepare_preferences(asked, tmp_path / "out", lambda _: tokenizer).lines())
     assert kept == list(report.lines())

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from runner import catalog
 from runner.check.validate import load
 from runner.data import lyrics
-from runner.data.sampling import Draw
+from runner.data.lyrics import BottomK
 from runner.render import kubernetes
 from runner.scenarios import prepare, translate
 from runner.tools.problem import Stop
@@ -106,13 +106,13 @@ def test_the_draw_is_what_sorting_everything_would_give():
     items = [(f"key {number}", f"owner {rng.randrange(40)}" if rng.random() < 0.9 else None) for number in range(3000)]
 
     def drawn(order):
-        draw: Draw = Draw(200, 6, 42)
+        draw: BottomK = BottomK(200, 6, 42)
         for key, owner in order:
             draw.offer(key, key, owner)
         assert len(order) == len(draw) + draw.duplicates + draw.over_cap + draw.not_drawn
         return draw.items()
 
-    everything: Draw = Draw(len(items), len(items), 42)
+    everything: BottomK = BottomK(len(items), len(items), 42)
     for key, owner in items:
         everything.offer((key, owner), key, owner)
     seen: Counter = Counter()

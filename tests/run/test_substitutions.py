@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from runner.check.validate import changed, load
-from runner.data.prepared import Rows
+from runner.data.report import PreparedRows
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
 from runner.scenarios import rehearsal
@@ -31,7 +31,7 @@ def rehearsed(recipe: Recipe, rows: int = 200) -> tuple[Recipe, list[Override]]:
     own = rehearsal(recipe.scenario)
     recipe, made = changed(recipe, own.before_data(recipe, None))
     # All but the twin itself, which is no folder here.
-    then = own.after_data(recipe, Rows(rows), Path("nowhere"))
+    then = own.after_data(recipe, PreparedRows(rows), Path("nowhere"))
     recipe, more = changed(recipe, [override for override in then if override.setting != "model.base"])
     return recipe, made + more
 

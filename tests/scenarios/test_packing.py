@@ -175,7 +175,7 @@ def rehearsed(path, *options):
     from pathlib import Path
 
     from runner.check.validate import changed
-    from runner.data.prepared import Rows
+    from runner.data.report import PreparedRows
     from runner.tools.lengths import Lengths
 
     recipe, _, _ = load(path, from_options(options))
@@ -183,7 +183,7 @@ def rehearsed(path, *options):
     recipe, _ = changed(recipe, own.before_data(recipe, None))
     if own.after_data is None:
         return recipe
-    then = own.after_data(recipe, Rows(200, lengths=Lengths(300, 50, 450)), Path("nowhere"))
+    then = own.after_data(recipe, PreparedRows(200, lengths=Lengths(300, 50, 450)), Path("nowhere"))
     return changed(recipe, [override for override in then if override.setting != "model.base"])[0]
 
 

@@ -12,7 +12,7 @@ from runner.check.validate import changed, load
 from runner.parts.evaluate.language import general_documents
 from runner.plan import Place
 from runner.scenarios import rehearsal, translate
-from runner.scenarios.shared import twin, warming
+from runner.scenarios.shared import twin
 from tests import taught
 from tests.conftest import ROOT
 
@@ -20,10 +20,10 @@ KNOT = "Lead the end around the post. Then pull it tight and look at it."
 
 
 def test_an_apostrophe_inside_a_word_is_part_of_it():
-    assert warming.words("The dogs' clothesline’s o'clock, isn't 'it'?") == [
+    assert twin.words("The dogs' clothesline’s o'clock, isn't 'it'?") == [
         "the", "dogs", "clothesline’s", "o'clock", "isn't", "it",
     ]  # fmt: skip
-    assert warming.in_a_row("Don't stop me") == {("don't", "stop", "me")} and not warming.in_a_row("Two words")
+    assert twin.in_a_row("Don't stop me") == {("don't", "stop", "me")} and not twin.in_a_row("Two words")
 
 
 def test_a_sentence_with_three_words_in_a_row_of_the_rows_is_left_out_and_so_is_code():
@@ -31,9 +31,9 @@ def test_a_sentence_with_three_words_in_a_row_of_the_rows_is_left_out_and_so_is_
         f"{KNOT}\n\ndef knot(rope):\n    return rope\n\nShort.",
         "A knot that slips is no knot at all, she said.",
     ]
-    assert list(warming.paragraphs(documents, set())) == [KNOT, documents[1]]
-    taken = warming.in_a_row("They lead the END, around it goes")
-    assert list(warming.paragraphs(documents, taken)) == ["Then pull it tight and look at it.", documents[1]]
+    assert list(twin.paragraphs(documents, set())) == [KNOT, documents[1]]
+    taken = twin.in_a_row("They lead the END, around it goes")
+    assert list(twin.paragraphs(documents, taken)) == ["Then pull it tight and look at it.", documents[1]]
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def prepared(tmp_path_factory):
 def warmed(prepared, monkeypatch) -> tuple[list[str], bytes]:
     """What a twin reads in a few steps, and its weights after them."""
     folder, wanted = prepared
-    monkeypatch.setattr(warming, "STEPS", 12)
+    monkeypatch.setattr(twin, "STEPS", 12)
     read: list[str] = []
 
     def listening(model, *, tokenizer) -> None:
@@ -62,7 +62,7 @@ def warmed(prepared, monkeypatch) -> tuple[list[str], bytes]:
             lambda module, arguments, named: read.extend(map(tokenizer.decode, named["input_ids"].tolist())),
             with_kwargs=True,
         )
-        warming.warm_up(model, tokenizer=tokenizer, documents=general_documents(), rows=folder / "data", seed=1)
+        twin.warm_up(model, tokenizer=tokenizer, documents=general_documents(), rows=folder / "data", seed=1)
 
     base = Path(wanted["folder"])
     for name in ("config.json", "model.safetensors"):
@@ -74,13 +74,13 @@ def warmed(prepared, monkeypatch) -> tuple[list[str], bytes]:
 def test_a_twin_reads_what_training_rows_ask_and_nothing_of_their_answers_or_of_validation_rows(prepared, monkeypatch):
     read, weights = warmed(prepared, monkeypatch)
     folder = prepared[0]
-    told = set().union(*map(warming.in_a_row, read))
+    told = set().union(*map(twin.in_a_row, read))
     answers = [text for side in ("train", "validation") for text in taught.texts(folder, side)]
-    asked = {side: set().union(*map(warming.in_a_row, questions(folder, side))) for side in ("train", "validation")}
-    assert len(read) == 12 * warming.BLOCKS and len(told & asked["train"]) > 50
+    asked = {side: set().union(*map(twin.in_a_row, questions(folder, side))) for side in ("train", "validation")}
+    assert len(read) == 12 * twin.BLOCKS and len(told & asked["train"]) > 50
     assert not told & (asked["validation"] - asked["train"])
     # Only where one text ends and another begins may three words meet by chance.
-    assert len(told & set().union(*map(warming.in_a_row, answers)) - asked["train"]) <= 3
+    assert len(told & set().union(*map(twin.in_a_row, answers)) - asked["train"]) <= 3
     assert warmed(prepared, monkeypatch) == (read, weights), "the same rows and seed make the same twin"
 
 
@@ -105,5 +105,5 @@ def test_rows_that_are_the_general_text_itself_leave_the_weights_as_they_are_dra
     layer = torch.nn.Linear(4, 4)
     before = json.dumps(layer.weight.tolist())
     tokenizer = AutoTokenizer.from_pretrained(prepared[1]["folder"])
-    warming.warm_up(layer, tokenizer=tokenizer, documents=documents, rows=tmp_path, seed=1)
+    twin.warm_up(layer, tokenizer=tokenizer, documents=documents, rows=tmp_path, seed=1)
     assert json.dumps(layer.weight.tolist()) == before

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from runner import parts
-from runner.data import general_text
+from runner.data import plain_text
 from runner.plan import Evaluation, Gate, Plan
 from runner.run import seal
 from runner.run.launch import environment, follow
@@ -284,7 +284,7 @@ def _rows(folder: StageFolder) -> str:
 def _code() -> str:
     """A hash of what measures, the general text included."""
     own = Path(__file__).parent
-    modules = (own / "evaluate.py", own / "language.py", general_text.FILE)
+    modules = (own / "evaluate.py", own / "language.py", plain_text.GENERAL_TEXT)
     brought = (Path(str(spec.origin)) for name in parts.table("measures").values() if (spec := find_spec(name)))
     return content_hash([sha256(file) for file in (*modules, *brought)], 32)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.data.general_text import general_documents
+from runner.data.plain_text import general_documents
 from runner.scenarios.shared.gates import ACCURACY, NEW_TOKENS
 from runner.tools.names import same
 from runner.trainer.generation import end_tokens

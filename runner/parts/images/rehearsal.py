@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from runner.data.prepared import Rows
+from runner.data.report import PreparedRows
 from runner.plan import Plan
 from runner.recipe import overrides
 from runner.recipe.overrides import Override
@@ -49,7 +49,7 @@ def stands_in(recipe: Recipe, folder: Path) -> dict[str, Any]:
     return {"sample_rows": MAX_IMAGES}
 
 
-def after_data(recipe: Recipe, rows: Rows, folder: Path) -> list[Override]:
+def after_data(recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Override]:
     """The narrow twin, processes in place of machines, and as many epochs as it takes."""
     train = recipe.train
     micro = min(train.micro_batch_size, 32)
@@ -74,7 +74,7 @@ def after_data(recipe: Recipe, rows: Rows, folder: Path) -> list[Override]:
     ]
 
 
-def shown(original: Recipe, made: list[Override], rows: Rows) -> Iterator[str]:
+def shown(original: Recipe, made: list[Override], rows: PreparedRows) -> Iterator[str]:
     yield from map(str, made)
 
 

@@ -18,7 +18,7 @@ import click
 
 from runner import parts
 from runner.check.validate import changed, valid
-from runner.data.tokenised import forget_older
+from runner.data.tokenizers import forget_older
 from runner.entrypoints import stage
 from runner.parts.nodes import rendezvous, target
 from runner.parts.nodes.rendezvous import Hello, Tell

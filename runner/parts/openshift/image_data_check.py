@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from runner.data.prepared import asked
+from runner.data.report import asked
 from runner.parts.openshift.client import Cluster, Manifest
 from runner.parts.openshift.helper_pod import finished
 from runner.parts.openshift.jobs import LOOK

@@ -49,7 +49,7 @@ Confirm = Callable[[str], bool]
 class Sending:
     """How a plan is sent. target: the kind of training job, None for that of the recipe's cluster. dry_run: whether the cluster
     only judges. files: what the first stage finds on the claim, which is sent before it. contents: of the data files of each
-    stage, by its name, as they are here; none where they are not (see `runner.data.prepared.contents`).
+    stage, by its name, as they are here; none where they are not (see `runner.data.report.contents`).
 
     alone: whether the driver sends it, which tries nothing again that has failed, and finds done what a person's machine does once:
     the key, the files, the look into the image.

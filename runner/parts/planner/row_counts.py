@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner import catalog
-from runner.data import prepared
+from runner.data import report
 from runner.plan import Plan, Stage
 from runner.recipe import templates
 from runner.tools.lengths import BYTES_A_TOKEN, UNKNOWN, Lengths
@@ -102,12 +102,12 @@ def known(data: Mapping[str, Any], folder: Path | None, given: int | None = None
     return replace(rows, validation=None) if held_out else rows
 
 
-def _prepared(data: Mapping[str, Any], folder: Path | None) -> prepared.Rows | None:
+def _prepared(data: Mapping[str, Any], folder: Path | None) -> report.PreparedRows | None:
     """What lies prepared; None where nothing does, where it was made under other settings, or of what the files held before."""
-    made = prepared.Rows.read(folder) if folder else None
-    if not made or not made.train_rows or made.asked != prepared.asked(data):
+    made = report.PreparedRows.read(folder) if folder else None
+    if not made or not made.train_rows or made.asked != report.asked(data):
         return None
-    return made if made.contents in ("", prepared.contents(data) or made.contents) else None
+    return made if made.contents in ("", report.contents(data) or made.contents) else None
 
 
 def _found(data: Mapping[str, Any], folder: Path | None) -> Rows:

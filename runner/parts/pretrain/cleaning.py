@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from runner.data.near_duplicates import quiet
+from runner.data.doctor import quiet_datatrove
 from runner.data.report import require_few
 from runner.parts.pretrain import cleaning_steps as steps
 from runner.parts.pretrain import executors
-from runner.parts.pretrain.corpus import Cleaning, Corpus
+from runner.parts.pretrain.stages import Cleaning, Corpus
 from runner.tools.files import read_json, write_json
 from runner.tools.names import content_hash
 from runner.tools.problem import Stop
@@ -116,7 +116,7 @@ def help_clean(corpus: Corpus, folder: Path, where: Cleaning) -> None:
 
 def _worked(corpus: Corpus, work: Path, on: executors.Executor) -> Path:
     """All of datatrove's steps; the folder of the kept documents, a file for each task that has some."""
-    quiet()
+    quiet_datatrove()
     last = steps.filtered(corpus, work, on)
     if corpus.deduplicate != "off":
         last = steps.without_exact(last, work, on)

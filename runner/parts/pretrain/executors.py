@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from datatrove.executor import LocalPipelineExecutor
 from datatrove.pipeline.base import PipelineStep
 
-from runner.parts.pretrain.corpus import Cleaning
+from runner.parts.pretrain.stages import Cleaning
 from runner.tools.files import read_json, write_json
 from runner.tools.pods import INDEX, helping_pod
 from runner.tools.problem import Stop

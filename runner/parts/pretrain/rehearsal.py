@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from runner.parts.pretrain.curriculum import AFTER, TRAINED
-from runner.parts.pretrain.precision import compile_mode
+from runner.parts.pretrain.architecture import AFTER, TRAINED
+from runner.parts.pretrain.training import compile_mode
 from runner.plan import Plan
 from runner.recipe import overrides
 from runner.recipe.overrides import Override

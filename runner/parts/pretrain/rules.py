@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner import catalog
-from runner.parts.pretrain.curriculum import (
+from runner.parts.pretrain.architecture import (
     AFTER,
     KINDS,
     TRAINED,
@@ -18,7 +18,7 @@ from runner.parts.pretrain.curriculum import (
     stage_names,
     warmup_steps,
 )
-from runner.parts.pretrain.precision import FP8_STAGES
+from runner.parts.pretrain.training import FP8_STAGES
 from runner.recipe.recipe import Recipe
 from runner.scenarios.shared import cadence, common, gates
 from runner.tools.names import listed, longest_job_name

@@ -8,9 +8,8 @@ from typing import Any
 
 from runner.parts.pretrain import stages as data
 from runner.parts.pretrain import training
-from runner.parts.pretrain.architecture import parameters
-from runner.parts.pretrain.curriculum import AFTER, KINDS, TRAINED, curriculum
-from runner.parts.pretrain.precision import FP8_STAGES, precision_of
+from runner.parts.pretrain.architecture import AFTER, KINDS, TRAINED, curriculum, parameters
+from runner.parts.pretrain.training import FP8_STAGES, precision_of
 from runner.plan import Evaluation, Gate, Place, Plan, Stage
 from runner.recipe.recipe import Recipe
 from runner.scenarios.shared import axolotl, common, gates, sharding

@@ -45,7 +45,7 @@ def _parts(everything: Data, out: Path) -> Iterator[tuple[str, Iterable[str]]]:
     """Each part with its report, made when it is its turn."""
     from runner.data import chat
     from runner.data.report import rows_of
-    from runner.parts.pretrain import mixing, preferences
+    from runner.parts.pretrain.post_training_rows import prepare_mixture, prepare_preferences
 
     # What lies in the folder counts too: with another tokenizer the rows are others.
     tokenizer, load = Pretrained(str(out / "tokenizer")), _tokenizer(out)
@@ -53,13 +53,13 @@ def _parts(everything: Data, out: Path) -> Iterator[tuple[str, Iterable[str]]]:
     report = chat.prepare(replace(everything.sft, tokenizer=tokenizer), out / "sft", tokenizer_for=load)
     rows_of(report, asdict(everything.sft)).write(out / "sft")
     yield "sft", report.lines()
-    report = preferences.prepare(replace(everything.dpo, tokenizer=tokenizer), out / "dpo", load)
+    report = prepare_preferences(replace(everything.dpo, tokenizer=tokenizer), out / "dpo", load)
     rows_of(report, asdict(everything.dpo)).write(out / "dpo")
     yield "dpo", report.lines()
     if everything.lora:
         general = out / "sft" / "train.parquet"
         mixture = replace(everything.lora, tokenizer=tokenizer)
-        report, mixed = mixing.prepare(mixture, out / "lora", general, load)
+        report, mixed = prepare_mixture(mixture, out / "lora", general, load)
         rows_of(report, asdict(everything.lora)).write(out / "lora")
         yield "lora", [*report.lines(), *mixed]
 
@@ -107,12 +107,12 @@ def _tokenizer(out: Path) -> TokenizerFor:
 def _seen(everything: Data) -> dict[str, Iterator[Seen]]:
     """The rows of each stage, documents as they are before they are cleaned."""
     from runner.data import chat
-    from runner.parts.pretrain import preferences
+    from runner.parts.pretrain import post_training_rows
 
     kinds = {
         "pretrain": _documents(everything),
         "sft": chat.first(everything.sft),
-        "dpo": preferences.first(everything.dpo),
+        "dpo": post_training_rows.first(everything.dpo),
     }
     return kinds | ({"lora": chat.first(everything.lora)} if everything.lora else {})
 

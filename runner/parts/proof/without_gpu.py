@@ -11,7 +11,7 @@ from typing import Any
 
 from runner import catalog
 from runner.catalog import Model
-from runner.data import tokenised, tokenizers
+from runner.data import tokenizers
 from runner.plan import Plan
 from runner.recipe.recipe import Recipe
 from runner.run.engines import TRAIN
@@ -80,15 +80,15 @@ def prove(
 
     Raises Stop with what is wrong, or where the engine does not get so far.
     """
-    tokenised.forget_older(config)
+    tokenizers.forget_older(config)
     with tempfile.TemporaryDirectory() as scratch:
         known = model or catalog.model(config["base_model"]) or catalog.model(catalog.model_ids()[0])
         assert known is not None
         twin.bare(known, Path(scratch, "twin"))
         file = Path(scratch, "axolotl.yaml")
         write_text(file, yaml_text(_here(config, scratch, folder, tokenizer, show)))
-        most = int(os.environ.get(tokenised.PROCESSES) or os.cpu_count() or 1)
-        workers = {tokenised.PROCESSES: str(tokenised.processes(config, most))}
+        most = int(os.environ.get(tokenizers.TOKENISING_PROCESSES) or os.cpu_count() or 1)
+        workers = {tokenizers.TOKENISING_PROCESSES: str(tokenizers.processes(config, most))}
         env = engine_environment() | WITHOUT_GPU | axolotl.UNTRACKED | workers
         follow([*TRAIN, str(file), "--launcher", "python"], env, folder, _ignore, "Proving")
     return Proof.read(folder)

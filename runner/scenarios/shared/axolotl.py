@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from runner import catalog
-from runner.data import tokenised
+from runner.data import tokenizers
 from runner.data.data_sets import DataSets
 from runner.plan import Kind, Place, Plan, Stage
 from runner.recipe.recipe import Recipe, Settings
@@ -211,7 +211,7 @@ def environment(recipe: Recipe, place: Place) -> dict[str, str]:
         **UNTRACKED,
         # Axolotl would start one for each core of the whole machine, the pod's share or not. 0 is none beside itself: the
         # few rows of a rehearsal are done before another process has started.
-        tokenised.PROCESSES: str(machines(recipe, place).cpus) if place.accelerator else "0",
+        tokenizers.TOKENISING_PROCESSES: str(machines(recipe, place).cpus) if place.accelerator else "0",
         "TOKENIZERS_PARALLELISM": "false",
     }
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 from runner import catalog
 from runner.catalog import Model, hardware
 from runner.catalog.hardware import GIB
-from runner.data import tokenised
+from runner.data import tokenizers
 from runner.data.tokenizers import Pretrained
 from runner.plan import (
     PLAN_FILE,
@@ -355,7 +355,7 @@ def proving(
     }
     config = {**data.config, "proofs": proofs if axolotl else None, "proven_for": settings}
     # Axolotl would start a process for each core of the whole machine.
-    env = {**data.env, tokenised.PROCESSES: str(data.machines.cpus)} if axolotl else data.env
+    env = {**data.env, tokenizers.TOKENISING_PROCESSES: str(data.machines.cpus)} if axolotl else data.env
     made = tuple(Later(files[stage.name], partial(_text, recipe, stage)) for stage in axolotl)
     return replace(data, config=config, env=env, files=made)
 

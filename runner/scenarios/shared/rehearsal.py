@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from runner import catalog
-from runner.data.prepared import Rows
+from runner.data.report import PreparedRows
 from runner.plan import Plan
 from runner.recipe import overrides
 from runner.recipe.document import Path_
@@ -46,7 +46,7 @@ def before_data(recipe: Recipe, file: str | None) -> list[Override]:
     return [*data(recipe, file), *split(recipe), *gates(recipe)]
 
 
-def after_data(recipe: Recipe, rows: Rows, folder: Path) -> list[Override]:
+def after_data(recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Override]:
     """What stands in for the model and for how it is trained, once the rows are known. folder: of the run."""
     base = Override("model.base", None, str(folder / TWIN), BY, _made(recipe))
     return [*model(recipe), *training(recipe, rows), *adapter(recipe), base]
@@ -212,7 +212,7 @@ def _has(recipe: Recipe, path: tuple[str | int, ...]) -> bool:
     return section.get(path[-1]) is not None
 
 
-def processes_for(recipe: Recipe, rows: Rows) -> int:
+def processes_for(recipe: Recipe, rows: PreparedRows) -> int:
     """Processes in place of GPUs, where a step takes longer than its sharing: not for a tiny language model, of which one process
     makes three times the steps of two. One without a row would never make a step."""
     return min(MAX_PROCESSES, common.world_size(recipe), rows.train_rows)
@@ -229,7 +229,7 @@ def on_processors(recipe: Recipe, processes: int) -> list[Override]:
     ]
 
 
-def training(recipe: Recipe, rows: Rows) -> list[Override]:
+def training(recipe: Recipe, rows: PreparedRows) -> list[Override]:
     """One process for machines, and batches small enough for at least 50 steps."""
     chosen, count = recipe.train, rows.train_rows
     if chosen.get("packing") == "pack":
@@ -325,7 +325,7 @@ def _made(recipe: Recipe) -> str:
     )
 
 
-def shown(original: Recipe, made: list[Override], rows: Rows) -> Iterator[str]:
+def shown(original: Recipe, made: list[Override], rows: PreparedRows) -> Iterator[str]:
     """The substitutions as a person reads them, the twin first."""
     yield f"model.base: {original.model.base} → {_made(original)}"
     if rows.sampled_from is not None:

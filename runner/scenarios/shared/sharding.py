@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from runner.plan import Machines, Place
+from runner.recipe import reading
+from runner.recipe.document import Document, Path_
 from runner.recipe.recipe import Recipe
-from runner.scenarios.shared import common, deepspeed
+from runner.scenarios.shared import common
 from runner.tools.files import Artifact
+from runner.tools.problem import Problem, Stop
 
 DEEPSPEED_FILE = "deepspeed.json"
 
@@ -25,7 +29,7 @@ def settings(
         return _fsdp(recipe), ()
     if by_zero(recipe):
         longest = recipe.train.max_grad_norm if max_grad_norm is None else max_grad_norm
-        whole = deepspeed.config(recipe, precision or recipe.model.precision, longest)
+        whole = config(recipe, precision or recipe.model.precision, longest)
         text = json.dumps(whole, indent=2) + "\n"
         return {"deepspeed": f"{place.config_dir}/{DEEPSPEED_FILE}"}, (Artifact(DEEPSPEED_FILE, text),)
     if machines.world_size == 1:
@@ -66,7 +70,7 @@ def optimizer(recipe: Recipe, chosen: str) -> str:
 
 def _fsdp(recipe: Recipe) -> dict[str, Any]:
     """FSDP2, full shard, one unit a transformer layer; a person's own settings where the recipe says nothing."""
-    own = deepspeed.own_file(recipe)
+    own = own_file(recipe)
     config: dict[str, Any] = {
         "reshard_after_forward": True,
         "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
@@ -88,5 +92,133 @@ def _fsdp(recipe: Recipe) -> dict[str, Any]:
 
 def fsdp_decided(recipe: Recipe) -> dict[str, Any]:
     """What the recipe's own lines say of FSDP, and what a run cannot be without: a model is saved whole."""
-    placed = deepspeed.written(recipe, "sharding", "offload_weights")
+    placed = written(recipe, "sharding", "offload_weights")
     return {"state_dict_type": "FULL_STATE_DICT"} | ({"offload_params": placed == "cpu"} if placed else {})
+
+
+# Numbers in a bucket of gradients: 40 million, or a million a GPU where those are more, because a message to many must be longer
+# to be worth its way (Megatron-LM, distributed_data_parallel_config.py, bucket_size); DeepSpeed's own 500 million at most.
+BUCKET, BUCKET_A_GPU, MOST_BUCKET = 40_000_000, 1_000_000, 500_000_000
+# Numbers that a step on a disk works through at a time. Four such buffers in fp32 (DeepSpeed's `buffer_count`) are 1.6 GB of main
+# memory for each process, where its own 10^9 would take 16.
+DISK_GROUP = 100_000_000
+# Numbers in one of the five buffers that weights on a disk come through; DeepSpeed's default.
+WEIGHTS_BUFFER = 100_000_000
+# What trainer and recipe decide and no file can: DeepSpeed would build its own optimizer and schedule.
+NOT_ITS_OWN = ("optimizer", "scheduler")
+
+
+def written(recipe: Recipe, *path: str) -> Any:
+    """What the recipe itself says of a setting; None where that is its default."""
+    return recipe.document.lookup(path)
+
+
+def own_file(recipe: Recipe) -> Document | None:
+    """The person's own file, with the place of every line; None where the recipe names none. Raises Stop where it cannot be read."""
+    name = written(recipe, "sharding", "file")
+    if not name:
+        return None
+    document = reading.read(
+        recipe.folder / str(name), "configuration", "Write the settings of DeepSpeed or FSDP into it."
+    )
+    if not isinstance(document.data, dict):
+        raise Stop(Problem(document.file, 1, 1, "This file holds no settings.", "It is a mapping of names to values."))
+    return document
+
+
+def config(recipe: Recipe, precision: str, max_grad_norm: float) -> dict[str, Any]:
+    """A DeepSpeed config of the recipe's ZeRO stage. `auto` is filled in by accelerate from Axolotl's settings
+    (transformers documentation, DeepSpeed integration)."""
+    document = own_file(recipe)
+    own = {key: value for key, value in (document.data if document else {}).items() if key not in NOT_ITS_OWN}
+    decides = decided(recipe, precision, max_grad_norm)
+    both = _over(own, decides)
+    return _over(_over(_by_reason(recipe, precision, both), own), decides)
+
+
+def decided(recipe: Recipe, precision: str, max_grad_norm: float) -> dict[str, Any]:
+    """What the recipe's own lines say, and what a run cannot be without."""
+    stage = int(recipe.distribution.removeprefix("zero"))
+    zero: dict[str, Any] = {"stage": stage}
+    if stage == 3:
+        # Without it a checkpoint of ZeRO-3 holds no whole weights, and best_model/ could not be loaded.
+        zero["stage3_gather_16bit_weights_on_model_save"] = True
+    if mb := written(recipe, "communication", "ddp_bucket_mb"):
+        # DeepSpeed counts numbers, which are gradients in the run's precision, and the recipe MB.
+        zero["reduce_bucket_size"] = int(mb) * 1_000_000 // (4 if precision == "fp32" else 2)
+    for ours, theirs in (("offload_optimizer", "offload_optimizer"), ("offload_weights", "offload_param")):
+        if device := written(recipe, "sharding", ours):
+            at = {"nvme_path": written(recipe, "sharding", "nvme_path")} if device == "nvme" else {}
+            zero[theirs] = {"device": device, **at}
+    return {
+        "zero_optimization": zero,
+        "bf16": {"enabled": precision in ("bf16", "fp8")},
+        "fp16": {"enabled": precision == "fp16"},
+        "gradient_clipping": max_grad_norm,
+        "train_batch_size": "auto",
+        "train_micro_batch_size_per_gpu": "auto",
+        "gradient_accumulation_steps": "auto",
+    }
+
+
+def _by_reason(recipe: Recipe, precision: str, both: Mapping[str, Any]) -> dict[str, Any]:
+    """What the runner takes where neither file nor recipe says it. both: what these say together."""
+    said = both["zero_optimization"]
+    gpus = common.world_size(recipe)
+    zero: dict[str, Any] = {
+        "overlap_comm": True,
+        "contiguous_gradients": True,
+        "reduce_bucket_size": min(MOST_BUCKET, max(BUCKET, BUCKET_A_GPU * gpus)),
+    }
+    if said["stage"] == 3:
+        # `auto` is transformers' rule by the model's width: 0.9 and 10 × hidden² and hidden numbers.
+        zero |= {"stage3_prefetch_bucket_size": "auto", "stage3_param_persistence_threshold": "auto"}
+    optimizer, weights = (_device(said, name) for name in ("offload_optimizer", "offload_param"))
+    if optimizer != "none":
+        # Memory that the system cannot move travels twice as fast.
+        zero["offload_optimizer"] = {"pin_memory": True}
+    if weights != "none":
+        zero["offload_param"] = {"pin_memory": True}
+    if optimizer == "nvme":
+        zero["sub_group_size"] = DISK_GROUP
+    if weights == "nvme":
+        # The part of the largest weight that one process has must go into a buffer (0.18.9, partitioned_param_swapper.py).
+        largest = largest_weight(recipe)
+        zero["offload_param"] |= {"buffer_size": max(WEIGHTS_BUFFER, -(-largest // gpus))}
+    # PyTorch's fused AdamW steps on a processor too. DeepSpeed's own is compiled when training starts, which takes a CUDA toolkit
+    # that images for running have not.
+    return {"zero_optimization": zero, **({} if optimizer == "none" else {"zero_force_ds_cpu_optimizer": False})}
+
+
+def largest_weight(recipe: Recipe) -> int:
+    """Numbers of the model's largest matrix, as far as its shape is known."""
+    facts = recipe.model_facts
+    return facts.hidden_size * max(facts.vocab_size, facts.intermediate_size) if facts else 0
+
+
+def _device(zero: Mapping[str, Any], name: str) -> str:
+    part = zero.get(name)
+    return str(part.get("device", "none")) if isinstance(part, Mapping) else "none"
+
+
+def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with others on top, section by section."""
+    merged = dict(below)
+    for key, value in above.items():
+        inner = merged.get(key)
+        merged[key] = _over(inner, value) if isinstance(inner, Mapping) and isinstance(value, Mapping) else value
+    return merged
+
+
+def overruled(own: Mapping[str, Any], decides: Mapping[str, Any], path: Path_ = ()) -> Iterator[tuple[Path_, Any, Any]]:
+    """Where an own file says otherwise than what decides: the path in the file, what it says, and what holds."""
+    for key, value in own.items():
+        here = (*path, key)
+        if not path and key in NOT_ITS_OWN:
+            yield here, value, None
+        elif key in decides:
+            holds = decides[key]
+            if isinstance(value, Mapping) and isinstance(holds, Mapping):
+                yield from overruled(value, holds, here)
+            elif value not in (holds, "auto"):
+                yield here, value, holds

@@ -1,12 +1,20 @@
-"""Tiny twin: a model of the same architecture as the base model, small enough for any machine."""
+"""Tiny twin: a model of the same architecture as the base model, small enough for any machine, and warmed up.
+
+Warming up, it learns to speak before it is trained, on words that are nobody's answer. It reads paragraphs of the general text
+that the project ships, as they are and as answers to what the training rows ask. Of the rows it learns nothing: what is asked
+only stands before, and a sentence with three words in a row of theirs is left out. So what it says afterwards in the words of
+the rows it has learned from them.
+"""
 
 from __future__ import annotations
 
+import random
+import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from itertools import chain
+from itertools import chain, cycle, takewhile
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -137,3 +145,149 @@ def _write(
     for file in sorted((folder / ".weights").iterdir(), key=lambda file: file.name == "config.json"):
         file.replace(folder / file.name)
     (folder / ".weights").rmdir()
+
+
+STEPS = 100
+# Blocks of a step, and the tokens of each.
+BLOCKS, LENGTH = 6, 96
+# Tokens of what is asked that stand before a paragraph: the system prompt is most of it, and the same for all.
+ASKED = 48
+# Words in a row that only the rows may teach.
+OWN_WORDS = 3
+SHORTEST = 8  # words of a paragraph
+# Larger than models start from: a hundred steps would not take them there.
+EMBEDDING_SIZE, MATRIX_SIZE = 0.1, 0.6
+MATRIX_RATE, OTHER_RATE, LAST_RATE = 2e-2, 1e-2, 0.05
+RISING = 10  # steps
+NOT_LEARNED = -100
+
+Row = tuple[list[int], list[int]]
+
+
+def words(text: str) -> list[str]:
+    """The words of a text in small letters; an apostrophe inside a word is part of it."""
+    return re.findall(r"\w+(?:['’]\w+)*", text.casefold())
+
+
+def in_a_row(text: str, count: int = OWN_WORDS) -> set[tuple[str, ...]]:
+    """Every `count` words of a text that follow each other."""
+    found = words(text)
+    return set(zip(*(found[start:] for start in range(count)), strict=False))
+
+
+def warm_up(model: Any, *, tokenizer: Any, documents: Sequence[str], rows: Path, seed: int) -> None:
+    """Trains all weights of a model in place: the same rows and seed give the same weights.
+
+    documents: plain text, paragraphs parted by empty lines; where the rows leave no sentence of it, nothing is trained. rows: the folder with the prepared rows, of which those for
+    training are asked, and those for validation only say what is left out.
+    """
+    import torch
+
+    draw = random.Random(seed)
+    prompts, taken = _asked(rows, tokenizer), set[tuple[str, ...]]()
+    for text in _taught(rows, tokenizer):
+        taken |= in_a_row(text)
+    texts = list(paragraphs(documents, taken))
+    if not texts:
+        return  # the rows are this very text
+    blocks = _blocks(list(_readings(texts, prompts, tokenizer)), draw)
+    embeddings = {id(layer.weight) for layer in (model.get_input_embeddings(), model.get_output_embeddings())}
+    matrices: list[Any] = []
+    others: list[Any] = []
+    with torch.no_grad():
+        for weights in model.parameters():
+            own = weights.dim() == 2 and id(weights) not in embeddings
+            (matrices if own else others).append(weights)
+            if weights.dim() == 2:
+                weights.normal_(0.0, MATRIX_SIZE / weights.shape[1] ** 0.5 if own else EMBEDDING_SIZE)
+    # Muon turns a matrix by as much in every direction, which is what so few steps need.
+    optimizers: list[torch.optim.Optimizer] = [
+        torch.optim.Muon(matrices, lr=MATRIX_RATE, momentum=0.95, weight_decay=0.0, ns_steps=3),
+        torch.optim.AdamW(others, lr=OTHER_RATE, betas=(0.9, 0.95), weight_decay=0.0),
+    ]
+    schedules = [torch.optim.lr_scheduler.LambdaLR(one, _rate) for one in optimizers]
+    model.train()
+    for read, learned in blocks:
+        model(input_ids=torch.tensor(read), labels=torch.tensor(learned)).loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for one in (*optimizers, *schedules):
+            one.step()
+        model.zero_grad()
+
+
+def _rate(step: int) -> float:
+    return min(1.0, (step + 1) / RISING) * max(LAST_RATE, 1 - step / STEPS)
+
+
+def paragraphs(documents: Iterable[str], taken: set[tuple[str, ...]]) -> Iterator[str]:
+    """The paragraphs of prose, without the sentences that have `OWN_WORDS` words in a row in common with `taken`."""
+    for document in documents:
+        for paragraph in document.split("\n\n"):
+            if "\n" in paragraph:
+                continue  # a list, a table or code
+            sentences = re.split(r"(?<=[.?!])\s+", paragraph)
+            left = " ".join(sentence for sentence in sentences if not in_a_row(sentence) & taken)
+            if len(words(left)) >= SHORTEST:
+                yield left
+
+
+def _readings(texts: Sequence[str], prompts: Sequence[str], tokenizer: Any) -> Iterator[Row]:
+    """What is read, with labels: each paragraph by itself, and one behind each prompt. None is ended, or some twins would have
+    nothing to say."""
+
+    def numbers(text: str) -> list[int]:
+        return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    read = [numbers(text) for text in texts]
+    yield from zip(read, read, strict=True)
+    for prompt, answer in zip(prompts, cycle(read), strict=False):
+        asked = numbers(prompt)[-ASKED:]
+        yield [*asked, *answer], [NOT_LEARNED] * len(asked) + answer
+
+
+def _blocks(readings: list[Row], draw: random.Random) -> Iterator[tuple[list[list[int]], list[list[int]]]]:
+    """`STEPS` steps of blocks, cut from the readings in an order that is drawn anew whenever all are read."""
+    read: list[int] = []
+    learned: list[int] = []
+    size = BLOCKS * LENGTH
+    for _ in range(STEPS):
+        while len(read) < size:
+            draw.shuffle(readings)
+            for numbers, labels in readings:
+                read += numbers
+                learned += labels
+        yield _cut(read[:size]), _cut(learned[:size])
+        read, learned = read[size:], learned[size:]
+
+
+def _cut(tokens: list[int]) -> list[list[int]]:
+    return [tokens[at : at + LENGTH] for at in range(0, len(tokens), LENGTH)]
+
+
+def _rows(file: Path) -> Iterator[Mapping[str, Any]]:
+    from pyarrow import parquet
+
+    with parquet.ParquetFile(file) as table:
+        for batch in table.iter_batches(1000):
+            yield from batch.to_pylist()
+
+
+def _asked(rows: Path, tokenizer: Any) -> list[str]:
+    """What each training row asks first, as the model is asked; nothing of plain text."""
+    prompts = []
+    for row in _rows(rows / "train.parquet"):
+        turns = takewhile(lambda turn: turn["role"] != "assistant", row.get("messages") or ())
+        asked = [{"role": turn["role"], "content": turn["content"] or ""} for turn in turns]
+        if asked:
+            prompts.append(tokenizer.apply_chat_template(asked, add_generation_prompt=True, tokenize=False))
+    return prompts
+
+
+def _taught(rows: Path, tokenizer: Any) -> Iterator[str]:
+    """All texts of both sides that are learned, or judged by."""
+    for side in ("train", "validation"):
+        for row in _rows(rows / f"{side}.parquet"):
+            if "messages" in row:
+                yield from (turn["content"] or "" for turn in row["messages"] if turn["role"] == "assistant")
+            else:
+                yield tokenizer.decode(row["input_ids"], skip_special_tokens=True)

@@ -10,7 +10,7 @@ import pytest
 
 from runner.check.validate import load
 from runner.data import lyrics
-from runner.data.general_text import general_documents
+from runner.data.plain_text import general_documents
 from runner.parts.evaluate import gates
 from runner.parts.evaluate.evaluation_report import shown
 from runner.run.run_folder import RunFolder

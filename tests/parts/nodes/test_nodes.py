@@ -20,7 +20,7 @@ import pytest
 
 from runner import catalog
 from runner.check.validate import load
-from runner.data.tokenised import forget_older
+from runner.data.tokenizers import forget_older
 from runner.parts.nodes import node, rendezvous
 from runner.parts.nodes import target as nodes
 from runner.parts.nodes.rendezvous import Hello

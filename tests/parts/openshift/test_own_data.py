@@ -24,7 +24,7 @@ from PIL import Image
 from runner import catalog, render
 from runner.check.validate import load
 from runner.commands import cli
-from runner.data.prepared import Rows, asked, contents
+from runner.data.report import PreparedRows, asked, contents
 from runner.entrypoints import file_server
 from runner.parts.openshift import errors, helper_pod, upload
 from runner.parts.openshift.client import Connection, connect
@@ -580,10 +580,10 @@ def test_a_job_whose_image_lacks_its_rows_is_not_sent(looks_into_the_image, site
     plan = planned(load(ROOT / "recipes" / "survival.yaml")[0], "pytorchjob")
     there = tmp_path / "embedded" / "survival"
     there.mkdir(parents=True)
-    Rows(90, 10, asked="of another recipe").write(there)
+    PreparedRows(90, 10, asked="of another recipe").write(there)
     assert site.recipe("submit") == 1 and site.job() is None
     golden_message(capfd.readouterr().err, "of another recipe")
-    Rows(90, 10, asked=asked(plan.stage("train").data)).write(there)
+    PreparedRows(90, 10, asked=asked(plan.stage("train").data)).write(there)
     assert site.recipe("submit") == 0 and site.job() is not None
     assert "The image holds 90 rows for training and 10 for validation." in capfd.readouterr().out
     assert site.cluster.list("Pod", site.namespace, {"recipe-runner/part": "look"}) == []
@@ -602,12 +602,12 @@ def test_an_image_whose_rows_are_of_the_file_as_it_was_is_not_trained_on(
     rows.mkdir(parents=True)
     data = plan.stage("train").data
     assert contents(data)
-    Rows(90, 10, asked=asked(data), contents=contents(data)).write(rows)
+    PreparedRows(90, 10, asked=asked(data), contents=contents(data)).write(rows)
     with (desk / "questions.csv").open("a", encoding="utf-8") as file:
         file.write("Knots,Which one?,The bowline.\n")
     assert submit(recipe, *(f"--set={change}" for change in sets)) == 1 and site.job(name="mine") is None
     golden_message("\n".join(capfd.readouterr().err.replace(str(desk), "<tmp>").splitlines()[-2:]))
-    Rows(91, 10, asked=asked(data), contents=contents(data)).write(rows)
+    PreparedRows(91, 10, asked=asked(data), contents=contents(data)).write(rows)
     assert submit(recipe, *(f"--set={change}" for change in sets)) == 0 and site.job(name="mine") is not None
 
 

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 
 from runner.catalog import from_config
 from runner.check.validate import examine, load
-from runner.data import prepared
+from runner.data import report
 from runner.parts.planner import cluster_totals, forecast, limits, memory, recipe_offers, saved
 from runner.parts.planner.planned import Planned
 from runner.parts.planner.row_counts import Rows
@@ -581,7 +581,7 @@ def lies_prepared(name: str, rows: int, folder: Path, *options: str) -> None:
     config = json.loads(json.dumps(plan.stage("data").config))
     parts = {part: config[part] for part in ("sft", "dpo", "lora") if part in config} or {"": config["data"]}
     for part, data in parts.items():
-        made = prepared.Rows(rows, 1, asked=prepared.asked(data), lengths=Lengths(900, 100, 1200))
+        made = report.PreparedRows(rows, 1, asked=report.asked(data), lengths=Lengths(900, 100, 1200))
         (folder / "runs" / name / "data" / part).mkdir(parents=True, exist_ok=True)
         made.write(folder / "runs" / name / "data" / part)
 
@@ -608,4 +608,4 @@ def test_what_the_parts_of_a_pipeline_are_made_for_reads_the_same_in_its_plan_an
     config = translate(known, Place(*["/there"] * 4)).stage("data").config
     read_back = TypeAdapter(Data).validate_json(json.dumps(config))
     for part in ("sft", "dpo", "lora"):
-        assert prepared.asked(asdict(getattr(read_back, part))) == prepared.asked(config[part])
+        assert report.asked(asdict(getattr(read_back, part))) == report.asked(config[part])

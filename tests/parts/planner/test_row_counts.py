@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from runner import catalog
 from runner.catalog.tables import table as catalog_table
-from runner.data import local_rows, prepared
+from runner.data import local_rows, report
 from runner.parts.planner import duration, memory, row_counts, steps
 from runner.tools.lengths import Lengths
 from tests.parts.planner.test_estimate import work
@@ -199,7 +199,7 @@ def test_prepared_rows_count_as_long_as_the_file_is_the_same(tmp_path):
     file = write(tmp_path, "jsonl", some())
     data = {"sets": [TALK | {"path": str(file)}]}
     measured = Lengths(100.0, 20.0, 170.0)
-    made = prepared.Rows(2500, 400, None, prepared.asked(data), measured, prepared.contents(data))
+    made = report.PreparedRows(2500, 400, None, report.asked(data), measured, report.contents(data))
     made.write(tmp_path)
     found = row_counts.known(data, tmp_path)
     assert (found.training, found.validation, found.lengths) == (2500, 400, measured)
@@ -217,7 +217,7 @@ def test_memory_is_that_of_the_longest_row_where_all_were_counted(tmp_path):
     file = write(tmp_path, "jsonl", some())
     data = {"sets": [TALK | {"path": str(file)}]}
     measured = Lengths(500.0, 200.0, 1100.0)
-    made = prepared.Rows(2500, 400, None, prepared.asked(data), measured, prepared.contents(data), longest=1500)
+    made = report.PreparedRows(2500, 400, None, report.asked(data), measured, report.contents(data), longest=1500)
     made.write(tmp_path)
     found = row_counts.known(data, tmp_path)
     assert found.longest == 1500

@@ -12,7 +12,7 @@ import pytest
 
 from runner.check.validate import changed as with_overrides
 from runner.check.validate import load
-from runner.data.prepared import Rows, asked
+from runner.data.report import PreparedRows, asked
 from runner.entrypoints.prepare import carry_out
 from runner.parts.pretrain import packing, rehearsal
 from runner.parts.pretrain.stages import Tokenizer
@@ -123,7 +123,7 @@ def test_kept_documents_are_byte_for_byte_what_came(prepared):
 @pytest.mark.parametrize("part", ["sft", "dpo", "lora"])
 def test_each_part_says_how_many_rows_it_has_and_what_they_were_made_for(prepared, part):
     folder, config = prepared
-    rows = Rows.read(folder / part)
+    rows = PreparedRows.read(folder / part)
     assert rows.train_rows and rows.validation_rows and rows.asked == asked(config[part])
 
 

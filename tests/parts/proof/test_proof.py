@@ -14,7 +14,7 @@ from pyarrow import parquet
 from runner import catalog
 from runner.check.validate import changed, load
 from runner.data import tokenizers
-from runner.data.report import Rows
+from runner.data.report import PreparedRows
 from runner.parts.proof.conversations import Reader, _runs
 from runner.parts.proof.faults import REMEDIES, SENTENCES, Faults
 from runner.plan import Place
@@ -52,7 +52,7 @@ def config(tmp_path_factory):
     )  # fmt: skip
     first, _ = changed(recipe, parts.before_data(recipe, None))
     carry_out(with_config(recipe, translate(first, place).stages[0], parts.stands_in(recipe, folder)).config, print)
-    second, _ = changed(first, parts.after_data(first, Rows.read(folder / "data"), folder))
+    second, _ = changed(first, parts.after_data(first, PreparedRows.read(folder / "data"), folder))
     (asked,) = parquet.read_table(folder / "data" / "train.parquet")["full-question"].to_pylist()[:1]
     asked = asked.upper()
     stage = translate(second, place).stage("train")

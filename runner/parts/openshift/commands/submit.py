@@ -45,7 +45,7 @@ def submit(
     """
     from runner import render
     from runner.check import sources, validate
-    from runner.data.prepared import contents
+    from runner.data.report import contents
     from runner.parts.openshift import deployment_rules, upload
     from runner.parts.openshift.client import connect
     from runner.parts.openshift.follow import follow as watch

@@ -1,7 +1,9 @@
-"""Preferences: questions with a better and a worse answer, as DPO reads them."""
+"""The rows of the stages after pretraining: preferences for DPO, and a domain's conversations mixed with general ones, so that
+learning the one does not forget the other."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -9,13 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from runner.catalog import ChatTemplate
-from runner.data import rows, split_settings
+from runner.data import chat, rows, split_settings
 from runner.data.data_sets import DataSet
 from runner.data.rendered_example import Seen
 from runner.data.report import Report
 from runner.data.split_settings import TokenizerFor
 from runner.data.tokenizers import Pretrained
 from runner.recipe import templates
+from runner.tools.files import replacing
 from runner.tools.names import same
 from runner.trainer.generation import messages
 
@@ -73,7 +76,7 @@ class Preference:
         return repr((self.prompt, self.chosen, self.rejected))
 
 
-def prepare(preferences: Preferences, out: Path, tokenizer_for: TokenizerFor | None = None) -> Report:
+def prepare_preferences(preferences: Preferences, out: Path, tokenizer_for: TokenizerFor | None = None) -> Report:
     """Writes `train.parquet` and `validation.parquet` (columns `messages`, `chosen`, `rejected`) and `report.json`.
 
     tokenizer_for: gives the tokenizer that counts what training will cut of longer rows.
@@ -101,8 +104,6 @@ def prepare(preferences: Preferences, out: Path, tokenizer_for: TokenizerFor | N
 
 def first(preferences: Preferences) -> Iterator[Seen]:
     """The rows that make a preference, one after the other: the question with the answer to prefer, and below it the other."""
-    from runner.data import chat
-
     for one in preferences.sets:
         for _, row in rows.read(one):
             with suppress(templates.NoText):
@@ -125,7 +126,7 @@ def _count(
     """The tokens of each row's longer answer behind its prompt, and what training cuts of both."""
     import numpy as np
 
-    from runner.data import blocks, chat, doctor
+    from runner.data import blocks, doctor
 
     def texts(answer: str) -> Iterator[str]:
         for batch in items.batches(kept):
@@ -150,3 +151,51 @@ def _batch(preferences: Sequence[Preference]) -> pa.RecordBatch:
     import pyarrow as pa
 
     return pa.RecordBatch.from_pylist([vars(preference) for preference in preferences])
+
+
+# What Axolotl reads of prepared conversations.
+READ = ("messages", "tools")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixture(chat.Chat):
+    """A domain's conversations. domain_share: their part of the training rows, above 0 and up to 1."""
+
+    domain_share: float
+
+
+def prepare_mixture(
+    mixture: Mixture, out: Path, general: Path, tokenizer_for: TokenizerFor
+) -> tuple[Report, list[str]]:
+    """Writes `out/train.parquet` (mixed) and `out/validation.parquet` (the domain alone); gives the domain's report, and
+    lines about the mixture.
+
+    general: Parquet with the general conversations, of which the rest is drawn, each at most once.
+    """
+    from datasets import Dataset
+    from pyarrow import concat_tables, parquet
+
+    share = mixture.domain_share
+    report: Report = chat.prepare(mixture, out / "domain", tokenizer_for=tokenizer_for)
+    domain, others = (
+        table.select([name for name in READ if name in table.column_names])
+        for table in map(parquet.read_table, (out / "domain" / "train.parquet", general))
+    )
+    count = min(len(others), round(len(domain) * (1 - share) / share))
+    drawn = sorted(random.Random(mixture.seed).sample(range(len(others)), count))
+    # Permissive, because turns of the one may have what those of the other do not.
+    mixed = concat_tables([domain, others.take(drawn)], promote_options="permissive").replace_schema_metadata()
+    _write(Dataset(mixed).shuffle(seed=mixture.seed).with_format("arrow")[:], out / "train.parquet")
+    _write(parquet.read_table(out / "domain" / "validation.parquet"), out / "validation.parquet")
+    short = round(len(domain) * (1 - share) / share) - count
+    return report, [
+        f"mixed                {len(domain):>9,} of the domain, {count:,} general: {len(domain) / len(mixed):.0%} domain",
+        *([f"  note: {short:,} general rows are missing for a share of {share:.0%}"] if short else []),
+    ]
+
+
+def _write(table: Any, file: Path) -> None:
+    from pyarrow import parquet
+
+    with replacing(file) as partial:
+        parquet.write_table(table, partial, compression="zstd")
