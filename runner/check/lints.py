@@ -49,7 +49,7 @@ def _sections(recipe: Recipe) -> Iterator[tuple[str, Settings]]:
 
 
 def note(recipe: Recipe, path: Path_, message: str, hint: str) -> Problem:
-    return recipe.document.problem(path, message, hint, severity="note")
+    return recipe.note(path, message, hint)
 
 
 def rates(recipe: Recipe) -> Iterator[Problem]:
@@ -59,19 +59,16 @@ def rates(recipe: Recipe) -> Iterator[Problem]:
         if rate > (HIGHEST_OF_IMAGES if images else HIGHEST_RATE) or (images and rate == 1):
             usual = "0.001 to 0.5" if images else "1e-5 to 5e-4"
             message = f"A learning rate of {rate:g} breaks almost every model."
-            yield note(recipe, (name, "learning_rate"), message, f"Usual is {usual}.")
+            yield recipe.note((name, "learning_rate"), message, f"Usual is {usual}.")
         elif (
             section.get("learning_rate_scaling") == "linear"
             and rate * gpus > HIGHEST_SCALED
             and gpus > 8
             and not images
         ):
-            yield note(
-                recipe,
-                (name, "learning_rate_scaling"),
-                f"Times {gpus} GPUs the learning rate is {rate * gpus:g}, more than almost every model bears.",
-                "Write `learning_rate_scaling: none`; usual is 1e-5 to 5e-4 in all.",
-            )
+            message = f"Times {gpus} GPUs the learning rate is {rate * gpus:g}, more than almost every model bears."
+            hint = "Write `learning_rate_scaling: none`; usual is 1e-5 to 5e-4 in all."
+            yield recipe.note((name, "learning_rate_scaling"), message, hint)
 
 
 def lengths(recipe: Recipe) -> Iterator[Problem]:
@@ -79,10 +76,10 @@ def lengths(recipe: Recipe) -> Iterator[Problem]:
         ratio, epochs = section.get("warmup_ratio"), section.get("epochs")
         if ratio is not None and ratio > LONGEST_WARMUP:
             message = f"The learning rate rises for {ratio:.0%} of the steps, and training ends soon after."
-            yield note(recipe, (name, "warmup_ratio"), message, "Usual is 0.03 to 0.1.")
+            yield recipe.note((name, "warmup_ratio"), message, "Usual is 0.03 to 0.1.")
         if epochs is not None and epochs < FEWEST_EPOCHS:
             message = f"{epochs:g} epochs are {epochs:.1%} of the rows; the others are never learned from."
-            yield note(recipe, (name, "epochs"), message, "Usual is 1 to 5.")
+            yield recipe.note((name, "epochs"), message, "Usual is 1 to 5.")
 
 
 def adapters(recipe: Recipe) -> Iterator[Problem]:
@@ -93,7 +90,7 @@ def adapters(recipe: Recipe) -> Iterator[Problem]:
                 message = (
                     f"Divided by a rank of {rank}, an alpha of {alpha:g} lets the adapter count for almost nothing."
                 )
-                yield note(recipe, (name, "alpha"), message, f"Usual is {rank} to {2 * rank}; or delete the line.")
+                yield recipe.note((name, "alpha"), message, f"Usual is {rank} to {2 * rank}; or delete the line.")
 
 
 def gate_directions(recipe: Recipe) -> Iterator[Problem]:
@@ -108,12 +105,12 @@ def gate_directions(recipe: Recipe) -> Iterator[Problem]:
                 f"`{score}` is no usual score of lm-eval, and `{near}` is one; a score that no task has opens no gate."
             )
             meant = text.replace(f".{score}", f".{near}", 1)
-            yield note(recipe, place, message, f"Write `{meant}`, if it was meant.")
+            yield recipe.note(place, message, f"Write `{meant}`, if it was meant.")
         less, more = _LESS.fullmatch(gate.metric), _MORE.fullmatch(gate.metric)
         if (less and gate.comparison in (">", ">=")) or (more and gate.comparison in ("<", "<=")):
             better, other = "less" if less else "more", gate.comparison.translate(_OTHER_WAY)
             message = f"Of `{gate.metric}` {better} is better, and `{text}` opens for the worse models."
-            yield note(recipe, place, message, f"Write `{gate.metric} {other} {gate.threshold:g}`.")
+            yield recipe.note(place, message, f"Write `{gate.metric} {other} {gate.threshold:g}`.")
 
 
 _MARK = re.compile(r"<\|\w+\|>|<(start|end)_of_turn>|\[/?INST\]")
@@ -130,10 +127,10 @@ def answers(recipe: Recipe) -> Iterator[Problem]:
         }
         if columns.get("answer") and columns["answer"] <= columns.get("question", set()):
             message = "`answer` says what `question` asks, so the model would learn to repeat it."
-            yield note(recipe, (*home, "answer"), message, "Name the column with the answers.")
+            yield recipe.note((*home, "answer"), message, "Name the column with the answers.")
         if section.knows("chosen") and section.get("chosen") and section.get("chosen") == section.get("rejected"):
             message = "`chosen` and `rejected` are the same text, so there is nothing to prefer."
-            yield recipe.document.problem((*home, "rejected"), message, "Name the column with the worse answers.")
+            yield recipe.problem((*home, "rejected"), message, "Name the column with the worse answers.")
 
 
 def prompts(recipe: Recipe) -> Iterator[Problem]:
@@ -144,10 +141,10 @@ def prompts(recipe: Recipe) -> Iterator[Problem]:
             continue
         if mark := _MARK.search(text):
             message = f"`{mark[0]}` in the system prompt is a mark of a chat template, which writes its marks itself."
-            yield note(recipe, (*home, "system_prompt"), message, "Leave it out.")
+            yield recipe.note((*home, "system_prompt"), message, "Leave it out.")
         elif column := _COLUMN.search(text):
             message = f"`{column[0]}` stays as it is in the system prompt, which is the same for every row."
-            yield note(recipe, (*home, "system_prompt"), message, "Columns stand in `question` and `answer`.")
+            yield recipe.note((*home, "system_prompt"), message, "Columns stand in `question` and `answer`.")
 
 
 def long_rows(recipe: Recipe) -> Iterator[Problem]:
@@ -158,12 +155,12 @@ def long_rows(recipe: Recipe) -> Iterator[Problem]:
         length = owner.get("sequence_len") if isinstance(owner, Settings) and owner.knows("sequence_len") else None
         where = ((home[0] if len(home) > 1 else "model"), "sequence_len")
         if isinstance(text, str) and length and len(text.split()) >= length:
-            yield recipe.document.problem(
-                where,
+            message = (
                 f"The system prompt alone has {len(text.split()):,} words, and rows of more than {length:,} tokens are left out: none "
-                "would be left.",
-                "Raise `sequence_len`, or shorten `system_prompt`.",
+                "would be left."
             )
+            hint = "Raise `sequence_len`, or shorten `system_prompt`."
+            yield recipe.problem(where, message, hint)
 
 
 _QUOTES = ("\u201c", "\u201d", "\u201e", "\u00ab", "\u2018", "\u201a")
@@ -190,15 +187,12 @@ def cut_texts(recipe: Recipe) -> Iterator[Problem]:
             and (cut := re.match(r"\s+(#[^\s#]\S*)", rest))
         ):
             message = f"The text ends before `{cut[1]}`, because YAML takes what follows ` #` as a comment."
-            yield note(
-                recipe,
-                path,
-                message,
-                "Put the whole text in quotes; where a comment is meant, write a blank after the #.",
+            yield recipe.note(
+                path, message, "Put the whole text in quotes; where a comment is meant, write a blank after the #."
             )
         if value[:1] in _QUOTES:
             message = f"`{value[0]}` is a typographic quote, which becomes part of the text."
-            yield note(recipe, path, message, "Write straight quotes, `\"` or `'`, or none.")
+            yield recipe.note(path, message, "Write straight quotes, `\"` or `'`, or none.")
 
 
 _QUESTION = re.compile(r"^ *- (.+?)(?: +#.*)?$", re.MULTILINE)
@@ -228,12 +222,8 @@ def demo(recipe: Recipe) -> Iterator[Problem]:
             for where, place in recipe.document.values.items()
             if where[0] == "demo" and recipe.document.lookup(where) == theirs[0]
         )
-        yield note(
-            recipe,
-            place,
-            message,
-            "Write questions about your own data; or delete them, and what validation rows ask is asked.",
-        )
+        hint = "Write questions about your own data; or delete them, and what validation rows ask is asked."
+        yield recipe.note(place, message, hint)
         return
 
 
