@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from runner.recipe.copying import written
-from runner.recipe.document import Document, Path_
+from runner.recipe.document import Document, Path_, leaves
 from runner.recipe.recipe import Recipe
 from runner.render import kubernetes, named
 from runner.render.emit import planned
@@ -49,13 +49,9 @@ def _there(value: Any, path: Path_) -> bool:
     return True
 
 
-def origins(document: Document, value: Any, path: Path_ = ()) -> Iterator[tuple[str, str]]:
+def origins(document: Document, value: Any) -> dict[str, str]:
     """Every setting that is no section, by its dotted name, and where its value comes from."""
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, item in items:
-        yield from origins(document, item, (*path, key))
-    if not items:
-        yield ".".join(map(str, path)), origin(document, path)
+    return {".".join(map(str, path)): origin(document, path) for path, _ in leaves(value, bool)}
 
 
 def as_yaml(recipe: Recipe, schema: Mapping[str, Any], computed: Mapping[Path_, Computed]) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
-from runner.recipe.document import Document, Path_, Place
+from runner.recipe.document import Document, Path_, Place, leaves
 from runner.recipe.overrides import Override, apply
 from runner.recipe.reading import parse, read, scalar
 from runner.recipe.recipe import OUTSIDE_RESULT
@@ -34,7 +34,9 @@ def rename(document: Document, name: str) -> str:
     """The recipe's text under another name: its `name`, and the folders and jobs that are called after it."""
     old = document.data["name"]
     values: dict[Path_, Any] = {("name",): name}
-    for path, value in _texts(document.data, ()):
+    for path, value in leaves(document.data, bool):
+        if not isinstance(value, str):
+            continue
         if path == ("openshift", "job_name"):
             # Two jobs of one name would end each other.
             values[path] = name
@@ -133,14 +135,6 @@ def for_file(text: str, schema: str, old_file: str, new_file: str) -> str:
 
 def _padding(spaces: str, old: str, new: str) -> str:
     return " " * max(1, len(spaces) + len(old) - len(new)) if spaces else ""
-
-
-def _texts(value: Any, path: Path_) -> Iterator[tuple[Path_, str]]:
-    if isinstance(value, str):
-        yield path, value
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, item in items:
-        yield from _texts(item, (*path, key))
 
 
 def written(value: Any) -> str:

@@ -47,7 +47,7 @@ def test_what_is_shown_is_the_same_recipe(path):
 def test_every_value_says_where_it_comes_from(path):
     recipe = load(path)[0]
     lines = recipe.document.text.splitlines()
-    said = dict(origins.origins(recipe.document, recipe.settings.plain()))
+    said = origins.origins(recipe.document, recipe.settings.plain())
     assert len(said) > 25
     for setting, where in said.items():
         key = [part for part in setting.split(".") if not part.isdigit()][-1]
