@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from runner import catalog
-from runner.check.schema_errors import BOUNDS
-from runner.check.wrong_types import KINDS
+from runner.check.schema_errors import BOUNDS, KINDS
 
 # What `x-offers` names: a label and what is said of it.
 OFFERS = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.check_speed import BARE, SURVIVAL, beside_the_import, check, many, taken
 from runner.check import by_schema
-from runner.check.examine import examine
+from runner.check.validate import examine
 
 
 def test_checking_takes_little_more_than_the_import_of_its_libraries():

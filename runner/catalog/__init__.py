@@ -1,24 +1,14 @@
 """Facts about models, GPUs, data sets and the pinned engine, kept as data with a source for each."""
 
-from runner.catalog.datasets import dataset, near_dataset
-from runner.catalog.engine import (
-    AXOLOTL_SETTINGS_FILE,
-    AXOLOTL_VERSION,
-    DEEPSPEED_SETTINGS_FILE,
-    DEEPSPEED_VERSION,
-    axolotl_refusal,
-    axolotl_settings,
-    deepspeed_settings,
-    fused_kernels,
-    fused_loss_models,
-)
-from runner.catalog.gpus import Gpu, alike, gpu, gpu_names, label_of
+from runner.catalog.hardware import Gpu, Network, alike, gpu, gpu_names, label_of, network
 from runner.catalog.models import (
     NO_GEOMETRY,
     TWIN_OF,
+    ChatTemplate,
     Model,
     Unsuitable,
     cached_model,
+    chat_template,
     config_of,
     from_config,
     model,
@@ -28,9 +18,21 @@ from runner.catalog.models import (
     original,
     unsuitable,
 )
-from runner.catalog.networks import Network, network
-from runner.catalog.tables import HERE, table
-from runner.catalog.templates import ChatTemplate, chat_template
+from runner.catalog.tables import (
+    AXOLOTL_SETTINGS_FILE,
+    AXOLOTL_VERSION,
+    DEEPSPEED_SETTINGS_FILE,
+    DEEPSPEED_VERSION,
+    HERE,
+    axolotl_refusal,
+    axolotl_settings,
+    dataset,
+    deepspeed_settings,
+    fused_kernels,
+    fused_loss_models,
+    near_dataset,
+    table,
+)
 
 __all__ = [
     "AXOLOTL_SETTINGS_FILE",

@@ -9,9 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from runner.catalog.models import SPOKEN, Model, from_config, near_model, unsuitable_type
+from runner.catalog.models import SPOKEN, Model, chat_template, from_config, near_model, unsuitable_type
 from runner.catalog.tables import table
-from runner.catalog.templates import chat_template
 from runner.tools.problem import Stop
 
 CONFIG = "config.json"

@@ -1,11 +1,15 @@
-"""The tables of the catalog, read once."""
+"""The tables of the catalog, read once, and what the small ones answer."""
 
 from __future__ import annotations
 
+import json
 import tomllib
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from runner.tools.names import ALIKE, nearest
 
 HERE = Path(__file__).parent
 
@@ -13,3 +17,106 @@ HERE = Path(__file__).parent
 @cache
 def table(name: str) -> dict[str, dict[str, Any]]:
     return tomllib.loads((HERE / f"{name}.toml").read_text(encoding="utf-8"))
+
+
+def dataset(name: str) -> dict[str, Any] | None:
+    """`rows`, the lengths of their text and more of a data set on the hub, as datasets.toml has them; None where nobody has counted."""
+    return table("datasets").get(name)
+
+
+def near_dataset(name: str) -> str | None:
+    """The data set of the catalog whose name `name` is a misspelling of; None where it is one of them, or like none."""
+    known = {known.partition(":")[0] for known in table("datasets")}
+    return None if name in known else nearest(name, known, ALIKE)
+
+
+def setting_called(word: str, known: Iterable[str]) -> str | None:
+    """The first of the `known` settings that somebody else's name for one may mean; None where none is known by it."""
+    meant: list[str] = table("synonyms")["settings"].get(word.lower().replace("-", "_"), [])
+    there = set(known)
+    return next((name for name in meant if name in there), None)
+
+
+def command_called(word: str) -> str | None:
+    """The command that somebody else's name for one means."""
+    found: str | None = table("synonyms")["commands"].get(word.lower().replace("_", "-"))
+    return found
+
+
+def shared_storage(provisioner: str) -> bool | None:
+    """Whether volumes of a provisioner can be ReadWriteMany; None where that is not known. A cluster's operator may put its own
+    name before the driver's (`openshift-storage.cephfs.csi.ceph.com`)."""
+    for known, facts in table("storage").items():
+        if provisioner == known or provisioner.endswith(f".{known}"):
+            return bool(facts["shared"])
+    return None
+
+
+AXOLOTL_VERSION = "0.19.0"
+
+
+AXOLOTL_SETTINGS_FILE = HERE / "axolotl-settings.json"
+
+DEEPSPEED_VERSION = "0.18.9"
+DEEPSPEED_SETTINGS_FILE = HERE / "deepspeed-settings.json"
+
+
+@cache
+def axolotl_settings() -> dict[str, Any]:
+    """What the pinned Axolotl takes, as a JSON Schema: `properties`, a part for each setting, and `$defs`, the sections
+    that these hold. Written by `schemas/axolotl_settings.py`; tests compare it with Axolotl itself."""
+    schema: dict[str, Any] = json.loads(AXOLOTL_SETTINGS_FILE.read_text(encoding="utf-8"))
+    return schema
+
+
+@cache
+def deepspeed_settings() -> dict[str, Any]:
+    """What the pinned DeepSpeed reads of its file, as a JSON Schema; of `zero_optimization` every value is judged. Written by
+    `schemas/deepspeed_settings.py`; tests compare it with DeepSpeed itself."""
+    schema: dict[str, Any] = json.loads(DEEPSPEED_SETTINGS_FILE.read_text(encoding="utf-8"))
+    return schema
+
+
+def fused_kernels(model_type: str) -> dict[str, bool]:
+    """Which of `rope`, `rms_norm` and `glu` liger-kernel 0.8.1 computes as transformers does for models of a type; empty
+    where nobody has looked."""
+    return dict(table("fused-kernels").get(model_type, {}))
+
+
+@cache
+def fused_loss_models() -> frozenset[str]:
+    """The model types whose last layer and cross-entropy Axolotl can compute as one, through liger-kernel 0.8.1, so
+    that the logits never lie in memory (tests compare them with the package itself)."""
+    return frozenset((HERE / "fused-loss-models.txt").read_text(encoding="utf-8").split())
+
+
+def axolotl_refusal(setting: str, value: Any, config: Mapping[str, Any]) -> str | None:
+    """Why Axolotl would refuse a setting of its own beside a config that the runner makes, as the end of a sentence; None where
+    it takes it, as far as is known."""
+    if value is None or setting in config:
+        return None
+    values = value if isinstance(value, list) else [value]
+    for known in table("axolotl-refusals").values():
+        off = not known.get("even_off") and (value is False or value == [])
+        fine = values and all(one in known.get("fine", ()) or _above(one, known.get("above")) for one in values)
+        met = "needs" in known and all(_there(config, name) for name in known["needs"])
+        free = "without" in known and not any(config.get(name) for name in known["without"])
+        if setting in known["settings"] and not (off or fine or met or free):
+            return str(known["why"])
+    return None
+
+
+def _there(config: Mapping[str, Any], name: str) -> bool:
+    """Whether a setting, or a value of it, is in a config."""
+    name, _, value = name.partition("=")
+    return config.get(name) == value if value else bool(config.get(name))
+
+
+def _above(value: Any, least: float | None) -> bool:
+    return least is not None and isinstance(value, int | float) and value > least
+
+
+# Basic blocks in each of the four stages of a network for images: 18 layers with weights, counting stem and classifier.
+DEPTHS = {"resnet18": (2, 2, 2, 2)}
+# Blocks of validation text that are kept, and that an evaluation looks at; more would only cost time at every evaluation.
+VALIDATION_BLOCKS = 1024

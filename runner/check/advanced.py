@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from runner import catalog
-from runner.check.schema_errors import BOUNDS
-from runner.check.wrong_types import KINDS, SHOWN
+from runner.check.schema_errors import BOUNDS, KINDS, SHOWN
 from runner.recipe.document import Document, Path_
 from runner.recipe.recipe import Recipe, Settings
 from runner.tools.names import listed, nearest, shortened
@@ -37,14 +36,10 @@ def settings(recipe: Recipe) -> Iterator[Problem]:
             section = recipe.settings.get("train" if home == "axolotl" else home) or {}
             if (other := WARMUPS.get(key)) and section.get(other) is not None:
                 message = f"`{key}` beside `{other}` says twice how long the rate rises, and Axolotl refuses both."
-                yield recipe.document.problem(
-                    path, message, f"Write it as `{key}` in the section itself, or not at all."
-                )
+                yield recipe.problem(path, message, f"Write it as `{key}` in the section itself, or not at all.")
             elif isinstance(value, int | float) and value < 0 and key in known and key not in BELOW_ZERO:
                 message = f"`{_dotted(path)}` cannot be `{value:g}`."
-                yield recipe.document.problem(
-                    path, message, "Write 0 or more; training would stop at it, or learn nothing."
-                )
+                yield recipe.problem(path, message, "Write 0 or more; training would stop at it, or learn nothing.")
             elif key in known:
                 definitions = catalog.axolotl_settings()["$defs"]
                 yield from values(recipe.document, path, known[key], value, definitions, AXOLOTL, _dotted(path))
@@ -79,11 +74,9 @@ def values(
         else:
             value = error.instance
             written = shortened(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), SHOWN)
-            yield document.problem(
-                place,
-                f"`{called}` cannot be `{written}`.",
-                f"{owner} takes {_either(list(dict.fromkeys(_taken(error.schema, definitions))))} there.",
-            )
+            message = f"`{called}` cannot be `{written}`."
+            hint = f"{owner} takes {_either(list(dict.fromkeys(_taken(error.schema, definitions))))} there."
+            yield document.problem(place, message, hint)
 
 
 def _innermost(error: ValidationError) -> ValidationError:

@@ -24,22 +24,17 @@ def known(recipe: Recipe) -> Iterator[Problem]:
         return
     base = recipe.model.base
     if unsuitable := catalog.unsuitable(base, recipe.folder):
-        yield recipe.document.problem(
-            ("model", "base"),
-            f"`{base}` cannot be trained with the packages that the runner uses.",
-            f"{unsuitable.why}. Write one of {listed(unsuitable.instead, 'or')} in its place.",
-        )
+        message = f"`{base}` cannot be trained with the packages that the runner uses."
+        hint = f"{unsuitable.why}. Write one of {listed(unsuitable.instead, 'or')} in its place."
+        yield recipe.problem("model.base", message, hint)
     elif base not in catalog.model_ids() and (broken := lock.find(recipe.folder, base, recipe.model.revision)[1]):
         yield from broken
     elif not recipe.model_facts:
         yield unknown(recipe)
     elif recipe.base_folder and not isdir(recipe.base_folder) and not recipe.on_claim(base):
-        yield recipe.document.problem(
-            ("model", "base"),
-            f"The folder `{base}` is not on this machine; what is known of it stands in `{lock.LOCK}`.",
-            "Nothing to do here, if it lies beside the recipe where the recipe is run or submitted.",
-            severity="note",
-        )
+        message = f"The folder `{base}` is not on this machine; what is known of it stands in `{lock.LOCK}`."
+        hint = "Nothing to do here, if it lies beside the recipe where the recipe is run or submitted."
+        yield recipe.note("model.base", message, hint)
 
 
 # What a `config.json` says of a model's shape; the other lines of a lock a person may have mended.
@@ -71,7 +66,7 @@ def as_locked(recipe: Recipe) -> Iterator[Problem]:
         here = published.in_folder(folder, base)
     except Stop as stop:
         message, _, hint = stop.text.partition("\n")
-        yield recipe.document.problem(("model", "base"), message, hint)
+        yield recipe.problem("model.base", message, hint)
         return
     changed = [
         f"`{name}` is {now} and was {was}"
@@ -79,11 +74,9 @@ def as_locked(recipe: Recipe) -> Iterator[Problem]:
         if (was := getattr(locked, name)) != (now := getattr(here, name))
     ]
     if changed:
-        yield recipe.document.problem(
-            ("model", "base"),
-            f"The folder `{base}` holds another model than `{lock.LOCK}` has written down: {', '.join(changed)}.",
-            f"{write} writes down what it is now; or bring back the one that was meant.",
-        )
+        message = f"The folder `{base}` holds another model than `{lock.LOCK}` has written down: {', '.join(changed)}."
+        hint = f"{write} writes down what it is now; or bring back the one that was meant."
+        yield recipe.problem("model.base", message, hint)
 
 
 def unknown(recipe: Recipe) -> Problem:
@@ -95,20 +88,20 @@ def unknown(recipe: Recipe) -> Problem:
         return said
     add = f"`recipe models add {base} --recipe {recipe.file}"
     if recipe.on_claim(base):
-        return recipe.document.problem(
-            ("model", "base"),
-            f"`{base}` lies on a claim, and what model it is stands nowhere on this machine.",
+        message = f"`{base}` lies on a claim, and what model it is stands nowhere on this machine."
+        hint = (
             f"Write it down once, for every machine that checks: {add}` looks through a pod; without the cluster, `recipe models add "
-            f"COPY --as {base} --recipe {recipe.file}` reads a copy of the model's small files.",
+            f"COPY --as {base} --recipe {recipe.file}` reads a copy of the model's small files."
         )
+        return recipe.problem("model.base", message, hint)
     version = "" if recipe.model.revision == "main" else f" --revision {recipe.model.revision}"
-    return recipe.document.problem(
-        ("model", "base"),
-        f"The model `{base}` is not in the catalog, and no folder of that name holds a readable `config.json`.",
+    message = f"The model `{base}` is not in the catalog, and no folder of that name holds a readable `config.json`."
+    hint = (
         (f"Did you mean `{near}`? " if near else "")
         + "`recipe models` shows those of the catalog. Or name a folder that holds a model; or write down what the hub says of this "
-        f"one, for every machine that checks: {add}{version}`.",
+        f"one, for every machine that checks: {add}{version}`."
     )
+    return recipe.problem("model.base", message, hint)
 
 
 def _no_folder(recipe: Recipe) -> Problem | None:
@@ -135,18 +128,16 @@ def _no_folder(recipe: Recipe) -> Problem | None:
             "Paths start from the recipe's own folder. A model on the hub is `OWNER/NAME`; `recipe models` shows those of the "
             "catalog. A folder of the cluster lies below the mount of a claim, `openshift.claims`."
         )
-    return recipe.document.problem(("model", "base"), message, hint)
+    return recipe.problem("model.base", message, hint)
 
 
 def _no_geometry(recipe: Recipe, config: Mapping[str, Any]) -> Problem:
     """That a folder's `config.json` does not say how large its language model is, or is of more than one."""
     at, base = ("model", "base"), recipe.model.base
     if parts := [name for name, part in config.items() if isinstance(part, dict) and "model_type" in part]:
-        return recipe.document.problem(
-            at,
-            f"The `config.json` of `{base}` is of several models ({listed(parts)}), and the runner trains those of text alone.",
-            "`recipe models` shows models of text. Those that read images or sound too cannot be trained here.",
-        )
+        message = f"The `config.json` of `{base}` is of several models ({listed(parts)}), and the runner trains those of text alone."
+        hint = "`recipe models` shows models of text. Those that read images or sound too cannot be trained here."
+        return recipe.problem(at, message, hint)
     wrong = "has a type or sizes that cannot be"
     try:
         catalog.from_config(base, config)
@@ -154,11 +145,9 @@ def _no_geometry(recipe: Recipe, config: Mapping[str, Any]) -> Problem:
         wrong = f"says no `{error.args[0]}`"
     except catalog.NO_GEOMETRY:
         pass
-    return recipe.document.problem(
-        at,
-        f"The `config.json` of `{base}` {wrong}, so nobody can tell how large that model is.",
-        "Copy it again from where the model came.",
-    )
+    message = f"The `config.json` of `{base}` {wrong}, so nobody can tell how large that model is."
+    hint = "Copy it again from where the model came."
+    return recipe.problem(at, message, hint)
 
 
 def looked_at(recipe: Recipe) -> Iterator[Problem]:
@@ -166,13 +155,12 @@ def looked_at(recipe: Recipe) -> Iterator[Problem]:
     facts = recipe.model_facts if "base" in (recipe.settings.get("model") or {}) else None
     if facts is None or facts.model_type in catalog.model_types():
         return
-    yield recipe.document.problem(
-        ("model", "base"),
+    message = (
         f"`{recipe.model.base}` is of the type `{facts.model_type}`, which nobody has tried here: which of its layers LoRA works "
-        "beside is a guess, and there are no formulas for its memory and time.",
-        "`recipe plan --exact` builds the real model and counts, and `recipe rehearse` trains a twin of it.",
-        severity="note",
+        "beside is a guess, and there are no formulas for its memory and time."
     )
+    hint = "`recipe plan --exact` builds the real model and counts, and `recipe rehearse` trains a twin of it."
+    yield recipe.note("model.base", message, hint)
 
 
 def custom_code(recipe: Recipe) -> Iterator[Problem]:
@@ -181,22 +169,28 @@ def custom_code(recipe: Recipe) -> Iterator[Problem]:
         return
     model, facts = recipe.model, recipe.model_facts
     if facts and facts.custom_code and not model.trust_remote_code:
-        yield recipe.document.problem(
-            ("model", "base"),
+        message = (
             f"`{model.base}` brings its own code, which would run with your rights wherever this recipe runs, and which "
-            "nobody has tried with the packages that the runner uses.",
-            "Read that code. Then write `trust_remote_code: true` under `model`, and a full commit as `revision`; or use "
-            "a model that needs none: `recipe models` shows those of the catalog.",
+            "nobody has tried with the packages that the runner uses."
         )
+        hint = (
+            "Read that code. Then write `trust_remote_code: true` under `model`, and a full commit as `revision`; or use "
+            "a model that needs none: `recipe models` shows those of the catalog."
+        )
+        yield recipe.problem("model.base", message, hint)
     on_hub = facts is None or not facts.source.endswith("/config.json") or facts.remote_code
     if model.trust_remote_code and on_hub and not FULL_COMMIT.match(recipe.model_revision):
-        yield recipe.document.problem(
+        message = (
+            f"The model's own code is trusted, and its revision `{model.revision}` can change under you: whoever owns the "
+            "model could put other code there, and it would run with your rights."
+        )
+        hint = "Write the full commit that you have read, 40 hexadecimal digits, as `revision`."
+        yield recipe.problem(
             ("model", "revision")
             if "revision" in (recipe.document.lookup(("model",)) or {})
             else ("model", "trust_remote_code"),
-            f"The model's own code is trusted, and its revision `{model.revision}` can change under you: whoever owns the "
-            "model could put other code there, and it would run with your rights.",
-            "Write the full commit that you have read, 40 hexadecimal digits, as `revision`.",
+            message,
+            hint,
         )
 
 
@@ -205,11 +199,11 @@ def template_fits(recipe: Recipe) -> Iterator[Problem]:
     facts = recipe.model_facts
     if not facts or recipe.data.get("chat_template") != "chatml" or facts.chat_template in ("", "chatml"):
         return
-    yield recipe.document.problem(
-        ("data", "chat_template"),
-        f"`{recipe.model.base}` does not know ChatML's special tokens, so it could not learn where an answer ends.",
-        "Write `chat_template: auto`, which takes the special tokens that it was trained to see.",
+    message = (
+        f"`{recipe.model.base}` does not know ChatML's special tokens, so it could not learn where an answer ends."
     )
+    hint = "Write `chat_template: auto`, which takes the special tokens that it was trained to see."
+    yield recipe.problem("data.chat_template", message, hint)
 
 
 def own_template(recipe: Recipe) -> Iterator[Problem]:
@@ -224,11 +218,11 @@ def own_template(recipe: Recipe) -> Iterator[Problem]:
     else:
         there = facts.own_template
     if not there:
-        yield recipe.document.problem(
-            ("data", "chat_template"),
-            f"The tokenizer of `{recipe.model.base}` has no chat template of its own, as is usual for base models.",
-            "Write `chat_template: auto`, or take the model that was trained for conversations.",
+        message = (
+            f"The tokenizer of `{recipe.model.base}` has no chat template of its own, as is usual for base models."
         )
+        hint = "Write `chat_template: auto`, or take the model that was trained for conversations."
+        yield recipe.problem("data.chat_template", message, hint)
 
 
 def advised_precision(recipe: Recipe) -> str:
@@ -248,12 +242,11 @@ def precisions(recipe: Recipe) -> dict[str, str]:
 def precision_fits(recipe: Recipe) -> Iterator[Problem]:
     facts = recipe.model_facts
     if facts and not facts.fp16 and recipe.model.get("precision") == "fp16":
-        yield recipe.document.problem(
-            ("model", "precision"),
-            f"Activations of `{recipe.model.base}` grow beyond what fp16 can hold, and the loss would become infinite.",
-            f"Write `precision: {advised_precision(recipe)}`.",
-            severity="note",
+        message = (
+            f"Activations of `{recipe.model.base}` grow beyond what fp16 can hold, and the loss would become infinite."
         )
+        hint = f"Write `precision: {advised_precision(recipe)}`."
+        yield recipe.note("model.precision", message, hint)
 
 
 def loss_fits_model(recipe: Recipe) -> Iterator[Problem]:
@@ -263,11 +256,9 @@ def loss_fits_model(recipe: Recipe) -> Iterator[Problem]:
         and recipe.settings.get("train", {}).get("cross_entropy") == "fused"
         and facts.model_type not in catalog.fused_loss_models()
     ):
-        yield recipe.document.problem(
-            ("train", "cross_entropy"),
-            f"Axolotl has no fused cross-entropy for models of the type `{facts.model_type}`.",
-            "Write `cross_entropy: auto`, which is chunked for this model.",
-        )
+        message = f"Axolotl has no fused cross-entropy for models of the type `{facts.model_type}`."
+        hint = "Write `cross_entropy: auto`, which is chunked for this model."
+        yield recipe.problem("train.cross_entropy", message, hint)
 
 
 def attention_fits_precision(recipe: Recipe) -> Iterator[Problem]:
@@ -279,11 +270,9 @@ def attention_fits_precision(recipe: Recipe) -> Iterator[Problem]:
     instead = "" if half == "fp32" else f", or `precision: {half}`"
     for home in (name for name, said in precisions(recipe).items() if said == "fp32"):
         of_all = home == "model"
-        yield recipe.document.problem(
-            (home, "attention" if of_all else "precision"),
-            f"`{FLASH}` multiplies in half precision alone, and `precision` is fp32.",
-            f"Write `attention: sdpa`{'' if of_all else ' under `model`'}{instead}.",
-        )
+        message = f"`{FLASH}` multiplies in half precision alone, and `precision` is fp32."
+        hint = f"Write `attention: sdpa`{'' if of_all else ' under `model`'}{instead}."
+        yield recipe.problem((home, "attention" if of_all else "precision"), message, hint)
 
 
 def gated(recipe: Recipe) -> Iterator[Problem]:
@@ -292,10 +281,9 @@ def gated(recipe: Recipe) -> Iterator[Problem]:
     if facts is None or not facts.gated or recipe.base_folder or site is None or site.hub_token_secret:
         return
     base = recipe.model.base
-    yield recipe.document.problem(
-        ("model", "base"),
-        f"`{base}` is gated: the hub gives it only to those who have accepted its licence, and pods have no token to show.",
+    message = f"`{base}` is gated: the hub gives it only to those who have accepted its licence, and pods have no token to show."
+    hint = (
         f"Accept it at https://huggingface.co/{base}; then `oc create secret generic hub-token --namespace {site.namespace} "
-        "--from-file=token=FILE`, and write `hub_token_secret: hub-token` under `openshift`.",
-        severity="note",
+        "--from-file=token=FILE`, and write `hub_token_secret: hub-token` under `openshift`."
     )
+    yield recipe.note("model.base", message, hint)

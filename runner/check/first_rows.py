@@ -54,7 +54,7 @@ def first_rows(recipe: Recipe) -> Iterator[Problem]:
             # The file cannot be read, or has other columns than are named: other rules say so, with a remedy.
             continue
         for message, hint in notes:
-            yield recipe.document.problem((*home, "path"), message, hint, severity="note")
+            yield recipe.note((*home, "path"), message, hint)
         if there and (long := _too_long(recipe, home, said, file, there)):
             yield long
 
@@ -94,10 +94,10 @@ def _too_long(recipe: Recipe, home: Path_, source: ChatSet, file: Path, there: l
     hint = "Raise `sequence_len`; `recipe prepare` counts in tokens."
     if surely == len(texts):
         message = f"All of {among} have more than {limit:,} words, and rows of more than {limit:,} tokens are left out: none would be left."
-        return recipe.document.problem(where, message, hint, severity="error" if whole else "note")
+        return recipe.problem(where, message, hint, severity="error" if whole else "note")
     if likely > len(texts) / 2:
         message = f"Of {among}, about {likely:,} are longer than {limit:,} tokens, and are left out."
-        return recipe.document.problem(where, message, hint, severity="note")
+        return recipe.note(where, message, hint)
     return None
 
 

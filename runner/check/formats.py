@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from runner import __version__
-from runner.check.examine import Verdict
+from runner.check.validate import Verdict
 from runner.recipe.reading import STANDARD_INPUT
 from runner.tools.names import content_hash
 from runner.tools.problem import Problem

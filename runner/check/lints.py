@@ -1,13 +1,15 @@
-"""Notes on values that work and are unwise: each with the usual one. What cannot work is an error, and stands elsewhere."""
+"""Notes on values that work and are unwise, each with the usual one, and on texts that say something else than was meant."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 
 from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe, Settings
 from runner.scenarios.shared import gates
+from runner.tools import packaged
 from runner.tools.names import nearest
 from runner.tools.problem import Problem
 
@@ -47,7 +49,7 @@ def _sections(recipe: Recipe) -> Iterator[tuple[str, Settings]]:
 
 
 def note(recipe: Recipe, path: Path_, message: str, hint: str) -> Problem:
-    return recipe.document.problem(path, message, hint, severity="note")
+    return recipe.note(path, message, hint)
 
 
 def rates(recipe: Recipe) -> Iterator[Problem]:
@@ -57,19 +59,16 @@ def rates(recipe: Recipe) -> Iterator[Problem]:
         if rate > (HIGHEST_OF_IMAGES if images else HIGHEST_RATE) or (images and rate == 1):
             usual = "0.001 to 0.5" if images else "1e-5 to 5e-4"
             message = f"A learning rate of {rate:g} breaks almost every model."
-            yield note(recipe, (name, "learning_rate"), message, f"Usual is {usual}.")
+            yield recipe.note((name, "learning_rate"), message, f"Usual is {usual}.")
         elif (
             section.get("learning_rate_scaling") == "linear"
             and rate * gpus > HIGHEST_SCALED
             and gpus > 8
             and not images
         ):
-            yield note(
-                recipe,
-                (name, "learning_rate_scaling"),
-                f"Times {gpus} GPUs the learning rate is {rate * gpus:g}, more than almost every model bears.",
-                "Write `learning_rate_scaling: none`; usual is 1e-5 to 5e-4 in all.",
-            )
+            message = f"Times {gpus} GPUs the learning rate is {rate * gpus:g}, more than almost every model bears."
+            hint = "Write `learning_rate_scaling: none`; usual is 1e-5 to 5e-4 in all."
+            yield recipe.note((name, "learning_rate_scaling"), message, hint)
 
 
 def lengths(recipe: Recipe) -> Iterator[Problem]:
@@ -77,10 +76,10 @@ def lengths(recipe: Recipe) -> Iterator[Problem]:
         ratio, epochs = section.get("warmup_ratio"), section.get("epochs")
         if ratio is not None and ratio > LONGEST_WARMUP:
             message = f"The learning rate rises for {ratio:.0%} of the steps, and training ends soon after."
-            yield note(recipe, (name, "warmup_ratio"), message, "Usual is 0.03 to 0.1.")
+            yield recipe.note((name, "warmup_ratio"), message, "Usual is 0.03 to 0.1.")
         if epochs is not None and epochs < FEWEST_EPOCHS:
             message = f"{epochs:g} epochs are {epochs:.1%} of the rows; the others are never learned from."
-            yield note(recipe, (name, "epochs"), message, "Usual is 1 to 5.")
+            yield recipe.note((name, "epochs"), message, "Usual is 1 to 5.")
 
 
 def adapters(recipe: Recipe) -> Iterator[Problem]:
@@ -91,7 +90,7 @@ def adapters(recipe: Recipe) -> Iterator[Problem]:
                 message = (
                     f"Divided by a rank of {rank}, an alpha of {alpha:g} lets the adapter count for almost nothing."
                 )
-                yield note(recipe, (name, "alpha"), message, f"Usual is {rank} to {2 * rank}; or delete the line.")
+                yield recipe.note((name, "alpha"), message, f"Usual is {rank} to {2 * rank}; or delete the line.")
 
 
 def gate_directions(recipe: Recipe) -> Iterator[Problem]:
@@ -106,12 +105,126 @@ def gate_directions(recipe: Recipe) -> Iterator[Problem]:
                 f"`{score}` is no usual score of lm-eval, and `{near}` is one; a score that no task has opens no gate."
             )
             meant = text.replace(f".{score}", f".{near}", 1)
-            yield note(recipe, place, message, f"Write `{meant}`, if it was meant.")
+            yield recipe.note(place, message, f"Write `{meant}`, if it was meant.")
         less, more = _LESS.fullmatch(gate.metric), _MORE.fullmatch(gate.metric)
         if (less and gate.comparison in (">", ">=")) or (more and gate.comparison in ("<", "<=")):
             better, other = "less" if less else "more", gate.comparison.translate(_OTHER_WAY)
             message = f"Of `{gate.metric}` {better} is better, and `{text}` opens for the worse models."
-            yield note(recipe, place, message, f"Write `{gate.metric} {other} {gate.threshold:g}`.")
+            yield recipe.note(place, message, f"Write `{gate.metric} {other} {gate.threshold:g}`.")
 
 
-RULES = (rates, lengths, adapters, gate_directions)
+_MARK = re.compile(r"<\|\w+\|>|<(start|end)_of_turn>|\[/?INST\]")
+_COLUMN = re.compile(r"(?<!\[)\[([A-Za-z_]\w*)\]")
+
+
+def answers(recipe: Recipe) -> Iterator[Problem]:
+    """What is taught is something else than what is asked, and what is preferred than what is not."""
+    for home, section in recipe.data_sets():
+        columns = {
+            name: set(_COLUMN.findall(section.get(name) or ""))
+            for name in ("question", "answer")
+            if section.knows(name)
+        }
+        if columns.get("answer") and columns["answer"] <= columns.get("question", set()):
+            message = "`answer` says what `question` asks, so the model would learn to repeat it."
+            yield recipe.note((*home, "answer"), message, "Name the column with the answers.")
+        if section.knows("chosen") and section.get("chosen") and section.get("chosen") == section.get("rejected"):
+            message = "`chosen` and `rejected` are the same text, so there is nothing to prefer."
+            yield recipe.problem((*home, "rejected"), message, "Name the column with the worse answers.")
+
+
+def prompts(recipe: Recipe) -> Iterator[Problem]:
+    """A system prompt is one text for all rows."""
+    for home, section in recipe.data_sections:
+        text = section.get("system_prompt") if section.knows("system_prompt") else None
+        if not isinstance(text, str):
+            continue
+        if mark := _MARK.search(text):
+            message = f"`{mark[0]}` in the system prompt is a mark of a chat template, which writes its marks itself."
+            yield recipe.note((*home, "system_prompt"), message, "Leave it out.")
+        elif column := _COLUMN.search(text):
+            message = f"`{column[0]}` stays as it is in the system prompt, which is the same for every row."
+            yield recipe.note((*home, "system_prompt"), message, "Columns stand in `question` and `answer`.")
+
+
+def long_rows(recipe: Recipe) -> Iterator[Problem]:
+    """A token is a word at most."""
+    for home, section in recipe.data_sections:
+        text = section.get("system_prompt") if section.knows("system_prompt") else None
+        owner = recipe.settings.get(str(home[0])) if len(home) > 1 else recipe.settings.get("model")
+        length = owner.get("sequence_len") if isinstance(owner, Settings) and owner.knows("sequence_len") else None
+        where = ((home[0] if len(home) > 1 else "model"), "sequence_len")
+        if isinstance(text, str) and length and len(text.split()) >= length:
+            message = (
+                f"The system prompt alone has {len(text.split()):,} words, and rows of more than {length:,} tokens are left out: none "
+                "would be left."
+            )
+            hint = "Raise `sequence_len`, or shorten `system_prompt`."
+            yield recipe.problem(where, message, hint)
+
+
+_QUOTES = ("\u201c", "\u201d", "\u201e", "\u00ab", "\u2018", "\u201a")
+# It begins with what is searched for, because a search for that alone is ten times as quick as one for any blank.
+_MAY_CUT = re.compile(r"#(?<=\s#)[^\s#]")
+
+
+def cut_texts(recipe: Recipe) -> Iterator[Problem]:
+    """YAML ends a text at ` #`, and knows straight quotes alone."""
+    text = recipe.document.text
+    if not _MAY_CUT.search(text) and not any(quote in text for quote in _QUOTES):
+        return  # most recipes have neither
+    lines = text.splitlines()
+    for path, place in recipe.document.values.items():
+        value = recipe.document.lookup(path)
+        if not isinstance(value, str) or path in recipe.document.origins or place.line > len(lines):
+            continue
+        line = lines[place.line - 1]
+        rest = line[place.column - 1 + place.width :]
+        if (
+            "#" in rest
+            and "\n" not in value
+            and line[place.column - 1 :].startswith(value)
+            and (cut := re.match(r"\s+(#[^\s#]\S*)", rest))
+        ):
+            message = f"The text ends before `{cut[1]}`, because YAML takes what follows ` #` as a comment."
+            yield recipe.note(
+                path, message, "Put the whole text in quotes; where a comment is meant, write a blank after the #."
+            )
+        if value[:1] in _QUOTES:
+            message = f"`{value[0]}` is a typographic quote, which becomes part of the text."
+            yield recipe.note(path, message, "Write straight quotes, `\"` or `'`, or none.")
+
+
+_QUESTION = re.compile(r"^ *- (.+?)(?: +#.*)?$", re.MULTILINE)
+_SOURCE = re.compile(r"^ +(?:hub|path|sample): (\S+)", re.MULTILINE)
+
+
+@cache
+def _starters() -> tuple[tuple[str, frozenset[str], frozenset[str]], ...]:
+    """Of each starter recipe the name, what its lists hold, its questions among that, and its data."""
+    texts = {name: file.read_text(encoding="utf-8") for name, file in packaged.named().items()}
+    return tuple(
+        (name, frozenset(_QUESTION.findall(text)), frozenset(_SOURCE.findall(text))) for name, text in texts.items()
+    )
+
+
+def demo(recipe: Recipe) -> Iterator[Problem]:
+    """A starter's questions are about the starter's data."""
+    data = [name for _, one in recipe.data_sets() for name in (one.get("hub"), one.get("path")) if name]
+    asked = [question for _, question in recipe.demo_questions]
+    for name, questions, sources in _starters() if data and asked else ():
+        theirs = [question for question in asked if question in questions]
+        if not theirs or not sources.isdisjoint(data):
+            continue
+        message = f"`{theirs[0]}` is a question of the starter `{name}`, and is asked of a model that learns from `{data[0]}`."
+        place = next(
+            where
+            for where, place in recipe.document.values.items()
+            if where[0] == "demo" and recipe.document.lookup(where) == theirs[0]
+        )
+        hint = "Write questions about your own data; or delete them, and what validation rows ask is asked."
+        yield recipe.note(place, message, hint)
+        return
+
+
+RULES = (demo, answers, long_rows, cut_texts, prompts, rates, lengths, adapters, gate_directions)

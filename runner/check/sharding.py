@@ -22,11 +22,9 @@ def needs_gpus(recipe: Recipe) -> Iterator[Problem]:
     if gpus == 1 and recipe.settings.get("distribution", "ddp") not in ("ddp", "auto"):
         if sharding.by_zero_alone(recipe):
             return
-        yield recipe.document.problem(
-            ("distribution",),
-            f"`{recipe.distribution}` shares the work between GPUs, and this recipe has one.",
-            "Write `distribution: ddp`, or raise `machines.nodes` or `machines.gpus_per_node`.",
-        )
+        message = f"`{recipe.distribution}` shares the work between GPUs, and this recipe has one."
+        hint = "Write `distribution: ddp`, or raise `machines.nodes` or `machines.gpus_per_node`."
+        yield recipe.problem("distribution", message, hint)
 
 
 def beside(recipe: Recipe) -> Iterator[Problem]:
@@ -39,56 +37,38 @@ def beside(recipe: Recipe) -> Iterator[Problem]:
     first = next((f"offload_{name}" for name, where in placed.items() if where), "file" if section.get("file") else "")
     if not fsdp and not way.startswith("zero"):
         if first:
-            yield _at(
-                recipe,
-                first,
-                f"With `distribution: {way}`{' on one GPU' if way == 'auto' else ''} nobody reads this line.",
-                "Write `distribution: zero2` (optimizer) or `zero3` (weights too), or delete it.",
-            )
+            message = f"With `distribution: {way}`{' on one GPU' if way == 'auto' else ''} nobody reads this line."
+            hint = "Write `distribution: zero2` (optimizer) or `zero3` (weights too), or delete it."
+            yield recipe.problem(f"sharding.{first}", message, hint)
         return
     if placed["weights"] and not fsdp and way != "zero3":
-        yield _at(
-            recipe,
-            "offload_weights",
-            f"`{way}` keeps all weights on each GPU; DeepSpeed moves them under zero3 alone.",
-            "Write `distribution: zero3`, or `offload_weights: none`.",
-        )
+        message = f"`{way}` keeps all weights on each GPU; DeepSpeed moves them under zero3 alone."
+        hint = "Write `distribution: zero3`, or `offload_weights: none`."
+        yield recipe.problem("sharding.offload_weights", message, hint)
     if fsdp:
         yield from _fsdp(recipe, placed)
     elif placed["optimizer"] == "nvme" and way != "zero3":
-        yield _at(
-            recipe,
-            "offload_optimizer",
-            f"`{way}` knows no disk for the optimizer; DeepSpeed uses one under zero3 alone.",
-            "Write `distribution: zero3`, or `offload_optimizer: cpu`.",
-        )
+        message = f"`{way}` knows no disk for the optimizer; DeepSpeed uses one under zero3 alone."
+        hint = "Write `distribution: zero3`, or `offload_optimizer: cpu`."
+        yield recipe.problem("sharding.offload_optimizer", message, hint)
     elif placed["weights"] == "nvme" and placed["optimizer"] == "":
-        yield _at(
-            recipe,
-            "offload_weights",
-            "Weights wait on the disk, and the optimizer's fp32 copy of them, six times as large, would stay on the GPUs.",
-            "Write `offload_optimizer: nvme` or `cpu` too.",
-        )
+        message = "Weights wait on the disk, and the optimizer's fp32 copy of them, six times as large, would stay on the GPUs."
+        hint = "Write `offload_optimizer: nvme` or `cpu` too."
+        yield recipe.problem("sharding.offload_weights", message, hint)
 
 
 def _fsdp(recipe: Recipe, placed: Mapping[str, str]) -> Iterator[Problem]:
     for name, where in placed.items():
         if where == "nvme":
-            yield _at(
-                recipe,
-                f"offload_{name}",
-                "FSDP knows main memory alone, and no disk.",
-                "Write `cpu` for optimizer and weights, or `distribution: zero3`.",
-            )
+            message = "FSDP knows main memory alone, and no disk."
+            hint = "Write `cpu` for optimizer and weights, or `distribution: zero3`."
+            yield recipe.problem(f"sharding.offload_{name}", message, hint)
             return
     if placed["optimizer"] != placed["weights"]:
         line = "offload_optimizer" if placed["optimizer"] else "offload_weights"
-        yield _at(
-            recipe,
-            line,
-            "FSDP moves weights, gradients and optimizer together, or nothing.",
-            "Write `cpu` for both, or neither; DeepSpeed's zero2 and zero3 move the optimizer alone.",
-        )
+        message = "FSDP moves weights, gradients and optimizer together, or nothing."
+        hint = "Write `cpu` for both, or neither; DeepSpeed's zero2 and zero3 move the optimizer alone."
+        yield recipe.problem(f"sharding.{line}", message, hint)
 
 
 def disk(recipe: Recipe) -> Iterator[Problem]:
@@ -99,33 +79,25 @@ def disk(recipe: Recipe) -> Iterator[Problem]:
     on_disk = [name for name, where in sharding.offloaded(recipe).items() if where == "nvme"]
     path = section.get("nvme_path")
     if on_disk and not path:
-        yield _at(
-            recipe,
-            f"offload_{on_disk[0]}",
-            "`nvme` needs a folder on the disk, and none is named.",
-            "Write it below, for example `nvme_path: /tmp/offload`.",
-        )
+        message = "`nvme` needs a folder on the disk, and none is named."
+        hint = "Write it below, for example `nvme_path: /tmp/offload`."
+        yield recipe.problem(f"sharding.offload_{on_disk[0]}", message, hint)
     if path and not on_disk:
-        yield _at(
-            recipe, "nvme_path", "Nothing is put on a disk, so that this line says nothing.", "Delete it.", "note"
+        yield recipe.note(
+            "sharding.nvme_path", "Nothing is put on a disk, so that this line says nothing.", "Delete it."
         )
     if not (on_disk and path):
         return
     if "openshift" in recipe.settings and not (recipe.on_claim(path) or path.startswith(MACHINES_OWN)):
-        yield _at(
-            recipe,
-            "nvme_path",
-            f"Pods have no disk at `{path}`: it lies on none of the claims.",
-            "Let it start with the mount of a claim, or with `/tmp/`, the disk of the machine that the pod runs on.",
-        )
-    yield _at(
-        recipe,
-        f"offload_{on_disk[0]}",
+        message = f"Pods have no disk at `{path}`: it lies on none of the claims."
+        hint = "Let it start with the mount of a claim, or with `/tmp/`, the disk of the machine that the pod runs on."
+        yield recipe.problem("sharding.nvme_path", message, hint)
+    message = (
         "DeepSpeed compiles what it writes to disks with (async_io) when training starts: the image needs libaio's headers, a compiler "
-        "and CUDA's toolkit, which the project's own has not.",
-        "Use an image that has them, or `cpu`.",
-        "note",
+        "and CUDA's toolkit, which the project's own has not."
     )
+    hint = "Use an image that has them, or `cpu`."
+    yield recipe.note(f"sharding.offload_{on_disk[0]}", message, hint)
 
 
 def optimizer(recipe: Recipe) -> Iterator[Problem]:
@@ -134,11 +106,11 @@ def optimizer(recipe: Recipe) -> Iterator[Problem]:
         return
     for name, part in recipe.sections.items():
         if part.get("optimizer") == "adamw_bnb_8bit":
-            yield recipe.document.problem(
-                (name, "optimizer"),
-                "The state of this optimizer lies in 8 bits on a GPU, and `sharding.offload_optimizer` puts it beside.",
-                "Write `optimizer: adamw_torch_fused`, which steps on processors too.",
+            message = (
+                "The state of this optimizer lies in 8 bits on a GPU, and `sharding.offload_optimizer` puts it beside."
             )
+            hint = "Write `optimizer: adamw_torch_fused`, which steps on processors too."
+            yield recipe.problem((name, "optimizer"), message, hint)
 
 
 def own_file(recipe: Recipe) -> Iterator[Problem]:
@@ -149,7 +121,9 @@ def own_file(recipe: Recipe) -> Iterator[Problem]:
         document = sharding.own_file(recipe)
     except Stop as stop:
         (problem,) = stop.problems
-        yield _at(recipe, "file", f"{problem.file}: {problem.message}", "Paths start from the recipe's own folder.")
+        yield recipe.problem(
+            "sharding.file", f"{problem.file}: {problem.message}", "Paths start from the recipe's own folder."
+        )
         return
     if document is None or not (sharding.by_fsdp(recipe) or recipe.distribution.startswith("zero")):
         return
@@ -183,10 +157,6 @@ def _overruled(document: Document, decides: Mapping[str, Any]) -> Iterator[Probl
         yield document.problem(
             path, message, "Delete the line here, or change the recipe.", key=holds is None, severity="note"
         )
-
-
-def _at(recipe: Recipe, line: str, message: str, hint: str, severity: str = "error") -> Problem:
-    return recipe.document.problem(("sharding", line), message, hint, severity=severity)
 
 
 RULES = (needs_gpus, beside, disk, optimizer)

@@ -1,21 +1,26 @@
-"""Rules about where rows come from: one source a section, and files that are there with the columns that are named."""
+"""Rules about where rows come from: one source a section, files that are there with the columns that are named, and what the hub has."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from importlib.util import find_spec
+from typing import Any
 
+from runner import catalog
+from runner.catalog.published import why_no_hub
 from runner.check import columns
 from runner.check.first_rows import first_rows
 from runner.data import conversation_formats
 from runner.recipe import templates
 from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe, Settings, sets_of
-from runner.tools.files import text_files
+from runner.tools.files import saved_by_datasets, text_files
 from runner.tools.names import listed, nearest
 from runner.tools.names import setting as name_of
-from runner.tools.problem import Problem
+from runner.tools.problem import Problem, Stop
 
 SOURCES = ("path", "hub", "packed")
 # What says where one data set comes from, and so means nothing beside a list of several.
@@ -26,26 +31,21 @@ def one_source(recipe: Recipe) -> Iterator[Problem]:
     for home, data in recipe.data_sections:
         beside = [setting for setting in OF_ONE if data.get(setting)] if data.get("sets") else []
         for setting in beside:
-            yield recipe.document.problem(
-                (*home, setting),
-                f"`{name_of(home)}` has `sets`, and beside them `{setting}`, which is a line of one data set.",
-                f"Move it into the set that it belongs to, or delete {'it' if len(beside) == 1 else 'these lines'}.",
-            )
+            message = f"`{name_of(home)}` has `sets`, and beside them `{setting}`, which is a line of one data set."
+            hint = f"Move it into the set that it belongs to, or delete {'it' if len(beside) == 1 else 'these lines'}."
+            yield recipe.problem((*home, setting), message, hint)
     for home, data in recipe.data_sets():
         given = [source for source in SOURCES if data.get(source)]
         if len(given) > 1:
-            yield recipe.document.problem(
-                (*home, given[0]),
-                f"`{name_of(home)}` has {'both ' if len(given) == 2 else ''}{listed(given)}, and only one can be read.",
-                f"Delete {'one of the two lines' if len(given) == 2 else 'all but one of the lines'}.",
+            message = (
+                f"`{name_of(home)}` has {'both ' if len(given) == 2 else ''}{listed(given)}, and only one can be read."
             )
+            hint = f"Delete {'one of the two lines' if len(given) == 2 else 'all but one of the lines'}."
+            yield recipe.problem((*home, given[0]), message, hint)
         if not given:
-            yield recipe.document.problem(
-                home,
-                f"`{name_of(home)}` names no data.",
-                "Give `path` (a local file) or `hub` (a dataset on the hub).",
-                key=True,
-            )
+            message = f"`{name_of(home)}` names no data."
+            hint = "Give `path` (a local file) or `hub` (a dataset on the hub)."
+            yield recipe.problem(home, message, hint, key=True)
 
 
 def once(recipe: Recipe) -> Iterator[Problem]:
@@ -56,11 +56,9 @@ def once(recipe: Recipe) -> Iterator[Problem]:
             file = os.path.realpath(recipe.folder / one["path"]) if one.get("path") else None
             same = (file, *(one.get(setting) for setting in ("hub", "subset", "split", "revision")))
             if (first := seen.setdefault(same, path)) != path:
-                yield recipe.document.problem(
-                    (*path, "path" if file else "hub"),
-                    f"`{name_of(path)}` is the same data as `{name_of(first)}`, and each row is learned once.",
-                    "Delete one of the two; a larger `share` of the other takes more of its rows.",
-                )
+                message = f"`{name_of(path)}` is the same data as `{name_of(first)}`, and each row is learned once."
+                hint = "Delete one of the two; a larger `share` of the other takes more of its rows."
+                yield recipe.problem((*path, "path" if file else "hub"), message, hint)
 
 
 def shares_of_rows(recipe: Recipe) -> Iterator[Problem]:
@@ -68,12 +66,9 @@ def shares_of_rows(recipe: Recipe) -> Iterator[Problem]:
     for home, data in recipe.data_sections:
         shares = [own["share"] for own in data.get("sets") or () if own.get("share")]
         if len(shares) > 1 and abs(sum(shares) - 1) < 0.005:
-            yield recipe.document.problem(
-                (*home, "sets", 0, "share"),
-                f"The shares of `{name_of(home)}.sets` add up to 1, and each is the part of its own data set's rows that is taken.",
-                "Nothing to do, if so many rows are to be left out. `recipe prepare` says what part of the mix each set then has.",
-                severity="note",
-            )
+            message = f"The shares of `{name_of(home)}.sets` add up to 1, and each is the part of its own data set's rows that is taken."
+            hint = "Nothing to do, if so many rows are to be left out. `recipe prepare` says what part of the mix each set then has."
+            yield recipe.note((*home, "sets", 0, "share"), message, hint)
 
 
 QUESTION_ANSWER = ("question", "answer")
@@ -98,26 +93,17 @@ def _one_form(recipe: Recipe, home: Path_, data: Settings) -> Iterator[Problem]:
     form, there = data["form"], [setting for setting in QUESTION_ANSWER if data.get(setting)]
     missing = [setting for setting in QUESTION_ANSWER if setting not in there]
     if there and form not in ("auto", "columns"):
-        yield recipe.document.problem(
-            (*home, there[0]),
-            f"`{there[0]}` is for rows in columns, and `{name_of(home)}.form` is {form}, which says where its words stand.",
-            f"Delete {listed(there)}, or write `form: columns`.",
-            key=True,
-        )
+        message = f"`{there[0]}` is for rows in columns, and `{name_of(home)}.form` is {form}, which says where its words stand."
+        hint = f"Delete {listed(there)}, or write `form: columns`."
+        yield recipe.problem((*home, there[0]), message, hint, key=True)
     elif missing and (there or form == "columns"):
-        yield recipe.document.problem(
-            (*home, there[0] if there else "form"),
-            f"Rows in columns need `question` and `answer`, and `{name_of(home)}` lacks {listed(missing)}.",
-            f'Write `{missing[0]}: "[column]"`, with the name of a column in brackets.',
-            key=True,
-        )
+        message = f"Rows in columns need `question` and `answer`, and `{name_of(home)}` lacks {listed(missing)}."
+        hint = f'Write `{missing[0]}: "[column]"`, with the name of a column in brackets.'
+        yield recipe.problem((*home, there[0] if there else "form"), message, hint, key=True)
     elif form == "auto" and missing and data.get("hub") and not data.get("path"):
-        yield recipe.document.problem(
-            (*home, "hub"),
-            f"What the rows of `{data['hub']}` look like is told from their columns when they are prepared.",
-            "`recipe prepare` shows it; `form`, or `question` and `answer`, say it here.",
-            severity="note",
-        )
+        message = f"What the rows of `{data['hub']}` look like is told from their columns when they are prepared."
+        hint = "`recipe prepare` shows it; `form`, or `question` and `answer`, say it here."
+        yield recipe.note((*home, "hub"), message, hint)
 
 
 def _form(recipe: Recipe, home: Path_, data: Settings, setting: str, said: str, there: list[str]) -> Iterator[Problem]:
@@ -128,18 +114,13 @@ def _form(recipe: Recipe, home: Path_, data: Settings, setting: str, said: str, 
     if form is None or missing:
         what = f"lacks {listed(missing)}, which the form {form} has" if form else "has the columns of no form"
         meant = conversation_formats.told(there)
-        yield recipe.document.problem(
-            (*home, setting),
-            f"`{said}` {what}; its columns are {listed(there)}.",
-            f"Write `form: {meant}`, or delete the line." if meant else conversation_formats.NO_FORM,
-        )
+        message = f"`{said}` {what}; its columns are {listed(there)}."
+        hint = f"Write `form: {meant}`, or delete the line." if meant else conversation_formats.NO_FORM
+        yield recipe.problem((*home, setting), message, hint)
     elif stated is None:
-        yield recipe.document.problem(
-            (*home, setting),
-            f"The rows of `{said}` are read in the form {form}, told from their columns.",
-            "Nothing to do; `form` says otherwise where that is wrong.",
-            severity="note",
-        )
+        message = f"The rows of `{said}` are read in the form {form}, told from their columns."
+        hint = "Nothing to do; `form` says otherwise where that is wrong."
+        yield recipe.note((*home, setting), message, hint)
 
 
 def data_files(recipe: Recipe) -> Iterator[Problem]:
@@ -159,17 +140,13 @@ def templates_name_columns(recipe: Recipe) -> Iterator[Problem]:
             for setting in templates.SETTINGS:
                 template = one.get(setting)
                 if template and templates.unclosed(template) is not None:
-                    yield recipe.document.problem(
-                        (*path, setting),
-                        f"`{setting}` opens a bracket and does not close it.",
-                        "Write `[column]`, or `[[` for a bracket that is text.",
-                    )
+                    message = f"`{setting}` opens a bracket and does not close it."
+                    hint = "Write `[column]`, or `[[` for a bracket that is text."
+                    yield recipe.problem((*path, setting), message, hint)
                 elif template and not templates.columns(template):
-                    yield recipe.document.problem(
-                        (*path, setting),
-                        f"`{setting}` names no column, so it says the same in every row.",
-                        f'Write the column in brackets and quotes, for example `{setting}: "[{template.strip() or setting}]"`.',
-                    )
+                    message = f"`{setting}` names no column, so it says the same in every row."
+                    hint = f'Write the column in brackets and quotes, for example `{setting}: "[{template.strip() or setting}]"`.'
+                    yield recipe.problem((*path, setting), message, hint)
 
 
 def _data_files(recipe: Recipe, home: Path_, data: Settings, files: tuple[str, ...]) -> Iterator[Problem]:
@@ -184,37 +161,27 @@ def _data_files(recipe: Recipe, home: Path_, data: Settings, files: tuple[str, .
             # The rehearsal looks into it; here opening Parquet would slow every check down.
             continue
         if recipe.on_claim(name) and not os.path.exists(file):
-            yield recipe.document.problem(
-                (*home, setting),
-                f"`{name}` lies on a claim, so its columns are not checked here.",
-                "Nothing to do, if the file is on the claim before the job starts.",
-                severity="note",
-            )
+            message = f"`{name}` lies on a claim, so its columns are not checked here."
+            hint = "Nothing to do, if the file is on the claim before the job starts."
+            yield recipe.note((*home, setting), message, hint)
             continue
         if not os.path.exists(file):
-            yield recipe.document.problem(
-                (*home, setting),
-                f"There is no file `{file}`.",
-                "Paths start from the recipe's own folder.",
+            yield recipe.problem(
+                (*home, setting), f"There is no file `{file}`.", "Paths start from the recipe's own folder."
             )
             continue
         if data.get("image_column") and file.suffix != ".parquet":
-            yield recipe.document.problem(
-                (*home, setting),
-                f"`{file}` is no file of images.",
-                "Name a Parquet file, or a folder with CIFAR-10's binary files, Parquet files, or a folder of images for each class.",
-            )
+            message = f"`{file}` is no file of images."
+            hint = "Name a Parquet file, or a folder with CIFAR-10's binary files, Parquet files, or a folder of images for each class."
+            yield recipe.problem((*home, setting), message, hint)
             continue
         if file.suffix == ".txt":
             continue
         try:
             there = columns.of(file, data.get("split"))
         except columns.Unreadable as reason:
-            yield recipe.document.problem(
-                (*home, setting),
-                f"`{file}` cannot be read: {reason}",
-                reason.hint,
-                severity=reason.severity,
+            yield recipe.problem(
+                (*home, setting), f"`{file}` cannot be read: {reason}", reason.hint, severity=reason.severity
             )
             continue
         # A copy of a starter recipe brings a sample that says nothing about one's own file.
@@ -233,21 +200,138 @@ def fits(
         yield from _form(recipe, home, data, setting, said, there)
     for column, user in templates.needed(data).items():
         if there.count(column) > 1:
-            yield recipe.document.problem(
-                (*home, user),
-                f"`{said}` has {there.count(column)} columns called `{column}`, and only one can be meant.",
-                "Give each column a name of its own.",
-            )
+            message = f"`{said}` has {there.count(column)} columns called `{column}`, and only one can be meant."
+            hint = "Give each column a name of its own."
+            yield recipe.problem((*home, user), message, hint)
         if column not in there:
             near = nearest(column, there)
             meant = f"[{near}]" if user in templates.SETTINGS else near
             hint = (f"Did you mean `{meant}`? " if near else "") + f"Its columns are {listed(there)}.{other}"
-            yield recipe.document.problem(
-                (*home, user),
-                f"`{user.rpartition('.')[2]}` names the column `{column}`, which `{said}` does not have.",
-                hint,
-            )
+            message = f"`{user.rpartition('.')[2]}` names the column `{column}`, which `{said}` does not have."
+            yield recipe.problem((*home, user), message, hint)
 
 
-RULES = (one_source, once, shares_of_rows, one_form, templates_name_columns)
+ASK_HUB = "`recipe check --online` asks the hub"
+
+
+def _known(section: Settings) -> Mapping[str, Any]:
+    """What the catalog knows of the data set that a section names; nothing of others."""
+    hub, subset = section.get("hub"), section.get("subset")
+    return catalog.dataset(f"{hub}:{subset}" if subset else hub) or {}
+
+
+def hub_names(recipe: Recipe) -> Iterator[Problem]:
+    for home, section in recipe.data_sets():
+        hub = section.get("hub")
+        near = catalog.near_dataset(hub) if hub else None
+        if hub and "/" not in hub and not _known(section):
+            message = f"`{hub}` names no owner, and data sets on the hub have one."
+            hint = f"Write `{near or f'OWNER/{hub}'}`; {ASK_HUB}."
+            yield recipe.note((*home, "hub"), message, hint)
+        elif hub and near:
+            message = f"`{hub}` is not known here, and `{near}` is."
+            yield recipe.note((*home, "hub"), message, f"Write `{near}`, if it was meant; {ASK_HUB}.")
+
+
+def unknown(recipe: Recipe) -> Iterator[Problem]:
+    """Data sets that the catalog does not have, once for all; one that is likely misspelt has its own note."""
+    strange: dict[str, Path_] = {}
+    for home, section in recipe.data_sets():
+        hub = section.get("hub")
+        if hub and not _known(section) and not catalog.near_dataset(hub):
+            strange.setdefault(hub, home)
+    if strange:
+        message = f"Not in the catalog, so that its columns, subsets and splits are not known here: {listed(strange)}."
+        hint = f"`recipe check {recipe.document.file} --online` asks the hub; so does `recipe submit`."
+        yield recipe.note((*next(iter(strange.values())), "hub"), message, hint)
+
+
+def commits(recipe: Recipe) -> Iterator[Problem]:
+    """Of models, tokenizers and data sets alike; a set takes the line of its section, which is judged once."""
+    named = [*recipe.data_sections, *recipe.data_sets()]
+    for home in dict.fromkeys([("model",), ("tokenizer",), *(home for home, _ in named)]):
+        revision = recipe.document.lookup((*home, "revision"))
+        if isinstance(revision, str) and re.fullmatch(r"[0-9a-f]{7,39}", revision):
+            message = f"`{revision}` is the beginning of a commit, and the hub knows whole ones alone."
+            hint = "Write all 40 digits, or a branch or tag such as `main`."
+            yield recipe.problem((*home, "revision"), message, hint)
+
+
+def splits(recipe: Recipe) -> Iterator[Problem]:
+    """Of a data set of the catalog it is known which splits it has; parts of one and several are `train[:10%]` and `train+test`."""
+    for home, section in recipe.data_sets():
+        hub = section.get("hub")
+        there = _known(section).get("splits") if hub else None
+        for setting in ("split", "validation_split", "test_split"):
+            named = re.findall(r"(?:^|\+)\s*([\w.-]+)", section.get(setting) or "") if section.knows(setting) else []
+            if there and (gone := [name for name in named if name not in there]):
+                near = nearest(gone[0], there)
+                hint = (f"Did you mean `{near}`? " if near else "") + f"It has {listed(there)}; {ASK_HUB}."
+                message = f"`{hub}` has no split `{gone[0]}`."
+                yield recipe.problem((*home, setting), message, hint)
+
+
+# Lines about a data set on the hub; a folder that `datasets` has saved has splits too.
+_OF_HUB = ("revision", "subset", "split", "test_split")
+
+
+def left_over(recipe: Recipe) -> Iterator[Problem]:
+    """Lines about the hub that stand beside a file say nothing."""
+    for home, section in recipe.data_sets():
+        path = section.get("path")
+        if not path or section.get("hub"):
+            continue
+        written = recipe.document.lookup(home) or {}
+        names = [name for name in _OF_HUB if written.get(name)]
+        if saved_by_datasets(recipe.folder / path) or recipe.on_claim(path):
+            names = [name for name in names if name in ("revision", "subset")]
+        if names:
+            message = f"{listed(names)} {'is' if len(names) == 1 else 'are'} about a data set on the hub, and the rows come from `{path}`."
+            hint = f"Delete {'the line' if len(names) == 1 else 'the lines'}; nobody reads {'it' if len(names) == 1 else 'them'}."
+            yield recipe.note((*home, names[0]), message, hint)
+
+
+LATER = "What prepares the data asks again, before a GPU is held."
+
+
+def datasets(recipe: Recipe) -> Iterator[Problem]:
+    """The datasets on the hub are there, and have the columns that the recipe names; the library reads them that will read
+    them later. A note where nobody can be asked."""
+    named = [(home, data) for home, data in recipe.data_sets() if data.get("hub")]
+    if not named:
+        return
+    if why := why_no_hub() if find_spec("datasets") else "the library `datasets` is not installed":
+        names = listed(dict.fromkeys(data["hub"] for _, data in named))
+        message = f"The hub was not asked for the columns of {names}: {why}."
+        yield recipe.note((*named[0][0], "hub"), message, LATER)
+        return
+    for home, data in named:
+        yield from said_of(home, _dataset(recipe, home, data))
+
+
+def _dataset(recipe: Recipe, home: Path_, data: Settings) -> Iterator[Problem]:
+    from runner.data import data_sets
+
+    source = data_sets.Source(
+        hub=data["hub"], revision=data.get("revision"), subset=data.get("subset"), split=data.get("split"), path=None
+    )
+    try:
+        there = data_sets.hub_columns(source)
+    except data_sets.Unreachable as reason:
+        yield recipe.note((*home, "hub"), _first(reason), LATER)
+    except Stop as reason:
+        yield recipe.problem((*home, "hub"), _first(reason), f"Look at it on the hub, and at {_lines(home)}.")
+    else:
+        yield from fits(recipe, home, data, "hub", data["hub"], there)
+
+
+def _lines(home: Path_) -> str:
+    return f"`hub`, `subset`, `split` and `revision` of `{name_of(home)}`"
+
+
+def _first(reason: Stop) -> str:
+    return reason.text.split("\n")[0]
+
+
+RULES = (one_source, once, shares_of_rows, one_form, templates_name_columns, splits, left_over, hub_names, commits)
 FILE_RULES = (data_files, first_rows)

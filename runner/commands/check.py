@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from runner.check.discovery import find
-from runner.check.examine import Verdict, judged
 from runner.check.formats import FORMATS
+from runner.check.validate import Verdict, judged
 from runner.commands import completing
 from runner.commands.options import allow_option, end, say, set_option
 from runner.recipe import overrides as changing

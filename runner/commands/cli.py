@@ -16,8 +16,7 @@ from click.shell_completion import CompletionItem
 
 from runner import __version__, parts
 from runner.tools import extras
-from runner.tools.bugs import report_bug
-from runner.tools.problem import Interrupted, Stop
+from runner.tools.problem import Interrupted, Stop, report_bug
 
 # The core's own: a new one costs one line here, its name and what `recipe --help` says of it. A part's stand in its table.
 CORE = {
@@ -64,12 +63,12 @@ class _Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in commands():
-            from runner.catalog import synonyms
+            from runner.catalog import tables
             from runner.tools.names import nearest
 
             if part := parts.missing("commands", args[0]):
                 raise Stop(parts.not_here(args[0], part), parts.INSTALL, code=2)
-            near = synonyms.command(args[0]) or nearest(args[0], commands())
+            near = tables.command_called(args[0]) or nearest(args[0], commands())
             raise click.UsageError(
                 f"There is no command `{args[0]}`." + (f" Did you mean `{near}`?" if near else ""), ctx
             )

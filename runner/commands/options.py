@@ -14,8 +14,7 @@ import click
 
 from runner import catalog
 from runner.catalog import Gpu
-from runner.check.examine import ALLOWED
-from runner.check.validate import load, override, valid
+from runner.check.validate import ALLOWED, load, override, valid
 from runner.commands import completing
 from runner.recipe import overrides as changing
 from runner.recipe.overrides import Override

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from runner import parts
-from runner.check import examine
+from runner.check import validate
 from runner.commands.options import allow_option, end, open_recipe, print_notes, recipe_path, say, set_option
 from runner.render import NAMES
 
@@ -34,7 +34,7 @@ def render(
     from runner.tools.files import write_all
 
     recipe, _ = open_recipe(path, sets)
-    examine.require_fits(recipe, translate(recipe, place(recipe)), allowed)
+    validate.require_fits(recipe, translate(recipe, place(recipe)), allowed)
     folder = Path(out) if out else Path("build") / recipe.name
     written = write_all(folder, emit(recipe, targets))
     for file in written:

@@ -7,11 +7,9 @@ import os
 
 import click
 
-from runner.check import by_schema
-from runner.check.derived_values import computed
+from runner.check import by_schema, origins
 from runner.check.validate import load
 from runner.commands.options import end, print_notes, recipe_path, say, set_option
-from runner.recipe import origins
 from runner.recipe import overrides as changing
 
 
@@ -26,11 +24,11 @@ def show(path: str, sets: tuple[str, ...], style: str) -> None:
     """
     recipe, _, notes = load(path, changing.from_options(sets), os.environ)
     print_notes(notes)
-    found = dict(computed(recipe))
+    found = dict(origins.computed(recipe))
     if style == "json":
         figures = {".".join(map(str, where)): {"value": one.value, "how": one.how} for where, one in found.items()}
         values = recipe.settings.plain()
-        whole = {"recipe": values, "from": dict(origins.origins(recipe.document, values)), "computed": figures}
+        whole = {"recipe": values, "from": origins.origins(recipe.document, values), "computed": figures}
         say(json.dumps(whole, indent=2, ensure_ascii=False))
         return
     say(f"# {path} with all its settings.")

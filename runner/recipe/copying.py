@@ -1,4 +1,4 @@
-"""Copying a recipe: its text with other values in it, comments and order as they were. And writing it where it stands."""
+"""Copying a recipe: its text with other values in it, comments and order as they were, and comments that stay true."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
-from runner.recipe.document import Document, Path_
+from runner.recipe.document import Document, Path_, Place, leaves
 from runner.recipe.overrides import Override, apply
-from runner.recipe.reading import parse, read
-from runner.recipe.scalars import scalar
+from runner.recipe.reading import parse, read, scalar
+from runner.recipe.recipe import OUTSIDE_RESULT
 from runner.tools.files import replacing
 from runner.tools.names import listed
 from runner.tools.problem import Problem, Stop
@@ -33,7 +34,9 @@ def rename(document: Document, name: str) -> str:
     """The recipe's text under another name: its `name`, and the folders and jobs that are called after it."""
     old = document.data["name"]
     values: dict[Path_, Any] = {("name",): name}
-    for path, value in _texts(document.data, ()):
+    for path, value in leaves(document.data, bool):
+        if not isinstance(value, str):
+            continue
         if path == ("openshift", "job_name"):
             # Two jobs of one name would end each other.
             values[path] = name
@@ -132,14 +135,6 @@ def for_file(text: str, schema: str, old_file: str, new_file: str) -> str:
 
 def _padding(spaces: str, old: str, new: str) -> str:
     return " " * max(1, len(spaces) + len(old) - len(new)) if spaces else ""
-
-
-def _texts(value: Any, path: Path_) -> Iterator[tuple[Path_, str]]:
-    if isinstance(value, str):
-        yield path, value
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, item in items:
-        yield from _texts(item, (*path, key))
 
 
 def written(value: Any) -> str:
@@ -281,3 +276,81 @@ def _with(document: Document, path: Path_, change: Override) -> str:
         f"{change.by}: the copy has no section {listed(['.'.join(map(str, parents))])} to write it into.",
         "Copy first, then edit the file.",
     )
+
+
+# A number by itself: none in a name, and none of a number format.
+_FIGURE = re.compile(r"(?<![\w.`-])\d[\d.,]*(?:e-?\d+)?(?![\w-])(?! (?:bytes|bits)\b)")
+_COMMENT = re.compile(r"[ \t]+#(?:[ \t].*)?$")
+
+# What holds for any value of a setting, in a sentence without its full stop; empty where nobody knows it.
+Says = Callable[[Path_], str]
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A line with a comment. paths: of the settings that stand on it, the outermost first; at: where the comment begins, with
+    the spaces before it."""
+
+    number: int
+    paths: tuple[Path_, ...]
+    at: int
+    comment: str
+
+
+def edited(text: str, changes: Iterable[Override], says: Says) -> str:
+    """The text with each change made in it, and comments that hold for it."""
+    changes = list(changes)
+    before, text = parse("the copy", text), edit(text, changes)
+    after = parse("the copy", text)
+    made = {change.path for change in changes if before.lookup(change.path) != after.lookup(change.path)}
+    # What the runner itself writes says why.
+    reasons = {change.path: change.why for change in changes if change.why and change.by == NEW}
+    lines = text.splitlines(keepends=True)
+    for line in _commented(after):
+        own = next((reasons[path] for path in line.paths if path in made and path in reasons), None)
+        words = own or _words(line, after, made, says)
+        if words != line.comment:
+            old = lines[line.number]
+            end = "\n" if old.endswith("\n") else ""
+            gap = old[line.at :][: len(old[line.at :]) - len(old[line.at :].lstrip())]
+            lines[line.number] = old[: line.at] + (f"{gap}# {words}" if words else "") + end
+    return "".join(lines)
+
+
+def _words(line: _Line, document: Document, made: set[Path_], says: Says) -> str:
+    """What may be said on a line now that the settings `made` are changed."""
+    changed = next((one for one in line.paths if one in made), None)
+    path = changed or line.paths[0]
+    value = document.lookup(path)
+    if changed and (isinstance(value, bool) or not isinstance(value, int | float)):
+        return _said(path, says)
+    if not changed and (isinstance(path[-1], int) or not any(_reckoned_from(change, path) for change in made)):
+        return line.comment
+    return "; ".join(clause for clause in line.comment.split("; ") if not _FIGURE.search(clause)) or _said(path, says)
+
+
+def _said(path: Path_, says: Says) -> str:
+    words = "" if isinstance(path[-1], int) else says(path)
+    return words[:1].lower() + words[1:] if words[1:2].islower() else words
+
+
+def _reckoned_from(change: Path_, path: Path_) -> bool:
+    """Whether a figure beside the setting at `path` may come from what is changed."""
+    for apart in ("data", "machines"):
+        if apart in path:
+            return apart in change
+    return change[0] not in OUTSIDE_RESULT and ("data" not in change or path[0] in OUTSIDE_RESULT)
+
+
+def _commented(document: Document) -> Iterator[_Line]:
+    there: dict[int, list[tuple[Path_, Place]]] = {}
+    for path, place in (*document.keys.items(), *document.values.items()):
+        # A section begins on the line of its first setting, and is named on the one before.
+        if path and place.line == document.keys.get(path, place).line:
+            there.setdefault(place.line - 1, []).append((path, place))
+    for number, line in enumerate(document.text.splitlines()):
+        places = there.get(number, ())
+        ends = [place.column - 1 + place.width for _, place in places]
+        if places and (found := _COMMENT.search(line, max(ends))):
+            paths = sorted({path for path, _ in places}, key=len)
+            yield _Line(number, tuple(paths), found.start(), found[0].lstrip().removeprefix("#").strip())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, NamedTuple
 
 from runner.tools.problem import Problem
@@ -81,3 +83,26 @@ class Document:
             except (KeyError, IndexError, TypeError):
                 return None
         return value
+
+
+def leaves(
+    value: Any, entered: Callable[[Sequence[Any]], object] = lambda items: False, path: Path_ = ()
+) -> Iterator[tuple[Path_, Any]]:
+    """Every setting that is no section, by its path; a section without settings is one. entered: the lists whose items count
+    each; other lists are one value."""
+    items: Iterable[tuple[str | int, Any]] = ()
+    if isinstance(value, Mapping):
+        items = value.items()
+    elif isinstance(value, list | tuple) and entered(value):
+        items = enumerate(value)
+    for key, item in items:
+        yield from leaves(item, entered, (*path, key))
+    if not items:
+        yield path, value
+
+
+def differing(settings: Iterable[Mapping[str, Any]], missing: Any = None) -> list[tuple[str, list[Any]]]:
+    """Settings that are not the same in all, each with its value in each, `missing` where it has none."""
+    every = list(settings)
+    rows = [(name, [each.get(name, missing) for each in every]) for name in dict.fromkeys(chain(*every))]
+    return [(name, values) for name, values in rows if any(value != values[0] for value in values)]

@@ -12,8 +12,8 @@ from typing import Any
 
 from runner.recipe.document import Document
 from runner.recipe.reading import parse as parse_yaml
+from runner.recipe.reading import scalar
 from runner.recipe.recipe import Recipe
-from runner.recipe.scalars import scalar
 from runner.tools.files import Record
 from runner.tools.names import shortened
 from runner.tools.problem import Problem, Stop

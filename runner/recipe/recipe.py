@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from runner.catalog import Model
 from runner.recipe.document import Document, Path_
 from runner.tools.names import content_hash
-from runner.tools.problem import Stop
+from runner.tools.problem import Problem, Stop
 
 if TYPE_CHECKING:
     from runner.recipe.sections import ImageCodeFromGit, Nodes, Openshift, Sections
@@ -208,6 +208,15 @@ class Recipe(Sections):
                 raise AttributeError(key)
             self.__dict__[key] = value = getattr(self.settings, key)
             return value
+
+    def problem(self, setting: Path_ | str, message: str, hint: str = "", **how: Any) -> Problem:
+        """A Problem at a setting, by its path or, inside sections alone, its dotted name; how: as `Document.problem` has it."""
+        path = tuple(setting.split(".")) if isinstance(setting, str) else setting
+        return self.document.problem(path, message, hint, **how)
+
+    def note(self, setting: Path_ | str, message: str, hint: str = "") -> Problem:
+        """The same, which only informs."""
+        return self.problem(setting, message, hint, severity="note")
 
     @cached_property
     def file(self) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import yaml
@@ -12,8 +13,6 @@ from runner.tools.problem import SHOWN, Problem
 
 # `epochs:4`, which YAML reads as one word.
 _GLUED = re.compile(r"(\s*)([A-Za-z_]\w*:)([^\s:/#]\S*)\s*(?:#.*)?")
-
-
 _GLUED_DASH = re.compile(r"(\s*)-([A-Za-z_]\w*:)")
 # A section's first line, and one that was made a comment.
 _HIDDEN = re.compile(r"(\s*)#\s?(?P<name>[a-z_]+):\s*(?:#.*)?")
@@ -51,109 +50,96 @@ def behind_a_comment(document: Document, header: Header, instead: str = "") -> P
     )
 
 
+# By words of libyaml's complaint, the first that fit: whether the place is where its context began, what is wrong, what to do.
+_COMPLAINTS = (
+    (
+        ("mapping values are not allowed",),
+        False,
+        "A second `: ` stands in this line, or the line is indented too far.",
+        "Put quotes around a value that holds `: `, and indent as the line above.",
+    ),
+    (
+        ("could not find expected ':'",),
+        True,
+        "The `:` after a setting's name is missing here.",
+        "Write `name: value`.",
+    ),
+    (
+        ("escape",),
+        False,
+        "In double quotes a `\\` begins a special character, and there is none such.",
+        "Use single quotes, `'C:\\data'`; in paths `/` works everywhere.",
+    ),
+    (
+        ("quoted scalar",),
+        True,
+        "A quote opens here and is never closed.",
+        "Close it, or double a quote that belongs to the text.",
+    ),
+    (
+        ("did not find expected key", "block mapping", "block collection", "block end"),
+        False,
+        "This line does not fit the lines above it.",
+        "Indent it exactly as its neighbours: settings of one section start in the same column.",
+    ),
+    (
+        ("flow", "',' or"),
+        True,
+        "A `[` or `{` opens here and is never closed.",
+        "Close it, or put quotes around a text that starts with a bracket.",
+    ),
+    (("cannot start any token",), False, "A value cannot start with `{here}`.", "Put quotes around the value."),
+    (
+        ("",),
+        False,
+        "This is not YAML.",
+        "Each line of a recipe reads `name: value`. Compare with a starter recipe: `recipe list`.",
+    ),
+)
+
+
 def problem(document: Document, error: yaml.MarkedYAMLError) -> Problem:
     """libyaml's complaint, as what a person would see in the line."""
     mark = error.problem_mark or error.context_mark
     line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
     lines = document.text.splitlines() or [""]
     line = min(line, len(lines))
-    source = lines[line - 1]
+    if seen := next(_seen(lines, line, column), None):
+        return document.problem_at(*seen)
     complaint = f"{error.context or ''} {error.problem or ''}"
-    indent = source[: len(source) - len(source.lstrip())]
-    if "\t" in indent or (source[column - 1 : column] == "\t"):
-        where = source.index("\t") + 1
-        return document.problem_at(
-            Place(line, where, 1),
-            "A tab stands here, and YAML allows only spaces to indent.",
-            "Replace the tab by spaces, two for each level.",
-        )
-    above = lines[line - 2] if line > 1 else ""
-    for number, text in ((line - 1, above), (line, source)):
-        if "\u00a0" in text.partition("#")[0]:
-            return document.problem_at(
-                Place(number, text.index("\u00a0") + 1, 1),
-                "A non-breaking space stands here, which only looks like a space; it comes with text copied from web pages.",
-                "Type a space in its place.",
-            )
-        if glued := _GLUED.fullmatch(text):
-            return document.problem_at(
-                Place(number, len(glued[1]) + 1, len(glued[2])),
-                "The space after the `:` is missing here.",
-                f"Write `{glued[2]} {glued[3]}`.",
-            )
-    if opening := _open_quote(lines, line, column):
-        return document.problem_at(
-            opening,
-            "A quote opens here and is not closed in this line.",
-            "Close it, or double a quote that belongs to the text.",
-        )
-    if ended := _ended_early(source, line, column):
-        return document.problem_at(*ended)
-    if "mapping values are not allowed" in complaint and (header := hidden_header(document, line)):
+    words, at_context, message, hint = next(row for row in _COMPLAINTS if any(word in complaint for word in row[0]))
+    if "mapping values are not allowed" in words and (header := hidden_header(document, line)):
         return behind_a_comment(document, header)
-    if "mapping values are not allowed" in complaint:
-        return document.problem_at(
-            Place(line, column, 1),
-            "A second `: ` stands in this line, or the line is indented too far.",
-            "Put quotes around a value that holds `: `, and indent as the line above.",
-        )
-    if "could not find expected ':'" in complaint:
-        start = error.context_mark
-        at = Place(start.line + 1, start.column + 1, 1) if start else Place(line, column, 1)
-        return document.problem_at(
-            at,
-            "The `:` after a setting's name is missing here.",
-            "Write `name: value`.",
-        )
-    if "escape" in complaint:
-        return document.problem_at(
-            Place(line, column, 1),
-            "In double quotes a `\\` begins a special character, and there is none such.",
-            "Use single quotes, `'C:\\data'`; in paths `/` works everywhere.",
-        )
-    if "quoted scalar" in complaint:
-        start = error.context_mark
-        at = Place(start.line + 1, start.column + 1, 1) if start else Place(line, column, 1)
-        return document.problem_at(
-            at,
-            "A quote opens here and is never closed.",
-            "Close it, or double a quote that belongs to the text.",
-        )
-    if (
-        "did not find expected key" in complaint
-        or "block mapping" in complaint
-        or "block collection" in complaint
-        or "block end" in complaint
+    if "block mapping" in words and (
+        likely := _lost_header(document, lines, line)
+        or _missing_dash(document, lines, line)
+        or _unindented(document, lines, line)
     ):
-        return (
-            _lost_header(document, lines, line)
-            or _missing_dash(document, lines, line)
-            or _unindented(document, lines, line)
-            or document.problem_at(
-                Place(line, column, 1),
-                "This line does not fit the lines above it.",
-                "Indent it exactly as its neighbours: settings of one section start in the same column.",
-            )
-        )
-    if "flow" in complaint or "',' or" in complaint:
-        start = error.context_mark
-        at = Place(start.line + 1, start.column + 1, 1) if start else Place(line, column, 1)
-        return document.problem_at(
-            at,
-            "A `[` or `{` opens here and is never closed.",
-            "Close it, or put quotes around a text that starts with a bracket.",
-        )
-    if "cannot start any token" in complaint:
-        return document.problem_at(
-            Place(line, column, 1),
-            f"A value cannot start with `{source[column - 1 : column]}`.",
-            "Put quotes around the value.",
-        )
-    return document.problem_at(
-        Place(line, column, 1),
-        "This is not YAML.",
-        "Each line of a recipe reads `name: value`. Compare with a starter recipe: `recipe list`.",
-    )
+        return likely
+    start = error.context_mark if at_context else None
+    at = Place(start.line + 1, start.column + 1, 1) if start else Place(line, column, 1)
+    here = lines[line - 1][column - 1 : column]
+    return document.problem_at(at, message.replace("{here}", here), hint)
+
+
+def _seen(lines: list[str], line: int, column: int) -> Iterator[tuple[Place, str, str]]:
+    """What can be seen in the text, whatever libyaml says of it: the place, what is wrong, and what to do."""
+    source = lines[line - 1]
+    if "\t" in source[: len(source) - len(source.lstrip())] or source[column - 1 : column] == "\t":
+        message = "A tab stands here, and YAML allows only spaces to indent."
+        yield Place(line, source.index("\t") + 1, 1), message, "Replace the tab by spaces, two for each level."
+    for number, text in ((line - 1, lines[line - 2] if line > 1 else ""), (line, source)):
+        if "\u00a0" in text.partition("#")[0]:
+            message = "A non-breaking space stands here, which only looks like a space; it comes with text copied from web pages."
+            yield Place(number, text.index("\u00a0") + 1, 1), message, "Type a space in its place."
+        if glued := _GLUED.fullmatch(text):
+            at = Place(number, len(glued[1]) + 1, len(glued[2]))
+            yield at, "The space after the `:` is missing here.", f"Write `{glued[2]} {glued[3]}`."
+    if opening := _open_quote(lines, line, column):
+        message = "A quote opens here and is not closed in this line."
+        yield opening, message, "Close it, or double a quote that belongs to the text."
+    if ended := _ended_early(source, line, column):
+        yield ended
 
 
 def _open_quote(lines: list[str], line: int, column: int) -> Place | None:

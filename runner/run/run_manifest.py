@@ -5,16 +5,17 @@ from __future__ import annotations
 import datetime
 import json
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from runner.check import by_schema
-from runner.check.derived_values import computed
+from runner.check import origins as showing
+from runner.check.origins import computed
 from runner.check.validate import load
 from runner.plan import PLAN_FILE, Plan, Prediction
-from runner.recipe import origins as showing
+from runner.recipe.document import differing, leaves
 from runner.recipe.reading import read
 from runner.recipe.recipe import Recipe
 from runner.render import place
@@ -158,38 +159,29 @@ def _moved(value: Any, there: str, here: str) -> Any:
     return here + value.removeprefix(there) if inside else value
 
 
-def flat(settings: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
+def flat(settings: Mapping[str, Any]) -> dict[str, str]:
     """Every setting that is no section by its dotted name, and its value as a recipe has it."""
-    for name, value in settings.items():
-        here = f"{path}.{name}" if path else str(name)
-        if isinstance(value, Mapping):
-            yield from flat(value, here)
-        else:
-            yield here, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def differing(texts: Iterable[Mapping[str, str]]) -> list[tuple[str, list[str]]]:
-    """Settings that are not the same in all, each with its value in each, empty where it has none."""
-    texts = list(texts)
-    names = dict.fromkeys(name for each in texts for name in each)
-    rows = [(name, [each.get(name, "") for each in texts]) for name in names]
-    return [(name, values) for name, values in rows if len(set(values)) > 1]
+    return {
+        ".".join(map(str, path)): value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        for path, value in leaves(settings)
+        if value != {}
+    }
 
 
 def _starter(recipe: Recipe) -> tuple[str, tuple[Differs, ...]]:
     """The starter of the recipe's scenario that it differs least from, and in what; no name where there is none."""
-    own, best = dict(flat(recipe.settings.plain())), None
+    own, best = flat(recipe.settings.plain()), None
     for name, file in packaged.named().items():
         try:
             if read(file).data.get("scenario") != recipe.scenario:
                 continue
-            other = dict(flat(load(file, look=False)[0].settings.plain()))
+            other = flat(load(file, look=False)[0].settings.plain())
         except Stop:
             continue  # somebody has edited it
-        rows = [(name, values) for name, values in differing([other, own]) if name not in _OWN]
+        rows = [(name, values) for name, values in differing([other, own], "") if name not in _OWN]
         if best is None or len(rows) < len(best[1]):
             best = name, rows
     if best is None:
         return "", ()
-    origins = dict(showing.origins(recipe.document, recipe.settings.plain()))
+    origins = showing.origins(recipe.document, recipe.settings.plain())
     return best[0], tuple(Differs(name, there, here, origins.get(name, "")) for name, (there, here) in best[1])

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from runner import __version__
+
 # Characters of a line that are shown; the lines of a recipe are shorter.
 SHOWN = 200
 
@@ -90,3 +92,16 @@ class Stop(Exception):
 
 class Interrupted(KeyboardInterrupt):
     """^C, with what a person wants to know of what it has ended, and what to do."""
+
+
+def report_bug() -> str:
+    """Writes the trace of the exception that is being handled, and says where it is."""
+    import tempfile
+    import traceback
+
+    with tempfile.NamedTemporaryFile(
+        "w", prefix="recipe-bug-", suffix=".txt", delete=False, encoding="utf-8"
+    ) as report:
+        report.write(f"recipe-runner {__version__}\n")
+        traceback.print_exc(file=report)
+    return f"This is a bug in recipe-runner, not in your recipe. Its trace is in {report.name}; please report it."

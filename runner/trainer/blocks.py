@@ -9,7 +9,7 @@ import numpy as np
 from torch.utils.data import Dataset
 from transformers import TrainerCallback
 
-from runner.catalog.trainers import VALIDATION_BLOCKS
+from runner.catalog.tables import VALIDATION_BLOCKS
 from runner.trainer.settings import BlocksSettings
 
 

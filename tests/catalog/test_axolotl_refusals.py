@@ -10,7 +10,7 @@ import pytest
 
 from runner import catalog
 from runner.catalog.tables import table
-from runner.check.examine import ALLOWED, examine
+from runner.check.validate import ALLOWED, examine
 from runner.recipe.overrides import Override, from_options
 from runner.recipe.recipe import Recipe
 from runner.render import place

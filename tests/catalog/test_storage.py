@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runner.catalog import storage
+from runner.catalog import tables
 
 
 @pytest.mark.parametrize(
@@ -21,4 +21,4 @@ from runner.catalog import storage
     ],
 )
 def test_a_provisioner_is_known_by_its_name_or_the_end_of_it(provisioner, can):
-    assert storage.shared(provisioner) is can
+    assert tables.shared_storage(provisioner) is can

@@ -7,7 +7,7 @@ import tomllib
 
 import pytest
 
-from runner.catalog import ranks, troubles
+from runner.catalog import troubles
 from tests.conftest import ROOT
 
 SHOWN = tomllib.loads((ROOT / "tests/fixtures/troubles.toml").read_text("utf-8"))
@@ -97,7 +97,7 @@ WAITS = "[rank%d]:[E1] [Rank %d] Watchdog caught collective operation timeout: W
 def test_who_came_late(waiting, world, late):
     """A machine's ranks are numbered on from the one before; of other machines its log says nothing."""
     log = "\n".join(WAITS % (rank, rank, number) for rank, number in waiting.items())
-    assert ranks.late(log, world).startswith(late)
+    assert troubles.late(log, world).startswith(late)
 
 
 def test_who_came_late_by_the_last_that_each_has_begun():
@@ -105,8 +105,8 @@ def test_who_came_late_by_the_last_that_each_has_begun():
         f"[Rank {rank}] last enqueued NCCL work: {number}, last completed" for rank, number in ((0, 9), (1, 7))
     )
     log = "\n".join(WAITS % (rank, rank, 7) for rank in (0, 1)) + f"\n{behind}"
-    assert ranks.late(log, 2).startswith("Rank 1 came late")
+    assert troubles.late(log, 2).startswith("Rank 1 came late")
 
 
 def test_without_a_watchdog_nobody_came_late():
-    assert ranks.late("fine") == ""
+    assert troubles.late("fine") == ""

@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from runner.check.examine import examine
-from runner.check.validate import load
+from runner.check.validate import examine, load
 from runner.recipe.lock import LOCK
 from runner.recipe.overrides import from_options
 from runner.tools import extras

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runner.check.examine import examine
-from runner.check.validate import load
+from runner.check.validate import examine, load
 from runner.recipe.overrides import from_options
 from runner.tools.problem import Stop
 from tests.conftest import RECIPES, ROOT

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from runner.check import examine as examining
+from runner.check import validate as examining
 from runner.check.discovery import find
-from runner.check.examine import examine
+from runner.check.validate import examine
 from runner.commands import cli
 from runner.tools.problem import Stop
 from tests.conftest import ROOT

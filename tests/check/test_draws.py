@@ -20,8 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from runner import catalog, parts, scenarios
-from runner.check.examine import ALLOWED, examine
-from runner.check.validate import load
+from runner.check.validate import ALLOWED, examine, load
 from runner.data import PREPARERS
 from runner.parts.kfp import target
 from runner.parts.openshift import site

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from runner.check.by_schema import schema
-from runner.check.fast_validator import fitting
+from runner.check.by_schema import fitting, schema
 from runner.recipe import reading
 from tests.conftest import STARTERS
 

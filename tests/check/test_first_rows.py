@@ -7,7 +7,7 @@ import json
 import pytest
 import yaml
 
-from runner.check.examine import examine
+from runner.check.validate import examine
 from tests.conftest import ROOT
 
 

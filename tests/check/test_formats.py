@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from runner.check import formats
-from runner.check.examine import Verdict, judged
+from runner.check.validate import Verdict, judged
 from runner.commands import cli
 from runner.recipe.overrides import from_options
 from runner.tools.problem import Problem

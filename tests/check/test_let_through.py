@@ -9,7 +9,7 @@ import shutil
 import pandas as pd
 import pytest
 
-from runner.check.examine import examine
+from runner.check.validate import examine
 from runner.recipe.overrides import from_options
 from tests.conftest import ROOT
 
@@ -304,16 +304,12 @@ def test_images_that_a_registry_takes_are_let_through(image):
 
 @pytest.mark.parametrize("starter", sorted(file.stem for file in RECIPES.glob("*.yaml")))
 def test_nothing_of_that_is_said_of_a_starter(starter):
-    from runner.check import lints, on_the_hub, wording
+    from runner.check import lints, sources
     from runner.check.validate import load
     from runner.parts.openshift import kubernetes_names
 
     recipe, _, _ = load(RECIPES / f"{starter}.yaml")
-    assert [
-        found
-        for rule in (*kubernetes_names.RULES, *on_the_hub.RULES, *lints.RULES, *wording.RULES)
-        for found in rule(recipe)
-    ] == []
+    assert [found for rule in (*kubernetes_names.RULES, *sources.RULES, *lints.RULES) for found in rule(recipe)] == []
 
 
 TOO_LARGE = (
@@ -346,8 +342,7 @@ def test_what_cannot_fit_its_gpu_is_refused_unless_somebody_knows_better(verb, t
 
 
 def test_what_may_fit_by_the_plans_range_is_only_noted():
-    from runner.check.examine import examine
-    from runner.check.validate import load
+    from runner.check.validate import examine, load
     from runner.parts.planner.planned import Planned
 
     kinds = set()

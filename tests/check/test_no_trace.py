@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from runner.check.examine import examine
+from runner.check.validate import examine
 from runner.recipe.overrides import from_options
 from runner.tools.problem import Problem, Stop
 from tests.conftest import RECIPES, ROOT

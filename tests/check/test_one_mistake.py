@@ -6,10 +6,10 @@ import shutil
 
 import pytest
 
-from runner.catalog import synonyms
+from runner.catalog import tables
 from runner.catalog.tables import table
 from runner.check import by_schema
-from runner.check.examine import examine
+from runner.check.validate import examine
 from runner.recipe.overrides import from_options
 from tests.conftest import ROOT
 
@@ -158,7 +158,9 @@ def test_every_synonym_means_settings_and_commands_that_there_are():
     words = table("synonyms")
     assert {meant for several in words["settings"].values() for meant in several} <= names
     assert set(words["commands"].values()) <= set(COMMANDS) and not set(words["commands"]) & set(COMMANDS)
-    assert synonyms.setting("Learning-Rate", names) is None and synonyms.setting("LR", names) == "learning_rate"
+    assert (
+        tables.setting_called("Learning-Rate", names) is None and tables.setting_called("LR", names) == "learning_rate"
+    )
 
 
 @pytest.mark.parametrize(("theirs", "ours"), [("validate", "check"), ("train", "run"), ("init", "new")])

@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from runner.check import origins
 from runner.check.by_schema import schema
-from runner.check.derived_values import computed
+from runner.check.origins import computed
 from runner.check.validate import judge, load, override, valid
-from runner.recipe import origins, reading
+from runner.recipe import reading
 from runner.recipe.overrides import from_options
 from runner.render import named, place
 from runner.render.emit import emit
@@ -46,7 +47,7 @@ def test_what_is_shown_is_the_same_recipe(path):
 def test_every_value_says_where_it_comes_from(path):
     recipe = load(path)[0]
     lines = recipe.document.text.splitlines()
-    said = dict(origins.origins(recipe.document, recipe.settings.plain()))
+    said = origins.origins(recipe.document, recipe.settings.plain())
     assert len(said) > 25
     for setting, where in said.items():
         key = [part for part in setting.split(".") if not part.isdigit()][-1]

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner import catalog
-from runner.check.examine import examine
+from runner.check.validate import examine
 from runner.data import conversation_formats
 from runner.recipe.overrides import from_options
 from runner.recipe.templates import NoText

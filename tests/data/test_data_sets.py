@@ -10,8 +10,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from runner.catalog import chat_template
-from runner.check.examine import examine
-from runner.check.validate import load
+from runner.check.validate import examine, load
 from runner.data import plain_text
 from runner.data.tokenizers import Pretrained
 from runner.parts.pretrain import cleaning, post_training_rows

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from runner.check import by_schema
-from runner.recipe import comments
+from runner.recipe import copying
 from runner.recipe.overrides import Override, from_options
 from runner.recipe.reading import parse, read
 from tests.conftest import ROOT, STARTERS
@@ -20,7 +20,7 @@ NUMBER = re.compile(r"(?<![\w.`-])\d[\d.,]*(?:e-?\d+)?(?![\w-])(?! (?:bytes|bits
 
 def edited(file: Any, *changes: Override) -> str:
     document = read(file)
-    return comments.edited(document.text, changes, partial(by_schema.sentence, document.data["scenario"]))
+    return copying.edited(document.text, changes, partial(by_schema.sentence, document.data["scenario"]))
 
 
 def comment(line: str) -> str:

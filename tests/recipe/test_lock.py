@@ -10,8 +10,7 @@ import shutil
 import pytest
 
 from runner import catalog
-from runner.check.examine import examine
-from runner.check.validate import judge, load
+from runner.check.validate import examine, judge, load
 from runner.recipe import lock
 from runner.recipe.reading import parse
 from runner.tools.problem import Stop

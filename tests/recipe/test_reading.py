@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from runner.recipe import reading
 from runner.recipe.document import Document
-from runner.recipe.scalars import scalar
+from runner.recipe.reading import scalar
 from runner.tools.problem import Problem, Stop
 
 

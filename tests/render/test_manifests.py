@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from runner import __version__
-from runner.catalog import allocatable
-from runner.catalog.allocatable import GIB
+from runner.catalog import hardware
+from runner.catalog.hardware import GIB
 from runner.check.validate import load
 from runner.parts.openshift import helper_pod, promote, site
 from runner.recipe import units
@@ -136,8 +136,8 @@ def test_every_pod_of_a_starter_leaves_room_on_its_machine(path):
     assert asked
     for requests in asked:
         gib = float(requests["memory"].removesuffix("Gi"))
-        assert gib <= allocatable.pod_memory_gib(memory) < memory / GIB
-        assert int(requests["cpu"]) <= allocatable.pod_cpus(threads) < threads
+        assert gib <= hardware.pod_memory_gib(memory) < memory / GIB
+        assert int(requests["cpu"]) <= hardware.pod_cpus(threads) < threads
 
 
 @pytest.mark.parametrize(

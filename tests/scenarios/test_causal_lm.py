@@ -13,8 +13,7 @@ import pytest
 import yaml
 
 from runner import catalog
-from runner.check.examine import examine
-from runner.check.validate import load
+from runner.check.validate import examine, load
 from runner.plan import Place
 from runner.recipe.overrides import from_options
 from runner.render.emit import emit

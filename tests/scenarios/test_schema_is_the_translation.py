@@ -43,7 +43,7 @@ def test_the_emitted_file_and_the_schema_give_what_is_written(path):
 
 
 def test_a_setting_is_named_that_a_computed_one_follows_from(edited):
-    from runner.check.examine import examine
+    from runner.check.validate import examine
 
     changed = edited(("demo:  ", "advanced:\n  axolotl:\n    attn_implementation: eager\ndemo:  "))
     (problem,) = [each for each in examine(changed) if each.severity == "error"]

@@ -12,8 +12,7 @@ from dataclasses import replace
 import pytest
 
 from runner import catalog
-from runner.check.examine import examine
-from runner.check.validate import load
+from runner.check.validate import examine, load
 from runner.parts.planner import duration, forecast, memory, offload, storage
 from runner.parts.planner.planned import Planned
 from runner.parts.planner.workload import Offload

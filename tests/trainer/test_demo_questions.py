@@ -10,8 +10,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from runner.check.examine import examine
-from runner.check.validate import changed, load
+from runner.check.validate import changed, examine, load
 from runner.recipe.overrides import Override, from_options
 from runner.recipe.reading import read
 from runner.render.emit import emit

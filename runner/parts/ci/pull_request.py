@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from runner.check.discovery import ENDINGS, find, is_meant
-from runner.check.examine import Verdict, judged
 from runner.check.formats import FORMATS
-from runner.check.validate import valid
+from runner.check.validate import Verdict, judged, valid
 from runner.parts.start import differences
 from runner.recipe import lock, reading
 from runner.recipe.document import Document

@@ -9,7 +9,7 @@ from nicegui import ui
 
 from runner.parts.editor.form import Field, Section, sections
 from runner.recipe.document import Document, Path_
-from runner.recipe.scalars import scalar
+from runner.recipe.reading import scalar
 from runner.tools.problem import Problem
 
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from runner import scenarios
 from runner.check.by_schema import scenario_problem
-from runner.check.examine import examined
-from runner.check.validate import changed
+from runner.check.validate import changed, examined
 from runner.data import RenderedExample
 from runner.parts.planner import forecast
 from runner.parts.planner.parameters import UnknownArchitecture
@@ -22,8 +21,7 @@ from runner.recipe.recipe import Recipe
 from runner.render import place
 from runner.run.run_folder import folder
 from runner.scenarios import translate
-from runner.tools.bugs import report_bug
-from runner.tools.problem import Problem, Stop
+from runner.tools.problem import Problem, Stop, report_bug
 
 # Characters that are shown of a row, and rows of each kind.
 SHOWN, ROWS = 1500, 3

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from transformers import ResNetConfig, ResNetForImageClassification, TrainerCallback
 
-from runner.catalog.trainers import DEPTHS
+from runner.catalog.tables import DEPTHS
 from runner.tools.files import replacing
 from runner.tools.run_files import BEST_IMAGES, LATEST_IMAGES
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from runner.catalog import allocatable
-from runner.catalog.allocatable import GIB
-from runner.check.machines import limits_can_be_meant, memory_sizes
+from runner.catalog import hardware
+from runner.catalog.hardware import GIB
+from runner.check.rules import limits_can_be_meant, memory_sizes
 from runner.parts.openshift import kubernetes_names
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
@@ -53,9 +53,9 @@ def pods_fit(recipe: Recipe) -> Iterator[Problem]:
     if site is None or any(memory_sizes(recipe)):
         return
     size, count, asked, most = units.size(recipe.machines.memory), recipe.machines.cpus, site.requests, site.limits
-    memory = _Measure("memory", " GiB", size / GIB, allocatable.memory(size) / GIB, allocatable.pod_memory_gib(size))
+    memory = _Measure("memory", " GiB", size / GIB, hardware.memory(size) / GIB, hardware.pod_memory_gib(size))
     yield from memory.judge(recipe, common.gib(asked.memory), common.gib(most.memory))
-    cpus = _Measure("cpus", " CPUs", count, allocatable.cpus(count), allocatable.pod_cpus(count))
+    cpus = _Measure("cpus", " CPUs", count, hardware.cpus(count), hardware.pod_cpus(count))
     yield from cpus.judge(recipe, asked.cpus, most.cpus)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from runner.catalog import storage
+from runner.catalog import tables
 from runner.parts.openshift.client import Cluster, Manifest
 from runner.render.kubernetes import SHARED
 from runner.tools.names import listed
@@ -35,7 +35,7 @@ def require(cluster: Cluster, made: list[dict[str, Any]], tell: Callable[[str], 
     unknown: dict[str, list[str]] = {}
     for claim in made:
         name = _class_of(claim, classes)
-        if storage.shared(classes[name].get("provisioner", "")) is None:
+        if tables.shared_storage(classes[name].get("provisioner", "")) is None:
             unknown.setdefault(name, []).append(claim["metadata"]["name"])
     for name, claims in unknown.items():
         tell(
@@ -47,7 +47,7 @@ def require(cluster: Cluster, made: list[dict[str, Any]], tell: Callable[[str], 
 def _class_of(claim: Manifest, classes: dict[str, Manifest]) -> str:
     """The kind of storage of a claim, which can be as it is asked for or may be."""
     claim_name, name = claim["metadata"]["name"], claim["spec"].get("storageClassName") or _default(classes)
-    able = [other for other, one in sorted(classes.items()) if storage.shared(one.get("provisioner", ""))]
+    able = [other for other, one in sorted(classes.items()) if tables.shared_storage(one.get("provisioner", ""))]
     write = f"Write {listed(able, 'or')} there" if able else "Ask its admin for one"
     remedy = f"{SETTING} names the kind of storage. {write}; or stay on one machine with `machines.nodes: 1`."
     if name is None:
@@ -58,7 +58,7 @@ def _class_of(claim: Manifest, classes: dict[str, Manifest]) -> str:
     if name not in classes:
         raise Stop(f"This cluster has no kind of storage `{name}`, which the claim `{claim_name}` asks for.", remedy)
     provisioner = classes[name].get("provisioner", "")
-    if storage.shared(provisioner) is False:
+    if tables.shared_storage(provisioner) is False:
         raise Stop(
             f"Several machines write to the claim `{claim_name}`, and `{name}` ({provisioner}) makes volumes for one at a time.",
             remedy,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from runner import catalog
 from runner.catalog import Gpu
-from runner.catalog.trainers import DEPTHS
+from runner.catalog.tables import DEPTHS
 from runner.parts.planner import checkpoints, constants
 from runner.parts.planner.formulas import Advice, Counts, Loss, splits
 from runner.parts.planner.memory import Memory, Moment, at_peak

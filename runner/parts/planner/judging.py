@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from runner.check.examine import TOO_LARGE
+from runner.check.validate import TOO_LARGE
 from runner.parts.planner import constants, forecast, storage, termination_grace
 from runner.parts.planner.forecast import Forecast
 from runner.parts.planner.parameters import UnknownArchitecture

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from runner.catalog import allocatable
+from runner.catalog import hardware
 from runner.parts.planner import offload
 from runner.plan import Plan, Stage
 from runner.recipe.document import Document
@@ -176,14 +176,14 @@ def _machines(document: Document, plan: Plan, forecasts: list[Forecast], severit
 def wanted_memory(plan: Plan, forecasts: list[Forecast]) -> int:
     """GiB of main memory that each machine must have, and on a cluster what the system there leaves no pod."""
     gib = int(-(-max(sum(host(forecast).values()) for forecast in forecasts) // GIB))
-    return allocatable.machine_gib(gib) if plan.place.on_cluster else gib
+    return hardware.machine_gib(gib) if plan.place.on_cluster else gib
 
 
 def _more_memory(plan: Plan, gib: int) -> tuple[tuple[str, ...], str]:
     """The line that says how much memory a machine or pod has, and what gives it so much."""
     if not plan.place.on_cluster:
         return ("machines", "memory"), f"Take machines with `memory: {gib} GiB` or more."
-    have = f"{allocatable.machine_gib(gib)} GiB"
+    have = f"{hardware.machine_gib(gib)} GiB"
     for section in ("limits", "requests"):
         if plan.site[section].get("memory"):
             return ("openshift", section, "memory"), f"Write `memory: {gib} GiB`, on machines with {have} or more."

@@ -9,7 +9,7 @@ from functools import cached_property, lru_cache
 from typing import Any, Self, TypedDict
 
 from runner.catalog import Gpu, Model, Network, network
-from runner.catalog.trainers import VALIDATION_BLOCKS
+from runner.catalog.tables import VALIDATION_BLOCKS
 from runner.parts.planner.row_counts import Rows
 from runner.plan import Machines, Stage
 from runner.tools.lengths import UNKNOWN, Lengths

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from runner import catalog
-from runner.catalog.trainers import VALIDATION_BLOCKS
+from runner.catalog.tables import VALIDATION_BLOCKS
 from runner.data import blocks, tokenizers
 from runner.parts.pretrain.stages import END_OF_TEXT, Tokenizer
 from runner.tools.files import replacing

@@ -14,8 +14,9 @@ from typing import Any
 from runner import __version__
 from runner.parts.report import charts, sentences
 from runner.parts.report.facts import Curve, RunFacts, Series, of
+from runner.recipe.document import differing
 from runner.run.run_folder import RunFolder
-from runner.run.run_manifest import differing, flat
+from runner.run.run_manifest import flat
 from runner.tools import extras
 from runner.tools.files import write_text
 from runner.tools.problem import Stop
@@ -70,7 +71,7 @@ def together(runs: Sequence[RunFacts]) -> Together:
         charts=tuple((stage, tuple(charts.chart(curve) for curve in _curves(runs, names, stage))) for stage in stages),
         settings=tuple(
             (name, tuple(values))
-            for name, values in differing([dict(flat(run.planned.settings)) | _replaced(run) for run in runs])
+            for name, values in differing((flat(run.planned.settings) | _replaced(run) for run in runs), "")
         ),
         results=tuple(_results(runs, stages)),
         questions=tuple(_questions(runs, stages)),

@@ -21,7 +21,7 @@ from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
 from runner.parts.start.answers import Answers
 from runner.parts.start.cards import Need, needs
-from runner.recipe import comments, copying, units
+from runner.recipe import copying, units
 from runner.recipe.document import Document
 from runner.recipe.overrides import Override
 from runner.recipe.reading import parse, read
@@ -88,7 +88,7 @@ def draft(origin: Path, name: str, wishes: list[Override]) -> Draft:
     ]
     changed = with_followers(document, own)
     says = partial(by_schema.sentence, document.data["scenario"])
-    text = comments.edited(copying.edit(copying.rename(document, name), moved), changed, says)
+    text = copying.edited(copying.edit(copying.rename(document, name), moved), changed, says)
     schema = packaged.schema_file(document.data["scenario"])
     text = copying.for_file(text, schema.name, f"recipes/{origin.name}", target.name)
     return Draft(document, text, (*moved, *changed), tuple(wished), tuple(moved), files, target)

@@ -16,7 +16,7 @@ from runner.parts.planner.planned import Planned
 from runner.plan import RECIPE_FILE, Plan, flat, without_place
 from runner.recipe import reading, units
 from runner.recipe.copying import written
-from runner.recipe.document import Document
+from runner.recipe.document import Document, differing, leaves
 from runner.recipe.overrides import path_of
 from runner.tools import packaged
 from runner.tools.names import setting as name_of
@@ -61,9 +61,8 @@ def in_settings(before: Document, after: Document) -> list[Difference]:
     Raises Stop where a schema refuses one of them."""
     (old, of_old), (new, of_new) = _settings(before), _settings(after)
     return [
-        Difference(name, old.get(name), new.get(name), _meaning(name, of_new if name in new else of_old))
-        for name in dict.fromkeys([*old, *new])
-        if old.get(name) != new.get(name)
+        Difference(name, was, now, _meaning(name, of_new if name in new else of_old))
+        for name, (was, now) in differing([old, new])
     ]
 
 
@@ -74,19 +73,8 @@ def _settings(document: Document) -> tuple[dict[str, Any], str]:
     read = by_schema.read(document)
     if read.problems:
         raise Stop(read.problems)
-    return dict(_each(read.settings.plain(), ())), document.data["scenario"]
-
-
-def _each(value: Any, path: tuple[str | int, ...]) -> Iterator[tuple[str, Any]]:
-    """What is no section, by its name; of a list of sections each."""
-    if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
-        for index, item in enumerate(value):
-            yield from _each(item, (*path, index))
-    elif isinstance(value, dict) and value:
-        for key, item in value.items():
-            yield from _each(item, (*path, key))
-    elif value != {}:
-        yield name_of(path), value
+    each = leaves(read.settings.plain(), lambda items: items and all(isinstance(item, dict) for item in items))
+    return {name_of(path): value for path, value in each if value != {}}, document.data["scenario"]
 
 
 def _meaning(name: str, scenario: str) -> str:

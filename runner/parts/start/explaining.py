@@ -9,13 +9,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from runner import catalog, render
-from runner.catalog import synonyms
-from runner.check import by_schema
-from runner.check.derived_values import computed
+from runner.catalog import tables
+from runner.check import by_schema, origins
+from runner.check.origins import computed
 from runner.check.validate import changed
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
-from runner.recipe import origins
 from runner.recipe.copying import written
 from runner.recipe.overrides import Override, path_of
 from runner.recipe.recipe import Recipe
@@ -81,7 +80,10 @@ def named(word: str, scenarios: tuple[str, ...]) -> list[str]:
     known = list(dict.fromkeys(name for one in scenarios for name, _ in by_schema.settings(one)))
     known.sort(key=lambda name: not name.startswith("train"))
     word = name_of(0 if isinstance(part, int) else part for part in path_of(word.replace("[]", "[0]")))
-    for meant in (word, synonyms.setting(word.rpartition(".")[2], [name.rpartition(".")[2] for name in known]) or word):
+    for meant in (
+        word,
+        tables.setting_called(word.rpartition(".")[2], [name.rpartition(".")[2] for name in known]) or word,
+    ):
         if found := [name for name in known if name == meant] or [name for name in known if name.endswith(f".{meant}")]:
             return found
     ends = {name.rpartition(".")[2]: name for name in reversed(known)}

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from runner import catalog
-from runner.catalog import Model, allocatable
-from runner.catalog.allocatable import GIB
+from runner.catalog import Model, hardware
+from runner.catalog.hardware import GIB
 from runner.data import tokenizers
 from runner.data.tokenizers import Pretrained
 from runner.plan import (
@@ -97,9 +97,9 @@ def _in_pods(recipe: Recipe, whole: Machines) -> Machines:
     """What the pods of these machines request and may use: what is written, else what the machines have left for them. Of
     requests and limits the one that is not written follows the other."""
     site: Openshift = recipe.settings["openshift"]
-    asked, most, left = site.requests, site.limits, float(allocatable.pod_memory_gib(whole.memory_gib * GIB))
+    asked, most, left = site.requests, site.limits, float(hardware.pod_memory_gib(whole.memory_gib * GIB))
     memory = gib(asked.memory) or min(left, gib(most.memory) or left)
-    cpus = asked.cpus or min(allocatable.pod_cpus(whole.cpus), most.cpus or whole.cpus)
+    cpus = asked.cpus or min(hardware.pod_cpus(whole.cpus), most.cpus or whole.cpus)
     return replace(
         whole,
         memory_gib=gib(most.memory) or memory,

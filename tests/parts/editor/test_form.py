@@ -10,7 +10,7 @@ from PIL import Image
 
 from runner import catalog
 from runner.check import by_schema
-from runner.check.examine import examine
+from runner.check.validate import examine
 from runner.parts.editor import form, hints, judging
 from runner.parts.editor.opened import ChangedElsewhere, Opened
 from runner.recipe import reading

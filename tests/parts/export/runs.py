@@ -6,7 +6,7 @@ import json
 from functools import cache
 from pathlib import Path
 
-from runner.catalog.templates import chat_template
+from runner.catalog.models import chat_template
 from runner.check.validate import load
 from runner.data.tokenizers import jinja
 from runner.recipe.overrides import from_options

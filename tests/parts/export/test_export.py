@@ -315,7 +315,7 @@ def templates() -> list[str]:
 @pytest.mark.parametrize("name", templates())
 def test_a_modelfile_writes_conversations_as_the_trained_template_does(name):
     """By the pieces; that Go puts them together so is held by the next test."""
-    from runner.catalog.templates import chat_template
+    from runner.catalog.models import chat_template
     from runner.data.tokenizers import jinja
 
     words = Words(jinja(chat_template(name)))
@@ -357,7 +357,7 @@ func main() {
 def test_go_writes_the_same_conversations(tmp_path):
     import subprocess
 
-    from runner.catalog.templates import chat_template
+    from runner.catalog.models import chat_template
     from runner.data.tokenizers import jinja
 
     (tmp_path / "said.go").write_text(GO)

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from runner.check.examine import examine
-from runner.check.validate import load
+from runner.check.validate import examine, load
 from runner.parts.planner import calibration, calibration_store, constants, forecast
 from runner.parts.planner.calibration_store import Learned, Observed
 from runner.parts.planner.commands.plan import plan as plan_command

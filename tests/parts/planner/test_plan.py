@@ -14,8 +14,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from runner.catalog import from_config
-from runner.check.examine import examine
-from runner.check.validate import load
+from runner.check.validate import examine, load
 from runner.data import report
 from runner.parts.planner import cluster_totals, forecast, limits, memory, recipe_offers, saved
 from runner.parts.planner.planned import Planned

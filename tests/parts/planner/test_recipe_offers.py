@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.check.examine import examine
-from runner.check.validate import load, override
+from runner.check.validate import examine, load, override
 from runner.commands import cli
 from runner.parts.planner import recipe_offers
 from runner.parts.planner.formulas import Loss

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.check.examine import examine
-from runner.check.validate import load
+from runner.check.validate import examine, load
 from runner.parts.planner import recipe_offers, too_few_steps
 from runner.parts.planner.planned import Planned
 from runner.recipe import copying

@@ -44,7 +44,7 @@ def submit(
     driver goes on from there: a small job that sends what comes next when its time has come, and ends at a closed gate.
     """
     from runner import render
-    from runner.check import examine, online
+    from runner.check import sources, validate
     from runner.data.report import contents
     from runner.parts.openshift import deployment_rules, upload
     from runner.parts.openshift.client import connect
@@ -64,10 +64,10 @@ def submit(
         raise Stop([replace(problem, severity="error") for problem in problems])
     # The same plan as it names files from here.
     here = translate(recipe, render.place(recipe))
-    examine.require_fits(recipe, here, allowed)
+    validate.require_fits(recipe, here, allowed)
     print_notes(deployment_rules.only_here(recipe))
     # Rows that lie in the image were read from the hub when it was built.
-    asked = [] if plan.stages[0].trains or plan.stages[0].name == FETCHING else list(online.datasets(recipe))
+    asked = [] if plan.stages[0].trains or plan.stages[0].name == FETCHING else list(sources.datasets(recipe))
     print_notes(asked)
     if wrong := errors_of(asked):
         raise Stop(wrong)

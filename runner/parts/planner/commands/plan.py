@@ -26,7 +26,7 @@ from runner.parts.planner.show.report import PlanReport
 from runner.parts.planner.trace import any_architecture, trace
 from runner.parts.planner.workload import Workload
 from runner.plan import Plan
-from runner.recipe import comments, copying
+from runner.recipe import copying
 from runner.recipe import overrides as changing
 from runner.recipe.recipe import Recipe
 from runner.render import place
@@ -162,7 +162,7 @@ def _apply(planned: Planned, found: list[Offer], taken: int) -> int:
             f"There is no offer {taken} for `{planned.recipe.document.file}`.",
             f"{known} `recipe plan` shows them, with the same options.",
         )
-    edited = partial(comments.edited, says=partial(by_schema.sentence, planned.recipe.scenario))
+    edited = partial(copying.edited, says=partial(by_schema.sentence, planned.recipe.scenario))
     say(copying.rewrite(planned.recipe.document, found[taken - 1].changes, edited))
     say(f"\nWritten. `recipe plan {planned.recipe.document.file}` says what it takes now.")
     return 0

@@ -1,0 +1,170 @@
+"""Hardware: what a GPU, the network between machines, and a pod on one of them have."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cache
+
+from runner.catalog.tables import table
+from runner.tools.names import nearest
+
+# PCIe with 16 lanes, one direction, 10^9 bytes a second, by the compute capability of cards that talk over NVLink: NVIDIA's
+# data sheets of V100 (Gen3), A100 (Gen4), H100 and B200 (Gen5).
+_PCIE = (((9, 0), 64.0), ((8, 0), 32.0), ((0, 0), 16.0))
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU: its label on the cluster, memory in GiB, compute capability as NVIDIA writes it (`8.9`).
+
+    usable_gib: what PyTorch can have of it. memory_gb_s: its memory's bandwidth, 10^9 bytes a second. bf16_tflops and its
+    kin: dense rates, 10^12 operations a second, 0 for none. link: nvlink, pcie or host; link_gb_s: one direction of it.
+    """
+
+    name: str
+    title: str
+    memory_gib: int
+    usable_gib: float
+    compute_capability: str
+    memory_gb_s: float
+    link: str
+    link_gb_s: float
+    source: str
+    usable_source: str = ""
+    bf16_tflops: float = 0
+    fp16_tflops: float = 0
+    fp32_tflops: float = 0
+    fp8_tflops: float = 0
+
+    @property
+    def bf16(self) -> bool:
+        """bf16 and FlashAttention 2 need Ampere (8.0) or newer."""
+        return self.capability >= (8, 0)
+
+    @property
+    def fp8(self) -> bool:
+        """What Axolotl counts as FP8: compute capability 9.0 or newer."""
+        return self.capability >= (9, 0)
+
+    def precision(self, fp16: bool) -> str:
+        """The smallest number format that training is sound in on it. fp16: whether the model stays within that one."""
+        return "bf16" if self.bf16 else "fp16" if fp16 else "fp32"
+
+    @property
+    def pcie_gb_s(self) -> float:
+        """What its data sheet says of the way to main memory, one direction, 10^9 bytes a second."""
+        if self.link != "nvlink":
+            return self.link_gb_s
+        return next(rate for least, rate in _PCIE if self.capability >= least)
+
+    @property
+    def capability(self) -> tuple[int, int]:
+        major, minor = self.compute_capability.split(".")
+        return int(major), int(minor)
+
+
+def gpu_names() -> list[str]:
+    return list(table("gpus"))
+
+
+def alike(name: str) -> list[str]:
+    """The labels that somebody may mean who writes `name`; empty where none is near."""
+    known = gpu_names()
+    bare = name.replace(" ", "-").lower()
+    near = nearest(name, known)
+    return [label for label in known if bare in label.lower()] or ([near] if near else [])
+
+
+def label_of(name: str) -> str:
+    """A GPU's label on a cluster, by the name that its driver gives it."""
+    return name.replace(" ", "-")
+
+
+@cache
+def gpu(name: str) -> Gpu | None:
+    facts = table("gpus").get(name)
+    return Gpu(name=name, **facts) if facts else None
+
+
+# Of a link's nominal rate, what training reaches: published runs over 1,600 Gbit/s (mosaicml/llm-foundry) fit it.
+REACHED = 0.80
+
+
+@dataclass(frozen=True)
+class Network:
+    """gbit_s: what training reaches over all links of a machine together, one direction, 10^9 bits a second; least, most:
+    between which that lies. title: in words. source: empty where the recipe says it."""
+
+    title: str
+    gbit_s: float
+    least: float
+    most: float
+    source: str = ""
+
+    @property
+    def assumed(self) -> bool:
+        return bool(self.source)
+
+
+def network(kind: str, gbit_s: float | None = None, links: int | None = None) -> Network:
+    """kind: ethernet or rdma, of pods, or plain, of machines without Kubernetes. gbit_s: the nominal rate of a link, links:
+    how many a machine has, as far as the recipe says it."""
+    count = links or 1
+    if gbit_s:
+        rate = count * gbit_s * REACHED
+        each = "one link" if count == 1 else f"{count} links"
+        return Network(f"{each} of {gbit_s:g} Gbit/s, of which training reaches four fifths", rate, rate, rate)
+    known = Network(**table("networks")[kind])
+    if count == 1:
+        return known
+    title = known.title.replace("one link", f"{count} links")
+    return replace(known, title=title, gbit_s=count * known.gbit_s, least=count * known.least, most=count * known.most)
+
+
+GIB = 2**30
+# Linux describes each page of 4 KiB in 64 bytes (`struct page`), and does not count those as memory that there is.
+KERNEL = 64 / 4096
+# OpenShift's sizing of `system-reserved` (machine-config-operator, templates/common/_base/files/kubelet-auto-sizing.yaml;
+# harche/openshift-node-sizing has its table): of each next so many GiB that share.
+RESERVED_MEMORY = ((4, 0.25), (4, 0.20), (8, 0.10), (112, 0.06), (math.inf, 0.02))
+# The same of CPUs: so much for the first, so much for each other one, and never less than the last.
+RESERVED_FIRST_CPU, RESERVED_OTHER_CPU, RESERVED_CPUS = 0.06, 0.012, 0.5
+# The kubelet's own default of `evictionHard` (`memory.available`).
+EVICTION = 100 * 2**20
+# What the cluster's own pods request on each machine: network, DNS, metrics, tuning and storage drivers about 2 GiB and 0.4
+# CPUs, and room for a log collector and the GPU operator. Assumed; `oc describe node` shows a site's own sum.
+PODS_MEMORY, PODS_CPUS = 3 * GIB, 0.5
+
+
+def memory(size: float) -> float:
+    """Allocatable memory of a machine with `size` bytes, in bytes."""
+    seen = size * (1 - KERNEL)
+    reserved, left = 0.0, seen
+    for step, share in RESERVED_MEMORY:
+        part = min(left, step * GIB)
+        reserved, left = reserved + share * part, left - part
+    return seen - reserved - EVICTION
+
+
+def cpus(count: int) -> float:
+    """Allocatable CPUs of a machine with `count` CPU threads."""
+    return count - max(RESERVED_CPUS, RESERVED_FIRST_CPU + RESERVED_OTHER_CPU * (count - 1))
+
+
+def pod_memory_gib(size: float) -> int:
+    """What one pod can have beside the cluster's own, whole GiB; 0 or less where nothing is left."""
+    return math.floor((memory(size) - PODS_MEMORY) / GIB)
+
+
+def pod_cpus(count: int) -> int:
+    """What one pod can have beside the cluster's own, whole CPUs; 0 or less where nothing is left."""
+    return math.floor(cpus(count) - PODS_CPUS)
+
+
+def machine_gib(pod_gib: int) -> int:
+    """The smallest machine, in whole GiB, that has so many GiB for a pod."""
+    size = pod_gib
+    while pod_memory_gib(size * GIB) < pod_gib:
+        size += 1
+    return size
