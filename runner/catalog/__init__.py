@@ -24,6 +24,8 @@ from runner.catalog.tables import (
     DEEPSPEED_SETTINGS_FILE,
     DEEPSPEED_VERSION,
     HERE,
+    Facts,
+    Schema,
     axolotl_refusal,
     axolotl_settings,
     dataset,

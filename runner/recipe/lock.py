@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from runner import catalog
-from runner.catalog import Model
+from runner.catalog import Facts, Model
 from runner.recipe import reading
 from runner.recipe.document import Document
 from runner.tools.files import write_text
@@ -101,7 +101,7 @@ def find(folder: Path, name: str, revision: str) -> tuple[Model | None, list[Pro
     return (None, problems) if problems else (model_of(name, entry), [])
 
 
-def entries(file: Path) -> dict[str, dict[str, Any]]:
+def entries(file: Path) -> dict[str, Facts]:
     """Every entry of a lock file by the model's name; none where there is no file. Raises Stop with all that is wrong."""
     document = _read(file)
     if document and (problems := [one for name in document.data["models"] for one in _wrong(document, name)]):
@@ -119,7 +119,7 @@ def add(file: Path, name: str, entry: Mapping[str, Any]) -> None:
     write_text(file, HEAD + "\n".join(_written(key, written[key]) for key in sorted(written)))
 
 
-def entry_of(model: Model, branch: str) -> dict[str, Any]:
+def entry_of(model: Model, branch: str) -> Facts:
     """A model's entry. branch: what was asked of the hub."""
     said = {"source": "hub" if model.revision else "folder", "branch": branch, "linear": list(model.linear)}
     wanted = [key for key in LINES if model.revision or key not in ON_HUB]
