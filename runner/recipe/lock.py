@@ -52,29 +52,30 @@ LINES = {
     "remote_code": "whether that code is fetched from the hub",
 }
 ON_HUB = ("branch", "revision")
+
+
+def _text(form: str) -> Callable[[Any], object]:
+    return lambda value: isinstance(value, str) and re.fullmatch(form, value)
+
+
+def _count(most: int) -> Callable[[Any], object]:
+    return lambda value: type(value) is int and 0 < value <= most
+
+
 # What a value must be, in words: by a line's name, else by the type that a Model has there.
 Judge = tuple[Callable[[Any], object], str]
 JUDGES: dict[str, Judge] = {
     "source": (lambda value: value in ("hub", "folder"), "`hub` or `folder`"),
-    "revision": (
-        lambda value: isinstance(value, str) and re.fullmatch("[0-9a-f]{40}", value),
-        "a full commit, 40 hexadecimal digits",
-    ),
+    "revision": (_text("[0-9a-f]{40}"), "a full commit, 40 hexadecimal digits"),
     "chat_template": (
         lambda value: value == "" or (isinstance(value, str) and value in catalog.table("templates")),
         "a section of the catalog's templates.toml, or empty",
     ),
     # Formulas go through every layer.
-    "num_hidden_layers": (
-        lambda value: type(value) is int and 0 < value <= 1000,
-        "a whole number, at least 1 and at most 1,000",
-    ),
-    "int": (
-        lambda value: type(value) is int and 0 < value <= 10**8,
-        "a whole number, at least 1 and at most 100,000,000",
-    ),
+    "num_hidden_layers": (_count(1000), "a whole number, at least 1 and at most 1,000"),
+    "int": (_count(10**8), "a whole number, at least 1 and at most 100,000,000"),
     "bool": (lambda value: isinstance(value, bool), "true or false"),
-    "str": (lambda value: isinstance(value, str), "text"),
+    "str": (_text("(?s).*"), "text"),
     "tuple[str, ...]": (
         lambda value: isinstance(value, list) and value and all(isinstance(one, str) for one in value),
         "a list of names",
@@ -128,9 +129,8 @@ def entry_of(model: Model, branch: str) -> Facts:
 
 def model_of(name: str, entry: Mapping[str, Any]) -> Model:
     # What stands here of a folder is the same as in its own config.json.
-    place = (
-        f"{name}/config.json" if entry["source"] == "folder" else f"config.json of {name} on the hub, as {LOCK} has it"
-    )
+    on_hub = f"config.json of {name} on the hub, as {LOCK} has it"
+    place = f"{name}/config.json" if entry["source"] == "folder" else on_hub
     facts = {key: value for key, value in entry.items() if key in TYPES}
     return Model(**facts | {"id": name, "linear": tuple(entry["linear"]), "source": place})
 
