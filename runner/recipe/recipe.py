@@ -214,9 +214,9 @@ class Recipe(Sections):
         path = tuple(setting.split(".")) if isinstance(setting, str) else setting
         return self.document.problem(path, message, hint, **how)
 
-    def note(self, setting: Path_ | str, message: str, hint: str = "") -> Problem:
+    def note(self, setting: Path_ | str, message: str, hint: str = "", **how: Any) -> Problem:
         """The same, which only informs."""
-        return self.problem(setting, message, hint, severity="note")
+        return self.problem(setting, message, hint, severity="note", **how)
 
     @cached_property
     def file(self) -> Path:

@@ -15,11 +15,9 @@ def sample_task(recipe: Recipe) -> Iterator[Problem]:
     section = recipe.settings.get("evaluation")
     named = section and section.get("sample_task")
     if named and not (recipe.folder / named).is_file():
-        yield recipe.document.problem(
-            ("evaluation", "sample_task"),
-            f"There is no file `{recipe.folder / named}`.",
-            "Paths start from the recipe's own folder.",
-        )
+        message = f"There is no file `{recipe.folder / named}`."
+        hint = "Paths start from the recipe's own folder."
+        yield recipe.problem("evaluation.sample_task", message, hint)
 
 
 def tasks(recipe: Recipe) -> Iterator[Problem]:
@@ -30,12 +28,10 @@ def tasks(recipe: Recipe) -> Iterator[Problem]:
         place = ("evaluation", "tasks", index)
         if meant := misspelt.get(task):
             message = f"`{task}` is measured, and the gates ask for `{meant}`, so that they would never open."
-            yield recipe.document.problem(place, message, f"Write `{meant}`.")
+            yield recipe.problem(place, message, f"Write `{meant}`.")
         elif task not in gates.USUAL_TASKS and (near := nearest(task, gates.USUAL_TASKS, ALIKE)):
             message = f"`{task}` is no usual task of lm-eval, and `{near}` is one."
-            yield recipe.document.problem(
-                place, message, f"Write `{near}`, if it was meant; nothing to do otherwise.", severity="note"
-            )
+            yield recipe.note(place, message, f"Write `{near}`, if it was meant; nothing to do otherwise.")
 
 
 RULES = (tasks,)

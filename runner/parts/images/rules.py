@@ -15,21 +15,17 @@ def normalising(recipe: Recipe) -> Iterator[Problem]:
     data = recipe.data
     for there, lacking in (("mean", "std"), ("std", "mean")):
         if data.get(there) and not data.get(lacking):
-            yield recipe.document.problem(
-                ("data", there),
-                f"`data` has `{there}` and no `{lacking}`; normalising takes both.",
-                f"Add `{lacking}`, or delete `{there}`: both are then measured on the training images.",
-            )
+            message = f"`data` has `{there}` and no `{lacking}`; normalising takes both."
+            hint = f"Add `{lacking}`, or delete `{there}`: both are then measured on the training images."
+            yield recipe.problem(("data", there), message, hint)
 
 
 def crop(recipe: Recipe) -> Iterator[Problem]:
     padding = recipe.data.random_crop_padding
     if padding >= (size := recipe.model.image_size):
-        yield recipe.document.problem(
-            ("data", "random_crop_padding"),
-            f"A crop with {padding} pixels around images of {size} could miss the image.",
-            f"Write less than {size}; an eighth of it is usual.",
-        )
+        message = f"A crop with {padding} pixels around images of {size} could miss the image."
+        hint = f"Write less than {size}; an eighth of it is usual."
+        yield recipe.problem("data.random_crop_padding", message, hint)
 
 
 def classes(recipe: Recipe) -> Iterator[Problem]:
@@ -42,15 +38,12 @@ def classes(recipe: Recipe) -> Iterator[Problem]:
         there = len(class_names(folder))
     except Stop as stop:
         message, _, remedy = stop.text.partition("\n")
-        yield recipe.document.problem(("data", "path"), message, remedy)
+        yield recipe.problem("data.path", message, remedy)
         return
     if there != stated:
-        yield recipe.document.problem(
-            ("model", "classes"),
-            f"`{folder}` has {there} folders of images, one a class, and `classes` is {stated}.",
-            f"Write `classes: {there}`.",
-            mending=there,
-        )
+        message = f"`{folder}` has {there} folders of images, one a class, and `classes` is {stated}."
+        hint = f"Write `classes: {there}`."
+        yield recipe.problem("model.classes", message, hint, mending=there)
 
 
 def classes_on_the_hub(recipe: Recipe) -> Iterator[Problem]:
@@ -58,10 +51,8 @@ def classes_on_the_hub(recipe: Recipe) -> Iterator[Problem]:
     hub, stated = recipe.data.hub, recipe.model.classes
     there = (catalog.dataset(hub) or {}).get("classes") if hub and not recipe.data.path else None
     if there and there != stated:
-        yield recipe.document.problem(
-            ("model", "classes"),
-            f"`{hub}` has {there} classes, and `classes` is {stated}.",
-            f"Write `classes: {there}`.",
+        yield recipe.problem(
+            "model.classes", f"`{hub}` has {there} classes, and `classes` is {stated}.", f"Write `classes: {there}`."
         )
 
 

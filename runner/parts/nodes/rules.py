@@ -22,22 +22,16 @@ def counts_agree(recipe: Recipe) -> Iterator[Problem]:
         return
     counts, stated = recipe.gpu_counts, recipe.machines
     if len(counts) != stated.nodes:
-        yield recipe.document.problem(
-            ("nodes", "machines"),
-            f"`nodes` names {len(counts)} machine{'s' if len(counts) > 1 else ''}, and `machines.nodes` is {stated.nodes}.",
-            f"Name {stated.nodes}, or write `nodes: {len(counts)}` in `machines`.",
-            key=True,
-        )
+        message = f"`nodes` names {len(counts)} machine{'s' if len(counts) > 1 else ''}, and `machines.nodes` is {stated.nodes}."
+        hint = f"Name {stated.nodes}, or write `nodes: {len(counts)}` in `machines`."
+        yield recipe.problem("nodes.machines", message, hint, key=True)
     elif max(counts) != stated.gpus_per_node:
-        yield recipe.document.problem(
-            ("nodes", "machines"),
-            f"`nodes` uses up to {max(counts)} GPUs of a machine, and `machines.gpus_per_node` is {stated.gpus_per_node}.",
-            f"Write `gpus_per_node: {max(counts)}` in `machines`, or other `gpus` here.",
-            key=True,
-        )
+        message = f"`nodes` uses up to {max(counts)} GPUs of a machine, and `machines.gpus_per_node` is {stated.gpus_per_node}."
+        hint = f"Write `gpus_per_node: {max(counts)}` in `machines`, or other `gpus` here."
+        yield recipe.problem("nodes.machines", message, hint, key=True)
     for index, machine in enumerate(plain.machines):
         if len(set(machine.gpus)) < len(machine.gpus):
-            yield recipe.document.problem(
+            yield recipe.problem(
                 ("nodes", "machines", index, "gpus"), "A GPU is named twice.", "Name each GPU of a machine once."
             )
 
@@ -45,12 +39,9 @@ def counts_agree(recipe: Recipe) -> Iterator[Problem]:
 def equal_on_the_cluster(recipe: Recipe) -> Iterator[Problem]:
     if "nodes" in recipe.settings and "openshift" in recipe.settings and len(set(recipe.gpu_counts)) > 1:
         shown = ", ".join(map(str, recipe.gpu_counts))
-        yield recipe.document.problem(
-            ("nodes", "machines"),
-            f"The plain machines use {shown} GPUs, and a job on the cluster has equally many on each machine.",
-            "Use equally many on each, or make two recipes, one for the cluster and one for the plain machines.",
-            key=True,
-        )
+        message = f"The plain machines use {shown} GPUs, and a job on the cluster has equally many on each machine."
+        hint = "Use equally many on each, or make two recipes, one for the cluster and one for the plain machines."
+        yield recipe.problem("nodes.machines", message, hint, key=True)
 
 
 def addresses(recipe: Recipe) -> Iterator[Problem]:
@@ -64,11 +55,11 @@ def addresses(recipe: Recipe) -> Iterator[Problem]:
                 ipaddress.ip_address(address)
             except ValueError:
                 hint = "Four numbers from 0 to 255, such as `10.0.0.11`; or the machine's name."
-                yield recipe.document.problem(place, f"`{address}` is no address of a machine.", hint)
+                yield recipe.problem(place, f"`{address}` is no address of a machine.", hint)
         # Several of this machine's own are a try on it.
         if address.lower() in seen and not _own(address):
             hint = "Give each machine its own; GPUs of one machine stand in one line, `gpus: [0, 1]`."
-            yield recipe.document.problem(place, f"Two machines have the address `{address}`.", hint)
+            yield recipe.problem(place, f"Two machines have the address `{address}`.", hint)
         seen.add(address.lower())  # names of machines are the same in capitals
 
 

@@ -30,21 +30,19 @@ def links_are_used(recipe: Recipe) -> Iterator[Problem]:
         return
     named = site.network.interface.removeprefix("=").split(",")
     if (site.network.links or 1) > len(named) and all(name[-1:].isdigit() for name in named):
-        yield recipe.document.problem(
-            ("openshift", "network", "links"),
-            f"`links` is {site.network.links}, and pods talk to each other through {listed(named)} alone.",
-            "Delete the line, and let `gbit_s` be what that carries; or name every interface, with commas between them.",
+        message = f"`links` is {site.network.links}, and pods talk to each other through {listed(named)} alone."
+        hint = (
+            "Delete the line, and let `gbit_s` be what that carries; or name every interface, with commas between them."
         )
+        yield recipe.problem("openshift.network.links", message, hint)
 
 
 def ports_differ(recipe: Recipe) -> Iterator[Problem]:
     site: Openshift | None = recipe.settings.get("openshift")
     if site is not None and site.progress_port == site.metrics_port:
-        yield recipe.document.problem(
-            ("openshift", "progress_port"),
-            f"Prometheus and the console cannot both be answered at port {site.metrics_port}; they want different words.",
-            "Write another number, or delete the line.",
-        )
+        message = f"Prometheus and the console cannot both be answered at port {site.metrics_port}; they want different words."
+        hint = "Write another number, or delete the line."
+        yield recipe.problem("openshift.progress_port", message, hint)
 
 
 def pods_fit(recipe: Recipe) -> Iterator[Problem]:
@@ -71,15 +69,14 @@ class _Measure:
     left: int
 
     def judge(self, recipe: Recipe, requested: float | None, limit: float | None) -> Iterator[Problem]:
-        problem = recipe.document.problem
         keep = "the kubelet, the system and the cluster's own pods keep the rest"
         larger = f"Where the machine has more, say so in `machines.{self.name}`."
         if self.left < 1:
             message = f"A machine with {self._shown(self.has)} has nothing left for a pod: {keep}."
-            yield problem(("machines", self.name), message, "Take larger machines.")
+            yield recipe.problem(("machines", self.name), message, "Take larger machines.")
         elif requested and requested > self.left:
             never = requested > self.gives
-            yield problem(
+            yield recipe.problem(
                 ("openshift", "requests", self.name),
                 f"The pod {'can never' if never else 'may never'} start: it requests {self._shown(requested)}, and a machine "
                 f"with {self._shown(self.has)} has about {self._shown(self.left)} for it; {keep}.",
@@ -88,9 +85,11 @@ class _Measure:
             )
         if limit and limit > self.has:
             message = f"The limit is {self._shown(limit)}, and the machine has {self._shown(self.has)}."
-            yield problem(("openshift", "limits", self.name), message, f"Write less, or delete the line. {larger}")
+            yield recipe.problem(
+                ("openshift", "limits", self.name), message, f"Write less, or delete the line. {larger}"
+            )
         if limit and requested and limit < requested:
-            yield problem(
+            yield recipe.problem(
                 ("openshift", "limits", self.name),
                 f"The limit is {self._shown(limit)}, less than the {self._shown(requested)} that the pod requests.",
                 f"Write at least {self._shown(requested)}, or delete the line.",
@@ -109,13 +108,9 @@ def deadline(recipe: Recipe) -> Iterator[Problem]:
         return
     hours = units.seconds(limit) / 3600
     if deadline_hours <= hours:
-        yield recipe.document.problem(
-            ("openshift", "deadline_hours"),
-            f"The job is ended after {deadline_hours:g} hours, before training could stop at its limit of {limit} and save.",
-            f"Write {math.ceil(hours * 1.1) + 1} or more: starting, loading and the last saving count too.",
-            severity="note",
-            mending=math.ceil(hours * 1.1) + 1,
-        )
+        message = f"The job is ended after {deadline_hours:g} hours, before training could stop at its limit of {limit} and save."
+        hint = f"Write {math.ceil(hours * 1.1) + 1} or more: starting, loading and the last saving count too."
+        yield recipe.note("openshift.deadline_hours", message, hint, mending=math.ceil(hours * 1.1) + 1)
 
 
 def data_place(recipe: Recipe) -> Iterator[Problem]:
@@ -124,22 +119,18 @@ def data_place(recipe: Recipe) -> Iterator[Problem]:
     if site is None:
         return
     if site.data_from == "git" and recipe.code_from_git is None:
-        yield recipe.document.problem(
-            ("openshift", "data_from"),
-            "The data is to come with a clone, and `image.code_from_git` names no commit to clone.",
-            "Add `image.code_from_git`; or write `claim`, and `recipe submit` sends the files.",
-        )
+        message = "The data is to come with a clone, and `image.code_from_git` names no commit to clone."
+        hint = "Add `image.code_from_git`; or write `claim`, and `recipe submit` sends the files."
+        yield recipe.problem("openshift.data_from", message, hint)
     mounts = [claim.mount.rstrip("/") for claim in site.claims or ()]
     if site.data_from == "image" and "pretrain" not in recipe.settings:
         return  # prepared when the image was built, or, where `data_dir` lies on a claim, there
     named = "data_dir" if site.data_dir else "output_dir" if site.output_dir else "data_from"
     folder = site.data_dir or (None if site.data_from == "image" else site.output_dir or next(iter(mounts), None))
     if mounts and not (folder and recipe.on_claim(folder)):
-        yield recipe.document.problem(
-            ("openshift", named),
-            "The cluster prepares the data, and the folder for it lies on no claim.",
-            f"Let `data_dir` start with {listed(mounts, 'or')}.",
-        )
+        message = "The cluster prepares the data, and the folder for it lies on no claim."
+        hint = f"Let `data_dir` start with {listed(mounts, 'or')}."
+        yield recipe.problem(("openshift", named), message, hint)
 
 
 def only_here(recipe: Recipe) -> Iterator[Problem]:
@@ -150,7 +141,7 @@ def only_here(recipe: Recipe) -> Iterator[Problem]:
     place, comes = kubernetes.place(recipe), _COMES[site.data_from]
     for setting, name in recipe.local_files():
         message = f"Pods read `{common.data_file(recipe, place, name)}`, which is `{name}` {comes[0]}."
-        yield recipe.document.problem(setting, message, comes[1], severity="note")
+        yield recipe.note(setting, message, comes[1])
 
 
 # How pods come by this machine's files, and what to do about it.
@@ -167,12 +158,9 @@ def placeholder_commit(recipe: Recipe) -> Iterator[Problem]:
     """No rule: the starter recipe has to hold a placeholder, and only what is rendered from it does not work."""
     code = recipe.code_from_git
     if code and not code.commit.strip("0"):
-        yield recipe.document.problem(
-            ("image", "code_from_git", "commit"),
-            "This commit is a placeholder; on the cluster, pods would not find it and would not start.",
-            "Push your copy of this project, and write its address and what `git rev-parse HEAD` prints.",
-            severity="note",
-        )
+        message = "This commit is a placeholder; on the cluster, pods would not find it and would not start."
+        hint = "Push your copy of this project, and write its address and what `git rev-parse HEAD` prints."
+        yield recipe.note("image.code_from_git.commit", message, hint)
 
 
 def storage(recipe: Recipe) -> Iterator[Problem]:
@@ -184,34 +172,28 @@ def storage(recipe: Recipe) -> Iterator[Problem]:
         seen: dict[str, int] = {}
         for index, claim in enumerate(claims):
             if claim[setting] in seen:
-                yield recipe.document.problem(
-                    ("openshift", "claims", index, setting),
-                    f"Two claims have the {setting} `{claim[setting]}`.",
-                    "Give each its own.",
-                )
+                message = f"Two claims have the {setting} `{claim[setting]}`."
+                yield recipe.problem(("openshift", "claims", index, setting), message, "Give each its own.")
             seen[claim[setting]] = index
     if not claims and not site.output_dir:
-        yield recipe.document.problem(
-            ("openshift",),
-            "`openshift` has no `claims`, so results would be lost with the pods.",
-            "Name a claim under `claims`, with its mount.",
-            key=True,
-        )
+        message = "`openshift` has no `claims`, so results would be lost with the pods."
+        hint = "Name a claim under `claims`, with its mount."
+        yield recipe.problem("openshift", message, hint, key=True)
     if claims and site.output_dir and not recipe.on_claim(site.output_dir):
-        yield recipe.document.problem(
-            ("openshift", "output_dir"),
-            f"`output_dir` `{site.output_dir}` lies on none of the claims, so results would be lost with the pods.",
-            f"Let it start with {listed((claim.mount for claim in claims), 'or')}.",
+        message = (
+            f"`output_dir` `{site.output_dir}` lies on none of the claims, so results would be lost with the pods."
         )
+        hint = f"Let it start with {listed((claim.mount for claim in claims), 'or')}."
+        yield recipe.problem("openshift.output_dir", message, hint)
     name, most = site.job_name or recipe.name, longest_job_name(recipe.machines.nodes)
     if not JOB_NAME.match(name) or len(name) > most:
-        yield recipe.document.problem(
-            ("openshift", "job_name") if site.job_name else ("name",),
+        message = (
             f"`{name}` cannot name a job of {recipe.machines.nodes} machines on the cluster."
             if len(name) > most
-            else f"`{name}` cannot name a job on the cluster.",
-            f"Use at most {most} lower-case letters, digits and `-`.",
+            else f"`{name}` cannot name a job on the cluster."
         )
+        hint = f"Use at most {most} lower-case letters, digits and `-`."
+        yield recipe.problem(("openshift", "job_name") if site.job_name else ("name",), message, hint)
 
 
 RULES = (

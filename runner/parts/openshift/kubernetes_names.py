@@ -42,20 +42,19 @@ def names(recipe: Recipe) -> Iterator[Problem]:
     site: Openshift | None = recipe.settings.get("openshift")
     if site is None:
         return
-    problem = recipe.document.problem
     if site.image and not _IMAGE.match(site.image):
         hint = "Write it as REGISTRY/PATH:TAG or REGISTRY/PATH@sha256:DIGEST: the path in lower case, no blanks."
-        yield problem(("openshift", "image"), f"`{site.image}` cannot name an image.", hint)
+        yield recipe.problem(("openshift", "image"), f"`{site.image}` cannot name an image.", hint)
     stated: dict[Path_, tuple[str | None, str]] = {("openshift", "queue"): (site.queue, "a queue")}
     for index, claim in enumerate(site.claims or ()):
         stated["openshift", "claims", index, "storage_class"] = (claim.storage_class, "a storage class")
     for path, (name, what) in stated.items():
         if name and not _NAME.match(name):
             hint = "Use lower-case letters, digits, `-` and `.`, as the cluster itself lists them."
-            yield problem(path, f"`{name}` cannot name {what} on the cluster.", hint)
+            yield recipe.problem(path, f"`{name}` cannot name {what} on the cluster.", hint)
     if site.queue and len(site.queue) > 63 and _NAME.match(site.queue):
         message = f"A job names its queue in a label, which holds 63 characters, and this one has {len(site.queue)}."
-        yield problem(("openshift", "queue"), message, "Name a queue with a shorter name.")
+        yield recipe.problem(("openshift", "queue"), message, "Name a queue with a shorter name.")
 
 
 def folders(recipe: Recipe) -> Iterator[Problem]:
@@ -68,25 +67,18 @@ def folders(recipe: Recipe) -> Iterator[Problem]:
         for taken, what in (_TAKEN | _SYSTEM).items():
             below = taken not in _ROOMY and f"{mount}/".startswith(f"{taken}/")
             if mount == "/" or f"{taken}/".startswith(f"{mount}/") or below:
-                yield recipe.document.problem(
-                    ("openshift", "claims", index, "mount"),
-                    f"A claim at `{claim.mount}` would hide {what} of its pods, in `{taken}`.",
-                    "Mount it elsewhere, such as `/shared/models`.",
-                )
+                message = f"A claim at `{claim.mount}` would hide {what} of its pods, in `{taken}`."
+                hint = "Mount it elsewhere, such as `/shared/models`."
+                yield recipe.problem(("openshift", "claims", index, "mount"), message, hint)
                 break
     if site.data_dir and site.output_dir and site.data_dir.rstrip("/") == site.output_dir.rstrip("/"):
-        yield recipe.document.problem(
-            ("openshift", "data_dir"),
-            "`data_dir` and `output_dir` are one folder, and a run that begins anew would clear its own rows.",
-            f"Write `data_dir: {site.output_dir.rstrip('/')}/data`, or delete the line.",
-        )
+        message = "`data_dir` and `output_dir` are one folder, and a run that begins anew would clear its own rows."
+        hint = f"Write `data_dir: {site.output_dir.rstrip('/')}/data`, or delete the line."
+        yield recipe.problem("openshift.data_dir", message, hint)
     elif site.data_dir and site.claims and not recipe.on_claim(site.data_dir) and site.data_from == "image":
-        yield recipe.document.problem(
-            ("openshift", "data_dir"),
-            f"`{site.data_dir}` lies on none of the claims, so pods look for prepared rows there in their image.",
-            "Let it start with a claim's mount, or delete the line; nothing to do where your image has them.",
-            severity="note",
-        )
+        message = f"`{site.data_dir}` lies on none of the claims, so pods look for prepared rows there in their image."
+        hint = "Let it start with a claim's mount, or delete the line; nothing to do where your image has them."
+        yield recipe.note("openshift.data_dir", message, hint)
 
 
 def ports(recipe: Recipe) -> Iterator[Problem]:
@@ -95,11 +87,9 @@ def ports(recipe: Recipe) -> Iterator[Problem]:
         return
     for setting in ("metrics_port", "progress_port"):
         if site[setting] in _MEETING:
-            yield recipe.document.problem(
-                ("openshift", setting),
-                f"At port {site[setting]} the machines of a job meet, so nothing else can be answered there.",
-                "Write another number, or delete the line.",
-            )
+            message = f"At port {site[setting]} the machines of a job meet, so nothing else can be answered there."
+            hint = "Write another number, or delete the line."
+            yield recipe.problem(("openshift", setting), message, hint)
 
 
 def _tools(recipe: Recipe) -> Iterator[tuple[Path_, str]]:
@@ -115,11 +105,9 @@ def trackers(recipe: Recipe) -> Iterator[Problem]:
     if site is None or site.get("tracking_secret"):
         return
     for path, tool in _tools(recipe):
-        yield recipe.document.problem(
-            path,
-            f"`report_to: {tool}` needs a key, and pods have none: `openshift.tracking_secret` names no Secret.",
-            "Add that line; the rendered job's first lines say how the Secret is made. Or write `report_to: tensorboard`.",
-        )
+        message = f"`report_to: {tool}` needs a key, and pods have none: `openshift.tracking_secret` names no Secret."
+        hint = "Add that line; the rendered job's first lines say how the Secret is made. Or write `report_to: tensorboard`."
+        yield recipe.problem(path, message, hint)
 
 
 def mlflow_is_there(recipe: Recipe) -> Iterator[Problem]:
@@ -130,15 +118,15 @@ def mlflow_is_there(recipe: Recipe) -> Iterator[Problem]:
             continue
         if site is None:
             message = "The package `mlflow` is not on this machine, and training stops where it is missing."
-            yield recipe.document.problem(path, message, "`pip install mlflow` wherever it runs.", severity="note")
+            yield recipe.note(path, message, "`pip install mlflow` wherever it runs.")
         elif site.image:
             message = f"The package `mlflow` comes with none of the extras, and training stops where `{site.image}` has not got it."
             hint = "Nothing to do, if that image has it. Else write `report_to: tensorboard` or `wandb`."
-            yield recipe.document.problem(path, message, hint, severity="note")
+            yield recipe.note(path, message, hint)
         else:
             message = "The project's own image has no package `mlflow`, so training would stop when it begins."
             hint = "Write `report_to: tensorboard` or `wandb`; or name an image that has it, `openshift.image`."
-            yield recipe.document.problem(path, message, hint)
+            yield recipe.problem(path, message, hint)
 
 
 RULES = (names, folders, ports, trackers, mlflow_is_there)

@@ -45,29 +45,23 @@ def shape(recipe: Recipe) -> Iterator[Problem]:
     """Heads that divide each other, and a tokenizer that fits the embedding."""
     model, tokenizer = recipe.model, recipe.tokenizer
     if model.hidden_size % model.attention_heads:
-        yield recipe.document.problem(
-            ("model", "attention_heads"),
-            f"`hidden_size` {model.hidden_size:,} cannot be shared by {model.attention_heads} heads.",
-            "Choose a count that divides it.",
-        )
+        message = f"`hidden_size` {model.hidden_size:,} cannot be shared by {model.attention_heads} heads."
+        hint = "Choose a count that divides it."
+        yield recipe.problem("model.attention_heads", message, hint)
     elif model.hidden_size // model.attention_heads % 2:
-        yield recipe.document.problem(
-            ("model", "attention_heads"),
-            f"Heads of {model.hidden_size // model.attention_heads} numbers are odd, and rotary positions turn them in pairs.",
-            "Choose a count that makes their size even; 64 and 128 are usual, and quickest.",
-        )
+        message = f"Heads of {model.hidden_size // model.attention_heads} numbers are odd, and rotary positions turn them in pairs."
+        hint = "Choose a count that makes their size even; 64 and 128 are usual, and quickest."
+        yield recipe.problem("model.attention_heads", message, hint)
     if model.attention_heads % model.key_value_heads:
-        yield recipe.document.problem(
-            ("model", "key_value_heads"),
-            f"{model.attention_heads} attention heads cannot share {model.key_value_heads} key and value heads.",
-            "Choose a count that divides `attention_heads`.",
-        )
+        message = f"{model.attention_heads} attention heads cannot share {model.key_value_heads} key and value heads."
+        hint = "Choose a count that divides `attention_heads`."
+        yield recipe.problem("model.key_value_heads", message, hint)
     if not tokenizer.base and tokenizer.vocabulary > model.vocabulary:
-        yield recipe.document.problem(
-            ("tokenizer", "vocabulary"),
-            f"The tokenizer has {tokenizer.vocabulary:,} entries, and the embedding has rows for {model.vocabulary:,}.",
-            "Lower `tokenizer.vocabulary`, or raise `model.vocabulary`.",
+        message = (
+            f"The tokenizer has {tokenizer.vocabulary:,} entries, and the embedding has rows for {model.vocabulary:,}."
         )
+        hint = "Lower `tokenizer.vocabulary`, or raise `model.vocabulary`."
+        yield recipe.problem("tokenizer.vocabulary", message, hint)
 
 
 def fp8_gpu(recipe: Recipe) -> Iterator[Problem]:
@@ -75,11 +69,9 @@ def fp8_gpu(recipe: Recipe) -> Iterator[Problem]:
     gpu = catalog.gpu(recipe.machines.gpu)
     for home in ("model", *FP8_STAGES):
         if recipe.settings[home].get("precision") == "fp8" and gpu and not gpu.fp8:
-            yield recipe.document.problem(
-                (home, "precision"),
-                f"{gpu.title} cannot do `fp8`; it takes compute capability 9.0, and this GPU has {gpu.compute_capability}.",
-                f"Write `precision: {gpu.precision(fp16=False)}`, or `auto`.",
-            )
+            message = f"{gpu.title} cannot do `fp8`; it takes compute capability 9.0, and this GPU has {gpu.compute_capability}."
+            hint = f"Write `precision: {gpu.precision(fp16=False)}`, or `auto`."
+            yield recipe.problem((home, "precision"), message, hint)
 
 
 def order(recipe: Recipe) -> Iterator[Problem]:
@@ -88,40 +80,33 @@ def order(recipe: Recipe) -> Iterator[Problem]:
     for index, (before, part) in enumerate(pairwise(parts), 1):
         for setting in ("sequence_len", "until"):
             if part[setting] <= before[setting]:
-                yield recipe.document.problem(
-                    ("pretrain", "curriculum", index, setting),
-                    f"`{setting}` is {part[setting]:g} here and {before[setting]:g} in the line before; both must rise.",
-                    "Put the lines in rising order.",
+                message = (
+                    f"`{setting}` is {part[setting]:g} here and {before[setting]:g} in the line before; both must rise."
                 )
+                hint = "Put the lines in rising order."
+                yield recipe.problem(("pretrain", "curriculum", index, setting), message, hint)
     if parts[-1].until != 1:
-        yield recipe.document.problem(
-            ("pretrain", "curriculum", len(parts) - 1, "until"),
-            f"The last context length ends at {parts[-1].until:g} of the steps, so the rest would not be trained.",
-            "Let the last one end at 1.0.",
-        )
+        message = f"The last context length ends at {parts[-1].until:g} of the steps, so the rest would not be trained."
+        hint = "Let the last one end at 1.0."
+        yield recipe.problem(("pretrain", "curriculum", len(parts) - 1, "until"), message, hint)
     ends = [round(part.until * pretrain.steps) for part in parts]
     if any(end <= start for start, end in pairwise([0, *ends])):
-        yield recipe.document.problem(
-            ("pretrain", "steps"),
-            f"{pretrain.steps:,} steps are too few for {len(parts)} context lengths.",
-            "Raise `steps`.",
-        )
+        message = f"{pretrain.steps:,} steps are too few for {len(parts)} context lengths."
+        yield recipe.problem("pretrain.steps", message, "Raise `steps`.")
 
 
 def schedule(recipe: Recipe) -> Iterator[Problem]:
     """The learning rate rises, and falls to a lower end."""
     pretrain = recipe.pretrain
     if pretrain.min_learning_rate > pretrain.learning_rate:
-        yield recipe.document.problem(
-            ("pretrain", "min_learning_rate"),
-            f"`min_learning_rate` {pretrain.min_learning_rate:g} is above `learning_rate` {pretrain.learning_rate:g}.",
-            "Lower it.",
+        message = (
+            f"`min_learning_rate` {pretrain.min_learning_rate:g} is above `learning_rate` {pretrain.learning_rate:g}."
         )
+        yield recipe.problem("pretrain.min_learning_rate", message, "Lower it.")
     if (warmup := warmup_steps(recipe)) >= pretrain.steps:
-        yield recipe.document.problem(
-            ("pretrain", "warmup_ratio" if pretrain.warmup_steps is None else "warmup_steps"),
-            f"The warmup of {warmup:,} steps leaves nothing of {pretrain.steps:,} steps.",
-            "Lower it.",
+        message = f"The warmup of {warmup:,} steps leaves nothing of {pretrain.steps:,} steps."
+        yield recipe.problem(
+            ("pretrain", "warmup_ratio" if pretrain.warmup_steps is None else "warmup_steps"), message, "Lower it."
         )
 
 
@@ -130,19 +115,15 @@ def context(recipe: Recipe) -> Iterator[Problem]:
     most = recipe.model.context
     for index, part in enumerate(recipe.pretrain.curriculum):
         if part.sequence_len > most:
-            yield recipe.document.problem(
-                ("pretrain", "curriculum", index, "sequence_len"),
-                f"Blocks of {part.sequence_len:,} tokens are longer than the model's context of {most:,}.",
-                "Raise `model.context`, or shorten the blocks.",
-            )
+            message = f"Blocks of {part.sequence_len:,} tokens are longer than the model's context of {most:,}."
+            hint = "Raise `model.context`, or shorten the blocks."
+            yield recipe.problem(("pretrain", "curriculum", index, "sequence_len"), message, hint)
     for stage in AFTER:
         section = recipe.settings.get(stage)
         if section and section.sequence_len > most:
-            yield recipe.document.problem(
-                (stage, "sequence_len"),
-                f"The model reads at most {most:,} tokens, and `sequence_len` is {section.sequence_len:,}.",
-                f"Write at most {most}.",
-            )
+            message = f"The model reads at most {most:,} tokens, and `sequence_len` is {section.sequence_len:,}."
+            hint = f"Write at most {most}."
+            yield recipe.problem((stage, "sequence_len"), message, hint)
 
 
 def gate_metrics(recipe: Recipe) -> Iterator[Problem]:
@@ -159,41 +140,33 @@ def documents(recipe: Recipe) -> Iterator[Problem]:
     """Some documents are left, and enough of them for the steps."""
     data, pretrain = recipe.data, recipe.pretrain
     if data.min_words > data.max_words:
-        yield recipe.document.problem(
-            ("data", "min_words"),
-            f"No document has at least {data.min_words:,} and at most {data.max_words:,} words.",
-            "Lower `min_words`, or raise `max_words`.",
-        )
+        message = f"No document has at least {data.min_words:,} and at most {data.max_words:,} words."
+        hint = "Lower `min_words`, or raise `max_words`."
+        yield recipe.problem("data.min_words", message, hint)
     # A document of 1,000 tokens is a long one on the web.
     tokens = sum(length.tokens(common.effective_batch_size(recipe, pretrain)) for length in curriculum(recipe))
     if (limit := data.get("limit")) and limit * 1000 * MOST_TIMES < tokens:
-        yield recipe.document.problem(
-            ("data", "limit"),
+        message = (
             f"{pretrain.steps:,} steps read {tokens:,} tokens, and {limit:,} documents have about {limit * 1000:,}: each would be "
-            f"read some {tokens // (limit * 1000):,} times.",
-            "Raise `limit`, or lower `pretrain.steps`; up to 4 times is usual.",
-            severity="note",
+            f"read some {tokens // (limit * 1000):,} times."
         )
+        hint = "Raise `limit`, or lower `pretrain.steps`; up to 4 times is usual."
+        yield recipe.note("data.limit", message, hint)
 
 
 def one_vocabulary(recipe: Recipe) -> Iterator[Problem]:
     if recipe.tokenizer.base and recipe.document.lookup(("tokenizer", "vocabulary")) is not None:
-        yield recipe.document.problem(
-            ("tokenizer", "vocabulary"),
-            f"`vocabulary` means nothing beside `base`: the tokenizer `{recipe.tokenizer.base}` has its own.",
-            "Delete one of the two lines.",
-            severity="note",
-        )
+        message = f"`vocabulary` means nothing beside `base`: the tokenizer `{recipe.tokenizer.base}` has its own."
+        hint = "Delete one of the two lines."
+        yield recipe.note("tokenizer.vocabulary", message, hint)
 
 
 def packed_words(recipe: Recipe) -> Iterator[Problem]:
     """The tokenizer that packed files were made with is named."""
     if recipe.data.packed and not recipe.tokenizer.base:
-        yield recipe.document.problem(
-            ("data", "packed"),
-            "Packed files hold token numbers, and the recipe does not say whose.",
-            "Name the tokenizer they were made with under `tokenizer.base`.",
-        )
+        message = "Packed files hold token numbers, and the recipe does not say whose."
+        hint = "Name the tokenizer they were made with under `tokenizer.base`."
+        yield recipe.problem("data.packed", message, hint)
 
 
 def packed_files(recipe: Recipe) -> Iterator[Problem]:
@@ -208,16 +181,12 @@ def packed_files(recipe: Recipe) -> Iterator[Problem]:
     }
     missing = [file.name for file in expected if not file.is_file()]
     if missing:
-        yield recipe.document.problem(
-            ("data", "packed"),
-            f"`{folder}` lacks {listed(missing)}.",
-            "Paths start from the recipe's own folder; every context length needs both files.",
-        )
+        message = f"`{folder}` lacks {listed(missing)}."
+        hint = "Paths start from the recipe's own folder; every context length needs both files."
+        yield recipe.problem("data.packed", message, hint)
     for file, length in expected.items():
         if file.is_file() and (wrong := _no_blocks(file, length)):
-            yield recipe.document.problem(
-                ("data", "packed"), f"`{file}` {wrong}", "Write it with numpy.save, a block a row."
-            )
+            yield recipe.problem("data.packed", f"`{file}` {wrong}", "Write it with numpy.save, a block a row.")
 
 
 def _no_blocks(file: Path, length: int) -> str:
@@ -245,32 +214,23 @@ def cleaning(recipe: Recipe) -> Iterator[Problem]:
         return
     name = section.executor
     if missing := [setting for setting in NEEDS[name] if section.get(setting) is None]:
-        yield recipe.document.problem(
-            ("data", "cleaning", "executor"),
-            f"`executor: {name}` also needs {listed(missing)}.",
-            "Write them below it, or `executor: local`.",
-        )
+        message = f"`executor: {name}` also needs {listed(missing)}."
+        hint = "Write them below it, or `executor: local`."
+        yield recipe.problem("data.cleaning.executor", message, hint)
     # What is written, without defaults; one that says what holds anyhow, as `recipe show` prints them, misleads nobody.
     for setting, value in (recipe.document.lookup(("data", "cleaning")) or {}).items():
         if setting not in ("executor", *NEEDS[name], *KNOWS[name]) and value != IDLE.get(setting):
-            yield recipe.document.problem(
-                ("data", "cleaning", setting),
-                f"`{setting}` means nothing to `executor: {name}`.",
-                "Delete the line, or name the executor that it is for.",
-                key=True,
-            )
+            message = f"`{setting}` means nothing to `executor: {name}`."
+            hint = "Delete the line, or name the executor that it is for."
+            yield recipe.problem(("data", "cleaning", setting), message, hint, key=True)
     if name == "pods" and section.pods and section.tasks and section.tasks < section.pods:
-        yield recipe.document.problem(
-            ("data", "cleaning", "tasks"),
-            f"{section.tasks:,} tasks leave some of {section.pods:,} pods without work.",
-            f"Write at least {section.pods}, or delete the line.",
-        )
+        message = f"{section.tasks:,} tasks leave some of {section.pods:,} pods without work."
+        hint = f"Write at least {section.pods}, or delete the line."
+        yield recipe.problem("data.cleaning.tasks", message, hint)
     if name == "pods" and "openshift" not in recipe.settings:
-        yield recipe.document.problem(
-            ("data", "cleaning", "executor"),
-            "Pods are those of a cluster, and the recipe has no section `openshift`.",
-            "Write `executor: local`, or add the section.",
-        )
+        message = "Pods are those of a cluster, and the recipe has no section `openshift`."
+        hint = "Write `executor: local`, or add the section."
+        yield recipe.problem("data.cleaning.executor", message, hint)
 
 
 def stage_job_names(recipe: Recipe) -> Iterator[Problem]:
@@ -282,11 +242,9 @@ def stage_job_names(recipe: Recipe) -> Iterator[Problem]:
     longest = max((f"{name}-{stage}" for stage in stage_names(recipe)), key=len)
     most = longest_job_name(recipe.machines.nodes)
     if len(longest) > most:
-        yield recipe.document.problem(
-            ("openshift", "job_name") if site.job_name else ("name",),
-            f"The job `{longest}` of a stage would have a name of {len(longest)} characters, and the cluster allows {most}.",
-            f"Shorten `{name}`.",
-        )
+        message = f"The job `{longest}` of a stage would have a name of {len(longest)} characters, and the cluster allows {most}."
+        hint = f"Shorten `{name}`."
+        yield recipe.problem(("openshift", "job_name") if site.job_name else ("name",), message, hint)
 
 
 RULES = (

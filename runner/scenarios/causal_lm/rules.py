@@ -20,30 +20,23 @@ def one_validation(recipe: Recipe) -> Iterator[Problem]:
     data = recipe.data
     given = [setting for setting in GIVES_VALIDATION if data.get(setting)]
     if len(given) > 1:
-        yield recipe.document.problem(
-            ("data", given[1]),
-            f"`data` has {listed(given)}, and validation data comes from one place.",
-            "Keep one of these lines.",
-        )
+        message = f"`data` has {listed(given)}, and validation data comes from one place."
+        yield recipe.problem(("data", given[1]), message, "Keep one of these lines.")
     for setting, source in VALIDATION.items():
         # A file goes with any list of data sets; a split is one of each.
         lacking = [home for home, one in recipe.data_sets() if not one.get(source)]
         if data.get(setting) and lacking and not (setting == "validation_path" and data.get("sets")):
-            yield recipe.document.problem(
-                ("data", setting),
-                f"`{setting}` goes with `{source}`, and `{name_of(lacking[0])}` has no `{source}`.",
-                "Use `validation_share` to take a share of the documents instead.",
-            )
+            message = f"`{setting}` goes with `{source}`, and `{name_of(lacking[0])}` has no `{source}`."
+            hint = "Use `validation_share` to take a share of the documents instead."
+            yield recipe.problem(("data", setting), message, hint)
 
     file, split = data.get("validation_path"), data.get("validation_split")
     trained = [(recipe.folder / name).resolve() for _, one in recipe.data_sets() if (name := one.get("path"))]
     same_file = file and (recipe.folder / file).resolve() in trained
     if same_file or (split and split == data.get("split")):
-        yield recipe.document.problem(
-            ("data", "validation_path" if same_file else "validation_split"),
-            f"Validation is on the text that is trained, `{file if same_file else split}`, and would call best what learned it by heart.",
-            "Name another, or use `validation_share` to take a share of the documents.",
-        )
+        message = f"Validation is on the text that is trained, `{file if same_file else split}`, and would call best what learned it by heart."
+        hint = "Name another, or use `validation_share` to take a share of the documents."
+        yield recipe.problem(("data", "validation_path" if same_file else "validation_split"), message, hint)
 
 
 def metrics(recipe: Recipe) -> list[str]:

@@ -14,17 +14,13 @@ def trained_layers(recipe: Recipe) -> Iterator[Problem]:
         return
     layers, asked = recipe.model_facts.num_hidden_layers, recipe.train.last_layers
     if asked > layers:
-        yield recipe.document.problem(
-            ("train", "last_layers"),
-            f"`last_layers` is {asked}, and `{recipe.model.base}` has {layers} layers.",
-            f"Write at most {layers}.",
-        )
+        message = f"`last_layers` is {asked}, and `{recipe.model.base}` has {layers} layers."
+        hint = f"Write at most {layers}."
+        yield recipe.problem("train.last_layers", message, hint)
     if asked == 0 and not recipe.train.lm_head:
-        yield recipe.document.problem(
-            ("train", "last_layers"),
-            "Nothing is trained: `last_layers` is 0 and `lm_head` is false.",
-            "Raise `last_layers`, or set `lm_head: true`.",
-        )
+        message = "Nothing is trained: `last_layers` is 0 and `lm_head` is false."
+        hint = "Raise `last_layers`, or set `lm_head: true`."
+        yield recipe.problem("train.last_layers", message, hint)
 
 
 RULES = (

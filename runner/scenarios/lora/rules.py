@@ -23,23 +23,22 @@ def layers(recipe: Recipe) -> Iterator[Problem]:
         return
     for index, name in enumerate(recipe.train.lora_layers or ()):
         if name not in facts.linear:
-            yield recipe.document.problem(
-                ("train", "lora_layers", index),
-                f"`{recipe.model.base}` has no linear layer `{name}`.",
-                f"Its linear layers are {listed(facts.linear)}. Delete `lora_layers` to give each of them an adapter.",
+            message = f"`{recipe.model.base}` has no linear layer `{name}`."
+            hint = (
+                f"Its linear layers are {listed(facts.linear)}. Delete `lora_layers` to give each of them an adapter."
             )
+            yield recipe.problem(("train", "lora_layers", index), message, hint)
 
 
 def adapter_scale(recipe: Recipe) -> Iterator[Problem]:
     """An adapter counts alpha / rank times; a rank that was lowered alone makes that large."""
     rank, alpha = recipe.train.lora_rank, recipe.train.lora_alpha
     if alpha > USUAL_SCALE * rank:
-        yield recipe.document.problem(
-            ("train", "lora_alpha"),
-            f"The adapter counts alpha / rank = {alpha / rank:g} times; 1 to 2 is usual, and far more breaks training.",
-            f"Write `lora_alpha: {2 * rank}` for a rank of {rank}.",
-            severity="note",
+        message = (
+            f"The adapter counts alpha / rank = {alpha / rank:g} times; 1 to 2 is usual, and far more breaks training."
         )
+        hint = f"Write `lora_alpha: {2 * rank}` for a rank of {rank}."
+        yield recipe.note("train.lora_alpha", message, hint)
 
 
 def one_kind(recipe: Recipe) -> Iterator[Problem]:
@@ -51,12 +50,8 @@ def one_kind(recipe: Recipe) -> Iterator[Problem]:
         there += ["form"] if data.get("form") != "auto" else []
         if not there:
             continue
-        yield recipe.document.problem(
-            (*home, there[0]),
-            f"`{setting(home)}` names `songs` and also {listed(there)}; a row can be a song or a conversation, not both.",
-            "Keep one of the two.",
-            key=True,
-        )
+        message = f"`{setting(home)}` names `songs` and also {listed(there)}; a row can be a song or a conversation, not both."
+        yield recipe.problem((*home, there[0]), message, "Keep one of the two.", key=True)
 
 
 def songs(recipe: Recipe) -> Iterator[Problem]:
@@ -64,25 +59,22 @@ def songs(recipe: Recipe) -> Iterator[Problem]:
     if not chosen:
         return
     if not sum(chosen.tasks.values()):
-        yield recipe.document.problem(
-            ("data", "songs", "tasks"),
-            "No task has a share, so nothing would be asked.",
-            f"Give at least one of {listed(chosen.tasks)} a share above 0.",
-            key=True,
-        )
+        message = "No task has a share, so nothing would be asked."
+        hint = f"Give at least one of {listed(chosen.tasks)} a share above 0."
+        yield recipe.problem("data.songs.tasks", message, hint, key=True)
     named = templates.columns(chosen.instruction_form)
     if sorted(named) != sorted(PARTS) or templates.unclosed(chosen.instruction_form) is not None:
-        yield recipe.document.problem(
-            ("data", "songs", "instruction_form"),
-            "The form of the instruction must name `[artist]` and `[genre]`, each once, and nothing else in brackets.",
-            "For example: Generate a song verse in the style of [artist] in the genre of [genre].",
+        message = (
+            "The form of the instruction must name `[artist]` and `[genre]`, each once, and nothing else in brackets."
         )
+        hint = "For example: Generate a song verse in the style of [artist] in the genre of [genre]."
+        yield recipe.problem("data.songs.instruction_form", message, hint)
     if chosen.min_words > chosen.max_words:
-        yield recipe.document.problem(
-            ("data", "songs", "min_words"),
-            f"The shortest song has {chosen.min_words} words, and the longest {chosen.max_words}: none would be left.",
-            "Lower `min_words`, or raise `max_words`.",
+        message = (
+            f"The shortest song has {chosen.min_words} words, and the longest {chosen.max_words}: none would be left."
         )
+        hint = "Lower `min_words`, or raise `max_words`."
+        yield recipe.problem("data.songs.min_words", message, hint)
 
 
 def metrics(recipe: Recipe) -> list[str]:
