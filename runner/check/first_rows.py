@@ -126,6 +126,6 @@ def _notes(source: ChatSet, file: Path, there: list[row_files.Numbered]) -> Iter
             "Mend them; `recipe prepare` names all of them, and ends with 1 where they are more than `max_lost_share`.",
         )
     # What a few rows have in common says nothing; what is personal in one of them does.
-    telling = checks if report.rows_in >= doctor.FEW else [each for each in checks if isinstance(each, doctor.Personal)]
+    telling = checks if report.rows_in >= doctor.FEW else [each for each in checks if each.telling]
     for finding in (finding for check in telling for finding in check.findings()):
         yield f"{among}, {finding.count:,} have {finding.kind}: {finding.told_of()}.", finding.remedy
