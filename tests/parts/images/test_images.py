@@ -614,8 +614,8 @@ def _file(module):
 # Packages that the stock image lacks, and the modules that import them when they are called: for spreadsheets, models of the
 # hub, cleaning, and what is said of rows.
 OF_LANGUAGE = {
-    "orjson": ("data.rows",),
-    "openpyxl": ("data.rows",),
+    "orjson": ("data.row_files",),
+    "openpyxl": ("data.row_tables",),
     "httpx": ("catalog.published", "entrypoints.prepare", "run.hardware"),
     "datatrove": (
         "data.doctor",
