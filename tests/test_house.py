@@ -26,7 +26,7 @@ SOFT = {
     "evaluate": {"openshift", "serve"},
     "kfp": {"openshift", "serve"},
     "openshift": {"kfp", "report"},
-    "planner": {"images", "start"},
+    "planner": {"images"},
     "report": {"evaluate", "openshift"},
     "start": {"openshift", "planner"},
 }

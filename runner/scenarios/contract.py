@@ -29,7 +29,7 @@ Rules for every recipe. `hooks` names functions by their moment:
     beside_jobs(recipe, plan)              files beside the jobs of a render
     at_the_end(run, tell)                  a context around a whole run
     prove(proofs, tell)                    judges prepared rows before a GPU is held
-    show_rows(recipe, place, count, say, lines)  shows rows as the engine makes them; lines: gives those of a folder's proof
+    show_rows(recipe, place, count, say)   proves each stage's rows as the engine makes them; gives each proof's folder
     shown(folder, whole)                   what is on record of them, as lines of styled text
     models_at(url, recipe, stage)          the recipe's models behind a server
     gate_in_pod(folder, tell), promote_in_pod(folder, by, reason, tell)

@@ -22,7 +22,7 @@ SECRET = "hub-token"
 
 @dataclass(frozen=True)
 class Kind:
-    """What somebody may have. starter: the recipe that is copied; ways: of `runner.parts.start.cards`, to train on it, the one that it takes first;
+    """What somebody may have. starter: the recipe that is copied; ways: of `runner.parts.planner.cards`, to train on it, the one that it takes first;
     model: where nobody names another; technique: in words. least: rows at once that it needs, because batch normalisation says
     little on fewer."""
 

@@ -42,7 +42,7 @@ def compare(
     from runner.tools.quiet import hush
 
     hush()
-    from runner.parts.evaluate import compare as comparing
+    from runner.parts.evaluate import evaluation_report as comparing
     from runner.run import inference
     from runner.run.run_folder import find
 
