@@ -12,8 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from runner.check import by_schema, columns
-from runner.data import conversation_formats
+from runner.check import by_schema
+from runner.data import conversation_formats, row_files, rows
 from runner.recipe import overrides, templates
 from runner.recipe.document import Document
 from runner.recipe.overrides import Override
@@ -95,9 +95,9 @@ def _templates(document: Document, section: Mapping[str, Any], change: Override)
     """The section's templates for columns, where the new file has conversations and not their columns."""
     there = [name for name in ("question", "answer") if isinstance(section.get(name), str)]
     try:
-        found = columns.of(Path(document.file).parent / change.after, section.get("split"))
+        found = rows.columns(Path(document.file).parent / change.after, section.get("split"))
         named = {column for name in there for column in templates.columns(section[name])}
-    except (columns.Unreadable, OSError, ValueError):
+    except (row_files.Unreadable, OSError, ValueError):
         return ()
     return tuple(there) if conversation_formats.told(found) and not named <= set(found) else ()
 

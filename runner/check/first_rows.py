@@ -7,8 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.check import columns
-from runner.data import conversation_formats
+from runner.data import conversation_formats, row_files, rows
 from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe, Settings
 from runner.recipe.templates import NoText
@@ -17,7 +16,6 @@ from runner.tools.problem import Problem, Stop
 
 if TYPE_CHECKING:
     from runner.data.chat import ChatSet
-    from runner.data.rows import Numbered
 
 FIRST_ROWS = 200
 # Files that are read a row at a time, without a library that takes its time.
@@ -30,7 +28,6 @@ def first_rows(recipe: Recipe) -> Iterator[Problem]:
         file = _lines(recipe, data)
         if not file or not data.knows("form") or data.get("songs"):
             continue
-        from runner.data import rows
         from runner.data.chat import ChatSet
 
         question, answer = data.get("question"), data.get("answer")
@@ -46,11 +43,11 @@ def first_rows(recipe: Recipe) -> Iterator[Problem]:
             answer=answer,
         )
         try:
-            columns.of(file)
+            rows.columns(file)
             # The one more tells whether there are others.
             there = list(islice(rows.read(said), FIRST_ROWS + 1))
             notes = list(_notes(said, file, there[:FIRST_ROWS]))
-        except (columns.Unreadable, Stop, KeyError):
+        except (row_files.Unreadable, Stop, KeyError):
             # The file cannot be read, or has other columns than are named: other rules say so, with a remedy.
             continue
         for message, hint in notes:
@@ -65,9 +62,10 @@ def _lines(recipe: Recipe, data: Settings) -> Path | None:
     return file if file and file.suffix in ENDINGS and file.is_file() else None
 
 
-def _too_long(recipe: Recipe, home: Path_, source: ChatSet, file: Path, there: list[Numbered]) -> Problem | None:
+def _too_long(
+    recipe: Recipe, home: Path_, source: ChatSet, file: Path, there: list[row_files.Numbered]
+) -> Problem | None:
     """That rows are longer than `sequence_len`: surely, where they have as many words, and likely, by their letters."""
-    from runner.data import rows
     from runner.data.conversation_formats import OWN
 
     where = (str(home[0]) if "data" in home[1:2] else "model", "sequence_len")
@@ -77,7 +75,7 @@ def _too_long(recipe: Recipe, home: Path_, source: ChatSet, file: Path, there: l
     prompt = (data.get("system_prompt") if isinstance(data, dict) else None) or ""
     told, texts = source.told(), []
     for _, row in there:
-        if isinstance(row, rows.Bad):
+        if isinstance(row, row_files.Bad):
             continue
         try:
             conversation = told.conversation(OWN, row)
@@ -101,7 +99,7 @@ def _too_long(recipe: Recipe, home: Path_, source: ChatSet, file: Path, there: l
     return None
 
 
-def _notes(source: ChatSet, file: Path, there: list[Numbered]) -> Iterator[tuple[str, str]]:
+def _notes(source: ChatSet, file: Path, there: list[row_files.Numbered]) -> Iterator[tuple[str, str]]:
     from runner.data import data_sets, doctor
     from runner.data.conversation_formats import OWN
     from runner.data.report import Report
@@ -128,6 +126,6 @@ def _notes(source: ChatSet, file: Path, there: list[Numbered]) -> Iterator[tuple
             "Mend them; `recipe prepare` names all of them, and ends with 1 where they are more than `max_lost_share`.",
         )
     # What a few rows have in common says nothing; what is personal in one of them does.
-    telling = checks if report.rows_in >= doctor.FEW else [each for each in checks if isinstance(each, doctor.Personal)]
+    telling = checks if report.rows_in >= doctor.FEW else [each for each in checks if each.telling]
     for finding in (finding for check in telling for finding in check.findings()):
         yield f"{among}, {finding.count:,} have {finding.kind}: {finding.told_of()}.", finding.remedy

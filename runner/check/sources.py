@@ -11,9 +11,8 @@ from typing import Any
 
 from runner import catalog
 from runner.catalog.published import why_no_hub
-from runner.check import columns
 from runner.check.first_rows import first_rows
-from runner.data import conversation_formats
+from runner.data import conversation_formats, row_files, rows
 from runner.recipe import templates
 from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe, Settings, sets_of
@@ -178,8 +177,8 @@ def _data_files(recipe: Recipe, home: Path_, data: Settings, files: tuple[str, .
         if file.suffix == ".txt":
             continue
         try:
-            there = columns.of(file, data.get("split"))
-        except columns.Unreadable as reason:
+            there = rows.columns(file, data.get("split"))
+        except row_files.Unreadable as reason:
             yield recipe.problem(
                 (*home, setting), f"`{file}` cannot be read: {reason}", reason.hint, severity=reason.severity
             )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import click
@@ -37,5 +36,7 @@ def prepare(path: str, sets: tuple[str, ...], data: str | None, out: str | None,
     carry_out({**translate(recipe, place).stages[0].config, "proofs": None}, say)
     say(f"written to {out or place.data_dir}")
     if show:
-        parts.hook("show_rows")(recipe, place, show, say, partial(proof_lines, whole=True))
+        for proven in parts.hook("show_rows")(recipe, place, show, say):
+            for line in proof_lines(proven, whole=True):
+                say(line)
     end("The rows are ready; what became of each kind is said above.", "rehearse", path)

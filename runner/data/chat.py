@@ -59,9 +59,7 @@ class ChatSet(data_sets.DataSet):
         if self.form:
             return self
         columns: list[str] = []
-        for _, row in rows.read(self):
-            if isinstance(row, rows.Bad):
-                continue
+        for row in rows.good(self):
             if form := conversation_formats.told(row):
                 return replace(self, form=form)
             columns = columns or list(row)
@@ -125,9 +123,7 @@ def prepare(
 def first(chat: Chat) -> Iterator[RenderedExample]:
     """The rows that make a conversation, one after the other."""
     for one in map(ChatSet.told, chat.sets):
-        for _, row in rows.read(one):
-            if isinstance(row, rows.Bad):
-                continue
+        for row in rows.good(one):
             with suppress(NoConversation, templates.NoText):
                 conversation = one.conversation(chat.special_tokens.axolotl, row)
                 if isinstance(conversation, Conversation):

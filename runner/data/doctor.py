@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -110,7 +110,7 @@ def licences(source: DataSets) -> str:
 
 def examine(rows: Iterable[ExaminedRow], of: int, report: Examined) -> None:
     """Writes findings into the report. of: rows that the ones looked at are drawn from."""
-    checks = quick()
+    checks: list[RowCheck] = [*quick()]
     try:
         checks += [Languages(), NearDuplicates()]
     except ImportError:
@@ -126,63 +126,58 @@ def examine(rows: Iterable[ExaminedRow], of: int, report: Examined) -> None:
     report.findings += [finding for check in checks for finding in check.findings()]
 
 
-def quick() -> list[RowCheck]:
+@dataclass
+class LineCheck:
+    """Rows that something is found in, one by one. telling: whether it says something of a few rows too."""
+
+    kind: str
+    found_in: Callable[[ExaminedRow], bool]
+    said: str
+    remedy: str
+    telling: bool = False
+    lines: list[Where] = field(default_factory=list)
+
+    def look(self, row: ExaminedRow) -> None:
+        if self.found_in(row):
+            self.lines.append(row.line)
+
+    def findings(self) -> Iterator[DataFinding]:
+        if self.lines:
+            yield DataFinding.of(self.kind, len(self.lines), self.said, self.remedy, self.lines)
+
+
+def quick() -> list[LineCheck | Beginnings]:
     """Those that need no library and look at a row in microseconds."""
-    return [ShortAnswers(), ShortTexts(), Repeated(), Beginnings(), *(Personal(kind) for kind in PERSONAL)]
+    few = f"of fewer than {SHORT} characters"
+    write_out = "Write them out, or delete them, unless a label or a number is meant."
+    seen: set[bytes] = set()
 
+    def again(row: ExaminedRow) -> bool:
+        """Whether a document came before, word for word; of rows with an answer such are taken out before."""
+        if row.answer is not None:
+            return False
+        before = len(seen)
+        seen.add(_digest(row.text))
+        return len(seen) == before
 
-class ShortAnswers:
-    kind = "short answers"
+    def short(text: str | None) -> bool:
+        return text is not None and len(text) < SHORT
 
-    def __init__(self) -> None:
-        self.lines: list[Where] = []
+    def personal(kind: PersonalData) -> LineCheck:
+        """Counted and named by line; what it is, is said nowhere."""
+        said = "rows likely hold some, which the model may say again"
+        remedy = "Take them out, or put made-up ones in their place, unless they are meant for everybody."
+        return LineCheck(kind.name, lambda row: kind.found_in(row.text), said, remedy, telling=True)
 
-    def look(self, row: ExaminedRow) -> None:
-        if row.answer is not None and len(row.answer) < SHORT:
-            self.lines.append(row.line)
-
-    def findings(self) -> Iterator[DataFinding]:
-        if self.lines:
-            yield DataFinding.of(
-                self.kind,
-                len(self.lines),
-                f"of fewer than {SHORT} characters",
-                "Write them out, or delete them, unless a label or a number is meant.",
-                self.lines,
-            )
-
-
-class ShortTexts(ShortAnswers):
-    kind = "short texts"
-
-    def look(self, row: ExaminedRow) -> None:
-        if row.answer is None and len(row.text.strip()) < SHORT:
-            self.lines.append(row.line)
-
-
-class Repeated:
-    """Documents that came before, word for word; of rows with an answer such are taken out before."""
-
-    def __init__(self) -> None:
-        self.seen: set[bytes] = set()
-        self.lines: list[Where] = []
-
-    def look(self, row: ExaminedRow) -> None:
-        if row.answer is None:
-            digest = _digest(row.text)
-            if digest in self.seen:
-                self.lines.append(row.line)
-            self.seen.add(digest)
-
-    def findings(self) -> Iterator[DataFinding]:
-        if self.lines:
-            yield DataFinding.of(
-                "exact duplicates",
-                len(self.lines),
-                "are word for word a row before them",
-                "Each is learned again; delete them.",
-                self.lines,
-            )
+    return [
+        LineCheck("short answers", lambda row: short(row.answer), few, write_out),
+        LineCheck("short texts", lambda row: row.answer is None and short(row.text.strip()), few, write_out),
+        LineCheck(
+            "exact duplicates", again, "are word for word a row before them", "Each is learned again; delete them."
+        ),
+        Beginnings(),
+        *map(personal, PERSONAL),
+    ]
 
 
 def _digest(text: str) -> bytes:
@@ -191,6 +186,8 @@ def _digest(text: str) -> bytes:
 
 class Beginnings:
     """One-sided answers: many begin with the same words."""
+
+    telling = False
 
     def __init__(self) -> None:
         self.rows = 0
@@ -253,28 +250,6 @@ PERSONAL = (
         ),
     ),
 )
-
-
-class Personal:
-    """Counted and named by line; what it is, is said nowhere."""
-
-    def __init__(self, kind: PersonalData) -> None:
-        self.kind = kind
-        self.lines: list[Where] = []
-
-    def look(self, row: ExaminedRow) -> None:
-        if self.kind.found_in(row.text):
-            self.lines.append(row.line)
-
-    def findings(self) -> Iterator[DataFinding]:
-        if self.lines:
-            yield DataFinding.of(
-                self.kind.name,
-                len(self.lines),
-                "rows likely hold some, which the model may say again",
-                "Take them out, or put made-up ones in their place, unless they are meant for everybody.",
-                self.lines,
-            )
 
 
 class Languages:

@@ -23,7 +23,8 @@ from pyarrow import parquet
 from runner.data import data_sets, doctor, rows, tokenizers
 from runner.data.data_sets import SplitDataSets
 from runner.data.report import MOST_NAMED, Report
-from runner.data.rows import FilePart, parts_of_file
+from runner.data.row_files import FilePart
+from runner.data.rows import parts_of_file
 from runner.data.tokenizers import Pretrained, TokenizerFor
 from runner.recipe.templates import NoText
 from runner.tools.files import replacing

@@ -154,8 +154,8 @@ def _draw(lyrics: Lyrics, count: int, report: Report) -> list[tuple[Song, int]]:
 def tasks(lyrics: Lyrics) -> Iterator[Task]:
     """The task of each row that is a song, as far as it is read, before any is drawn."""
     for one in lyrics.sets:
-        whole = ((n, row) for n, row in rows.read(one, stream=lyrics.stream) if not isinstance(row, rows.Bad))
-        yield from (_task(song, lyrics) for song in _songs(lyrics.songs, whole) if isinstance(song, Song))
+        numbered = enumerate(rows.good(one, stream=lyrics.stream))
+        yield from (_task(song, lyrics) for song in _songs(lyrics.songs, numbered) if isinstance(song, Song))
 
 
 def _songs(songs: Songs, numbered: Iterable[tuple[int, Mapping[str, Any]]]) -> Iterator[Song | str]:

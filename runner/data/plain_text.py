@@ -21,6 +21,7 @@ from runner.data.report import (
     parts_of,
     require_few,
 )
+from runner.data.row_files import Bad
 from runner.data.tokenizers import Pretrained, TokenizerFor
 from runner.tools.files import read_json, write_json
 from runner.tools.lengths import Lengths
@@ -246,14 +247,14 @@ def _of_set(source: PlainText, index: int, side: str, report: TextReport, drawn:
         report.rows_in += counted
         reason = _wrong(row, one.text)
         lost = bool(reason)
-        if not (isinstance(row, rows.Bad) or reason or data_sets.drawn(row, one.share, source.seed)):
+        if not (isinstance(row, Bad) or reason or data_sets.drawn(row, one.share, source.seed)):
             reason = "beyond the `share` of its data set, drawn by the seed"
-        if isinstance(row, rows.Bad) or reason:
+        if isinstance(row, Bad) or reason:
             if counted:
                 report.skipped[reason] = report.skipped.get(reason, 0) + 1
                 report.lost += lost
                 line = data_sets.where(source, index, number)
-                if isinstance(row, rows.Bad):
+                if isinstance(row, Bad):
                     report.bad_lines.append((line, row.reason))
                 elif lost and len(named := report.lost_lines.setdefault(reason, [])) < MOST_NAMED:
                     named.append(line)
@@ -268,8 +269,8 @@ def _of_set(source: PlainText, index: int, side: str, report: TextReport, drawn:
             yield text
 
 
-def _wrong(row: dict[str, Any] | rows.Bad, column: str) -> str:
-    if isinstance(row, rows.Bad):
+def _wrong(row: dict[str, Any] | Bad, column: str) -> str:
+    if isinstance(row, Bad):
         return "not a row, named by line below"
     if column not in row:
         return f"no column `{column}`; there are {listed(list(row)[:10])}"

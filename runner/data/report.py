@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from runner.data.data_sets import DataSets, Where, drawn, set_name, where
-from runner.data.rows import Bad, Numbered
+from runner.data.row_files import Bad, Numbered
 from runner.tools.files import Record, read_json, sha256, write_json
 from runner.tools.lengths import UNKNOWN, Lengths
 from runner.tools.names import content_hash

@@ -15,7 +15,7 @@ import yaml
 
 from runner.check.validate import load
 from runner.commands.list import list_recipes
-from runner.parts.start.starters import minimal
+from runner.parts.start.drafting import minimal_starter
 from runner.recipe import copying, reading, units
 from runner.recipe.overrides import from_options
 from runner.render import place
@@ -151,7 +151,7 @@ def test_a_minimal_starter_is_copied_with_its_sample_beside_it(recipe_command, t
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_the_minimal_form_of_a_starter_has_its_scenario_model_and_data(path):
-    short = reading.read(minimal(path.stem))
+    short = reading.read(minimal_starter(path.stem))
     whole = reading.read(path)
     assert Path(short.file).parent.name == "minimal"
     for setting in (("scenario",), ("model", "base"), ("data", "hub"), ("sft", "data", "hub")):

@@ -7,10 +7,10 @@ import sys
 
 import pytest
 
-from runner.data import rows
+from runner.data import row_files, rows
 from runner.data.data_sets import Source
 from runner.data.report import Report
-from runner.data.rows import Bad
+from runner.data.row_files import Bad
 from runner.tools.problem import Stop
 from tests.data.test_chat_data import prepare, table, wanted
 
@@ -48,7 +48,7 @@ def test_an_open_quote_costs_its_own_line_and_no_other(case, tmp_path):
 
 
 def test_an_open_quote_in_a_large_file_is_found_without_reading_to_its_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(rows, "LONGEST_RECORD", 1000)
+    monkeypatch.setattr(row_files, "LONGEST_RECORD", 1000)
     (tmp_path / "rows.csv").write_text(HEADER + 'a,"b,c\n' + "d,e,f\n" * 1000 + '"' + "g" * 2000 + '",h,i\n')
     good, bad = read(tmp_path / "rows.csv")
     assert (list(bad), len(good)) == ([2], 1001)

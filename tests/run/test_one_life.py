@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from runner.check.validate import load
-from runner.parts.evaluate.compare import compare
+from runner.parts.evaluate.evaluation_report import compare
 from runner.plan import Plan
 from runner.recipe.overrides import Override, from_options
 from runner.run import inference, pipeline

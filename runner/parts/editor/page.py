@@ -9,15 +9,10 @@ from nicegui import background_tasks, run, ui
 
 from runner.check import discovery
 from runner.parts.editor import judging
-from runner.parts.editor.fields import Form
-from runner.parts.editor.form import changed
-from runner.parts.editor.judging import Judged
-from runner.parts.editor.live import BLUE, RehearsalPane
-from runner.parts.editor.opened import ChangedElsewhere, Opened
+from runner.parts.editor.form import Form, changed
+from runner.parts.editor.judging import ChangedElsewhere, Judged, Opened
+from runner.parts.editor.panes import BLUE, RehearsalPane, RowsPane, Text, VerdictPane
 from runner.parts.editor.rehearsing import Rehearsal
-from runner.parts.editor.rows import RowsPane
-from runner.parts.editor.text import Text
-from runner.parts.editor.verdict import VerdictPane
 from runner.recipe import reading
 from runner.recipe.document import Path_
 from runner.recipe.reading import START

@@ -13,7 +13,7 @@ import numpy as np
 
 from runner.data import RenderedExample
 from runner.data.report import REPORT_FILE, SHOWN_BAD_LINES, Report
-from runner.data.rows import Bad
+from runner.data.row_files import Bad
 from runner.parts.images.images import Images
 from runner.parts.images.pictures import Picture, Source
 from runner.tools.files import content_of, replacing

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from runner.data.data_sets import no_dataset
-from runner.data.rows import Bad
+from runner.data.row_files import Bad
 from runner.parts.images.images import Images, class_names, entries, folders
 from runner.tools.problem import Stop
 

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from runner.data.rows import Bad
+from runner.data.row_files import Bad
 from runner.tools.problem import Stop
 
 

@@ -12,7 +12,7 @@ from runner.plan import Plan
 from runner.recipe import overrides
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
-from runner.scenarios.shared.rehearsal import BY, data, gates, on_processors, processes_for
+from runner.scenarios.shared.rehearsal import BY, data, gates, on_processors, processes_for, substitute
 from runner.tools.problem import Stop
 from runner.trainer.summary import Summary
 
@@ -41,7 +41,7 @@ def _classes_of_sample(recipe: Recipe, made: list[Override]) -> Iterator[Overrid
     with suppress(OSError, pyarrow.ArrowInvalid):
         count = len(named_classes(parquet.read_schema(recipe.folder / sample), recipe.data.label_column))
         if count and count != recipe.model.classes:
-            yield Override("model.classes", None, count, BY, "those of the sample, which is of other images")
+            yield substitute("model.classes", count, "those of the sample, which is of other images")
 
 
 def stands_in(recipe: Recipe, folder: Path) -> dict[str, Any]:
@@ -57,19 +57,19 @@ def after_data(recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Overrid
     enough = f"{LOOKS:,} looks or a few more at {rows.train_rows:,} images are enough for it"
     narrow = min(recipe.model.width, WIDTH)
     return [
-        Override("model.width", None, narrow, BY, "a narrow twin, the same layers; it runs on two cores"),
-        Override("model.precision", None, "fp32", BY, "runs on any processor"),
-        Override("data.mean", None, None, BY, "measured on these images"),
-        Override("data.std", None, None, BY, "measured on these images"),
+        substitute("model.width", narrow, "a narrow twin, the same layers; it runs on two cores"),
+        substitute("model.precision", "fp32", "runs on any processor"),
+        substitute("data.mean", None, "measured on these images"),
+        substitute("data.std", None, "measured on these images"),
         *on_processors(recipe, processes_for(recipe, rows)),
-        Override("train.micro_batch_size", None, micro, BY, "small steps"),
-        Override("train.gradient_accumulation_steps", None, 1, BY, "small steps"),
-        Override("train.epochs", None, epochs, BY, enough),
-        Override("train.effective_batch_size", None, None, BY, "computed from the lines above"),
-        Override("train.learning_rate", None, 0.003, BY, "a narrow network takes larger steps"),
-        Override("train.optimizer", None, "adamw_torch", BY, "runs on any processor"),
-        Override("train.logging_steps", None, 5, BY, "few steps"),
-        Override("train.report_to", None, "tensorboard", BY, "needs no account"),
+        substitute("train.micro_batch_size", micro, "small steps"),
+        substitute("train.gradient_accumulation_steps", 1, "small steps"),
+        substitute("train.epochs", epochs, enough),
+        substitute("train.effective_batch_size", None, "computed from the lines above"),
+        substitute("train.learning_rate", 0.003, "a narrow network takes larger steps"),
+        substitute("train.optimizer", "adamw_torch", "runs on any processor"),
+        substitute("train.logging_steps", 5, "few steps"),
+        substitute("train.report_to", "tensorboard", "needs no account"),
         overrides.without_time_limit(BY),
     ]
 

@@ -15,7 +15,7 @@ from runner.recipe import templates
 from runner.tools.lengths import BYTES_A_TOKEN, UNKNOWN, Lengths
 
 if TYPE_CHECKING:
-    from runner.data.local_rows import LocalRows
+    from runner.data.row_files import SampledRows
 
 # Tokens around a turn of a conversation, as ChatML has them, and at the end of a document.
 MARKS_A_TURN = 5
@@ -181,22 +181,22 @@ def _tokens(text: str) -> float:
 
 def _local(path: Path, one: Mapping[str, Any], data: Mapping[str, Any]) -> Rows:
     """The rows of a file or a folder as the preparers read it."""
-    from runner.data import local_rows
+    from runner.data import row_files, rows
 
     written = [str(one.get(name) or "") for name in templates.SETTINGS]
     columns = [column for template in written for column in templates.columns(template)]
     columns += [name for name in (one.get("text"), (data.get("songs") or {}).get("lyrics")) if name]
     columns = columns or [*chain.from_iterable(templates.FORMS.values()), *templates.BESIDES]
     try:
-        there = local_rows.of(path, one.get("split"), columns, images=data.get("kind") == "images")
-    except local_rows.Unreadable as error:
+        there = rows.sample(path, one.get("split"), columns, images=data.get("kind") == "images")
+    except row_files.Unreadable as error:
         return Rows(source=f"{error}; `--rows N` says how many rows there are")
     return _sampled(
         there, one, data, f"the {there.unit} of {path}{', of which a part was read' if there.about else ''}"
     )
 
 
-def _sampled(there: LocalRows, one: Mapping[str, Any], data: Mapping[str, Any], source: str) -> Rows:
+def _sampled(there: SampledRows, one: Mapping[str, Any], data: Mapping[str, Any], source: str) -> Rows:
     """The rows that will be taken, by what some of them are."""
     beside, taken, lengths = _beside(data), 0, list[float]()
     for row in there.rows:

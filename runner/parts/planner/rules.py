@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from runner.check import columns
 from runner.check.lints import note
 from runner.recipe.recipe import Recipe, Settings, sets_of
 from runner.scenarios.contract import Rule
@@ -40,14 +39,14 @@ def enough_rows(recipe: Recipe) -> Iterator[Problem]:
         file = recipe.folder / data["path"] if data.get("path") else None
         if not file or not file.is_file() or file.stat().st_size > SMALL_FILE:
             continue
-        from runner.data import local_rows
+        from runner.data import row_files, rows
 
         unit = "document" if file.suffix == ".txt" else "row"
         try:
             if unit == "row":
-                columns.of(file)
-            count = local_rows.of(file).count
-        except (columns.Unreadable, local_rows.Unreadable):
+                rows.columns(file)
+            count = rows.sample(file).count
+        except row_files.Unreadable:
             continue
         if count < (2 if data.get("validation_share") else 1):
             there = f"one {unit} alone" if count else f"no {unit}"

@@ -33,7 +33,8 @@ from datatrove.pipeline.writers.jsonl import JsonlWriter
 from datatrove.utils.word_tokenizers import SpaCyTokenizer, WordTokenizer, load_word_tokenizer, strip_strings
 
 from runner.data import data_sets, doctor, rows
-from runner.data.rows import FilePart, parts_of_file
+from runner.data.row_files import Bad, FilePart, Numbered
+from runner.data.rows import parts_of_file
 from runner.parts.pretrain.executors import Executor
 from runner.parts.pretrain.stages import Corpus, CorpusSet
 
@@ -55,7 +56,7 @@ class CorpusRows(PipelineStep):
         self.corpus, self.index, self.dropped, self.parts = corpus, index, str(dropped), parts
         self.source = corpus.sets[index]
 
-    def _mine(self, rank: int) -> Iterator[rows.Numbered]:
+    def _mine(self, rank: int) -> Iterator[Numbered]:
         part = self.parts[rank]
         return rows.read(self.source, part) if isinstance(part, FilePart) else islice(rows.read(self.source), *part)
 
@@ -65,9 +66,9 @@ class CorpusRows(PipelineStep):
         bad = []
         for number, row in self._mine(rank):
             self.stat_update("documents_in")
-            text = None if isinstance(row, rows.Bad) else row.get(self.source.column)
+            text = None if isinstance(row, Bad) else row.get(self.source.column)
             where = data_sets.where(self.corpus, self.index, number)
-            if isinstance(row, rows.Bad):
+            if isinstance(row, Bad):
                 self.stat_update("dropped_bad_line")
                 bad.append({"line": where, "reason": row.reason})
             elif not isinstance(text, str) or not text.strip():

@@ -153,9 +153,9 @@ class PreferenceColumns:
 def first(preferences: Preferences) -> Iterator[RenderedExample]:
     """The rows that make a preference, one after the other: the question with the answer to prefer, and below it the other."""
     for one in preferences.sets:
-        for _, row in rows.read(one):
+        for row in rows.good(one):
             with suppress(templates.NoText):
-                found = "" if isinstance(row, rows.Bad) else one.preference(row)
+                found = one.preference(row)
                 if isinstance(found, Preference):
                     conversation = messages(preferences.system_prompt, found.prompt, found.chosen)
                     text = rendered(preferences.special_tokens, conversation)

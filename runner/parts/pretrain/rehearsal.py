@@ -13,7 +13,7 @@ from runner.recipe import overrides
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe, sets_of
 from runner.scenarios.shared import rehearsal, twin
-from runner.scenarios.shared.rehearsal import BY
+from runner.scenarios.shared.rehearsal import BY, substitute
 from runner.tools.problem import Problem, Stop
 from runner.trainer.summary import Summary
 
@@ -49,95 +49,76 @@ def _data(recipe: Recipe, data: str | None) -> Iterator[Override]:
         else:
             for one in sets_of(home, section):
                 yield from rehearsal.sample(recipe, *one)
-    yield Override("data.cleaning", None, None, BY, "this machine")
-    yield Override("data.limit", None, None, BY, "the sample is small")
-    yield Override("data.packed", None, None, BY, "the sample is packed with the twin's own tokenizer")
-    yield Override("data.validation_share", None, 0.1, BY, "the sample is small")
+    yield substitute("data.cleaning", None, "this machine")
+    yield substitute("data.limit", None, "the sample is small")
+    yield substitute("data.packed", None, "the sample is packed with the twin's own tokenizer")
+    yield substitute("data.validation_share", 0.1, "the sample is small")
 
 
 def _small(recipe: Recipe) -> Iterator[Override]:
     """A tiny model, few steps, and nothing that needs a GPU."""
     shape = twin.geometry(recipe.facts, 2, VOCABULARY)
     tiny, gpu = "a tiny twin of the same architecture, random weights", "needs a GPU"
-    names = {
-        "hidden_size": "hidden_size",
-        "intermediate_size": "intermediate_size",
-        "layers": "num_hidden_layers",
-        "attention_heads": "num_attention_heads",
-        "key_value_heads": "num_key_value_heads",
-    }
-    for setting, name in names.items():
-        yield Override(f"model.{setting}", None, shape[name], BY, tiny)
-    yield Override("model.vocabulary", None, VOCABULARY + 64, BY, "more rows than words, as in the recipe")
-    yield Override("tokenizer.base", None, None, BY, "a tokenizer trained on the sample")
-    yield Override("tokenizer.vocabulary", None, VOCABULARY, BY, "a tokenizer trained on the sample")
-    yield Override("model.precision", None, "fp32", BY, "runs on any processor")
+    for name in ("hidden_size", "intermediate_size"):
+        yield substitute(f"model.{name}", shape[name], tiny)
+    for name in ("layers", "attention_heads", "key_value_heads"):
+        yield substitute(f"model.{name}", shape[f"num_hidden_{name}" if name == "layers" else f"num_{name}"], tiny)
+    yield substitute("model.vocabulary", VOCABULARY + 64, "more rows than words, as in the recipe")
+    yield substitute("tokenizer.base", None, "a tokenizer trained on the sample")
+    yield substitute("tokenizer.vocabulary", VOCABULARY, "a tokenizer trained on the sample")
+    yield substitute("model.precision", "fp32", "runs on any processor")
     for stage in TRAINED:
         if (recipe.settings.get(stage) or {}).get("precision"):
-            yield Override(f"{stage}.precision", None, None, BY, "runs on any processor")
-    yield Override("model.attention", None, "sdpa", BY, "FlashAttention needs a GPU")
-    yield Override("speed.compile", None, "off", BY, gpu)
+            yield substitute(f"{stage}.precision", None, "runs on any processor")
+    yield substitute("model.attention", "sdpa", "FlashAttention needs a GPU")
+    yield substitute("speed.compile", "off", gpu)
     for setting in ("fused_kernels", "fused_cross_entropy", "tf32"):
-        yield Override(f"speed.{setting}", None, False, BY, gpu)
-    yield Override("speed.data_workers", None, 0, BY, "few rows")
+        yield substitute(f"speed.{setting}", False, gpu)
+    yield substitute("speed.data_workers", 0, "few rows")
     yield from rehearsal.on_processors(recipe, 1)
     yield overrides.without_time_limit(BY)
     yield from _few_steps(recipe)
 
 
+# Of each stage after pretraining the least epochs, the learning rate, and the longest row in tokens.
+SHORT = {"sft": (5, 0.005, 512), "dpo": (1, 0.0005, 256), "lora": (5, 0.01, 256)}
+
+
 def _few_steps(recipe: Recipe) -> Iterator[Override]:
-    large = "random weights need larger steps"
-    short: dict[str, dict[str, tuple[Any, str]]] = {
-        "pretrain": {
-            "steps": (STEPS, ROWS),
-            "warmup_ratio": (None, ROWS),
-            "warmup_steps": (STEPS // 12, ROWS),
-            "learning_rate": (0.01, large),
-            "min_learning_rate": (0.001, large),
-            "micro_batch_size": (min(2, recipe.pretrain.micro_batch_size), ROWS),
-            "gradient_accumulation_steps": (min(2, recipe.pretrain.gradient_accumulation_steps), ROWS),
-            "eval_steps": (STEPS // 12, ROWS),
-            "save_steps": (STEPS // 12, ROWS),
-        },
-        "sft": {
-            "epochs": (max(5, recipe.sft.epochs), ROWS),
-            "learning_rate": (0.005, large),
-            "sequence_len": (min(512, recipe.sft.sequence_len), "short rows make quick steps"),
-            "gradient_accumulation_steps": (1, ROWS),
-        },
-        "dpo": {
-            "epochs": (max(1, recipe.dpo.epochs), ROWS),
-            "learning_rate": (0.0005, large),
-            "sequence_len": (min(256, recipe.dpo.sequence_len), "short rows make quick steps"),
-            "micro_batch_size": (4, ROWS),
-            "gradient_accumulation_steps": (1, ROWS),
-        },
-    }
-    if lora := recipe.lora:
-        short["lora"] = {
-            "epochs": (max(5, lora.epochs), ROWS),
-            "learning_rate": (0.01, large),
-            "micro_batch_size": (4, ROWS),
-            "sequence_len": (min(256, lora.sequence_len), "short rows make quick steps"),
-            "gradient_accumulation_steps": (1, ROWS),
-        }
-        yield from rehearsal.narrow("lora.", lora.rank, lora.alpha)
-    for stage in ("sft", "lora"):
-        if section := recipe.settings.get(stage):
-            compiled = compile_mode(recipe, stage) is not None
-            yield rehearsal.packing(recipe, stage, section, compiled)
-    for stage in ("sft", "dpo", "lora"):
+    large, any_processor, train = "random weights need larger steps", "runs on any processor", recipe.pretrain
+    for setting, value, why in (
+        ("steps", STEPS, ROWS),
+        ("warmup_ratio", None, ROWS),
+        ("warmup_steps", STEPS // 12, ROWS),
+        ("learning_rate", 0.01, large),
+        ("min_learning_rate", 0.001, large),
+        ("micro_batch_size", min(2, train.micro_batch_size), ROWS),
+        ("gradient_accumulation_steps", min(2, train.gradient_accumulation_steps), ROWS),
+        ("eval_steps", STEPS // 12, ROWS),
+        ("save_steps", STEPS // 12, ROWS),
+        ("optimizer", "adamw_torch", any_processor),
+        ("logging_steps", 1, "few steps"),
+    ):
+        yield substitute(f"pretrain.{setting}", value, why)
+    for stage, (epochs, rate, longest) in SHORT.items():
         if not (section := recipe.settings.get(stage)):
             continue
+        if stage == "lora":
+            yield from rehearsal.narrow("lora.", section.rank, section.alpha)
+        if "packing" in section:
+            yield rehearsal.packing(recipe, stage, section, compile_mode(recipe, stage) is not None)
         # The intervals that the twin has without these lines are for as few rows as it has.
         own = ("save_steps",) if stage == "dpo" else ("eval_steps", "save_steps")
-        yield from (Override(f"{stage}.{name}", None, None, BY, ROWS) for name in own if name in section)
+        yield from (substitute(f"{stage}.{name}", None, ROWS) for name in own if name in section)
         yield from rehearsal.any_improvement(stage, section)
-    for stage, settings in short.items():
-        for setting, (value, why) in settings.items():
-            yield Override(f"{stage}.{setting}", None, value, BY, why)
-        yield Override(f"{stage}.optimizer", None, "adamw_torch", BY, "runs on any processor")
-        yield Override(f"{stage}.logging_steps", None, 1, BY, "few steps")
+        yield substitute(f"{stage}.epochs", max(epochs, section.epochs), ROWS)
+        yield substitute(f"{stage}.learning_rate", rate, large)
+        yield substitute(f"{stage}.sequence_len", min(longest, section.sequence_len), "short rows make quick steps")
+        if stage != "sft":
+            yield substitute(f"{stage}.micro_batch_size", 4, ROWS)
+        yield substitute(f"{stage}.gradient_accumulation_steps", 1, ROWS)
+        yield substitute(f"{stage}.optimizer", "adamw_torch", any_processor)
+        yield substitute(f"{stage}.logging_steps", 1, "few steps")
 
 
 def judge(plan: Plan, summaries: list[Summary]) -> None:

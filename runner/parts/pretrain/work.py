@@ -121,8 +121,8 @@ def _documents(everything: Data) -> Iterator[RenderedExample]:
     from runner.data import rows
 
     for one in everything.text.sets:
-        for _, row in rows.read(one):
-            if not isinstance(row, rows.Bad) and row.get(one.column):
+        for row in rows.good(one):
+            if row.get(one.column):
                 yield RenderedExample.of_document(str(row[one.column]))
 
 

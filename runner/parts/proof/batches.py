@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from runner.parts.proof.conversations import UNTRAINED
-from runner.parts.proof.faults import Faults
+from runner.parts.proof.showing import Faults
 
 # Rows of a batch, and of as many batches, whose first losses must be equal.
 ROWS = 8

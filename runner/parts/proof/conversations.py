@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from runner.parts.proof.faults import Faults
+from runner.parts.proof.showing import Faults
 from runner.tools.names import shortened
 from runner.trainer.generation import written
 

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
+
+from runner import catalog
+from runner.catalog import Model
+from runner.data import tokenizers
 from runner.parts.proof import showing
 from runner.plan import Place
 from runner.recipe.recipe import Recipe
+from runner.run.engines import TRAIN
+from runner.run.launch import WITHOUT_GPU, engine_environment, follow
+from runner.scenarios import translate
+from runner.scenarios.shared import axolotl, common, twin
+from runner.tools.files import write_text
 from runner.tools.problem import Stop
+from runner.tools.text import yaml_text
 from runner.trainer.proof_record import Proof
 
 Tell = Callable[[str], None]
@@ -18,20 +31,15 @@ Tell = Callable[[str], None]
 def prove(proofs: Mapping[str, Any], tell: Tell) -> None:
     """The engine gets as far as the first step of each stage: rows are tokenised, and judged before a GPU is held.
 
-    `model` and `tokenizer`: as `without_gpu.prove` takes them; `stages`: by name the engine's `config`, and where the proof goes
+    `model` and `tokenizer`: as `prove_config` takes them; `stages`: by name the engine's `config`, and where the proof goes
     to, `out`.
     """
-    import yaml
-
-    from runner.parts.proof import without_gpu
-    from runner.scenarios.shared import twin as twins
-
-    model = twins.read_model(proofs["model"]) if proofs["model"] else None
+    model = twin.read_model(proofs["model"]) if proofs["model"] else None
     for name, stage in proofs["stages"].items():
         tell(f"Tokenising, and proving what `{name}` will train")
         config = yaml.safe_load(Path(stage["config"]).read_text(encoding="utf-8"))
         try:
-            proven = without_gpu.prove(config, Path(stage["out"]), model, proofs["tokenizer"])
+            proven = prove_config(config, Path(stage["out"]), model, proofs["tokenizer"])
         except Stop as stop:
             raise Stop(f"`{name}` cannot be trained like this. {stop.text}") from None
         for line in showing.plain(proven):
@@ -40,26 +48,97 @@ def prove(proofs: Mapping[str, Any], tell: Tell) -> None:
 
 def before_training(cfg: Any, trainer: Any, settings: Any) -> str:
     """What is wrong with the rows that are about to be trained, for a person; empty where nothing is."""
-    from runner.parts.proof import before_training as first_step
+    from runner.parts.proof import prove as first_step
 
     return first_step.prove(cfg, trainer, settings).complaint
 
 
-def show_rows(recipe: Recipe, place: Place, count: int, say: Tell, shown: Callable[[str], Iterable[str]]) -> None:
-    """What each stage trains, as the engine makes it of the rows that lie there now. Raises Stop where that cannot be told."""
-    from runner.parts.proof import without_gpu
-    from runner.scenarios import translate
+def show_rows(recipe: Recipe, place: Place, count: int, say: Tell) -> Iterator[str]:
+    """Proves each stage on the rows that lie there now, and gives the folder of each proof.
 
-    provable = without_gpu.stages(recipe, translate(recipe, place))
-    if not provable:
+    Raises Stop where that cannot be done: of images, and where the tokenizer is neither here nor on the hub."""
+    trained = [stage for stage in translate(recipe, place).stages if stage.engine == "axolotl"]
+    if not trained:
         raise Stop(f"`{recipe.name}` trains on images; there are no tokens to show.", "Leave out `--show`.", code=2)
-    for stage in provable:
+    made = Path(place.data_dir, "tokenizer")
+    if not made.is_dir():
+        named = common.tokenizer(recipe, place)
+        revision = None if Path(named.base).is_dir() else named.revision
+        if tokenizers.load(named.base, revision, named.trust_remote_code) is None:
+            raise Stop(
+                f"The tokenizer of `{named.base}` cannot be had here, and without it there are no tokens to show.",
+                "Check the network and your access; or `recipe rehearse` shows these rows in the tokens of a tiny model.",
+            )
+    for stage in trained:
         say(f"{stage.name}: what is trained")
-        stage.prove(count)
-        for line in shown(str(stage.folder)):
-            say(line)
+        folder = Path(common.proof_dir(place), stage.folder)
+        prove_config(stage.config, folder, recipe.facts, str(made) if made.is_dir() else None, count)
+        yield str(folder)
 
 
 def shown(folder: str, whole: bool = False) -> Iterable[list[showing.Styled]]:
     """What is trained, as the proof in a folder has it: lines of parts, each with what it is."""
     return showing.lines(Proof.read(Path(folder)), whole)
+
+
+# Settings that a processor cannot carry out, and that change neither rows nor batches.
+NEEDS_GPU = ("deepspeed", "load_in_4bit", "load_in_8bit", "tf32", "torch_compile", "chunked_cross_entropy", "fp8")
+NEEDS_GPU_KINDS = ("fsdp", "liger_", "torch_compile_", "cut_cross_entropy", "fp8_")
+# What keeps rows apart by their positions, as FlashAttention does, and is on every machine.
+ATTENTION = "sdpa"
+
+
+def prove_config(
+    config: Mapping[str, Any], folder: Path, model: Model | None = None, tokenizer: str | None = None, show: int = 2
+) -> Proof:
+    """Judges what an Axolotl config would train; `folder` gets `proof.json` and a log. model: whose twin is asked, where it is
+    not the config's own; tokenizer: a folder, where it does not lie with the config's base model. show: rows to show.
+
+    Raises Stop with what is wrong, or where the engine does not get so far.
+    """
+    tokenizers.forget_older(config)
+    with tempfile.TemporaryDirectory() as scratch:
+        known = model or catalog.model(config["base_model"]) or catalog.model(catalog.model_ids()[0])
+        assert known is not None
+        twin.bare(known, Path(scratch, "twin"))
+        file = Path(scratch, "axolotl.yaml")
+        write_text(file, yaml_text(_here(config, scratch, folder, tokenizer, show)))
+        most = int(os.environ.get(tokenizers.TOKENISING_PROCESSES) or os.cpu_count() or 1)
+        workers = {tokenizers.TOKENISING_PROCESSES: str(tokenizers.processes(config, most))}
+        env = engine_environment() | WITHOUT_GPU | axolotl.UNTRACKED | workers
+        follow([*TRAIN, str(file), "--launcher", "python"], env, folder, lambda event: None, "Proving")
+    return Proof.read(folder)
+
+
+def _here(config: Mapping[str, Any], scratch: str, folder: Path, tokenizer: str | None, show: int) -> dict[str, Any]:
+    """The config for this machine: the same rows, batches and template, and a model that a processor holds."""
+    kept = {
+        name: value
+        for name, value in config.items()
+        if name not in NEEDS_GPU and not name.startswith(NEEDS_GPU_KINDS) and not name.startswith("use_")
+    }
+    facts = {
+        **config["recipe_runner"],
+        "run_dir": str(folder),
+        "backend": "gloo",
+        "world_size": 1,
+        # There are no data workers to keep.
+        "persistent_workers": False,
+        "proof": {
+            **config["recipe_runner"].get("proof", {}),
+            **{"show": show, "only": True, "attention": ATTENTION, "planned": config.get("attn_implementation")},
+        },
+    }
+    kernels = dict.fromkeys(name for name in config if name.startswith("lora_") and name.endswith("_kernel"))
+    return {
+        **kept,
+        **dict.fromkeys((*kernels, "bf16", "fp16", "gradient_checkpointing", "auto_resume_from_checkpoints"), False),
+        **({"adapter": "lora"} if config.get("adapter") else {}),
+        "base_model": str(Path(scratch, "twin")),
+        "tokenizer_config": tokenizer or config.get("tokenizer_config") or config["base_model"],
+        "optimizer": "adamw_torch",
+        "dataloader_num_workers": 0,
+        "output_dir": str(Path(scratch, "out")),
+        "plugins": [axolotl.PLUGIN],
+        "recipe_runner": facts,
+    }

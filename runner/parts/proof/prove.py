@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import os
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from axolotl.utils.dict import DictDefault
 from jinja2 import TemplateError
 
 from runner.parts.proof import leaks, showing
@@ -26,9 +30,11 @@ from runner.parts.proof.batches import (
     undisturbed,
 )
 from runner.parts.proof.conversations import SHOWN, UNTRAINED, Reader, Talk, Tokens, spread
-from runner.parts.proof.faults import Faults
+from runner.parts.proof.showing import Faults
 from runner.tools.names import same, shortened
+from runner.trainer import progress_lines
 from runner.trainer.proof_record import Kind, Proof
+from runner.trainer.settings import RunSettings
 
 # Rows that are compared with what the template writes, token by token; of more, so many evenly apart. Of one row in each
 # hundred that is wrong, a sample of so many misses all in one case of 10^13.
@@ -354,3 +360,34 @@ def _lines(files: Sequence[Path]) -> Iterator[np.ndarray]:
         with parquet.ParquetFile(file) as table:
             for batch in table.iter_batches(100, columns=["input_ids"]):
                 yield np.asarray(batch.column(0).flatten())
+
+
+def prove(cfg: DictDefault, trainer: Any, settings: RunSettings) -> Proof:
+    """Judges rows and batches in every process alike, because some of the engine's figures are made by all together; the first
+    one leaves `proof.json` and says so. Models on GPUs may be in parts by now, and are not asked."""
+    demo, blocks = settings.demo, settings.blocks
+    sharded = cfg.deepspeed or cfg.fsdp or cfg.fsdp_config
+    proof = Prover(
+        cfg,
+        trainer,
+        asks_later=[*(demo.questions if demo and demo.chat else ()), *_questions(settings.proof.questions)],
+        turn_end=demo.turn_end if demo else None,
+        first=blocks.first_step * settings.effective_batch_size if blocks else 0,
+        with_model=not torch.cuda.is_available() and not sharded,
+        show=settings.proof.show,
+        planned_attention=settings.proof.planned,
+    ).prove()
+    if not proof.attention and settings.proof.prepared and (earlier := Proof.read(Path(settings.proof.prepared))):
+        names = ("joined", "attention", "logits_moved", "loss_at_once", "loss_accumulated")
+        proof = replace(proof, **{name: getattr(earlier, name) for name in names})
+    if int(os.environ.get("RANK", "0")) == 0:
+        folder = Path(settings.run_dir)
+        proof.write(folder)
+        print(progress_lines.write({"event": "proof", "folder": str(folder)}), flush=True)
+    return proof
+
+
+def _questions(file: str | None) -> list[str]:
+    if file is None:
+        return []
+    return [json.loads(line)["question"] for line in Path(file).read_text("utf-8").splitlines() if line.strip()]

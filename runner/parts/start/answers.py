@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from runner import catalog
-from runner.check import columns
-from runner.data import conversation_formats, local_rows
+from runner.data import conversation_formats, row_files, rows
 from runner.recipe import templates
 from runner.recipe.copying import NEW as BY
 from runner.recipe.overrides import Override
@@ -23,7 +22,7 @@ SECRET = "hub-token"
 
 @dataclass(frozen=True)
 class Kind:
-    """What somebody may have. starter: the recipe that is copied; ways: of `runner.parts.start.cards`, to train on it, the one that it takes first;
+    """What somebody may have. starter: the recipe that is copied; ways: of `runner.parts.planner.cards`, to train on it, the one that it takes first;
     model: where nobody names another; technique: in words. least: rows at once that it needs, because batch normalisation says
     little on fewer."""
 
@@ -97,8 +96,8 @@ class Answers:
         if file.suffix == ".txt" or (file.is_dir() and self.kind in ("text", "images")):
             return []
         try:
-            return columns.of(file)
-        except columns.Unreadable as reason:
+            return rows.columns(file)
+        except row_files.Unreadable as reason:
             raise Stop(f"`{file}` cannot be read: {reason}", reason.hint) from None
 
     @property
@@ -147,7 +146,7 @@ class Answers:
         if self.kind == "songs" and self.data:
             asks = {"instruction": self.question.strip("[]"), "lyrics": self.answer.strip("[]")}
             named = {name: column for name, column in asks.items() if column not in ("", name)}
-            count = max(2, local_rows.of(Path(self.data).expanduser()).count)
+            count = max(2, rows.sample(Path(self.data).expanduser()).count)
             said["data.songs"] = ({**named, "count": count}, "all of them are drawn")
             said |= {"data.question": (None, ""), "data.answer": (None, "")}
         if self.column and self.column != "text":

@@ -8,7 +8,7 @@ from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
 from runner.scenarios.causal_lm.translation import validates
 from runner.scenarios.shared import rehearsal
-from runner.scenarios.shared.rehearsal import BY, after_data, judge, shown, stands_in
+from runner.scenarios.shared.rehearsal import after_data, judge, shown, stands_in, substitute
 
 __all__ = ["after_data", "before_data", "judge", "shown", "stands_in"]
 
@@ -21,11 +21,11 @@ def before_data(recipe: Recipe, file: str | None) -> list[Override]:
 
 def _own(recipe: Recipe, one_file: bool) -> Iterator[Override]:
     """one_file: whether the text is one file by now, without one to validate on."""
-    yield Override("resume_from", None, None, BY, "a rehearsal begins anew")
-    yield Override("model.sequence_len", None, min(64, recipe.model.sequence_len), BY, "short blocks make quick steps")
-    yield Override("train.cross_entropy", None, "plain", BY, "the fused and chunked ones are compiled for a GPU")
+    yield substitute("resume_from", None, "a rehearsal begins anew")
+    yield substitute("model.sequence_len", min(64, recipe.model.sequence_len), "short blocks make quick steps")
+    yield substitute("train.cross_entropy", "plain", "the fused and chunked ones are compiled for a GPU")
     if one_file and not recipe.data.validation_share:
         why = "the text is one file, and learning is judged on documents that it did not see"
-        yield Override("data.validation_split", None, None, BY, why)
-        yield Override("data.validation_path", None, None, BY, why)
-        yield Override("data.validation_share", None, 0.1, BY, why)
+        yield substitute("data.validation_split", None, why)
+        yield substitute("data.validation_path", None, why)
+        yield substitute("data.validation_share", 0.1, why)

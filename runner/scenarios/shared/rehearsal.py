@@ -38,6 +38,11 @@ LARGE = 20_000_000
 OF_A_FILE = ("path", "split", "subset", "revision", "sample")
 
 
+def substitute(setting: str, value: Any, why: str) -> Override:
+    """What a rehearsal puts in the place of a setting's value."""
+    return Override(setting, None, value, BY, why)
+
+
 def before_data(recipe: Recipe, file: str | None) -> list[Override]:
     """What stands in for the recipe's data. file: rows to use instead of the recipe's sample.
 
@@ -48,7 +53,7 @@ def before_data(recipe: Recipe, file: str | None) -> list[Override]:
 
 def after_data(recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Override]:
     """What stands in for the model and for how it is trained, once the rows are known. folder: of the run."""
-    base = Override("model.base", None, str(folder / TWIN), BY, _made(recipe))
+    base = substitute("model.base", str(folder / TWIN), _made(recipe))
     return [*model(recipe), *training(recipe, rows), *adapter(recipe), base]
 
 
@@ -88,7 +93,7 @@ def data(recipe: Recipe, file: str | None) -> list[Override]:
     if file:
         asked = recipe.settings.get("demo") or {}
         why = "asked about the data of before; the new validation rows are asked about"
-        ours = [Override(f"demo.{name}", None, None, BY, why) for name in DEMO_QUESTIONS if name in asked]
+        ours = [substitute(f"demo.{name}", None, why) for name in DEMO_QUESTIONS if name in asked]
         return [*overrides.from_data_option(file), *ours]
     other = "`recipe rehearse … --data FILE`, or "
     return [change for home, one in sets_of(("data",), recipe.data) for change in sample(recipe, home, one, other)]
@@ -102,7 +107,7 @@ def sample(recipe: Recipe, home: Path_, data: Settings, other: str = "") -> list
         return _share(recipe, home, data)
     if file := data.get("sample"):
         why = "the recipe's own sample, so nothing is downloaded"
-        return [Override(f"{name}.hub", None, None, BY, why), Override(f"{name}.path", None, file, BY, why)]
+        return [substitute(f"{name}.hub", None, why), substitute(f"{name}.path", file, why)]
     raise Stop(
         recipe.document.problem(
             home,
@@ -122,13 +127,13 @@ def _share(recipe: Recipe, home: Path_, data: Settings) -> list[Override]:
     name, share = setting(home), float(f"{data.get('share', 1) * LARGE / size:.2g}")
     why = f"a seeded draw of {size / 1e6:,.0f} MB"
     if "sets" in home:
-        return [Override(f"{name}.share", None, share, BY, why)]
+        return [substitute(f"{name}.share", share, why)]
     # A share is said of one of several data sets alone; these lines are about that one.
     there = {key: value for key in OF_A_FILE if (value := recipe.document.lookup((*home, key))) is not None}
     one = {key: value for key, value in there.items() if key != "sample"}
     return [
-        Override(f"{name}.sets", None, [{**one, "share": share}], BY, why),
-        *(Override(f"{name}.{key}", None, None, BY, f"stands under `{name}.sets`") for key in there),
+        substitute(f"{name}.sets", [{**one, "share": share}], why),
+        *(substitute(f"{name}.{key}", None, f"stands under `{name}.sets`") for key in there),
     ]
 
 
@@ -136,7 +141,7 @@ def split(recipe: Recipe) -> list[Override]:
     share = recipe.data.get("validation_share")
     if share is None or share >= MIN_VALIDATION_SHARE:
         return []
-    return [Override("data.validation_share", None, MIN_VALIDATION_SHARE, BY, "of few rows, enough to judge by")]
+    return [substitute("data.validation_share", MIN_VALIDATION_SHARE, "of few rows, enough to judge by")]
 
 
 def gates(recipe: Recipe) -> Iterator[Override]:
@@ -155,7 +160,7 @@ def gates(recipe: Recipe) -> Iterator[Override]:
             )
         )
     if tasks:
-        yield Override("evaluation.tasks", None, [shared.SAMPLE_TASK], BY, "a task of the same kind on a local file")
+        yield substitute("evaluation.tasks", [shared.SAMPLE_TASK], "a task of the same kind on a local file")
     for home, text in shared.all_of(recipe):
         gate = shared.rehearsed(shared.parse(text))
         for task in tasks:
@@ -163,43 +168,29 @@ def gates(recipe: Recipe) -> Iterator[Override]:
             gate = replace(gate, metric=local)
         if str(gate) != str(shared.parse(text)):
             why = "it is measured as it will be, and a tiny model need not be good"
-            yield Override(setting(home), None, str(gate), BY, why)
+            yield substitute(setting(home), str(gate), why)
 
 
 def packing(recipe: Recipe, home: str, section: Settings, compiled: bool = False) -> Override:
     """Rows are joined where they are on a GPU, and only there. home: the section that has `packing`, dotted; compiled: whether
     its stage's code is, on a GPU."""
     if section["packing"] == "pack":
-        return Override(f"{home}.packing", None, "pack", BY, "as on a GPU")
+        return substitute(f"{home}.packing", "pack", "as on a GPU")
     if axolotl.joins_rows(recipe, section, accelerator=True, compiled=compiled):
-        return Override(
-            f"{home}.packing", None, "auto", BY, "a mask keeps joined rows apart, FlashAttention needs a GPU"
-        )
-    return Override(f"{home}.packing", None, "none", BY, "rows are padded, as on the GPU")
+        return substitute(f"{home}.packing", "auto", "a mask keeps joined rows apart, FlashAttention needs a GPU")
+    return substitute(f"{home}.packing", "none", "rows are padded, as on the GPU")
 
 
 def model(recipe: Recipe) -> list[Override]:
     joined = "packing" in recipe.train and axolotl.joins_rows(recipe, recipe.train, accelerator=True)
     mask = "; a mask keeps joined rows apart in its place" if joined else ""
     changes = [
-        Override("model.revision", None, None, BY, "the twin is local"),
-        Override("model.trust_remote_code", None, None, BY, "the twin brings no code"),
-        Override("model.precision", None, "fp32", BY, "runs on any processor"),
-        Override("model.attention", None, "sdpa", BY, f"FlashAttention needs a GPU{mask}"),
-        Override(
-            "distribution",
-            None,
-            "ddp",
-            BY,
-            "one process shares nothing, and DeepSpeed and FSDP need GPUs",
-        ),
-        Override(
-            "demo.max_new_tokens",
-            None,
-            min(40, recipe.demo.max_new_tokens),
-            BY,
-            "a tiny model has little to say",
-        ),
+        substitute("model.revision", None, "the twin is local"),
+        substitute("model.trust_remote_code", None, "the twin brings no code"),
+        substitute("model.precision", "fp32", "runs on any processor"),
+        substitute("model.attention", "sdpa", f"FlashAttention needs a GPU{mask}"),
+        substitute("distribution", "ddp", "one process shares nothing, and DeepSpeed and FSDP need GPUs"),
+        substitute("demo.max_new_tokens", min(40, recipe.demo.max_new_tokens), "a tiny model has little to say"),
     ]
     return [change for change in changes if _has(recipe, change.path)]
 
@@ -222,7 +213,7 @@ def on_processors(recipe: Recipe, processes: int) -> list[Override]:
     """What puts a recipe on the processors of this machine."""
     several = f"{processes} processes on the CPU, talking over gloo"
     alone = "one process on the CPU; sharing steps as small as these takes longer than making them"
-    beside = Override("sharding", None, None, BY, "there is no GPU to make room on")
+    beside = substitute("sharding", None, "there is no GPU to make room on")
     return [
         *overrides.on_one_machine(recipe, processes, BY, several if processes > 1 else alone),
         *([beside] if recipe.settings.get("sharding") else []),
@@ -257,23 +248,23 @@ def training(recipe: Recipe, rows: PreparedRows) -> list[Override]:
     # Settings that some scenarios have and others do not.
     others = [
         *([packing(recipe, "train", chosen)] if "packing" in chosen else []),
-        Override("train.kernels", None, "none", BY, "compiled for a GPU"),
-        Override("train.eval_batch_size", None, micro, BY, few),
-        Override("train.warmup_steps", None, max(1, steps() // 10), BY, "few steps"),
-        Override("train.eval_steps", None, third, BY, "few steps"),
-        Override("train.save_steps", None, third, BY, "few steps"),
+        substitute("train.kernels", "none", "compiled for a GPU"),
+        substitute("train.eval_batch_size", micro, few),
+        substitute("train.warmup_steps", max(1, steps() // 10), "few steps"),
+        substitute("train.eval_steps", third, "few steps"),
+        substitute("train.save_steps", third, "few steps"),
     ]
     return [
         *on_processors(recipe, 1),
-        Override("train.micro_batch_size", None, micro, BY, few),
-        Override("train.gradient_accumulation_steps", None, accumulation, BY, few),
-        Override("train.epochs", None, epochs, BY, few),
-        Override("train.eval_batch_size", None, None, BY, "the micro batch size"),
-        Override("train.effective_batch_size", None, None, BY, "computed from the lines above"),
-        Override("train.learning_rate", None, 0.005, BY, "a tiny twin needs larger steps"),
-        Override("train.optimizer", None, "adamw_torch", BY, "runs on any processor"),
-        Override("train.logging_steps", None, 1, BY, "few steps"),
-        Override("train.report_to", None, "tensorboard", BY, "needs no account"),
+        substitute("train.micro_batch_size", micro, few),
+        substitute("train.gradient_accumulation_steps", accumulation, few),
+        substitute("train.epochs", epochs, few),
+        substitute("train.eval_batch_size", None, "the micro batch size"),
+        substitute("train.effective_batch_size", None, "computed from the lines above"),
+        substitute("train.learning_rate", 0.005, "a tiny twin needs larger steps"),
+        substitute("train.optimizer", "adamw_torch", "runs on any processor"),
+        substitute("train.logging_steps", 1, "few steps"),
+        substitute("train.report_to", "tensorboard", "needs no account"),
         *(change for change in others if change.path[-1] in chosen),
         *any_improvement("train", chosen),
         overrides.without_time_limit(BY),
@@ -283,9 +274,7 @@ def training(recipe: Recipe, rows: PreparedRows) -> list[Override]:
 def any_improvement(home: str, section: Settings) -> Iterator[Override]:
     """Early stopping by whatever improvement. home: the section's name."""
     if section.get("early_stopping"):
-        yield Override(
-            f"{home}.early_stopping.min_improvement", None, 0, BY, "a tiny model's losses are of another size"
-        )
+        yield substitute(f"{home}.early_stopping.min_improvement", 0, "a tiny model's losses are of another size")
 
 
 def adapter(recipe: Recipe) -> list[Override]:
@@ -294,7 +283,7 @@ def adapter(recipe: Recipe) -> list[Override]:
     if "lora_rank" not in train:
         return []
     return [
-        Override("train.cross_entropy", None, "plain", BY, "the fused and chunked ones are compiled for a GPU"),
+        substitute("train.cross_entropy", "plain", "the fused and chunked ones are compiled for a GPU"),
         *narrow("train.lora_", train.lora_rank, train.lora_alpha),
     ]
 
@@ -304,8 +293,8 @@ def narrow(setting: str, rank: int, alpha: float) -> list[Override]:
     if rank <= MAX_RANK:
         return []
     return [
-        Override(f"{setting}rank", None, MAX_RANK, BY, f"the twin is {twin.WIDTH} wide"),
-        Override(f"{setting}alpha", None, max(1, round(alpha * MAX_RANK / rank)), BY, "in the ratio of the recipe"),
+        substitute(f"{setting}rank", MAX_RANK, f"the twin is {twin.WIDTH} wide"),
+        substitute(f"{setting}alpha", max(1, round(alpha * MAX_RANK / rank)), "in the ratio of the recipe"),
     ]
 
 

@@ -12,7 +12,7 @@ from runner import catalog
 from runner.check import by_schema
 from runner.check.validate import examine
 from runner.parts.editor import form, hints, judging
-from runner.parts.editor.opened import ChangedElsewhere, Opened
+from runner.parts.editor.judging import ChangedElsewhere, Opened
 from runner.recipe import reading
 from runner.tools.problem import Stop
 from tests.conftest import RECIPES, ROOT, STARTERS

@@ -12,7 +12,7 @@ import pytest
 
 from runner.check.validate import load
 from runner.commands import cli
-from runner.parts.evaluate.compare import compare
+from runner.parts.evaluate.evaluation_report import compare
 from runner.parts.openshift import pipeline
 from runner.parts.openshift.jobs import KIND, POD_LABEL, pods_of, sent
 from runner.parts.openshift.status import ended

@@ -9,8 +9,8 @@ import pytest
 from runner import catalog
 from runner.check.validate import changed, load
 from runner.commands.cli import _code
+from runner.parts.planner import cards
 from runner.parts.planner.planned import Planned
-from runner.parts.start import cards
 from runner.recipe.overrides import Override
 from tests.conftest import ROOT
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from runner import catalog
 from runner.catalog.tables import table as catalog_table
-from runner.data import local_rows, report
+from runner.data import report, row_files, rows
 from runner.parts.planner import duration, memory, row_counts, steps
 from runner.tools.lengths import Lengths
 from tests.parts.planner.test_estimate import work
@@ -89,7 +89,7 @@ def test_rows_of_every_kind_are_counted_and_their_lengths_taken_from_everywhere(
 @pytest.mark.parametrize("kind", ["jsonl", "json", "csv", "xlsx", "txt"])
 def test_of_a_large_file_a_part_is_enough(tmp_path, monkeypatch, kind):
     for name, size in {"READ": 200_000, "READ_OF_TABLE": 200_000, "SMALL_SHEET": 10_000, "MOST": 1000}.items():
-        monkeypatch.setattr(local_rows, name, size)
+        monkeypatch.setattr(row_files, name, size)
     many = some()
     random.Random(2).shuffle(many)
     if kind == "txt":
@@ -97,7 +97,7 @@ def test_of_a_large_file_a_part_is_enough(tmp_path, monkeypatch, kind):
         file.write_text("\n\n".join(row["answer"] for row in many))
     else:
         file = write(tmp_path, kind, many)
-    there = local_rows.of(file)
+    there = rows.sample(file)
     assert there.about and there.count == pytest.approx(3000, rel=0.1)
     assert 0 < len(there.rows) <= 1000
 
@@ -105,8 +105,8 @@ def test_of_a_large_file_a_part_is_enough(tmp_path, monkeypatch, kind):
 def test_rows_in_turns_are_both_looked_at(tmp_path):
     """As in files that have the better answer in one line and the worse in the next."""
     many = [{"question": "?", "answer": "no" if number % 2 else "yes " * 100} for number in range(40_000)]
-    there = local_rows.of(write(tmp_path, "jsonl", many))
-    assert there.count == 40_000 and 1000 < len(there.rows) <= local_rows.MOST
+    there = rows.sample(write(tmp_path, "jsonl", many))
+    assert there.count == 40_000 and 1000 < len(there.rows) <= row_files.MOST
     assert sum(len(row["answer"]) > 2 for row in there.rows) == pytest.approx(len(there.rows) / 2, rel=0.02)
 
 
@@ -173,7 +173,7 @@ def test_a_file_with_fewer_songs_than_are_asked_for_has_no_more(tmp_path):
 
 
 def test_images_are_counted_as_they_are_read(tmp_path):
-    from runner.data.local_rows import CIFAR_RECORD
+    from runner.data.row_tables import CIFAR_RECORD
 
     (tmp_path / "batches.meta.txt").write_text("a\nb\n")
     for name in ("data_batch_1.bin", "data_batch_2.bin", "test_batch.bin"):

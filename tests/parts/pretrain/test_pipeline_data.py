@@ -16,7 +16,7 @@ from runner.data.report import PreparedRows, asked
 from runner.entrypoints.prepare import carry_out
 from runner.parts.pretrain import packing, rehearsal
 from runner.parts.pretrain.stages import Tokenizer
-from runner.parts.proof import without_gpu
+from runner.parts.proof import hooks
 from runner.plan import Place
 from runner.recipe.overrides import from_options
 from runner.scenarios import translate, work
@@ -76,7 +76,7 @@ def test_each_stage_is_proven_with_the_models_shape_and_the_tokenizer_that_was_m
             raise Stop("Padding is trained.")
         return Proof(kind="conversations")
 
-    monkeypatch.setattr(without_gpu, "prove", judged)
+    monkeypatch.setattr(hooks, "prove_config", judged)
     monkeypatch.setattr("runner.scenarios.work", lambda name: lambda config, tell: None)
     monkeypatch.setattr("runner.entrypoints.prepare.require_columns", lambda part: None)
     with pytest.raises(Stop, match=r"^`dpo` cannot be trained like this\. Padding is trained\."):
@@ -107,7 +107,7 @@ def test_the_data_stage_proves_what_is_trained_after_pretraining_and_ends_with_w
         assert (proof.kind == "preferences") is (name == "dpo")
     assert Proof.read(tmp_path / "data" / "proof" / "sft").logits_moved == 0
     planted = (sys.executable, "-m", "tests.parts.proof.planting", "no_generation_prompt", "train")
-    monkeypatch.setattr(without_gpu, "TRAIN", planted)
+    monkeypatch.setattr(hooks, "TRAIN", planted)
     with pytest.raises(Stop, match=r"^`sft` cannot be trained like this\. .*not what the model gets when it is asked"):
         carry_out(stage.config, print)
 

@@ -118,15 +118,15 @@ FAULTS = {
 
 def _one(name: str) -> None:
     """The engine with a fault, judged by the runner's plugin as it is."""
-    from runner.parts.proof import before_training
+    from runner.parts.proof import prove as proving
 
-    prove = before_training.prove
+    prove = proving.prove
 
     def planted(cfg, trainer, settings):
         globals()[name](cfg, trainer)
         return prove(cfg, trainer, settings)
 
-    before_training.prove = planted
+    proving.prove = planted
     sys.argv = [sys.argv[0], *sys.argv[2:]]
     from axolotl.cli.main import main
 
@@ -137,9 +137,9 @@ def _each(config: str) -> None:
     """All faults, one after the other, in one trainer that is put back each time."""
     from axolotl.cli.train import do_cli
 
-    from runner.parts.proof import before_training
+    from runner.parts.proof import prove as proving
 
-    prove = before_training.prove
+    prove = proving.prove
 
     def planted(cfg, trainer, settings):
         for name in ("", *FAULTS):
@@ -154,7 +154,7 @@ def _each(config: str) -> None:
             trainer.processing_class.chat_template, cfg.test_datasets[0]["path"] = template, path
         sys.exit(0)
 
-    before_training.prove = planted
+    proving.prove = planted
     do_cli(config)
 
 

@@ -16,7 +16,7 @@ from runner.check.validate import changed, load
 from runner.data import tokenizers
 from runner.data.report import PreparedRows
 from runner.parts.proof.conversations import Reader, _runs
-from runner.parts.proof.faults import REMEDIES, SENTENCES, Faults
+from runner.parts.proof.showing import REMEDIES, SENTENCES, Faults
 from runner.plan import Place
 from runner.recipe.overrides import from_options
 from runner.run.launch import WITHOUT_GPU

@@ -10,8 +10,8 @@ import click
 from runner import catalog
 from runner.commands import completing
 from runner.commands.options import listing_option, open_recipe, say, set_option, table
-from runner.parts.start import cards
-from runner.parts.start.cards import OnCard
+from runner.parts.planner import cards
+from runner.parts.planner.cards import OnCard
 from runner.recipe import units
 
 

@@ -10,11 +10,10 @@ from typing import Any
 
 import click
 
-from runner import catalog
+from runner import catalog, parts
 from runner.check.validate import judge
 from runner.commands.options import card_named, end, gpu_option, listing_option, say, short, table
-from runner.parts.planner import parameters
-from runner.parts.start import cards
+from runner.parts.planner import cards, parameters
 from runner.recipe import lock, units
 from runner.recipe.document import Document
 from runner.recipe.reading import read
@@ -67,7 +66,7 @@ def _row(model: catalog.Model, where: str, needs: Mapping[str, cards.Need], size
     told = [needs.get(way) for way in cards.WAYS]
     smallest = [short(need.cards[0]) if need and need.cards else "-" for need in told]
     cells = [units.gib(need.memory_bytes) if need else "-" for need in told] if sized else smallest
-    return model.id, _size(model), f"{model.max_position_embeddings:,}", *cells, _licence(model), where
+    return model.id, cards.size(model), f"{model.max_position_embeddings:,}", *cells, cards.licence(model), where
 
 
 def _entry(model: catalog.Model, where: str, needs: Mapping[str, cards.Need]) -> dict[str, Any]:
@@ -81,16 +80,6 @@ def _entry(model: catalog.Model, where: str, needs: Mapping[str, cards.Need]) ->
         "from": where,
         "ways": {way: asdict(need) for way, need in needs.items()},
     }
-
-
-def _licence(model: catalog.Model) -> str:
-    return (model.licence or "unknown") + (", gated" if model.gated else "")
-
-
-def _size(model: catalog.Model) -> str:
-    if model.model_type not in parameters.FAMILIES:
-        return "-"
-    return f"{(model.parameters or parameters.total(model)) / 1e9:.2f}B"
 
 
 def _settings_of(document: Document) -> Recipe:
@@ -125,15 +114,13 @@ def add(
     document = read(recipe) if recipe else None
     file = Path(recipe).parent / lock.LOCK if recipe else Path(out or lock.LOCK)
     if document and name.startswith("/") and not Path(name).is_dir():
-        from runner.parts.openshift.claimed_model import copied
-
-        with copied(_settings_of(document), name, say) as folder:
+        with parts.hook("model_on_claim")(_settings_of(document), name, say) as folder:
             model = locking.add(file, str(folder), "", known_as or name)
     else:
         named = document.lookup(("model", "revision")) if document else None
         model = locking.add(file, name, revision or str(named or "main"), known_as)
     say(f"{file}: {model.id}" + (f" at {model.revision}" if model.revision else ""))
-    say(f"{model.model_type}, {_size(model)} parameters, licence {_licence(model)}.")
+    say(f"{model.model_type}, {cards.size(model)} parameters, licence {cards.licence(model)}.")
     if model.model_type not in parameters.FAMILIES:
         say("There are no formulas for its architecture: `recipe plan` will say so, and name those that it knows.")
     say(f"Recipes beside it may now say `base: {model.id}` under `model`. Keep the file under version control.")

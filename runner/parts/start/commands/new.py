@@ -9,11 +9,9 @@ import click
 from runner.check.validate import valid
 from runner.commands import completing
 from runner.commands.options import end, say, set_option
-from runner.parts.start import starters
+from runner.parts.start import wizard
 from runner.parts.start.answers import Answers
-from runner.parts.start.beginning import Draft, draft
-from runner.parts.start.wizard import dialogue
-from runner.parts.start.writing import write
+from runner.parts.start.drafting import Draft, draft, minimal_starter, starter, write
 from runner.recipe import overrides as changing
 from runner.recipe.reading import read
 from runner.tools.names import JOB_NAME
@@ -36,7 +34,7 @@ from runner.tools.problem import Stop
     help="Take the minimal starter of that starter's scenario instead: on the same data, where there is one.",
 )
 @set_option
-@dialogue.options
+@wizard.options
 def new(name: str, source: str | None, short: bool, sets: tuple[str, ...], **answers: str | None) -> None:
     """Copy a recipe under a new NAME, comments and all, with its schema and its sample beside it.
 
@@ -50,7 +48,7 @@ def new(name: str, source: str | None, short: bool, sets: tuple[str, ...], **ans
             "A name has lower-case letters, digits and `-`, starts with a letter, and has at most 53 characters.",
         )
     given = {each: said for each, said in answers.items() if said}
-    if source is None and not given and not dialogue.terminal():
+    if source is None and not given and not wizard.terminal():
         raise click.MissingParameter(param_hint="'--from'", param_type="option")
     if source and given:
         raise Stop(
@@ -64,11 +62,11 @@ def new(name: str, source: str | None, short: bool, sets: tuple[str, ...], **ans
         raise Stop(f"`{name}.yaml` is there already.", "Choose another name, or delete it first.")
     wished, said = changing.from_options(sets), None
     if source:
-        origin = starters.minimal(source) if short else starters.find(source)
+        origin = minimal_starter(source) if short else starter(source)
         valid(read(origin))
         made = draft(origin, name, wished)
     else:
-        made, said = dialogue.asked(name, given, wished)
+        made, said = wizard.asked(name, given, wished)
         origin = said.origin
     copied = write(made, origin)
     if not said:
@@ -90,7 +88,7 @@ def _answered(made: Draft, said: Answers, sets: tuple[str, ...]) -> None:
     secret = made.recipe.settings.get("openshift", {}).get("hub_token_secret")
     for problem in made.judged[1]:
         say(f"\n{problem}")
-    say(f"\nThe same without questions:\n  {dialogue.command(made.recipe.name, said, sets)}")
+    say(f"\nThe same without questions:\n  {wizard.command(made.recipe.name, said, sets)}")
     if secret:
         say(f"`{said.base}` is gated: accept its licence on the hub, and write a token into the secret `{secret}`.")
     end(f"{made.target} is made from your answers, and checked.", "rehearse", str(made.target))

@@ -10,7 +10,7 @@ from runner import catalog
 from runner.catalog import Gpu, Model
 from runner.check import by_schema
 from runner.check.validate import changed
-from runner.parts.planner import forecast
+from runner.parts.planner import forecast, parameters
 from runner.parts.planner.memory import cards
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
@@ -74,6 +74,17 @@ def _need(model: Model, way: str, precision: str) -> Need:
     forecasts = forecast.of(recipe, translate(recipe, place(recipe)), look=False)
     need = max(stage.memory.total for stage in forecasts)
     return Need(need, tuple(card.name for card in cards(need, [stage.workload for stage in forecasts])))
+
+
+def size(model: Model) -> str:
+    """The count of a model's parameters, as tables have it."""
+    if model.model_type not in parameters.FAMILIES:
+        return "-"
+    return f"{(model.parameters or parameters.total(model)) / 1e9:.2f}B"
+
+
+def licence(model: Model) -> str:
+    return (model.licence or "unknown") + (", gated" if model.gated else "")
 
 
 def on_cards(recipe: Recipe, price: float | None = None) -> Iterator[OnCard]:

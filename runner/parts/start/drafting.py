@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import filecmp
 import os
 import re
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -17,11 +20,11 @@ from runner.check.derived_settings import with_followers, with_own_data
 from runner.check.validate import judge
 from runner.data import RenderedExample, first, held_out
 from runner.parts.planner import forecast, recipe_offers, storage
+from runner.parts.planner.cards import Need, needs
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
 from runner.parts.start.answers import Answers
-from runner.parts.start.cards import Need, needs
-from runner.recipe import copying, units
+from runner.recipe import copying, lock, units
 from runner.recipe.document import Document
 from runner.recipe.overrides import Override
 from runner.recipe.reading import parse, read
@@ -29,6 +32,7 @@ from runner.recipe.recipe import Recipe
 from runner.render import place
 from runner.scenarios import translate
 from runner.tools import packaged
+from runner.tools.names import listed, nearest
 from runner.tools.problem import Problem, Stop, errors_of
 
 # Fewer steps than that hardly learn, so a step of few rows has fewer.
@@ -265,3 +269,80 @@ def _batch(planned: Planned, least: int) -> list[Override]:
 def _power(count: float) -> int:
     """The largest power of two that is not more."""
     return 1 << max(0, int(count).bit_length() - 1)
+
+
+def write(made: Draft, origin: Path) -> list[Path]:
+    """Writes the recipe, and what goes with it, which it gives; nothing at all where it has errors."""
+    schema = packaged.schema_file(made.origin.data["scenario"])
+    with ExitStack() as undo:
+        copied = _copied(made.files.values(), origin.parent, undo) + _lock(made.origin, origin.parent, undo)
+        if made.errors:
+            raise Stop(made.errors)
+        undo.pop_all()
+    made.target.write_text(made.text, encoding="utf-8")
+    Path(schema.name).write_text(by_schema.schema_text(made.origin.data["scenario"]), encoding="utf-8")
+    return [*copied, Path(schema.name)]
+
+
+def _copied(named: Iterable[str], folder: Path, undo: ExitStack) -> list[Path]:
+    """Copies the files that a recipe names from its folder to this one, and tells `undo` what to take away again."""
+    files = [name for name in named if not Path(name).is_absolute() and (folder / name).is_file()]
+    sources: dict[Path, Path] = {}
+    for name in files:
+        file = Path(beside(name, folder))
+        there = sources.setdefault(file, file if file.exists() else folder / name)
+        if not filecmp.cmp(there, folder / name, shallow=False):
+            raise Stop(
+                f"The copy needs `{folder / name}` as `{file}`, and `{there}` is another file.",
+                "Make the copy in another folder, or move that file away.",
+            )
+    copied = [file for file, source in sources.items() if source != file]
+    for file in copied:
+        for parent in reversed(file.parents):
+            if not parent.exists():
+                parent.mkdir()
+                undo.callback(parent.rmdir)
+        shutil.copyfile(sources[file], file)
+        undo.callback(file.unlink)
+    return copied
+
+
+def _lock(document: Document, folder: Path, undo: ExitStack) -> list[Path]:
+    """Takes what the lock file beside a recipe says of its model over into this folder's."""
+    name, target = str(document.lookup(("model", "base"))), Path(lock.LOCK)
+    entry = lock.entries(folder / lock.LOCK).get(name)
+    if entry is None or name in lock.entries(target):
+        return []
+    before = target.read_text(encoding="utf-8") if target.exists() else None
+    lock.add(target, name, entry)
+    undo.callback(target.unlink) if before is None else undo.callback(target.write_text, before, encoding="utf-8")
+    return [target]
+
+
+def starter(source: str) -> Path:
+    """The recipe that `--from` means: a file, or a starter recipe by name."""
+    starters = packaged.named()
+    if Path(source).is_file():
+        return Path(source)
+    if source in starters:
+        return starters[source]
+    near = nearest(source, starters)
+    hint = f"Did you mean `{near}`? " if near else ""
+    raise Stop(f"There is no starter recipe and no file `{source}`.", f"{hint}Starter recipes: {listed(starters)}.")
+
+
+def minimal_starter(source: str) -> Path:
+    """The minimal starter of a starter's scenario: one on the same data, else the one that is called after it."""
+    if source not in packaged.named():
+        starter(source)
+        raise Stop(
+            f"`--minimal` goes with a starter recipe, and `{source}` is a file.",
+            f"Name one: {listed(path.stem for path in packaged.starters())}.",
+        )
+    wanted = read(packaged.named()[source])
+    scenario, hub = wanted.data["scenario"], wanted.lookup(("data", "hub"))
+    fitting = [document for file in packaged.minimal() if (document := read(file)).data["scenario"] == scenario]
+    if not fitting:
+        raise Stop(f"The scenario `{scenario}` has no minimal starter.", "Leave out `--minimal`.")
+    best = max(fitting, key=lambda one: (one.lookup(("data", "hub")) == hub, Path(one.file).stem == scenario))
+    return Path(best.file)

@@ -1,0 +1,470 @@
+"""Files of rows, one class for each ending: the columns, some rows from everywhere in the file with a count of all, and every row
+with its line number. A line that is no row is named, never lost. This module has the endings that are text."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import json
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain, groupby
+from pathlib import Path
+from typing import Any, cast
+
+from runner.tools.files import table
+from runner.tools.problem import Stop
+
+# At most so many rows are sampled, and half as many at least where there are so many.
+MOST = 4096
+# Bytes that are read for a sample; of a larger file its rows are reckoned from the part. Tables are slower to read.
+READ = 256_000_000
+READ_OF_TABLE = 32_000_000
+# Parts of a larger file of lines that are read for a sample, evenly apart.
+PARTS = 32
+# Bytes of a spreadsheet up to which all of its rows are sampled.
+SMALL_SHEET = 1_000_000
+# Bytes in which the first row of a file must end for its columns to be known.
+FIRST_BYTES = 4_000_000
+# The golden ratio's part of 2^32: its multiples are spread evenly, and keep no step with rows that take turns.
+_GOLDEN, _ALL = 2654435769, 2**32
+NOT_UTF8 = "bytes that are not UTF-8; save the file again with the encoding UTF-8"
+# Wrong bytes are read as half characters, so that the line that has them can be named.
+KEPT = "surrogateescape"
+# Characters of a table's row that goes over several lines; behind so many a quote counts as not closed.
+LONGEST_RECORD = 2**20
+
+
+@dataclass(frozen=True)
+class Bad:
+    """A line that is no row, and why."""
+
+    reason: str
+
+
+Row = dict[str, Any]
+Numbered = tuple[int, Row | Bad]
+
+
+@dataclass(frozen=True)
+class FilePart:
+    """A part of a file, from start to before end: bytes of a file of lines, rows of a Parquet file. first: the number of its
+    first line or row, from 1."""
+
+    start: int
+    end: int
+    first: int
+
+
+@dataclass(frozen=True)
+class SampledRows:
+    """count: of rows, of which `rows` are some: a row by its columns, a document's text, or only how many bytes one has.
+    unit: what a person calls them. about: whether the count is reckoned from a part of the file."""
+
+    count: int
+    rows: list[Any]
+    unit: str
+    about: bool = False
+
+
+class Unreadable(Exception):
+    """Why columns cannot be read, or nobody can count the rows, in plain words; hint: what to do about it. severity: `note` where
+    only a library for it is not installed."""
+
+    def __init__(
+        self,
+        reason: str,
+        severity: str = "error",
+        hint: str = "Open it and compare its first line with what its name says.",
+    ) -> None:
+        super().__init__(reason)
+        self.severity = severity
+        self.hint = hint
+
+
+class RowFile:
+    """How files of one ending are read. Whatever a library raises, who calls these methods says it in plain words."""
+
+    def columns(self, file: Path) -> list[str]:
+        """Their names, of the first row alone. Raises Unreadable."""
+        raise NotImplementedError
+
+    def sample(self, file: Path, columns: Iterable[str]) -> SampledRows:
+        """The count and some rows, in about a second however large the file is. columns: that are wanted, where they can be read
+        alone; all where there are none."""
+        raise NotImplementedError
+
+    def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
+        """Every row, or those of a part. Raises Stop where the file is none of its ending."""
+        raise NotImplementedError
+
+    def marks(self, file: Path, most: int | None, count: int) -> tuple[list[tuple[int, int]], int] | None:
+        """Where the file can be cut, (place, number of the line or row there), close enough together for `count` parts, and where
+        its first `most` rows end; None where it cannot, or is none of its ending, which whoever reads it will say."""
+        return None
+
+
+def evenly(rows: Iterable[Any]) -> tuple[int, list[Any]]:
+    """How many rows come by, and at most MOST of them, spread evenly."""
+    kept: list[tuple[int, Any]] = []
+    below, count = _ALL, 0
+    for count, row in enumerate(rows, 1):
+        place = count * _GOLDEN % _ALL
+        if place < below:
+            kept.append((place, row))
+            if len(kept) > MOST:
+                below //= 2
+                kept = [each for each in kept if each[0] < below]
+    return count, [row for _, row in kept]
+
+
+def _reckoned(count: int, read: int, size: int) -> int:
+    """Rows of a whole file of `size` bytes, of which `read` hold so many."""
+    return round(count * size / read) if read else count
+
+
+def _first_columns(text: str) -> list[str]:
+    """The columns of the row of JSON that a text begins with."""
+    try:
+        row, _ = json.JSONDecoder().raw_decode(text)
+    except (ValueError, RecursionError):
+        raise Unreadable("its first row is not JSON.") from None
+    if not isinstance(row, dict):
+        raise Unreadable("its first row is not an object with named columns.")
+    return list(row)
+
+
+def _beginning(file: Path) -> str:
+    with file.open(encoding="utf-8-sig", newline="") as lines:
+        text = lines.read(FIRST_BYTES).lstrip()
+    if not text:
+        raise Unreadable("it is empty.")
+    return text
+
+
+def _named(row: Any, escaped: bool) -> Row | Bad:
+    """A row of JSON, or why it is none. escaped: whether it may hold half a character (`\\ud83d` alone), which JSON allows
+    and no tokenizer takes."""
+    if not isinstance(row, dict):
+        return Bad("not an object with named columns")
+    if escaped and not _whole(json.dumps(row, ensure_ascii=False)):
+        return Bad("half a character in it, an escape such as \\ud83d without its other half")
+    return row
+
+
+def _whole(text: str) -> bool:
+    """Whether a text has no half characters, as which bytes that are none are read."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+class JsonLines(RowFile):
+    def columns(self, file: Path) -> list[str]:
+        text = _beginning(file)
+        if text.startswith("["):
+            raise Unreadable("it holds a list, and not one object a line.", hint="Such a file must end in .json.")
+        return _first_columns(text)
+
+    def sample(self, file: Path, columns: Iterable[str]) -> SampledRows:
+        size, read = file.stat().st_size, 0
+
+        def lines() -> Iterator[bytes]:
+            nonlocal read
+            with file.open("rb") as content:
+                for part in range(PARTS if size > READ else 1):
+                    start, end = (part * size // PARTS, READ // PARTS) if size > READ else (0, size)
+                    content.seek(start)
+                    if start:
+                        content.readline()
+                    taken = 0
+                    for line in content:
+                        taken += len(line)
+                        if line.strip():
+                            yield line
+                        if taken >= end:
+                            break
+                    read += taken
+
+        count, kept = evenly(lines())
+        rows = []
+        for line in kept:
+            try:
+                rows.append(json.loads(line.removeprefix(codecs.BOM_UTF8)))
+            except (ValueError, RecursionError):
+                continue  # whoever prepares the rows names it
+        return SampledRows(_reckoned(count, read, size), rows, "lines", read < size)
+
+    def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
+        quick = _quick()
+        with file.open("rb") as lines:
+            part = part or FilePart(0, file.stat().st_size, 1)
+            lines.seek(part.start)
+            left = part.end - part.start
+            for number, line in enumerate(lines, part.first):
+                if left <= 0:
+                    break
+                left -= len(line)
+                if not line.isspace():
+                    yield number, _of_line(line.removeprefix(codecs.BOM_UTF8) if number == 1 else line, quick)
+
+    def marks(self, file: Path, most: int | None, count: int) -> tuple[list[tuple[int, int]], int] | None:
+        """Lines are counted here, once, so that a part knows its numbers; nothing is parsed."""
+        size = file.stat().st_size
+        if count == 1 and most is None:
+            return [(0, 1)], size
+        marks, place, rows = [(0, 1)], 0, 0
+        apart = size // (100 * count)
+        with file.open("rb") as lines:
+            for number, line in enumerate(lines, 2):
+                if most is not None and (rows := rows + bool(line.strip())) > most:
+                    break
+                place += len(line)
+                if place - marks[-1][0] > apart:
+                    marks.append((place, number))
+        return marks, place
+
+
+def _quick() -> Callable[[bytes], Any]:
+    """orjson's reader, which comes with what trains; without it, one that leaves every line to the standard library."""
+    try:
+        from orjson import loads
+    except ImportError:
+        return lambda line: None
+    return cast(Callable[[bytes], Any], loads)
+
+
+def _of_line(line: bytes, quick: Callable[[bytes], Any]) -> Row | Bad:
+    try:
+        row = quick(line)
+        if type(row) is dict and _exact(row.values()):
+            return row
+    except (ValueError, RecursionError):
+        pass  # The standard library says what is wrong, or takes it all the same: NaN, for one.
+    try:
+        return _named(json.loads(line.decode()), escaped=b"\\u" in line)
+    except UnicodeDecodeError as error:
+        return Bad(f"byte {error.start + 1} of the line begins {NOT_UTF8}")
+    except (ValueError, RecursionError) as error:
+        return Bad(f"not JSON ({getattr(error, 'msg', 'nested too deep')})")
+
+
+def _exact(values: Iterable[Any]) -> bool:
+    """Whether values are what the standard library reads: orjson makes floats of whole numbers beyond 64 bits."""
+    for value in values:
+        if isinstance(value, str):
+            continue
+        if isinstance(value, float):
+            if abs(value) >= 2**63:
+                return False
+        elif isinstance(value, dict | list) and not _exact(value.values() if isinstance(value, dict) else value):
+            return False
+    return True
+
+
+class JsonList(RowFile):
+    def columns(self, file: Path) -> list[str]:
+        text = _beginning(file)
+        if not text.startswith("["):
+            raise Unreadable(
+                "it does not hold a list of rows.", hint="A file with one object a line must end in .jsonl."
+            )
+        return _first_columns(text[text.index("{") if "{" in text else 0 :])
+
+    def sample(self, file: Path, columns: Iterable[str]) -> SampledRows:
+        """Rows one after the other, so that the beginning of a large file is enough."""
+        size = file.stat().st_size
+        with file.open("rb") as content:
+            text = content.read(READ_OF_TABLE).removeprefix(codecs.BOM_UTF8).decode(errors="replace")
+        whole, read, decode = size <= READ_OF_TABLE, 0, json.JSONDecoder().raw_decode
+        between = (" ", "\t", "\r", "\n")
+        place = len(text) - len(text.lstrip())
+        if text[place : place + 1] != "[":
+            raise ValueError
+
+        def rows() -> Iterator[Any]:
+            nonlocal place, read
+            while True:
+                place += 1
+                while text[place : place + 1] in between:
+                    place += 1
+                if text[place : place + 1] in ("]", ""):
+                    break
+                try:
+                    row, place = decode(text, place)
+                except ValueError:
+                    if whole:
+                        raise
+                    break  # the last one of the part is not there to its end
+                read = place
+                while text[place : place + 1] in between:
+                    place += 1
+                yield row
+                if text[place : place + 1] != ",":
+                    break
+
+        count, kept = evenly(rows())
+        about = count if whole else _reckoned(count, read, len(text) * size // READ_OF_TABLE)
+        return SampledRows(about, kept, "rows", not whole)
+
+    def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
+        try:
+            text = file.read_text(encoding="utf-8-sig", errors=KEPT)
+            rows = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise Stop(
+                f"`{file}` is not JSON, at line {getattr(error, 'lineno', '?')}.",
+                "A file with one object a line must end in .jsonl.",
+            ) from None
+        if not isinstance(rows, list):
+            raise Stop(f"`{file}` does not hold a list of rows.", "Write [ … ] around the rows.")
+        broken = not _whole(text)
+        escaped = broken or "\\u" in text
+        for number, row in enumerate(rows, 1):
+            named = _named(row, escaped)
+            yield number, Bad(NOT_UTF8) if broken and isinstance(row, dict) and isinstance(named, Bad) else named
+
+
+class Documents(RowFile):
+    """Documents of a text file, with empty lines between them."""
+
+    def sample(self, file: Path, columns: Iterable[str]) -> SampledRows:
+        size = file.stat().st_size
+        with file.open("rb") as content:
+
+            def documents() -> Iterator[int]:
+                lines = iter(lambda: content.readline() if content.tell() < READ_OF_TABLE else b"", b"")
+                for text, document in groupby(lines, key=lambda line: bool(line.strip())):
+                    if text:
+                        yield sum(map(len, document))
+
+            count, kept = evenly(documents())
+            read = content.tell()
+        return SampledRows(_reckoned(count, read, size), kept, "documents", read < size)
+
+    def documents(self, file: Path, column: str) -> Iterator[Numbered]:
+        """Each under the number of its first line. column: what its text is called."""
+        with file.open(encoding="utf-8-sig", errors=KEPT) as lines:
+            first = 0
+            document: list[str] = []
+            # An empty line ends the last one too.
+            for number, line in enumerate(chain(lines, [""]), 1):
+                if line.strip():
+                    first = first if document else number
+                    document.append(line)
+                elif document:
+                    text = "".join(document).rstrip("\n")
+                    yield first, {column: text} if _whole(text) else Bad(NOT_UTF8)
+                    document = []
+
+
+class _Lines:
+    """Lines of a table, of which those of the record that is being read can be given back.
+
+    number: of the last line that was given, from 1. taken: the record's lines.
+    """
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self._lines, self._again = iter(lines), deque[str]()
+        self.number, self.taken, self._size = 0, list[str](), 0
+
+    def begin(self) -> None:
+        self.taken, self._size = [], 0
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        line = self._again.popleft() if self._again else next(self._lines)
+        self.taken.append(line)
+        self.number += 1
+        self._size += len(line)
+        if self._size > LONGEST_RECORD and len(self.taken) > 1:
+            raise csv.Error(f"a row of more than {LONGEST_RECORD:,} characters")
+        return line
+
+    def give_back(self, count: int) -> None:
+        self._again.extendleft(reversed(self.taken[-count:]))
+        self.number -= count
+
+
+class Table(RowFile):
+    """Rows below the line with the names of the columns, CSV or TSV."""
+
+    def columns(self, file: Path) -> list[str]:
+        with table(file) as (lines, separator):
+            names = next(csv.reader(lines, delimiter=separator), None)
+        return names or nameless()
+
+    def sample(self, file: Path, columns: Iterable[str]) -> SampledRows:
+        """Quoted text may hold line ends of its own. A byte that is no UTF-8 is part of one row."""
+        size = file.stat().st_size
+        with table(file, errors="replace") as (content, separator):
+
+            def lines() -> Iterator[str]:
+                left = READ_OF_TABLE
+                for line in content:
+                    left -= len(line)
+                    yield line
+                    if left < 0:
+                        return
+
+            records = (record for record in csv.reader(lines(), delimiter=separator) if record)
+            names = next(records, [])
+            count, kept = evenly(records)
+            read = content.buffer.tell()
+        rows = [dict(zip(names, record, strict=False)) for record in kept]
+        return SampledRows(_reckoned(count, read, size), rows, "rows", read < size)
+
+    def rows(self, file: Path, part: FilePart | None = None) -> Iterator[Numbered]:
+        """A quote that is opened and not closed takes the lines behind it along, up to the next quote or the end: it costs its own
+        line, and the others are read again."""
+        with table(file, errors=KEPT) as (text, separator):
+            lines = _Lines(text)
+            reader = csv.reader(lines, delimiter=separator, strict=True)
+            header: list[str] = []
+            while True:
+                lines.begin()
+                number, fields, reason = lines.number + 1, [""], ""
+                try:
+                    fields = next(reader)
+                except StopIteration:
+                    return
+                except csv.Error as error:
+                    reason = f"not CSV ({error})"
+                if not reason and not header:
+                    header = fields
+                    continue
+                if not reason and len(fields) not in (0, len(header)):
+                    reason = f"{len(fields)} columns, and the first line names {len(header)}"
+                behind = len(lines.taken) - 1
+                if (
+                    reason
+                    and behind
+                    and (reason.startswith("not CSV") or _are_rows(lines.taken[1:], separator, header))
+                ):
+                    lines.give_back(behind)
+                    reason = (
+                        "a quote is opened in it and not closed; close it, or write it twice where it is part of a text"
+                    )
+                if not reason and not all(field.isascii() or _whole(field) for field in fields):
+                    reason = NOT_UTF8
+                if reason:
+                    yield number, Bad(reason)
+                elif fields:
+                    yield number, dict(zip(header, fields, strict=True))
+
+
+def _are_rows(lines: list[str], separator: str, header: list[str]) -> bool:
+    """Whether lines are rows by themselves, all of them."""
+    try:
+        return all(len(fields) == len(header) for fields in csv.reader(lines, delimiter=separator, strict=True))
+    except csv.Error:
+        return False
+
+
+def nameless() -> list[str]:
+    raise Unreadable("it has no first line with the names of its columns.")

@@ -1,1 +1,0 @@
-"""Asking: the questions of `recipe new`."""
