@@ -23,12 +23,9 @@ ALIASES = (
 )
 # Arrows that are still to go: each is used where the other part is there alone.
 SOFT = {
-    "evaluate": {"openshift", "serve"},
     "kfp": {"openshift", "serve"},
-    "openshift": {"kfp", "report"},
+    "openshift": {"kfp"},
     "planner": {"images"},
-    "report": {"evaluate", "openshift"},
-    "start": {"openshift", "planner"},
 }
 HEAVY = (
     "torch",

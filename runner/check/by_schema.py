@@ -11,6 +11,7 @@ from functools import cache, partial, reduce
 from typing import TYPE_CHECKING, Any
 
 from runner import parts, scenarios
+from runner.catalog import Schema
 from runner.check import schema_errors
 from runner.recipe.document import Document, Path_
 from runner.recipe.overrides import Override, path_of
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 
 
 @cache
-def schema(scenario: str) -> dict[str, Any]:
-    whole: dict[str, Any] = json.loads(schema_text(scenario))
+def schema(scenario: str) -> Schema:
+    whole: Schema = json.loads(schema_text(scenario))
     return whole
 
 
@@ -69,24 +70,24 @@ def has(scenario: Any, setting: str) -> bool:
     return bool(part(scenario, setting))
 
 
-def part(scenario: Any, setting: str) -> dict[str, Any]:
+def part(scenario: Any, setting: str) -> Schema:
     """What the scenario's schema says of a setting, dotted; empty where it has none."""
     return _part(scenario, path_of(setting))
 
 
-def _part(scenario: Any, path: Path_) -> dict[str, Any]:
+def _part(scenario: Any, path: Path_) -> Schema:
     found = schema(scenario) if scenario in scenarios.names() else {}
     for key in path:
         found = found.get("items", {}) if isinstance(key, int) else found.get("properties", {}).get(key, {})
     return found
 
 
-def settings(scenario: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def settings(scenario: str) -> Iterator[tuple[str, Schema]]:
     """Every setting of the scenario, dotted, sections too, with what its schema says; those of a list's items behind `[0]`."""
     yield from _settings("", schema(scenario))
 
 
-def _settings(prefix: str, section: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _settings(prefix: str, section: Schema) -> Iterator[tuple[str, Schema]]:
     for key, one in section.get("properties", {}).items():
         yield f"{prefix}{key}", one
         yield from _settings(f"{prefix}{key}.", one)

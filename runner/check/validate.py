@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from runner import catalog, scenarios
 from runner.check import by_schema, discovery, rules, sources
@@ -117,7 +116,7 @@ class Verdict:
     def errors(self) -> tuple[Problem, ...]:
         return tuple(errors_of(self.problems))
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> Mapping[str, object]:
         """The form that other programs read: what stops a command, and apart from that what only informs."""
         notes = [problem for problem in self.problems if problem.severity != "error"]
         problems, notes_ = ([problem.as_json() for problem in some] for some in (self.errors, notes))

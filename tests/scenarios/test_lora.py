@@ -368,7 +368,7 @@ def test_a_server_gives_short_answers_as_the_weights_do(rehearsed, tmp_path):
     recipe = load(LYRICS)[0]
     folder = inference.folder_of(recipe, str(run))
     with servers.served(LYRICS, run) as (url, process):
-        known = served.measure(served.at(url, recipe), folder)
+        known = served.at(url, recipe).measure(folder)
         command = psutil.Process(process.pid).children()[0]
         process.kill()
         psutil.wait_procs([command], 10)

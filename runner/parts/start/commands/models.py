@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from runner import catalog
+from runner import catalog, parts
 from runner.check.validate import judge
 from runner.commands.options import card_named, end, gpu_option, listing_option, say, short, table
 from runner.parts.planner import cards, parameters
@@ -114,9 +114,7 @@ def add(
     document = read(recipe) if recipe else None
     file = Path(recipe).parent / lock.LOCK if recipe else Path(out or lock.LOCK)
     if document and name.startswith("/") and not Path(name).is_dir():
-        from runner.parts.openshift.claimed_model import copied
-
-        with copied(_settings_of(document), name, say) as folder:
+        with parts.hook("model_on_claim")(_settings_of(document), name, say) as folder:
             model = locking.add(file, str(folder), "", known_as or name)
     else:
         named = document.lookup(("model", "revision")) if document else None
