@@ -11,7 +11,7 @@ from runner.run.stage_folder import StageFolder
 from runner.tools.files import read_json
 from runner.tools.names import shortened
 from runner.tools.run_files import ANSWERS
-from runner.trainer.summary import Summary
+from runner.trainer.records import Summary
 
 
 def introduction(plan: Plan) -> Iterator[str]:

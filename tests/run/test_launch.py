@@ -19,7 +19,7 @@ from runner.run.launch import environment, follow, launch
 from runner.scenarios.shared import rehearsal
 from runner.tools.files import Artifact
 from runner.tools.problem import Stop
-from runner.trainer.summary import Summary
+from runner.trainer.records import Summary
 from tests.conftest import ROOT
 
 

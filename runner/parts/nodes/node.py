@@ -35,7 +35,7 @@ from runner.scenarios import translate
 from runner.tools.files import Artifact, write_text
 from runner.tools.names import content_hash
 from runner.tools.problem import Stop
-from runner.trainer.versions import versions
+from runner.trainer.records import versions
 
 if TYPE_CHECKING:
     from runner.recipe.sections import Nodes

@@ -23,7 +23,7 @@ from runner.scenarios.shared import axolotl, common, twin
 from runner.tools.files import write_text
 from runner.tools.problem import Stop
 from runner.tools.text import yaml_text
-from runner.trainer.proof_record import Proof
+from runner.trainer.records import Proof
 
 Tell = Callable[[str], None]
 

@@ -24,7 +24,7 @@ from runner.scenarios import rehearsal, translate
 from runner.scenarios.shared.common import with_config
 from runner.scenarios.shared.conversations import dataset
 from runner.tools.files import write_text
-from runner.trainer.proof_record import Proof
+from runner.trainer.records import Proof
 from tests.conftest import ROOT
 from tests.parts.proof.planting import FAULTS
 
