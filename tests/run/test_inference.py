@@ -13,7 +13,7 @@ from runner.parts.evaluate import evaluation_report, gates
 from runner.plan import Plan
 from runner.recipe.overrides import Override
 from runner.run import inference, pipeline
-from runner.run.report import report
+from runner.run.run import report
 from runner.run.run_folder import RunFolder
 from runner.run.stage_folder import StageFolder
 from runner.tools.problem import Stop

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import TrainerCallback
 
-from runner.trainer import limits, progress_lines
+from runner.trainer import checkpoints, limits, progress_lines
 from runner.trainer.checkpoints import Saving
 from runner.trainer.limits import ACCURACY, EarlyStop, early_stop, fruitless
 from runner.trainer.settings import EarlyStopping

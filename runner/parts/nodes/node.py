@@ -27,7 +27,7 @@ from runner.recipe import reading
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
 from runner.run import pipeline
-from runner.run.report import report
+from runner.run.run import report
 from runner.run.run_folder import RunFolder, open_for
 from runner.run.run_manifest import keep
 from runner.run.stage_folder import StageFolder

@@ -16,8 +16,7 @@ from runner.data import tokenizers
 from runner.parts.proof import showing
 from runner.plan import Place
 from runner.recipe.recipe import Recipe
-from runner.run.engines import TRAIN
-from runner.run.launch import WITHOUT_GPU, engine_environment, follow
+from runner.run.launch import TRAIN, WITHOUT_GPU, engine_environment, follow
 from runner.scenarios import translate
 from runner.scenarios.shared import axolotl, common, twin
 from runner.tools.files import write_text
