@@ -8,7 +8,7 @@ from typing import Any
 
 from runner import __version__
 from runner.parts.evaluate import gates
-from runner.parts.export.source import Source
+from runner.parts.export.source import TrainedModel
 from runner.parts.report import sentences
 from runner.tools.text import yaml_text
 from runner.tools.vllm import RANKS
@@ -20,7 +20,7 @@ _LIBRARY = {"safetensors": "transformers", "adapter": "peft", "gguf": "gguf"}
 _RELATION = {"safetensors": "finetune", "adapter": "adapter", "gguf": "quantized"}
 
 
-def text(source: Source, form: str, kind: str, proof: Mapping[str, Any], file: str) -> str:
+def text(source: TrainedModel, form: str, kind: str, proof: Mapping[str, Any], file: str) -> str:
     """The card. form, kind, proof: of the export; file: the name of a GGUF file, else empty."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -38,7 +38,7 @@ def text(source: Source, form: str, kind: str, proof: Mapping[str, Any], file: s
     return f"---\n{head(source, form)}\n---\n\n{shelf.get_template('card.md.jinja').render(known)}"
 
 
-def head(source: Source, form: str) -> str:
+def head(source: TrainedModel, form: str) -> str:
     """What the hub reads, as YAML, in its own words."""
     from huggingface_hub import EvalResult, ModelCardData
 
@@ -64,12 +64,12 @@ def head(source: Source, form: str) -> str:
     return str(data.to_yaml())
 
 
-def measured(source: Source) -> Mapping[str, Any]:
+def measured(source: TrainedModel) -> Mapping[str, Any]:
     """What was measured of this very model; nothing where it was of another one."""
     return source.stage.measured if gates.current(source.folder) else {}
 
 
-def _hub_data(source: Source) -> list[str]:
+def _hub_data(source: TrainedModel) -> list[str]:
     """The data sets on the hub that a run, and no rehearsal, was trained on."""
     if source.run.rehearsal:
         return []
@@ -78,19 +78,19 @@ def _hub_data(source: Source) -> list[str]:
     return [one["hub"] for one in sets if isinstance(one, dict) and one.get("hub")]
 
 
-def _data(source: Source) -> Iterator[tuple[str, str]]:
+def _data(source: TrainedModel) -> Iterator[tuple[str, str]]:
     for part, facts in source.run.data.items():
         for name, value in sentences.data(facts):
             yield (f"{part}: {name}" if part else name), value
 
 
-def _origin(source: Source) -> Iterator[tuple[str, str]]:
+def _origin(source: TrainedModel) -> Iterator[tuple[str, str]]:
     """As on the page, but without folders of this machine."""
     for name, value in sentences.origin(source.run):
         yield name, PurePosixPath(value).name if value.startswith("/") else value
 
 
-def _recipe(source: Source) -> str:
+def _recipe(source: TrainedModel) -> str:
     settings = source.run.planned.settings
     return yaml_text({name: value for name, value in settings.items() if name not in _PLACES}).rstrip()
 

@@ -13,9 +13,9 @@ from typing import Any
 from runner import __version__
 from runner.data import plain_text
 from runner.parts.evaluate import language
-from runner.parts.export import card, gguf, llama_cpp, ollama, served, weights
-from runner.parts.export.source import Source
-from runner.parts.export.unproven import unproven
+from runner.parts.export import card, gguf, llama_cpp, weights
+from runner.parts.export.source import TrainedModel
+from runner.parts.export.weights import unproven
 from runner.tools.files import Record, read_record, replacing_folder, sha256, write_json, write_text
 from runner.tools.names import label
 from runner.tools.problem import Stop
@@ -48,7 +48,7 @@ class Export(Record):
     version: str = ""
 
 
-def export(source: Source, form: str, kind: str | None, out: Path | None, tell: Tell) -> Path:
+def export(source: TrainedModel, form: str, kind: str | None, out: Path | None, tell: Tell) -> Path:
     """Exports a model and gives the folder with it. form: of FORMATS; kind: of a GGUF file, of `gguf.KINDS`, None for what the weights
     are kept in; out: the folder, by default one in the run.
 
@@ -67,7 +67,7 @@ def export(source: Source, form: str, kind: str | None, out: Path | None, tell: 
     return folder
 
 
-def tell_of(source: Source, folder: Path, made: Export) -> None:
+def tell_of(source: TrainedModel, folder: Path, made: Export) -> None:
     """Writes the card of what lies in a folder, and the record of its files. What was measured since is on the card then."""
     file = next((file.name for file in folder.glob("*.gguf")), "")
     write_text(folder / CARD, card.text(source, made.format, made.kind, made.proof, file))
@@ -75,7 +75,7 @@ def tell_of(source: Source, folder: Path, made: Export) -> None:
     write_json(folder / EXPORTED, vars(made) | {"files": files})
 
 
-def place(source: Source, form: str, kind: str | None) -> Path:
+def place(source: TrainedModel, form: str, kind: str | None) -> Path:
     """Where an export lies unless somebody names another folder."""
     return source.home / (f"{form}-{kind}" if kind else form)
 
@@ -99,7 +99,7 @@ def _require_room(folder: Path, about: Export) -> None:
 Writer = Callable[[Path, Tell], tuple[str, dict[str, Any]]]
 
 
-def _writer(source: Source, form: str, kind: str | None) -> Writer:
+def _writer(source: TrainedModel, form: str, kind: str | None) -> Writer:
     """What writes a format. Raises Stop where it would write what no server can serve."""
     if form == "adapter":
         return _adapter(source)
@@ -108,7 +108,7 @@ def _writer(source: Source, form: str, kind: str | None) -> Writer:
     return lambda folder, tell: ("", _safetensors(source, folder, tell))
 
 
-def _safetensors(source: Source, folder: Path, tell: Tell) -> dict[str, Any]:
+def _safetensors(source: TrainedModel, folder: Path, tell: Tell) -> dict[str, Any]:
     """The model as transformers and vLLM load it."""
     for file in sorted(source.model.iterdir()):
         if file.is_file() and file.name not in (CARD, EXPORTED):
@@ -121,7 +121,7 @@ def _safetensors(source: Source, folder: Path, tell: Tell) -> dict[str, Any]:
     return proof
 
 
-def _proven_weights(source: Source, folder: Path, tell: Tell) -> dict[str, Any]:
+def _proven_weights(source: TrainedModel, folder: Path, tell: Tell) -> dict[str, Any]:
     """Proves the weights of a whole model against the one that the stage began with."""
     trust = source.chat.trust_remote_code
     if source.base is None:
@@ -153,7 +153,7 @@ def _base_at_hand(name: str) -> Iterator[None]:
         ) from None
 
 
-def _end_answers(source: Source, folder: Path) -> None:
+def _end_answers(source: TrainedModel, folder: Path) -> None:
     """Has servers, which go by `generation_config.json`, end an answer with the token of training."""
     from transformers import AutoTokenizer
 
@@ -167,7 +167,7 @@ def _end_answers(source: Source, folder: Path) -> None:
         write_json(file, facts | {"eos_token_id": wanted})
 
 
-def _read_back(source: Source, folder: Path) -> None:
+def _read_back(source: TrainedModel, folder: Path) -> None:
     from transformers import AutoTokenizer, GenerationConfig
 
     trust = source.chat.trust_remote_code
@@ -182,7 +182,7 @@ def _read_back(source: Source, folder: Path) -> None:
             raise unproven(f"no answer would end with `{words.convert_ids_to_tokens(token)}`, as in training")
 
 
-def _adapter(source: Source) -> Writer:
+def _adapter(source: TrainedModel) -> Writer:
     """The adapter alone, for a server with its base model."""
     adapter, trust = source.adapter, source.chat.trust_remote_code
     if adapter is None:
@@ -196,8 +196,8 @@ def _adapter(source: Source) -> Writer:
         )
     base, revision = source.base
     with _base_at_hand(base):
-        modules = served.modules_of(base, revision, trust)
-    if found := list(served.faults(adapter, modules)):
+        modules = weights.modules_of(base, revision, trust)
+    if found := list(weights.faults(adapter, modules)):
         raise Stop(
             "Servers cannot serve this adapter: " + "; ".join(found) + ".",
             "`--format safetensors` exports the model with the adapter in it."
@@ -206,7 +206,7 @@ def _adapter(source: Source) -> Writer:
         )
 
     def write(folder: Path, tell: Tell) -> tuple[str, dict[str, Any]]:
-        for name in (served.WEIGHTS, "adapter_config.json", *_WORDS):
+        for name in (weights.WEIGHTS, "adapter_config.json", *_WORDS):
             for file in sorted(adapter.folder.glob(name)):
                 shutil.copy2(file, folder / file.name)
         # Whoever loads it has no folder of this machine.
@@ -222,7 +222,7 @@ def _adapter(source: Source) -> Writer:
     return write
 
 
-def _gguf(source: Source, kind: str | None) -> Writer:
+def _gguf(source: TrainedModel, kind: str | None) -> Writer:
     """A file for llama.cpp and Ollama, with a Modelfile beside it."""
     import llama_cpp as library  # noqa: F401 - said here, before anything is fetched or written
 
@@ -251,7 +251,7 @@ def _gguf(source: Source, kind: str | None) -> Writer:
         context = source.folder.stage.config.get("sequence_len")
         asked = source.chat
         penalty = repetition_penalty(asked)
-        told = ollama.modelfile(file.name, tokenizer, asked.chat, asked.system_prompt, ends, context, penalty)
+        told = gguf.modelfile(file.name, tokenizer, asked.chat, asked.system_prompt, ends, context, penalty)
         write_text(folder / "Modelfile", told)
         return made, proof | said
 
@@ -259,7 +259,7 @@ def _gguf(source: Source, kind: str | None) -> Writer:
 
 
 @contextmanager
-def _for_converter(source: Source, tokenizer: Any) -> Iterator[Path]:
+def _for_converter(source: TrainedModel, tokenizer: Any) -> Iterator[Path]:
     """The model's folder as the converter wants it: it reads tokenizers of SentencePiece from the base model's own file, which
     transformers 5 does not write again, and some of its settings neither."""
     from transformers.utils import cached_file
@@ -300,7 +300,7 @@ def _told(tokenizer: Any, chat: bool) -> dict[str, Any]:
     return {"added_tokens_decoder": kept, "add_prefix_space": blank}
 
 
-def _texts(source: Source) -> tuple[tuple[str, ...], Any]:
+def _texts(source: TrainedModel) -> tuple[tuple[str, ...], Any]:
     """The demo's questions, and how they are asked; where there are none, beginnings of the general text, which is continued."""
     from dataclasses import replace
 
@@ -313,7 +313,7 @@ def _texts(source: Source) -> tuple[tuple[str, ...], Any]:
     return tuple(words.decode(row) for row in rows), replace(source.chat, chat=False)
 
 
-def _prompts(source: Source) -> list[list[int]]:
+def _prompts(source: TrainedModel) -> list[list[int]]:
     from transformers import AutoTokenizer
 
     texts, chat = _texts(source)
