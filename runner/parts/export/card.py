@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner import __version__
 from runner.parts.evaluate import gates
@@ -12,6 +12,9 @@ from runner.parts.export.source import TrainedModel
 from runner.parts.report import sentences
 from runner.tools.text import yaml_text
 from runner.tools.vllm import RANKS
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 # Sections of a recipe that say where it ran and not what was made.
 _PLACES = ("name", "description", "openshift", "nodes", "communication", "machines", "limits", "image", "demo")
@@ -22,20 +25,25 @@ _RELATION = {"safetensors": "finetune", "adapter": "adapter", "gguf": "quantized
 
 def text(source: TrainedModel, form: str, kind: str, proof: Mapping[str, Any], file: str) -> str:
     """The card. form, kind, proof: of the export; file: the name of a GGUF file, else empty."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    shelf = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
-        autoescape=False, keep_trailing_newline=True,
-    )  # fmt: skip
-    shelf.filters |= {"plain": plain, "cell": cell}
     known = {
         "source": source, "run": source.run, "stage": source.stage, "form": form, "kind": kind, "file": file, "say": sentences,
         "system": (source.chat.system_prompt or "").strip() if source.chat.chat else "",
         "metrics": measured(source), "data": list(_data(source)), "origin": list(_origin(source)), "recipe": _recipe(source),
         "proof": list(_proof(proof)), "version": __version__, "rank": proof.get("max_lora_rank", RANKS[-1]),
     }  # fmt: skip
-    return f"---\n{head(source, form)}\n---\n\n{shelf.get_template('card.md.jinja').render(known)}"
+    return f"---\n{head(source, form)}\n---\n\n{shelf().get_template('card.md.jinja').render(known)}"
+
+
+def shelf() -> Environment:
+    """The templates of the texts beside a model."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    found = Environment(
+        loader=FileSystemLoader(Path(__file__).parent), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+        autoescape=False, keep_trailing_newline=True,
+    )  # fmt: skip
+    found.filters |= {"plain": plain, "cell": cell}
+    return found
 
 
 def head(source: TrainedModel, form: str) -> str:

@@ -6,7 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,13 @@ from runner.data import plain_text
 from runner.parts.evaluate import language
 from runner.parts.export import card, gguf, llama_cpp, weights
 from runner.parts.export.source import TrainedModel
-from runner.parts.export.weights import unproven
+from runner.parts.export.weights import Proof, unproven, words_of
 from runner.tools.files import Record, read_record, replacing_folder, sha256, write_json, write_text
 from runner.tools.names import label
 from runner.tools.problem import Stop
 from runner.tools.run_files import BEST_MODEL, EXPORTED
 from runner.tools.vllm import room_for, saved
-from runner.trainer.generation import repetition_penalty
+from runner.trainer.generation import Chat, end_tokens, repetition_penalty
 
 Tell = Callable[[str], None]
 FORMATS = ("safetensors", "adapter", "gguf")
@@ -44,7 +44,7 @@ class Export(Record):
     format: str = ""
     kind: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
-    proof: Mapping[str, Any] = field(default_factory=dict)
+    proof: Mapping[str, float] = field(default_factory=dict)
     version: str = ""
 
 
@@ -80,11 +80,6 @@ def place(source: TrainedModel, form: str, kind: str | None) -> Path:
     return source.home / (f"{form}-{kind}" if kind else form)
 
 
-def read(folder: Path) -> Export:
-    """What is on record of an export; of nothing where the folder holds none."""
-    return Export.read(folder)
-
-
 def _require_room(folder: Path, about: Export) -> None:
     """Raises Stop where a folder holds anything but an earlier export of the same in the same format."""
     if folder.is_dir() and not any(folder.iterdir()):
@@ -96,7 +91,7 @@ def _require_room(folder: Path, about: Export) -> None:
         raise Stop(f"`{folder}` holds {what}.", "Name an empty or a new folder with `--out`.")
 
 
-Writer = Callable[[Path, Tell], tuple[str, dict[str, Any]]]
+Writer = Callable[[Path, Tell], tuple[str, Proof]]
 
 
 def _writer(source: TrainedModel, form: str, kind: str | None) -> Writer:
@@ -108,7 +103,7 @@ def _writer(source: TrainedModel, form: str, kind: str | None) -> Writer:
     return lambda folder, tell: ("", _safetensors(source, folder, tell))
 
 
-def _safetensors(source: TrainedModel, folder: Path, tell: Tell) -> dict[str, Any]:
+def _safetensors(source: TrainedModel, folder: Path, tell: Tell) -> Proof:
     """The model as transformers and vLLM load it."""
     for file in sorted(source.model.iterdir()):
         if file.is_file() and file.name not in (CARD, EXPORTED):
@@ -121,7 +116,7 @@ def _safetensors(source: TrainedModel, folder: Path, tell: Tell) -> dict[str, An
     return proof
 
 
-def _proven_weights(source: TrainedModel, folder: Path, tell: Tell) -> dict[str, Any]:
+def _proven_weights(source: TrainedModel, folder: Path, tell: Tell) -> Proof:
     """Proves the weights of a whole model against the one that the stage began with."""
     trust = source.chat.trust_remote_code
     if source.base is None:
@@ -155,29 +150,23 @@ def _base_at_hand(name: str) -> Iterator[None]:
 
 def _end_answers(source: TrainedModel, folder: Path) -> None:
     """Has servers, which go by `generation_config.json`, end an answer with the token of training."""
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=source.chat.trust_remote_code)
     file = folder / "generation_config.json"
     facts = read_record(file)
     known = facts.get("eos_token_id")
     ends = [*(known if isinstance(known, list) else [known] if known is not None else [])]
-    wanted = list(dict.fromkeys([*ends, *gguf.ends(tokenizer, source.chat.turn_end)]))
+    wanted = list(dict.fromkeys([*ends, *end_tokens(words_of(source.chat, folder), source.chat.turn_end)]))
     if wanted != ends:
         write_json(file, facts | {"eos_token_id": wanted})
 
 
 def _read_back(source: TrainedModel, folder: Path) -> None:
-    from transformers import AutoTokenizer, GenerationConfig
+    from transformers import GenerationConfig
 
-    trust = source.chat.trust_remote_code
-    trained, words = (
-        AutoTokenizer.from_pretrained(str(each), trust_remote_code=trust) for each in (source.model, folder)
-    )
+    trained, words = words_of(source.chat, source.model), words_of(source.chat, folder)
     if words.chat_template != trained.chat_template:
         raise unproven("its chat template is not the trained one")
     known = GenerationConfig.from_pretrained(str(folder)).eos_token_id
-    for token in gguf.ends(words, source.chat.turn_end):
+    for token in end_tokens(words, source.chat.turn_end):
         if token not in (known if isinstance(known, list) else [known]):
             raise unproven(f"no answer would end with `{words.convert_ids_to_tokens(token)}`, as in training")
 
@@ -205,7 +194,7 @@ def _adapter(source: TrainedModel) -> Writer:
             else f"The run's `{BEST_MODEL}/` has the adapter in it, as PEFT has merged it; no export proves that merge.",
         )
 
-    def write(folder: Path, tell: Tell) -> tuple[str, dict[str, Any]]:
+    def write(folder: Path, tell: Tell) -> tuple[str, Proof]:
         for name in (weights.WEIGHTS, "adapter_config.json", *_WORDS):
             for file in sorted(adapter.folder.glob(name)):
                 shutil.copy2(file, folder / file.name)
@@ -217,7 +206,7 @@ def _adapter(source: TrainedModel) -> Writer:
             proof = weights.beside(folder, base, revision, source.model, _prompts(source), trust)
         tell("Beside its base model it answers as the merged model does, and not as the base model.")
         rank = saved(adapter.folder).rank
-        return "", proof | {"rank": rank, "max_lora_rank": room_for(rank)}
+        return "", proof | {"rank": rank, "max_lora_rank": room_for(rank) or rank}
 
     return write
 
@@ -229,13 +218,11 @@ def _gguf(source: TrainedModel, kind: str | None) -> Writer:
     converter = llama_cpp.converter()
     gguf.require_known(source.model, converter)
 
-    def write(folder: Path, tell: Tell) -> tuple[str, dict[str, Any]]:
-        from transformers import AutoTokenizer
-
-        chat = source.chat
-        tokenizer = AutoTokenizer.from_pretrained(chat.tokenizer, trust_remote_code=chat.trust_remote_code)
+    def write(folder: Path, tell: Tell) -> tuple[str, Proof]:
+        asked = source.chat
+        tokenizer = words_of(asked)
         proof = _proven_weights(source, source.model, tell)
-        end = tokenizer.convert_tokens_to_ids(chat.turn_end) if chat.turn_end else None
+        end = tokenizer.convert_tokens_to_ids(asked.turn_end) if asked.turn_end else None
         with _for_converter(source, tokenizer) as model:
             unnamed = folder / "model.gguf"
             made = gguf.write(model, unnamed, kind, end, converter)
@@ -247,11 +234,11 @@ def _gguf(source: TrainedModel, kind: str | None) -> Writer:
             f"does, to {said['prompts']} prompts (at most {said['largest_difference_nats']:.1e} nats apart)."
         )
         tell("The trained template and the end of an answer are in the file.")
-        ends = [str(tokenizer.convert_ids_to_tokens(token)) for token in gguf.ends(tokenizer, source.chat.turn_end)]
+        ends = [str(tokenizer.convert_ids_to_tokens(token)) for token in end_tokens(tokenizer, asked.turn_end)]
         context = source.folder.stage.config.get("sequence_len")
-        asked = source.chat
-        penalty = repetition_penalty(asked)
-        told = gguf.modelfile(file.name, tokenizer, asked.chat, asked.system_prompt, ends, context, penalty)
+        told = gguf.modelfile(
+            file.name, tokenizer, asked.chat, asked.system_prompt, ends, context, repetition_penalty(asked)
+        )
         write_text(folder / "Modelfile", told)
         return made, proof | said
 
@@ -300,22 +287,15 @@ def _told(tokenizer: Any, chat: bool) -> dict[str, Any]:
     return {"added_tokens_decoder": kept, "add_prefix_space": blank}
 
 
-def _texts(source: TrainedModel) -> tuple[tuple[str, ...], Any]:
+def _texts(source: TrainedModel) -> tuple[tuple[str, ...], Chat]:
     """The demo's questions, and how they are asked; where there are none, beginnings of the general text, which is continued."""
-    from dataclasses import replace
-
-    from transformers import AutoTokenizer
-
     if source.questions:
         return source.questions, source.chat
-    words = AutoTokenizer.from_pretrained(source.chat.tokenizer, trust_remote_code=source.chat.trust_remote_code)
+    words = words_of(source.chat)
     rows = [row[: gguf.PROMPT_TOKENS] for row, _ in language.general_rows(words)]
     return tuple(words.decode(row) for row in rows), replace(source.chat, chat=False)
 
 
 def _prompts(source: TrainedModel) -> list[list[int]]:
-    from transformers import AutoTokenizer
-
     texts, chat = _texts(source)
-    words = AutoTokenizer.from_pretrained(chat.tokenizer, trust_remote_code=chat.trust_remote_code)
-    return [prompt for _, prompt in gguf.prompts(words, chat, texts)]
+    return [numbers for _, numbers in gguf.prompts(words_of(chat), chat, texts)]

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from runner.parts.export import llama_cpp
-from runner.parts.export.weights import unproven
+from runner.parts.export.card import shelf
+from runner.parts.export.weights import Proof, unproven, words_of
 from runner.tools.files import read_record
 from runner.tools.problem import Stop
-from runner.trainer.generation import Chat, messages, written
+from runner.trainer.generation import Chat, end_tokens, prompt, written
 
 # What the converter writes itself, by torch's name of what the weights are kept in; everything else is quantised from it.
 WHOLE = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
@@ -78,58 +79,48 @@ def _kept_in(model: Path) -> str:
     return WHOLE.get(str(facts.get("dtype") or facts.get("torch_dtype")), "bf16")
 
 
-def answers(chat: Chat, texts: Sequence[str]) -> Iterator[Answer]:
+def answers(chat: Chat, tokenizer: Any, texts: Sequence[str]) -> Iterator[Answer]:
     """What transformers says to each question, or after the beginning of each text, in fp32 and by the weights alone."""
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
 
-    tokenizer = AutoTokenizer.from_pretrained(chat.tokenizer, trust_remote_code=chat.trust_remote_code)
     model = AutoModelForCausalLM.from_pretrained(
         chat.model, dtype=torch.float32, trust_remote_code=chat.trust_remote_code
     ).eval()
-    stops = ends(tokenizer, chat.turn_end)
-    for text, prompt in prompts(tokenizer, chat, texts):
-        tokens = torch.tensor([prompt])
+    stops = end_tokens(tokenizer, chat.turn_end)
+    for text, numbers in prompts(tokenizer, chat, texts):
+        tokens = torch.tensor([numbers])
         with torch.no_grad():
             whole = model.generate(
                 input_ids=tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=min(ANSWER_TOKENS, chat.max_new_tokens),
                 do_sample=False, repetition_penalty=1.0, eos_token_id=stops or None, pad_token_id=(stops or [0])[0],
             )  # fmt: skip
-            logits = model(input_ids=whole).logits[0, len(prompt) - 1 : -1]
-        said = whole[0, len(prompt) :]
+            logits = model(input_ids=whole).logits[0, len(numbers) - 1 : -1]
+        said = whole[0, len(numbers) :]
         likely = logits.log_softmax(-1).gather(1, said[:, None]).mean()
         best = logits.topk(2).values
         yield Answer(
-            text, tuple(prompt), tuple(said.tolist()), float(likely), tuple((best[:, 0] - best[:, 1]).tolist())
+            text, tuple(numbers), tuple(said.tolist()), float(likely), tuple((best[:, 0] - best[:, 1]).tolist())
         )
-
-
-def ends(tokenizer: Any, turn_end: str | None) -> list[int]:
-    """The tokens that end an answer, as numbers: end-of-text, and that of training."""
-    stops = [tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids(turn_end) if turn_end else None]
-    return list(dict.fromkeys(token for token in stops if token is not None))
 
 
 def prompts(tokenizer: Any, chat: Chat, texts: Sequence[str]) -> Iterator[tuple[str, list[int]]]:
     """Each prompt, as text and in numbers: a question as the model was trained to see it, or the beginning of a text."""
     for text in texts:
-        if chat.chat:
-            text = written(tokenizer, messages(chat.system_prompt, text), asking=True)
-        yield text, list(tokenizer(text, add_special_tokens=False)["input_ids"])
+        asked = prompt(chat, tokenizer, text)
+        yield asked, list(tokenizer(asked, add_special_tokens=False)["input_ids"])
 
 
-def prove(file: Path, kind: str, chat: Chat, texts: Sequence[str], general: str) -> dict[str, Any]:
+def prove(file: Path, kind: str, chat: Chat, texts: Sequence[str], general: str) -> Proof:
     """Proves that a GGUF file is the model of `chat`: its template and the end of an answer are in it, llama.cpp reads text in the
     same tokens, and says to each question what transformers says. texts: questions, or beginnings of texts; general: any text.
 
     Gives what was compared. Raises Stop where it is not so.
     """
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(chat.tokenizer, trust_remote_code=chat.trust_remote_code)
-    said = list(answers(chat, texts))
+    tokenizer = words_of(chat)
+    said = list(answers(chat, tokenizer, texts))
     read = [*(text for text, _ in prompts(tokenizer, chat, [general])), *(answer.text for answer in said)]
-    stops = ends(tokenizer, chat.turn_end)
+    stops = end_tokens(tokenizer, chat.turn_end)
     task = {
         "texts": read,
         "ends": stops,
@@ -148,7 +139,7 @@ def prove(file: Path, kind: str, chat: Chat, texts: Sequence[str], general: str)
     return _same_answers(kind, said, found["answers"])
 
 
-def _same_answers(kind: str, said: Sequence[Answer], read: Sequence[tuple[list[int], float]]) -> dict[str, Any]:
+def _same_answers(kind: str, said: Sequence[Answer], read: Sequence[tuple[list[int], float]]) -> Proof:
     """Holds what llama.cpp would say against what transformers says."""
     same, off, allowed = 0, 0.0, ALLOWED.get(kind, ALLOWED_BELOW)
     for answer, (chosen, likelihood) in zip(said, read, strict=True):
@@ -286,29 +277,9 @@ def modelfile(
 ) -> str:
     """The Modelfile. gguf: the name of the file beside it; chat: whether the model has learned to answer, else it goes on with a text;
     ends: tokens that end an answer; context: tokens that rows had at most; penalty: of repetitions, 1 for none."""
-    lines = [
-        "# ollama create NAME -f Modelfile",
-        f"FROM ./{gguf}",
-        "",
-        "# Without sampling, as the answers of the run were made.",
-        "PARAMETER temperature 0",
-        f"PARAMETER repeat_penalty {penalty:g}",
-        "PARAMETER repeat_last_n -1",
-    ]
-    if context:
-        lines += ["# As long as training's rows.", f"PARAMETER num_ctx {context}"]
-    lines += [f'PARAMETER stop "{end}"' for end in dict.fromkeys(ends)]
     parts = _without_bos(tokenizer, pieces(tokenizer)) if chat else None
-    if parts:
-        lines += ["", "# The trained template, in Go's words.", f'TEMPLATE """{go_template(parts)}"""']
-    elif chat:
-        lines += [
-            "",
-            "# The trained template is in the GGUF file. It cannot be said in Go's words, so ask by llama.cpp instead,",
-        ]
-        lines += ["# or look whether Ollama knows it: `ollama show NAME --template`."]
-    else:
-        lines += ["", "# It goes on with a text, and knows no conversations.", 'TEMPLATE "{{ .Prompt }}"']
-    if chat and system_prompt and '"""' not in system_prompt:
-        lines += ["", "# The system prompt of training.", f'SYSTEM """{system_prompt.strip()}"""']
-    return "\n".join(lines) + "\n"
+    system = system_prompt.strip() if chat and system_prompt and '"""' not in system_prompt else ""
+    return shelf().get_template("modelfile.jinja").render(
+        gguf=gguf, chat=chat, template=go_template(parts) if parts else "", system=system, ends=list(dict.fromkeys(ends)), context=context,
+        penalty=penalty,
+    )  # fmt: skip

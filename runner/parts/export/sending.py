@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner import __version__
 from runner.parts.export import card, exporting
-from runner.parts.export.exporting import Tell
+from runner.parts.export.exporting import Export, Tell
 from runner.parts.export.source import TrainedModel
 from runner.parts.export.weights import unproven
 from runner.parts.report import sentences
@@ -59,7 +59,7 @@ def push(source: TrainedModel, name: str, form: str, kind: str | None, public: b
     with _hub_refusals(name):
         _require_room(api, name, public)
         folder = _whole(source, form, kind, tell)
-        made = exporting.read(folder)
+        made = Export.read(folder)
         address = api.create_repo(name, private=not public, exist_ok=True)
         commit = api.upload_folder(
             repo_id=address.repo_id,
@@ -94,7 +94,7 @@ def _require_room(api: HfApi, name: str, public: bool) -> None:
 def _whole(source: TrainedModel, form: str, kind: str | None, tell: Tell) -> Path:
     """The export of this model, with a card of today; made where there is none, or not all of it is as it was made."""
     folder = exporting.place(source, form, kind)
-    known = exporting.read(folder)
+    known = Export.read(folder)
     same = known.model and known.model == source.stage.weights and known.run == source.run.state.id
     if same and all((folder / one).is_file() and sha256(folder / one) == digest for one, digest in known.files.items()):
         exporting.tell_of(source, folder, known)

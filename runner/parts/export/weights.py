@@ -13,6 +13,7 @@ from typing import Any
 from runner.tools.files import read_record
 from runner.tools.problem import Stop
 from runner.tools.vllm import saved
+from runner.trainer.generation import Chat
 
 UNPROVEN = "Nothing was kept. This is worth a report: what was trained lies unchanged in the run."
 
@@ -26,6 +27,17 @@ WEIGHTS = "adapter_model.safetensors"
 # What PEFT writes before the name of a layer, and behind it.
 _PREFIX = "base_model.model."
 _PART = re.compile(r"(?P<layer>.+)\.(?P<part>lora_(?:embedding_)?[AB]|lora_magnitude_vector)(?:\.weight)?\Z")
+
+
+# What was compared: counts and distances, by name.
+Proof = dict[str, float]
+
+
+def words_of(chat: Chat, folder: Path | None = None) -> Any:
+    """The tokenizer that a model is asked with. folder: of a copy of it."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(str(folder or chat.tokenizer), trust_remote_code=chat.trust_remote_code)
 
 
 @dataclass(frozen=True)
@@ -108,7 +120,7 @@ def state_of(folder: str, revision: str | None = None, dtype: Any = "auto", trus
     return model.state_dict()
 
 
-def merged(folder: Path, adapter: AdapterFolder, base: Base, trust_remote_code: bool = False) -> dict[str, Any]:
+def merged(folder: Path, adapter: AdapterFolder, base: Base, trust_remote_code: bool = False) -> Proof:
     """Proves that a model is its base with an adapter in it: each layer that the adapter changes is W + s·B·A within what its
     precision rounds away, and no longer the base's; all others are the base's. Takes twice the model in main memory.
 
@@ -172,7 +184,7 @@ def _same_names(whole: Mapping[str, Any], before: Mapping[str, Any]) -> None:
             raise unproven(f"its base model has no tensor `{name}` of that shape")
 
 
-def trained(folder: Path, base: Base, trust_remote_code: bool = False) -> dict[str, Any]:
+def trained(folder: Path, base: Base, trust_remote_code: bool = False) -> Proof:
     """Proves that a model, trained itself, is not the one that it began with. Gives how many of its tensors changed.
 
     Raises Stop where none has, and OSError where the base model cannot be had.
@@ -197,7 +209,7 @@ def beside(
     whole: Path,
     prompts: Sequence[Sequence[int]],
     trust_remote_code: bool,
-) -> dict[str, Any]:
+) -> Proof:
     """Proves that an adapter, loaded beside its base model, says what the merged model says, and not what the base model says.
     prompts: in token numbers. Gives the largest difference of a logit from the merged model's, and from the base's.
 

@@ -65,7 +65,7 @@ def test_a_whole_model_is_exported_with_proof_card_and_the_end_of_an_answer(whol
     known = source.of(whole)
     folder = exporting.export(known, "safetensors", None, None, told.append)
     assert folder == whole.path / "export" / "safetensors" and "changed 16 of 21 tensors" in told[0]
-    made = exporting.read(folder)
+    made = exporting.Export.read(folder)
     assert (made.run, made.stage, made.model, made.format) == (
         whole.state.id,
         "train",
@@ -149,7 +149,7 @@ def test_a_merge_in_half_precision_is_proven_within_its_rounding(adapted, tmp_pa
 
 def test_an_adapter_is_proven_beside_its_base_model(adapted, told):
     folder = exporting.export(source.of(adapted), "adapter", None, None, told.append)
-    made = exporting.read(folder)
+    made = exporting.Export.read(folder)
     assert made.proof["from_base"] > 1e-2 > made.proof["from_merged"] and made.proof["max_lora_rank"] == 8
     names = {file.name for file in folder.iterdir()}
     assert {

@@ -50,7 +50,6 @@ def pushing(hub, tmp_path, monkeypatch):
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", hub.address)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setenv("HF_TOKEN", TOKEN)
-    from runner.parts.export import sending
 
     def push(run: RunFolder, name: str = "somebody/survival", form: str = "safetensors", public: bool = False):
         told: list[str] = []
