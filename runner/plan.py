@@ -195,7 +195,7 @@ class Stage:
     """One piece of work of one engine: a training run, or what must be ready before one."""
 
     name: str
-    # Who does the work, a key of `runner.run.engines.ENGINES`.
+    # Who does the work, a key of `runner.run.launch.ENGINES`.
     engine: str
     # The engine's settings, and the name of the file that they are written to.
     config: Mapping[str, Any]

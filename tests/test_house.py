@@ -189,7 +189,7 @@ def test_a_cluster_target_lacks_no_line_elsewhere():
 
 def test_every_engine_that_trains_has_its_formulas():
     from runner.parts.planner.forecast import FORMULAS
-    from runner.run.engines import ENGINES
+    from runner.run.launch import ENGINES
 
     # What the runner does itself, without a GPU, is not forecast.
     assert set(ENGINES) - {"runner"} == set(FORMULAS), "FORMULAS in runner/parts/planner/forecast.py"

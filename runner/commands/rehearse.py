@@ -19,7 +19,7 @@ def rehearse(
     from runner.tools.quiet import hush
 
     hush()
-    from runner.run import rehearse as rehearsing
+    from runner.run import run as rehearsing
     from runner.run.pipeline import Selection
     from runner.run.run_folder import folder, session
     from runner.trainer.fork_server import forking

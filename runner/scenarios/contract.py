@@ -54,7 +54,7 @@ from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe, Settings
 from runner.tools.files import Artifact
 from runner.tools.problem import Problem
-from runner.trainer.summary import Summary
+from runner.trainer.records import Summary
 
 if TYPE_CHECKING:
     from runner.data import RenderedExample

@@ -22,18 +22,12 @@ from runner.parts.images.network import Weights
 from runner.parts.proof import leaks
 from runner.tools.problem import Stop
 from runner.tools.run_files import BEST_IMAGES, FINAL_IMAGES, TENSORBOARD
-from runner.trainer import checkpoints, metrics, progress, progress_lines, results
-from runner.trainer.checkpoints import MarkComplete
-from runner.trainer.early_stopping import early_stopping
-from runner.trainer.history import History
-from runner.trainer.patience import ACCURACY
-from runner.trainer.phases import Phases
-from runner.trainer.preemption import Preemption
-from runner.trainer.resume_guard import Ended, no_step_more
-from runner.trainer.saving import Saving
+from runner.trainer import checkpoints, progress_lines, results, telemetry
+from runner.trainer.checkpoints import MarkComplete, Saving
+from runner.trainer.limits import ACCURACY
 from runner.trainer.settings import RunSettings
-from runner.trainer.time_limit import time_limits
-from runner.trainer.watchdog import Watchdog
+from runner.trainer.stopping import Ended, Preemption, Watchdog, early_stopping, no_step_more, time_limits
+from runner.trainer.telemetry import History, Phases
 
 
 def train(config: dict[str, Any], prepare_first: bool = False) -> None:
@@ -68,7 +62,7 @@ def train(config: dict[str, Any], prepare_first: bool = False) -> None:
     args.eval_on_start = resume is None
     # A loss of exactly 0 is possible here: the Trainer rounds it, and small sets are learned by heart.
     watchdog = Watchdog(settings, zero_loss_allowed=True)
-    told = [*metrics.from_environment(history), *progress.from_environment(settings)]
+    told = [*telemetry.serve_metrics(history), *telemetry.serve_progress(settings)]
     ending = [Ended(), *time_limits(settings), Saving(settings), *early_stopping(settings, ACCURACY)]
     trainer = Trainer(
         model=model,

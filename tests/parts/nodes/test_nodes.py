@@ -37,7 +37,7 @@ from runner.tools.files import write_all
 from runner.tools.names import content_hash
 from runner.tools.problem import Stop
 from runner.trainer import parent_watch
-from runner.trainer.summary import Summary
+from runner.trainer.records import Summary
 from tests.conftest import ROOT, own_time
 from tests.stages import leave
 
