@@ -61,7 +61,7 @@ class Trouble:
         """Its name as messages end with it, and as `docs/troubles.md` has a heading for it."""
         return self.name.replace(" ", "-")
 
-    def found_in(self, text: str, words: Mapping[str, str], anywhere: bool = False) -> Found | None:
+    def found_in(self, text: str, words: Mapping[str, str], anywhere: bool = False) -> FoundTrouble | None:
         """The last time that a text says it, because what came before has passed; None where it never does. anywhere: whether
         nobody knows what the text is of, and the line must show that."""
         if self.needs and not words.get(self.needs):
@@ -80,7 +80,7 @@ class Trouble:
                 own = _READERS[self.reads](text, groups | dict(words)) if self.reads else {}
                 said = line.rstrip(".")
                 known = {"said": said, "claims": said, "less": "the recipe", "all": ", ".join(firsts)}
-                return Found(self, line, known | groups | own | dict(words))
+                return FoundTrouble(self, line, known | groups | own | dict(words))
         return None
 
     def _of_its_kind(self, line: str) -> bool:
@@ -88,7 +88,7 @@ class Trouble:
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundTrouble:
     """A trouble that a text tells of. line: the line that says so; words: for its sentences."""
 
     trouble: Trouble
@@ -97,11 +97,11 @@ class Found:
 
     @property
     def means(self) -> str:
-        return self.trouble.means.format_map(_Words(self.words))
+        return self.trouble.means.format_map(_WordsOrDots(self.words))
 
     @property
     def remedy(self) -> str:
-        return self.trouble.remedy.format_map(_Words(self.words))
+        return self.trouble.remedy.format_map(_WordsOrDots(self.words))
 
     @property
     def with_line(self) -> str:
@@ -116,7 +116,7 @@ class Found:
         return f"{tidy} ({self.trouble.code})"
 
 
-class _Words(dict[str, str]):
+class _WordsOrDots(dict[str, str]):
     """Words for a sentence, for one of which nobody may know."""
 
     def __missing__(self, key: str) -> str:
@@ -135,7 +135,7 @@ def known() -> tuple[Trouble, ...]:
     return tuple(row(name, entry) for name, entry in table("troubles").items())
 
 
-def find(text: str, *places: str, **words: str) -> Found | None:
+def find(text: str, *places: str, **words: str) -> FoundTrouble | None:
     """The first trouble of the table that a text tells of, of those that are looked for in these places; where none is named,
     nobody knows what the text is of, and all are. words: what whoever looks knows for its sentences."""
     for trouble in known():

@@ -21,14 +21,14 @@ SECTIONS = {"scenario", "model", "train", "data", "machines", "openshift", "node
 
 
 @dataclass(frozen=True)
-class Found:
+class RecipeFiles:
     """recipes: the files to judge, in the order that they were named; others: YAML below folders that is no recipe."""
 
     recipes: tuple[str, ...]
     others: tuple[str, ...]
 
 
-def find(paths: Iterable[str], strict: bool = False) -> Found:
+def find(paths: Iterable[str], strict: bool = False) -> RecipeFiles:
     """The recipe files that the arguments mean. strict: whether all YAML below a folder is to be judged. Raises Stop (exit 2)
     where a folder holds none."""
     recipes: list[str] = []
@@ -51,7 +51,7 @@ def find(paths: Iterable[str], strict: bool = False) -> Found:
             )
         recipes += map(str, meant)
         others += map(str, sorted(set(below) - set(meant)))
-    return Found(tuple(dict.fromkeys(recipes)), tuple(dict.fromkeys(others)))
+    return RecipeFiles(tuple(dict.fromkeys(recipes)), tuple(dict.fromkeys(others)))
 
 
 def within(folder: Path) -> list[Path]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from runner import __version__
-from runner.check.validate import Verdict
+from runner.check.validate import CheckReport
 from runner.recipe.reading import STANDARD_INPUT
 from runner.tools.names import content_hash
 from runner.tools.problem import Problem
@@ -21,11 +21,11 @@ SARIF_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schem
 _NO_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def as_json(files: Sequence[str], verdict: Verdict) -> str:
+def as_json(files: Sequence[str], verdict: CheckReport) -> str:
     return _json(verdict.as_json())
 
 
-def github(files: Sequence[str], verdict: Verdict) -> str:
+def github(files: Sequence[str], verdict: CheckReport) -> str:
     """Lines that GitHub Actions shows beside the recipe's own (docs.github.com, "Workflow commands")."""
 
     def escaped(text: str) -> str:
@@ -39,7 +39,7 @@ def github(files: Sequence[str], verdict: Verdict) -> str:
     return "\n".join(lines)
 
 
-def sarif(files: Sequence[str], verdict: Verdict) -> str:
+def sarif(files: Sequence[str], verdict: CheckReport) -> str:
     """SARIF 2.1.0, with columns that count characters. A problem of the command line has no location."""
     rules = [
         {"id": f"recipe-{severity}", "shortDescription": {"text": words}, "defaultConfiguration": {"level": severity}}
@@ -70,7 +70,7 @@ def _physical(problem: Problem) -> Mapping[str, object]:
     return place
 
 
-def junit(files: Sequence[str], verdict: Verdict) -> str:
+def junit(files: Sequence[str], verdict: CheckReport) -> str:
     """JUnit's XML: a test for each recipe, which fails by its errors and has its notes as output."""
     from xml.etree import ElementTree as Xml
 
@@ -97,7 +97,7 @@ def junit(files: Sequence[str], verdict: Verdict) -> str:
     return Xml.tostring(root, encoding="unicode", xml_declaration=True)
 
 
-def gitlab(files: Sequence[str], verdict: Verdict) -> str:
+def gitlab(files: Sequence[str], verdict: CheckReport) -> str:
     """GitLab's code quality (docs.gitlab.com, "Code Quality report format"), which wants a line of every problem."""
     return _json(
         [
@@ -113,7 +113,7 @@ def gitlab(files: Sequence[str], verdict: Verdict) -> str:
     )
 
 
-FORMATS: dict[str, Callable[[Sequence[str], Verdict], str]] = {
+FORMATS: dict[str, Callable[[Sequence[str], CheckReport], str]] = {
     form.__name__.removeprefix("as_"): form for form in (as_json, github, sarif, junit, gitlab)
 }
 

@@ -26,7 +26,7 @@ BOUNDS = {
 
 
 @dataclass(frozen=True)
-class Refused:
+class SchemaProblems:
     """problems: what a schema refuses, one for each mistake; lost: sections whose lines stand in another one, because the line
     that opens them is not there."""
 
@@ -34,7 +34,7 @@ class Refused:
     lost: set[str]
 
 
-def problems(document: Document, schema: Schema, errors: Iterable[ValidationError]) -> Refused:
+def problems(document: Document, schema: Schema, errors: Iterable[ValidationError]) -> SchemaProblems:
     """The Problems behind validation errors: one for each unknown setting, or for a section that has slipped into another, one
     for all that a section lacks."""
     found: list[Problem] = []
@@ -63,7 +63,7 @@ def problems(document: Document, schema: Schema, errors: Iterable[ValidationErro
         if slipped or (path in of_another_kind and error.validator != "type"):
             continue
         found.append(document.problem(path, *explain(document, path, error)))
-    return Refused(found, lost)
+    return SchemaProblems(found, lost)
 
 
 def _name(path: Path_) -> str:

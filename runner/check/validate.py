@@ -99,7 +99,7 @@ ALLOWED = (TOO_LARGE,)
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CheckReport:
     """What `recipe check` finds. checked: recipes that were looked at; problems: notes included, file by file; bugs: how many files
     could not be judged because of a fault of the runner's own."""
 
@@ -108,7 +108,7 @@ class Verdict:
     bugs: int = 0
 
     @property
-    def without_notes(self) -> Verdict:
+    def without_notes(self) -> CheckReport:
         return replace(self, problems=self.errors)
 
     @property
@@ -128,7 +128,7 @@ def judged(
     online: bool = False,
     allowed: Collection[str] = (),
     jobs: int = 1,
-) -> Verdict:
+) -> CheckReport:
     """Every file examined, with the same changes on top of each, by as many processes as `jobs`; one on which the runner itself fails
     hides no other."""
     one = partial(_whatever, changes=changes, online=online, allowed=allowed)
@@ -140,7 +140,7 @@ def judged(
         with ProcessPoolExecutor(min(jobs, len(files))) as pool:
             found = list(pool.map(one, files, chunksize=max(1, len(files) // jobs // 8)))
     problems = [problem for some, _ in found for problem in some] + list(discovery.shared_names(map(str, files)))
-    return Verdict(len(files), tuple(problems), sum(failed for _, failed in found))
+    return CheckReport(len(files), tuple(problems), sum(failed for _, failed in found))
 
 
 def _whatever(

@@ -6,7 +6,7 @@ import click
 
 from runner.check.discovery import find
 from runner.check.formats import FORMATS
-from runner.check.validate import Verdict, judged
+from runner.check.validate import CheckReport, judged
 from runner.commands import completing
 from runner.commands.options import allow_option, end, say, set_option
 from runner.recipe import overrides as changing
@@ -72,7 +72,7 @@ def check(
     return _code(verdict)
 
 
-def _code(verdict: Verdict) -> int:
+def _code(verdict: CheckReport) -> int:
     return 3 if verdict.bugs else 1 if verdict.errors else 0
 
 

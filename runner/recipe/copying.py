@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
-from runner.recipe.document import Document, Path_, Place, leaves
+from runner.recipe.document import Document, Path_, Span, leaves
 from runner.recipe.overrides import Override, apply
 from runner.recipe.reading import parse, read, scalar
 from runner.recipe.recipe import OUTSIDE_RESULT
@@ -330,7 +330,7 @@ def _reckoned_from(change: Path_, path: Path_) -> bool:
 
 
 def _commented(document: Document) -> Iterator[_Line]:
-    there: dict[int, list[tuple[Path_, Place]]] = {}
+    there: dict[int, list[tuple[Path_, Span]]] = {}
     for path, place in (*document.keys.items(), *document.values.items()):
         # A section begins on the line of its first setting, and is named on the one before.
         if path and place.line == document.keys.get(path, place).line:

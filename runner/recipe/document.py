@@ -12,7 +12,7 @@ from runner.tools.problem import Problem
 Path_ = tuple[str | int, ...]
 
 
-class Place(NamedTuple):
+class Span(NamedTuple):
     """A stretch of text: 1-based line and column, width in characters on that line, and character offsets."""
 
     line: int
@@ -33,8 +33,8 @@ class Document:
     file: str
     text: str
     data: Any = None
-    keys: dict[Path_, Place] = field(default_factory=dict)
-    values: dict[Path_, Place] = field(default_factory=dict)
+    keys: dict[Path_, Span] = field(default_factory=dict)
+    values: dict[Path_, Span] = field(default_factory=dict)
     origins: dict[Path_, str] = field(default_factory=dict)
 
     def problem(
@@ -61,7 +61,7 @@ class Document:
                     return self.problem_at(place, message, hint, severity=severity)
         return Problem(self.file, 1, 1, message, hint, severity=severity)
 
-    def problem_at(self, place: Place, message: str, hint: str = "", severity: str = "error") -> Problem:
+    def problem_at(self, place: Span, message: str, hint: str = "", severity: str = "error") -> Problem:
         lines = self.text.splitlines()
         source = lines[place.line - 1] if 0 < place.line <= len(lines) else ""
         width = max(1, min(place.width, len(source) - place.column + 1))

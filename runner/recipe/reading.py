@@ -19,7 +19,7 @@ import yaml
 from yaml.events import AliasEvent, CollectionEndEvent, DocumentStartEvent, ScalarEvent, SequenceStartEvent
 
 from runner.recipe import syntax
-from runner.recipe.document import Document, Path_, Place
+from runner.recipe.document import Document, Path_, Span
 from runner.tools.names import nearest
 from runner.tools.problem import Problem, Stop
 
@@ -95,13 +95,13 @@ def parse(name: str, text: str, kind: str = "recipe", start: str = START) -> Doc
         line = text.count("\n", 0, error.position) + 1
         shown = f"U+{error.character:04X}" if isinstance(error.character, int) else repr(error.character)
         message = f"This line holds a character that YAML does not allow ({shown})."
-        builder.problems.append(document.problem_at(Place(line, 1, 1), message, "Delete it."))
+        builder.problems.append(document.problem_at(Span(line, 1, 1), message, "Delete it."))
     builder.problems += builder.set_twice()
     if not builder.problems and document.data is None:
         builder.problems.append(Problem(name, 1, 1, "This file is empty.", start))
     elif not builder.problems and not isinstance(document.data, dict):
         message = f"This is not a {kind}: it has no `setting: value` lines."
-        builder.problems.append(document.problem_at(Place(1, 1, 1), message, start))
+        builder.problems.append(document.problem_at(Span(1, 1, 1), message, start))
     if builder.problems:
         raise Stop(builder.problems)
     return document
@@ -133,7 +133,7 @@ class Builder:
         self.events: Iterator[Event] = iter(())
         self.anchors: dict[str, tuple[Any, int] | None] = {}
         # By section: the keys that are set again, each with its place.
-        self.twice: dict[Path_, list[tuple[str, Place]]] = {}
+        self.twice: dict[Path_, list[tuple[str, Span]]] = {}
         self.count = 0
         self.depth = 0
 
@@ -259,11 +259,11 @@ class Builder:
         self.problems.append(self.document.problem_at(_place(event), message, remedy))
 
 
-def _place(event: Event, ends: Mark | None = None) -> Place:
+def _place(event: Event, ends: Mark | None = None) -> Span:
     """Where an event stands; ends: where its value does, if that is further on."""
     start, end = event.start_mark, event.end_mark
     width = end.column - start.column if end.line == start.line else 1
-    return Place(start.line + 1, start.column + 1, max(1, width), start.index, (ends or end).index)
+    return Span(start.line + 1, start.column + 1, max(1, width), start.index, (ends or end).index)
 
 
 # YAML 1.2.2, section 10.3.2 (core schema).

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import yaml
 
-from runner.recipe.document import Document, Place
+from runner.recipe.document import Document, Span
 from runner.tools.problem import SHOWN, Problem
 
 # `epochs:4`, which YAML reads as one word.
@@ -44,7 +44,7 @@ def behind_a_comment(document: Document, header: Header, instead: str = "") -> P
     """The Problem with such a line. instead: what becomes of the lines below it."""
     source = document.text.splitlines()[header.line - 1]
     return document.problem_at(
-        Place(header.line, source.index("#") + 1, len(source.partition(":")[0]) - source.index("#") + 1),
+        Span(header.line, source.index("#") + 1, len(source.partition(":")[0]) - source.index("#") + 1),
         f"`{header.name}:` stands behind a `#`, and the lines below it do not" + (f": {instead}." if instead else "."),
         "Delete the `#`, or put one in front of each of its lines too.",
     )
@@ -117,23 +117,23 @@ def problem(document: Document, error: yaml.MarkedYAMLError) -> Problem:
     ):
         return likely
     start = error.context_mark if at_context else None
-    at = Place(start.line + 1, start.column + 1, 1) if start else Place(line, column, 1)
+    at = Span(start.line + 1, start.column + 1, 1) if start else Span(line, column, 1)
     here = lines[line - 1][column - 1 : column]
     return document.problem_at(at, message.replace("{here}", here), hint)
 
 
-def _seen(lines: list[str], line: int, column: int) -> Iterator[tuple[Place, str, str]]:
+def _seen(lines: list[str], line: int, column: int) -> Iterator[tuple[Span, str, str]]:
     """What can be seen in the text, whatever libyaml says of it: the place, what is wrong, and what to do."""
     source = lines[line - 1]
     if "\t" in source[: len(source) - len(source.lstrip())] or source[column - 1 : column] == "\t":
         message = "A tab stands here, and YAML allows only spaces to indent."
-        yield Place(line, source.index("\t") + 1, 1), message, "Replace the tab by spaces, two for each level."
+        yield Span(line, source.index("\t") + 1, 1), message, "Replace the tab by spaces, two for each level."
     for number, text in ((line - 1, lines[line - 2] if line > 1 else ""), (line, source)):
         if "\u00a0" in text.partition("#")[0]:
             message = "A non-breaking space stands here, which only looks like a space; it comes with text copied from web pages."
-            yield Place(number, text.index("\u00a0") + 1, 1), message, "Type a space in its place."
+            yield Span(number, text.index("\u00a0") + 1, 1), message, "Type a space in its place."
         if glued := _GLUED.fullmatch(text):
-            at = Place(number, len(glued[1]) + 1, len(glued[2]))
+            at = Span(number, len(glued[1]) + 1, len(glued[2]))
             yield at, "The space after the `:` is missing here.", f"Write `{glued[2]} {glued[3]}`."
     if opening := _open_quote(lines, line, column):
         message = "A quote opens here and is not closed in this line."
@@ -142,7 +142,7 @@ def _seen(lines: list[str], line: int, column: int) -> Iterator[tuple[Place, str
         yield ended
 
 
-def _open_quote(lines: list[str], line: int, column: int) -> Place | None:
+def _open_quote(lines: list[str], line: int, column: int) -> Span | None:
     """Where the quote opens that was closed by accident just before this place, lines further down; None for none."""
     quote = lines[line - 1][column - 2 : column - 1]
     if quote not in ("'", '"') or not quote:
@@ -150,11 +150,11 @@ def _open_quote(lines: list[str], line: int, column: int) -> Place | None:
     for number in range(line - 1, 0, -1):
         if quote in lines[number - 1].partition(" #")[0]:
             opened = re.fullmatch(rf"(\s*(?:- )?(?:[\w.-]+:)?\s*){quote}[^{quote}]*", lines[number - 1])
-            return Place(number, len(opened[1]) + 1, 1) if opened else None
+            return Span(number, len(opened[1]) + 1, 1) if opened else None
     return None
 
 
-def _ended_early(source: str, line: int, column: int) -> tuple[Place, str, str] | None:
+def _ended_early(source: str, line: int, column: int) -> tuple[Span, str, str] | None:
     """`"A" and more`: the quotes of a value end, and text follows."""
     found = _QUOTED.fullmatch(source)
     rest = found["rest"].partition(" #")[0].strip() if found else ""
@@ -168,7 +168,7 @@ def _ended_early(source: str, line: int, column: int) -> tuple[Place, str, str] 
         meant = '"' + inner.replace("\\", "\\\\").replace('"', '\\"') + '"'
     end = found.end("inner") + 1
     return (
-        Place(line, end, 1),
+        Span(line, end, 1),
         "The quotes end here, and more text follows.",
         "Put other quotes around the whole text" + (f": {meant}" if len(meant) < SHOWN else "."),
     )
@@ -193,7 +193,7 @@ def _lost_header(document: Document, lines: list[str], line: int) -> Problem | N
 def _missing_dash(document: Document, lines: list[str], line: int) -> Problem | None:
     """An entry of a list without its `- `: the first one, which the next one's dash then does not fit, or a text among others."""
     if glued := _GLUED_DASH.match(lines[line - 1]):
-        at = Place(line, len(glued[1]) + 1, 1)
+        at = Span(line, len(glued[1]) + 1, 1)
         return document.problem_at(at, "The space after the `-` is missing here.", f"Write `- {glued[2]}`.")
     source, above = lines[line - 1], [number for number in range(1, line) if not _blank(lines[number - 1])]
     if source.lstrip().startswith("- "):
@@ -210,7 +210,7 @@ def _missing_dash(document: Document, lines: list[str], line: int) -> Problem | 
         return None
     text = source.strip().partition(" #")[0].rstrip()
     return document.problem_at(
-        Place(line, _indent(source) + 1, len(text)),
+        Span(line, _indent(source) + 1, len(text)),
         "The `- ` that begins an entry of the list is missing here.",
         f"Write `- {text}`, indented as the other entries.",
     )
@@ -228,7 +228,7 @@ def _unindented(document: Document, lines: list[str], line: int) -> Problem | No
         return None
     depth = _indent(lines[line - 1])
     return document.problem_at(
-        Place(odd, _indent(lines[odd - 1]) + 1, len(lines[odd - 1].strip().partition(" #")[0].rstrip())),
+        Span(odd, _indent(lines[odd - 1]) + 1, len(lines[odd - 1].strip().partition(" #")[0].rstrip())),
         "This line is not indented as those above and below it.",
         f"Put {depth} blanks in front of it.",
     )

@@ -60,7 +60,7 @@ class Artifact:
     text: str
 
 
-class Later(Artifact):
+class LazyArtifact(Artifact):
     """An Artifact whose text is written when it is first read, because whoever only judges a plan reads none."""
 
     def __init__(self, path: str, write: Callable[[], str]) -> None:

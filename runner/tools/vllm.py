@@ -27,7 +27,7 @@ def room_for(rank: int) -> int | None:
 
 
 @dataclass(frozen=True)
-class Adapter:
+class ServedAdapter:
     """What vLLM asks of an adapter. rank: the largest in it. whole: the layers that it holds whole (`modules_to_save`). bias: which
     biases it holds, PEFT's word."""
 
@@ -48,16 +48,16 @@ class Adapter:
             yield "it is a DoRA, which vLLM does not know"
 
 
-def planned(config: Mapping[str, Any]) -> Adapter:
+def planned(config: Mapping[str, Any]) -> ServedAdapter:
     """The adapter that a stage's configuration of Axolotl asks for."""
-    return Adapter(
+    return ServedAdapter(
         int(config["lora_r"]), tuple(config.get("lora_modules_to_save") or ()), dora=bool(config.get("peft_use_dora"))
     )
 
 
-def saved(folder: Path) -> Adapter:
+def saved(folder: Path) -> ServedAdapter:
     """The adapter in a folder, by its `adapter_config.json`."""
     facts = read_record(folder / "adapter_config.json")
     rank = max([facts.get("r") or 1, *(facts.get("rank_pattern") or {}).values()])
     whole = tuple(facts.get("modules_to_save") or ())
-    return Adapter(int(rank), whole, facts.get("bias", "none"), bool(facts.get("use_dora")))
+    return ServedAdapter(int(rank), whole, facts.get("bias", "none"), bool(facts.get("use_dora")))

@@ -15,7 +15,7 @@ SHOWN = tomllib.loads((ROOT / "tests/fixtures/troubles.toml").read_text("utf-8")
 UNSHOWN = {"preempted", "machine gone", "too many failures"}
 
 
-def told(case: str) -> troubles.Found | None:
+def told(case: str) -> troubles.FoundTrouble | None:
     shown = SHOWN[case]
     words = {key: shown[key] for key in ("world_size", "gpu") if key in shown}
     return troubles.find(shown["log"], **words)

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from runner.check import formats
-from runner.check.validate import Verdict, judged
+from runner.check.validate import CheckReport, judged
 from runner.commands import cli
 from runner.recipe.overrides import from_options
 from runner.tools.problem import Problem
@@ -22,7 +22,7 @@ NOTE = Problem("good.yaml", 2, 1, "This is late: a, b.", severity="note", source
 WHOLE = Problem("gone.yaml", 0, 0, "There is no such file.")
 OPTION = Problem("--set train.epochs=-3", 0, 0, "`epochs` must be more than 0.\nReally.")
 FILES = ("a b/ü.yaml", "good.yaml", "fine.yaml", "gone.yaml")
-VERDICT = Verdict(4, (ERROR, NOTE, WHOLE, OPTION))
+VERDICT = CheckReport(4, (ERROR, NOTE, WHOLE, OPTION))
 
 
 def test_sarif_says_where_each_problem_is_in_characters():
@@ -43,7 +43,7 @@ def test_sarif_says_where_each_problem_is_in_characters():
 
 def test_a_fingerprint_stays_when_lines_are_added_above():
     def mark(problem: Problem) -> str:
-        (run,) = json.loads(formats.sarif(FILES, Verdict(1, (problem,))))["runs"]
+        (run,) = json.loads(formats.sarif(FILES, CheckReport(1, (problem,))))["runs"]
         return run["results"][0]["partialFingerprints"]["recipe/v1"]
 
     moved = Problem(ERROR.file, 9, 7, ERROR.message, ERROR.hint, f"  {ERROR.source}", 5)
@@ -66,7 +66,7 @@ def test_junit_has_a_test_for_each_recipe_and_one_for_the_command_line():
 
 def test_junit_takes_what_xml_cannot_write():
     odd = Problem("x\x01.yaml", 1, 1, "`\x0b\ud800<&>` is no name.")
-    root = ElementTree.fromstring(formats.junit([odd.file], Verdict(1, (odd,))).encode())
+    root = ElementTree.fromstring(formats.junit([odd.file], CheckReport(1, (odd,))).encode())
     assert root.find(".//failure").get("message") == "`\ufffd\ufffd<&>` is no name."
 
 

@@ -50,7 +50,7 @@ def test_every_trouble_has_its_heading_and_says_so():
     headings = pages.anchors(DOCS / "troubles.md")
     for trouble in troubles.known():
         assert trouble.code in headings
-        assert str(troubles.Found(trouble, "")).endswith(f"({trouble.code})")
+        assert str(troubles.FoundTrouble(trouble, "")).endswith(f"({trouble.code})")
 
 
 @pytest.mark.parametrize("page", [*PAGES, *HOUSE], ids=pages.name)

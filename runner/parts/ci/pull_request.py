@@ -19,7 +19,7 @@ from typing import Any
 
 from runner.check.discovery import ENDINGS, find, is_meant
 from runner.check.formats import FORMATS
-from runner.check.validate import Verdict, judged, valid
+from runner.check.validate import CheckReport, judged, valid
 from runner.parts.start import differences
 from runner.recipe import lock, reading
 from runner.recipe.document import Document
@@ -163,7 +163,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     request = {"github": Request.of_github, "gitlab": Request.of_gitlab}[forge](environment)
     recipes = changed(request.base, paths or ["."]) if request else []
     files = [one.file for one in recipes] if request else list(find(paths or ["."]).recipes)
-    verdict = judged(files, jobs=os.cpu_count() or 1) if files else Verdict(0, ())
+    verdict = judged(files, jobs=os.cpu_count() or 1) if files else CheckReport(0, ())
     _show(forge, files, verdict, environment)
     if request and environment.get("RECIPE_COMMENT", "true") == "true":
         text = told(recipes, request.base)
@@ -177,7 +177,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     return 3 if verdict.bugs else 1 if verdict.errors else 0
 
 
-def _show(forge: str, files: Sequence[str], verdict: Verdict, environment: Mapping[str, str]) -> None:
+def _show(forge: str, files: Sequence[str], verdict: CheckReport, environment: Mapping[str, str]) -> None:
     for problem in verdict.problems:
         print(f"{problem}\n")
     print(f"Recipes checked: {len(files)}, errors: {len(verdict.errors)}.")

@@ -31,7 +31,7 @@ from runner.plan import (
 from runner.recipe import units
 from runner.recipe.recipe import Recipe, Settings, sets_of
 from runner.scenarios.shared import cadence
-from runner.tools.files import Artifact, Later
+from runner.tools.files import Artifact, LazyArtifact
 from runner.tools.names import content_hash
 from runner.tools.run_files import TENSORBOARD
 from runner.tools.text import yaml_text
@@ -234,7 +234,7 @@ def data_file(recipe: Recipe, place: Place, name: str | None) -> str | None:
 
 def recipe_file(recipe: Recipe) -> Artifact:
     """The recipe with every default, for whoever asks later what has run."""
-    return Later(RECIPE_FILE, lambda: json.dumps(recipe.settings.plain(), indent=2, ensure_ascii=False) + "\n")
+    return LazyArtifact(RECIPE_FILE, lambda: json.dumps(recipe.settings.plain(), indent=2, ensure_ascii=False) + "\n")
 
 
 def made_by(recipe: Recipe, reader: str) -> str:
@@ -356,7 +356,7 @@ def proving(
     config = {**data.config, "proofs": proofs if axolotl else None, "proven_for": settings}
     # Axolotl would start a process for each core of the whole machine.
     env = {**data.env, tokenizers.TOKENISING_PROCESSES: str(data.machines.cpus)} if axolotl else data.env
-    made = tuple(Later(files[stage.name], partial(_text, recipe, stage)) for stage in axolotl)
+    made = tuple(LazyArtifact(files[stage.name], partial(_text, recipe, stage)) for stage in axolotl)
     return replace(data, config=config, env=env, files=made)
 
 
@@ -406,7 +406,7 @@ def _guarded(plan: Plan) -> Plan:
     for stage in plan.stages:
         file = f"{plan.place_of(stage).config_dir}/{PLAN_FILE}"
         command = ("python", "-m", GUARD, "run", file, "--", *stage.command)
-        files = (*stage.files, Later(PLAN_FILE, partial(_as_json, plan, stage)))
+        files = (*stage.files, LazyArtifact(PLAN_FILE, partial(_as_json, plan, stage)))
         stages.append(replace(stage, command=command, files=files))
     return replace(plan, stages=tuple(stages))
 
@@ -422,7 +422,7 @@ def _plain(recipe: Recipe, section: str) -> dict[str, Any]:
 
 def _written(recipe: Recipe, stage: Stage, **changes: Any) -> Stage:
     """The stage with the text of its config among its files; training has the whole recipe beside it."""
-    own = Later(stage.config_file, partial(_text, recipe, stage))
+    own = LazyArtifact(stage.config_file, partial(_text, recipe, stage))
     whole = (recipe_file(recipe),) if stage.trains else ()
     return replace(stage, files=(own, *whole, *stage.files), **changes)
 
