@@ -12,6 +12,7 @@ from pathlib import Path
 
 from runner.recipe import lock, reading
 from runner.tools.problem import Problem, Stop
+from runner.tools.run_files import RUN
 
 ENDINGS = (".yaml", ".yml")
 # What the product itself leaves in a folder: emitted files, runs, and a site.
@@ -44,11 +45,8 @@ def find(paths: Iterable[str], strict: bool = False) -> RecipeFiles:
         if not meant:
             number = "The one YAML file" if len(below) == 1 else f"None of the {len(below)} YAML files"
             looks = "does not look" if len(below) == 1 else "looks"
-            raise Stop(
-                f"{number} below `{path}` {looks} like a recipe, which has the line `scenario`.",
-                "Name a recipe, or judge every file with `--strict`.",
-                code=2,
-            )
+            message = f"{number} below `{path}` {looks} like a recipe, which has the line `scenario`."
+            raise Stop(message, "Name a recipe, or judge every file with `--strict`.", code=2)
         recipes += map(str, meant)
         others += map(str, sorted(set(below) - set(meant)))
     return RecipeFiles(tuple(dict.fromkeys(recipes)), tuple(dict.fromkeys(others)))
@@ -56,23 +54,20 @@ def find(paths: Iterable[str], strict: bool = False) -> RecipeFiles:
 
 def within(folder: Path) -> list[Path]:
     """The recipes in a folder itself, and not below it, sorted."""
-    files = (file for file in sorted(folder.iterdir()) if file.suffix in ENDINGS and file.is_file())
-    return [file for file in files if not file.name.startswith(".") and file.name != lock.LOCK and is_meant(file)]
+    return [file for file in sorted(folder.iterdir()) if _may_be(file.name) and file.is_file() and is_meant(file)]
+
+
+def _may_be(name: str) -> bool:
+    """Whether a file of that name may be a recipe: YAML, not hidden, and no lock file."""
+    return name.endswith(ENDINGS) and not name.startswith(".") and name != lock.LOCK
 
 
 def _yaml_below(root: Path) -> Iterator[Path]:
-    """Sorted; not what is hidden, what the product has left, and lock files."""
+    """Sorted; not in folders that are hidden or that the product has left: a run and emitted files hold recipes as they were."""
     for folder, names, files in os.walk(root):
-        # A run of a recipe and its emitted files hold recipes as they were then.
-        names[:] = sorted(name for name in names if not name.startswith(".") and not _left(Path(folder, name)))
-        for name in sorted(files):
-            if name.endswith(ENDINGS) and not name.startswith(".") and name != lock.LOCK:
-                yield Path(folder, name)
-
-
-def _left(folder: Path) -> bool:
-    """Whether the product has left this folder: a checkout or a folder of recipes has no recipes of its own below such a name."""
-    return folder.name in OWN or (folder / "run.json").is_file()
+        shown = (name for name in names if not name.startswith(".") and name not in OWN)
+        names[:] = sorted(name for name in shown if not Path(folder, name, RUN).is_file())
+        yield from (Path(folder, name) for name in sorted(files) if _may_be(name))
 
 
 def is_meant(file: Path) -> bool:
@@ -97,8 +92,7 @@ def shared_names(files: Iterable[str]) -> Iterator[Problem]:
             other = first.setdefault((Path(file).parent, found[2]), file)
             if other != file:
                 message = f"`{other}` has the name `{found[2]}` too, so both would have one run folder and one job."
-                hint = "Give each a name of its own."
-                width = len(found[2])
+                hint, width = "Give each a name of its own.", len(found[2])
                 yield Problem(file, number, found.start(2) + 1, message, hint, line, width, severity="note")
             break
 

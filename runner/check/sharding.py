@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from runner import catalog
 from runner.check.advanced import AXOLOTL, DEEPSPEED, values
-from runner.recipe.document import Document
 from runner.recipe.recipe import Recipe
 from runner.scenarios.shared import sharding
 from runner.tools.problem import Problem, Stop
@@ -18,10 +16,8 @@ MACHINES_OWN = "/tmp/"
 
 
 def needs_gpus(recipe: Recipe) -> Iterator[Problem]:
-    gpus = sum(recipe.gpu_counts)
-    if gpus == 1 and recipe.settings.get("distribution", "ddp") not in ("ddp", "auto"):
-        if sharding.by_zero_alone(recipe):
-            return
+    alone = sum(recipe.gpu_counts) == 1 and recipe.settings.get("distribution", "ddp") not in ("ddp", "auto")
+    if alone and not sharding.by_zero_alone(recipe):
         message = f"`{recipe.distribution}` shares the work between GPUs, and this recipe has one."
         hint = "Write `distribution: ddp`, or raise `machines.nodes` or `machines.gpus_per_node`."
         yield recipe.problem("distribution", message, hint)
@@ -83,9 +79,8 @@ def disk(recipe: Recipe) -> Iterator[Problem]:
         hint = "Write it below, for example `nvme_path: /tmp/offload`."
         yield recipe.problem(f"sharding.offload_{on_disk[0]}", message, hint)
     if path and not on_disk:
-        yield recipe.note(
-            "sharding.nvme_path", "Nothing is put on a disk, so that this line says nothing.", "Delete it."
-        )
+        message = "Nothing is put on a disk, so that this line says nothing."
+        yield recipe.note("sharding.nvme_path", message, "Delete it.")
     if not (on_disk and path):
         return
     if "openshift" in recipe.settings and not (recipe.on_claim(path) or path.startswith(MACHINES_OWN)):
@@ -121,9 +116,8 @@ def own_file(recipe: Recipe) -> Iterator[Problem]:
         document = sharding.own_file(recipe)
     except Stop as stop:
         (problem,) = stop.problems
-        yield recipe.problem(
-            "sharding.file", f"{problem.file}: {problem.message}", "Paths start from the recipe's own folder."
-        )
+        message = f"{problem.file}: {problem.message}"
+        yield recipe.problem("sharding.file", message, "Paths start from the recipe's own folder.")
         return
     if document is None or not (sharding.by_fsdp(recipe) or recipe.distribution.startswith("zero")):
         return
@@ -137,16 +131,8 @@ def own_file(recipe: Recipe) -> Iterator[Problem]:
         yield from values(document, (), schema, document.data, schema["$defs"], DEEPSPEED, "")
         train = recipe.settings.get("train") or {}
         longest = train.get("max_grad_norm") or (recipe.settings.get("sft") or {}).get("max_grad_norm") or 1.0
-        decides = sharding.decided(recipe, _precision(recipe), longest)
-    yield from _overruled(document, decides)
-
-
-def _precision(recipe: Recipe) -> str:
-    stated = recipe.model.precision
-    return "bf16" if stated in ("auto", "fp8") else str(stated)
-
-
-def _overruled(document: Document, decides: Mapping[str, Any]) -> Iterator[Problem]:
+        stated = recipe.model.precision
+        decides = sharding.decided(recipe, "bf16" if stated in ("auto", "fp8") else str(stated), longest)
     for path, said, holds in sharding.overruled(document.data, decides):
         name = ".".join(map(str, path))
         if holds is None:
@@ -154,9 +140,8 @@ def _overruled(document: Document, decides: Mapping[str, Any]) -> Iterator[Probl
         else:
             short = json.dumps(said) if not isinstance(said, Mapping) else "{…}"
             message = f"`{name}` is {short} here, and the recipe makes it {json.dumps(holds)}: the recipe wins."
-        yield document.problem(
-            path, message, "Delete the line here, or change the recipe.", key=holds is None, severity="note"
-        )
+        hint = "Delete the line here, or change the recipe."
+        yield document.problem(path, message, hint, key=holds is None, severity="note")
 
 
 RULES = (needs_gpus, beside, disk, optimizer)

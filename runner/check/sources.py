@@ -131,21 +131,20 @@ def data_files(recipe: Recipe) -> Iterator[Problem]:
 
 
 def templates_name_columns(recipe: Recipe) -> Iterator[Problem]:
-    for home, data in recipe.data_sections:
-        for path, one in (
-            (home, data),
-            *(((*home, "sets", index), own) for index, own in enumerate(data.get("sets") or ())),
-        ):
-            for setting in templates.SETTINGS:
-                template = one.get(setting)
-                if template and templates.unclosed(template) is not None:
-                    message = f"`{setting}` opens a bracket and does not close it."
-                    hint = "Write `[column]`, or `[[` for a bracket that is text."
-                    yield recipe.problem((*path, setting), message, hint)
-                elif template and not templates.columns(template):
-                    message = f"`{setting}` names no column, so it says the same in every row."
-                    hint = f'Write the column in brackets and quotes, for example `{setting}: "[{template.strip() or setting}]"`.'
-                    yield recipe.problem((*path, setting), message, hint)
+    stated = [
+        ((*path, setting), one.get(setting))
+        for home, data in recipe.data_sections
+        for path, one in ((home, data), *(((*home, "sets", at), own) for at, own in enumerate(data.get("sets") or ())))
+        for setting in templates.SETTINGS
+    ]
+    for path, template in stated:
+        if template and templates.unclosed(template) is not None:
+            message = f"`{path[-1]}` opens a bracket and does not close it."
+            yield recipe.problem(path, message, "Write `[column]`, or `[[` for a bracket that is text.")
+        elif template and not templates.columns(template):
+            message = f"`{path[-1]}` names no column, so it says the same in every row."
+            example = f'`{path[-1]}: "[{template.strip() or path[-1]}]"`'
+            yield recipe.problem(path, message, f"Write the column in brackets and quotes, for example {example}.")
 
 
 def _data_files(recipe: Recipe, home: Path_, data: Settings, files: tuple[str, ...]) -> Iterator[Problem]:
@@ -165,9 +164,8 @@ def _data_files(recipe: Recipe, home: Path_, data: Settings, files: tuple[str, .
             yield recipe.note((*home, setting), message, hint)
             continue
         if not os.path.exists(file):
-            yield recipe.problem(
-                (*home, setting), f"There is no file `{file}`.", "Paths start from the recipe's own folder."
-            )
+            message = f"There is no file `{file}`."
+            yield recipe.problem((*home, setting), message, "Paths start from the recipe's own folder.")
             continue
         if data.get("image_column") and file.suffix != ".parquet":
             message = f"`{file}` is no file of images."
@@ -179,14 +177,12 @@ def _data_files(recipe: Recipe, home: Path_, data: Settings, files: tuple[str, .
         try:
             there = rows.columns(file, data.get("split"))
         except row_files.Unreadable as reason:
-            yield recipe.problem(
-                (*home, setting), f"`{file}` cannot be read: {reason}", reason.hint, severity=reason.severity
-            )
+            message = f"`{file}` cannot be read: {reason}"
+            yield recipe.problem((*home, setting), message, reason.hint, severity=reason.severity)
             continue
         # A copy of a starter recipe brings a sample that says nothing about one's own file.
-        other = (
-            " Or delete the line `sample`, if it is of other data." if setting == "sample" and data.get("path") else ""
-        )
+        copied = setting == "sample" and data.get("path")
+        other = " Or delete the line `sample`, if it is of other data." if copied else ""
         yield from fits(recipe, home, data, setting, str(file), there, other)
 
 
@@ -285,8 +281,9 @@ def left_over(recipe: Recipe) -> Iterator[Problem]:
         if saved_by_datasets(recipe.folder / path) or recipe.on_claim(path):
             names = [name for name in names if name in ("revision", "subset")]
         if names:
-            message = f"{listed(names)} {'is' if len(names) == 1 else 'are'} about a data set on the hub, and the rows come from `{path}`."
-            hint = f"Delete {'the line' if len(names) == 1 else 'the lines'}; nobody reads {'it' if len(names) == 1 else 'them'}."
+            is_, lines, it = ("is", "the line", "it") if len(names) == 1 else ("are", "the lines", "them")
+            message = f"{listed(names)} {is_} about a data set on the hub, and the rows come from `{path}`."
+            hint = f"Delete {lines}; nobody reads {it}."
             yield recipe.note((*home, names[0]), message, hint)
 
 
@@ -319,13 +316,10 @@ def _dataset(recipe: Recipe, home: Path_, data: Settings) -> Iterator[Problem]:
     except data_sets.Unreachable as reason:
         yield recipe.note((*home, "hub"), _first(reason), LATER)
     except Stop as reason:
-        yield recipe.problem((*home, "hub"), _first(reason), f"Look at it on the hub, and at {_lines(home)}.")
+        lines = f"`hub`, `subset`, `split` and `revision` of `{name_of(home)}`"
+        yield recipe.problem((*home, "hub"), _first(reason), f"Look at it on the hub, and at {lines}.")
     else:
         yield from fits(recipe, home, data, "hub", data["hub"], there)
-
-
-def _lines(home: Path_) -> str:
-    return f"`hub`, `subset`, `split` and `revision` of `{name_of(home)}`"
 
 
 def _first(reason: Stop) -> str:

@@ -118,7 +118,12 @@ def _code(arguments: list[str] | None) -> int:
         # click's own answer to a reader (`| head`) that has seen enough.
         return 0
     except ModuleNotFoundError as error:
-        return _missing(error)
+        package = extras.package(error.name or "")
+        if not (extra := extras.bringing(package)):
+            return _bug()
+        click.echo(f"This needs the package `{package}`, which is not installed.", err=True)
+        click.echo(extras.install(extra), err=True)
+        return 1
     except OSError as error:
         click.echo(f"{error.filename or 'A file'}: {error.strerror or error}.", err=True)
         if error.errno in REMEDIES:
@@ -139,16 +144,6 @@ REMEDIES = {
     errno.EROFS: _NO_RIGHT,
     errno.ENOSPC: "Free some space, or use a folder on another disk.",
 }
-
-
-def _missing(error: ModuleNotFoundError) -> int:
-    """A package that an extra brings is not there: say which to install."""
-    package = extras.package(error.name or "")
-    if extra := extras.bringing(package):
-        click.echo(f"This needs the package `{package}`, which is not installed.", err=True)
-        click.echo(extras.install(extra), err=True)
-        return 1
-    return _bug()
 
 
 def _bug() -> int:
