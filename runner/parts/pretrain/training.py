@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from runner import catalog
 from runner.parts.pretrain.architecture import AFTER, Length, trained_names, warmup_steps
 from runner.parts.pretrain.stages import END_OF_TEXT
-from runner.plan import Place
+from runner.plan import EngineConfig, Place
 from runner.recipe.recipe import Recipe
-from runner.scenarios.shared import axolotl, cadence, common, conversations, sharding
+from runner.scenarios.shared import axolotl, cadence, common, sharding
 
 if TYPE_CHECKING:
-    from runner.recipe.sections import Lora, Sft
     from runner.scenarios.shared.common import Section
 
 
-def alike(recipe: Recipe, place: Place, kind: str, name: str, before: str, section: Section) -> dict[str, Any]:
+def alike(recipe: Recipe, place: Place, kind: str, name: str, before: str, section: Section) -> EngineConfig:
     """What all four kinds say alike. before: the stage whose model this one starts from."""
     here = place.below(name)
     compiled = compile_mode(recipe, kind) is not None
     packed = axolotl.packing(recipe, place, section, compiled) if "packing" in section else {}
-    config: dict[str, Any] = {
+    config: EngineConfig = {
         "base_model": place.below(before).best_model_dir,
         **recipe.model.for_axolotl,
         "bf16": precision_of(recipe, kind) != "fp32",
@@ -47,7 +45,7 @@ def alike(recipe: Recipe, place: Place, kind: str, name: str, before: str, secti
     return config | faster(recipe, kind)
 
 
-def plugin(recipe: Recipe, place: Place, name: str, section: Section) -> dict[str, Any]:
+def plugin(recipe: Recipe, place: Place, name: str, section: Section) -> EngineConfig:
     """What the runner's plugin is told."""
     return {
         **common.run_facts(recipe, place.below(name), section),
@@ -61,7 +59,7 @@ def plugin(recipe: Recipe, place: Place, name: str, section: Section) -> dict[st
 MAX_NEW_TOKENS, REHEARSED_TOKENS = 300, 40
 
 
-def demo(recipe: Recipe, place: Place, name: str, before: str) -> dict[str, Any]:
+def demo(recipe: Recipe, place: Place, name: str, before: str) -> EngineConfig:
     """How the stage's model is asked by hand, and the one that it began with: after pretraining a model goes on with a
     text, later stages answer a conversation."""
     converses = name in AFTER
@@ -75,14 +73,14 @@ def demo(recipe: Recipe, place: Place, name: str, before: str) -> dict[str, Any]
     }
 
 
-def _earlier(recipe: Recipe, place: Place, name: str) -> dict[str, Any]:
+def _earlier(recipe: Recipe, place: Place, name: str) -> EngineConfig:
     """Of a time limit, which all stages share: where the earlier ones note what they have used of it."""
     stages = trained_names(recipe)
     earlier = [place.below(stage).run_dir for stage in stages[: stages.index(name)]]
     return {"time_limit_earlier": earlier} if earlier and common.time_limit(recipe) else {}
 
 
-def pretraining(recipe: Recipe, place: Place, length: Length, before: str) -> dict[str, Any]:
+def pretraining(recipe: Recipe, place: Place, length: Length, before: str) -> EngineConfig:
     """One context length. Every length has the whole schedule; the plugin gives it its blocks, begins where the one
     before ended, with its optimizer, and ends at its own last step."""
     train = recipe.pretrain
@@ -116,62 +114,29 @@ def pretraining(recipe: Recipe, place: Place, length: Length, before: str) -> di
     }
 
 
-def _conversations(recipe: Recipe, place: Place, folder: str) -> dict[str, Any]:
-    home, train_on = f"{place.data_dir}/{folder}", recipe.settings[folder].data.train_on
-    return {
+def after_pretraining(recipe: Recipe, place: Place, kind: str, before: str) -> EngineConfig:
+    """SFT, DPO or LoRA, after the stage `before`."""
+    section, home, prefers = recipe.settings[kind], f"{place.data_dir}/{kind}", kind == "dpo"
+
+    def dataset(split: str) -> EngineConfig:
+        if prefers:
+            return axolotl.preference_dataset(home, split)
+        return axolotl.conversation_dataset(home, split, section.data.train_on)
+
+    config = {
+        **alike(recipe, place, kind, kind, before, section),
+        **({"rl": "dpo", "dpo_loss_type": [section.loss]} if prefers else {}),
         "chat_template": recipe.tokenizer.chat_template,
-        "datasets": [conversations.dataset(home, "train", train_on)],
-        "test_datasets": [conversations.dataset(home, "validation", train_on)],
-    }
-
-
-def _keeping_the_best(section: Sft | Lora) -> dict[str, Any]:
-    """Epochs, whose evaluations say which model is kept."""
-    return {
+        "datasets": [dataset("train")],
+        "test_datasets": [dataset("validation")],
         **cadence.evaluated(section),
-        "load_best_model_at_end": True,
-        "metric_for_best_model": "eval_loss",
-        "greater_is_better": False,
+        # Else epochs, whose evaluations say which model is kept.
+        **({"load_best_model_at_end": False} if prefers else cadence.KEEPS_THE_BEST),
     }
-
-
-def sft(recipe: Recipe, place: Place, before: str) -> dict[str, Any]:
-    section = recipe.sft
-    return {
-        **alike(recipe, place, "sft", "sft", before, section),
-        **_conversations(recipe, place, "sft"),
-        **_keeping_the_best(section),
-    }
-
-
-def dpo(recipe: Recipe, place: Place, before: str) -> dict[str, Any]:
-    section = recipe.dpo
-
-    return {
-        **alike(recipe, place, "dpo", "dpo", before, section),
-        "rl": "dpo",
-        "dpo_loss_type": [section.loss],
-        "chat_template": recipe.tokenizer.chat_template,
-        "datasets": [conversations.preferences(f"{place.data_dir}/dpo", "train")],
-        "test_datasets": [conversations.preferences(f"{place.data_dir}/dpo", "validation")],
-        **cadence.evaluated(section),
-        "load_best_model_at_end": False,
-    }
-
-
-def lora(recipe: Recipe, place: Place, before: str) -> dict[str, Any]:
-    section: Lora = recipe.settings["lora"]
-    return {
-        **alike(recipe, place, "lora", "lora", before, section),
-        **_conversations(recipe, place, "lora"),
-        **_keeping_the_best(section),
-        "adapter": "lora",
-        "lora_target_modules": list(recipe.facts.linear),
-        **axolotl.lora_kernels(recipe, place),
-    }
-
-
-CONFIGS: dict[str, Callable[[Recipe, Place, str], dict[str, Any]]] = {"sft": sft, "dpo": dpo, "lora": lora}
+    if kind == "lora":
+        config |= {"adapter": "lora", "lora_target_modules": list(recipe.facts.linear)}
+        config |= axolotl.lora_kernels(recipe, place)
+    return config
 
 
 # Axolotl 0.19.0 hands FP8 to its own trainer alone, which DPO does not use; and an adapter sits beside frozen weights,
@@ -202,10 +167,10 @@ def compile_mode(recipe: Recipe, kind: str) -> str | None:
     return "max-autotune" if hopper and precision_of(recipe, kind) != "fp8" else "default"
 
 
-def faster(recipe: Recipe, kind: str) -> dict[str, Any]:
+def faster(recipe: Recipe, kind: str) -> EngineConfig:
     """What makes a stage faster without changing what it learns: 8-bit products, compiling, fused kernels."""
     speed = recipe.speed
-    config: dict[str, Any] = {}
+    config: EngineConfig = {}
     if precision_of(recipe, kind) == "fp8":
         config |= {"fp8": True}
         if sharding.by_fsdp(recipe):

@@ -73,7 +73,7 @@ class _Builder:
         for kind in AFTER:
             section = self.recipe.settings.get(kind)
             if section:
-                config = training.CONFIGS[kind](self.recipe, self.place, before)
+                config = training.after_pretraining(self.recipe, self.place, kind, before)
                 yield self._trained(kind, kind, before, config, section, gated=True)
                 before = kind
 
