@@ -91,11 +91,11 @@ def make_tokenizer(file: Path, folder: Path) -> None:
 
 def asked(file: Path, form: str):
     from runner import catalog
-    from runner.data.chat import Chat, ChatSet
+    from runner.data.chat import ChatData, ChatSet
 
     place = {"hub": None, "revision": None, "subset": None, "split": None, "path": str(file)}
     templates = {"question": "For [topic], [question]", "answer": "[answer]"} if form == "columns" else {}
-    return Chat(
+    return ChatData(
         sets=(ChatSet(**place, form=form, **templates),),
         system_prompt="You are a patient teacher, and you say what you do not know.",
         special_tokens=catalog.chat_template("chatml"),

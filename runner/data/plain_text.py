@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
@@ -21,7 +20,7 @@ from runner.data.report import (
     parts_of,
     require_few,
 )
-from runner.data.row_files import Bad
+from runner.data.row_files import Bad, DataRow
 from runner.data.tokenizers import Pretrained, TokenizerFor
 from runner.tools.files import read_json, write_json
 from runner.tools.lengths import Lengths
@@ -260,7 +259,7 @@ def _of_set(source: PlainText, index: int, side: str, report: TextReport, drawn:
                     named.append(line)
             continue
         text = row[one.text]
-        if not share or _drawn(text, source.seed, share) == (side == "validation"):
+        if not share or (data_sets.hash_64(f"{source.seed}\n{text}") < share * 2**64) == (side == "validation"):
             if side == "train":
                 said = f"{data_sets.set_name(index)} {one.name}"
                 report.sets[said] = report.sets.get(said, 0) + 1
@@ -269,7 +268,7 @@ def _of_set(source: PlainText, index: int, side: str, report: TextReport, drawn:
             yield text
 
 
-def _wrong(row: dict[str, Any] | Bad, column: str) -> str:
+def _wrong(row: DataRow | Bad, column: str) -> str:
     if isinstance(row, Bad):
         return "not a row, named by line below"
     if column not in row:
@@ -278,11 +277,6 @@ def _wrong(row: dict[str, Any] | Bad, column: str) -> str:
     if not isinstance(text, str | None):
         return f"column `{column}` holds something else than text"
     return "" if text and text.strip() else "the text is empty"
-
-
-def _drawn(text: str, seed: int, share: float) -> bool:
-    digest = hashlib.blake2b(f"{seed}\n{text}".encode(errors="replace"), digest_size=8).digest()
-    return int.from_bytes(digest, "big") < share * 2**64
 
 
 class _Texts:

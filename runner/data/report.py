@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from runner.data.data_sets import DataSets, Where, drawn, set_name, where
-from runner.data.row_files import Bad, Numbered
+from runner.data.row_files import Bad, DataRow, Numbered
 from runner.tools.files import Record, read_json, sha256, write_json
 from runner.tools.lengths import UNKNOWN, Lengths
 from runner.tools.names import content_hash
@@ -166,9 +166,7 @@ class Report(Examined):
         sets = [SetCounts(one.name, one.share) for one in sources.sets]
         return cls(source=sources.name, sets=sets, bytes_before=sources.size)
 
-    def whole(
-        self, sources: DataSets, index: int, numbered: Iterable[Numbered]
-    ) -> Iterator[tuple[int, dict[str, Any]]]:
+    def whole(self, sources: DataSets, index: int, numbered: Iterable[Numbered]) -> Iterator[tuple[int, DataRow]]:
         """Every row of a data set that is taken, with its line number; all are counted. A line that is no row is lost."""
         share, counts = sources.sets[index].share, self.sets[index]
         for number, row in numbered:
@@ -271,7 +269,7 @@ class Report(Examined):
     @classmethod
     def read(cls, folder: Path) -> Self | None:
         """The report that lies in a folder of prepared data, or None."""
-        facts: dict[str, Any] | None = read_json(folder / REPORT_FILE)
+        facts = read_json(folder / REPORT_FILE)
         if not isinstance(facts, dict):
             return None
         try:

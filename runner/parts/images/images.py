@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from runner.data.data_sets import Source
+from runner.data.data_sets import DataSource
 from runner.tools.problem import Stop
 
 
 @dataclass(frozen=True, kw_only=True)
-class Images(Source):
+class Images(DataSource):
     """Images with a class each. They are scaled to `image_size` pixels a side.
 
     test_split: of a dataset, measured once at the end. image_column, label_column: of Parquet and of a dataset.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -15,6 +14,7 @@ import numpy as np
 from runner import catalog
 from runner.catalog.tables import VALIDATION_BLOCKS
 from runner.data import blocks, tokenizers
+from runner.data.data_sets import hash_64
 from runner.parts.pretrain.stages import END_OF_TEXT, Tokenizer
 from runner.tools.files import replacing
 from runner.tools.problem import Stop
@@ -80,7 +80,8 @@ def pack(
     report = {}
     for length, home in _homes(tokens, share).items():
         for split, (first, last) in home.items():
-            chosen = (text for text in texts() if first <= _place(text, seed) < last)
+            # By its text, so that equal texts stay together and one more redraws none.
+            chosen = (text for text in texts() if first <= hash_64(f"{seed}\n{text}") / 2**64 < last)
             file = NpyBlocks(out / f"{split}-{length}.npy", length, dtype)
             most = VALIDATION_BLOCKS if split == "validation" else None
             counts = file.write(blocks.tokenise(chosen, encode, end), most)
@@ -103,12 +104,6 @@ def _homes(tokens: Mapping[int, int], share: float) -> dict[int, dict[str, tuple
         start = end
     homes[length]["train"] = (homes[length]["train"][0], 1.1)  # the last one takes what rounding leaves
     return homes
-
-
-def _place(text: str, seed: int) -> float:
-    """Where a document falls in [0, 1): by its text, so that equal texts stay together and one more redraws none."""
-    digest = hashlib.blake2b(f"{seed}\n{text}".encode(errors="replace"), digest_size=8).digest()
-    return int.from_bytes(digest, "big") / 2**64
 
 
 class NpyBlocks:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from runner.parts.pretrain.architecture import AFTER, TRAINED
 from runner.parts.pretrain.training import compile_mode
@@ -35,7 +34,7 @@ def before_data(recipe: Recipe, data: str | None) -> list[Override]:
 after_data = None
 
 
-def stands_in(recipe: Recipe, folder: Path) -> dict[str, Any]:
+def stands_in(recipe: Recipe, folder: Path) -> Mapping[str, object]:
     return {}
 
 

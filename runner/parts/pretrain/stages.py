@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from runner import catalog
-from runner.data.chat import Chat
+from runner.data.chat import ChatData
 from runner.data.data_sets import DataSet, DataSets
 from runner.parts.pretrain.architecture import parameters
 from runner.parts.pretrain.post_training_rows import Mixture, Preferences, PreferenceSet
@@ -54,7 +54,7 @@ class Data:
     text: Corpus
     tokenizer: Tokenizer
     lengths: tuple[tuple[int, int], ...]
-    sft: Chat
+    sft: ChatData
     dpo: Preferences
     cleaning: Cleaning
     lora: Mixture | None

@@ -10,7 +10,7 @@ from runner.parts.pretrain import stages as data
 from runner.parts.pretrain import training
 from runner.parts.pretrain.architecture import AFTER, KINDS, TRAINED, curriculum, parameters
 from runner.parts.pretrain.training import FP8_STAGES, precision_of
-from runner.plan import Evaluation, Gate, Place, Plan, Stage
+from runner.plan import EngineConfig, Evaluation, Gate, Place, Plan, Stage
 from runner.recipe.recipe import Recipe
 from runner.scenarios.shared import axolotl, common, gates, sharding
 
@@ -78,7 +78,7 @@ class _Builder:
                 before = kind
 
     def _trained(
-        self, kind: str, name: str, before: str, config: dict[str, Any], section: Mapping[str, Any], gated: bool
+        self, kind: str, name: str, before: str, config: EngineConfig, section: Mapping[str, Any], gated: bool
     ) -> Stage:
         """A stage that Axolotl trains, with the settings that every such stage has."""
         recipe, here, machines = self.recipe, self.place.below(name), common.machines(self.recipe, self.place)

@@ -15,7 +15,7 @@ from typing import Any
 from runner import catalog
 from runner.catalog import ChatTemplate
 from runner.data import conversation_formats, tokenizers
-from runner.data.chat import Chat, ChatSet
+from runner.data.chat import ChatData, ChatSet
 from runner.data.conversation_formats import OWN, TRAINING, TrainOn
 from runner.data.data_sets import DataSets
 from runner.data.tokenizers import jinja
@@ -225,19 +225,19 @@ def counted_tokens(recipe: Recipe) -> ChatTemplate:
     return replace(known, axolotl=OWN) if _own(recipe) or not special_tokens(recipe) else known
 
 
-def questions_and_answers(recipe: Recipe, place: Place) -> Chat:
+def questions_and_answers(recipe: Recipe, place: Place) -> ChatData:
     plain = chat_data(recipe, place, recipe.data, recipe.model.sequence_len)
     return replace(plain, special_tokens=counted_tokens(recipe), tokenizer=common.tokenizer(recipe, place))
 
 
-def chat_data(recipe: Recipe, place: Place, data: Settings, sequence_len: int) -> Chat:
+def chat_data(recipe: Recipe, place: Place, data: Settings, sequence_len: int) -> ChatData:
     """Conversations in ChatML, of which a section of the recipe says where they come from."""
 
     def form(one: Settings) -> Mapping[str, Any]:
         return {"form": conversation_formats.stated(one["form"], one.get("question"), one.get("answer"))}
 
     return common.made(
-        Chat,
+        ChatData,
         data,
         sets=common.data_sets(recipe, place, data, ChatSet, form),
         special_tokens=catalog.chat_template("chatml"),

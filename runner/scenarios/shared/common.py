@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, asdict, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from runner import catalog
 from runner.catalog import Model, hardware
@@ -37,13 +37,11 @@ from runner.tools.run_files import TENSORBOARD
 from runner.tools.text import yaml_text
 
 if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
     from runner.recipe.sections import Dpo, Lora, Openshift, Pretrain, Sft, Train
 
     Section = Train | Pretrain | Sft | Dpo | Lora
 
-Made = TypeVar("Made", bound="DataclassInstance")
+Made = TypeVar("Made")
 
 # Below prepared data: the proof of what will be trained.
 PROOF_FOLDER = "proof"
@@ -169,9 +167,12 @@ def common_environment(recipe: Recipe, place: Place) -> dict[str, str]:
 
 def made(kind: type[Made], section: Settings, **own: Any) -> Made:
     """What is prepared of a section: its fields as `own` has them, else the settings of the same names, else their defaults."""
-    stated = {field.name: section.get(field.name) for field in fields(kind) if field.name not in own and field.init}
-    lacking = {field.name for field in fields(kind) if field.default is not MISSING}
-    return kind(**own, **{name: value for name, value in stated.items() if value is not None or name not in lacking})
+    stated = {}
+    for field in fields(cast(Any, kind)):
+        value = section.get(field.name)
+        if field.name not in own and (value is not None or field.default is MISSING):
+            stated[field.name] = value
+    return kind(**own, **stated)
 
 
 def data_sets(

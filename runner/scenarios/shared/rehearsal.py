@@ -5,7 +5,7 @@ Beside that, when it has learned. A substitution looks at settings, not at scena
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,7 @@ def after_data(recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Overrid
     return [*model(recipe), *training(recipe, rows), *adapter(recipe), base]
 
 
-def stands_in(recipe: Recipe, folder: Path) -> dict[str, Any]:
+def stands_in(recipe: Recipe, folder: Path) -> Mapping[str, object]:
     """What the data stage of a rehearsal does besides: a seeded draw of the rows, and the tiny twin with its tokenizer.
     folder: of the run."""
     tokens = axolotl.special_tokens(recipe) or catalog.chat_template("chatml")
