@@ -133,14 +133,14 @@ def measure(what: str, form: str, file: Path, tokenizer_dir: Path) -> dict:
     else:
         with items.folder(out) as place:
             spooled, kept = read(place, report)
+            columns = turns.ConversationColumns(source, spooled)
             if what == "tokens alone":
-                texts = list(turns.Texts(spooled, kept, source))
+                texts = list(columns.texts(kept))
                 start = clocks()
                 blocks.lengths(texts, tokenizer)
             else:
-                said = turns.ConversationColumns(source, spooled).said
                 start = clocks()
-                items.look_through(spooled, kept, source, said, report)
+                items.look_through(spooled, kept, source, columns.said, report)
             end = clocks()
     children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     return {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +84,7 @@ def pack(
             file = NpyBlocks(out / f"{split}-{length}.npy", length, dtype)
             most = VALIDATION_BLOCKS if split == "validation" else None
             counts = file.write(blocks.tokenise(chosen, encode, end), most)
-            report[f"{split}-{length}"] = asdict(counts) | {"dropped": counts.dropped}
+            report[f"{split}-{length}"] = counts.facts
             if not counts.blocks:
                 raise Stop(
                     f"The {'validation' if split == 'validation' else 'training'} text of length {length:,} has "
@@ -170,10 +169,5 @@ def take_packed(source: Path, lengths: Iterable[int], tokenizer: Any, out: Path)
                 os.link(file, link)
             except OSError:
                 shutil.copyfile(file, link)
-            report[f"{split}-{length}"] = {
-                "documents": 0,
-                "tokens": int(array.size),
-                "blocks": len(array),
-                "dropped": 0,
-            }
+            report[f"{split}-{length}"] = blocks.BlockCounts(0, array.size, len(array), length).facts
     return report
