@@ -198,7 +198,7 @@ class Stage:
     """One piece of work of one engine: a training run, or what must be ready before one."""
 
     name: str
-    # Who does the work, a key of `runner.run.engines.ENGINES`.
+    # Who does the work, a key of `runner.run.launch.ENGINES`.
     engine: str
     # The engine's settings, and the name of the file that they are written to.
     config: Mapping[str, Any]
@@ -240,6 +240,21 @@ class Stage:
 
 
 @dataclass(frozen=True)
+class OnClaim:
+    """A folder on a claim. claim: its name; path: from the claim's root, without `/` at either end."""
+
+    claim: str
+    path: str
+
+    @property
+    def uri(self) -> str:
+        return f"pvc://{self.claim}/{self.path}".rstrip("/")
+
+    def below(self, name: str) -> OnClaim:
+        return OnClaim(self.claim, f"{self.path}/{name}".lstrip("/"))
+
+
+@dataclass(frozen=True)
 class Plan:
     """What a recipe means, in full."""
 
@@ -278,6 +293,11 @@ class Plan:
             if f"{folder}/".startswith(claim["mount"].rstrip("/") + "/")
         ]
         return max(claims, key=lambda claim: len(claim["mount"]), default=None)
+
+    def on_claim(self, folder: str) -> OnClaim | None:
+        """Where a pod's folder lies on a claim; None where it lies on none."""
+        claim = self.claim_of(folder)
+        return OnClaim(claim["name"], folder.removeprefix(claim["mount"].rstrip("/")).strip("/")) if claim else None
 
     def place_of(self, stage: Stage) -> Place:
         return self.place.below(stage.folder)

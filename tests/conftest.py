@@ -17,6 +17,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 from hypothesis import settings
 
+from runner.tools.files import ensure_home
 from runner.tools.problem import Problem
 
 # The same examples at every run, so that a change alone can turn a test red; `make test-long` draws new ones.
@@ -33,6 +34,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["RECIPE_RUNNER_KEY"] = "5ea1" * 16
 # What somebody has learned from own runs is no part of a test.
 os.environ["XDG_CONFIG_HOME"] = "/nonexistent"
+# What the command line does first: many tests call what is below it.
+ensure_home()
 
 # What `make test-processors` sets to play another processor; a process with an environment of its own needs it too.
 PROCESSOR = {name: os.environ[name] for name in ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA") if name in os.environ}

@@ -21,8 +21,8 @@ from runner.run.stage_folder import StageFolder, inputs
 from runner.scenarios import translate
 from runner.tools.files import write_json
 from runner.tools.run_files import DEMO, EVALUATION
+from runner.trainer.records import Summary
 from runner.trainer.settings import Demo
-from runner.trainer.summary import Summary
 from tests.conftest import ROOT
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -96,7 +97,7 @@ def test_make_takes_the_first_python_that_fits(tmp_path):
     for name, text in {
         "python3": "exit 1",
         "python3.12": "echo 'command not found' >&2; exit 127",
-        "python3.11": f'exec {sys.executable} "$@"',
+        "python3.11": f'exec {shlex.quote(sys.executable)} "$@"',
     }.items():
         file = tmp_path / name
         file.write_text(f"#!/bin/sh\n{text}\n")

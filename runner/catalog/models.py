@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from runner.catalog.tables import table
+from runner.catalog.tables import Facts, table
 from runner.tools.names import nearest
 
 
@@ -79,16 +79,11 @@ class Unsuitable:
 
 
 @cache
-def _models() -> dict[str, dict[str, Any]]:
+def _models() -> dict[str, Facts]:
     """The catalog's models, with what they take from one another filled in."""
-    all_models = table("models")
-    return {
-        name: {
-            **all_models.get(facts.get("like", ""), {}),
-            **{key: value for key, value in facts.items() if key != "like"},
-        }
-        for name, facts in all_models.items()
-    }
+    every = table("models")
+    whole = {name: every.get(facts.get("like", ""), {}) | facts for name, facts in every.items()}
+    return {name: {key: value for key, value in facts.items() if key != "like"} for name, facts in whole.items()}
 
 
 def model_ids() -> list[str]:
@@ -134,7 +129,10 @@ def unsuitable_type(config: Mapping[str, Any]) -> Unsuitable | None:
 def _known(name: str) -> Model | None:
     """The catalog's model of that name: one object, so that what is kept of models finds it at once."""
     facts = _models().get(name)
-    return Model(id=name, **{"usual_glu": True} | facts | {"linear": tuple(facts["linear"])}) if facts else None
+    if facts is None:
+        return None
+    own: Facts = {"usual_glu": True, **facts, "id": name, "linear": tuple(facts["linear"])}
+    return Model(**own)
 
 
 def model(name: str, folder: Path | None = None) -> Model | None:
@@ -150,7 +148,7 @@ def model(name: str, folder: Path | None = None) -> Model | None:
     return None
 
 
-def config_of(name: str, folder: Path | None) -> dict[str, Any] | None:
+def config_of(name: str, folder: Path | None) -> Facts | None:
     """The `config.json` in the folder `name`, or None where there is none that can be read."""
     try:
         config = json.loads(((folder or Path()) / name / "config.json").read_text(encoding="utf-8"))
@@ -184,7 +182,7 @@ def cached_model(name: str, revision: str) -> Model | None:
         return None
 
 
-def original(model: Model) -> dict[str, Any]:
+def original(model: Model) -> Facts:
     """What `from_config` reads of a twin's original, which may be a model that no catalog has."""
     return {"id": model.id, **{name: getattr(model, name) for name in ("linear", *INHERITED, *SPOKEN)}}
 
@@ -259,11 +257,11 @@ _OTHER_NAMES = {
 UNBOUNDED = 2**31 - 1
 
 
-def _by_usual_names(config: Mapping[str, Any]) -> dict[str, Any]:
+def _by_usual_names(config: Mapping[str, Any]) -> Facts:
     """The config of an architecture that nobody has looked at, with its sizes under the usual names, and those that it may
     lack (heads of a state-space model, positions of ALiBi) as what says nothing: for such a model only its trace counts."""
     kinds = next((config[name] for name in ("layer_types", "layers_block_type") if config.get(name)), ())
-    known: dict[str, Any] = {
+    known: Facts = {
         "intermediate_size": 0,
         "num_attention_heads": 1,
         "max_position_embeddings": UNBOUNDED,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.catalog.models import SPOKEN, Model, chat_template, from_config, near_model, unsuitable_type
-from runner.catalog.tables import table
+from runner.catalog.tables import Facts, table
 from runner.tools.problem import Stop
 
 CONFIG = "config.json"
@@ -128,9 +128,7 @@ def _described(name: str, fetch: Fetch) -> Model:
     own = words.get("chat_template") or ""
     if file := fetch(TEMPLATE):
         own = file.read_text(encoding="utf-8", errors="replace")
-    said: dict[str, Any] = {
-        key: _token(words.get(key)) or getattr(model, key) for key in SPOKEN if key != "chat_template"
-    }
+    said: Facts = {key: _token(words.get(key)) or getattr(model, key) for key in SPOKEN if key != "chat_template"}
     said["eos_token"] = said["eos_token"] or _by_number(words, ends.get("eos_token_id"))
     said["pad_token"] = said["pad_token"] or said["eos_token"]
     return replace(

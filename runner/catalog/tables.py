@@ -12,14 +12,25 @@ from typing import Any
 from runner.tools.names import ALIKE, nearest
 
 HERE = Path(__file__).parent
+# What a row of a table says, and a JSON Schema or a part of one; each has other keys.
+Facts = dict[str, Any]
+Schema = dict[str, Any]
+AXOLOTL_VERSION = "0.19.0"
+AXOLOTL_SETTINGS_FILE = HERE / "axolotl-settings.json"
+DEEPSPEED_VERSION = "0.18.9"
+DEEPSPEED_SETTINGS_FILE = HERE / "deepspeed-settings.json"
+# Basic blocks in each of the four stages of a network for images: 18 layers with weights, counting stem and classifier.
+DEPTHS = {"resnet18": (2, 2, 2, 2)}
+# Blocks of validation text that are kept, and that an evaluation looks at; more would only cost time at every evaluation.
+VALIDATION_BLOCKS = 1024
 
 
 @cache
-def table(name: str) -> dict[str, dict[str, Any]]:
+def table(name: str) -> dict[str, Facts]:
     return tomllib.loads((HERE / f"{name}.toml").read_text(encoding="utf-8"))
 
 
-def dataset(name: str) -> dict[str, Any] | None:
+def dataset(name: str) -> Facts | None:
     """`rows`, the lengths of their text and more of a data set on the hub, as datasets.toml has them; None where nobody has counted."""
     return table("datasets").get(name)
 
@@ -52,28 +63,19 @@ def shared_storage(provisioner: str) -> bool | None:
     return None
 
 
-AXOLOTL_VERSION = "0.19.0"
-
-
-AXOLOTL_SETTINGS_FILE = HERE / "axolotl-settings.json"
-
-DEEPSPEED_VERSION = "0.18.9"
-DEEPSPEED_SETTINGS_FILE = HERE / "deepspeed-settings.json"
-
-
 @cache
-def axolotl_settings() -> dict[str, Any]:
+def axolotl_settings() -> Schema:
     """What the pinned Axolotl takes, as a JSON Schema: `properties`, a part for each setting, and `$defs`, the sections
     that these hold. Written by `schemas/axolotl_settings.py`; tests compare it with Axolotl itself."""
-    schema: dict[str, Any] = json.loads(AXOLOTL_SETTINGS_FILE.read_text(encoding="utf-8"))
+    schema: Schema = json.loads(AXOLOTL_SETTINGS_FILE.read_text(encoding="utf-8"))
     return schema
 
 
 @cache
-def deepspeed_settings() -> dict[str, Any]:
+def deepspeed_settings() -> Schema:
     """What the pinned DeepSpeed reads of its file, as a JSON Schema; of `zero_optimization` every value is judged. Written by
     `schemas/deepspeed_settings.py`; tests compare it with DeepSpeed itself."""
-    schema: dict[str, Any] = json.loads(DEEPSPEED_SETTINGS_FILE.read_text(encoding="utf-8"))
+    schema: Schema = json.loads(DEEPSPEED_SETTINGS_FILE.read_text(encoding="utf-8"))
     return schema
 
 
@@ -114,9 +116,3 @@ def _there(config: Mapping[str, Any], name: str) -> bool:
 
 def _above(value: Any, least: float | None) -> bool:
     return least is not None and isinstance(value, int | float) and value > least
-
-
-# Basic blocks in each of the four stages of a network for images: 18 layers with weights, counting stem and classifier.
-DEPTHS = {"resnet18": (2, 2, 2, 2)}
-# Blocks of validation text that are kept, and that an evaluation looks at; more would only cost time at every evaluation.
-VALIDATION_BLOCKS = 1024

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from runner import catalog
+from runner.catalog import Schema
 from runner.check.schema_errors import BOUNDS, KINDS, SHOWN
 from runner.recipe.document import Document, Path_
 from runner.recipe.recipe import Recipe, Settings
@@ -50,9 +51,9 @@ def settings(recipe: Recipe) -> Iterator[Problem]:
 def values(
     document: Document,
     path: Path_,
-    part: dict[str, Any],
+    part: Schema,
     value: Any,
-    definitions: dict[str, Any],
+    definitions: Schema,
     owner: str,
     name: str,
 ) -> Iterator[Problem]:
@@ -75,7 +76,9 @@ def values(
             value = error.instance
             written = shortened(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), SHOWN)
             message = f"`{called}` cannot be `{written}`."
-            hint = f"{owner} takes {_either(list(dict.fromkeys(_taken(error.schema, definitions))))} there."
+            forms = list(dict.fromkeys(_taken(error.schema, definitions)))
+            either = " or ".join(filter(None, (", ".join(forms[:-1]), *forms[-1:])))
+            hint = f"{owner} takes {either} there."
             yield document.problem(place, message, hint)
 
 
@@ -89,7 +92,7 @@ def _innermost(error: ValidationError) -> ValidationError:
     return error
 
 
-def _unknown(document: Document, path: Path_, known: dict[str, Any], owner: str) -> Problem:
+def _unknown(document: Document, path: Path_, known: Schema, owner: str) -> Problem:
     near = nearest(str(path[-1]), known)
     hint = f"Did you mean `{near}`?" if near else "Its settings are in the documentation of whoever reads it."
     if not near and owner.startswith("Axolotl"):
@@ -97,7 +100,7 @@ def _unknown(document: Document, path: Path_, known: dict[str, Any], owner: str)
     return document.problem(path, f"{owner} has no setting `{path[-1]}`.", hint, key=True)
 
 
-def _taken(part: dict[str, Any], definitions: dict[str, Any]) -> Iterator[str]:
+def _taken(part: Schema, definitions: Schema) -> Iterator[str]:
     """The forms that a part of the schema takes, each in words."""
     if "$ref" in part:
         part = definitions[part["$ref"].removeprefix("#/$defs/")]
@@ -111,10 +114,6 @@ def _taken(part: dict[str, Any], definitions: dict[str, Any]) -> Iterator[str]:
         for kind in [part["type"]] if isinstance(part.get("type"), str) else part.get("type", []):
             if kind != "null":
                 yield " ".join([KINDS[kind], *bounds])
-
-
-def _either(forms: list[str]) -> str:
-    return " or ".join(forms) if len(forms) < 3 else f"{', '.join(forms[:-1])} or {forms[-1]}"
 
 
 def _dotted(path: Path_) -> str:

@@ -7,7 +7,7 @@ that gets data of its own, lines about the data of before go away.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -91,7 +91,7 @@ def _questions(document: Document, change: Override) -> list[Override]:
     return [Override(name, None, None, change.by, "asked about the data of before") for name in names]
 
 
-def _templates(document: Document, section: dict[str, Any], change: Override) -> tuple[str, ...]:
+def _templates(document: Document, section: Mapping[str, Any], change: Override) -> tuple[str, ...]:
     """The section's templates for columns, where the new file has conversations and not their columns."""
     there = [name for name in ("question", "answer") if isinstance(section.get(name), str)]
     try:
@@ -113,7 +113,7 @@ def _named(before: Recipe, after: Recipe) -> Iterator[tuple[str, Any]]:
     """Of the plain machines and their GPUs the first remain where fewer are wanted; more, only a person can name."""
     if "nodes" not in after.settings or not _counts_agree(before):
         return
-    machines: list[dict[str, Any]] = after.document.lookup(("nodes", "machines"))
+    machines: list[Mapping[str, Any]] = after.document.lookup(("nodes", "machines"))
     if after.machines.nodes < len(after.gpu_counts):
         yield PLAIN, machines[: after.machines.nodes]
     for index, machine in enumerate(machines[: after.machines.nodes]):

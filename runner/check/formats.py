@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from runner import __version__
@@ -27,7 +27,16 @@ def as_json(files: Sequence[str], verdict: Verdict) -> str:
 
 def github(files: Sequence[str], verdict: Verdict) -> str:
     """Lines that GitHub Actions shows beside the recipe's own (docs.github.com, "Workflow commands")."""
-    return "\n".join(map(_annotation, verdict.problems))
+
+    def escaped(text: str) -> str:
+        return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+    lines = []
+    for problem in verdict.problems:
+        file = escaped(_relative(problem.file)).replace(",", "%2C").replace(":", "%3A")
+        place = f",line={problem.line},col={problem.column}" if problem.line else ""
+        lines.append(f"::{GITHUB[problem.severity]} file={file}{place}::{escaped(_said(problem))}")
+    return "\n".join(lines)
 
 
 def sarif(files: Sequence[str], verdict: Verdict) -> str:
@@ -42,7 +51,7 @@ def sarif(files: Sequence[str], verdict: Verdict) -> str:
             "ruleId": f"recipe-{problem.severity}",
             "level": problem.severity,
             "message": {"text": _said(problem)},
-            **({"locations": [{"physicalLocation": _physical(problem)}]} if _in_file(problem) else {}),
+            **({} if problem.file.startswith("--set ") else {"locations": [{"physicalLocation": _physical(problem)}]}),
             "partialFingerprints": {"recipe/v1": _fingerprint(problem)},
         }
         for problem in verdict.problems
@@ -51,10 +60,10 @@ def sarif(files: Sequence[str], verdict: Verdict) -> str:
     return _json({"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]})
 
 
-def _physical(problem: Problem) -> dict[str, Any]:
+def _physical(problem: Problem) -> Mapping[str, object]:
     from urllib.parse import quote
 
-    place: dict[str, Any] = {"artifactLocation": {"uri": quote(_relative(problem.file))}}
+    place: dict[str, object] = {"artifactLocation": {"uri": quote(_relative(problem.file))}}
     if problem.line:
         end = problem.column + problem.width
         place["region"] = {"startLine": problem.line, "startColumn": problem.column, "endColumn": end}
@@ -65,6 +74,9 @@ def junit(files: Sequence[str], verdict: Verdict) -> str:
     """JUnit's XML: a test for each recipe, which fails by its errors and has its notes as output."""
     from xml.etree import ElementTree as Xml
 
+    def shown(text: str) -> str:
+        return _NO_XML.sub("\ufffd", text)
+
     # What the command line says wrong is about no file, and a test of its own.
     named = [STANDARD_INPUT if file == "-" else file for file in files]
     cases = [*named, *dict.fromkeys(problem.file for problem in verdict.problems if problem.file not in named)]
@@ -74,13 +86,13 @@ def junit(files: Sequence[str], verdict: Verdict) -> str:
     root = Xml.Element("testsuites", attrib={"name": "recipe check", **counts})
     suite = Xml.SubElement(root, "testsuite", attrib={"name": "recipe check", **counts})
     for name in cases:
-        case = Xml.SubElement(suite, "testcase", classname="recipe check", name=_xml(name), file=_xml(name))
+        case = Xml.SubElement(suite, "testcase", classname="recipe check", name=shown(name), file=shown(name))
         errors, notes = ([one for one in of[name] if (one.severity == "error") is wrong] for wrong in (True, False))
         if errors:
-            failure = Xml.SubElement(case, "failure", type="error", message=_xml(errors[0].message))
-            failure.text = _xml("\n\n".join(map(str, errors)))
+            failure = Xml.SubElement(case, "failure", type="error", message=shown(errors[0].message))
+            failure.text = shown("\n\n".join(map(str, errors)))
         if notes:
-            Xml.SubElement(case, "system-out").text = _xml("\n\n".join(map(str, notes)))
+            Xml.SubElement(case, "system-out").text = shown("\n\n".join(map(str, notes)))
     Xml.indent(root)
     return Xml.tostring(root, encoding="unicode", xml_declaration=True)
 
@@ -102,11 +114,7 @@ def gitlab(files: Sequence[str], verdict: Verdict) -> str:
 
 
 FORMATS: dict[str, Callable[[Sequence[str], Verdict], str]] = {
-    "json": as_json,
-    "github": github,
-    "sarif": sarif,
-    "junit": junit,
-    "gitlab": gitlab,
+    form.__name__.removeprefix("as_"): form for form in (as_json, github, sarif, junit, gitlab)
 }
 
 
@@ -118,10 +126,6 @@ def _said(problem: Problem) -> str:
     return f"{problem.message} {problem.hint}".strip()
 
 
-def _in_file(problem: Problem) -> bool:
-    return not problem.file.startswith("--set ")
-
-
 def _relative(file: str) -> str:
     """A file as it is called in its repository, where the command was given: with `/`, and without `./`."""
     return file.replace("\\", "/").removeprefix("./")
@@ -130,18 +134,3 @@ def _relative(file: str) -> str:
 def _fingerprint(problem: Problem) -> str:
     """The same while a problem stays, whatever lines are added above it."""
     return content_hash([problem.file, problem.message, problem.source.strip()], 32)
-
-
-def _annotation(problem: Problem) -> str:
-    text = _escaped(_said(problem))
-    file = _escaped(_relative(problem.file)).replace(",", "%2C").replace(":", "%3A")
-    place = f",line={problem.line},col={problem.column}" if problem.line else ""
-    return f"::{GITHUB[problem.severity]} file={file}{place}::{text}"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _xml(text: str) -> str:
-    return _NO_XML.sub("\ufffd", text)

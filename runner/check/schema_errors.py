@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from runner.catalog import tables
+from runner.catalog import Schema, tables
 from runner.recipe import syntax, templates
 from runner.recipe.document import Document, Path_
 from runner.recipe.reading import scalar
@@ -34,7 +34,7 @@ class Refused:
     lost: set[str]
 
 
-def problems(document: Document, schema: dict[str, Any], errors: Iterable[ValidationError]) -> Refused:
+def problems(document: Document, schema: Schema, errors: Iterable[ValidationError]) -> Refused:
     """The Problems behind validation errors: one for each unknown setting, or for a section that has slipped into another, one
     for all that a section lacks."""
     found: list[Problem] = []
@@ -75,25 +75,30 @@ def _name(path: Path_) -> str:
 _SLIPPED = 2
 
 
-def _unknown_settings(
-    document: Document, root: dict[str, Any], error: ValidationError, lost: set[str]
-) -> Iterator[Problem]:
+def _unknown_settings(document: Document, root: Schema, error: ValidationError, lost: set[str]) -> Iterator[Problem]:
     path: Path_ = tuple(error.absolute_path)
     unknown = [key for key in error.instance if key not in error.schema["properties"]]
     owner = f"`{_name(path)}`" if path else "the recipe's top level"
     place = document.keys.get((*path, unknown[0]))
     header = syntax.hidden_header(document, place.line) if place and len(unknown) > 1 else None
-    home = _common_home(document, root, unknown) if len(unknown) >= _SLIPPED else None
+    # The section, not there or without a value, that all of the settings are of.
+    homes = (
+        name
+        for name, part in root.get("properties", {}).items()
+        if document.data.get(name) is None and set(unknown) <= set(part.get("properties", {}))
+    )
+    home = next(homes, None) if len(unknown) >= _SLIPPED else None
+    more = f"{len(unknown) - 1} line{'s' if len(unknown) > 2 else ''} below it"
     if header and header.name in root["properties"] and header.name not in document.data:
         lost.add(header.name)
         yield syntax.behind_a_comment(document, header, f"they belong to {owner}")
     elif home and home in document.data:
         lost.add(home)
-        message = f"`{unknown[0]}` and {_more(unknown)} belong to `{home}`, and are not indented."
+        message = f"`{unknown[0]}` and {more} belong to `{home}`, and are not indented."
         yield document.problem((*path, unknown[0]), message, "Indent them by two spaces.", key=True)
     elif home and path:
         lost.add(home)
-        message = f"`{unknown[0]}` and {_more(unknown)} are settings of `{home}`, and stand in {owner}."
+        message = f"`{unknown[0]}` and {more} are settings of `{home}`, and stand in {owner}."
         hint = f"Write `{home}:` above them, at the beginning of a line."
         yield document.problem((*path, unknown[0]), message, hint, key=True)
     else:
@@ -101,21 +106,7 @@ def _unknown_settings(
             yield _unknown(document, root, error.schema, path, key)
 
 
-def _more(unknown: list[str]) -> str:
-    return f"{len(unknown) - 1} line{'s' if len(unknown) > 2 else ''} below it"
-
-
-def _common_home(document: Document, root: dict[str, Any], unknown: list[str]) -> str | None:
-    """The section, not there or without a value, that all of the settings are of."""
-    homes = (
-        name
-        for name, part in root.get("properties", {}).items()
-        if document.data.get(name) is None and set(unknown) <= set(part.get("properties", {}))
-    )
-    return next(homes, None)
-
-
-def _unknown(document: Document, root: dict[str, Any], section: dict[str, Any], path: Path_, key: str) -> Problem:
+def _unknown(document: Document, root: Schema, section: Schema, path: Path_, key: str) -> Problem:
     owner = f"`{_name(path)}`" if path else "a recipe"
     message = f"`{key}` is not a setting of {owner}."
     known = section["properties"]
@@ -139,7 +130,7 @@ def meant(key: str, known: Iterable[str]) -> str | None:
     return tables.setting_called(key, known) or nearest(key, known)
 
 
-def names_in(part: dict[str, Any]) -> Iterator[str]:
+def names_in(part: Schema) -> Iterator[str]:
     """The names of all settings of a schema, those of lists' entries included."""
     for name, inner in part.get("properties", {}).items():
         yield name
@@ -147,7 +138,7 @@ def names_in(part: dict[str, Any]) -> Iterator[str]:
         yield from names_in(inner.get("items", {}))
 
 
-def _home(schema: dict[str, Any], key: str, path: Path_ = ()) -> str | None:
+def _home(schema: Schema, key: str, path: Path_ = ()) -> str | None:
     """The section that has a setting of this name, the outermost first."""
     known = schema.get("properties", {})
     if key in known:
@@ -156,9 +147,7 @@ def _home(schema: dict[str, Any], key: str, path: Path_ = ()) -> str | None:
     return min(filter(None, homes), key=lambda home: home.count("."), default=None)
 
 
-def _missing(
-    document: Document, section: dict[str, Any], path: Path_, keys: list[str], lost: set[str]
-) -> Iterator[Problem]:
+def _missing(document: Document, section: Schema, path: Path_, keys: list[str], lost: set[str]) -> Iterator[Problem]:
     keys = [key for key in keys if path or key not in lost]
     owner = f"`{_name(path)}`" if path else "The recipe"
     told = []
@@ -220,12 +209,11 @@ UNITS = {
     "GiB": ("gib", "gi"),
     "TiB": ("tib", "ti"),
 }
+YES_OR_NO = {"yes": "true", "on": "true", "no": "false", "off": "false"}
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)")
 
 
-def of_another_kind(
-    allowed: str, value: Any, part: dict[str, Any], name: str, default: str, written: str
-) -> tuple[str, str]:
+def of_another_kind(allowed: str, value: Any, part: Schema, name: str, default: str, written: str) -> tuple[str, str]:
     """What is wrong with a value of the wrong kind, and what to write. name: of the setting, in backticks; default: words for
     that; written: the value as it stands in the file."""
     kind, setting = KINDS[allowed], name.strip("`")
@@ -241,7 +229,12 @@ def of_another_kind(
     if isinstance(value, list):
         return f"{name} must be {kind}, and here it is a list.", _single_hint(allowed, value, setting)
     if isinstance(value, str):
-        hint = _number_hint(allowed, value, kind) or f"Write {kind}{default}."
+        hint = f"Write {kind}{default}."
+        if allowed in ("integer", "number"):
+            alone = f"Write {kind} alone, with a point for decimals: 0.00005 or 5e-5. Units belong in the comment."
+            hint = next(_numbers(value.strip()), alone)
+        elif allowed == "boolean" and (meant := YES_OR_NO.get(value.lower())):
+            hint = f"Write `{meant}`."
         return f"{name} must be {kind}, and `{shortened(value, SHOWN)}` is text.", hint
     if allowed == "integer" and isinstance(value, float):
         return f"{name} must be {kind}, and {value:g} is not.", f"Write {kind}{default}."
@@ -252,7 +245,7 @@ def of_another_kind(
     return f"{name} must be {kind}, and here it is {value}.", f"Write {kind}{default}."
 
 
-def not_of_the_form(written: str, part: dict[str, Any], name: str) -> tuple[str, str]:
+def not_of_the_form(written: str, part: Schema, name: str) -> tuple[str, str]:
     """A text that its setting's pattern refuses."""
     message, pattern = f"{name} cannot be `{written}`.", part["pattern"]
     if amount := _AMOUNT.fullmatch(written.strip()):
@@ -263,7 +256,9 @@ def not_of_the_form(written: str, part: dict[str, Any], name: str) -> tuple[str,
     return message, f"It must be {part.get('x-pattern-means', f'of the form {pattern}')}.{example}"
 
 
-def _settings_in_place(allowed: str, value: dict[str, Any], written: str, name: str, kind: str) -> tuple[str, str]:
+def _settings_in_place(
+    allowed: str, value: Mapping[str, object], written: str, name: str, kind: str
+) -> tuple[str, str]:
     """`- How: so` is read as a setting `How`, where a text was meant."""
     message = f"{name} must be {kind}, and here it has settings of its own."
     if allowed == "string" and len(value) == 1 and written and "\n" not in written:
@@ -286,7 +281,7 @@ def _single_hint(allowed: str, value: list[Any], setting: str) -> str:
     return "Write a single value, without `-` or brackets."
 
 
-def _list_hint(value: Any, part: dict[str, Any], setting: str) -> str:
+def _list_hint(value: Any, part: Schema, setting: str) -> str:
     inner = part.get("items", {}).get("type")
     shown = setting.rpartition(".")[2].partition("[")[0]
     if inner == "object":
@@ -298,18 +293,6 @@ def _list_hint(value: Any, part: dict[str, Any], setting: str) -> str:
 
 def _bracketed(text: str) -> str:
     return f"[{', '.join(re.split(r'[ ,;]+', text.strip()))}]"
-
-
-def _number_hint(allowed: str, text: str, kind: str) -> str:
-    """What to write where a text was meant as a number, or as yes or no."""
-    if allowed in ("integer", "number"):
-        return next(_numbers(text.strip()), None) or (
-            f"Write {kind} alone, with a point for decimals: 0.00005 or 5e-5. Units belong in the comment."
-        )
-    if allowed == "boolean":
-        meant = {"yes": "true", "on": "true", "no": "false", "off": "false"}.get(text.lower())
-        return f"Write `{meant}`." if meant else ""
-    return ""
 
 
 def _numbers(text: str) -> Iterator[str]:

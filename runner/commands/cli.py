@@ -16,6 +16,7 @@ from click.shell_completion import CompletionItem
 
 from runner import __version__, parts
 from runner.tools import extras
+from runner.tools.files import ensure_home
 from runner.tools.problem import Interrupted, Stop, report_bug
 
 # The core's own: a new one costs one line here, its name and what `recipe --help` says of it. A part's stand in its table.
@@ -94,6 +95,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Runs the command line and exits."""
     # Modules and plans hold few rings of objects, and looking for them was a quarter of what a check of many recipes took.
     gc.set_threshold(100_000, 20, 20)
+    ensure_home()
     sys.exit(_code(arguments))
 
 

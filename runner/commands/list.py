@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -75,7 +74,7 @@ def list_recipes(style: str) -> None:
     end(f"{len(starters)} starters; each trains something else.", "new", "my-demo", "--from", "survival")
 
 
-def _table(rows: list[dict[str, Any]]) -> None:
+def _table(rows: list[dict[str, str]]) -> None:
     table([tuple(key.upper() for key in rows[0]), *(tuple(each.values()) for each in rows)])
 
 

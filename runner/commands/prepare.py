@@ -8,7 +8,7 @@ import click
 
 from runner import parts
 from runner.commands.options import end, open_recipe, recipe_path, say, set_option
-from runner.commands.training_options import proof_lines
+from runner.commands.run import proof_lines
 from runner.recipe import overrides as changing
 
 

@@ -1,24 +1,51 @@
-"""`recipe run`: the full size, on the GPUs of this machine."""
+"""`recipe run`: the full size, on the GPUs of this machine; and what it shares with `recipe rehearse`."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
 import click
 
-from runner.commands import training_options as shared
-from runner.commands.options import end, open_recipe, say
+from runner import parts
+from runner.commands.options import end, open_recipe, recipe_path, say, set_option
+
+if TYPE_CHECKING:
+    from runner.run.run_folder import RunFolder
+
+# Set by a program that watches, which then reads each event as a line (see `runner.trainer.progress_lines`).
+EVENTS = "RECIPE_EVENTS"
+# What training says of itself: `event`, its kind, and what belongs to that.
+Event = Mapping[str, Any]
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def training_options(default_folder: str, *own: Decorator) -> Decorator:
+    """The options of a command that trains; `own` come after the settings. default_folder: without `--out`."""
+    every: tuple[Decorator, ...] = (
+        recipe_path,
+        set_option,
+        *own,
+        click.option("--out", metavar="DIR", help=f"The run folder. Default: {default_folder}."),
+        click.option("--stage", metavar="STAGE", help="Only this stage."),
+        click.option("--from", "first", metavar="STAGE", help="This stage and those after it."),
+        click.option("--until", "last", metavar="STAGE", help="The stages up to this one."),
+        click.option("--fresh", is_flag=True, help="Delete what was left there before, and begin anew."),
+    )
+
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(every):
+            command = option(command)
+        return command
+
+    return add
 
 
 @click.command()
-@shared.options("runs/NAME")
-def run(
-    path: str,
-    sets: tuple[str, ...],
-    out: str | None,
-    stage: str | None,
-    first: str | None,
-    last: str | None,
-    fresh: bool,
-) -> None:
+@training_options("runs/NAME")
+def run(path: str, sets: tuple[str, ...], out: str | None, fresh: bool, **stages: str | None) -> None:
     """Prepare a recipe's data and train on this machine's GPUs. An interrupted run goes on where it was."""
     from runner.tools.quiet import hush
 
@@ -28,7 +55,114 @@ def run(
     from runner.run.run_folder import folder, session
 
     recipe, made = open_recipe(path, sets, environment=True)
-    home = folder(recipe.name, "run", shared.run_folder_from(out))
-    with session(home, recipe.name, fresh, shared.data_folder_from()), shared.at_the_end(home):
-        running.run(recipe, home, Selection(stage, first, last), say, shared.watch, made)
+    home = folder(recipe.name, "run", run_folder_from(out))
+    with session(home, recipe.name, fresh, data_folder_from()), at_the_end(home):
+        running.run(recipe, home, Selection(**stages), say, watch, made)
     end("Done: what was asked for is trained, and lies there.", "compare", path)
+
+
+def run_folder_from(out: str | None) -> str | None:
+    """The run folder that the person names: `--out`, else OUTPUT_DIR from the environment, which is said aloud."""
+    named = os.environ.get("OUTPUT_DIR")
+    if not out and named:
+        say(f"run folder: {named}  (OUTPUT_DIR={named})")
+    return out or named or None
+
+
+def data_folder_from(below: str = "") -> str | None:
+    """The folder for prepared data that DATA_DIR names, or None; said aloud."""
+    named = os.environ.get("DATA_DIR")
+    if not named:
+        return None
+    folder = os.path.abspath(os.path.join(named, below)) if below else os.path.abspath(named)
+    say(f"prepared data: {folder}  (DATA_DIR={named})")
+    return folder
+
+
+@contextmanager
+def at_the_end(home: RunFolder) -> Iterator[None]:
+    """What parts do when a run has ended, whether well or not: they leave its page."""
+    with ExitStack() as all_of_them:
+        for around in parts.hooks("at_the_end"):
+            all_of_them.enter_context(around(home, say))
+        yield
+
+
+@contextmanager
+def watch() -> Iterator[Callable[[Event], None]]:
+    """Shows training's progress: a bar on a terminal, a line now and then where output is piped."""
+    import sys
+
+    if not sys.stdout.isatty():
+        yield _events if os.environ.get(EVENTS) else _lines()
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from runner.trainer.progress_lines import TRAINING
+
+    columns = (
+        TextColumn("  {task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[loss]}"),
+    )
+    with Progress(*columns) as bar:
+        task = bar.add_task("starting", total=None, loss="")
+
+        def show(event: Event) -> None:
+            if event["event"] == "begin":
+                bar.update(task, description=TRAINING, total=event["steps"], completed=event["step"])
+            elif event["event"] == "phase":
+                bar.update(task, description=event["phase"])
+            elif event["event"] == "step":
+                bar.update(task, completed=event["step"], loss=f"loss {event['loss']:.3f}")
+            elif event["event"] == "evaluation":
+                bar.console.print(f"  epoch {event['epoch']:g}: {_evaluation(event)}")
+            elif event["event"] == "proof":
+                # Written as it is: tokens may look like rich's marks.
+                bar.console.file.writelines(f"{line}\n" for line in proof_lines(event["folder"]))
+
+        yield show
+
+
+def _events(event: Event) -> None:
+    from runner.trainer import progress_lines
+
+    say(progress_lines.write(event))
+
+
+def _lines() -> Callable[[Event], None]:
+    shown = -1
+
+    def show(event: Event) -> None:
+        nonlocal shown
+        if event["event"] == "proof":
+            for line in proof_lines(event["folder"]):
+                say(line)
+        elif event["event"] == "evaluation":
+            say(f"  epoch {event['epoch']:g}: {_evaluation(event)}")
+        elif event["event"] == "step" and (tenth := event["step"] * 10 // max(1, event["steps"])) > shown:
+            shown = tenth
+            say(f"  step {event['step']} of {event['steps']}, loss {event['loss']:.3f}")
+
+    return show
+
+
+STYLES: Mapping[str, Mapping[str, Any]] = {
+    "trained": {"fg": "green", "bold": True},
+    "seen": {"dim": True},
+    "cut": {"fg": "red", "strikethrough": True},
+}
+
+
+def proof_lines(folder: str, whole: bool = False) -> Iterator[str]:
+    """What is trained, as the proof in a folder has it, in colour; click takes that out where nobody sees it."""
+    for line in (line for shown in parts.hooks("shown") for line in shown(folder, whole)):
+        yield "  " + "".join(click.style(text, **STYLES[kind]) if kind else text for kind, text in line)
+
+
+def _evaluation(event: Event) -> str:
+    loss = event["validation_loss"]
+    accuracy = f", accuracy {event['accuracy']:.1%}" if "accuracy" in event else ""
+    return f"validation loss {loss:.3f}{accuracy}" if loss is not None else "no validation loss"

@@ -23,7 +23,7 @@ from runner.data.tokenizers import Pretrained
 from runner.recipe import templates
 from runner.scenarios.shared import twin as twins
 from runner.scenarios.shared.common import FETCHING
-from runner.tools.files import read_json, write_json, write_text
+from runner.tools.files import ensure_home, read_json, write_json, write_text
 from runner.tools.names import listed, nearest
 from runner.tools.pods import helping_pod
 from runner.tools.problem import Stop
@@ -201,6 +201,7 @@ def _first_line(error: Exception) -> str:
 def main(file: str) -> int:
     from runner.tools.quiet import hush
 
+    ensure_home()
     parent_watch.start()
     hush()
     work = read_json(Path(file))

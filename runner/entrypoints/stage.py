@@ -22,6 +22,7 @@ from runner.plan import Plan, read_keys
 from runner.run import pipeline
 from runner.run.run_folder import require_of
 from runner.run.stage_folder import StageFolder
+from runner.tools.files import ensure_home
 from runner.tools.pods import helping_pod
 from runner.tools.problem import Stop
 from runner.tools.run_files import PROGRESS
@@ -135,6 +136,7 @@ def leave_progress(folder: StageFolder) -> None:
 
 
 def main(arguments: list[str]) -> int:
+    ensure_home()
     parser = argparse.ArgumentParser(prog="python -m runner.entrypoints.stage")
     parser.add_argument("verb", choices=("run", "gate", "promote"))
     parser.add_argument("file")

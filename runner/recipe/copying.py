@@ -43,12 +43,9 @@ def rename(document: Document, name: str) -> str:
         elif path == ("openshift", "data_from"):
             # No image and no commit has the files of a recipe that was just made.
             values[path] = "claim"
-        elif (
-            path[0] in ("openshift", "nodes")
-            and path[-1] in ("output_dir", "data_dir")
-            and old in re.split(r"[/.:]", value)
-        ):
-            values[path] = re.sub(rf"(?<![^/.:]){re.escape(old)}(?![^/.:])", name, value)
+        elif path[0] in ("openshift", "nodes") and path[-1] in ("output_dir", "data_dir"):
+            moved = re.sub(rf"(?<![^/.:]){re.escape(old)}(?![^/.:])", name, value)
+            values |= {path: moved} if moved != value else {}
     return _replace(document, values)
 
 
@@ -89,15 +86,11 @@ def rewrite(document: Document, changes: Iterable[Override], edited: Edit = edit
     except Stop:
         made = False
     if not made:
-        raise Stop(
-            Problem(document.file, 0, 0, "The form of this file keeps the change from being written into it.", by_hand)
-        )
+        message = "The form of this file keeps the change from being written into it."
+        raise Stop(Problem(document.file, 0, 0, message, by_hand))
     if read(path).text != document.text:
-        raise Stop(
-            Problem(
-                document.file, 0, 0, "This file has changed meanwhile; nothing is written.", "Give the command again."
-            )
-        )
+        message = "This file has changed meanwhile; nothing is written."
+        raise Stop(Problem(document.file, 0, 0, message, "Give the command again."))
     try:
         write(path, text)
     except OSError as error:
@@ -124,17 +117,14 @@ def for_file(text: str, schema: str, old_file: str, new_file: str) -> str:
     line = f"# yaml-language-server: $schema={schema}"
     text = EDITOR_LINE.sub(lambda _: line, text, count=1) if EDITOR_LINE.search(text) else f"{line}\n{text}"
     old, new = (PurePath(file).stem for file in (old_file, new_file))
-    text = re.sub(
-        rf"(?m)^(#.*?){re.escape(old_file)}( *)",
-        lambda m: m[1] + new_file + _padding(m[2], old_file, new_file),
-        text,
-    )
+
+    def renamed(line: re.Match[str]) -> str:
+        spaces = max(1, len(line[2]) + len(old_file) - len(new_file)) if line[2] else 0
+        return f"{line[1]}{new_file}{' ' * spaces}"
+
+    text = re.sub(rf"(?m)^(#.*?){re.escape(old_file)}( *)", renamed, text)
     text = re.sub(rf"(?mi)\A((?:#.*\n)*?# ){re.escape(old)}: ", rf"\1Copied from {old}: ", text)
     return re.sub(rf"(?m)^(#.*)build/{re.escape(old)}/", rf"\1build/{new}/", text)
-
-
-def _padding(spaces: str, old: str, new: str) -> str:
-    return " " * max(1, len(spaces) + len(old) - len(new)) if spaces else ""
 
 
 def written(value: Any) -> str:
@@ -160,12 +150,9 @@ def _replace(document: Document, values: dict[Path_, Any]) -> str:
             said = re.match(r"[|>][-+0-9]*(\s+#.*)\n", text[place.start : place.end])
             tail = said[1] if said else ""
             tail += "\n" if block and text[place.start : place.end].endswith("\n") else ""
-            after = (
-                text[place.end :]
-                if block
-                else _aligned(text[place.end :], place.end - place.start, len(written(value)))
-            )
-            text = text[: place.start] + written(value) + tail + after
+            rest, new = text[place.end :], written(value)
+            after = rest if block else _aligned(rest, place.end - place.start, len(new))
+            text = text[: place.start] + new + tail + after
     return text
 
 

@@ -69,20 +69,23 @@ class Document:
 
     def written(self, path: Path_) -> str:
         """The value at `path` as it stands in the file, `3.10` for the number 3.1; as it was read where it stands in none."""
-        place = (
-            None if any(self.origins.get(path[:length]) for length in range(len(path) + 1)) else self.values.get(path)
-        )
+        changed = any(self.origins.get(path[:length]) for length in range(len(path) + 1))
+        place = None if changed else self.values.get(path)
         return self.text[place.start : place.end].strip() if place else str(self.lookup(path))
 
     def lookup(self, path: Path_) -> Any:
         """The value at `path`, or None."""
-        value = self.data
-        for part in path:
-            try:
-                value = value[part]
-            except (KeyError, IndexError, TypeError):
-                return None
-        return value
+        return value_at(self.data, path)
+
+
+def value_at(value: Any, path: Path_) -> Any:
+    """The value at `path` within another, or None."""
+    for part in path:
+        try:
+            value = value[part]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return value
 
 
 def leaves(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from runner import catalog
-from runner.catalog import Model
+from runner.catalog import Facts, Model
 from runner.recipe import reading
 from runner.recipe.document import Document
 from runner.tools.files import write_text
@@ -52,29 +52,30 @@ LINES = {
     "remote_code": "whether that code is fetched from the hub",
 }
 ON_HUB = ("branch", "revision")
+
+
+def _text(form: str) -> Callable[[Any], object]:
+    return lambda value: isinstance(value, str) and re.fullmatch(form, value)
+
+
+def _count(most: int) -> Callable[[Any], object]:
+    return lambda value: type(value) is int and 0 < value <= most
+
+
 # What a value must be, in words: by a line's name, else by the type that a Model has there.
 Judge = tuple[Callable[[Any], object], str]
 JUDGES: dict[str, Judge] = {
     "source": (lambda value: value in ("hub", "folder"), "`hub` or `folder`"),
-    "revision": (
-        lambda value: isinstance(value, str) and re.fullmatch("[0-9a-f]{40}", value),
-        "a full commit, 40 hexadecimal digits",
-    ),
+    "revision": (_text("[0-9a-f]{40}"), "a full commit, 40 hexadecimal digits"),
     "chat_template": (
         lambda value: value == "" or (isinstance(value, str) and value in catalog.table("templates")),
         "a section of the catalog's templates.toml, or empty",
     ),
     # Formulas go through every layer.
-    "num_hidden_layers": (
-        lambda value: type(value) is int and 0 < value <= 1000,
-        "a whole number, at least 1 and at most 1,000",
-    ),
-    "int": (
-        lambda value: type(value) is int and 0 < value <= 10**8,
-        "a whole number, at least 1 and at most 100,000,000",
-    ),
+    "num_hidden_layers": (_count(1000), "a whole number, at least 1 and at most 1,000"),
+    "int": (_count(10**8), "a whole number, at least 1 and at most 100,000,000"),
     "bool": (lambda value: isinstance(value, bool), "true or false"),
-    "str": (lambda value: isinstance(value, str), "text"),
+    "str": (_text("(?s).*"), "text"),
     "tuple[str, ...]": (
         lambda value: isinstance(value, list) and value and all(isinstance(one, str) for one in value),
         "a list of names",
@@ -101,7 +102,7 @@ def find(folder: Path, name: str, revision: str) -> tuple[Model | None, list[Pro
     return (None, problems) if problems else (model_of(name, entry), [])
 
 
-def entries(file: Path) -> dict[str, dict[str, Any]]:
+def entries(file: Path) -> dict[str, Facts]:
     """Every entry of a lock file by the model's name; none where there is no file. Raises Stop with all that is wrong."""
     document = _read(file)
     if document and (problems := [one for name in document.data["models"] for one in _wrong(document, name)]):
@@ -119,7 +120,7 @@ def add(file: Path, name: str, entry: Mapping[str, Any]) -> None:
     write_text(file, HEAD + "\n".join(_written(key, written[key]) for key in sorted(written)))
 
 
-def entry_of(model: Model, branch: str) -> dict[str, Any]:
+def entry_of(model: Model, branch: str) -> Facts:
     """A model's entry. branch: what was asked of the hub."""
     said = {"source": "hub" if model.revision else "folder", "branch": branch, "linear": list(model.linear)}
     wanted = [key for key in LINES if model.revision or key not in ON_HUB]
@@ -128,9 +129,8 @@ def entry_of(model: Model, branch: str) -> dict[str, Any]:
 
 def model_of(name: str, entry: Mapping[str, Any]) -> Model:
     # What stands here of a folder is the same as in its own config.json.
-    place = (
-        f"{name}/config.json" if entry["source"] == "folder" else f"config.json of {name} on the hub, as {LOCK} has it"
-    )
+    on_hub = f"config.json of {name} on the hub, as {LOCK} has it"
+    place = f"{name}/config.json" if entry["source"] == "folder" else on_hub
     facts = {key: value for key, value in entry.items() if key in TYPES}
     return Model(**facts | {"id": name, "linear": tuple(entry["linear"]), "source": place})
 

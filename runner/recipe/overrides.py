@@ -6,7 +6,7 @@ import copy
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -78,11 +78,8 @@ def from_options(options: Iterable[str]) -> list[Override]:
         _require_unicode(option)
         setting, equals, text = option.partition("=")
         if not equals or not setting.strip(".") or ".." in setting:
-            raise Stop(
-                f"`--set {option}` is not of the form `--set section.setting=value`.",
-                "For example: --set train.epochs=2",
-                code=2,
-            )
+            message = f"`--set {option}` is not of the form `--set section.setting=value`."
+            raise Stop(message, "For example: --set train.epochs=2", code=2)
         setting = ".".join(map(str, path_of(setting.strip())))
         changes.append(Override(setting, None, _value(option, text), by=f"--set {option}"))
     return changes
@@ -127,10 +124,9 @@ def from_data_option(data: str | None) -> list[Override]:
         raise Stop(Problem(data, 0, 0, "There is no such file.", "Name a data file behind `--data`."))
     by, why = f"--data {data}", "the file you named"
     # What is taken away goes with the dataset that the file replaces.
-    gone = [
-        Override(f"data.{name}", None, None, by, why) for name in ("hub", "sets", "validation_split", "validation_path")
-    ]
-    return [*gone, Override("data.path", None, str(Path(data).resolve()), by, why)]
+    gone = ("hub", "sets", "validation_split", "validation_path")
+    changes = dict.fromkeys(gone) | {"path": str(Path(data).resolve())}
+    return [Override(f"data.{name}", None, value, by, why) for name, value in changes.items()]
 
 
 def _value(option: str, text: str) -> Any:
@@ -150,14 +146,7 @@ def apply(document: Document, changes: Iterable[Override]) -> tuple[Document, li
 
     A value of None takes the setting away. Raises Stop where a setting's section is not a section.
     """
-    changed = Document(
-        document.file,
-        document.text,
-        copy.deepcopy(document.data),
-        document.keys,
-        document.values,
-        dict(document.origins),
-    )
+    changed = replace(document, data=copy.deepcopy(document.data), origins=dict(document.origins))
     made = []
     for change in changes:
         parent, path = changed.data, change.path
@@ -179,7 +168,7 @@ def apply(document: Document, changes: Iterable[Override]) -> tuple[Document, li
         for old in [place for place in changed.origins if place[: len(path)] == path]:
             del changed.origins[old]
         changed.origins[path] = change.by
-        made.append(Override(change.setting, before, change.after, change.by, change.why))
+        made.append(replace(change, before=before))
     return changed, made
 
 

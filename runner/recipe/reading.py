@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,10 @@ def text(file: Path | str, kind: str = "recipe") -> str:
         size = path.stat().st_size
         raw = path.read_bytes() if size <= MAX_BYTES else b""
     except FileNotFoundError:
-        raise Stop(Problem(name, 0, 0, "There is no such file.", _near_file(path))) from None
+        there = [entry.name for entry in path.parent.glob("*.y*ml") if entry.is_file()] if path.parent.is_dir() else []
+        match = nearest(path.name, there)
+        hint = f"Did you mean `{path.parent / match}`?" if match else "`recipe list` shows the starter recipes."
+        raise Stop(Problem(name, 0, 0, "There is no such file.", hint)) from None
     except OSError as error:
         raise Stop(Problem(name, 0, 0, f"This file cannot be read: {error.strerror}.")) from None
     except ValueError:  # a null character, or half of one
@@ -67,15 +70,8 @@ def standard_input() -> Document:
 def _text(name: str, raw: bytes, size: int, kind: str) -> str:
     """The text of a file's bytes, of which there are `size`. Raises Stop where it is too long or no text."""
     if size > MAX_BYTES:
-        raise Stop(
-            Problem(
-                name,
-                0,
-                0,
-                f"This file has {size:,} bytes; a {kind} has at most {MAX_BYTES:,}.",
-                "Is it the right file?",
-            )
-        )
+        message = f"This file has {size:,} bytes; a {kind} has at most {MAX_BYTES:,}."
+        raise Stop(Problem(name, 0, 0, message, "Is it the right file?"))
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -83,15 +79,8 @@ def _text(name: str, raw: bytes, size: int, kind: str) -> str:
         before = b"" if b"\0" in raw else raw[: error.start]
         line = before.count(b"\n") + 1 if before else 0
         column = len(before.rpartition(b"\n")[2].decode("utf-8", "replace")) + 1 if line else 0
-        raise Stop(
-            Problem(
-                name,
-                line,
-                column,
-                "This file is not text in UTF-8.",
-                "In your editor, save it again with the encoding UTF-8.",
-            )
-        ) from None
+        remedy = "In your editor, save it again with the encoding UTF-8."
+        raise Stop(Problem(name, line, column, "This file is not text in UTF-8.", remedy)) from None
 
 
 def parse(name: str, text: str, kind: str = "recipe", start: str = START) -> Document:
@@ -105,33 +94,17 @@ def parse(name: str, text: str, kind: str = "recipe", start: str = START) -> Doc
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         shown = f"U+{error.character:04X}" if isinstance(error.character, int) else repr(error.character)
-        builder.problems.append(
-            document.problem_at(
-                Place(line, 1, 1),
-                f"This line holds a character that YAML does not allow ({shown}).",
-                "Delete it.",
-            )
-        )
+        message = f"This line holds a character that YAML does not allow ({shown})."
+        builder.problems.append(document.problem_at(Place(line, 1, 1), message, "Delete it."))
     builder.problems += builder.set_twice()
     if not builder.problems and document.data is None:
         builder.problems.append(Problem(name, 1, 1, "This file is empty.", start))
     elif not builder.problems and not isinstance(document.data, dict):
-        builder.problems.append(
-            document.problem_at(
-                Place(1, 1, 1),
-                f"This is not a {kind}: it has no `setting: value` lines.",
-                start,
-            )
-        )
+        message = f"This is not a {kind}: it has no `setting: value` lines."
+        builder.problems.append(document.problem_at(Place(1, 1, 1), message, start))
     if builder.problems:
         raise Stop(builder.problems)
     return document
-
-
-def _near_file(path: Path) -> str:
-    beside = [entry.name for entry in path.parent.glob("*.y*ml") if entry.is_file()] if path.parent.is_dir() else []
-    match = nearest(path.name, beside)
-    return f"Did you mean `{path.parent / match}`?" if match else "`recipe list` shows the starter recipes."
 
 
 # Bounds that no recipe comes near; they keep broken and hostile files from taking the machine down. The first also
@@ -294,15 +267,16 @@ def _place(event: Event, ends: Mark | None = None) -> Place:
 
 
 # YAML 1.2.2, section 10.3.2 (core schema).
-_NULL = re.compile(r"(?:null|Null|NULL|~|)\Z")
-_TRUE = re.compile(r"(?:true|True|TRUE)\Z")
-_FALSE = re.compile(r"(?:false|False|FALSE)\Z")
-_INT = re.compile(r"[-+]?[0-9]+\Z")
-_OCT = re.compile(r"0o[0-7]+\Z")
-_HEX = re.compile(r"0x[0-9a-fA-F]+\Z")
-_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?\Z")
-_INF = re.compile(r"([-+]?)\.(?:inf|Inf|INF)\Z")
-_NAN = re.compile(r"\.(?:nan|NaN|NAN)\Z")
+_WORDS: Mapping[str, Any] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+    **dict.fromkeys((".inf", ".Inf", ".INF", "+.inf", "+.Inf", "+.INF"), math.inf),
+    **dict.fromkeys(("-.inf", "-.Inf", "-.INF"), -math.inf),
+    **dict.fromkeys((".nan", ".NaN", ".NAN"), math.nan),
+}
+_WHOLE = {10: re.compile("[-+]?[0-9]+"), 8: re.compile("0o[0-7]+"), 16: re.compile("0x[0-9a-fA-F]+")}
+_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
 # What all of these begin with; most texts begin otherwise.
 _NOT_ONLY_TEXT = {"", *"nNtTfF~.+-0123456789"}
 
@@ -312,21 +286,10 @@ def scalar(text: str) -> Any:
     """What unquoted `text` means under YAML 1.2's core schema: None, bool, int, float or str."""
     if text[:1] not in _NOT_ONLY_TEXT:
         return text
-    if _NULL.match(text):
-        return None
-    if _TRUE.match(text):
-        return True
-    if _FALSE.match(text):
-        return False
-    if _INT.match(text):
-        # int() refuses more than 4,300 digits; nobody means such a number.
-        return int(text) if len(text) < 100 else float("inf")
-    if _OCT.match(text):
-        return int(text, 8) if len(text) < 100 else float("inf")
-    if _HEX.match(text):
-        return int(text, 16) if len(text) < 100 else float("inf")
-    if _FLOAT.match(text):
-        return float(text)
-    if sign := _INF.match(text):
-        return -math.inf if sign[1] == "-" else math.inf
-    return math.nan if _NAN.match(text) else text
+    if text in _WORDS:
+        return _WORDS[text]
+    for base, digits in _WHOLE.items():
+        if digits.fullmatch(text):
+            # int() refuses more than 4,300 digits; nobody means such a number.
+            return int(text, base) if len(text) < 100 else math.inf
+    return float(text) if _FLOAT.fullmatch(text) else text

@@ -1,4 +1,4 @@
-"""Launch: starts a stage's engine on this machine, keeps its log, passes on its progress, and says why it ended."""
+"""Launch: starts the engine of a stage on this machine, keeps its log, passes on its progress, and says why it ended."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from runner import parts
 from runner.catalog import troubles
 from runner.plan import Place, Stage
-from runner.run.engines import ENGINES
 from runner.run.hardware import BY_BUS, device_names
 from runner.tools.files import read_json, write_text
 from runner.tools.problem import Stop
@@ -153,3 +153,40 @@ def fault(log: str, code: int, doing: str) -> str:
     said = f"\nIt said: {line}" if line else ""
     ended = f"It was ended by signal {-code}." if code < 0 else ""
     return f"{doing} failed. {found or ended}".strip() + said
+
+
+Engine = Callable[[Stage, Place], list[str]]
+
+
+# Axolotl's own command in this interpreter; a config and a launcher follow.
+TRAIN = (sys.executable, "-m", "axolotl.cli.main", "train")
+
+
+def axolotl(stage: Stage, place: Place) -> list[str]:
+    """Axolotl in this interpreter: plain for one process, through torchrun with its own rendezvous for several."""
+    train = [*TRAIN, f"{place.config_dir}/{stage.config_file}"]
+    if stage.machines.world_size == 1:
+        return [*train, "--launcher", "python"]
+    return [*train, "--launcher", "torchrun", "--", "--standalone", f"--nproc_per_node={stage.machines.world_size}"]
+
+
+def of_scenario(stage: Stage, place: Place) -> list[str]:
+    """A scenario's own trainer in this interpreter, through torchrun where there are several processes."""
+    train = ["-m", parts.table("engines")[stage.engine], f"{place.config_dir}/{stage.config_file}"]
+    if stage.machines.world_size == 1:
+        return [sys.executable, *train]
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={stage.machines.world_size}"]
+    return [sys.executable, *launcher, *train]
+
+
+def runner(stage: Stage, place: Place) -> list[str]:
+    """The runner's own work: data and first weights."""
+    return [sys.executable, "-m", "runner.entrypoints.prepare", f"{place.config_dir}/{stage.config_file}"]
+
+
+# Those of one scenario stand in its folder.
+ENGINES: dict[str, Engine] = {
+    "axolotl": axolotl,
+    "runner": runner,
+    **dict.fromkeys(parts.table("engines"), of_scenario),
+}

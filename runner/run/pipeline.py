@@ -21,8 +21,8 @@ from runner.tools.files import read_record
 from runner.tools.names import listed
 from runner.tools.problem import Interrupted, Stop
 from runner.tools.run_files import COMPLETE, LOG, PAGE, PLANNED, REPORT, STOPPED, SUMMARY
-from runner.trainer.summary import Summary
-from runner.trainer.time_budget import elapsed_seconds
+from runner.trainer.limits import elapsed_seconds
+from runner.trainer.records import Summary
 
 Tell = Callable[[str], None]
 Watch = Callable[[], AbstractContextManager[Progress]]

@@ -1,26 +1,36 @@
-"""Run: a recipe in full size, on the GPUs of this machine."""
+"""Run and rehearse: a recipe in full size on the GPUs of this machine, or all of its way on any machine with a tiny twin in place of
+the model; and what was learned, as a person wants to know it at the end.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
-from runner import catalog, parts
+from runner import catalog, parts, scenarios
 from runner.check.validate import changed
+from runner.data.report import PreparedRows
 from runner.plan import Plan
 from runner.recipe import overrides
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
 from runner.run import hardware, inference
-from runner.run.pipeline import Selection, Tell, Watch, carry_out, is_done
-from runner.run.report import introduction, report
+from runner.run.launch import ahead
+from runner.run.pipeline import Selection, Tell, Watch, carry_out, is_done, summaries
 from runner.run.run_folder import RunFolder
 from runner.run.run_manifest import keep
+from runner.run.stage_folder import StageFolder
 from runner.scenarios import translate
 from runner.scenarios.shared import common, sharding
+from runner.scenarios.shared.common import DATA, with_config
+from runner.tools.files import read_json
+from runner.tools.names import shortened
 from runner.tools.problem import Stop
+from runner.tools.run_files import ANSWERS
+from runner.trainer.records import Summary
 
 BY = "this machine"
 
@@ -122,3 +132,139 @@ def _on_these(recipe: Recipe, gpus: list[str], tell: Tell) -> list[Override]:
         if "train" in recipe.settings and figure(recipe) != figure(here):
             tell(f"  {title}: {figure(recipe):g} → {figure(here):g}  (follows the GPUs)")
     return made
+
+
+def rehearse(
+    recipe: Recipe,
+    run: RunFolder,
+    data: str | None,
+    chosen: Selection,
+    tell: Tell,
+    watch: Watch,
+    changes: Iterable[Override] = (),
+) -> None:
+    """Rehearses the chosen stages of a recipe in a run folder, and tells what was learned.
+
+    data: a file with rows to use instead of the recipe's sample. changes: what the person has changed in the recipe.
+    Raises Stop where anything fails, a gate does not open, or too little is learned (see the scenario's `rehearsal`).
+    """
+    rehearsal, place = scenarios.rehearsal(recipe.scenario), run.place()
+    first, made = changed(recipe, rehearsal.before_data(recipe, data))
+    rehearsed = first
+    plan = translate(first, place)
+    chosen.of(plan)  # a name that is no stage is said before the long list
+    # The first stage also makes what stands in for the base model, from the rows that it prepares.
+    prepares = with_config(recipe, plan.stages[0], rehearsal.stands_in(recipe, run.path))
+    plan = replace(plan, stages=(prepares, *plan.stages[1:]))
+    tell("What stands in for the real thing")
+    for override in made:
+        tell(f"  {override}")
+    for line in introduction(plan):
+        tell(line)
+    if rehearsal.after_data is not None:
+        # What else must be small follows from the rows, and so they come first; the engine is imported beside them.
+        if engine := next((stage for stage in chosen.of(plan) if stage.trains), None):
+            ahead(engine, place)
+        carry_out(
+            plan,
+            [stage for stage in chosen.of(plan) if stage.name == DATA],
+            tell,
+            watch,
+            run.made_with(changes, made),
+            partial(keep, run, recipe, plan, first),
+        )
+        rows = PreparedRows.read(Path(place.data_dir))
+        if not rows:
+            raise Stop(
+                "The stage `data` is not finished, and what is trained follows from its rows.", "Leave out `--stage`."
+            )
+        second, more = changed(first, rehearsal.after_data(first, rows, run.path))
+        tell("What stands in for it, now that the rows are known")
+        for line in rehearsal.shown(recipe, more, rows):
+            tell(f"  {line}")
+        made += more
+        # What the rows were prepared for is the model that they train, not the twin.
+        plan = replace(plan, stages=(prepares, *translate(second, place).stages[1:]))
+        rehearsed = second
+    keeping = partial(keep, run, recipe, plan, rehearsed)
+    summaries = carry_out(plan, chosen.of(plan), tell, watch, run.made_with(changes, made), keeping)
+    for line in report(plan):
+        tell(line)
+    try:
+        rehearsal.judge(plan, summaries)
+    except Stop as stop:
+        run.mark(run.state.status, fault=stop.text)
+        raise
+
+
+def introduction(plan: Plan) -> Iterator[str]:
+    """What a person wants to know of a model that is trained from nothing: its size, and what it will read."""
+    if "tokens_in_all" in plan.facts:
+        parts = ", ".join(f"{name} {count:,}" for name, count in plan.facts["tokens"].items())
+        yield f"{plan.facts['parameters']:,} parameters; {plan.facts['tokens_in_all']:,} tokens to train on ({parts})"
+
+
+def report(plan: Plan) -> Iterator[str]:
+    """Of a single stage that has trained all that it says of itself, of several a line each; then the demo questions,
+    before and after, and who has overruled which gate."""
+    run, trained = StageFolder(plan, plan.stages[0]).run, summaries(plan)
+    if len(trained) == 1:
+        yield from _details(trained[0])
+    else:
+        yield ""
+        yield from map(_line, trained)
+    if "tokens_in_all" in plan.facts:
+        yield from _tokens(plan, trained)
+    for stage in plan.stages:
+        rows = read_json(StageFolder(plan, stage).path / ANSWERS) if stage.trains else None
+        yield from _answers(rows or [], run.kind == "rehearsal")
+    for on_record in parts.hooks("on_record"):
+        yield from on_record(plan)
+    yield ""
+    yield f"Everything is in {run.shown}/"
+
+
+def _details(summary: Summary) -> Iterator[str]:
+    first, best = summary.first_validation_loss, summary.best_validation_loss
+    share = summary.trainable_parameters / max(1, summary.total_parameters)
+    yield (
+        f"trained {summary.trainable_parameters:,} of {summary.total_parameters:,} parameters ({share:.2%}), "
+        f"{summary.steps} steps in {summary.training_seconds:.0f} s"
+    )
+    packed = f" packed rows, {tokens:,} tokens" if (tokens := summary.effective_batch_tokens) else ""
+    if summary.early_stop:
+        yield summary.early_stop.told
+    yield f"effective batch {summary.effective_batch_size}{packed}, learning rate {summary.learning_rate:g}"
+    if first and best is not None:
+        yield f"validation loss {first:.3f} → {best:.3f}, {1 - best / first:.1%} better"
+    if summary.best_accuracy is not None:
+        tested = f", {summary.test_accuracy:.1%} of the test images" if summary.test_accuracy is not None else ""
+        yield (
+            f"accuracy {summary.best_accuracy:.1%} of the validation images, in epoch {summary.best_epoch or 0:g}{tested}"
+        )
+
+
+def _line(summary: Summary) -> str:
+    accuracy = summary.last_preference_accuracy
+    preferred = f", prefers the better answer in {accuracy:.0%}" if accuracy is not None else ""
+    early = f"; {summary.early_stop.told}" if summary.early_stop else ""
+    return f"{summary.stage:<16} step {summary.steps:>9,}  {summary.losses}{preferred}{early}"
+
+
+def _tokens(plan: Plan, trained: list[Summary]) -> Iterator[str]:
+    """How many tokens pretraining has truly seen, counted by the trainer over all context lengths."""
+    lengths = [summary for summary in trained if summary.stage in plan.facts["tokens"]]
+    if lengths:
+        seen, last = lengths[-1].tokens, lengths[-1].stage
+        yield f"{seen:,} of {plan.facts['tokens_in_all']:,} tokens trained on, up to {last}"
+
+
+def _answers(rows: list[dict[str, str]], rehearsed: bool) -> Iterator[str]:
+    if rows and rehearsed:
+        yield ""
+        yield "A tiny model speaks in scraps; what counts is whose words they are, before and after:"
+    for row in rows:
+        yield ""
+        yield f"  {row['question']}"
+        yield f"    before: {shortened(row['before'], 100) or '(nothing)'}"
+        yield f"    after:  {shortened(row['after'], 100) or '(nothing)'}"

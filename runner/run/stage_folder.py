@@ -16,7 +16,7 @@ from runner.tools.files import Record, content_of, read_json, read_record, sha25
 from runner.tools.names import content_hash, shortened
 from runner.tools.problem import Stop
 from runner.tools.run_files import BEST_IMAGES, BEST_MODEL, CHECKPOINTS, FETCHED, LEFT, STAGE
-from runner.trainer.summary import Summary
+from runner.trainer.records import Summary
 
 # Settings that name a file or a folder of this machine, by the last part of their names.
 _FILES = ("path", "base", "base_model", "packed")

@@ -32,6 +32,11 @@ Rules for every recipe. `hooks` names functions by their moment:
     show_rows(recipe, place, count, say)   proves each stage's rows as the engine makes them; gives each proof's folder
     shown(folder, whole)                   what is on record of them, as lines of styled text
     models_at(url, recipe, stage)          the recipe's models behind a server
+    model_on_claim(recipe, folder, tell)   a context with the small files of a model on a claim, in a folder of this machine
+    why_on_cluster(path, sets, stage)      lines about the job of a recipe on the cluster
+    promote_on_cluster(path, sets, stage, by, reason, tell)
+                                           overrules a gate of a run on the cluster
+    after_fetch(run, tell)                 the results of a run have come from the cluster
     gate_in_pod(folder, tell), promote_in_pod(folder, by, reason, tell)
                                            what `runner.entrypoints.stage` does beside running a stage
     plan_server(recipe, as_json)           shows what a server of the trained model needs; exit code
@@ -49,7 +54,7 @@ from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe, Settings
 from runner.tools.files import Artifact
 from runner.tools.problem import Problem
-from runner.trainer.summary import Summary
+from runner.trainer.records import Summary
 
 if TYPE_CHECKING:
     from runner.data import RenderedExample

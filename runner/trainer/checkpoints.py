@@ -1,17 +1,20 @@
-"""Checkpoints that can be trusted: one that a kill left half written is never resumed from."""
+"""Checkpoints: when one is written besides those of evaluations, which ones are whole, and which one a run resumes from."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from transformers import TrainerCallback
 
 from runner.tools.files import read_json, read_record, write_json
 from runner.tools.run_files import COMPLETE
-from runner.trainer import collectives
+from runner.trainer import collectives, limits
+from runner.trainer.settings import BlocksSettings, RunSettings
 
 COMPLETE_FILE = COMPLETE
 
@@ -64,3 +67,101 @@ def has_optimizer(checkpoint: Path) -> bool:
     or DeepSpeed (global_step…) leave it."""
     names = ("optimizer.pt", "optimizer.bin", "optimizer_0")
     return any((checkpoint / name).exists() for name in names) or any(checkpoint.glob("global_step*"))
+
+
+class Saving(TrainerCallback):
+    """Asks for a checkpoint every `save_steps` steps; where the recipe does not say, as often as one is worth what its writing
+    has taken (see `limits.seconds_between`).
+
+    A checkpoint changes nothing of what is learned, and what is gone on from one comes out as without it; so the clock may decide,
+    that of the first process for all of them.
+    """
+
+    def __init__(self, settings: RunSettings) -> None:
+        self.every = settings.save_steps
+        self.writing = 0.0
+        self.saved = self.busy = time.monotonic()
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.saved = self.busy = time.monotonic()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+        self.busy = time.monotonic()
+        if self._due(args, state) and not saved_anyway(args, state, control):
+            control.should_save = True
+        return control
+
+    def _due(self, args: Any, state: Any) -> bool:
+        if self.every is not None:
+            return bool(state.global_step % self.every == 0)
+        over = self.busy - self.saved >= limits.seconds_between(self.writing)
+        return collectives.any_of(over and state.is_world_process_zero, args.device)
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.busy = time.monotonic()
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        # Writing begins where a step or an evaluation has ended.
+        self.saved = time.monotonic()
+        self.writing = max(self.writing, self.saved - self.busy)
+
+
+def saved_anyway(args: Any, state: Any, control: Any) -> bool:
+    """Whether this step ends an epoch that is evaluated and saved a moment later: one checkpoint written over another would
+    look whole in between."""
+    by_epoch = "epoch" in (args.eval_strategy, args.save_strategy)
+    return bool(by_epoch and (control.should_training_stop or float(state.epoch).is_integer()))
+
+
+def choose(cfg: Any, settings: RunSettings, stop: Callable[[str], NoReturn]) -> str:
+    """Sets `cfg.resume_from_checkpoint`; leaves it where the recipe wants none. Gives the checkpoint that the recipe names to
+    go back to, as its own checkpoints are marked with it; empty where it names none.
+
+    stop: ends the run with a reason, where a context length cannot go on from the one before with weights, optimizer and schedule.
+    """
+    own = Path(cfg.output_dir)
+    if cfg.resume_from_checkpoint:
+        named = Path(cfg.resume_from_checkpoint)
+        # Wherever the run folder lies.
+        name = named.name if named.parent == own else str(named)
+        # After a kill the latest one since, so that it costs no more than elsewhere.
+        cfg.resume_from_checkpoint = str(last_good(own, name) or named)
+        return name
+    if not cfg.auto_resume_from_checkpoints:
+        return ""
+    drop_broken(own)
+    checkpoint = last_good(own)
+    if checkpoint is None and (blocks := settings.blocks) and blocks.continue_from:
+        checkpoint = _end_of_the_one_before(blocks, blocks.continue_from, stop)
+    if checkpoint is not None:
+        cfg.resume_from_checkpoint = str(checkpoint)
+    return ""
+
+
+def _end_of_the_one_before(blocks: BlocksSettings, before: str, stop: Callable[[str], NoReturn]) -> Path:
+    """The checkpoint that the context length before, whose checkpoints lie in `before`, has ended with."""
+    checkpoint = last_good(Path(before))
+    step = step_of(checkpoint) if checkpoint else None
+    if checkpoint is None or step != blocks.first_step:
+        stop(
+            f"This context length goes on at step {blocks.first_step:,}, and `{before}` "
+            f"{f'ends at step {step:,}' if step else 'holds no complete checkpoint'}. Run the context length before it first."
+        )
+    if not has_optimizer(checkpoint):
+        stop(
+            f"`{checkpoint}` holds no state of the optimizer, so the curriculum would forget its momentum here. "
+            "Save it with `distribution: fsdp` and full state, or with zero2."
+        )
+    return checkpoint
+
+
+def reached(cfg: Any) -> int:
+    """The step that training resumes at; 0 at the very beginning."""
+    chosen = cfg.resume_from_checkpoint
+    return (step_of(Path(chosen)) or 0) if chosen else 0
+
+
+def goes_on(cfg: Any) -> bool:
+    """Whether training goes on within its own run, and does not begin where another one ended."""
+    chosen = cfg.resume_from_checkpoint
+    return bool(chosen) and Path(chosen).parent == Path(cfg.output_dir)

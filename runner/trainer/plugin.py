@@ -18,18 +18,12 @@ from transformers import set_seed
 from transformers.trainer import unwrap_peft_model
 
 from runner import parts
-from runner.trainer import blocks, held_out, metrics, parent_watch, progress, results, resume
+from runner.trainer import blocks, checkpoints, held_out, parent_watch, results, telemetry
 from runner.trainer.blocks import EndOfLength
-from runner.trainer.checkpoints import MarkComplete
-from runner.trainer.early_stopping import early_stopping
-from runner.trainer.history import History
-from runner.trainer.phases import Phases
-from runner.trainer.preemption import Preemption
-from runner.trainer.resume_guard import Ended, no_step_more
-from runner.trainer.saving import Saving
+from runner.trainer.checkpoints import MarkComplete, Saving
 from runner.trainer.settings import RunSettings
-from runner.trainer.time_limit import time_limits
-from runner.trainer.watchdog import Watchdog
+from runner.trainer.stopping import Ended, Preemption, Watchdog, early_stopping, no_step_more, time_limits
+from runner.trainer.telemetry import History, Phases
 
 
 class RecipePlugin(BasePlugin):
@@ -72,10 +66,10 @@ class RecipePlugin(BasePlugin):
             # Later than Axolotl's own rules, which let rows be joined for some attentions alone.
             cfg.attn_implementation = settings.proof.attention
         if not preprocess:
-            self.resumed_from = resume.choose(cfg, settings)
+            self.resumed_from = checkpoints.choose(cfg, settings, Watchdog(settings).stop)
         if settings.blocks is None:
             return None
-        reached = resume.reached(cfg)
+        reached = checkpoints.reached(cfg)
         train, validation, cfg.max_steps = blocks.load(settings.blocks, settings.effective_batch_size, reached)
         return TrainDatasetMeta(train, validation, cfg.max_steps)
 
@@ -87,7 +81,7 @@ class RecipePlugin(BasePlugin):
     def get_training_args(self, cfg: DictDefault) -> dict[str, Any]:
         settings = run_settings(cfg)
         # A run that goes on has its first evaluation in its history; only a time limit must know anew how long one takes.
-        measured = resume.goes_on(cfg) and settings.time_limit_seconds is None
+        measured = checkpoints.goes_on(cfg) and settings.time_limit_seconds is None
         return {
             **({"eval_on_start": False} if measured else {}),
             # Axolotl 0.19.0 honours its own setting only when saving and evaluating by steps.
@@ -126,7 +120,7 @@ class RecipePlugin(BasePlugin):
         self.history = History(settings)
         ends = [EndOfLength(settings.blocks)] if settings.blocks else []
         watchdog = Watchdog(settings, zero_loss_allowed=bool(cfg.rl))
-        told = [*metrics.from_environment(self.history), *progress.from_environment(settings)]
+        told = [*telemetry.serve_metrics(self.history), *telemetry.serve_progress(settings)]
         watching = [watchdog, self.history, *told]
         ending = [*ends, *time_limits(settings), Saving(settings), *early_stopping(settings)]
         return [*watching, Ended(), *ending, MarkComplete(self.resumed_from), Preemption(settings), Phases()]

@@ -13,16 +13,13 @@ from typing import TYPE_CHECKING, Any
 from runner.tools import run_files
 from runner.tools.files import read_json, replacing_folder, write_json, write_text
 from runner.trainer import fork_server, progress_lines
-from runner.trainer.patience import ACCURACY, LOSS, EarlyStop, early_stop
-from runner.trainer.proof_record import Proof
-from runner.trainer.summary import Summary
-from runner.trainer.time_budget import TimeUsed
-from runner.trainer.versions import versions
+from runner.trainer.limits import ACCURACY, LOSS, EarlyStop, TimeUsed, early_stop
+from runner.trainer.records import Proof, Summary, versions
 
 if TYPE_CHECKING:
     # They bring torch, and whoever only looks for a summary would wait for it.
-    from runner.trainer.history import History
     from runner.trainer.settings import Demo, RunSettings
+    from runner.trainer.telemetry import History
 
 # A child that must not believe that it is one of the training processes.
 _LAUNCHER_NAMES = (
@@ -156,7 +153,7 @@ def keep_template(demo: Demo, model: Path) -> None:
 
 def answer_demo(settings: RunSettings, config: dict[str, Any]) -> None:
     """Puts the demo's questions, or those of validation rows, to the original and the tuned model."""
-    from runner.trainer.demo_prompts import with_questions
+    from runner.trainer.demo import with_questions
 
     if settings.demo is None:
         return

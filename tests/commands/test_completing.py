@@ -33,8 +33,8 @@ def completed(line: str) -> list[str]:
         ("recipe re", ["rehearse", "render", "report", "register"]),
         ("recipe explain train.ep", ["train.epochs"]),
         ("recipe explain lora_al", ["train.lora_alpha"]),
-        (f"recipe plan {SURVIVAL} --set train.last", ["train.last_layers="]),
-        (f"recipe plan {SURVIVAL} --set lora", []),
+        (f"recipe plan {shlex.quote(SURVIVAL)} --set train.last", ["train.last_layers="]),
+        (f"recipe plan {shlex.quote(SURVIVAL)} --set lora", []),
         ("recipe new mine --from minimal/l", ["minimal/last-layers", "minimal/lora", "minimal/lyrics-demo"]),
         ("recipe new mine --from minimal/lora --set train.adapter=", ["train.adapter=lora", "train.adapter=qlora"]),
         (f"recipe run {SURVIVAL} --set model.gradient_checkpointing=f", ["model.gradient_checkpointing=false"]),
@@ -51,7 +51,9 @@ def test_all_commands_settings_cards_models_are_proposed():
     assert completed("recipe ") == list(COMMANDS)
     assert completed("recipe models --gpu ") == catalog.gpu_names()
     assert completed("recipe new mine --model ") == catalog.model_ids()
-    assert completed(f"recipe plan {SURVIVAL} --set ") == [f"{name}=" for name, _ in by_schema.settings("last-layers")]
+    assert completed(f"recipe plan {shlex.quote(SURVIVAL)} --set ") == [
+        f"{name}=" for name, _ in by_schema.settings("last-layers")
+    ]
 
 
 def test_files_are_left_to_the_shell():

@@ -32,7 +32,7 @@ from runner.scenarios.shared import twin
 from runner.tools.files import write_text
 from runner.tools.problem import Stop
 from runner.tools.run_files import FETCHED
-from runner.trainer.proof_record import Proof
+from runner.trainer.records import Proof
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.heavy

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -75,7 +76,7 @@ def typed(folder: Path, **env: str) -> Path:
     for place in (commands, pods):
         place.mkdir(exist_ok=True)
     (commands / "oc").write_text(OC, "utf-8")
-    (commands / "recipe").write_text(f'#!/bin/bash\nexec {sys.executable} -m runner "$@"\n', "utf-8")
+    (commands / "recipe").write_text(f'#!/bin/bash\nexec {shlex.quote(sys.executable)} -m runner "$@"\n', "utf-8")
     for command in commands.iterdir():
         command.chmod(0o755)
     text = (folder / "build" / "mine" / "FILES.md").read_text("utf-8")

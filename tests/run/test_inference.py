@@ -13,11 +13,11 @@ from runner.parts.evaluate import evaluation_report, gates
 from runner.plan import Plan
 from runner.recipe.overrides import Override
 from runner.run import inference, pipeline
-from runner.run.report import report
+from runner.run.run import report
 from runner.run.run_folder import RunFolder
 from runner.run.stage_folder import StageFolder
 from runner.tools.problem import Stop
-from runner.trainer.time_budget import elapsed_seconds
+from runner.trainer.limits import elapsed_seconds
 from tests.conftest import RECIPES, ROOT
 from tests.stages import finish, leave, measured, model_folder, plan_in
 

@@ -14,12 +14,12 @@ from types import SimpleNamespace
 import pytest
 
 from runner.plan import Machines, Place, Stage
-from runner.run import engines
+from runner.run import launch as launching
 from runner.run.launch import environment, follow, launch
 from runner.scenarios.shared import rehearsal
 from runner.tools.files import Artifact
 from runner.tools.problem import Stop
-from runner.trainer.summary import Summary
+from runner.trainer.records import Summary
 from tests.conftest import ROOT
 
 
@@ -28,7 +28,7 @@ def run(tmp_path, monkeypatch):
     """Launches a small Python program as if it were the engine; gives the progress events that it sent."""
 
     def start(program: str, name: str = "train", engine: str = "program") -> list[dict]:
-        monkeypatch.setitem(engines.ENGINES, engine, lambda stage, place: [sys.executable, "-c", program])
+        monkeypatch.setitem(launching.ENGINES, engine, lambda stage, place: [sys.executable, "-c", program])
         machines = Machines(1, 1, "NVIDIA-L40S", 8, 2)
         files = (Artifact("c.yaml", "a: 1\n"),)
         stage = Stage(name, engine, {}, "c.yaml", {}, files, (), {"GREETING": "hello"}, machines, 1)
@@ -112,8 +112,8 @@ def test_interrupting_ends_the_engine_and_its_children(tmp_path):
     code = (
         # Where a shell started the tests in the background, SIGINT is ignored, and children inherit that.
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "import sys; from runner.run import engines; import runner.commands.cli as cli\n"
-        f"engines.ENGINES['images'] = lambda stage, place: [sys.executable, '-c', {program!r}]\n"
+        "import sys; from runner.run import launch; import runner.commands.cli as cli\n"
+        f"launch.ENGINES['images'] = lambda stage, place: [sys.executable, '-c', {program!r}]\n"
         f"cli.main(['rehearse', {str(ROOT / 'recipes' / 'resnet.yaml')!r}, '--out', {str(tmp_path / 'run')!r}])"
     )
     with subprocess.Popen(

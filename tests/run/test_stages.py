@@ -15,7 +15,7 @@ from runner.check.validate import load
 from runner.plan import PLAN_FILE, Plan
 from runner.run import pipeline, stage_folder
 from runner.run.pipeline import Selection
-from runner.run.rehearse import rehearse
+from runner.run.run import rehearse
 from runner.run.run_folder import RunFolder
 from runner.run.stage_folder import StageFolder
 from runner.tools.problem import Stop

@@ -16,7 +16,7 @@ from runner.scenarios.shared import rehearsal as shared
 from runner.scenarios.shared import twin
 from runner.scenarios.shared.rehearsal import ENOUGH_STEPS, MIN_STEPS
 from runner.tools.problem import Stop
-from runner.trainer.summary import Summary
+from runner.trainer.records import Summary
 from tests.conftest import ROOT
 from tests.stages import plan_in
 

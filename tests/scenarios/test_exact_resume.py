@@ -14,11 +14,10 @@ import pytest
 import yaml
 
 from runner.plan import Plan
-from runner.run.engines import ENGINES
-from runner.run.launch import environment
+from runner.run.launch import ENGINES, environment
 from runner.trainer import progress_lines
-from runner.trainer.patience import EarlyStop
-from runner.trainer.summary import Summary
+from runner.trainer.limits import EarlyStop
+from runner.trainer.records import Summary
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.heavy

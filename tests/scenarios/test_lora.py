@@ -199,7 +199,7 @@ def test_songs_and_questions_together_are_refused(golden_message):
 def test_weights_in_four_bits_count_for_what_they_stand_for():
     import torch
 
-    from runner.trainer.history import count_parameters
+    from runner.trainer.telemetry import count_parameters
 
     class Params4bit(torch.nn.Parameter):
         """As bitsandbytes has it: two numbers a byte."""
@@ -368,7 +368,7 @@ def test_a_server_gives_short_answers_as_the_weights_do(rehearsed, tmp_path):
     recipe = load(LYRICS)[0]
     folder = inference.folder_of(recipe, str(run))
     with servers.served(LYRICS, run) as (url, process):
-        known = served.measure(served.at(url, recipe), folder)
+        known = served.at(url, recipe).measure(folder)
         command = psutil.Process(process.pid).children()[0]
         process.kill()
         psutil.wait_procs([command], 10)

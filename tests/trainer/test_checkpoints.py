@@ -13,7 +13,7 @@ import pytest
 import torch
 from transformers import TrainerState
 
-from runner.trainer import checkpoints, history, resume
+from runner.trainer import checkpoints, telemetry
 from runner.trainer.blocks import TrainBlocks
 from runner.trainer.settings import BlocksSettings
 from tests.conftest import own_time
@@ -53,7 +53,7 @@ def test_a_named_checkpoint_is_gone_back_to_once_wherever_the_run_lies(tmp_path)
 
     def chosen(named: Path) -> tuple[str, str]:
         cfg = SimpleNamespace(resume_from_checkpoint=str(named), output_dir=str(named.parent if named != old else run))
-        name = resume.choose(cfg, SimpleNamespace())
+        name = checkpoints.choose(cfg, SimpleNamespace(), pytest.fail)
         return Path(cfg.resume_from_checkpoint).name, name
 
     def save(step: int, resumed_from: str = "") -> None:
@@ -84,12 +84,12 @@ def test_a_named_checkpoint_is_gone_back_to_once_wherever_the_run_lies(tmp_path)
 
 def test_the_time_of_training_counts_over_a_stop(tmp_path, monkeypatch):
     clock = [100.0]
-    own_time(monkeypatch, history, monotonic=lambda: clock[0])
+    own_time(monkeypatch, telemetry, monotonic=lambda: clock[0])
     settings = SimpleNamespace(run_dir=str(tmp_path), effective_batch_size=1)
 
-    def train(first: int, last: int, ends: bool) -> history.History:
+    def train(first: int, last: int, ends: bool) -> telemetry.History:
         """A second a step."""
-        known, model = history.History(settings), torch.nn.Linear(1, 1)
+        known, model = telemetry.History(settings), torch.nn.Linear(1, 1)
         state = TrainerState(global_step=first, max_steps=last, is_world_process_zero=True)
         known.on_train_begin(None, state, None, model=model)
         for state.global_step in range(first + 1, last + 1):

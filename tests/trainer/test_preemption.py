@@ -14,11 +14,10 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
 from runner.tools.files import read_json
-from runner.trainer import checkpoints, preemption
+from runner.trainer import checkpoints, stopping
 from runner.trainer.checkpoints import MarkComplete
-from runner.trainer.history import History
-from runner.trainer.preemption import Preemption
-from runner.trainer.resume_guard import Ended, no_step_more
+from runner.trainer.stopping import Ended, Preemption, no_step_more
+from runner.trainer.telemetry import History
 from tests.trainer.test_time_limit import settings
 
 EPOCH = 6  # steps
@@ -131,7 +130,7 @@ def test_before_the_first_step_there_is_nothing_to_save_and_a_process_ends_at_on
     asked = Preemption(settings(tmp_path, None))
     try:
         asked.on_train_begin(None, None, None)
-        monkeypatch.setattr(preemption.os, "kill", lambda *told: sent.append(told))
+        monkeypatch.setattr(stopping.os, "kill", lambda *told: sent.append(told))
         asked._ask(signal.SIGTERM, None)
         assert sent == [(os.getpid(), signal.SIGTERM)] and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     finally:

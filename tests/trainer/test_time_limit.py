@@ -70,7 +70,7 @@ def trained(tmp_path):
         import torch
         from transformers import AutoConfig, AutoModelForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
-        from runner.trainer.time_limit import TimeLimit
+        from runner.trainer.stopping import TimeLimit
 
         class Slow(TrainerCallback):
             def on_substep_end(self, *args, **kwargs):
@@ -135,7 +135,7 @@ def test_training_stops_at_the_limit_with_an_evaluated_and_saved_model(trained, 
 
 
 def limiter(folder, limit):
-    from runner.trainer.time_limit import TimeLimit
+    from runner.trainer.stopping import TimeLimit
 
     return TimeLimit(settings(folder, limit))
 
@@ -176,7 +176,7 @@ def test_a_restarted_run_has_only_what_is_left(tmp_path):
 
 
 def test_the_time_of_the_stages_before_counts(tmp_path):
-    from runner.trainer.time_limit import TimeLimit
+    from runner.trainer.stopping import TimeLimit
 
     for name, seconds in (("one", 60), ("two", 30)):
         (tmp_path / name).mkdir()

@@ -10,11 +10,9 @@ import pytest
 import torch
 
 from runner.tools.files import read_json
-from runner.trainer import metrics, progress
-from runner.trainer.history import History
-from runner.trainer.metrics import Metrics
-from runner.trainer.progress import Progress
+from runner.trainer import telemetry
 from runner.trainer.settings import BlocksSettings
+from runner.trainer.telemetry import History, Metrics, Progress
 from tests.conftest import own_time
 from tests.listening import as_prometheus_reads, as_the_trainer_reads, ask
 from tests.trainer.test_time_limit import settings
@@ -41,7 +39,7 @@ def test_nothing_is_claimed_before_the_first_step(tmp_path):
 
 def test_the_time_left_is_reckoned_from_the_steps_since_this_start(tmp_path, monkeypatch):
     now = [100.0]
-    own_time(monkeypatch, progress, monotonic=lambda: now[0])
+    own_time(monkeypatch, telemetry, monotonic=lambda: now[0])
     callback = Progress(settings(tmp_path, None))
     callback.on_train_begin(None, state(20), None)
     now[0] += 30.0
@@ -82,13 +80,13 @@ def test_the_last_answer_is_kept_with_nothing_left_to_do(tmp_path):
 
 def test_only_the_first_process_says_how_far_all_are_and_a_port_in_use_stops_nobody(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("RANK", "1")
-    assert progress.from_environment(settings(tmp_path, None)) == []
+    assert telemetry.serve_progress(settings(tmp_path, None)) == []
     monkeypatch.setenv("RANK", "0")
-    monkeypatch.delenv(progress.PORT, raising=False)
-    assert progress.from_environment(settings(tmp_path, None)) == []
+    monkeypatch.delenv(telemetry.PROGRESS_PORT, raising=False)
+    assert telemetry.serve_progress(settings(tmp_path, None)) == []
     with socket.create_server(("", 0)) as taken:
-        monkeypatch.setenv(progress.PORT, str(taken.getsockname()[1]))
-        assert progress.from_environment(settings(tmp_path, None)) == []
+        monkeypatch.setenv(telemetry.PROGRESS_PORT, str(taken.getsockname()[1]))
+        assert telemetry.serve_progress(settings(tmp_path, None)) == []
     assert "Progress is not served: port" in capsys.readouterr().out
 
 
@@ -127,7 +125,7 @@ def test_the_figures_are_torchs_own():
 
 
 def test_speed_is_the_histories_and_what_is_no_number_is_shown_as_such(tmp_path, monkeypatch):
-    monkeypatch.setenv(metrics.PORT, "0")
+    monkeypatch.setenv(telemetry.METRICS_PORT, "0")
     history = History(settings(tmp_path, None))
     history.steps = [{"samples_per_second": 12.5, "tokens_per_second": 123456.7}]
     callback = Metrics(history)
@@ -143,9 +141,9 @@ def test_speed_is_the_histories_and_what_is_no_number_is_shown_as_such(tmp_path,
 def test_other_paths_are_not_there(tmp_path, monkeypatch):
     with socket.create_server(("", 0)) as free:
         port = free.getsockname()[1]
-    monkeypatch.setenv(progress.PORT, str(port))
+    monkeypatch.setenv(telemetry.PROGRESS_PORT, str(port))
     monkeypatch.setenv("RANK", "0")
-    (callback,) = progress.from_environment(settings(tmp_path, None))
+    (callback,) = telemetry.serve_progress(settings(tmp_path, None))
     assert ask(port) == callback.text()
     with socket.create_connection(("127.0.0.1", port), timeout=5) as asked:
         asked.sendall(b"GET / HTTP/1.0\r\n\r\n")

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from runner.trainer.settings import RunSettings
-from runner.trainer.watchdog import TrainingStopped, Watchdog
+from runner.trainer.stopping import TrainingStopped, Watchdog
 
 
 @pytest.fixture

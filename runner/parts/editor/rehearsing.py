@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from runner.commands.training_options import EVENTS
+from runner.commands.run import EVENTS
 from runner.trainer import progress_lines
 
 # Bytes of a line at most.

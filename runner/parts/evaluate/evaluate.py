@@ -26,7 +26,7 @@ from runner.tools.quiet import hush
 from runner.tools.run_files import HISTORY
 from runner.tools.text import yaml_text
 from runner.trainer import held_out, parent_watch
-from runner.trainer.summary import Summary
+from runner.trainer.records import Summary
 
 
 @dataclass

@@ -15,7 +15,7 @@ from runner.run import inference
 from runner.run.pipeline import OUT_OF_TIME
 from runner.run.run_folder import RunFolder
 from runner.run.stage_folder import StageFolder
-from runner.trainer.summary import Summary
+from runner.trainer.records import Summary
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from runner.tools.run_files import (
     MEASURED,
     PROMOTION,
 )
-from runner.trainer.versions import versions
+from runner.trainer.records import versions
 
 
 @dataclass(frozen=True)

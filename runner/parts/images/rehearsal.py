@@ -14,7 +14,7 @@ from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
 from runner.scenarios.shared.rehearsal import BY, data, gates, on_processors, processes_for, substitute
 from runner.tools.problem import Stop
-from runner.trainer.summary import Summary
+from runner.trainer.records import Summary
 
 MAX_IMAGES = 1000
 WIDTH = 16

@@ -22,18 +22,12 @@ from runner.parts.images.network import Weights
 from runner.parts.proof import leaks
 from runner.tools.problem import Stop
 from runner.tools.run_files import BEST_IMAGES, FINAL_IMAGES, TENSORBOARD
-from runner.trainer import checkpoints, metrics, progress, progress_lines, results
-from runner.trainer.checkpoints import MarkComplete
-from runner.trainer.early_stopping import early_stopping
-from runner.trainer.history import History
-from runner.trainer.patience import ACCURACY
-from runner.trainer.phases import Phases
-from runner.trainer.preemption import Preemption
-from runner.trainer.resume_guard import Ended, no_step_more
-from runner.trainer.saving import Saving
+from runner.trainer import checkpoints, progress_lines, results, telemetry
+from runner.trainer.checkpoints import MarkComplete, Saving
+from runner.trainer.limits import ACCURACY
 from runner.trainer.settings import RunSettings
-from runner.trainer.time_limit import time_limits
-from runner.trainer.watchdog import Watchdog
+from runner.trainer.stopping import Ended, Preemption, Watchdog, early_stopping, no_step_more, time_limits
+from runner.trainer.telemetry import History, Phases
 
 
 def train(config: dict[str, Any], prepare_first: bool = False) -> None:
@@ -68,7 +62,7 @@ def train(config: dict[str, Any], prepare_first: bool = False) -> None:
     args.eval_on_start = resume is None
     # A loss of exactly 0 is possible here: the Trainer rounds it, and small sets are learned by heart.
     watchdog = Watchdog(settings, zero_loss_allowed=True)
-    told = [*metrics.from_environment(history), *progress.from_environment(settings)]
+    told = [*telemetry.serve_metrics(history), *telemetry.serve_progress(settings)]
     ending = [Ended(), *time_limits(settings), Saving(settings), *early_stopping(settings, ACCURACY)]
     trainer = Trainer(
         model=model,
@@ -124,12 +118,12 @@ def arguments(trainer: dict[str, Any], settings: RunSettings) -> TrainingArgumen
     )
 
 
-def datasets(folder: Path, config: dict[str, Any], look: dict[str, list[float]]) -> dict[str, Images | None]:
+def datasets(folder: Path, config: dict[str, Any], look: dict[str, list[float]]) -> dict[str, ImageDataset | None]:
     """Training, validation and test images; `test` is None where there are none."""
     size, data = config["model"]["image_size"], config["data"]
     augmented = {"padding": data["random_crop_padding"], "flip": data["random_flip"], "seed": config["trainer"]["seed"]}
     images = {
-        split: Images(
+        split: ImageDataset(
             folder / f"{split}.parquet", size, look["mean"], look["std"], **(augmented if split == "train" else {})
         )
         for split in SPLITS
@@ -142,7 +136,7 @@ def finish(
     settings: RunSettings,
     history: History,
     weights: Weights,
-    test: Images | None,
+    test: ImageDataset | None,
     shape: dict[str, Any],
 ) -> None:
     """Writes the final weights, measures the best ones on the test images once, and writes the summary."""
@@ -172,8 +166,8 @@ def finish(
     summary.write(run_dir)
 
 
-class Images(Dataset):
-    """Images of one Parquet file, whole in memory as bytes: 50,000 of 32×32 take 154 MB.
+class ImageDataset(Dataset):
+    """ImageDataset of one Parquet file, whole in memory as bytes: 50,000 of 32×32 take 154 MB.
 
     mean, std: of red, green and blue, 0 to 1. padding, flip: for training images alone, drawn from the seed and from which images
     are in a batch, in which order: another draw each time, and the same one for a batch that a resumed run makes again. The
@@ -219,7 +213,7 @@ def _number(seed: int, indices: list[int]) -> int:
 
 
 def as_it_is(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The collator of batches that `Images` has already made."""
+    """The collator of batches that `ImageDataset` has already made."""
     return batch
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from runner.parts.images.images import Images
+from runner.parts.images.pictures import Images
 from runner.plan import Evaluation, Place, Plan, Stage
 from runner.recipe.recipe import Recipe
 from runner.scenarios.shared import cadence, common, gates

@@ -27,7 +27,7 @@ from runner.recipe import reading
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
 from runner.run import pipeline
-from runner.run.report import report
+from runner.run.run import report
 from runner.run.run_folder import RunFolder, open_for
 from runner.run.run_manifest import keep
 from runner.run.stage_folder import StageFolder
@@ -35,7 +35,7 @@ from runner.scenarios import translate
 from runner.tools.files import Artifact, write_text
 from runner.tools.names import content_hash
 from runner.tools.problem import Stop
-from runner.trainer.versions import versions
+from runner.trainer.records import versions
 
 if TYPE_CHECKING:
     from runner.recipe.sections import Nodes

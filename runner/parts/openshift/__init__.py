@@ -8,6 +8,9 @@ PART = Part(
     rules="deployment_rules",
     hooks={
         "beside_jobs": "upload_instructions.beside_jobs",
+        "why_on_cluster": "hooks.why_on_cluster",
+        "promote_on_cluster": "hooks.promote_on_cluster",
+        "model_on_claim": "claimed_model.copied",
     },
     commands={
         "site": "Write what its namespace needs, once.",

@@ -23,8 +23,8 @@ from runner.parts.openshift.jobs import (
 )
 from runner.parts.openshift.pod_trouble import entry_of
 from runner.render import code, gate_job
-from runner.trainer import patience, progress_lines
-from runner.trainer.patience import EarlyStop
+from runner.trainer import limits, progress_lines
+from runner.trainer.limits import EarlyStop
 
 # A job's phases, in the order in which it goes through them.
 QUEUED, WAITING, PULLING, AGAIN, PREPARING, STARTING, TRAINING, MEASURING, WALKING, FINISHED, FAILED = (
@@ -206,7 +206,7 @@ def early_stop(cluster: Cluster, job: dict[str, Any]) -> EarlyStop | None:
     if first is None:
         return None
     text = cluster.log(job["metadata"]["namespace"], first["metadata"]["name"], container(job), tail=10 * TAIL) or ""
-    said = [event for event in progress_lines.read(text) if event.get("event") == patience.EVENT]
+    said = [event for event in progress_lines.read(text) if event.get("event") == limits.EVENT]
     return EarlyStop.of(said[-1]) if said else None
 
 

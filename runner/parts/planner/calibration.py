@@ -19,7 +19,7 @@ from runner.run.run_manifest import RunManifest
 from runner.run.stage_folder import StageFolder
 from runner.tools.files import settings_folder
 from runner.tools.problem import Stop
-from runner.trainer.summary import Summary
+from runner.trainer.records import Summary
 
 
 @dataclass(frozen=True)

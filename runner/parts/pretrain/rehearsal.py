@@ -14,7 +14,7 @@ from runner.recipe.recipe import Recipe, sets_of
 from runner.scenarios.shared import rehearsal, twin
 from runner.scenarios.shared.rehearsal import BY, substitute
 from runner.tools.problem import Problem, Stop
-from runner.trainer.summary import Summary
+from runner.trainer.records import Summary
 
 STEPS = 120
 ROWS = "few rows and a small model"

@@ -16,14 +16,13 @@ from runner.data import tokenizers
 from runner.parts.proof import showing
 from runner.plan import Place
 from runner.recipe.recipe import Recipe
-from runner.run.engines import TRAIN
-from runner.run.launch import WITHOUT_GPU, engine_environment, follow
+from runner.run.launch import TRAIN, WITHOUT_GPU, engine_environment, follow
 from runner.scenarios import translate
 from runner.scenarios.shared import axolotl, common, twin
 from runner.tools.files import write_text
 from runner.tools.problem import Stop
 from runner.tools.text import yaml_text
-from runner.trainer.proof_record import Proof
+from runner.trainer.records import Proof
 
 Tell = Callable[[str], None]
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from runner.parts.proof.showing import Faults
 from runner.tools.names import same
-from runner.trainer.proof_record import Proof
+from runner.trainer.records import Proof
 
 # Tokens of text whose documents are looked at.
 MOST_TOKENS = 20_000_000

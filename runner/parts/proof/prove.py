@@ -33,7 +33,7 @@ from runner.parts.proof.conversations import SHOWN, UNTRAINED, Reader, Talk, Tok
 from runner.parts.proof.showing import Faults
 from runner.tools.names import same, shortened
 from runner.trainer import progress_lines
-from runner.trainer.proof_record import Kind, Proof
+from runner.trainer.records import Kind, Proof
 from runner.trainer.settings import RunSettings
 
 # Rows that are compared with what the template writes, token by token; of more, so many evenly apart. Of one row in each

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from runner.trainer.proof_record import Proof
+from runner.trainer.records import Proof
 
 # Where the sentence of each kind begins; what was seen follows.
 SENTENCES = {

@@ -8,6 +8,7 @@ PART = Part(
     needs=("evaluate",),
     hooks={
         "at_the_end": "page.at_the_end",
+        "after_fetch": "page.leave",
     },
     commands={
         "report": "Make a page to show of a run, or of several.",

@@ -22,8 +22,7 @@ from runner.run.run_manifest import RunManifest, plan_of
 from runner.run.stage_folder import StageFolder, StageRecord
 from runner.tools.files import read_json, read_record
 from runner.tools.run_files import ANSWERS, HISTORY, PROOF, REPORT, STOPPED
-from runner.trainer.proof_record import Proof
-from runner.trainer.summary import Summary
+from runner.trainer.records import Proof, Summary
 
 LOG_LINES, ROW_TOKENS = 60, 2_000
 NUMBER = int | float

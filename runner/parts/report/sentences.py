@@ -9,7 +9,7 @@ from runner.parts.evaluate import gates
 from runner.parts.report.facts import ROW_TOKENS, DataFacts, RunFacts, StageFacts
 from runner.recipe import units
 from runner.tools.names import listed
-from runner.trainer.proof_record import Proof
+from runner.trainer.records import Proof
 
 
 def first(run: RunFacts) -> tuple[str, ...]:

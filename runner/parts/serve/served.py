@@ -94,6 +94,34 @@ class Served:
             raise Stop(f"The server's answer has no {part}: {json.dumps(said)[:300]}", "Look at the server's log.")
         return {**choices[0], "usage": said.get("usage") or {}}
 
+    def measure(self, folder: StageFolder) -> Measurement:
+        """What can be measured of both models through their server, on the rows that the run has held out. It is recorded nowhere.
+
+        Raises Stop where the run has left nothing to measure by.
+        """
+        from transformers import AutoTokenizer
+
+        evaluation, rows = folder.stage.evaluation, held_out.read(folder.path / HELD_OUT)
+        if evaluation is None or not folder.model.is_dir():
+            raise Stop(
+                f"`{folder.run.shown}` has no model whose rows could be put to a server.", "Name a run: `--run DIR`."
+            )
+        tokenizer = AutoTokenizer.from_pretrained(str(folder.model), trust_remote_code=self.after.trust_remote_code)
+        numbers = rows.rows if rows else ()
+        chosen = language.questions(numbers, tokenizer, evaluation.asked, evaluation.seed)
+        measures = Measures()
+        for chat, before in ((self.after, False), (self.before, True)):
+            if not chat.model:
+                measures.take([AGREEMENT], _not_there, before)
+                continue
+            measures.take([AGREEMENT], partial(agreement, self, chat, folder, before), before)
+            measures.take([ACCURACY], partial(accuracy, self, chat, tokenizer, chosen), before)
+            measures.take(["validation_loss", "perplexity"], partial(on_rows, self, chat, numbers, measures), before)
+        measures.counts["short_answers"] = len(chosen)
+        return Measurement(
+            **vars(measures.found(())), stage=folder.stage.name, checkpoint=self.url, seed=evaluation.seed
+        )
+
 
 def at(url: str, recipe: Recipe, stage: str | None = None) -> Served:
     """The server at an address, and how the models of a recipe are asked there. stage: whose; left out, the last that trains.
@@ -134,33 +162,6 @@ def _json(url: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
     if not isinstance(known, dict):
         raise Stop(f"What answers at {url} does not speak OpenAI's API.", "Check the address.")
     return known
-
-
-def measure(served: Served, folder: StageFolder) -> Measurement:
-    """What can be measured of both models through their server, on the rows that the run has held out. It is recorded nowhere.
-
-    Raises Stop where the run has left nothing to measure by.
-    """
-    from transformers import AutoTokenizer
-
-    evaluation, rows = folder.stage.evaluation, held_out.read(folder.path / HELD_OUT)
-    if evaluation is None or not folder.model.is_dir():
-        raise Stop(
-            f"`{folder.run.shown}` has no model whose rows could be put to a server.", "Name a run: `--run DIR`."
-        )
-    tokenizer = AutoTokenizer.from_pretrained(str(folder.model), trust_remote_code=served.after.trust_remote_code)
-    numbers = rows.rows if rows else ()
-    chosen = language.questions(numbers, tokenizer, evaluation.asked, evaluation.seed)
-    measures = Measures()
-    for chat, before in ((served.after, False), (served.before, True)):
-        if not chat.model:
-            measures.take([AGREEMENT], _not_there, before)
-            continue
-        measures.take([AGREEMENT], partial(agreement, served, chat, folder, before), before)
-        measures.take([ACCURACY], partial(accuracy, served, chat, tokenizer, chosen), before)
-        measures.take(["validation_loss", "perplexity"], partial(on_rows, served, chat, numbers, measures), before)
-    measures.counts["short_answers"] = len(chosen)
-    return Measurement(**vars(measures.found(())), stage=folder.stage.name, checkpoint=served.url, seed=evaluation.seed)
 
 
 def _not_there() -> dict[str, float]:

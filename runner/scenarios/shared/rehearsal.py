@@ -21,7 +21,7 @@ from runner.scenarios.shared import axolotl, common, twin
 from runner.scenarios.shared import gates as shared
 from runner.tools.names import setting
 from runner.tools.problem import Stop
-from runner.trainer.summary import Summary
+from runner.trainer.records import Summary
 
 BY = "rehearsal"
 TWIN = "base_model"

@@ -24,7 +24,7 @@ from runner.recipe.overrides import from_options
 from runner.render import code, kubernetes, render
 from runner.scenarios import prepare, translate
 from runner.tools.problem import Stop
-from runner.trainer.summary import Summary
+from runner.trainer.records import Summary
 from tests import servers, shapes
 from tests.conftest import ON_CLUSTER, ROOT, setting_of
 
@@ -652,7 +652,7 @@ def test_what_runs_in_a_stock_image_imports_only_what_that_has():
                 foreign.setdefault(top, set()).add(module)
     assert {
         "runner.parts.images.training",
-        "runner.trainer.history",
+        "runner.trainer.telemetry",
         "runner.parts.images.data",
     } <= set(reached)
     # What only recipes of language come to.

@@ -19,8 +19,7 @@ from runner.check.validate import load
 from runner.parts.images import network, training
 from runner.plan import Place
 from runner.recipe.overrides import from_options
-from runner.run.engines import ENGINES
-from runner.run.launch import environment
+from runner.run.launch import ENGINES, environment
 from runner.scenarios import prepare, translate
 from runner.tools.files import write_text
 from runner.trainer import progress_lines

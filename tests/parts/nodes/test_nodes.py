@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -36,7 +37,7 @@ from runner.tools.files import write_all
 from runner.tools.names import content_hash
 from runner.tools.problem import Stop
 from runner.trainer import parent_watch
-from runner.trainer.summary import Summary
+from runner.trainer.records import Summary
 from tests.conftest import ROOT, own_time
 from tests.stages import leave
 
@@ -85,7 +86,7 @@ def test_what_trains_ends_with_a_script_that_is_killed(tmp_path):
         "import os, pathlib, sys, time; from runner.trainer import parent_watch; parent_watch.start();"
         "pathlib.Path(sys.argv[1]).write_text(str(os.getpid())); time.sleep(60)"
     )
-    stubs = {"python": "", "axolotl": f'exec {sys.executable} -c "{trains}" {tmp_path}/pid'}
+    stubs = {"python": "", "axolotl": f'exec {shlex.quote(sys.executable)} -c "{trains}" {tmp_path}/pid'}
     for name, text in stubs.items():
         (tmp_path / "bin" / name).write_text(f"#!/usr/bin/env bash\n{text}\n")
         (tmp_path / "bin" / name).chmod(0o755)
@@ -215,7 +216,7 @@ def test_a_script_names_the_missing_python(tmp_path):
 
 def test_a_script_refuses_a_python_without_the_packages(tmp_path, golden_message):
     """Another Python of the machine's own, without what is installed here."""
-    (tmp_path / "python").write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n', encoding="utf-8")
+    (tmp_path / "python").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -I -S "$@"\n', encoding="utf-8")
     (tmp_path / "python").chmod(0o755)
     for script in scripts(tmp_path, f"nodes.output_dir={tmp_path}/out", f"nodes.python={tmp_path}/python"):
         process = start(script, MAIN_NODE_IP="127.0.0.1")
@@ -579,6 +580,10 @@ def trained(folder: Path, small: dict[str, Path], machines: list[int], accumulat
 
     machines: GPUs of each in the recipe; env `GPUS_1` is GPUS of machine 1.
     """
+    # A path without blanks, as `nodes.python` must be, wherever this clone lies.
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "venv").symlink_to(sys.prefix)
+    python = folder / "venv" / "bin" / "python"
     port = free_port()
     found = scripts(
         folder,
@@ -607,7 +612,7 @@ def trained(folder: Path, small: dict[str, Path], machines: list[int], accumulat
         f"nodes.machines={json.dumps([{'address': '127.0.0.1', 'gpus': list(range(gpus))} for gpus in machines])}",
         f"nodes.port={port}",
         f"nodes.output_dir={folder}/out",
-        f"nodes.python={sys.executable}",
+        f"nodes.python={python}",
     )
     shared = {
         "ACCELERATE_USE_CPU": "true",

@@ -37,7 +37,7 @@ from runner.scenarios import translate
 from runner.scenarios.shared import twin
 from runner.tools.files import read_json, write_json
 from runner.tools.problem import Stop
-from runner.trainer.summary import Summary
+from runner.trainer.records import Summary
 from tests import shapes
 from tests.conftest import ROOT
 from tests.parts.openshift import api

@@ -23,7 +23,7 @@ from runner.render import kubernetes, podspec, render
 from runner.scenarios import prepare, translate
 from runner.scenarios.shared import twin
 from runner.tools.files import sha256, write_text
-from runner.trainer import metrics, progress
+from runner.trainer import telemetry
 from tests import shapes
 from tests.conftest import ROOT
 from tests.entrypoints.test_stage import BEFORE_SFT, Claim, whole
@@ -128,8 +128,8 @@ def test_a_pod_killed_in_the_middle_comes_back_and_goes_on_from_the_last_checkpo
     def lose_one() -> None:
         steps = events(master.text, "step") if master.log.exists() else []
         if "metrics" not in seen and steps:
-            seen["metrics"] = ask(int(master.env[metrics.PORT]))
-            seen["progress"] = as_the_trainer_reads(ask(int(master.env[progress.PORT])))
+            seen["metrics"] = ask(int(master.env[telemetry.METRICS_PORT]))
+            seen["progress"] = as_the_trainer_reads(ask(int(master.env[telemetry.PROGRESS_PORT])))
         done = sorted((run / "checkpoints").rglob("checkpoint-*/trainer_state.json"))
         if "killed" not in seen and done and steps and steps[-1]["step"] > _step(done[-1]) + 2:
             worker.kill()
@@ -146,7 +146,7 @@ def test_a_pod_killed_in_the_middle_comes_back_and_goes_on_from_the_last_checkpo
     history = [entry["step"] for entry in json.loads((run / "training_history.json").read_text())["steps"]]
     assert history == list(range(1, summary["steps"] + 1)), "a step is missing, or stands there twice"
     assert "recipe_step " in seen["metrics"] and "recipe_loss " in seen["metrics"]
-    assert seen["progress"]["totalSteps"] == summary["steps"] and not ask(int(worker.env[progress.PORT]))
+    assert seen["progress"]["totalSteps"] == summary["steps"] and not ask(int(worker.env[telemetry.PROGRESS_PORT]))
     left = json.loads((run / "progress.json").read_text())
     assert (left["currentStep"], left["progressPercentage"]) == (summary["steps"], 100)
     told = [path for path in tmp_path.rglob("*") if path.is_file() and TOKEN.encode() in path.read_bytes()]
@@ -290,7 +290,9 @@ def pods_of_sft(claim, of_gate: bool) -> tuple[dict, dict[str, Path]]:
     config = claim.folder / "config"
     config.mkdir()
     for file in stage.files:
-        (config / file.path).write_text(file.text, encoding="utf-8")
+        # As in test_stage.py: a pod has /tmp to itself.
+        text = file.text.replace("/tmp/recipe-runner", f"{claim.folder}/scratch")
+        (config / file.path).write_text(text, encoding="utf-8")
     return sent(plan, stage, of_gate=of_gate).job, {plan.place_of(stage).config_dir: config}
 
 

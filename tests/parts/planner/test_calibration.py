@@ -21,7 +21,7 @@ from runner.run.run_folder import RunFolder
 from runner.run.run_manifest import RunManifest, keep
 from runner.tools.files import settings_folder
 from runner.tools.problem import Stop
-from runner.trainer.summary import Summary
+from runner.trainer.records import Summary
 from tests.conftest import ROOT
 
 LYRICS = ROOT / "recipes" / "lyrics.yaml"

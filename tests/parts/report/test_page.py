@@ -27,7 +27,7 @@ from runner.scenarios import translate
 from runner.tools import extras
 from runner.tools.problem import Stop
 from runner.tools.run_files import PAGE
-from runner.trainer.proof_record import Proof
+from runner.trainer.records import Proof
 from tests.conftest import ROOT
 from tests.parts.report import browser
 from tests.parts.report.pages import Page, holds_the_figures_of, read

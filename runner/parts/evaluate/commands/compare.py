@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from runner import parts
 from runner.commands.options import end, open_recipe, recipe_path, run_option, say, set_option, url_option
 from runner.recipe.recipe import Recipe
 from runner.tools.problem import Stop
@@ -92,9 +93,7 @@ def _answers(recipe: Recipe, run: RunFolder, questions: Sequence[str]) -> None:
 
 
 def _served(recipe: Recipe, url: str, questions: Sequence[str]) -> None:
-    from runner.parts.serve import served
-
-    server = served.at(url, recipe)
+    server = parts.hook("models_at")(url, recipe)
     sides = [server.chat(base) for base in (True, False)]
     for side, chat in zip(("before", "after"), sides, strict=True):
         say(f"{side + ':':<8}{chat.model} at {server.url}")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from runner import parts
 from runner.commands.options import end, open_recipe, recipe_path, run_option, say, set_option, url_option
 from runner.tools.problem import Stop
 
@@ -45,11 +46,8 @@ def evaluate(
         raise Stop("`--url` measures what a server has, and `--checkpoint` what lies here.", "Leave one out.", code=2)
     folder = inference.folder_of(recipe, run_dir, stage)
     if url:
-        from runner.parts.serve import served
-
-        for line in evaluation_report.shown(
-            folder, served.measure(served.at(url, recipe, stage), folder), form, judge=False
-        ):
+        measured = parts.hook("models_at")(url, recipe, stage).measure(folder)
+        for line in evaluation_report.shown(folder, measured, form, judge=False):
             say(line)
         if form == "text":
             end("Measured, and recorded nowhere.", "compare", path, "--url", url)

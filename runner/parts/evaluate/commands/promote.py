@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from runner import parts
 from runner.commands.options import end, open_recipe, recipe_path, run_option, say, set_option
 from runner.tools.problem import Stop
 
@@ -29,15 +30,7 @@ def promote(
             code=2,
         )
     if on_cluster:
-        from runner.parts.openshift import promote
-        from runner.parts.openshift.client import connect
-        from runner.parts.openshift.commands import cluster_options as shared
-        from runner.parts.openshift.submit_all import wake
-
-        plan = shared.open_plan(path, sets)
-        cluster = connect()
-        promote.promote(cluster, plan, plan.stage(stage), by.strip(), reason.strip(), say)
-        wake(cluster, plan, say)
+        parts.hook("promote_on_cluster")(path, sets, stage, by.strip(), reason.strip(), say)
         end(f"`{stage}` passes, on record.", "status", path)
         return
     recipe, _ = open_recipe(path, sets)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from runner import parts
 from runner.commands.options import end, recipe_path, say, set_option
 from runner.parts.openshift.commands import cluster_options as shared
 
@@ -24,7 +25,6 @@ def fetch(path: str, sets: tuple[str, ...], stage: str | None, to: str | None, e
     from runner.parts.openshift import import_results
     from runner.parts.openshift.client import connect
     from runner.parts.openshift.fetch import fetch as bring
-    from runner.parts.report import page
     from runner.run import run_folder
     from runner.run.run_manifest import keep
 
@@ -39,5 +39,6 @@ def fetch(path: str, sets: tuple[str, ...], stage: str | None, to: str | None, e
     say(f"{came} files fetched; everything is in {(Path(to) if to else folder.path) / chosen.folder}")
     if current:
         keep(folder, recipe, plan)
-        page.leave(folder, say)
+        for after_fetch in parts.hooks("after_fetch"):
+            after_fetch(folder, say)
     end("The results are here.", "compare", path)

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
 
+from runner import parts
 from runner.commands import completing
 from runner.commands.options import end, open_recipe, say, set_option
-from runner.parts.openshift.commands import cluster_options as shared
 from runner.tools.problem import Stop
 
 
 @click.command()
 @click.argument("path", metavar="PATH", shell_complete=completing.recipe_file)
 @set_option
-@shared.stage_option
+@click.option("--stage", metavar="NAME", help="The stage that is meant.")
 def why(path: str, sets: tuple[str, ...], stage: str | None) -> None:
     """Say in a sentence, with its remedy, why a job does not start, hangs or has ended.
 
@@ -28,6 +28,7 @@ def why(path: str, sets: tuple[str, ...], stage: str | None) -> None:
     from runner.tools.run_files import RUN
 
     given = Path(path)
+    lines: Iterable[str]
     if path == "-" or (given.is_file() and given.suffix not in (".yaml", ".yml")) or given.is_dir():
         if sets or stage:
             raise Stop("`--set` and `--stage` are about a recipe.", "Leave them out, or name the recipe.", code=2)
@@ -49,7 +50,7 @@ def why(path: str, sets: tuple[str, ...], stage: str | None) -> None:
     end("That is all that is known of it.", *(("logs", path) if recipe else ("doctor",)))
 
 
-def _of_recipe(path: str, sets: tuple[str, ...], stage: str | None) -> Iterator[str]:
+def _of_recipe(path: str, sets: tuple[str, ...], stage: str | None) -> Iterable[str]:
     """What stands in the way of a recipe's job on the cluster; of its latest run here where it has none there."""
     from runner.parts.report import why as reading
     from runner.run.run_folder import find
@@ -58,7 +59,8 @@ def _of_recipe(path: str, sets: tuple[str, ...], stage: str | None) -> Iterator[
     nowhere: Stop | None = None
     if recipe.settings.get("openshift"):
         try:
-            return _of_job(path, sets, stage)
+            lines: Iterable[str] = parts.hook("why_on_cluster")(path, sets, stage)
+            return lines
         except Stop as stop:
             nowhere = stop
     try:
@@ -68,20 +70,3 @@ def _of_recipe(path: str, sets: tuple[str, ...], stage: str | None) -> Iterator[
             f"Nothing of `{recipe.name}` has been run here.",
             "`recipe rehearse` tries it; `recipe check` says what is wrong.",
         ) from None
-
-
-def _of_job(path: str, sets: tuple[str, ...], stage: str | None) -> Iterator[str]:
-    """Raises Stop where the cluster has no job of the recipe, or cannot be asked."""
-    from runner.parts.openshift.client import connect
-    from runner.parts.openshift.diagnose import logs_of, reasons
-    from runner.parts.openshift.follow import line
-    from runner.parts.openshift.status import look
-
-    plan = shared.open_plan(path, sets)
-    cluster = connect()
-    state = look(cluster, shared.job_at_work(cluster, plan, stage))
-    why = reasons(state, logs_of(cluster, state))
-    kind, meta = state.job["kind"], state.job["metadata"]
-    return iter(
-        (f"{kind} `{state.name}` in `{meta['namespace']}`: {line(state)}", *(why or ["Nothing stands in its way."]))
-    )

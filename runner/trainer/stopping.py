@@ -1,0 +1,345 @@
+"""Stopping: what ends a training before its last step: a broken loss, no more improvement, the time limit, SIGTERM."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from accelerate import PartialState
+from accelerate.utils import DistributedType
+from transformers import TrainerCallback
+
+from runner.tools.files import write_json
+from runner.tools.run_files import STOPPED
+from runner.trainer import collectives, limits, progress_lines
+from runner.trainer.checkpoints import saved_anyway
+from runner.trainer.limits import LOSS, TimeUsed, elapsed_seconds
+from runner.trainer.settings import EarlyStopping, RunSettings
+
+# A model that knows nothing starts at ln(vocabulary); half as much again means that its weights are broken.
+CEILING = 1.5
+
+
+class TrainingStopped(RuntimeError):
+    """The run was stopped on purpose; the message is for the person."""
+
+
+class Watchdog(TrainerCallback):
+    """Compares the run with the plan when training begins, and looks at every loss that is logged.
+
+    zero_loss_allowed: DPO's loss may truly reach 0; a language model's may not.
+    """
+
+    def __init__(self, settings: RunSettings, zero_loss_allowed: bool = False) -> None:
+        self.settings = settings
+        self.zero_loss_allowed = zero_loss_allowed
+        self.vocabulary: int | None = None
+        self.first_loss_seen = False
+
+    def on_train_begin(
+        self, args: Any, state: Any, control: Any, model: Any = None, train_dataloader: Any = None, **kwargs: Any
+    ) -> None:
+        config = getattr(model, "config", None)
+        self.vocabulary = getattr(config, "vocab_size", None)
+        self._compare_processes()
+        self._compare_share(args, train_dataloader)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        for name in ("loss", "eval_loss"):
+            if name in (logs or {}):
+                self._judge(name, float(logs[name]), state.global_step)
+
+    def _compare_processes(self) -> None:
+        """Two processes can exit 0 having each trained everything alone; the exit code tells nothing."""
+        expected, here = self.settings.world_size, PartialState()
+        if here.num_processes != expected:
+            self.stop(
+                f"The plan has {expected} processes training together, and {here.num_processes} found each other. "
+                "Each would train all the data on its own. Start it through the launcher that the plan names."
+            )
+        if expected > 1:
+            together = here.distributed_type not in (DistributedType.NO,) and torch.distributed.is_initialized()
+            backend = torch.distributed.get_backend() if together else "none"
+            if self.settings.backend not in backend:
+                self.stop(f"The plan has the processes talk over {self.settings.backend}, and here it is {backend}.")
+
+    def _compare_share(self, args: Any, dataloader: Any) -> None:
+        """Each process must see its share of the rows and no more."""
+        dataset = getattr(dataloader, "dataset", None)
+        if dataset is None or not hasattr(dataset, "__len__") or getattr(args, "sample_packing", False):
+            return
+        rows, batches, processes = len(dataset), len(dataloader), self.settings.world_size
+        share = rows / (args.per_device_train_batch_size * processes)
+        if not math.floor(share) <= batches <= math.ceil(share):
+            self.stop(
+                f"Each process should see {math.ceil(share)} batches an epoch, a share of {rows} rows in {processes}, "
+                f"and sees {batches}. The data is not divided as the plan says."
+            )
+
+    def _judge(self, name: str, loss: float, step: int) -> None:
+        what = "validation loss" if name == "eval_loss" else "loss"
+        if not math.isfinite(loss):
+            self.stop(
+                f"The {what} at step {step} is {loss}: training has broken. Lower `learning_rate`, or use `precision: bf16` (`fp32` on a GPU without bf16)."
+            )
+        if loss == 0 and not self.zero_loss_allowed:
+            self.stop(
+                f"The {what} at step {step} is exactly 0, which no real text gives: the model's weights or the data's "
+                "labels are broken. Look at the prepared data, and at the model that this training began with."
+            )
+        if not self.first_loss_seen and self.vocabulary and loss > (ceiling := CEILING * math.log(self.vocabulary)):
+            self.stop(
+                f"The first {what} is {loss:.2f}, above {ceiling:.2f}; a model that knows nothing has "
+                f"{math.log(self.vocabulary):.2f}. The weights that this training began with are broken or were not loaded."
+            )
+        self.first_loss_seen = True
+
+    def stop(self, message: str) -> NoReturn:
+        """Ends training on every process; the first one leaves the reason for whoever started the run."""
+        if PartialState().is_main_process:
+            folder = Path(self.settings.run_dir)
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / STOPPED).write_text(json.dumps({"message": message}) + "\n", encoding="utf-8")
+        raise TrainingStopped(message)
+
+
+class Ended(TrainerCallback):
+    """Says at the beginning that nothing is left to do."""
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+        control.should_training_stop |= state.global_step >= state.max_steps
+        return control
+
+
+def no_step_more(trainer: Any) -> None:
+    """Lets the trainer skip what is left of an epoch where nothing is to be done any more. transformers (5.16.1) asks that only
+    after a step, so that a run of 104 steps whose epochs have 21 makes a 105th; older ones have no such method."""
+    run_epoch = getattr(trainer, "_run_epoch", None)
+    if run_epoch is None:
+        return
+
+    def run(*args: Any, **kwargs: Any) -> None:
+        if not trainer.control.should_training_stop:
+            run_epoch(*args, **kwargs)
+
+    trainer._run_epoch = run
+
+
+class Patience(TrainerCallback):
+    """Reads the evaluations so far from the Trainer's own log, which is in every checkpoint, so that a run that goes on has
+    waited as long as the one that was interrupted. transformers' own callback forgets its counter (5.16.1, unless
+    `restore_callback_states_from_checkpoint`), and takes a run of small steps down for none.
+
+    The last of those that ask for checkpoints: where a run goes on that had ended already, an older Trainer makes one more step
+    before it asks (see `no_step_more`), and that is neither measured nor saved.
+    """
+
+    def __init__(self, wanted: EarlyStopping, measure: str = LOSS) -> None:
+        self.wanted, self.measure = wanted, measure
+        self.over = False
+
+    def _gone(self, state: Any) -> bool:
+        values = [entry[name] for entry in state.log_history if (name := f"eval_{self.measure}") in entry]
+        return limits.fruitless(values, self.wanted.min_improvement, self.measure) >= self.wanted.patience
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+        self.over = self._gone(state)
+        if self.over:
+            control.should_training_stop = True
+            self._say(state)
+        return control
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+        return self._leave(control) if self.over else control
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+        return self._leave(control) if self.over else control
+
+    @staticmethod
+    def _leave(control: Any) -> Any:
+        control.should_training_stop = True
+        control.should_evaluate = control.should_save = False
+        return control
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+        if state.global_step and self._gone(state):
+            control.should_training_stop = True
+            self._say(state)
+        return control
+
+    def _say(self, state: Any) -> None:
+        seen = ({"step": entry["step"], self.measure: entry.get(f"eval_{self.measure}")} for entry in state.log_history)
+        wanted = (self.wanted.patience, self.wanted.min_improvement, self.measure)
+        ended = limits.early_stop(seen, *wanted, state.global_step, state.max_steps)
+        if ended and state.is_world_process_zero:
+            print(progress_lines.write({"event": limits.EVENT, **asdict(ended)}), flush=True)
+
+
+def early_stopping(settings: RunSettings, measure: str = LOSS) -> list[Patience]:
+    """The callback that ends training early; none where the recipe does not ask for it."""
+    return [Patience(settings.early_stopping, measure)] if settings.early_stopping else []
+
+
+class TimeLimit(TrainerCallback):
+    """Stops training before `time_limit_seconds` are over, counted from its begin, over restarts and, in a pipeline,
+    with the stages before it.
+
+    The last step is followed by an evaluation and a checkpoint, as at the end of an epoch, so the best model so far is
+    kept as ever. Time for one more step, one evaluation and one checkpoint, as long as the longest so far, is kept back;
+    the very first checkpoint, whose time nobody knows yet, may end after the limit.
+    """
+
+    def __init__(self, settings: RunSettings) -> None:
+        limit = settings.time_limit_seconds
+        self.limit = math.inf if limit is None else limit
+        self.run_dir = Path(settings.run_dir)
+        self.earlier = elapsed_seconds(settings.time_limit_earlier)
+        self.before = 0.0
+        self.began = self.step_began = time.monotonic()
+        self.longest_step = self.longest_evaluation = self.longest_save = 0.0
+        self.reached = False
+
+    @property
+    def used(self) -> float:
+        """Seconds of this training so far, those before a restart among them."""
+        return self.before + time.monotonic() - self.began
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step:
+            self.before = elapsed_seconds([self.run_dir])
+        self.began = self.step_began = time.monotonic()
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.step_began = time.monotonic()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+        now = time.monotonic()
+        self.longest_step = max(self.longest_step, now - self.step_began)
+        self.step_began = now
+        if control.should_training_stop:  # it ends here by itself
+            return control
+        kept_back = self.longest_step + self.longest_evaluation + self.longest_save
+        over = self.earlier + self.used + kept_back > self.limit
+        if not self.reached and collectives.any_of(over, args.device):
+            self.reached = True
+            control.should_training_stop = control.should_log = True
+            # Where epochs decide, Trainer evaluates and saves at the end of this one, which is now.
+            control.should_evaluate |= args.eval_strategy == "steps"
+            control.should_save |= args.save_strategy == "steps"
+            if state.is_world_process_zero:
+                print(
+                    f"The time limit of {self.limit:g} s ends training after step {state.global_step} of {state.max_steps}.",
+                    flush=True,
+                )
+        return control
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        # An evaluation begins where a step (or training) began or ended, and nothing else takes long in between.
+        self.longest_evaluation = max(self.longest_evaluation, time.monotonic() - self.step_began)
+        self.step_began = time.monotonic()
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.longest_save = max(self.longest_save, time.monotonic() - self.step_began)
+        self.step_began = time.monotonic()
+        self._note(state)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._note(state)
+
+    def _note(self, state: Any) -> None:
+        if state.is_world_process_zero:
+            TimeUsed(self.limit, round(self.used, 1), self.reached).write(self.run_dir)
+
+
+def time_limits(settings: RunSettings) -> list[TimeLimit]:
+    """The callback that keeps the run's limit; none where it has no limit."""
+    return [] if settings.time_limit_seconds is None else [TimeLimit(settings)]
+
+
+# As a shell says that SIGTERM ended a process.
+ENDED = 128 + signal.SIGTERM
+
+
+class Preemption(TrainerCallback):
+    """Ends all processes after the same step, once one of them got SIGTERM and the checkpoint of that step is whole.
+
+    The signal comes to each at a moment of its own, or, where one machine of several goes away, to some alone. So they ask each
+    other at places that all of them pass: at the end of a step, of an evaluation, and of a checkpoint. What this step would have
+    been followed by anyway, an evaluation, comes first, because a resumed run would not make up for it.
+
+    The last of the callbacks: when it hears of a checkpoint, `MarkComplete` has marked it.
+    """
+
+    def __init__(self, settings: RunSettings) -> None:
+        self.run_dir = Path(settings.run_dir)
+        self.asked = self.leaving = False
+        self.process = 0
+        # Whether there is a step to save.
+        self.waits = False
+        self.before: Any = None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.process = os.getpid()
+        self.before = signal.signal(signal.SIGTERM, self._ask)
+        os.register_at_fork(after_in_child=self._stand_apart)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """What follows is made again from the last checkpoint, and need not wait."""
+        signal.signal(signal.SIGTERM, self.before)
+        self.waits, self.process = False, 0
+
+    def _stand_apart(self) -> None:
+        """torchrun sends a signal to the whole group (torch 2.13), and data workers, which are forks, are needed until the step
+        is done. They end when they miss their parent."""
+        if self.process:
+            os.setpgid(0, 0)
+
+    def _ask(self, number: int, frame: Any) -> None:
+        if not self.waits or os.getpid() != self.process:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        self.asked = True
+
+    def _decide(self, args: Any) -> bool:
+        self.leaving = self.leaving or collectives.any_of(self.asked, args.device)
+        return self.leaving
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+        self.waits = True
+        if self._decide(args):
+            control.should_log = True
+            # What is evaluated a moment later would not be after a resume.
+            control.should_save |= not saved_anyway(args, state, control)
+        return control
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+        control.should_save |= self.leaving
+        return control
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+        if self.waits and self._decide(args):
+            control.should_save = True
+        return control
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.waits and self._decide(args):
+            if state.is_world_process_zero:
+                self._tell(state.global_step)
+            # A launcher that sees one process end ends the others, which may still write.
+            collectives.wait()
+            raise SystemExit(ENDED)
+
+    def _tell(self, step: int) -> None:
+        said = (
+            f"It was asked to end (SIGTERM), as a cluster does that takes a machine back. Step {step:,} is saved, and the same "
+            "command goes on from there."
+        )
+        print(said, flush=True)
+        write_json(self.run_dir / STOPPED, {"message": said})
