@@ -33,7 +33,7 @@ from datatrove.pipeline.writers.jsonl import JsonlWriter
 from datatrove.utils.word_tokenizers import SpaCyTokenizer, WordTokenizer, load_word_tokenizer, strip_strings
 
 from runner.data import data_sets, doctor, rows
-from runner.data.row_files import Bad, DataRow, FilePart, Numbered
+from runner.data.row_files import Bad, DataRow, FilePart
 from runner.data.rows import parts_of_file
 from runner.parts.pretrain.executors import Executor
 from runner.parts.pretrain.stages import Corpus, CorpusSet
@@ -56,15 +56,12 @@ class CorpusRows(PipelineStep):
         self.corpus, self.index, self.dropped, self.parts = corpus, index, str(dropped), parts
         self.source = corpus.sets[index]
 
-    def _mine(self, rank: int) -> Iterator[Numbered]:
-        part = self.parts[rank]
-        return rows.read(self.source, part) if isinstance(part, FilePart) else islice(rows.read(self.source), *part)
-
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> Iterator[Document]:
         if data:
             yield from data
-        bad = []
-        for number, row in self._mine(rank):
+        bad, part = [], self.parts[rank]
+        numbered = rows.read(self.source, part) if isinstance(part, FilePart) else islice(rows.read(self.source), *part)
+        for number, row in numbered:
             self.stat_update("documents_in")
             text = None if isinstance(row, Bad) else row.get(self.source.column)
             where = data_sets.where(self.corpus, self.index, number)
@@ -264,7 +261,10 @@ def counts(work: Path) -> dict[str, int]:
 
 def _of_step(step: Mapping[str, Any], folder: str, last: str) -> Counter[str]:
     documents: Counter[str] = Counter()
-    figures = {name: _total(value) for name, value in step["stats"].items()}
+    figures = {
+        name: round(float(value["total"] if isinstance(value, Mapping) else value))
+        for name, value in step["stats"].items()
+    }
     if "Hugging" in step["name"]:
         documents["documents_in"] += figures.get("documents", 0)
     if "Jsonl" in step["name"] and "writer" in step["name"].lower() and folder == last:
@@ -277,10 +277,6 @@ def _of_step(step: Mapping[str, Any], folder: str, last: str) -> Counter[str]:
     if folder in ("4-exact", "8-near") and "dropped" in figures:
         documents[folder.split("-")[1]] += figures["dropped"]
     return documents
-
-
-def _total(value: Any) -> int:
-    return round(float(value["total"] if isinstance(value, Mapping) else value))
 
 
 # Distinct words that are remembered before a tokenizer begins anew: some 100 MB in each process.

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from runner.parts.pretrain.architecture import AFTER, TRAINED
-from runner.parts.pretrain.training import compile_mode
+from runner.parts.pretrain.translation import compile_mode
 from runner.plan import Plan
 from runner.recipe import overrides
 from runner.recipe.overrides import Override
