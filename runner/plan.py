@@ -23,6 +23,9 @@ RUNS = "runs"
 # What a claim is asked for with where neither the recipe nor an estimate says how much it must hold.
 USUAL_CLAIM_GIB = 50
 
+# What an engine reads, under its own names for settings.
+EngineConfig = dict[str, Any]
+
 
 @dataclass(frozen=True)
 class Place:
@@ -237,6 +240,21 @@ class Stage:
 
 
 @dataclass(frozen=True)
+class OnClaim:
+    """A folder on a claim. claim: its name; path: from the claim's root, without `/` at either end."""
+
+    claim: str
+    path: str
+
+    @property
+    def uri(self) -> str:
+        return f"pvc://{self.claim}/{self.path}".rstrip("/")
+
+    def below(self, name: str) -> OnClaim:
+        return OnClaim(self.claim, f"{self.path}/{name}".lstrip("/"))
+
+
+@dataclass(frozen=True)
 class Plan:
     """What a recipe means, in full."""
 
@@ -275,6 +293,11 @@ class Plan:
             if f"{folder}/".startswith(claim["mount"].rstrip("/") + "/")
         ]
         return max(claims, key=lambda claim: len(claim["mount"]), default=None)
+
+    def on_claim(self, folder: str) -> OnClaim | None:
+        """Where a pod's folder lies on a claim; None where it lies on none."""
+        claim = self.claim_of(folder)
+        return OnClaim(claim["name"], folder.removeprefix(claim["mount"].rstrip("/")).strip("/")) if claim else None
 
     def place_of(self, stage: Stage) -> Place:
         return self.place.below(stage.folder)

@@ -261,11 +261,8 @@ def _by_usual_names(config: Mapping[str, Any]) -> Facts:
     """The config of an architecture that nobody has looked at, with its sizes under the usual names, and those that it may
     lack (heads of a state-space model, positions of ALiBi) as what says nothing: for such a model only its trace counts."""
     kinds = next((config[name] for name in ("layer_types", "layers_block_type") if config.get(name)), ())
-    known: Facts = {
-        "intermediate_size": 0,
-        "num_attention_heads": 1,
-        "max_position_embeddings": UNBOUNDED,
-    } | ({"num_hidden_layers": len(kinds)} if kinds else {})
+    known: Facts = {"intermediate_size": 0, "num_attention_heads": 1, "max_position_embeddings": UNBOUNDED}
+    known |= {"num_hidden_layers": len(kinds)} if kinds else {}
     for name, others in _OTHER_NAMES.items():
         said = (config.get(other) for other in (name, *others))
         if (size := next((size for size in said if isinstance(size, int) and size > 0), None)) is not None:

@@ -110,9 +110,8 @@ def _instead(name: str) -> str:
 def _described(name: str, fetch: Fetch) -> Model:
     config = _json(fetch(CONFIG), name)
     if not config:
-        raise Stop(
-            f"`{name}` has no `{CONFIG}`, so it is no model that transformers can load.", "Is it an adapter, or GGUF?"
-        )
+        message = f"`{name}` has no `{CONFIG}`, so it is no model that transformers can load."
+        raise Stop(message, "Is it an adapter, or GGUF?")
     if known := unsuitable_type(config):
         raise Stop(f"`{name}` cannot be trained with the packages that the runner uses.", f"{known.why}.")
     try:
@@ -125,15 +124,15 @@ def _described(name: str, fetch: Fetch) -> Model:
             "Models that read images too, and mixtures of experts with other sizes, cannot be trained here.",
         ) from None
     words, ends = (_json(fetch(file), name) for file in BESIDE[:2])
-    own = words.get("chat_template") or ""
-    if file := fetch(TEMPLATE):
-        own = file.read_text(encoding="utf-8", errors="replace")
+    file = fetch(TEMPLATE)
+    own = file.read_text(encoding="utf-8", errors="replace") if file else words.get("chat_template") or ""
     said: Facts = {key: _token(words.get(key)) or getattr(model, key) for key in SPOKEN if key != "chat_template"}
-    said["eos_token"] = said["eos_token"] or _by_number(words, ends.get("eos_token_id"))
+    number = ends.get("eos_token_id")
+    first = number[0] if isinstance(number, list) and number else number
+    said["eos_token"] = said["eos_token"] or _token((words.get("added_tokens_decoder") or {}).get(str(first)))
     said["pad_token"] = said["pad_token"] or said["eos_token"]
-    return replace(
-        model, chat_template=_template(model.chat_template, json.dumps(own, ensure_ascii=False), words), **said
-    )
+    said["chat_template"] = _template(model.chat_template, json.dumps(own, ensure_ascii=False), words)
+    return replace(model, **said)
 
 
 def _json(file: Path | None, name: str) -> Mapping[str, Any]:
@@ -150,11 +149,6 @@ def _token(value: Any) -> str:
     """A token, which a tokenizer's config has as text or with facts about it."""
     content = value.get("content") if isinstance(value, dict) else value
     return content if isinstance(content, str) else ""
-
-
-def _by_number(words: Mapping[str, Any], number: Any) -> str:
-    first = number[0] if isinstance(number, list) and number else number
-    return _token((words.get("added_tokens_decoder") or {}).get(str(first)))
 
 
 def _template(kin: str, own: str, words: Mapping[str, Any]) -> str:

@@ -7,21 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
-from runner.catalog.tables import table
+from runner.catalog.tables import Facts, table
 from runner.tools import extras
 
-LOG, UNMADE, QUEUE, PLACING, IMAGE, MISSING, MOUNT, TAKEN, ENDED, SERVER = PLACES = (
-    "log",
-    "unmade",
-    "queue",
-    "placing",
-    "image",
-    "missing",
-    "mount",
-    "taken",
-    "ended",
-    "server",
-)
+PLACES = ("log", "unmade", "queue", "placing", "image", "missing", "mount", "taken", "ended", "server")
+LOG, UNMADE, QUEUE, PLACING, IMAGE, MISSING, MOUNT, TAKEN, ENDED, SERVER = PLACES
 # What a line of any file must hold besides, to be a cluster's word of that kind; a program's own words stand for themselves.
 _KINDS = {
     place: re.compile(pattern)
@@ -61,7 +51,7 @@ class Trouble:
     places: tuple[str, ...]
     patterns: tuple[re.Pattern[str], ...]
     means: str
-    remedy: str
+    remedy: str = ""
     needs: str = ""
     reads: str = ""
     follows: bool = False
@@ -83,12 +73,14 @@ class Trouble:
             if matches:
                 groups = {name: said for match in matches for name, said in match.groupdict().items() if said}
                 firsts = dict.fromkeys(match[1] for match in matches if pattern.groups and match[1])
-                line = _shown(text, matches[-1].start())
+                at = matches[-1].start()
+                line = _line(text, at)
+                # Of a long line the part from there on.
+                line = (line if len(line) <= SHOWN else text[at : at + len(line)].splitlines()[0]).strip()[:SHOWN]
                 own = _READERS[self.reads](text, groups | dict(words)) if self.reads else {}
                 said = line.rstrip(".")
                 known = {"said": said, "claims": said, "less": "the recipe", "all": ", ".join(firsts)}
-                known |= groups | own | dict(words)
-                return Found(self, line, known)
+                return Found(self, line, known | groups | own | dict(words))
         return None
 
     def _of_its_kind(self, line: str) -> bool:
@@ -120,7 +112,8 @@ class Found:
         return self._coded(f"{self.means} {self.remedy}")
 
     def _coded(self, text: str) -> str:
-        return f"{_tidy(text)} ({self.trouble.code})"
+        tidy = re.sub(r"\.\.+", ".", " ".join(text.split()))
+        return f"{tidy} ({self.trouble.code})"
 
 
 class _Words(dict[str, str]):
@@ -133,19 +126,13 @@ class _Words(dict[str, str]):
 @cache
 def known() -> tuple[Trouble, ...]:
     """The table, in the order in which it counts."""
-    return tuple(
-        Trouble(
-            name,
-            tuple(entry["in"]),
-            tuple(map(re.compile, [entry["pattern"]] if isinstance(entry["pattern"], str) else entry["pattern"])),
-            entry["means"],
-            entry.get("remedy", ""),
-            entry.get("needs", ""),
-            entry.get("reads", ""),
-            entry.get("follows", False),
-        )
-        for name, entry in table("troubles").items()
-    )
+
+    def row(name: str, entry: Facts) -> Trouble:
+        patterns = [entry["pattern"]] if isinstance(entry["pattern"], str) else entry["pattern"]
+        rest = {key: said for key, said in entry.items() if key not in ("in", "pattern")}
+        return Trouble(name, tuple(entry["in"]), tuple(map(re.compile, patterns)), **rest)
+
+    return tuple(row(name, entry) for name, entry in table("troubles").items())
 
 
 def find(text: str, *places: str, **words: str) -> Found | None:
@@ -182,16 +169,6 @@ def _line(text: str, at: int) -> str:
     """The line of a text at a place."""
     end = text.find("\n", at)
     return text[text.rfind("\n", 0, at) + 1 : end if end >= 0 else len(text)]
-
-
-def _shown(text: str, at: int) -> str:
-    """What is shown of that line: of a long one the part from there on."""
-    line = _line(text, at)
-    return (line if len(line) <= SHOWN else text[at : at + len(line)].splitlines()[0]).strip()[:SHOWN]
-
-
-def _tidy(text: str) -> str:
-    return re.sub(r"\.\.+", ".", re.sub(r"\s+", " ", text)).strip()
 
 
 def _package(_text: str, words: Mapping[str, str]) -> dict[str, str]:

@@ -76,7 +76,9 @@ def values(
             value = error.instance
             written = shortened(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), SHOWN)
             message = f"`{called}` cannot be `{written}`."
-            hint = f"{owner} takes {_either(list(dict.fromkeys(_taken(error.schema, definitions))))} there."
+            forms = list(dict.fromkeys(_taken(error.schema, definitions)))
+            either = " or ".join(filter(None, (", ".join(forms[:-1]), *forms[-1:])))
+            hint = f"{owner} takes {either} there."
             yield document.problem(place, message, hint)
 
 
@@ -112,10 +114,6 @@ def _taken(part: Schema, definitions: Schema) -> Iterator[str]:
         for kind in [part["type"]] if isinstance(part.get("type"), str) else part.get("type", []):
             if kind != "null":
                 yield " ".join([KINDS[kind], *bounds])
-
-
-def _either(forms: list[str]) -> str:
-    return " or ".join(forms) if len(forms) < 3 else f"{', '.join(forms[:-1])} or {forms[-1]}"
 
 
 def _dotted(path: Path_) -> str:

@@ -61,21 +61,16 @@ def as_locked(recipe: Recipe) -> Iterator[Problem]:
     locked, _ = lock.find(recipe.folder, base, recipe.model.revision)
     if locked is None:
         return
-    write = f"`recipe models add {base} --recipe {recipe.file}`"
     try:
         here = published.in_folder(folder, base)
     except Stop as stop:
         message, _, hint = stop.text.partition("\n")
         yield recipe.problem("model.base", message, hint)
         return
-    changed = [
-        f"`{name}` is {now} and was {was}"
-        for name in SHAPE
-        if (was := getattr(locked, name)) != (now := getattr(here, name))
-    ]
-    if changed:
+    both = ((name, getattr(locked, name), getattr(here, name)) for name in SHAPE)
+    if changed := [f"`{name}` is {now} and was {was}" for name, was, now in both if was != now]:
         message = f"The folder `{base}` holds another model than `{lock.LOCK}` has written down: {', '.join(changed)}."
-        hint = f"{write} writes down what it is now; or bring back the one that was meant."
+        hint = f"`recipe models add {base} --recipe {recipe.file}` writes down what it is now; or bring back the one that was meant."
         yield recipe.problem("model.base", message, hint)
 
 
@@ -113,11 +108,8 @@ def _no_folder(recipe: Recipe) -> Problem | None:
     if isdir(folder):
         message = f"The folder `{base}` holds no readable `config.json`, so it holds no model that could be loaded."
         below = sorted(inner.parent.name for inner in folder.glob(f"*/{published.CONFIG}"))
-        hint = (
-            f"Did you mean `{base.rstrip('/')}/{below[0]}`?"
-            if below
-            else "Name the folder that the model was saved into."
-        )
+        hint = "Name the folder that the model was saved into."
+        hint = f"Did you mean `{base.rstrip('/')}/{below[0]}`?" if below else hint
     elif "/" not in base and catalog.near_model(base):
         return None
     else:
@@ -251,11 +243,8 @@ def precision_fits(recipe: Recipe) -> Iterator[Problem]:
 
 def loss_fits_model(recipe: Recipe) -> Iterator[Problem]:
     facts = recipe.model_facts if "model" in recipe.settings else None
-    if (
-        facts
-        and recipe.settings.get("train", {}).get("cross_entropy") == "fused"
-        and facts.model_type not in catalog.fused_loss_models()
-    ):
+    asked = recipe.settings.get("train", {}).get("cross_entropy") == "fused"
+    if facts and asked and facts.model_type not in catalog.fused_loss_models():
         message = f"Axolotl has no fused cross-entropy for models of the type `{facts.model_type}`."
         hint = "Write `cross_entropy: auto`, which is chunked for this model."
         yield recipe.problem("train.cross_entropy", message, hint)

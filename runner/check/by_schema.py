@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial, reduce
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from runner import parts, scenarios
 from runner.catalog import Schema
 from runner.check import schema_errors
-from runner.recipe.document import Document, Path_
+from runner.recipe.document import Document, Path_, leaves
 from runner.recipe.overrides import Override, path_of
 from runner.recipe.recipe import BROKEN, Settings, with_defaults
 from runner.tools import packaged
@@ -84,14 +84,14 @@ def _part(scenario: Any, path: Path_) -> Schema:
 
 def settings(scenario: str) -> Iterator[tuple[str, Schema]]:
     """Every setting of the scenario, dotted, sections too, with what its schema says; those of a list's items behind `[0]`."""
-    yield from _settings("", schema(scenario))
 
+    def within(section: Schema, prefix: str = "") -> Iterator[tuple[str, Schema]]:
+        for key, one in section.get("properties", {}).items():
+            yield f"{prefix}{key}", one
+            yield from within(one, f"{prefix}{key}.")
+            yield from within(one.get("items", {}), f"{prefix}{key}[0].")
 
-def _settings(prefix: str, section: Schema) -> Iterator[tuple[str, Schema]]:
-    for key, one in section.get("properties", {}).items():
-        yield f"{prefix}{key}", one
-        yield from _settings(f"{prefix}{key}.", one)
-        yield from _settings(f"{prefix}{key}[0].", one.get("items", {}))
+    return within(schema(scenario))
 
 
 def sentence(scenario: str, path: Path_) -> str:
@@ -122,13 +122,16 @@ class Reading:
 
 def read(document: Document) -> Reading:
     """The settings of a document whose scenario is known, as far as its schema takes them."""
-    scenario = document.data["scenario"]
-    errors = [] if _fits(scenario)(document.data) else list(_validator(scenario).iter_errors(document.data))
-    told = schema_errors.problems(document, schema(scenario), errors)
+    scenario, whole = document.data["scenario"], schema(document.data["scenario"])
+    filled = with_defaults(document.data, whole)
+    if _fits(scenario)(document.data):
+        return Reading(Settings(filled, whole), [])
+    errors = list(_validator(scenario).iter_errors(document.data))
+    told = schema_errors.problems(document, whole, errors)
     problems = told.problems
-    filled = with_defaults(document.data, schema(scenario))
     refused = [tuple(error.absolute_path) for error in errors]
-    for path in _not_finite(document.data, ()):
+    # Infinity and not-a-number pass every bound of a schema, and are never meant.
+    for path in [path for path, value in leaves(document.data, bool) if not _finite(value)]:
         if path not in refused:
             problems.append(document.problem(path, "This is not a finite number.", "Write its digits."))
         _mark(filled, path)
@@ -136,27 +139,24 @@ def read(document: Document) -> Reading:
         _break(filled, error)
     for section in told.lost:
         _mark(filled, (section,))
-    return Reading(Settings(filled, schema(scenario)), problems)
+    return Reading(Settings(filled, whole), problems)
 
 
 def scenario_problem(document: Document) -> Problem | None:
     """The Problem with the line that says which schema judges a document; None where there is none."""
     scenario, known = document.data.get("scenario"), scenarios.names()
+    choices = f"It can be {listed(known, 'or')}."
     if scenario is None and (near := nearest("scenario", map(str, document.data))) and near != "scenario":
-        return document.problem(
-            (near,), f"`{near}` is not a setting of a recipe.", "Did you mean `scenario`?", key=True
-        )
+        message = f"`{near}` is not a setting of a recipe."
+        return document.problem((near,), message, "Did you mean `scenario`?", key=True)
     if scenario is None:
-        return document.problem(
-            ("scenario",),
-            "The recipe lacks `scenario`, which says what kind of training it is.",
-            f"It can be {listed(known, 'or')}.",
-        )
+        message = "The recipe lacks `scenario`, which says what kind of training it is."
+        return document.problem(("scenario",), message, choices)
     if part := parts.missing("scenarios", str(scenario)):
         return document.problem(("scenario",), parts.not_here(str(scenario), part), parts.INSTALL)
     if scenario not in known:
         near = nearest(str(scenario), known)
-        hint = f"It can be {listed(known, 'or')}." + (f" Did you mean `{near}`?" if near else "")
+        hint = choices + (f" Did you mean `{near}`?" if near else "")
         return document.problem(("scenario",), f"There is no scenario `{scenario}`.", hint)
     return None
 
@@ -203,16 +203,8 @@ def _below(filled: Any, path: Iterable[str | int]) -> Any:
     return filled
 
 
-def _not_finite(section: Mapping[Any, Any], path: Path_) -> Iterator[Path_]:
-    """Where infinity and not-a-number stand; they pass every bound of a schema, and are never meant."""
-    for key, value in section.items():
-        if isinstance(value, float) and not math.isfinite(value):
-            yield (*path, key)
-        elif isinstance(value, dict | list):
-            yield from _not_finite(value if isinstance(value, dict) else dict(enumerate(value)), (*path, key))
-
-
-# Whether a value fits.
+# Whether a value surely fits a schema: what most recipes do, told without jsonschema, which takes longer to import than all else
+# that a check does. It says yes only where every keyword is one that it knows and is met; jsonschema judges the rest.
 Fits = Callable[[Any], bool]
 
 
@@ -226,11 +218,15 @@ def matches(pattern: str, text: str) -> bool:
     return _compiled(pattern).search(text) is not None
 
 
-# Of plain values; like JSON Schema, 4.0 is a whole number, and true is none.
+def _finite(value: object) -> bool:
+    return type(value) is not float or isfinite(value)
+
+
+# Of plain values; like JSON Schema, 4.0 is a whole number, and true is none; infinity is read as a number and never meant.
 _KINDS: dict[str, Callable[[Any], bool]] = {
     "string": lambda value: isinstance(value, str),
     "integer": lambda value: type(value) is int or (type(value) is float and value.is_integer()),
-    "number": lambda value: type(value) is int or type(value) is float,
+    "number": lambda value: type(value) is int or (type(value) is float and isfinite(value)),
     "boolean": lambda value: type(value) is bool,
     "object": lambda value: isinstance(value, dict),
     "array": lambda value: isinstance(value, list),
@@ -262,7 +258,7 @@ _SAYS_NOTHING = {
 def fitting(schema: Mapping[str, Any] | bool) -> Fits:
     """Tells of a value whether it surely fits the schema; False where it does not, or where this cannot tell."""
     if isinstance(schema, bool):
-        return lambda value: schema
+        return lambda value: schema and all(_finite(each) for _, each in leaves(value, bool))
     kind = "string" if "enum" in schema or "const" in schema else schema.get("type")
     said = {name: wanted for name, wanted in schema.items() if name not in _SAYS_NOTHING and not name.startswith("x-")}
     if not isinstance(kind, str) or not said.keys() <= _MET.keys():

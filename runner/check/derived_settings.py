@@ -22,11 +22,8 @@ from runner.scenarios.shared import common
 from runner.tools.problem import Stop
 
 NODES, GPUS, PLAIN = "machines.nodes", "machines.gpus_per_node", "nodes.machines"
-BATCH, MICRO, ACCUMULATION = (
-    "train.effective_batch_size",
-    "train.micro_batch_size",
-    "train.gradient_accumulation_steps",
-)
+BATCH, MICRO = "train.effective_batch_size", "train.micro_batch_size"
+ACCUMULATION = "train.gradient_accumulation_steps"
 # A setting and the value that follows, from the recipe before and after the changes.
 Follow = Callable[[Recipe, Recipe], Iterator[tuple[str, Any]]]
 

@@ -68,9 +68,7 @@ def _too_long(
     """That rows are longer than `sequence_len`: surely, where they have as many words, and likely, by their letters."""
     from runner.data.conversation_formats import OWN
 
-    where = (str(home[0]) if "data" in home[1:2] else "model", "sequence_len")
-    section = recipe.settings.get(where[0])
-    limit = section.get("sequence_len") if isinstance(section, Settings) and section.knows("sequence_len") else None
+    where, limit = recipe.longest_row(home)
     data = recipe.document.lookup(home)
     prompt = (data.get("system_prompt") if isinstance(data, dict) else None) or ""
     told, texts = source.told(), []

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 from functools import cache
 
-from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe, Settings
 from runner.scenarios.shared import gates
 from runner.tools import packaged
@@ -24,20 +23,9 @@ _MORE = re.compile(
 )
 # What lm-eval's tasks score by (lm-eval 0.4, api/metrics.py and the tasks that name their own).
 SCORES = (
-    *(
-        "acc",
-        "acc_norm",
-        "acc_mutual_info",
-        "exact_match",
-        "f1",
-        "mcc",
-        "bleu",
-        "chrf",
-        "ter",
-        "brier_score",
-        "perplexity",
-    ),
-    *("word_perplexity", "byte_perplexity", "bits_per_byte", "mc1", "mc2", "pass@1", "prompt_level_strict_acc"),
+    *("acc", "acc_norm", "acc_mutual_info", "exact_match", "f1", "mcc", "bleu", "chrf", "ter", "brier_score"),
+    *("perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte", "mc1", "mc2", "pass@1"),
+    "prompt_level_strict_acc",
 )
 _OTHER_WAY = str.maketrans("<>", "><")
 
@@ -46,10 +34,6 @@ def _sections(recipe: Recipe) -> Iterator[tuple[str, Settings]]:
     for name, section in recipe.sections.items():
         if section.knows("learning_rate"):
             yield name, section
-
-
-def note(recipe: Recipe, path: Path_, message: str, hint: str) -> Problem:
-    return recipe.note(path, message, hint)
 
 
 def rates(recipe: Recipe) -> Iterator[Problem]:
@@ -84,13 +68,10 @@ def lengths(recipe: Recipe) -> Iterator[Problem]:
 
 def adapters(recipe: Recipe) -> Iterator[Problem]:
     for name, section in recipe.sections.items():
-        if section.knows("alpha") and section.get("rank") and section.get("alpha"):
-            rank, alpha = section["rank"], section["alpha"]
-            if alpha < rank * LEAST_ALPHA:
-                message = (
-                    f"Divided by a rank of {rank}, an alpha of {alpha:g} lets the adapter count for almost nothing."
-                )
-                yield recipe.note((name, "alpha"), message, f"Usual is {rank} to {2 * rank}; or delete the line.")
+        rank, alpha = section.get("rank"), section.get("alpha")
+        if rank and alpha and alpha < rank * LEAST_ALPHA:
+            message = f"Divided by a rank of {rank}, an alpha of {alpha:g} lets the adapter count for almost nothing."
+            yield recipe.note((name, "alpha"), message, f"Usual is {rank} to {2 * rank}; or delete the line.")
 
 
 def gate_directions(recipe: Recipe) -> Iterator[Problem]:
@@ -120,15 +101,11 @@ _COLUMN = re.compile(r"(?<!\[)\[([A-Za-z_]\w*)\]")
 def answers(recipe: Recipe) -> Iterator[Problem]:
     """What is taught is something else than what is asked, and what is preferred than what is not."""
     for home, section in recipe.data_sets():
-        columns = {
-            name: set(_COLUMN.findall(section.get(name) or ""))
-            for name in ("question", "answer")
-            if section.knows(name)
-        }
-        if columns.get("answer") and columns["answer"] <= columns.get("question", set()):
+        asked, taught = (set(_COLUMN.findall(section.get(name) or "")) for name in ("question", "answer"))
+        if taught and taught <= asked:
             message = "`answer` says what `question` asks, so the model would learn to repeat it."
             yield recipe.note((*home, "answer"), message, "Name the column with the answers.")
-        if section.knows("chosen") and section.get("chosen") and section.get("chosen") == section.get("rejected"):
+        if section.get("chosen") and section["chosen"] == section.get("rejected"):
             message = "`chosen` and `rejected` are the same text, so there is nothing to prefer."
             yield recipe.problem((*home, "rejected"), message, "Name the column with the worse answers.")
 
@@ -136,9 +113,7 @@ def answers(recipe: Recipe) -> Iterator[Problem]:
 def prompts(recipe: Recipe) -> Iterator[Problem]:
     """A system prompt is one text for all rows."""
     for home, section in recipe.data_sections:
-        text = section.get("system_prompt") if section.knows("system_prompt") else None
-        if not isinstance(text, str):
-            continue
+        text = section.get("system_prompt") or ""
         if mark := _MARK.search(text):
             message = f"`{mark[0]}` in the system prompt is a mark of a chat template, which writes its marks itself."
             yield recipe.note((*home, "system_prompt"), message, "Leave it out.")
@@ -150,15 +125,10 @@ def prompts(recipe: Recipe) -> Iterator[Problem]:
 def long_rows(recipe: Recipe) -> Iterator[Problem]:
     """A token is a word at most."""
     for home, section in recipe.data_sections:
-        text = section.get("system_prompt") if section.knows("system_prompt") else None
-        owner = recipe.settings.get(str(home[0])) if len(home) > 1 else recipe.settings.get("model")
-        length = owner.get("sequence_len") if isinstance(owner, Settings) and owner.knows("sequence_len") else None
-        where = ((home[0] if len(home) > 1 else "model"), "sequence_len")
-        if isinstance(text, str) and length and len(text.split()) >= length:
-            message = (
-                f"The system prompt alone has {len(text.split()):,} words, and rows of more than {length:,} tokens are left out: none "
-                "would be left."
-            )
+        words = len((section.get("system_prompt") or "").split())
+        where, length = recipe.longest_row(home)
+        if length and words >= length:
+            message = f"The system prompt alone has {words:,} words, and rows of more than {length:,} tokens are left out: none would be left."
             hint = "Raise `sequence_len`, or shorten `system_prompt`."
             yield recipe.problem(where, message, hint)
 
@@ -187,9 +157,8 @@ def cut_texts(recipe: Recipe) -> Iterator[Problem]:
             and (cut := re.match(r"\s+(#[^\s#]\S*)", rest))
         ):
             message = f"The text ends before `{cut[1]}`, because YAML takes what follows ` #` as a comment."
-            yield recipe.note(
-                path, message, "Put the whole text in quotes; where a comment is meant, write a blank after the #."
-            )
+            hint = "Put the whole text in quotes; where a comment is meant, write a blank after the #."
+            yield recipe.note(path, message, hint)
         if value[:1] in _QUOTES:
             message = f"`{value[0]}` is a typographic quote, which becomes part of the text."
             yield recipe.note(path, message, "Write straight quotes, `\"` or `'`, or none.")
@@ -202,10 +171,8 @@ _SOURCE = re.compile(r"^ +(?:hub|path|sample): (\S+)", re.MULTILINE)
 @cache
 def _starters() -> tuple[tuple[str, frozenset[str], frozenset[str]], ...]:
     """Of each starter recipe the name, what its lists hold, its questions among that, and its data."""
-    texts = {name: file.read_text(encoding="utf-8") for name, file in packaged.named().items()}
-    return tuple(
-        (name, frozenset(_QUESTION.findall(text)), frozenset(_SOURCE.findall(text))) for name, text in texts.items()
-    )
+    texts = ((name, file.read_text(encoding="utf-8")) for name, file in packaged.named().items())
+    return tuple((name, frozenset(_QUESTION.findall(text)), frozenset(_SOURCE.findall(text))) for name, text in texts)
 
 
 def demo(recipe: Recipe) -> Iterator[Problem]:
@@ -217,11 +184,8 @@ def demo(recipe: Recipe) -> Iterator[Problem]:
         if not theirs or not sources.isdisjoint(data):
             continue
         message = f"`{theirs[0]}` is a question of the starter `{name}`, and is asked of a model that learns from `{data[0]}`."
-        place = next(
-            where
-            for where, place in recipe.document.values.items()
-            if where[0] == "demo" and recipe.document.lookup(where) == theirs[0]
-        )
+        document = recipe.document
+        place = next(at for at in document.values if at[:1] == ("demo",) and document.lookup(at) == theirs[0])
         hint = "Write questions about your own data; or delete them, and what validation rows ask is asked."
         yield recipe.note(place, message, hint)
         return

@@ -66,9 +66,8 @@ def known_gpu(recipe: Recipe) -> Iterator[Problem]:
             message = f"No machine can have `{name}` as its GPU's label, and pods would wait for one for ever."
             yield recipe.problem("machines.gpu", message, hint)
             return
-        yield recipe.note(
-            "machines.gpu", f"The GPU `{name}` is not in the catalog, so nothing is checked against it.", hint
-        )
+        message = f"The GPU `{name}` is not in the catalog, so nothing is checked against it."
+        yield recipe.note("machines.gpu", message, hint)
     elif "model" in recipe.settings and not gpu.bf16:
         wanted = {f"{home}.precision": said for home, said in base_model.precisions(recipe).items()}
         wanted["model.attention"] = str(recipe.model.get("attention"))
@@ -111,8 +110,6 @@ def counted_here(recipe: Recipe) -> Iterator[Problem]:
 
 # No machine has less or more; whoever writes it meant another unit.
 LEAST_MEMORY, MOST_MEMORY = 2**30, 64 * 2**40
-
-
 LONGEST_SECONDS = 365 * 86400
 
 
@@ -140,28 +137,19 @@ def limits_can_be_meant(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem("limits.gpu_memory", f"A limit of {memory[:40]} of GPU memory cannot be meant.", hint)
 
 
-def _packed_by(recipe: Recipe, way: str) -> Iterator[tuple[str, Settings]]:
-    """The sections whose rows are packed in a way, each with its name."""
+def _packed_by(recipe: Recipe, way: str) -> Iterator[tuple[str, Settings, str]]:
+    """The sections whose rows are packed in a way, each with its name and its precision: a stage's own, or that of all."""
     for name, section in recipe.sections.items():
         if section.get("packing") == way:
-            yield name, section
-
-
-def _precision_of(recipe: Recipe, section: Settings) -> str:
-    """A stage's own precision, or that of all."""
-    return str(section.get("precision") or recipe.model.precision)
-
-
-def _flash_here(recipe: Recipe, section: Settings) -> bool:
-    """Whether the recipe's GPU and the section's precision leave room for FlashAttention."""
-    gpu = catalog.gpu(recipe.machines.gpu)
-    return _precision_of(recipe, section) != "fp32" and (gpu is None or gpu.bf16)
+            yield name, section, str(section.get("precision") or recipe.model.precision)
 
 
 def joined_rows(recipe: Recipe) -> Iterator[Problem]:
-    for name, section in _packed_by(recipe, "flatten"):
+    for name, section, precision in _packed_by(recipe, "flatten"):
         if recipe.model.attention != FLASH:
-            flash = f"`attention: {FLASH}` under `model`, or " if _flash_here(recipe, section) else ""
+            gpu = catalog.gpu(recipe.machines.gpu)
+            has_flash = precision != "fp32" and (gpu is None or gpu.bf16)
+            flash = f"`attention: {FLASH}` under `model`, or " if has_flash else ""
             message = f"Joined rows are kept apart by FlashAttention, and `attention` is {recipe.model.attention}."
             hint = f"Write {flash}`packing: none`."
             yield recipe.problem((name, "packing"), message, hint)
@@ -173,9 +161,9 @@ def joined_rows(recipe: Recipe) -> Iterator[Problem]:
 
 def packed_rows(recipe: Recipe) -> Iterator[Problem]:
     """Axolotl keeps packed rows apart with FlashAttention or, under sdpa, with torch's own; in fp32 and with eager, by a mask."""
-    for name, section in _packed_by(recipe, "pack"):
-        gpu, model, precision = catalog.gpu(recipe.machines.gpu), recipe.model, _precision_of(recipe, section)
-        masked = model.attention == "eager" or precision == "fp32"
+    for name, _, precision in _packed_by(recipe, "pack"):
+        gpu, eager = catalog.gpu(recipe.machines.gpu), recipe.model.attention == "eager"
+        masked = eager or precision == "fp32"
         if gpu and not gpu.bf16 and precision == "fp16" and not masked:
             message = (
                 f"Packed rows are kept apart by FlashAttention, which takes compute capability 8.0, and {gpu.title} has "
@@ -183,7 +171,7 @@ def packed_rows(recipe: Recipe) -> Iterator[Problem]:
             )
             yield recipe.problem((name, "packing"), message, "Write `packing: none`.")
         elif masked:
-            why = "`attention: eager`" if model.attention == "eager" else "fp32"
+            why = "`attention: eager`" if eager else "fp32"
             message = f"With {why} every packed row computes the attention of all its rows to each other and throws most of it away."
             hint = "Write `packing: none`, unless rows are far shorter than `sequence_len`."
             yield recipe.note((name, "packing"), message, hint)
@@ -191,7 +179,7 @@ def packed_rows(recipe: Recipe) -> Iterator[Problem]:
 
 def packed_batch(recipe: Recipe) -> Iterator[Problem]:
     """A stated effective batch counts rows, and how many rows packed ones hold, the data decide."""
-    for name, section in _packed_by(recipe, "pack"):
+    for name, section, _ in _packed_by(recipe, "pack"):
         stated = section.get("effective_batch_size")
         if stated is not None:
             length = recipe.model.sequence_len

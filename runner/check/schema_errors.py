@@ -81,36 +81,29 @@ def _unknown_settings(document: Document, root: Schema, error: ValidationError, 
     owner = f"`{_name(path)}`" if path else "the recipe's top level"
     place = document.keys.get((*path, unknown[0]))
     header = syntax.hidden_header(document, place.line) if place and len(unknown) > 1 else None
-    home = _common_home(document, root, unknown) if len(unknown) >= _SLIPPED else None
-    if header and header.name in root["properties"] and header.name not in document.data:
-        lost.add(header.name)
-        yield syntax.behind_a_comment(document, header, f"they belong to {owner}")
-    elif home and home in document.data:
-        lost.add(home)
-        message = f"`{unknown[0]}` and {_more(unknown)} belong to `{home}`, and are not indented."
-        yield document.problem((*path, unknown[0]), message, "Indent them by two spaces.", key=True)
-    elif home and path:
-        lost.add(home)
-        message = f"`{unknown[0]}` and {_more(unknown)} are settings of `{home}`, and stand in {owner}."
-        hint = f"Write `{home}:` above them, at the beginning of a line."
-        yield document.problem((*path, unknown[0]), message, hint, key=True)
-    else:
-        for key in unknown:
-            yield _unknown(document, root, error.schema, path, key)
-
-
-def _more(unknown: list[str]) -> str:
-    return f"{len(unknown) - 1} line{'s' if len(unknown) > 2 else ''} below it"
-
-
-def _common_home(document: Document, root: Schema, unknown: list[str]) -> str | None:
-    """The section, not there or without a value, that all of the settings are of."""
+    # The section, not there or without a value, that all of the settings are of.
     homes = (
         name
         for name, part in root.get("properties", {}).items()
         if document.data.get(name) is None and set(unknown) <= set(part.get("properties", {}))
     )
-    return next(homes, None)
+    home = next(homes, None) if len(unknown) >= _SLIPPED else None
+    more = f"{len(unknown) - 1} line{'s' if len(unknown) > 2 else ''} below it"
+    if header and header.name in root["properties"] and header.name not in document.data:
+        lost.add(header.name)
+        yield syntax.behind_a_comment(document, header, f"they belong to {owner}")
+    elif home and home in document.data:
+        lost.add(home)
+        message = f"`{unknown[0]}` and {more} belong to `{home}`, and are not indented."
+        yield document.problem((*path, unknown[0]), message, "Indent them by two spaces.", key=True)
+    elif home and path:
+        lost.add(home)
+        message = f"`{unknown[0]}` and {more} are settings of `{home}`, and stand in {owner}."
+        hint = f"Write `{home}:` above them, at the beginning of a line."
+        yield document.problem((*path, unknown[0]), message, hint, key=True)
+    else:
+        for key in unknown:
+            yield _unknown(document, root, error.schema, path, key)
 
 
 def _unknown(document: Document, root: Schema, section: Schema, path: Path_, key: str) -> Problem:
@@ -216,6 +209,7 @@ UNITS = {
     "GiB": ("gib", "gi"),
     "TiB": ("tib", "ti"),
 }
+YES_OR_NO = {"yes": "true", "on": "true", "no": "false", "off": "false"}
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)")
 
 
@@ -235,7 +229,12 @@ def of_another_kind(allowed: str, value: Any, part: Schema, name: str, default: 
     if isinstance(value, list):
         return f"{name} must be {kind}, and here it is a list.", _single_hint(allowed, value, setting)
     if isinstance(value, str):
-        hint = _number_hint(allowed, value, kind) or f"Write {kind}{default}."
+        hint = f"Write {kind}{default}."
+        if allowed in ("integer", "number"):
+            alone = f"Write {kind} alone, with a point for decimals: 0.00005 or 5e-5. Units belong in the comment."
+            hint = next(_numbers(value.strip()), alone)
+        elif allowed == "boolean" and (meant := YES_OR_NO.get(value.lower())):
+            hint = f"Write `{meant}`."
         return f"{name} must be {kind}, and `{shortened(value, SHOWN)}` is text.", hint
     if allowed == "integer" and isinstance(value, float):
         return f"{name} must be {kind}, and {value:g} is not.", f"Write {kind}{default}."
@@ -294,18 +293,6 @@ def _list_hint(value: Any, part: Schema, setting: str) -> str:
 
 def _bracketed(text: str) -> str:
     return f"[{', '.join(re.split(r'[ ,;]+', text.strip()))}]"
-
-
-def _number_hint(allowed: str, text: str, kind: str) -> str:
-    """What to write where a text was meant as a number, or as yes or no."""
-    if allowed in ("integer", "number"):
-        return next(_numbers(text.strip()), None) or (
-            f"Write {kind} alone, with a point for decimals: 0.00005 or 5e-5. Units belong in the comment."
-        )
-    if allowed == "boolean":
-        meant = {"yes": "true", "on": "true", "no": "false", "off": "false"}.get(text.lower())
-        return f"Write `{meant}`." if meant else ""
-    return ""
 
 
 def _numbers(text: str) -> Iterator[str]:

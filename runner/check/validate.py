@@ -1,4 +1,5 @@
-"""Check: a document becomes a Recipe, or every Problem that keeps it from being one, judged as far as anything can be judged before it runs."""
+"""Check: a document becomes a Recipe, or every Problem that keeps it from being one, as far as anything can be judged before it
+runs."""
 
 from __future__ import annotations
 
@@ -37,7 +38,10 @@ def load(
     wished, idle = changing.from_environment(environment, lambda setting: by_schema.has(scenario, setting))
     document, made = override(document, [*wished, *changes])
     recipe, notes = valid(document, look)
-    return recipe, made, [*notes, *(_idle(document.file, name) for name in idle)]
+    for name in idle:
+        message = f"The environment says {name}, and this recipe has no such setting; it changes nothing."
+        notes.append(Problem(document.file, 0, 0, message, severity="note"))
+    return recipe, made, notes
 
 
 def valid(document: Document, look: bool = True) -> tuple[Recipe, list[Problem]]:
@@ -59,11 +63,6 @@ def changed(recipe: Recipe, changes: Iterable[Override]) -> tuple[Recipe, list[O
     """The recipe with changes made, and those that changed something. Raises Stop where it is then not valid."""
     document, made = override(recipe.document, changes)
     return valid(document)[0], made
-
-
-def _idle(file: Path | str, name: str) -> Problem:
-    message = f"The environment says {name}, and this recipe has no such setting; it changes nothing."
-    return Problem(str(file), 0, 0, message, severity="note")
 
 
 def judge(document: Document, look: bool = True) -> tuple[Recipe | None, list[Problem]]:
@@ -140,10 +139,8 @@ def judged(
 
         with ProcessPoolExecutor(min(jobs, len(files))) as pool:
             found = list(pool.map(one, files, chunksize=max(1, len(files) // jobs // 8)))
-    problems = [problem for some, _ in found for problem in some]
-    return Verdict(
-        len(files), (*problems, *discovery.shared_names(map(str, files))), sum(failed for _, failed in found)
-    )
+    problems = [problem for some, _ in found for problem in some] + list(discovery.shared_names(map(str, files)))
+    return Verdict(len(files), tuple(problems), sum(failed for _, failed in found))
 
 
 def _whatever(
@@ -184,13 +181,7 @@ def examined(
     except Stop as stop:
         return None, problems + _said(document.file, stop)
     problems += _foreseen(recipe, plan, allowed)
-    if online:
-        from runner.check.sources import datasets
-
-        problems += datasets(recipe)
-    else:
-        problems += sources.unknown(recipe)
-    return recipe, problems
+    return recipe, [*problems, *(sources.datasets(recipe) if online else sources.unknown(recipe))]
 
 
 def _said(file: Path | str, stop: Stop) -> list[Problem]:

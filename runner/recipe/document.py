@@ -75,13 +75,17 @@ class Document:
 
     def lookup(self, path: Path_) -> Any:
         """The value at `path`, or None."""
-        value = self.data
-        for part in path:
-            try:
-                value = value[part]
-            except (KeyError, IndexError, TypeError):
-                return None
-        return value
+        return value_at(self.data, path)
+
+
+def value_at(value: Any, path: Path_) -> Any:
+    """The value at `path` within another, or None."""
+    for part in path:
+        try:
+            value = value[part]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return value
 
 
 def leaves(

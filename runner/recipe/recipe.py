@@ -265,6 +265,12 @@ class Recipe(Sections):
         homes |= {(name, "data"): section._values.get("data") for name, section in self.sections.items()}
         return tuple((home, data) for home, data in homes.items() if isinstance(data, Settings))
 
+    def longest_row(self, home: Path_) -> tuple[Path_, int | None]:
+        """The setting for how long rows of the data section or set at `home` may be, and its tokens; None where it is not there."""
+        owner = str(home[0]) if "data" in home[1:2] else "model"
+        section = self.settings.get(owner)
+        return (owner, "sequence_len"), section.get("sequence_len") if isinstance(section, Settings) else None
+
     def data_sets(self) -> Iterator[tuple[Path_, Settings]]:
         """Every data set that the recipe names, with the path of what names it and the settings that hold for it."""
         return (one for home, data in self.data_sections for one in sets_of(home, data))

@@ -17,26 +17,9 @@ EXTRAS = {
     "report": {"jinja2"},
     "serve": {"fastapi", "openai", "uvicorn"},
     "train": {
-        "PIL",
-        "accelerate",
-        "axolotl",
-        "bitsandbytes",
-        "datasets",
-        "deepspeed",
-        "gradio",
-        "huggingface_hub",
-        "liger_kernel",
-        "lm_eval",
-        "numpy",
-        "openpyxl",
-        "peft",
-        "pyarrow",
-        "pydantic",
-        "tokenizers",
-        "torch",
-        "torchao",
-        "transformers",
-        "trl",
+        *("PIL", "accelerate", "axolotl", "bitsandbytes", "datasets", "deepspeed", "gradio", "huggingface_hub"),
+        *("liger_kernel", "lm_eval", "numpy", "openpyxl", "peft", "pyarrow", "pydantic", "tokenizers", "torch"),
+        *("torchao", "transformers", "trl"),
     },
 }
 
@@ -67,8 +50,6 @@ def install(extra: str) -> str:
         stated = []
     marked = (line.partition(";") for line in stated)
     wanted = [what.strip() for what, _, marker in marked if re.search(rf"""extra == ['"]{extra}['"]""", marker)]
-    return (
-        f"pip install{options} {shlex.join(wanted)}"
-        if wanted
-        else f"Install what the extra `{extra}` of this project names."
-    )
+    if not wanted:
+        return f"Install what the extra `{extra}` of this project names."
+    return f"pip install{options} {shlex.join(wanted)}"

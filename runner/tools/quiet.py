@@ -10,12 +10,7 @@ from typing import Any, cast
 
 # What each says at import or load that no user can act on: kernels for other GPUs, deprecations of its own code.
 _CHATTY = (
-    "torchao",
-    "torch.utils._pytree",
-    "DeepSpeed",
-    "transformers",
-    "datasets",
-    "huggingface_hub",
+    *("torchao", "torch.utils._pytree", "DeepSpeed", "transformers", "datasets", "huggingface_hub"),
     "bitsandbytes.backends.cpu.ops",
 )
 

@@ -6,22 +6,22 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from runner import __version__
 from runner.data import plain_text
 from runner.parts.evaluate import language
-from runner.parts.export import card, gguf, llama_cpp, ollama, served, weights
-from runner.parts.export.source import Source
-from runner.parts.export.unproven import unproven
+from runner.parts.export import card, gguf, llama_cpp, weights
+from runner.parts.export.source import TrainedModel
+from runner.parts.export.weights import Proof, unproven, words_of
 from runner.tools.files import Record, read_record, replacing_folder, sha256, write_json, write_text
 from runner.tools.names import label
 from runner.tools.problem import Stop
 from runner.tools.run_files import BEST_MODEL, EXPORTED
 from runner.tools.vllm import room_for, saved
-from runner.trainer.generation import repetition_penalty
+from runner.trainer.generation import Chat, end_tokens, repetition_penalty
 
 Tell = Callable[[str], None]
 FORMATS = ("safetensors", "adapter", "gguf")
@@ -44,11 +44,11 @@ class Export(Record):
     format: str = ""
     kind: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
-    proof: Mapping[str, Any] = field(default_factory=dict)
+    proof: Mapping[str, float] = field(default_factory=dict)
     version: str = ""
 
 
-def export(source: Source, form: str, kind: str | None, out: Path | None, tell: Tell) -> Path:
+def export(source: TrainedModel, form: str, kind: str | None, out: Path | None, tell: Tell) -> Path:
     """Exports a model and gives the folder with it. form: of FORMATS; kind: of a GGUF file, of `gguf.KINDS`, None for what the weights
     are kept in; out: the folder, by default one in the run.
 
@@ -67,7 +67,7 @@ def export(source: Source, form: str, kind: str | None, out: Path | None, tell: 
     return folder
 
 
-def tell_of(source: Source, folder: Path, made: Export) -> None:
+def tell_of(source: TrainedModel, folder: Path, made: Export) -> None:
     """Writes the card of what lies in a folder, and the record of its files. What was measured since is on the card then."""
     file = next((file.name for file in folder.glob("*.gguf")), "")
     write_text(folder / CARD, card.text(source, made.format, made.kind, made.proof, file))
@@ -75,14 +75,9 @@ def tell_of(source: Source, folder: Path, made: Export) -> None:
     write_json(folder / EXPORTED, vars(made) | {"files": files})
 
 
-def place(source: Source, form: str, kind: str | None) -> Path:
+def place(source: TrainedModel, form: str, kind: str | None) -> Path:
     """Where an export lies unless somebody names another folder."""
     return source.home / (f"{form}-{kind}" if kind else form)
-
-
-def read(folder: Path) -> Export:
-    """What is on record of an export; of nothing where the folder holds none."""
-    return Export.read(folder)
 
 
 def _require_room(folder: Path, about: Export) -> None:
@@ -96,10 +91,10 @@ def _require_room(folder: Path, about: Export) -> None:
         raise Stop(f"`{folder}` holds {what}.", "Name an empty or a new folder with `--out`.")
 
 
-Writer = Callable[[Path, Tell], tuple[str, dict[str, Any]]]
+Writer = Callable[[Path, Tell], tuple[str, Proof]]
 
 
-def _writer(source: Source, form: str, kind: str | None) -> Writer:
+def _writer(source: TrainedModel, form: str, kind: str | None) -> Writer:
     """What writes a format. Raises Stop where it would write what no server can serve."""
     if form == "adapter":
         return _adapter(source)
@@ -108,7 +103,7 @@ def _writer(source: Source, form: str, kind: str | None) -> Writer:
     return lambda folder, tell: ("", _safetensors(source, folder, tell))
 
 
-def _safetensors(source: Source, folder: Path, tell: Tell) -> dict[str, Any]:
+def _safetensors(source: TrainedModel, folder: Path, tell: Tell) -> Proof:
     """The model as transformers and vLLM load it."""
     for file in sorted(source.model.iterdir()):
         if file.is_file() and file.name not in (CARD, EXPORTED):
@@ -121,7 +116,7 @@ def _safetensors(source: Source, folder: Path, tell: Tell) -> dict[str, Any]:
     return proof
 
 
-def _proven_weights(source: Source, folder: Path, tell: Tell) -> dict[str, Any]:
+def _proven_weights(source: TrainedModel, folder: Path, tell: Tell) -> Proof:
     """Proves the weights of a whole model against the one that the stage began with."""
     trust = source.chat.trust_remote_code
     if source.base is None:
@@ -153,36 +148,30 @@ def _base_at_hand(name: str) -> Iterator[None]:
         ) from None
 
 
-def _end_answers(source: Source, folder: Path) -> None:
+def _end_answers(source: TrainedModel, folder: Path) -> None:
     """Has servers, which go by `generation_config.json`, end an answer with the token of training."""
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=source.chat.trust_remote_code)
     file = folder / "generation_config.json"
     facts = read_record(file)
     known = facts.get("eos_token_id")
     ends = [*(known if isinstance(known, list) else [known] if known is not None else [])]
-    wanted = list(dict.fromkeys([*ends, *gguf.ends(tokenizer, source.chat.turn_end)]))
+    wanted = list(dict.fromkeys([*ends, *end_tokens(words_of(source.chat, folder), source.chat.turn_end)]))
     if wanted != ends:
         write_json(file, facts | {"eos_token_id": wanted})
 
 
-def _read_back(source: Source, folder: Path) -> None:
-    from transformers import AutoTokenizer, GenerationConfig
+def _read_back(source: TrainedModel, folder: Path) -> None:
+    from transformers import GenerationConfig
 
-    trust = source.chat.trust_remote_code
-    trained, words = (
-        AutoTokenizer.from_pretrained(str(each), trust_remote_code=trust) for each in (source.model, folder)
-    )
+    trained, words = words_of(source.chat, source.model), words_of(source.chat, folder)
     if words.chat_template != trained.chat_template:
         raise unproven("its chat template is not the trained one")
     known = GenerationConfig.from_pretrained(str(folder)).eos_token_id
-    for token in gguf.ends(words, source.chat.turn_end):
+    for token in end_tokens(words, source.chat.turn_end):
         if token not in (known if isinstance(known, list) else [known]):
             raise unproven(f"no answer would end with `{words.convert_ids_to_tokens(token)}`, as in training")
 
 
-def _adapter(source: Source) -> Writer:
+def _adapter(source: TrainedModel) -> Writer:
     """The adapter alone, for a server with its base model."""
     adapter, trust = source.adapter, source.chat.trust_remote_code
     if adapter is None:
@@ -196,8 +185,8 @@ def _adapter(source: Source) -> Writer:
         )
     base, revision = source.base
     with _base_at_hand(base):
-        modules = served.modules_of(base, revision, trust)
-    if found := list(served.faults(adapter, modules)):
+        modules = weights.modules_of(base, revision, trust)
+    if found := list(weights.faults(adapter, modules)):
         raise Stop(
             "Servers cannot serve this adapter: " + "; ".join(found) + ".",
             "`--format safetensors` exports the model with the adapter in it."
@@ -205,8 +194,8 @@ def _adapter(source: Source) -> Writer:
             else f"The run's `{BEST_MODEL}/` has the adapter in it, as PEFT has merged it; no export proves that merge.",
         )
 
-    def write(folder: Path, tell: Tell) -> tuple[str, dict[str, Any]]:
-        for name in (served.WEIGHTS, "adapter_config.json", *_WORDS):
+    def write(folder: Path, tell: Tell) -> tuple[str, Proof]:
+        for name in (weights.WEIGHTS, "adapter_config.json", *_WORDS):
             for file in sorted(adapter.folder.glob(name)):
                 shutil.copy2(file, folder / file.name)
         # Whoever loads it has no folder of this machine.
@@ -217,25 +206,23 @@ def _adapter(source: Source) -> Writer:
             proof = weights.beside(folder, base, revision, source.model, _prompts(source), trust)
         tell("Beside its base model it answers as the merged model does, and not as the base model.")
         rank = saved(adapter.folder).rank
-        return "", proof | {"rank": rank, "max_lora_rank": room_for(rank)}
+        return "", proof | {"rank": rank, "max_lora_rank": room_for(rank) or rank}
 
     return write
 
 
-def _gguf(source: Source, kind: str | None) -> Writer:
+def _gguf(source: TrainedModel, kind: str | None) -> Writer:
     """A file for llama.cpp and Ollama, with a Modelfile beside it."""
     import llama_cpp as library  # noqa: F401 - said here, before anything is fetched or written
 
     converter = llama_cpp.converter()
     gguf.require_known(source.model, converter)
 
-    def write(folder: Path, tell: Tell) -> tuple[str, dict[str, Any]]:
-        from transformers import AutoTokenizer
-
-        chat = source.chat
-        tokenizer = AutoTokenizer.from_pretrained(chat.tokenizer, trust_remote_code=chat.trust_remote_code)
+    def write(folder: Path, tell: Tell) -> tuple[str, Proof]:
+        asked = source.chat
+        tokenizer = words_of(asked)
         proof = _proven_weights(source, source.model, tell)
-        end = tokenizer.convert_tokens_to_ids(chat.turn_end) if chat.turn_end else None
+        end = tokenizer.convert_tokens_to_ids(asked.turn_end) if asked.turn_end else None
         with _for_converter(source, tokenizer) as model:
             unnamed = folder / "model.gguf"
             made = gguf.write(model, unnamed, kind, end, converter)
@@ -247,11 +234,11 @@ def _gguf(source: Source, kind: str | None) -> Writer:
             f"does, to {said['prompts']} prompts (at most {said['largest_difference_nats']:.1e} nats apart)."
         )
         tell("The trained template and the end of an answer are in the file.")
-        ends = [str(tokenizer.convert_ids_to_tokens(token)) for token in gguf.ends(tokenizer, source.chat.turn_end)]
+        ends = [str(tokenizer.convert_ids_to_tokens(token)) for token in end_tokens(tokenizer, asked.turn_end)]
         context = source.folder.stage.config.get("sequence_len")
-        asked = source.chat
-        penalty = repetition_penalty(asked)
-        told = ollama.modelfile(file.name, tokenizer, asked.chat, asked.system_prompt, ends, context, penalty)
+        told = gguf.modelfile(
+            file.name, tokenizer, asked.chat, asked.system_prompt, ends, context, repetition_penalty(asked)
+        )
         write_text(folder / "Modelfile", told)
         return made, proof | said
 
@@ -259,7 +246,7 @@ def _gguf(source: Source, kind: str | None) -> Writer:
 
 
 @contextmanager
-def _for_converter(source: Source, tokenizer: Any) -> Iterator[Path]:
+def _for_converter(source: TrainedModel, tokenizer: Any) -> Iterator[Path]:
     """The model's folder as the converter wants it: it reads tokenizers of SentencePiece from the base model's own file, which
     transformers 5 does not write again, and some of its settings neither."""
     from transformers.utils import cached_file
@@ -300,22 +287,15 @@ def _told(tokenizer: Any, chat: bool) -> dict[str, Any]:
     return {"added_tokens_decoder": kept, "add_prefix_space": blank}
 
 
-def _texts(source: Source) -> tuple[tuple[str, ...], Any]:
+def _texts(source: TrainedModel) -> tuple[tuple[str, ...], Chat]:
     """The demo's questions, and how they are asked; where there are none, beginnings of the general text, which is continued."""
-    from dataclasses import replace
-
-    from transformers import AutoTokenizer
-
     if source.questions:
         return source.questions, source.chat
-    words = AutoTokenizer.from_pretrained(source.chat.tokenizer, trust_remote_code=source.chat.trust_remote_code)
+    words = words_of(source.chat)
     rows = [row[: gguf.PROMPT_TOKENS] for row, _ in language.general_rows(words)]
     return tuple(words.decode(row) for row in rows), replace(source.chat, chat=False)
 
 
-def _prompts(source: Source) -> list[list[int]]:
-    from transformers import AutoTokenizer
-
+def _prompts(source: TrainedModel) -> list[list[int]]:
     texts, chat = _texts(source)
-    words = AutoTokenizer.from_pretrained(chat.tokenizer, trust_remote_code=chat.trust_remote_code)
-    return [prompt for _, prompt in gguf.prompts(words, chat, texts)]
+    return [numbers for _, numbers in gguf.prompts(words_of(chat), chat, texts)]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from runner.parts.export.served import WEIGHTS, Adapter
-from runner.parts.export.weights import Base
+from runner.parts.export.weights import WEIGHTS, AdapterFolder, Base
 from runner.parts.report import facts
 from runner.parts.report.facts import RunFacts, StageFacts
 from runner.run import inference
@@ -20,7 +19,7 @@ from runner.trainer.generation import Chat, chats
 
 
 @dataclass(frozen=True)
-class Source:
+class TrainedModel:
     """A model in a run folder. folder: of the stage that has left it; run, stage: what is on record, as the page shows it.
     base: the model that the stage began with, None where it is not here or is none of a hub's; chat: how it is asked, and what."""
 
@@ -36,10 +35,10 @@ class Source:
         return self.folder.model
 
     @property
-    def adapter(self) -> Adapter | None:
+    def adapter(self) -> AdapterFolder | None:
         """The adapter that was trained; None where it was the model itself."""
         folder = self.folder.path / ADAPTER
-        return Adapter(folder) if (folder / WEIGHTS).is_file() else None
+        return AdapterFolder(folder) if (folder / WEIGHTS).is_file() else None
 
     @property
     def home(self) -> Path:
@@ -54,7 +53,7 @@ class Source:
         return named if on_hub and not self.run.rehearsal else ""
 
 
-def of(run: RunFolder, stage: str | None = None) -> Source:
+def of(run: RunFolder, stage: str | None = None) -> TrainedModel:
     """The model of a stage of a run; of the last one that has left a model where none is named.
 
     Raises Stop where there is none, it is one that tells images apart, or it is not any more what training has left.
@@ -83,7 +82,7 @@ def of(run: RunFolder, stage: str | None = None) -> Source:
         _, chat = chats(folder.path, demo | {"base_model": base[0] if base else demo["base_model"]})
     else:
         chat = Chat(str(folder.model), None, str(folder.model), None, max_new_tokens=40, chat=False)
-    return Source(folder, known, found, base, chat, tuple(demo.get("questions") or ()))
+    return TrainedModel(folder, known, found, base, chat, tuple(demo.get("questions") or ()))
 
 
 def _base(folder: StageFolder, run: RunFacts) -> Base | None:

@@ -1,13 +1,112 @@
-"""Weights: whether exported ones are the base model's with what was trained, and nothing else, tensor by tensor."""
+"""Weights: what servers refuse of an adapter, and whether exported weights are the base model's with what was trained, and nothing
+else, tensor by tensor."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from runner.parts.export.served import WEIGHTS, Adapter
-from runner.parts.export.unproven import unproven
+from runner.tools.files import read_record
+from runner.tools.problem import Stop
+from runner.tools.vllm import saved
+from runner.trainer.generation import Chat
+
+UNPROVEN = "Nothing was kept. This is worth a report: what was trained lies unchanged in the run."
+
+
+def unproven(what: str, remedy: str = UNPROVEN) -> Stop:
+    """The end of an export that could not be proven."""
+    return Stop(f"The export is not what was trained: {what}.", remedy)
+
+
+WEIGHTS = "adapter_model.safetensors"
+# What PEFT writes before the name of a layer, and behind it.
+_PREFIX = "base_model.model."
+_PART = re.compile(r"(?P<layer>.+)\.(?P<part>lora_(?:embedding_)?[AB]|lora_magnitude_vector)(?:\.weight)?\Z")
+
+
+# What was compared: counts and distances, by name.
+Proof = dict[str, float]
+
+
+def words_of(chat: Chat, folder: Path | None = None) -> Any:
+    """The tokenizer that a model is asked with. folder: of a copy of it."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(str(folder or chat.tokenizer), trust_remote_code=chat.trust_remote_code)
+
+
+@dataclass(frozen=True)
+class AdapterFolder:
+    """An adapter's folder, as PEFT writes it."""
+
+    folder: Path
+
+    @cached_property
+    def config(self) -> Mapping[str, Any]:
+        return read_record(self.folder / "adapter_config.json")
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The names of its tensors, each from the layer's own name on."""
+        from safetensors import safe_open
+
+        with safe_open(self.folder / WEIGHTS, framework="numpy") as tensors:
+            return tuple(tensors.keys())
+
+    @cached_property
+    def layers(self) -> Mapping[str, Mapping[str, str]]:
+        """The layers that it changes: the name of the tensor of each part, by layer."""
+        found: dict[str, dict[str, str]] = {}
+        for name in self.names:
+            if part := _PART.match(name.removeprefix(_PREFIX)):
+                found.setdefault(part["layer"], {})[part["part"]] = name
+        return found
+
+    @property
+    def follows_formula(self) -> bool:
+        """Whether the merged model is base + scale · B · A, which exports are held against."""
+        return not (self.config.get("use_dora") or self.config.get("modules_to_save"))
+
+    def scale(self, layer: str) -> float:
+        """What a layer's change is multiplied by: alpha by rank, or by its root (PEFT's `use_rslora`)."""
+        rank = _of(self.config.get("rank_pattern") or {}, layer, self.config["r"])
+        alpha = _of(self.config.get("alpha_pattern") or {}, layer, self.config["lora_alpha"])
+        return float(alpha / (rank**0.5 if self.config.get("use_rslora") else rank))
+
+
+def _of(pattern: Mapping[str, Any], layer: str, usual: Any) -> Any:
+    return next((value for key, value in pattern.items() if re.match(rf"(.*\.)?({key})$", layer)), usual)
+
+
+def faults(adapter: AdapterFolder, modules: Iterable[str]) -> Iterator[str]:
+    """Why servers cannot serve an adapter, a sentence without its full stop each. modules: the names of the base model's own."""
+    yield from saved(adapter.folder).refusals()
+    known = set(modules)
+    if not adapter.layers:
+        yield "it changes no layer"
+    elif strange := sorted(set(adapter.layers) - known):
+        others = f", and {len(strange) - 1:,} others" if len(strange) > 1 else ""
+        yield (
+            f"it changes `{strange[0]}`{others}, and the base model has no such layer; a server would answer as the base model "
+            "does, without a word"
+        )
+
+
+def modules_of(base: str, revision: str | None, trust_remote_code: bool) -> set[str]:
+    """The names of all modules of a model, by its config alone."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.from_pretrained(base, revision=revision, trust_remote_code=trust_remote_code)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
+    return {name for name, _ in model.named_modules()}
+
 
 Base = tuple[str, str | None]
 
@@ -21,7 +120,7 @@ def state_of(folder: str, revision: str | None = None, dtype: Any = "auto", trus
     return model.state_dict()
 
 
-def merged(folder: Path, adapter: Adapter, base: Base, trust_remote_code: bool = False) -> dict[str, Any]:
+def merged(folder: Path, adapter: AdapterFolder, base: Base, trust_remote_code: bool = False) -> Proof:
     """Proves that a model is its base with an adapter in it: each layer that the adapter changes is W + s·B·A within what its
     precision rounds away, and no longer the base's; all others are the base's. Takes twice the model in main memory.
 
@@ -62,12 +161,12 @@ def merged(folder: Path, adapter: Adapter, base: Base, trust_remote_code: bool =
     return {"changed_tensors": len(changes), "tensors": len(whole), "largest_difference": furthest}
 
 
-def _changes(adapter: Adapter) -> Mapping[str, str]:
+def _changes(adapter: AdapterFolder) -> Mapping[str, str]:
     """The layer that an adapter changes, by the name of its weight."""
     return {f"{layer}.weight": layer for layer in adapter.layers}
 
 
-def _change(adapter: Adapter, parts: Mapping[str, Any], layer: str) -> Any:
+def _change(adapter: AdapterFolder, parts: Mapping[str, Any], layer: str) -> Any:
     """s·B·A of a layer, in fp64 [out, in]. Raises Stop for what is no plain LoRA."""
     names = adapter.layers[layer]
     embedding = "lora_embedding_A" in names
@@ -85,7 +184,7 @@ def _same_names(whole: Mapping[str, Any], before: Mapping[str, Any]) -> None:
             raise unproven(f"its base model has no tensor `{name}` of that shape")
 
 
-def trained(folder: Path, base: Base, trust_remote_code: bool = False) -> dict[str, Any]:
+def trained(folder: Path, base: Base, trust_remote_code: bool = False) -> Proof:
     """Proves that a model, trained itself, is not the one that it began with. Gives how many of its tensors changed.
 
     Raises Stop where none has, and OSError where the base model cannot be had.
@@ -110,7 +209,7 @@ def beside(
     whole: Path,
     prompts: Sequence[Sequence[int]],
     trust_remote_code: bool,
-) -> dict[str, Any]:
+) -> Proof:
     """Proves that an adapter, loaded beside its base model, says what the merged model says, and not what the base model says.
     prompts: in token numbers. Gives the largest difference of a logit from the merged model's, and from the base's.
 

@@ -8,6 +8,6 @@ PART = Part(
     scenarios={"image-classification": ""},
     engines={"images": "trainer"},
     preparers={"images": "data"},
-    measures={"images": "measuring"},
+    measures={"images": "predict"},
     asked={"images": "predict"},
 )

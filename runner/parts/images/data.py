@@ -14,8 +14,7 @@ import numpy as np
 from runner.data import RenderedExample
 from runner.data.report import REPORT_FILE, SHOWN_BAD_LINES, Report
 from runner.data.row_files import Bad
-from runner.parts.images.images import Images
-from runner.parts.images.pictures import Picture, Source
+from runner.parts.images.pictures import Images, Picture, PictureReader
 from runner.tools.files import content_of, replacing
 from runner.tools.names import content_hash
 from runner.tools.problem import Stop
@@ -113,7 +112,7 @@ def first(images: Images) -> Iterator[RenderedExample]:
     """The images that are trained and validated on, one after the other, in the size that the network reads, with their class."""
     from PIL import Image
 
-    source, side = Source(images), images.image_size
+    source, side = PictureReader(images), images.image_size
     for split, _, picture in source.read():
         if split == "train" and isinstance(picture, Picture):
             name = source.classes[picture.label] if source.classes else str(picture.label)
@@ -130,7 +129,7 @@ def _key(images: Images, sample_rows: int | None) -> str:
 
 def _read(images: Images, report: ImageReport) -> dict[str, list[Picture]]:
     """Every picture once, by split. The same picture with two classes would teach nothing, so the first one counts."""
-    source = Source(images)
+    source = PictureReader(images)
     splits: dict[str, dict[bytes, Picture]] = {"train": {}, "test": {}}
     for split, number, picture in source.read():
         report.rows_in += 1

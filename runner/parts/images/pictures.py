@@ -1,4 +1,5 @@
-"""Pictures: images with a label each, from the hub, Parquet, CIFAR's binary files or a folder for each class.
+"""Pictures: what is prepared for training; images with a label each, from the hub, Parquet, CIFAR's binary files or a folder for each
+class.
 
 Nothing here runs code from data: Python pickles are refused, and images are opened in common formats alone.
 """
@@ -10,17 +11,67 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-
-from runner.data.data_sets import no_dataset
+from runner.data.data_sets import DataSource, no_dataset
 from runner.data.row_files import Bad
-from runner.parts.images.images import Images, class_names, entries, folders
 from runner.tools.problem import Stop
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow
+
+
+@dataclass(frozen=True, kw_only=True)
+class Images(DataSource):
+    """Images with a class each. They are scaled to `image_size` pixels a side.
+
+    test_split: of a dataset, measured once at the end. image_column, label_column: of Parquet and of a dataset.
+    validation_share: part of each class, 0 to 1, that a draw by `seed` keeps for validation.
+    """
+
+    kind: Literal["images"] = "images"
+    test_split: str | None
+    image_column: str
+    label_column: str
+    image_size: int
+    classes: int
+    validation_share: float
+    seed: int
+
+
+def class_folders(path: Path) -> bool:
+    """Whether a folder is read as one of images for each class, and not as CIFAR's or Parquet files."""
+    return not any(
+        file.suffix in (".bin", ".parquet") or file.name.startswith(("batches.meta", "data_batch_"))
+        for file in entries(path)
+    )
+
+
+def class_names(path: Path) -> list[str]:
+    """The names of the classes, in the order of their labels. Raises Stop where there are none to tell apart."""
+    train = path / "train"
+    names = [folder.name for folder in folders(train if train.is_dir() else path)]
+    if len(names) < 2:
+        inner = (
+            f"Its only folder is `{names[0]}`; where the images lie below that, name `{path / names[0]}`. "
+            if names
+            else ""
+        )
+        raise Stop(
+            f"`{path}` holds no images that can be read.",
+            f"{inner}It may hold CIFAR-10's binary version (*.bin), Parquet files, or one folder of images for each class.",
+        )
+    return names
+
+
+def folders(path: Path) -> list[Path]:
+    return [entry for entry in entries(path) if entry.is_dir()]
+
+
+def entries(path: Path) -> list[Path]:
+    return sorted(entry for entry in path.iterdir() if not entry.name.startswith("."))
+
 
 # The names and the formats of images that are opened.
 ENDINGS = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif"}
@@ -55,7 +106,7 @@ def named_classes(schema: pyarrow.Schema, label_column: str) -> list[str]:
 
 
 @dataclass
-class Source:
+class PictureReader:
     """Where pictures come from, and what is known of their classes.
 
     classes: the names of the classes, in the order of their labels; empty where the source names none.
@@ -101,6 +152,8 @@ class Source:
             yield from self._folders(path)
 
     def _binary(self, file: Path) -> Iterator[Row]:
+        import numpy as np
+
         data = np.fromfile(file, np.uint8)
         if len(data) == 0 or len(data) % CIFAR_RECORD:
             raise Stop(
@@ -180,6 +233,8 @@ class Source:
 
 def decoded(data: bytes) -> np.ndarray | Bad:
     """The pixels of an encoded image, height × width × 3 bytes. Raises Stop where Pillow is missing."""
+    import numpy as np
+
     try:
         from PIL import Image
     except ImportError:
@@ -201,6 +256,7 @@ def scaled(pixels: np.ndarray, size: int) -> np.ndarray:
     """The image with `size` pixels a side."""
     if pixels.shape[:2] == (size, size):
         return pixels
+    import numpy as np
     from PIL import Image
 
     return np.asarray(Image.fromarray(pixels).resize((size, size), Image.Resampling.BILINEAR))

@@ -1,14 +1,25 @@
-"""A trained network is asked what a picture shows."""
+"""What a trained network for images says: of one picture, and of held-out ones, how many it tells right, of each class, and what
+it takes the others for."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from runner.data.row_files import Bad
+from runner.parts.images import network
+from runner.parts.images.pictures import decoded, scaled
+from runner.parts.images.training import ImageDataset, normalise
+from runner.scenarios.shared.gates import ACCURACY
 from runner.tools.problem import Stop
+
+# Images of which the network sees a batch at once.
+BATCH = 256
 
 
 def load(weights: Path) -> Callable[[Path], dict[str, float]]:
@@ -16,16 +27,21 @@ def load(weights: Path) -> Callable[[Path], dict[str, float]]:
 
     It raises Stop where the file is no picture, or the weights cannot be read.
     """
-    import torch
 
-    from runner.parts.images import network
-    from runner.parts.images.pictures import scaled
-    from runner.parts.images.training import normalise
-
-    known = cache(lambda: _opened(weights, network.load))
+    @cache
+    def known() -> Any:
+        try:
+            return network.load(weights)
+        except Exception as error:  # a file of weights can be broken in many ways
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise Stop(f"The weights in `{weights}` cannot be read: {reason}", "Check the run folder.") from None
 
     def ask(picture: Path) -> dict[str, float]:
-        pixels = _pixels(picture)
+        if not picture.is_file():
+            raise Stop(f"There is no file `{picture}`.", "This model tells images apart: name the file of a picture.")
+        pixels = decoded(picture.read_bytes())
+        if isinstance(pixels, Bad):
+            raise Stop(f"`{picture}` is {pixels.reason}.", "PNG, JPEG, WEBP, BMP and GIF can be.")
         model, facts = known()
         mean, std = (torch.tensor(facts[name]).view(1, 3, 1, 1) for name in ("mean", "std"))
         batch = torch.from_numpy(scaled(pixels, facts["image_size"]).copy()).permute(2, 0, 1).unsqueeze(0)
@@ -37,20 +53,45 @@ def load(weights: Path) -> Callable[[Path], dict[str, float]]:
     return ask
 
 
-def _pixels(picture: Path) -> Any:
-    from runner.parts.images.pictures import decoded
-
-    if not picture.is_file():
-        raise Stop(f"There is no file `{picture}`.", "This model tells images apart: name the file of a picture.")
-    pixels = decoded(picture.read_bytes())
-    if isinstance(pixels, Bad):
-        raise Stop(f"`{picture}` is {pixels.reason}.", "PNG, JPEG, WEBP, BMP and GIF can be.")
-    return pixels
+def measure(task: Any, measures: Any) -> None:
+    """Adds to `measures` (see `runner.parts.evaluate.evaluate`) what is found on the images in `task.rows`."""
+    names = [*task.metrics, "validation_loss", ACCURACY]
+    measures.take(names, lambda: on_images(Path(task.model), Path(task.rows), measures))
+    for name in task.metrics:
+        measures.missing.setdefault(name, "there is no such class among these images")
 
 
-def _opened(weights: Path, read: Callable[[Path], Any]) -> Any:
-    try:
-        return read(weights)
-    except Exception as error:  # a file of weights can be broken in many ways
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise Stop(f"The weights in `{weights}` cannot be read: {reason}", "Check the run folder.") from None
+def on_images(model: Path, folder: Path, measures: Any) -> dict[str, float]:
+    """Loss and accuracies on the test images, on those for validation where there are none of them: in all, and of each class
+    by its name as a gate can write it. Notes the confusion matrix: for each class how often each was seen in its place."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    built, facts = network.load(model)
+    built = built.to(device)
+    classes = list(map(str, facts["classes"]))
+    sides = (
+        ImageDataset(folder / f"{side}.parquet", facts["image_size"], facts["mean"], facts["std"])
+        for side in ("test", "validation")
+    )
+    images = next((side for side in sides if len(side)), None)
+    if images is None:
+        raise ValueError("there are no held-out images")
+    seen, total = torch.zeros(len(classes), len(classes), dtype=torch.long), 0.0
+    for numbers in torch.arange(len(images)).split(BATCH):
+        batch = images.__getitems__(numbers.tolist())
+        with torch.no_grad():
+            logits = built(pixel_values=batch["pixel_values"].to(device)).logits.float().cpu()
+        total += float(torch.nn.functional.cross_entropy(logits, batch["labels"], reduction="sum"))
+        for true, taken_for in zip(batch["labels"].tolist(), logits.argmax(-1).tolist(), strict=True):
+            seen[true, taken_for] += 1
+    measures.counts["held_out_images"] = len(images)
+    measures.confusion |= {
+        name: {other: int(count) for other, count in zip(classes, row.tolist(), strict=True) if count}
+        for name, row in zip(classes, seen, strict=True)
+    }
+    right = {
+        # A class's name as a gate can write it.
+        f"{ACCURACY}.{re.sub(r'[^A-Za-z0-9_-]+', '_', name)}": float(row[index] / row.sum())
+        for index, (name, row) in enumerate(zip(classes, seen, strict=True))
+        if row.sum()
+    }
+    return right | {ACCURACY: float(seen.trace() / len(images)), "validation_loss": total / len(images)}

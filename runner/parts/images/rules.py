@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from runner import catalog
-from runner.parts.images.images import class_folders, class_names
+from runner.parts.images.pictures import class_folders, class_names
 from runner.recipe.recipe import Recipe
 from runner.scenarios.shared import cadence, gates
 from runner.tools.problem import Problem, Stop

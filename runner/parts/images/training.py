@@ -118,12 +118,12 @@ def arguments(trainer: dict[str, Any], settings: RunSettings) -> TrainingArgumen
     )
 
 
-def datasets(folder: Path, config: dict[str, Any], look: dict[str, list[float]]) -> dict[str, Images | None]:
+def datasets(folder: Path, config: dict[str, Any], look: dict[str, list[float]]) -> dict[str, ImageDataset | None]:
     """Training, validation and test images; `test` is None where there are none."""
     size, data = config["model"]["image_size"], config["data"]
     augmented = {"padding": data["random_crop_padding"], "flip": data["random_flip"], "seed": config["trainer"]["seed"]}
     images = {
-        split: Images(
+        split: ImageDataset(
             folder / f"{split}.parquet", size, look["mean"], look["std"], **(augmented if split == "train" else {})
         )
         for split in SPLITS
@@ -136,7 +136,7 @@ def finish(
     settings: RunSettings,
     history: History,
     weights: Weights,
-    test: Images | None,
+    test: ImageDataset | None,
     shape: dict[str, Any],
 ) -> None:
     """Writes the final weights, measures the best ones on the test images once, and writes the summary."""
@@ -166,8 +166,8 @@ def finish(
     summary.write(run_dir)
 
 
-class Images(Dataset):
-    """Images of one Parquet file, whole in memory as bytes: 50,000 of 32×32 take 154 MB.
+class ImageDataset(Dataset):
+    """ImageDataset of one Parquet file, whole in memory as bytes: 50,000 of 32×32 take 154 MB.
 
     mean, std: of red, green and blue, 0 to 1. padding, flip: for training images alone, drawn from the seed and from which images
     are in a batch, in which order: another draw each time, and the same one for a batch that a resumed run makes again. The
@@ -213,7 +213,7 @@ def _number(seed: int, indices: list[int]) -> int:
 
 
 def as_it_is(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The collator of batches that `Images` has already made."""
+    """The collator of batches that `ImageDataset` has already made."""
     return batch
 
 

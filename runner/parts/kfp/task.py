@@ -24,7 +24,6 @@ from runner.parts.openshift.follow import Gone
 from runner.parts.openshift.jobs import container, pods_of
 from runner.parts.openshift.pipeline import Milestone
 from runner.parts.openshift.status import FAILED, TAIL
-from runner.parts.serve.plan import on_claim
 from runner.plan import Plan, Stage
 from runner.tools.problem import Stop
 from runner.trainer import progress_lines
@@ -87,7 +86,7 @@ def _of(cluster: Cluster, plan: Plan, wanted: Stage, of_gate: bool) -> Milestone
 def model_uri(plan: Plan, wanted: Stage) -> str:
     """Where a stage's model lies, as KServe names a folder of a claim."""
     folder = plan.place_of(wanted).best_model_dir
-    place = on_claim(plan, folder)
+    place = plan.on_claim(folder)
     return place.uri if place else folder
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from runner.check.lints import note
-from runner.recipe.recipe import Recipe, Settings, sets_of
+from runner.recipe.recipe import Recipe, sets_of
 from runner.scenarios.contract import Rule
 from runner.tools.problem import Problem
 
@@ -18,10 +17,9 @@ MOST_LEFT_OUT = 0.1
 def rows_left_out(recipe: Recipe) -> Iterator[Problem]:
     """Of a data set of the catalog it is known about how long its rows are."""
     for home, section in recipe.data_sections:
-        owner = recipe.settings.get(str(home[0])) if len(home) > 1 else recipe.settings.get("model")
-        length = owner.get("sequence_len") if isinstance(owner, Settings) and owner.knows("sequence_len") else None
-        prompt = section.get("system_prompt") if section.knows("system_prompt") else None
-        if not length or not section.knows("form") or (isinstance(prompt, str) and len(prompt.split()) >= length):
+        where, length = recipe.longest_row(home)
+        prompt = section.get("system_prompt") or ""
+        if not length or not section.knows("form") or len(prompt.split()) >= length:
             continue
         from runner.parts.planner.row_counts import catalogued, of_catalog
 
@@ -30,7 +28,7 @@ def rows_left_out(recipe: Recipe) -> Iterator[Problem]:
             if lengths and (share := lengths.beyond(length)) > MOST_LEFT_OUT:
                 message = f"By the catalog about {share:.0%} of the rows of `{one['hub']}` are longer than {length:,} tokens, and are left out."
                 hint = "Raise `sequence_len`; `recipe prepare` counts in tokens, and stops where more than `max_lost_share` are lost."
-                yield note(recipe, ((home[0] if len(home) > 1 else "model"), "sequence_len"), message, hint)
+                yield recipe.note(where, message, hint)
 
 
 def enough_rows(recipe: Recipe) -> Iterator[Problem]:

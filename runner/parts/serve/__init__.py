@@ -6,11 +6,11 @@ PART = Part(
     package=__name__,
     needs=("evaluate", "openshift", "planner"),
     sections=("serve",),
-    rules="rules",
+    rules="serving",
     targets={"kserve": "kserve"},
     hooks={
         "models_at": "served.at",
-        "plan_server": "show_needs.plan_server",
+        "plan_server": "needs.plan_server",
     },
     commands={
         "chat": "Talk to the original and the trained model, side by side.",

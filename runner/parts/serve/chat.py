@@ -1,15 +1,18 @@
-"""Chatting with what a stage has left: its models stay in memory, and each question is put to all of them, side by side."""
+"""Chatting with what a stage has left: its models stay in memory, and each question is put to all of them, side by side; in the
+terminal, or for a demo in front of people on a small page of gradio, without its network."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from runner.recipe.recipe import Recipe
 from runner.run import inference as ask
 from runner.run.stage_folder import StageFolder
+from runner.tools import ports
 from runner.trainer.generation import Loaded
 
 # A question and what each side has said to it.
@@ -70,3 +73,95 @@ def sides(recipe: Recipe, folder: StageFolder) -> Models | Pictures:
     if classes := ask.of_pictures(folder):
         return Pictures(classes)
     return Models(ask.loaded(*ask.models(recipe, folder)))
+
+
+def show_page(
+    sides: Models | Pictures, title: str, questions: Sequence[str], port: int, ready: Callable[[str], None]
+) -> None:
+    """Shows the page until ^C. port: 0 for any that is free. ready: is told the address. Raises Stop where the port is taken."""
+    # It would ask its makers whether there is a newer one, and tell them of this start.
+    os.environ.update(GRADIO_ANALYTICS_ENABLED="False", HF_HUB_DISABLE_TELEMETRY="1")
+    import gradio
+
+    page = _pictures(gradio, sides, title) if isinstance(sides, Pictures) else _chat(gradio, sides, title, questions)
+    # Fonts of this machine; those of the theme come from elsewhere.
+    theme = gradio.themes.Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
+    page.launch(
+        server_name=ports.HOST,
+        server_port=ports.free(port),
+        share=False,
+        inbrowser=False,
+        quiet=True,
+        prevent_thread_lock=True,
+        ssr_mode=False,
+        footer_links=[],
+        theme=theme,
+    )
+    ready(page.local_url)
+    page.block_thread()
+
+
+def _chat(gradio: Any, sides: Models, title: str, questions: Sequence[str]) -> Any:
+    """Both models beside each other, the questions of the demo as buttons, which begin a new conversation."""
+    system_prompt = sides.both[0].chat.system_prompt
+    with gradio.Blocks(title=title, analytics_enabled=False, fill_height=True) as page:
+        gradio.Markdown(f"# {title}")
+        if system_prompt:
+            with gradio.Accordion("System prompt, as trained", open=False):
+                gradio.Textbox(system_prompt, show_label=False, interactive=False)
+        turns = gradio.State([])
+        with gradio.Row():
+            boards = [
+                gradio.Chatbot(label=name, buttons=["copy"], allow_tags=False, height=420) for name in sides.names
+            ]
+        line = gradio.Textbox(placeholder=f"Type {sides.asked_with}", show_label=False, submit_btn=True)
+        with gradio.Row():
+            buttons = [gradio.Button(question, size="sm") for question in questions]
+        anew = gradio.Button("New conversation", variant="secondary", size="sm")
+
+        def asked(question: str, earlier: list[Turn]) -> Iterator[tuple[Any, ...]]:
+            if not question.strip():
+                yield ("", earlier, *_boards(earlier))
+                return
+            said = ("",) * len(boards)
+            for said in sides.ask(question, earlier):
+                yield ("", earlier, *_boards([*earlier, (question, tuple(text or "…" for text in said))]))
+            turns = [*earlier, (question, said)]
+            yield ("", turns, *_boards(turns))
+
+        def clicked(question: str) -> Iterator[tuple[Any, ...]]:
+            yield from asked(question, [])
+
+        shown = [line, turns, *boards]
+        line.submit(asked, [line, turns], shown, api_name="ask")
+        for button in buttons:
+            button.click(clicked, [button], shown, api_visibility="private")
+        for clear in (anew.click, *(board.clear for board in boards)):
+            clear(lambda: ("", [], *_boards([])), None, shown, api_visibility="private")
+    return page
+
+
+def _boards(turns: Sequence[Turn]) -> list[list[dict[str, str]]]:
+    """What was said, as each of the two boards shows it."""
+    return [
+        [
+            {"role": role, "content": text}
+            for question, said in turns
+            for role, text in (("user", question), ("assistant", said[side] or "(nothing)"))
+        ]
+        for side in range(2)
+    ]
+
+
+def _pictures(gradio: Any, sides: Pictures, title: str) -> Any:
+    with gradio.Blocks(title=title, analytics_enabled=False) as page:
+        gradio.Markdown(f"# {title}")
+        with gradio.Row():
+            picture = gradio.Image(type="filepath", label="picture", sources=["upload", "clipboard"])
+            classes = gradio.Label(label="what the trained model sees", num_top_classes=5)
+
+        def asked(file: str | None) -> dict[str, float]:
+            return dict(sides.classes(Path(file))) if file else {}
+
+        picture.change(asked, [picture], [classes], api_name="ask")
+    return page

@@ -1,4 +1,5 @@
-"""Serving: a server of the trained model, sent to the cluster, waited for, and its port brought to this machine.
+"""Serving: a server of the trained model, sent to the cluster, waited for, and its port brought to this machine; and why it does not
+start: read from its InferenceService, pods, events and vLLM's own log, said in words.
 
 KServe makes a Deployment of an InferenceService, and its pods carry the object's labels and annotations: by these a pod is told
 from one of an earlier server of the same name, which may still answer.
@@ -6,22 +7,35 @@ from one of an earlier server of the same name, which may still answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
+from runner.catalog import troubles
 from runner.parts.openshift import pipeline, port_forward
 from runner.parts.openshift.client import Cluster, Connection, Manifest
 from runner.parts.openshift.errors import TryAgain, pause
 from runner.parts.openshift.events import events_about
-from runner.parts.openshift.jobs import annotation, require_of
-from runner.parts.openshift.pod_trouble import log_reader
+from runner.parts.openshift.jobs import annotation, queue_of, require_of
+from runner.parts.openshift.pod_trouble import (
+    LogOf,
+    again,
+    ends,
+    entry_of,
+    limit_of,
+    log_reader,
+    placing,
+    queued,
+    refusal,
+    refused,
+    unfetched,
+    unmade,
+)
 from runner.parts.openshift.status import FAILED, going
 from runner.parts.openshift.submit import delete, gone
-from runner.parts.serve import cluster_trouble, kserve
-from runner.parts.serve.cluster_trouble import Server
-from runner.parts.serve.cluster_trouble import ready as _ready
+from runner.parts.serve import kserve
 from runner.parts.serve.kserve import CONTENT
-from runner.parts.serve.plan import Serving
+from runner.parts.serve.serving import Serving
 from runner.plan import Plan
 from runner.tools import ports
 from runner.tools.problem import Stop
@@ -54,7 +68,7 @@ def start(
     pod = wait(cluster, manifests[-1], tell)
     known = f"`{server.name}`" + (f" and `{server.base_name}`" if server.base_name else "")
 
-    def ready(local: int) -> None:
+    def connected(local: int) -> None:
         tell(
             f"It answers at http://{ports.HOST}:{local}/v1, to the name {known}. ^C ends the connection; the server goes on."
         )
@@ -62,9 +76,9 @@ def start(
 
     def answering() -> str:
         # Another pod may have taken its place since.
-        return _ready(_pods(cluster, manifests[-1])) or pod
+        return ready(_pods(cluster, manifests[-1])) or pod
 
-    port_forward.forward(cluster, plan.site["namespace"], answering, kserve.PORT, port, ready)
+    port_forward.forward(cluster, plan.site["namespace"], answering, kserve.PORT, port, connected)
 
 
 def stop(cluster: Cluster, plan: Plan, tell: Tell) -> None:
@@ -171,7 +185,7 @@ def wait(cluster: Cluster, service: Manifest, tell: Tell) -> str:
                 state = look(cluster, there)
                 if state.ready:
                     return state.ready
-                lines = [state.phase, *cluster_trouble.reasons(state)]
+                lines = [state.phase, *reasons(state)]
                 if state.hopeless:
                     why = " ".join(lines[1:]) or f"It ended {state.restarts} times."
                     raise Stop(f"The server does not start. {why}", "`recipe serve RECIPE --stop` removes it.")
@@ -194,7 +208,7 @@ def _still_ours(there: Manifest, wanted: Manifest) -> None:
         )
 
 
-def look(cluster: Cluster, service: Manifest) -> Server:
+def look(cluster: Cluster, service: Manifest) -> ServerState:
     """What the cluster has of a server: its pods but for those of an earlier one, and what is said about them."""
     meta = service["metadata"]
     space, name = meta["namespace"], meta["name"]
@@ -207,7 +221,7 @@ def look(cluster: Cluster, service: Manifest) -> Server:
         return of.get("kind") in DEPLOYED and of.get("name", "").startswith(f"{name}-predictor")
 
     events = events_about(cluster, [service, *pods], deployed)
-    return Server(service, pods, events, workloads, log_reader(cluster, space, kserve.CONTAINER))
+    return ServerState(service, pods, events, workloads, log_reader(cluster, space, kserve.CONTAINER))
 
 
 def _pods(cluster: Cluster, service: Manifest) -> list[dict[str, Any]]:
@@ -217,3 +231,179 @@ def _pods(cluster: Cluster, service: Manifest) -> list[dict[str, Any]]:
 
 def _of(pod: dict[str, Any], service: Manifest) -> bool:
     return not going(pod) and all(annotation(pod, name) == annotation(service, name) for name in (CONTENT, TRAINED_BY))
+
+
+QUEUED, NO_POD, UNPLACED, GETTING, LOADING, ENDED = (
+    "queued",
+    "no pod yet",
+    "waiting for a machine",
+    "getting the image",
+    "loading the model",
+    "started again and again",
+)
+LESS = "`serve.gpus` or `serve.concurrency`"
+# After so many ends it is not a disk or a network that was slow.
+TRIES = 3
+# What KServe says of a runtime that it does not find, or may not use.
+_NO_RUNTIME = ("RuntimeNotRecognized", "NoSupportingRuntime", "RuntimeDisabled")
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """A server on the cluster. service: its InferenceService; pods: its own, without those of an earlier one; events: warnings
+    about any of them; workloads: Kueue's of the namespace; log_of: the end of a pod's log, of the time before where it has been
+    started again."""
+
+    service: dict[str, Any]
+    pods: list[dict[str, Any]]
+    events: list[dict[str, Any]] = field(default_factory=list)
+    workloads: list[dict[str, Any]] = field(default_factory=list)
+    log_of: LogOf = lambda _pod: ""
+
+    @property
+    def name(self) -> str:
+        return str(self.service["metadata"]["name"])
+
+    @property
+    def ready(self) -> str | None:
+        """The pod that answers."""
+        return ready(self.pods)
+
+    @property
+    def restarts(self) -> int:
+        return max((entry.get("restartCount", 0) for entry in self._containers), default=0)
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether waiting changes nothing: KServe refuses what the object says, or vLLM ends again and again."""
+        return bool(_failure(self.service).get("reason") in _NO_RUNTIME or self._invalid or self.restarts >= TRIES)
+
+    @property
+    def _invalid(self) -> bool:
+        return (self.service.get("status", {}).get("modelStatus") or {}).get("transitionStatus") == "InvalidSpec"
+
+    @property
+    def _containers(self) -> list[dict[str, Any]]:
+        return [
+            entry
+            for pod in self.pods
+            for entry in pod.get("status", {}).get("containerStatuses") or []
+            if entry["name"] == kserve.CONTAINER
+        ]
+
+    @property
+    def phase(self) -> str:
+        if not self.pods:
+            return NO_POD
+        if any(_gated(pod) for pod in self.pods):
+            return QUEUED
+        if any(_unplaced(pod) for pod in self.pods):
+            return UNPLACED
+        if not any("running" in entry.get("state", {}) for entry in self._containers):
+            return ENDED if self.restarts else GETTING
+        return LOADING
+
+
+def ready(pods: list[dict[str, Any]]) -> str | None:
+    """The first of these pods that answers, by its name."""
+    for pod in pods:
+        conditions = pod.get("status", {}).get("conditions") or []
+        if any(entry["type"] == "Ready" and entry["status"] == "True" for entry in conditions):
+            return str(pod["metadata"]["name"])
+    return None
+
+
+def reasons(server: ServerState) -> list[str]:
+    """What stands in the way, most telling first; empty while all is well."""
+    said = [*_refused(server), *_no_pods(server)]
+    for pod in server.pods:
+        said += _pod(server, pod)
+    return list(dict.fromkeys(said))
+
+
+def _failure(service: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = (service.get("status", {}).get("modelStatus") or {}).get("lastFailureInfo") or {}
+    return found
+
+
+def _refused(server: ServerState) -> Iterator[str]:
+    failure = _failure(server.service)
+    reason, said = failure.get("reason", ""), str(failure.get("message", "")).rstrip(".")
+    runtime = server.service["spec"]["predictor"]["model"]["runtime"]
+    if reason in _NO_RUNTIME:
+        space = server.service["metadata"]["namespace"]
+        yield (
+            f"The platform does not give it the serving runtime `{runtime}`: {said or reason}. Where `{space}` has none of that "
+            f"name: `oc process -n redhat-ods-applications {runtime}-template | oc apply -n {space} -f -`; or write another "
+            "`serve.runtime`, or a `serve.image`."
+        )
+    elif reason and not server.pods:
+        yield f"KServe does not start it: {said or reason}."
+
+
+def _no_pods(server: ServerState) -> Iterator[str]:
+    """The Deployment could not make a pod, which its ReplicaSet alone says."""
+    if server.pods:
+        return
+    if event := refused(server.events):
+        why = refusal(event["message"], LESS, "`recipe site RECIPE` writes what the namespace needs.")
+        yield f"No pod is made: {why}"
+        return
+    for event in [event for event in server.events if event["reason"] == "InternalError"][-1:]:
+        yield f"KServe does not start it: {event['message']}"
+
+
+def _gated(pod: dict[str, Any]) -> bool:
+    return bool(pod["spec"].get("schedulingGates"))
+
+
+def _unplaced(pod: dict[str, Any]) -> bool:
+    conditions = pod.get("status", {}).get("conditions") or []
+    return any(entry["type"] == "PodScheduled" and entry["status"] == "False" for entry in conditions)
+
+
+def _pod(server: ServerState, pod: dict[str, Any]) -> Iterator[str]:
+    status, where = pod.get("status", {}), f"`{pod['metadata']['name']}`"
+    if _gated(pod):
+        yield from _queue(server, pod)
+        return
+    yield from placing(pod, server.events, where, LESS)
+    for entry in (*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])):
+        yield from _container(server, pod, entry, where)
+
+
+def _queue(server: ServerState, pod: dict[str, Any]) -> Iterator[str]:
+    queue = queue_of(server.service)
+    said = list(queued(queue, entry_of(server.workloads, pod)))
+    yield from said or [
+        f"It waits to be admitted by the queue `{queue}`." if queue else "It waits to be admitted by a queue."
+    ]
+
+
+def _container(server: ServerState, pod: dict[str, Any], entry: dict[str, Any], where: str) -> Iterator[str]:
+    serves = entry["name"] == kserve.CONTAINER
+    remedy = (
+        "It is the serving runtime's: correct `serve.image`, or ask the cluster's admin for the platform's."
+        if serves
+        else "Where it holds the model, correct `serve.model`; else ask the cluster's admin."
+    )
+    yield from unfetched(pod, entry, where, remedy)
+    yield from unmade(pod, entry, server.events, where, "`recipe site RECIPE` writes what it needs.")
+    for ended in ends(entry):
+        if not serves:
+            yield f"{where}: `{entry['name']}` ended with exit code {ended['exitCode']}{again(entry)}. {ended.get('message', '')}".strip()
+        elif ended.get("reason") == "OOMKilled":
+            limit = limit_of(pod, (kserve.CONTAINER,))
+            yield f"{where} used up its main memory{again(entry)}. Its limit was {limit}, of what `machines.memory` leaves; name machines with more."
+        else:
+            text = server.log_of(pod["metadata"]["name"])
+            yield f"{where} ended with exit code {ended['exitCode']}{again(entry)}. {_meaning(text, server)}".strip()
+
+
+def _meaning(text: str, server: ServerState) -> str:
+    """What vLLM's last words mean, or what any program's do."""
+    uri = server.service["spec"]["predictor"]["model"]["storageUri"]
+    source = f"`{uri}`, with results of training in `{annotation(server.service, 'recipe-runner/run-dir')}`"
+    found = troubles.find(text, troubles.SERVER, source=source) or troubles.find(text, troubles.LOG)
+    said = troubles.last_error(text, whatever=True)
+    return str(found) if found else f"It said: {said}" if said else ""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from runner.parts.serve import plan as serving
-from runner.parts.serve.plan import Serving
+from runner.parts.serve import serving
+from runner.parts.serve.serving import Serving
 from runner.plan import Machines, Plan
 from runner.recipe.recipe import Recipe
 from runner.render import kubernetes, podspec

@@ -45,7 +45,7 @@ def refusal(adapter: Path) -> str:
 
 
 @dataclass(frozen=True)
-class Server:
+class LocalServer:
     """A server at work. url: where it answers; models: the names that it knows."""
 
     url: str
@@ -59,7 +59,7 @@ class Server:
 
 
 @contextmanager
-def serving(engine: str, name: str, before: Chat, after: Chat, folder: Path, port: int) -> Iterator[Server]:
+def serving(engine: str, name: str, before: Chat, after: Chat, folder: Path, port: int) -> Iterator[LocalServer]:
     """A server, once it answers, for as long as it is wanted. name: of the recipe. folder: of the stage. port: 0 for any that is
     free.
 
@@ -97,7 +97,7 @@ def serving(engine: str, name: str, before: Chat, after: Chat, folder: Path, por
         if engine == "transformers":
             for model in models:
                 _load(url, model, log)
-        yield Server(url, models, process, log)
+        yield LocalServer(url, models, process, log)
     finally:
         end(process)
 

@@ -2,26 +2,32 @@
 
 vLLM takes a share of each GPU (`--gpu-memory-utilization`), loads weights, runs one largest batch, and keeps what is left for
 the cache of keys and values (vllm/v1/worker/gpu_worker.py, determine_available_memory). It does not start where one request of
-the longest context has no room there; others wait until a place is free.
-"""
+the longest context has no room there; others wait until a place is free."""
 
 from __future__ import annotations
 
+import json
 import math
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+
+from rich.console import Console
+from rich.table import Table
 
 from runner import catalog
 from runner.catalog import Gpu, Model
+from runner.commands.options import say
 from runner.parts.planner import parameters
 from runner.parts.planner.memory import GIB, NCCL_LEAST
 from runner.parts.planner.parameters import UnknownArchitecture
-from runner.parts.serve import plan as serving
-from runner.parts.serve.plan import GPU_SHARE, Serving, Source
+from runner.parts.serve import needs as reckoned
+from runner.parts.serve import serving
+from runner.parts.serve.kserve import served
+from runner.parts.serve.serving import GPU_SHARE, ServedModel, Serving
 from runner.plan import Plan, Stage
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
-from runner.tools.problem import Problem
+from runner.tools.problem import Problem, Stop, errors_of
 
 NUMBER_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 # Tokens of a page of the cache (vLLM's default block size).
@@ -172,7 +178,7 @@ def of(recipe: Recipe, plan: Plan) -> tuple[Serving, ServingForecast | None]:
 
 
 def _forecast(
-    recipe: Recipe, stage: Stage, found: Source, precision: str, context: int, concurrency: int, gpus: int | None
+    recipe: Recipe, stage: Stage, found: ServedModel, precision: str, context: int, concurrency: int, gpus: int | None
 ) -> ServingForecast | None:
     model = recipe.model_facts
     if model is None:
@@ -240,3 +246,71 @@ def problems(recipe: Recipe, server: Serving, needs: ServingForecast | None) -> 
             )
         )
     return found
+
+
+def plan_server(recipe: Recipe, json_wanted: bool) -> int:
+    """Shows what a server of what the recipe trains needs; 1 where it does not fit."""
+    _, server, needs = served(recipe)
+    if needs is None:
+        raise Stop(
+            f"Nobody can count the weights of `{recipe.model.base}` here, so nothing can be said of a server's memory.",
+            "`recipe models` shows the models that are known, and writes down others.",
+        )
+    if json_wanted:
+        say(as_json(server, needs))
+    else:
+        show(server, needs)
+    problems = reckoned.problems(recipe, server, needs)
+    for problem in () if json_wanted else problems:
+        say(f"\n{problem}")
+    return int(bool(errors_of(problems)))
+
+
+def show(server: Serving, needs: ServingForecast) -> None:
+    """Prints what each GPU holds, and what has room there."""
+    every = f"on each of {needs.gpus} GPUs" if needs.gpus > 1 else "on its GPU"
+    card = needs.gpu.title if needs.gpu else f"`{server.gpu}`, which is not in the catalog"
+    verdict = {True: "fits", False: "does not fit", None: "needs"}[needs.fits]
+    room = f", and may take {units.gib(needs.budget)}" if needs.budget is not None else ""
+    need = units.gib(needs.total)
+    say(f"Serving {server.name} {verdict}: it needs {need} {every} ({card}){room}.")
+    if needs.requests is not None:
+        say(
+            f"Room for {needs.requests:,} requests of {needs.context:,} tokens at a time; {needs.concurrency} were asked for."
+        )
+    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+    each = f"{needs.concurrency} requests × {units.gib(needs.cache_a_request)}"
+    for what, size, why in (
+        (
+            "weights",
+            needs.weights,
+            f"{needs.precision}" + (f", split over {needs.gpus} GPUs" if needs.gpus > 1 else ""),
+        ),
+        ("adapter", needs.adapter, f"room for rank {needs.rank} beside every linear layer"),
+        ("cache of keys and values", needs.cache, each),
+        ("largest batch", needs.working, "while it passes through a layer, and the choice of each next token"),
+        ("graphs and CUDA context", needs.overhead, "assumed"),
+    ):
+        if size:
+            table.add_row(what, units.gib(size), why)
+    console = Console(width=100)
+    with console.capture() as drawn:
+        console.print(table)
+    say("\n" + "\n".join(line.rstrip() for line in drawn.get().splitlines()) + "\n")
+    say(f"Its pod: {server.memory_gib:g} GiB of main memory, {server.cpus} CPUs, {server.gpus} × {server.gpu}.")
+    say(f"Model: {server.source.uri}")
+    if server.base_name:
+        say(f"Beside it the adapter, as `{server.name}`; the model before training answers as `{server.base_name}`.")
+    say("By arithmetic over the model's sizes and vLLM's own rules; no GPU has confirmed it here.")
+
+
+def as_json(server: Serving, needs: ServingForecast) -> str:
+    """Bytes on one GPU, and counts."""
+    figures = {
+        name: getattr(needs, name)
+        for name in (
+            *("gpus", "precision", "context", "concurrency", "rank", "weights", "adapter", "cache_a_token"),
+            *("cache_a_request", "cache", "working", "overhead", "total", "budget", "fits", "requests", "main_memory"),
+        )
+    }
+    return json.dumps({"server": asdict(server), "forecast": figures}, indent=2, ensure_ascii=False)

@@ -18,6 +18,8 @@ from runner.recipe import reading, units
 from runner.recipe.copying import written
 from runner.recipe.document import Document, differing, leaves
 from runner.recipe.overrides import path_of
+from runner.render import place
+from runner.scenarios import translate
 from runner.tools import packaged
 from runner.tools.names import setting as name_of
 from runner.tools.names import shortened
@@ -88,60 +90,53 @@ def in_plans(before: Document | None, after: Document, price: float | None = Non
     before: None for none, and then no emitted settings are told. price: of one GPU hour, None for the recipes' own.
 
     Raises Stop where one of them is not valid."""
-    old, new = _planned(before, price) if before else {}, _planned(after, price)
-    figures = [
-        Difference(name, old.get(name, _NONE).value, new.get(name, _NONE).value, unit=(new.get(name) or old[name]).unit)
-        for name in dict.fromkeys([*old, *new])
+    old, old_units = _planned(before, price) if before else ({}, {})
+    new, new_units = _planned(after, price)
+    rows = [(name, old.get(name), new.get(name)) for name in dict.fromkeys([*old, *new])]
+    units_of = old_units | new_units
+    return [
+        Difference(name, was, now, unit=units_of.get(name, ""))
+        for name, was, now in rows
+        if name in units_of or (before and was != now)
     ]
-    return [one for one in figures if one.unit or (before and one.before != one.after)]
 
 
-@dataclass(frozen=True)
-class _Value:
-    """unit: of a figure; empty for an emitted setting."""
-
-    value: Any
-    unit: str = ""
-
-
-_NONE = _Value(None)
-
-
-def _planned(document: Document, price: float | None) -> dict[str, _Value]:
+def _planned(document: Document, price: float | None) -> tuple[dict[str, Any], dict[str, str]]:
+    """Figures of each stage and emitted settings by their names, and the unit of each figure."""
     recipe, _ = valid(document, look=False)
     try:
         planned = Planned.of(recipe, price)
     except UnknownArchitecture:
-        from runner.render import place
-        from runner.scenarios import translate
+        return dict(_emitted(translate(recipe, place(recipe)))), {}
+    figures = [
+        (f"{one.stage.name}: {name}", value, unit) for one in planned.forecasts for name, value, unit in _figures(one)
+    ]
+    values = {name: value for name, value, _ in figures} | dict(_emitted(planned.plan))
+    return values, {name: unit for name, _, unit in figures}
 
-        return dict(_emitted(translate(recipe, place(recipe))))
-    figures = {f"{one.stage.name}: {name}": value for one in planned.forecasts for name, value in _figures(one)}
-    return figures | dict(_emitted(planned.plan))
 
-
-def _figures(forecast: Forecast) -> Iterator[tuple[str, _Value]]:
-    yield "GPU memory", _Value(forecast.memory.total, "bytes of each GPU")
-    yield "room on a GPU", _Value(forecast.usable, "bytes of each GPU")
-    yield "time", _Value(forecast.time.total_seconds if forecast.time else None, "seconds")
-    yield "GPU hours", _Value(forecast.gpu_hours, "hours")
+def _figures(forecast: Forecast) -> Iterator[tuple[str, float | None, str]]:
+    yield "GPU memory", forecast.memory.total, "bytes of each GPU"
+    yield "room on a GPU", forecast.usable, "bytes of each GPU"
+    yield "time", forecast.time.total_seconds if forecast.time else None, "seconds"
+    yield "GPU hours", forecast.gpu_hours, "hours"
     if forecast.price is not None:
-        yield "cost", _Value(forecast.cost, f"at {forecast.price:g} a GPU hour")
+        yield "cost", forecast.cost, f"at {forecast.price:g} a GPU hour"
 
 
-def _emitted(plan: Plan) -> Iterator[tuple[str, _Value]]:
+def _emitted(plan: Plan) -> Iterator[tuple[str, Any]]:
     """The settings of each stage's emitted config, without the folders of a run."""
     for stage in plan.stages:
+        file = "/".join(filter(None, (stage.folder, stage.config_file)))
         for name, value in flat(stage.config):
             if not name.startswith(_FOLLOWING) and not name.endswith(_FOLLOWING):
-                file = "/".join(filter(None, (stage.folder, stage.config_file)))
                 # Checkpoints lie under the stage's key, which follows every change too.
                 told = value.removesuffix(f"/{stage.keys['']}") if isinstance(value, str) else value
-                yield f"{file}: {name}", _Value(without_place(told, plan.place))
+                yield f"{file}: {name}", without_place(told, plan.place)
 
 
 # How a figure reads, by the first word of its unit.
-_SHOWN: Mapping[str, Callable[[float], str]] = {
+_SHOWN: Mapping[str, Callable[[Any], str]] = {
     "bytes": units.gib,
     "seconds": units.duration,
     "hours": units.speed,
@@ -152,14 +147,10 @@ MOST_LETTERS = 60
 
 def row(one: Difference) -> tuple[str, str, str, str]:
     """A difference as people read it: its name, both values, and what it is."""
-    show: Callable[[Any], str] = _SHOWN.get(one.unit.partition(" ")[0], _shown)
+    show = _SHOWN.get(one.unit.partition(" ")[0], lambda value: shortened(written(value), MOST_LETTERS))
     before, after = ("-" if value is None else show(value) for value in (one.before, one.after))
     said = one.meaning or (one.unit if one.unit.startswith(("bytes of", "at ")) else "")
     return one.name, before, after, said.removeprefix("bytes ")
-
-
-def _shown(value: Any) -> str:
-    return shortened(written(value), MOST_LETTERS)
 
 
 def markdown(settings: Sequence[Difference], plans: Sequence[Difference]) -> str:

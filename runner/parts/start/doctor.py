@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -44,68 +45,56 @@ def findings(machine: Machine, recipe: Recipe | None = None, plan: Plan | None =
     if recipe and machine.cards:
         taken = particular(machine.visible, gpus_of(recipe), len(machine.cards))
         names = device_names(machine.visible, len(machine.cards))
-        machine = replace(
-            machine,
-            cards=tuple(machine.cards[index] for index in taken),
-            links=_between([names[index] for index in taken], machine.links),
-        )
+        cards = tuple(machine.cards[index] for index in taken)
+        machine = replace(machine, cards=cards, links=_between([names[index] for index in taken], machine.links))
     return [finding for check in CHECKS for finding in check(machine, recipe, plan)]
 
 
 def packages(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[Finding]:
     images = plan is not None and all(stage.engine == "images" for stage in plan.stages if stage.trains)
     needed = NEEDED_FOR_IMAGES if images else NEEDED
-    missing = [name for name in needed if not machine.packages.get(name)]
-    if missing:
+    if missing := [name for name in needed if not machine.packages.get(name)]:
         yield Finding(PROBLEM, "packages", f"not installed: {', '.join(missing)}", extras.install("train"))
     else:
         shown = ", ".join(f"{name} {machine.packages[name]}" for name in needed)
         yield Finding(OK, "packages", f"Python {machine.python}, {shown}")
-    axolotl = machine.packages.get("axolotl")
-    if axolotl and axolotl != catalog.AXOLOTL_VERSION and not images:
-        yield Finding(
-            PROBLEM,
-            "axolotl",
-            f"version {axolotl}, and the recipes are written for {catalog.AXOLOTL_VERSION}",
-            f"pip install axolotl=={catalog.AXOLOTL_VERSION}",
-        )
+    axolotl, written_for = machine.packages.get("axolotl"), catalog.AXOLOTL_VERSION
+    if axolotl and axolotl != written_for and not images:
+        text = f"version {axolotl}, and the recipes are written for {written_for}"
+        yield Finding(PROBLEM, "axolotl", text, f"pip install axolotl=={written_for}")
     if recipe and recipe.model.get("attention") == "flash_attention_2":
         yield _flash_attention(machine)
-    for name, why, extra in _wanted_packages(recipe):
-        if machine.packages.get(name):
-            yield Finding(OK, name, f"version {machine.packages[name]}, for {why}")
+    for name, why, extra in _wanted_packages(recipe) if recipe else ():
+        if version := machine.packages.get(name):
+            yield Finding(OK, name, f"version {version}, for {why}")
         else:
             yield Finding(PROBLEM, name, f"not installed, and the recipe needs it for {why}", extra)
 
 
 def _flash_attention(machine: Machine) -> Finding:
     """The package, or the kernel that transformers takes in its place, which the product's own image carries."""
-    why = "for `attention: flash_attention_2`"
+    why, mend = "for `attention: flash_attention_2`", f"{extras.install('flash')}, or `attention: sdpa`"
+    kernels = machine.packages.get("kernels")
     if version := machine.packages.get("flash-attn"):
         return Finding(OK, "flash-attn", f"version {version}, {why}")
-    if machine.packages.get("kernels") and machine.flash_kernel:
+    if kernels and machine.flash_kernel:
         return Finding(OK, "flash-attn", f"the kernel in {machine.flash_kernel}, {why}")
-    mend = f"{extras.install('flash')}, or `attention: sdpa`"
-    if machine.packages.get("kernels") and machine.hub is None:
-        return Finding(
-            WARNING,
-            "flash-attn",
-            f"not installed; {FLASH_KERNEL} is fetched from the hub when training begins, {why}",
-            mend,
-        )
+    if kernels and machine.hub is None:
+        text = f"not installed; {FLASH_KERNEL} is fetched from the hub when training begins, {why}"
+        return Finding(WARNING, "flash-attn", text, mend)
     return Finding(PROBLEM, "flash-attn", f"not installed, and its kernel is not here either, {why}", mend)
 
 
-def _wanted_packages(recipe: Recipe | None) -> Iterator[tuple[str, str, str]]:
-    if recipe is None:
-        return
+def _wanted_packages(recipe: Recipe) -> Iterator[tuple[str, str, str]]:
+    """Packages beside the usual ones: the name, what a recipe needs it for, and what installs it."""
     train = extras.install("train")
     # Images are trained without this setting.
     if recipe.settings.get("distribution", "").startswith("zero"):
         yield "deepspeed", f"`distribution: {recipe.distribution}`", train
     if recipe.scenario != "pipeline":
         return
-    if any("bnb" in recipe.settings[stage].optimizer for stage in _sections(recipe)):
+    stages = [section for name in ("pretrain", "sft", "dpo", "lora") if (section := recipe.settings.get(name))]
+    if any("bnb" in stage.optimizer for stage in stages):
         for name in ("bitsandbytes", "torchao"):
             yield name, "an 8-bit optimizer", train
     if recipe.speed.fused_kernels or recipe.speed.fused_cross_entropy:
@@ -113,35 +102,21 @@ def _wanted_packages(recipe: Recipe | None) -> Iterator[tuple[str, str, str]]:
     if not recipe.data.packed:
         for name in ("datatrove", "spacy"):
             yield name, "cleaning text", extras.install("data")
-    if not recipe.data.packed and recipe.data.cleaning.executor == "ray":
-        yield "ray", "`data.cleaning.executor: ray`", 'pip install "ray[default]"'
+        if recipe.data.cleaning.executor == "ray":
+            yield "ray", "`data.cleaning.executor: ray`", 'pip install "ray[default]"'
     if recipe.evaluation.tasks:
         yield "lm_eval", "`evaluation.tasks`", train
 
 
-def _sections(recipe: Recipe) -> list[str]:
-    return [stage for stage in ("pretrain", "sft", "dpo", "lora") if recipe.settings.get(stage)]
-
-
 def gpus(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[Finding]:
     if not machine.cards:
-        state = PROBLEM if recipe else WARNING
-        yield Finding(
-            state,
-            "GPU",
-            "this machine has none that training could use",
-            "`recipe rehearse` and `recipe render` need none",
-        )
+        mend = "`recipe rehearse` and `recipe render` need none"
+        yield Finding(PROBLEM if recipe else WARNING, "GPU", "this machine has none that training could use", mend)
         return
     for card in sorted(set(machine.cards), key=lambda card: card.name):
-        count = machine.cards.count(card)
-        fp8 = "FP8" if card.fp8 else "no FP8"
+        has = f"{card.memory_gib:g} GiB, compute capability {card.capability}, {'FP8' if card.fp8 else 'no FP8'}"
         driver = f", driver {machine.driver}" if machine.driver else ""
-        yield Finding(
-            OK,
-            "GPU",
-            f"{count} × {card.name}, {card.memory_gib:g} GiB, compute capability {card.capability}, {fp8}{driver}",
-        )
+        yield Finding(OK, "GPU", f"{machine.cards.count(card)} × {card.name}, {has}{driver}")
     if len(machine.cards) > 1:
         yield _links(machine, recipe)
     if recipe:
@@ -162,43 +137,30 @@ def _links(machine: Machine, recipe: Recipe | None) -> Finding:
     # A cell of the table; the legend below it says `NV#` and NVLinks on every machine.
     if re.search(r"\bNV\d+\b", machine.links):
         return Finding(OK, "interconnect", "the GPUs reach each other over NVLink")
-    if machine.links and recipe and not recipe.settings.knows("distribution"):
-        return Finding(OK, "interconnect", "the GPUs reach each other over PCIe, which is enough for images")
-    if machine.links:
-        return Finding(
-            WARNING,
-            "interconnect",
-            "the GPUs reach each other over PCIe, and sharing weights takes long there",
-            "`distribution: ddp` where the model fits on each GPU",
-        )
-    return Finding(
-        WARNING, "interconnect", "the driver does not say how the GPUs reach each other", "nvidia-smi topo -m"
-    )
+    if not machine.links:
+        text = "the driver does not say how the GPUs reach each other"
+        return Finding(WARNING, "interconnect", text, "nvidia-smi topo -m")
+    over = "the GPUs reach each other over PCIe"
+    if recipe and not recipe.settings.knows("distribution"):
+        return Finding(OK, "interconnect", f"{over}, which is enough for images")
+    mend = "`distribution: ddp` where the model fits on each GPU"
+    return Finding(WARNING, "interconnect", f"{over}, and sharing weights takes long there", mend)
 
 
 def _against_recipe(machine: Machine, recipe: Recipe, plan: Plan | None) -> Iterator[Finding]:
     """The particular GPUs that the recipe asks for, and the number formats that it plans on them."""
-    planned, here = recipe.machines, machine.cards[0]
+    planned, here, count = recipe.machines, machine.cards[0], len(machine.cards)
     known = catalog.gpu(planned.gpu)
-    title = known.title if known else planned.gpu
     if here.label != planned.gpu:
-        yield Finding(
-            WARNING, "GPU", f"the recipe is planned for {title}, and this is {here.name}", f"machines.gpu={here.label}"
-        )
+        text = f"the recipe is planned for {known.title if known else planned.gpu}, and this is {here.name}"
+        yield Finding(WARNING, "GPU", text, f"machines.gpu={here.label}")
     if known and here.memory_gib < 0.9 * known.memory_gib:
-        yield Finding(
-            PROBLEM,
-            "GPU memory",
-            f"{here.memory_gib:g} GiB, and the recipe is planned for {known.memory_gib} GiB",
-            "lower micro_batch_size, and raise gradient_accumulation_steps as much",
-        )
-    if len(machine.cards) != planned.gpus_per_node:
-        yield Finding(
-            WARNING,
-            "GPU",
-            f"{len(machine.cards)} here, and the recipe plans {planned.gpus_per_node} a machine",
-            f"machines.gpus_per_node={len(machine.cards)}",
-        )
+        text = f"{here.memory_gib:g} GiB, and the recipe is planned for {known.memory_gib} GiB"
+        mend = "lower micro_batch_size, and raise gradient_accumulation_steps as much"
+        yield Finding(PROBLEM, "GPU memory", text, mend)
+    if count != planned.gpus_per_node:
+        text = f"{count} here, and the recipe plans {planned.gpus_per_node} a machine"
+        yield Finding(WARNING, "GPU", text, f"machines.gpus_per_node={count}")
     for kind, precision in (plan.facts.get("precision", {}) if plan else {}).items():
         if precision == "fp8" and not here.fp8:
             yield Finding(PROBLEM, "FP8", f"{kind} is planned in FP8, and {here.name} has none", "model.precision=bf16")
@@ -207,35 +169,63 @@ def _against_recipe(machine: Machine, recipe: Recipe, plan: Plan | None) -> Iter
 def memory(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[Finding]:
     text = f"{machine.memory_gib:.0f} GiB main memory, {machine.cores} cores, {machine.shm_gib:.1f} GiB shared memory"
     if recipe and machine.memory_gib * 2**30 < units.size(recipe.machines.memory) * 0.9:
-        yield Finding(
-            PROBLEM,
-            "memory",
-            f"{text}; the recipe plans {recipe.machines.memory}",
-            "another machine, or fewer data workers; a full main memory ends the run",
-        )
+        mend = "another machine, or fewer data workers; a full main memory ends the run"
+        yield Finding(PROBLEM, "memory", f"{text}; the recipe plans {recipe.machines.memory}", mend)
     else:
         yield Finding(OK, "memory", text)
     if machine.shm_gib < 1:
-        yield Finding(
-            WARNING,
-            "memory",
-            f"/dev/shm has {machine.shm_gib:.2f} GiB, and NCCL and data workers need more",
-            "in a container: --shm-size=8g",
-        )
+        text = f"/dev/shm has {machine.shm_gib:.2f} GiB, and NCCL and data workers need more"
+        yield Finding(WARNING, "memory", text, "in a container: --shm-size=8g")
 
 
 def disk(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[Finding]:
-    needed = needed_gib(recipe, plan)
-    text = f"{machine.disk_gib:.0f} GiB free at {machine.folder}"
-    if not needed:
-        state = OK if machine.disk_gib >= 20 else WARNING
-        yield Finding(state, "disk", text, "" if state == OK else "models take tens of GiB; free some space")
-    elif machine.disk_gib < needed:
-        yield Finding(
-            PROBLEM, "disk", f"{text}; models and checkpoints take about {needed:.0f}", "free some, or use --out"
-        )
+    needed, text = needed_gib(recipe, plan), f"{machine.disk_gib:.0f} GiB free at {machine.folder}"
+    if needed:
+        text = f"{text}; models and checkpoints take about {needed:.0f}"
+    if machine.disk_gib >= (needed or 20):
+        yield Finding(OK, "disk", text)
+    elif needed:
+        yield Finding(PROBLEM, "disk", text, "free some, or use --out")
     else:
-        yield Finding(OK, "disk", f"{text}; models and checkpoints take about {needed:.0f}")
+        yield Finding(WARNING, "disk", text, "models take tens of GiB; free some space")
+
+
+def files(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[Finding]:
+    """Whether results can be written at all."""
+    folder = Path(machine.folder)
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    if not os.access(folder, os.W_OK):
+        yield Finding(PROBLEM, "disk", f"nothing can be written to {folder}", "another folder with --out")
+
+
+def ports(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[Finding]:
+    for port in machine.ports_taken:
+        nodes = recipe and "nodes" in recipe.settings
+        other = "choose another `nodes.port`" if nodes else f"set MASTER_PORT to a free one (not {port})"
+        yield Finding(WARNING, "port", f"{port} is taken by another program", f"end it, or {other}")
+    if not machine.ports_taken:
+        shown = " and ".join(map(str, machine.ports))
+        yield Finding(OK, "port", f"{shown} {'is' if len(machine.ports) == 1 else 'are'} free")
+
+
+def hub(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[Finding]:
+    if machine.hub is not None:
+        reads = recipe and (models_of(recipe) or any(data.get("hub") for _, data in recipe.data_sets()))
+        mend = "local files instead of `hub`, or a network; a rehearsal needs neither"
+        yield Finding(PROBLEM if reads else WARNING, "hub", machine.hub, mend)
+        return
+    yield Finding(OK, "hub", f"it answers; {'logged in' if machine.token else 'no account, so nothing gated'}")
+    for name, reason in machine.gated.items():
+        if reason is None:
+            yield Finding(OK, "hub", f"{name} can be read")
+        else:
+            mend = f"ask for access at huggingface.co/{name}, then `hf auth login`"
+            yield Finding(PROBLEM, "hub", f"{name} cannot be read: {reason}", mend)
+
+
+# Each check costs one line here.
+CHECKS = (packages, gpus, memory, disk, files, ports, hub)
 
 
 def needed_gib(recipe: Recipe | None, plan: Plan | None) -> float:
@@ -247,58 +237,6 @@ def needed_gib(recipe: Recipe | None, plan: Plan | None) -> float:
     except UnknownArchitecture:
         return 0.0  # an architecture without formulas; `plan` says so
     return sum(entry.size for entry in storage.everything(plan, forecasts)) / 2**30 if forecasts else 0.0
-
-
-def ports(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[Finding]:
-    for port in machine.ports_taken:
-        yield Finding(
-            WARNING,
-            "port",
-            f"{port} is taken by another program",
-            "end it, or choose another `nodes.port`"
-            if recipe and "nodes" in recipe.settings
-            else f"end it, or set MASTER_PORT to a free one (not {port})",
-        )
-    if not machine.ports_taken:
-        shown = " and ".join(map(str, machine.ports))
-        yield Finding(OK, "port", f"{shown} {'is' if len(machine.ports) == 1 else 'are'} free")
-
-
-def hub(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[Finding]:
-    if machine.hub is None:
-        yield Finding(OK, "hub", f"it answers; {'logged in' if machine.token else 'no account, so nothing gated'}")
-    else:
-        state = PROBLEM if recipe and needs_hub(recipe) else WARNING
-        yield Finding(
-            state, "hub", machine.hub, "local files instead of `hub`, or a network; a rehearsal needs neither"
-        )
-        return
-    for name, reason in machine.gated.items():
-        if reason is None:
-            yield Finding(OK, "hub", f"{name} can be read")
-        else:
-            mend = f"ask for access at huggingface.co/{name}, then `hf auth login`"
-            yield Finding(PROBLEM, "hub", f"{name} cannot be read: {reason}", mend)
-
-
-def files(machine: Machine, recipe: Recipe | None, plan: Plan | None) -> Iterator[Finding]:
-    """Whether results can be written at all."""
-    folder = Path(machine.folder)
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    import os
-
-    if not os.access(folder, os.W_OK):
-        yield Finding(PROBLEM, "disk", f"nothing can be written to {folder}", "another folder with --out")
-
-
-# Each check costs one line here.
-CHECKS = (packages, gpus, memory, disk, files, ports, hub)
-
-
-def needs_hub(recipe: Recipe) -> bool:
-    """Whether a full-size run would read models or data from the hub."""
-    return bool(models_of(recipe)) or any(data.get("hub") for _, data in recipe.data_sets())
 
 
 def ports_of(recipe: Recipe) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ from runner.check.validate import changed
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
 from runner.recipe.copying import written
+from runner.recipe.document import value_at
 from runner.recipe.overrides import Override, path_of
 from runner.recipe.recipe import Recipe
 from runner.render import place
@@ -98,34 +99,23 @@ def named(word: str, scenarios: tuple[str, ...]) -> list[str]:
 
 def facts(setting: str, scenarios: tuple[str, ...] = ()) -> list[Explained]:
     """What the schemas say of a setting, once for all scenarios that mean the same by it."""
-    found: dict[tuple[str, str], dict[str, list[str]]] = {}
+    found: dict[tuple[str, str], Explained] = {}
     for scenario in scenarios or names():
         if part := by_schema.part(scenario, setting):
-            values = part["markdownDescription"].removeprefix(part["description"]).strip()
-            found.setdefault((part["title"], part["description"]), {}).setdefault(values, []).append(scenario)
-    return [
-        Explained(
-            setting,
-            title,
-            meaning,
-            {values: tuple(having) for values, having in by_values.items()},
-            _within(next(iter(by_values.values()))[0], setting),
-        )
-        for (title, meaning), by_values in found.items()
-    ]
-
-
-def _within(scenario: str, setting: str) -> tuple[tuple[str, str], ...]:
-    """The settings of a section, and what each is called; none of a value."""
-    part = by_schema.part(scenario, setting)
-    inner = part.get("properties") or part.get("items", {}).get("properties") or {}
-    return tuple((name, one["title"]) for name, one in inner.items())
+            title, meaning = part["title"], part["description"]
+            inner = part.get("properties") or part.get("items", {}).get("properties") or {}
+            within = tuple((name, one["title"]) for name, one in inner.items())
+            one = found.setdefault((title, meaning), Explained(setting, title, meaning, {}, within))
+            values = part["markdownDescription"].removeprefix(meaning).strip()
+            having = {**one.values, values: (*one.values.get(values, ()), scenario)}
+            found[title, meaning] = replace(one, values=having)
+    return list(found.values())
 
 
 def tried(explained: Explained, recipe: Recipe) -> Explained:
     """The same with a recipe's own value, and others beside it."""
     path = path_of(explained.setting)
-    value = _value(recipe, explained.setting)
+    value = value_at(recipe.settings.plain(), path)
     made = dict(computed(recipe)).get(path)
     origin = origins.origin(recipe.document, path) if value is not None or made is None else f"computed: {made.how}"
     others = _others(recipe, explained.setting, value)
@@ -135,17 +125,6 @@ def tried(explained: Explained, recipe: Recipe) -> Explained:
     source = recipe.document.text.splitlines()[line.line - 1].strip() if line else ""
     here = _tried(recipe, explained.setting, value if value is not None or made is None else made.value)
     return replace(explained, here=here, origin=origin, source=source, beside=tuple(beside))
-
-
-def _value(recipe: Recipe, setting: str) -> Any:
-    """What the recipe has, defaults filled in; None where it has none."""
-    value: Any = recipe.settings.plain()
-    for key in path_of(setting):
-        try:
-            value = value[key]
-        except (KeyError, IndexError, TypeError):
-            return None
-    return value
 
 
 def _others(recipe: Recipe, setting: str, value: Any) -> list[Any]:
@@ -190,22 +169,12 @@ def _tried(recipe: Recipe, setting: str, value: Any, before: Mapping[str, str] |
         other = recipe if before is None else changed(recipe, [wished])[0]
         planned = Planned.of(other)
     except Stop as stop:
-        return Tried(value, refused=_why(stop))
+        return Tried(value, refused=next((one.message for one in stop.problems), stop.text.partition("\n")[0]))
     except UnknownArchitecture:
         return Tried(value, changed=_differing(before, other))
     need = max((stage.memory.total for stage in planned.forecasts), default=None)
-    said = next(iter(planned.problems), None)
-    return Tried(
-        value,
-        need,
-        planned.seconds,
-        said.message if before is not None and said else "",
-        _differing(before, other),
-    )
-
-
-def _why(stop: Stop) -> str:
-    return next((problem.message for problem in stop.problems), stop.text.partition("\n")[0])
+    said = next((one.message for one in planned.problems), "") if before is not None else ""
+    return Tried(value, need, planned.seconds, said, _differing(before, other))
 
 
 def _differing(before: Mapping[str, str] | None, other: Recipe) -> dict[str, tuple[str, ...]] | None:

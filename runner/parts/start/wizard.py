@@ -24,30 +24,36 @@ from runner.recipe.reading import read
 from runner.tools.names import listed, nearest
 from runner.tools.problem import Problem, Stop
 
+# How many of the first rows are shown, and how many letters of each.
+ROWS, WIDTH = 3, 400
+
 
 @dataclass(frozen=True)
 class Question:
-    """option: which answers it too, `--what`, for the field `name` of Answers. take: the answers with what was said; raises Stop where
-    that cannot be. proposed: what Enter says, empty where nobody knows. asked: whether it is one at all; shown: said before."""
+    """name: the field of Answers that it is about. value: what that becomes with what was said; raises Stop where that cannot be.
+    proposed: what Enter says, empty where nobody knows. asked: whether it is one at all; shown: said before."""
 
-    option: str
     name: str
     text: str
     help: str
-    take: Callable[[Answers, str], Answers]
+    value: Callable[[Answers, str], Any] = lambda answers, said: said
     proposed: Callable[[Answers], str] = lambda answers: ""
     asked: Callable[[Answers], bool] = lambda answers: True
     shown: Callable[[Answers], None] = lambda answers: None
     completed: completing.Completing | None = None
+
+    @property
+    def option(self) -> str:
+        """Which answers it too."""
+        return "--what" if self.name == "kind" else f"--{self.name}"
 
 
 def _one_of(known: Mapping[str, Any], said: str, what: str) -> str:
     if said in known:
         return said
     near = nearest(said, known)
-    raise Stop(
-        f"`{said}` is no {what}.", (f"Did you mean `{near}`? " if near else "") + f"It can be {listed(known, 'or')}."
-    )
+    meant = f"Did you mean `{near}`? " if near else ""
+    raise Stop(f"`{said}` is no {what}.", f"{meant}It can be {listed(known, 'or')}.")
 
 
 def _count(said: str, option: str, most: int) -> int:
@@ -56,22 +62,17 @@ def _count(said: str, option: str, most: int) -> int:
     raise Stop(f"`{said}` is no count.", f"Write a whole number from 1 to {most:,}, for example `{option} 1`.")
 
 
-def _file(answers: Answers, said: str) -> Answers:
+def _file(answers: Answers, said: str) -> str:
     found = replace(answers, data=said)
     if answers.kind == "conversations" and not found.form:
+        forms = "; ".join(f"{listed(columns)} ({form})" for form, columns in COLUMNS.items())
         raise Stop(
             f"The columns of `{said}` are {listed(found.columns)}, which no form of conversations has.",
-            "Say `questions` where one column asks and another answers, or give the rows the columns of a form: "
-            + "; ".join(f"{listed(columns)} ({form})" for form, columns in COLUMNS.items())
-            + ".",
+            f"Say `questions` where one column asks and another answers, or give the rows the columns of a form: {forms}.",
         )
     if answers.kind == "questions" and not found.form:
         found.guessed  # noqa: B018  two columns are needed
-    return found
-
-
-def _column(answers: Answers, said: str) -> Answers:
-    return replace(answers, column=answers.template(said).strip("[]"))
+    return said
 
 
 def _places(answers: Answers) -> dict[str, str]:
@@ -80,11 +81,11 @@ def _places(answers: Answers) -> dict[str, str]:
     return {name: told for name, told in PLACES.items() if name == "here" or by_schema.has(scenario, sections[name])}
 
 
-def _templates(answers: Answers) -> bool:
-    return answers.kind == "questions" and not answers.form
+def _show_columns(answers: Answers) -> None:
+    say(f"The columns of {answers.data}: {', '.join(answers.columns)}")
 
 
-def _shown_models(answers: Answers) -> None:
+def _show_models(answers: Answers) -> None:
     rows = [
         (model.id, cards.size(model), short(need.cards[0]), cards.licence(model))
         for model, need in drafting.choices(answers)
@@ -92,11 +93,12 @@ def _shown_models(answers: Answers) -> None:
     table([("MODEL", "PARAMETERS", "SMALLEST GPU", "LICENCE"), *rows])
 
 
-def _here() -> str:
-    """The label of this machine's first GPU, where the catalog knows it."""
+def _proposed_card(answers: Answers) -> str:
+    """This machine's first GPU that the catalog knows, where it runs here; else one with room."""
     from runner.run.hardware import labels
 
-    return next((label for label in labels() if catalog.gpu(label)), "")
+    own = next((label for label in labels() if catalog.gpu(label)), "") if answers.where == "here" else ""
+    return drafting.card(answers, own)
 
 
 def _is(where: str) -> Callable[[Answers], bool]:
@@ -105,15 +107,13 @@ def _is(where: str) -> Callable[[Answers], bool]:
 
 DATA = (
     Question(
-        "--what",
         "kind",
         f"What do you have ({', '.join(KINDS)})?",
         f"What you have: {', '.join(KINDS)}.",
-        lambda answers, said: replace(answers, kind=_one_of(KINDS, said, "kind of data")),
-        lambda answers: "questions",
+        lambda answers, said: _one_of(KINDS, said, "kind of data"),
+        proposed=lambda answers: "questions",
     ),
     Question(
-        "--data",
         "data",
         "Where is the file, or the folder?",
         "The file, or the folder, that it learns from.",
@@ -121,117 +121,99 @@ DATA = (
         completed=completing.recipe_file,
     ),
     Question(
-        "--question",
         "question",
         "What is the model asked? Columns stand in brackets",
         "What the model is asked, with columns in brackets.",
-        lambda answers, said: replace(answers, question=answers.template(said)),
-        lambda answers: answers.guessed[0],
-        _templates,
-        lambda answers: say(f"The columns of {answers.data}: {', '.join(answers.columns)}"),
+        lambda answers, said: answers.template(said),
+        proposed=lambda answers: answers.guessed[0],
+        asked=lambda answers: answers.kind == "questions" and not answers.form,
+        shown=_show_columns,
     ),
     Question(
-        "--answer",
         "answer",
         "What does it learn to say?",
         "What it learns to say, likewise.",
-        lambda answers, said: replace(answers, answer=answers.template(said)),
-        lambda answers: replace(answers, question="").guessed[1],
-        lambda answers: bool(answers.question),
+        lambda answers, said: answers.template(said),
+        proposed=lambda answers: replace(answers, question="").guessed[1],
+        asked=lambda answers: bool(answers.question),
     ),
     Question(
-        "--column",
         "column",
         "Which column holds the text?",
         "The column with the text.",
-        _column,
-        lambda answers: next((name for name in ("text", "content") if name in answers.columns), ""),
-        lambda answers: answers.kind == "text" and bool(answers.columns),
-        lambda answers: say(f"The columns of {answers.data}: {', '.join(answers.columns)}"),
+        lambda answers, said: answers.template(said).strip("[]"),
+        proposed=lambda answers: next((name for name in ("text", "content") if name in answers.columns), ""),
+        asked=lambda answers: answers.kind == "text" and bool(answers.columns),
+        shown=_show_columns,
     ),
 )
 PLACE = (
     Question(
-        "--model",
         "model",
         "Which model?",
         "The model that training starts from.",
-        lambda answers, said: replace(answers, model=said),
-        lambda answers: answers.of.model,
-        lambda answers: bool(answers.of.model),
-        _shown_models,
-        completing.models,
+        proposed=lambda answers: answers.of.model,
+        asked=lambda answers: bool(answers.of.model),
+        shown=_show_models,
+        completed=completing.models,
     ),
     Question(
-        "--where",
         "where",
         f"Where does it run ({', '.join(f'{name}: {told}' for name, told in PLACES.items())})?",
         f"Where it runs: {', '.join(f'{name} ({told})' for name, told in PLACES.items())}.",
-        lambda answers, said: replace(answers, where=_one_of(_places(answers), said, "place for it")),
-        lambda answers: "here",
+        lambda answers, said: _one_of(_places(answers), said, "place for it"),
+        proposed=lambda answers: "here",
     ),
     Question(
-        "--namespace",
         "namespace",
         "In which project (namespace) of the cluster?",
         "The project on the cluster.",
-        lambda answers, said: replace(answers, namespace=said),
         asked=_is("cluster"),
     ),
     Question(
-        "--machines",
         "machines",
         "On how many machines?",
         "How many machines of the cluster.",
-        lambda answers, said: replace(answers, machines=_count(said, "--machines", 1024)),
-        lambda answers: "1",
-        _is("cluster"),
+        lambda answers, said: _count(said, "--machines", 1024),
+        proposed=lambda answers: "1",
+        asked=_is("cluster"),
     ),
     Question(
-        "--addresses",
         "addresses",
         "What are the machines' addresses, the main one first, with commas between?",
         "The addresses of plain machines, with commas between.",
-        lambda answers, said: replace(answers, addresses=tuple(said.replace(",", " ").split())),
+        lambda answers, said: tuple(said.replace(",", " ").split()),
         asked=_is("machines"),
     ),
     Question(
-        "--results",
         "results",
         "Which folder do all of them share, for results?",
         "The folder for results that plain machines share.",
-        lambda answers, said: replace(answers, results=said),
-        lambda answers: "/shared/models",
-        _is("machines"),
+        proposed=lambda answers: "/shared/models",
+        asked=_is("machines"),
     ),
     Question(
-        "--gpu",
         "gpu",
         "Which GPU has it? `recipe gpus` shows them all",
         "The GPU, by its label.",
-        lambda answers, said: replace(answers, gpu=card_named(said).name),
-        lambda answers: drafting.card(answers, _here() if answers.where == "here" else ""),
+        lambda answers, said: card_named(said).name,
+        proposed=_proposed_card,
         completed=completing.gpus,
     ),
     Question(
-        "--gpus",
         "gpus",
         "How many of them in each machine?",
         "How many GPUs in each machine.",
-        lambda answers, said: replace(answers, gpus=_count(said, "--gpus", 64)),
-        lambda answers: "1",
+        lambda answers, said: _count(said, "--gpus", 64),
+        proposed=lambda answers: "1",
     ),
 )
-
-
-ROWS, WIDTH = 3, 400
 
 
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The answers as options of a command, under the names of their fields."""
     for one in reversed((*DATA, *PLACE)):
-        add = click.option(one.option, one.name, help=one.help, shell_complete=one.completed)
-        command = add(command)
+        command = click.option(one.option, one.name, help=one.help, shell_complete=one.completed)(command)
     return command
 
 
@@ -300,7 +282,7 @@ def _prompted(one: Question, name: str, answers: Answers) -> Answers:
 
 def _taken(one: Question, name: str, answers: Answers, said: str) -> Answers:
     """Raises Stop where the recipe would have errors with it."""
-    taken = one.take(answers, said)
+    taken = replace(answers, **{one.name: one.value(answers, said)})
     if taken.data:
         # Sections that are only half said are judged when they are whole.
         whole = (

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from runner.data.tokenizers import load
-from runner.parts.export import card, exporting, ollama, served, source, weights
+from runner.parts.export import card, exporting, gguf, source, weights
 from runner.run.run_folder import RunFolder
 from runner.run.stage_folder import StageFolder
 from runner.tools import extras
@@ -65,7 +65,7 @@ def test_a_whole_model_is_exported_with_proof_card_and_the_end_of_an_answer(whol
     known = source.of(whole)
     folder = exporting.export(known, "safetensors", None, None, told.append)
     assert folder == whole.path / "export" / "safetensors" and "changed 16 of 21 tensors" in told[0]
-    made = exporting.read(folder)
+    made = exporting.Export.read(folder)
     assert (made.run, made.stage, made.model, made.format) == (
         whole.state.id,
         "train",
@@ -133,7 +133,7 @@ def test_a_merge_in_half_precision_is_proven_within_its_rounding(adapted, tmp_pa
     from runner.trainer import merging
 
     stage, out = stage_of(adapted), tmp_path / "merged"
-    adapter, base = served.Adapter(stage.path / ADAPTER), (str(adapted.path / "base_model"), None)
+    adapter, base = weights.AdapterFolder(stage.path / ADAPTER), (str(adapted.path / "base_model"), None)
     merging.merge(adapter.folder, out, precision)
     proof = weights.merged(out, adapter, base)
     assert proof["changed_tensors"] == 8 and 1e-4 < proof["largest_difference"] < 0.1
@@ -149,7 +149,7 @@ def test_a_merge_in_half_precision_is_proven_within_its_rounding(adapted, tmp_pa
 
 def test_an_adapter_is_proven_beside_its_base_model(adapted, told):
     folder = exporting.export(source.of(adapted), "adapter", None, None, told.append)
-    made = exporting.read(folder)
+    made = exporting.Export.read(folder)
     assert made.proof["from_base"] > 1e-2 > made.proof["from_merged"] and made.proof["max_lora_rank"] == 8
     names = {file.name for file in folder.iterdir()}
     assert {
@@ -172,7 +172,9 @@ def test_a_tokenizer_that_is_one_file_of_sentencepiece_is_read(tmp_path):
 
 def test_an_adapter_that_does_nothing_is_refused(adapted, tmp_path):
     stage = copy(adapted, tmp_path / "run")
-    rewritten(stage.path / ADAPTER / served.WEIGHTS, lambda tensors: {name: part * 0 for name, part in tensors.items()})
+    rewritten(
+        stage.path / ADAPTER / weights.WEIGHTS, lambda tensors: {name: part * 0 for name, part in tensors.items()}
+    )
     assert "it was lost" in refused(tmp_path / "run", "adapter", tmp_path / "out")
 
 
@@ -200,7 +202,7 @@ def test_what_servers_cannot_serve_is_refused_before_anything_is_written(adapted
 
 def test_names_that_match_no_layer_are_refused(adapted, tmp_path):
     stage = copy(adapted, tmp_path / "run")
-    file = stage.path / ADAPTER / served.WEIGHTS
+    file = stage.path / ADAPTER / weights.WEIGHTS
     rewritten(
         file,
         lambda tensors: {
@@ -319,7 +321,7 @@ def test_a_modelfile_writes_conversations_as_the_trained_template_does(name):
     from runner.data.tokenizers import jinja
 
     words = Words(jinja(chat_template(name)))
-    parts = ollama.pieces(words)
+    parts = gguf.pieces(words)
     assert parts is not None
     turns = ["How?", "So.", "And {{then}}?"]
     for system in (None, "Be brief."):
@@ -328,7 +330,7 @@ def test_a_modelfile_writes_conversations_as_the_trained_template_does(name):
             {"role": role, "content": turn} for role, turn in zip(("user", "assistant", "user"), turns, strict=True)
         ]
         assert parts.text(system, turns) == words.apply_chat_template(talk, add_generation_prompt=True)
-    text = ollama.modelfile("a.gguf", words, True, "Be brief.", ["<|end|>", "<|end|>"], 512, 1.05)
+    text = gguf.modelfile("a.gguf", words, True, "Be brief.", ["<|end|>", "<|end|>"], 512, 1.05)
     assert "PARAMETER repeat_penalty 1.05\n" in text
     assert text.count("PARAMETER stop") == 1 and 'SYSTEM """Be brief."""' in text and "num_ctx 512" in text
 
@@ -369,7 +371,7 @@ def test_go_writes_the_same_conversations(tmp_path):
             talk += [{"role": role, "content": f"{role}."} for role in ("user", "assistant", "user")]
             wanted.append(words.apply_chat_template(talk, add_generation_prompt=True))
             told = [{"Role": one["role"], "Content": one["content"]} for one in talk]
-            cases.append({"Template": ollama.go_template(ollama.pieces(words)), "System": system, "Messages": told})
+            cases.append({"Template": gguf.go_template(gguf.pieces(words)), "System": system, "Messages": told})
     done = subprocess.run(
         ["go", "run", "said.go"], cwd=tmp_path, input=json.dumps(cases), capture_output=True, text=True, timeout=300
     )
@@ -378,12 +380,12 @@ def test_go_writes_the_same_conversations(tmp_path):
 
 def test_a_template_that_cannot_be_taken_apart_is_not_guessed():
     counted = "{% for m in messages %}{{ loop.index }}{{ m.role }}{{ m.content }}{% endfor %}"
-    assert ollama.pieces(Words(counted)) is None
+    assert gguf.pieces(Words(counted)) is None
     strict = (
         "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}{{ messages[0].content }}"
     )
-    assert ollama.pieces(Words(strict)) is None
-    assert "cannot be said in Go's words" in ollama.modelfile("a.gguf", Words(counted), True, None, [], None, 1.0)
+    assert gguf.pieces(Words(strict)) is None
+    assert "cannot be said in Go's words" in gguf.modelfile("a.gguf", Words(counted), True, None, [], None, 1.0)
 
 
 def test_only_words_parted_as_gpt2_does_are_called_so(whole, tmp_path):

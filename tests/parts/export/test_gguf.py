@@ -51,7 +51,7 @@ def test_llama_cpp_says_the_same_tokens_as_transformers_in_fp32(recipe, tmp_path
     """A whole model, one with an adapter merged into it, and one that goes on with texts and knows no conversations."""
     known = source.of(run_of(tmp_path / "run", recipe))
     folder = exporting.export(known, "gguf", None, None, lambda line: None)
-    proof = exporting.read(folder).proof
+    proof = exporting.Export.read(folder).proof
     assert proof["prompts"] == 2 and proof["tokens"] >= 4 and proof["same_tokens"] == proof["tokens"]
     assert proof["largest_difference_nats"] < 1e-4 and proof["changed_tensors"] > 0
     assert {file.name for file in folder.iterdir()} == {f"{recipe}-f32.gguf", "Modelfile", "README.md", "export.json"}
@@ -68,7 +68,7 @@ def test_a_tokenizer_of_sentencepiece_reads_the_same_in_llama_cpp(tmp_path, mark
     run = run_of(tmp_path / "run", base=base_of_pieces(tmp_path / "base", marks_in_pieces))
     known = source.of(run)
     assert not (known.model / "tokenizer.model").exists()
-    proof = exporting.read(exporting.export(known, "gguf", None, None, lambda line: None)).proof
+    proof = exporting.Export.read(exporting.export(known, "gguf", None, None, lambda line: None)).proof
     assert proof["tokens"] >= 4 and proof["same_tokens"] == proof["tokens"] and proof["largest_difference_nats"] < 1e-4
 
 
@@ -76,7 +76,7 @@ def test_fewer_bits_take_less_room_and_say_what_they_lose(whole, exported):
     sizes = [file_in(exported).stat().st_size]
     for kind in ("q8_0", "q4_k_m"):
         folder = exporting.export(source.of(whole), "gguf", kind, None, lambda line: None)
-        made = exporting.read(folder)
+        made = exporting.Export.read(folder)
         assert folder.name == f"gguf-{kind}" and made.kind == kind
         assert 0 < made.proof["largest_difference_nats"] <= gguf.ALLOWED.get(kind, gguf.ALLOWED_BELOW)
         sizes.append(file_in(folder).stat().st_size)

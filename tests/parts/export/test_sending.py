@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.parts.export import exporting, registry, source
-from runner.parts.export.hub import Pushed
+from runner.parts.export import exporting, sending, source
+from runner.parts.export.sending import Pushed
 from runner.run.run_folder import RunFolder
 from runner.tools.files import read_record, sha256
 from runner.tools.problem import Stop
@@ -50,7 +50,6 @@ def pushing(hub, tmp_path, monkeypatch):
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", hub.address)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setenv("HF_TOKEN", TOKEN)
-    from runner.parts.export import hub as sending
 
     def push(run: RunFolder, name: str = "somebody/survival", form: str = "safetensors", public: bool = False):
         told: list[str] = []
@@ -137,7 +136,7 @@ def test_an_export_that_somebody_has_changed_is_made_anew_before_it_is_sent(run,
 @pytest.fixture
 def models(monkeypatch):
     pytest.importorskip("model_registry", reason="the extra `registry` is not installed")
-    monkeypatch.setenv(registry.TOKEN, "sha256~somebody")
+    monkeypatch.setenv(sending.TOKEN, "sha256~somebody")
     with servers.running(servers.Registry("sha256~somebody")) as server:
         yield server
 
@@ -152,7 +151,7 @@ def test_a_model_is_registered_with_where_it_comes_from(run, models):
     stage = stage_of(run)
     measured(stage, metrics={"perplexity": 3.25})
     (run.path / "planned.json").write_text(json.dumps(read_record(run.path / "planned.json") | {"commit": "c0ffee+"}))
-    where = registry.register(source.of(run), models.address, "survival", "1", "s3://bucket/survival")
+    where = sending.register(source.of(run), models.address, "survival", "1", "s3://bucket/survival")
     assert where == "s3://bucket/survival"
     (model,), (version,), (artifact,) = models.kept.values()
     assert (
@@ -170,21 +169,21 @@ def test_a_model_is_registered_with_where_it_comes_from(run, models):
     assert told["weights_hash"] == stage.model_hash() and told["run"] == run.state.id and told["data_rows"] == "68"
     assert "was trained" in version["description"] and all(seen[2] == "Bearer sha256~somebody" for seen in models.seen)
     with pytest.raises(Stop, match="has a version `1`"):
-        registry.register(source.of(run), models.address, "survival", "1", "s3://bucket/survival")
-    registry.register(source.of(run), models.address, "survival", "2", "s3://bucket/two")
+        sending.register(source.of(run), models.address, "survival", "1", "s3://bucket/survival")
+    sending.register(source.of(run), models.address, "survival", "2", "s3://bucket/two")
     assert len(models.kept["registered_models"]) == 1 and len(models.kept["model_versions"]) == 2
 
 
 def test_where_a_model_lies_is_known_after_a_push_and_on_a_claim(run, models, hub, pushing):
     known = source.of(run)
     with pytest.raises(Stop, match="lies on this machine alone"):
-        registry.register(known, models.address, "survival", "1", None)
+        sending.register(known, models.address, "survival", "1", None)
     assert not models.kept["registered_models"]
     run.mark("finished", origin="cluster")
-    where = registry.register(source.of(run), models.address, "survival", "1", None)
+    where = sending.register(source.of(run), models.address, "survival", "1", None)
     assert where == "pvc://trained-models-pvc/survival/best_model"
     pushing(run)
-    where = registry.register(source.of(run), models.address, "survival", "2", None)
+    where = sending.register(source.of(run), models.address, "survival", "2", None)
     assert where == f"hf://somebody/survival:{hub.repositories['somebody/survival']['commit']}"
 
 
@@ -192,12 +191,12 @@ def test_a_registry_that_refuses_forgets_or_is_not_there_is_said(run, models, mo
     known, at = source.of(run), "s3://bucket/one"
     models.forgetful = True
     with pytest.raises(Stop, match="does not say what was entered"):
-        registry.register(known, models.address, "survival", "1", at)
-    monkeypatch.setenv(registry.TOKEN, "wrong")
+        sending.register(known, models.address, "survival", "1", at)
+    monkeypatch.setenv(sending.TOKEN, "wrong")
     with pytest.raises(Stop, match=r"refuses: .*Invalid credentials"):
-        registry.register(known, models.address, "survival", "2", at)
+        sending.register(known, models.address, "survival", "2", at)
     with pytest.raises(Stop, match="cannot be reached"):
-        registry.register(known, "http://127.0.0.1:9", "survival", "2", at)
+        sending.register(known, "http://127.0.0.1:9", "survival", "2", at)
 
 
 @pytest.mark.long

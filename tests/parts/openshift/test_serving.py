@@ -18,8 +18,7 @@ from runner.parts.openshift import port_forward
 from runner.parts.openshift.jobs import sent
 from runner.parts.serve import cluster
 from runner.parts.serve import kserve as target
-from runner.parts.serve.cluster import POD_LABEL, SERVICE
-from runner.parts.serve.cluster_trouble import Server, reasons
+from runner.parts.serve.cluster import POD_LABEL, SERVICE, ServerState, reasons
 from runner.parts.serve.kserve import served
 from runner.recipe.overrides import from_options
 from runner.tools import ports
@@ -361,7 +360,7 @@ def test_why_it_does_not_start(golden_message, case):
     golden_message(said)
 
 
-def of_one_pod(status: dict, log: str = "", **more) -> Server:
+def of_one_pod(status: dict, log: str = "", **more) -> ServerState:
     plan, server = plan_and_server()
     service = target.service(plan, server)
     service["metadata"] |= {"uid": "1", "generation": 1}
@@ -369,7 +368,7 @@ def of_one_pod(status: dict, log: str = "", **more) -> Server:
     pod["metadata"] |= {"name": "survival-predictor-1", "uid": "2"}
     pod["spec"] |= more
     pod["status"] = status
-    return Server(service, [pod], log_of=lambda _pod: log)
+    return ServerState(service, [pod], log_of=lambda _pod: log)
 
 
 def test_a_server_waits_in_its_queue(platform, monkeypatch, capsys, golden_message):

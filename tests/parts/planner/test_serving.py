@@ -14,7 +14,7 @@ from runner.parts.planner import parameters
 from runner.parts.serve import needs as serving
 from runner.parts.serve.kserve import served
 from runner.parts.serve.needs import GIB, ServingForecast, splits
-from runner.parts.serve.plan import GPU_SHARE
+from runner.parts.serve.serving import GPU_SHARE
 from runner.recipe.overrides import from_options
 from tests.conftest import RECIPES, ROOT, setting_of
 

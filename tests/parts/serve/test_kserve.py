@@ -15,7 +15,7 @@ from runner.check.validate import load
 from runner.parts.serve import kserve
 from runner.parts.serve import needs as reckoned
 from runner.parts.serve.kserve import arguments, served
-from runner.parts.serve.plan import source
+from runner.parts.serve.serving import source
 from runner.recipe.overrides import from_options
 from runner.render.emit import emit
 from runner.tools.problem import Stop

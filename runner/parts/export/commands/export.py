@@ -1,20 +1,51 @@
-"""`recipe export`: the model of a run in a form that others can load."""
+"""`recipe export`: the model of a run in a form that others can load; and what `push` and `register` share with it: which model of
+which run is meant, and in what form."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from runner.commands import completing
 from runner.commands.options import end, say
-from runner.parts.export.commands.model_options import (
-    form_option,
-    kind_of,
-    quantize_option,
-    run_argument,
-    stage_option,
+from runner.tools.problem import Stop
+
+if TYPE_CHECKING:
+    from runner.parts.export.source import TrainedModel
+
+run_argument = click.argument("run", metavar="RUN", shell_complete=completing.recipe_file)
+stage_option = click.option("--stage", metavar="STAGE", help="The model that this stage left. Default: the last one.")
+form_option = click.option(
+    "--format", "form", type=click.Choice(("safetensors", "adapter", "gguf")), default="safetensors", show_default=True,
+    help="The whole model, the adapter alone, or a file for llama.cpp and Ollama.",
+)  # fmt: skip
+quantize_option = click.option(
+    "--quantize", metavar="KIND", help="Of GGUF: q8_0, q4_k_m, f16 and others. Default: as the weights are."
 )
+
+
+def kind_of(form: str, quantize: str | None) -> str | None:
+    """The kind of a GGUF file. Raises Stop where there is none of that name, or it is to be no such file."""
+    from runner.parts.export.gguf import KINDS
+
+    if quantize and form != "gguf":
+        raise Stop("`--quantize` goes with `--format gguf`.", "Leave it out.", code=2)
+    if quantize and quantize.lower() not in KINDS:
+        raise Stop(f"There is no kind `{quantize}`.", f"Known are {', '.join(KINDS)}.", code=2)
+    return quantize.lower() if quantize else None
+
+
+def opened(run: str, stage: str | None) -> TrainedModel:
+    """The model of a run folder, or of the latest run of a recipe."""
+    from runner.parts.export.source import of
+    from runner.recipe.reading import read
+    from runner.run.run_folder import find
+
+    folder = find(str(read(run).data.get("name", run)), None) if Path(run).is_file() else find("", run)
+    return of(folder, stage)
 
 
 @click.command()
@@ -32,7 +63,6 @@ def export(run: str, form: str, quantize: str | None, stage: str | None, out: st
 
     hush()
     from runner.parts.export import exporting
-    from runner.parts.export.commands.model_options import opened
 
     kind, source = kind_of(form, quantize), opened(run, stage)
     with source.folder.run.lock():

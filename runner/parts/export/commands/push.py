@@ -5,9 +5,10 @@ from __future__ import annotations
 import click
 
 from runner.commands.options import end, say
-from runner.parts.export.commands.model_options import (
+from runner.parts.export.commands.export import (
     form_option,
     kind_of,
+    opened,
     quantize_option,
     run_argument,
     stage_option,
@@ -29,10 +30,9 @@ def push(run: str, name: str, form: str, quantize: str | None, stage: str | None
     from runner.tools.quiet import hush
 
     hush()
-    from runner.parts.export import hub
-    from runner.parts.export.commands.model_options import opened
+    from runner.parts.export import sending
 
     kind, source = kind_of(form, quantize), opened(run, stage)
     with source.folder.run.lock():
-        say(hub.push(source, name, form, kind, public, say))
+        say(sending.push(source, name, form, kind, public, say))
     end("It lies on the hub.", "register", run, "--registry", "URL")

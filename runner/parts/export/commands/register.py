@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from runner.commands.options import end, say
-from runner.parts.export.commands.model_options import run_argument, stage_option
+from runner.parts.export.commands.export import opened, run_argument, stage_option
 
 
 @click.command()
@@ -35,12 +35,11 @@ def register(run: str, server: str, name: str | None, version: str | None, uri: 
     from runner.tools.quiet import hush
 
     hush()
-    from runner.parts.export import registry
-    from runner.parts.export.commands.model_options import opened
+    from runner.parts.export import sending
 
     source = opened(run, stage)
     usual = f"{source.run.planned.fingerprint}-{source.run.state.id[:8]}"
     name, version = name or source.run.name, version or usual
-    where = registry.register(source, server, name, version, uri)
+    where = sending.register(source, server, name, version, uri)
     say(f"{name} {version} is in the registry; it lies at {where}")
     end("It is entered.", "report", run)

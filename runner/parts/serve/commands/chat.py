@@ -47,10 +47,8 @@ def chat(path: str, sets: tuple[str, ...], run_dir: str | None, stage: str | Non
     sides = chatting.sides(recipe, folder)
     questions = inference.questions_of(recipe, folder)
     if page:
-        from runner.parts.serve import chat_page
-
         title = f"{recipe.name}: before and after training"
-        chat_page.serve(sides, title, questions, port, lambda address: say(f"The page: {address}  (^C ends it)"))
+        chatting.show_page(sides, title, questions, port, lambda address: say(f"The page: {address}  (^C ends it)"))
         return
     for number, question in enumerate(questions, 1):
         say(f"/{number}  {question}")

@@ -39,9 +39,6 @@ def diff(before: str, after: str, plans: bool, price: float | None, style: str) 
             if some:
                 table([(head, before, after, ""), *map(differences.row, some)])
                 say()
-        say(
-            f"{len(settings)} settings differ."
-            if len(settings) > 1
-            else f"{'One' if settings else 'No'} setting differs."
-        )
+        one = f"{'One' if settings else 'No'} setting differs."
+        say(f"{len(settings)} settings differ." if len(settings) > 1 else one)
         end("What each needs a plan says.", "plan", after)

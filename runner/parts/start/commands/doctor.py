@@ -33,16 +33,13 @@ def doctor(path: str | None, sets: tuple[str, ...], out: str | None) -> int:
     findings = doctors.findings(machine, recipe, plan)
     for finding in findings:
         say(str(finding))
-    counts = {
-        state: sum(finding.state == state for finding in findings) for state in (doctors.PROBLEM, doctors.WARNING)
-    }
-    say("\n" + ", ".join(f"{count} {state}{'' if count == 1 else 's'}" for state, count in counts.items()))
-    again = ("doctor", *([path] if path else []))
-    end(
-        *(
-            ("Mend the problems above.", *again)
-            if counts[doctors.PROBLEM]
-            else ("Nothing here stands in its way.", "rehearse", path or "RECIPE")
-        )
+    problems, warnings = (sum(one.state == state for one in findings) for state in (doctors.PROBLEM, doctors.WARNING))
+    counts = (
+        f"{count} {word}{'' if count == 1 else 's'}" for count, word in ((problems, "problem"), (warnings, "warning"))
     )
-    return 1 if counts[doctors.PROBLEM] else 0
+    say("\n" + ", ".join(counts))
+    if problems:
+        end("Mend the problems above.", "doctor", *([path] if path else []))
+    else:
+        end("Nothing here stands in its way.", "rehearse", path or "RECIPE")
+    return 1 if problems else 0

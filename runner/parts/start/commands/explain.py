@@ -11,7 +11,7 @@ from runner.check.validate import load
 from runner.commands import completing
 from runner.commands.options import end, listing_option, say, set_option, table
 from runner.parts.start import explaining
-from runner.parts.start.explaining import Explained, Tried
+from runner.parts.start.explaining import Explained
 from runner.recipe import overrides as changing
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
@@ -38,25 +38,20 @@ def explain(setting: str, path: str | None, sets: tuple[str, ...], style: str) -
     scenarios = (recipe.scenario,) if recipe else names()
     first, *others = explaining.named(setting, scenarios)
     told = explaining.facts(first, scenarios)
-    on, called = (recipe, path) if recipe else _starter(told, sets)
-    told = [
-        explaining.tried(one, on) if on and on.scenario in one.scenarios and not one.within else one for one in told
-    ]
+    on, called = (recipe, path) if recipe and path else _starter(told, sets)
+    told = [explaining.tried(one, on) if on.scenario in one.scenarios and not one.within else one for one in told]
     if style == "json":
-        say(
-            json.dumps(
-                [asdict(one) | {"tried_on": called if one.here else None} for one in told], indent=2, ensure_ascii=False
-            )
-        )
+        entries = [asdict(one) | {"tried_on": called if one.here else None} for one in told]
+        say(json.dumps(entries, indent=2, ensure_ascii=False))
         return
     for one in told:
-        _show(one, str(called))
+        _show(one, called)
     if others:
         say(f"Other settings of that name: {', '.join(_name(other) for other in others)}.")
     end("What another value would take a plan says.", "plan", path or "RECIPE", "--set", f"{_name(first)}=VALUE")
 
 
-def _starter(told: list[Explained], sets: tuple[str, ...]) -> tuple[Recipe | None, str | None]:
+def _starter(told: list[Explained], sets: tuple[str, ...]) -> tuple[Recipe, str]:
     for name in STARTERS:
         recipe = load(packaged.named()[name], changing.from_options(sets))[0]
         if any(recipe.scenario in one.scenarios for one in told):
@@ -88,30 +83,25 @@ def _show(one: Explained, called: str) -> None:
     if not one.beside:
         return
     rows = [one.here, *one.beside]
-    costs = {(each.memory_bytes, each.seconds) for each in rows if each.memory_bytes is not None}
-    if len(costs) > 1:
-        table([("VALUE", "MEMORY", "TIME", ""), *(_row(each, each is one.here) for each in rows)])
+    if len({(each.memory_bytes, each.seconds) for each in rows if each.memory_bytes is not None}) > 1:
+        cells = [
+            (
+                each.shown,
+                units.gib(each.memory_bytes) if each.memory_bytes is not None else "-",
+                units.duration(each.seconds) if each.seconds else "-",
+                "as it is" if each is one.here else each.refused,
+            )
+            for each in rows
+        ]
+        table([("VALUE", "MEMORY", "TIME", ""), *cells])
         say()
     else:
-        say(
-            "By the plan neither memory nor time depends on it"
-            + (":" if any(each.refused for each in rows) else ".")
-            + "\n"
-        )
-        for each in one.beside:
-            if each.refused:
-                say(f"  {each.shown}: {each.refused}\n")
+        refused = [each for each in one.beside if each.refused]
+        ends = ":" if refused or one.here.refused else "."
+        say(f"By the plan neither memory nor time depends on it{ends}\n")
+        for each in refused:
+            say(f"  {each.shown}: {each.refused}\n")
     _places(one)
-
-
-def _row(each: Tried, here: bool) -> tuple[str, ...]:
-    memory = units.gib(each.memory_bytes) if each.memory_bytes is not None else "-"
-    return (
-        each.shown,
-        memory,
-        units.duration(each.seconds) if each.seconds else "-",
-        "as it is" if here else each.refused,
-    )
 
 
 def _places(one: Explained) -> None:

@@ -15,9 +15,7 @@ from runner.check.validate import judge
 from runner.commands.options import card_named, end, gpu_option, listing_option, say, short, table
 from runner.parts.planner import cards, parameters
 from runner.recipe import lock, units
-from runner.recipe.document import Document
 from runner.recipe.reading import read
-from runner.recipe.recipe import Recipe
 from runner.tools.problem import Stop, errors_of
 
 
@@ -41,8 +39,11 @@ def models(context: click.Context, recipe: str | None, card: str | None, style: 
     known += [(lock.model_of(name, entry), file.name) for name, entry in lock.entries(file).items()]
     found = [(model, where, cards.needs(model, gpu)) for model, where in known]
     if gpu:
-        found = [(model, where, _on(gpu, needs)) for model, where, needs in found]
-        found = [entry for entry in found if entry[2]]
+        room = [
+            (model, where, {way: need for way, need in ways.items() if gpu.name in need.cards})
+            for model, where, ways in found
+        ]
+        found = [entry for entry in room if entry[2]]
     if style == "json":
         say(json.dumps([_entry(*each) for each in found], indent=2, ensure_ascii=False))
         return
@@ -56,16 +57,13 @@ def models(context: click.Context, recipe: str | None, card: str | None, style: 
         )
 
 
-def _on(gpu: catalog.Gpu, needs: Mapping[str, cards.Need]) -> dict[str, cards.Need]:
-    """What has room on a card."""
-    return {way: need for way, need in needs.items() if gpu.name in need.cards}
-
-
 def _row(model: catalog.Model, where: str, needs: Mapping[str, cards.Need], sized: bool) -> tuple[str, ...]:
     """A line of the table. sized: whether it says how much memory each way takes, and not which card is the smallest."""
-    told = [needs.get(way) for way in cards.WAYS]
-    smallest = [short(need.cards[0]) if need and need.cards else "-" for need in told]
-    cells = [units.gib(need.memory_bytes) if need else "-" for need in told] if sized else smallest
+    ways = [needs.get(way) for way in cards.WAYS]
+    if sized:
+        cells = [units.gib(need.memory_bytes) if need else "-" for need in ways]
+    else:
+        cells = [short(need.cards[0]) if need and need.cards else "-" for need in ways]
     return model.id, cards.size(model), f"{model.max_position_embeddings:,}", *cells, cards.licence(model), where
 
 
@@ -80,14 +78,6 @@ def _entry(model: catalog.Model, where: str, needs: Mapping[str, cards.Need]) ->
         "from": where,
         "ways": {way: asdict(need) for way, need in needs.items()},
     }
-
-
-def _settings_of(document: Document) -> Recipe:
-    """A recipe whose model nobody knows yet. Raises Stop where its schema refuses it."""
-    recipe, problems = judge(document)
-    if recipe is None:
-        raise Stop(errors_of(problems))
-    return recipe
 
 
 @models.command()
@@ -114,7 +104,10 @@ def add(
     document = read(recipe) if recipe else None
     file = Path(recipe).parent / lock.LOCK if recipe else Path(out or lock.LOCK)
     if document and name.startswith("/") and not Path(name).is_dir():
-        with parts.hook("model_on_claim")(_settings_of(document), name, say) as folder:
+        made, problems = judge(document)  # nobody knows its model yet, which is an error too
+        if made is None:
+            raise Stop(errors_of(problems))
+        with parts.hook("model_on_claim")(made, name, say) as folder:
             model = locking.add(file, str(folder), "", known_as or name)
     else:
         named = document.lookup(("model", "revision")) if document else None

@@ -4,35 +4,27 @@ of Kubernetes but claims by name; a target dresses it."""
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from runner.plan import Plan, Stage
-from runner.tools.problem import Stop
+from runner.plan import OnClaim, Plan, Stage
+from runner.recipe.recipe import Recipe
+from runner.scenarios.contract import Rule
+from runner.tools.names import listed
+from runner.tools.problem import Problem, Stop
 from runner.tools.run_files import ADAPTER, BEST_MODEL
 from runner.tools.vllm import LAYERS, planned, room_for
+
+if TYPE_CHECKING:
+    from runner.recipe.sections import Serve
 
 # The share of a GPU's memory that the server takes, vLLM's own default.
 GPU_SHARE = 0.9
 
 
 @dataclass(frozen=True)
-class OnClaim:
-    """A folder on a claim. claim: its name; path: from the claim's root, without `/` at either end."""
-
-    claim: str
-    path: str
-
-    @property
-    def uri(self) -> str:
-        return f"pvc://{self.claim}/{self.path}".rstrip("/")
-
-    def below(self, name: str) -> OnClaim:
-        return OnClaim(self.claim, f"{self.path}/{name}".lstrip("/"))
-
-
-@dataclass(frozen=True)
-class Source:
+class ServedModel:
     """Where a server finds its model.
 
     uri: what is mounted, as KServe names it. model: the model's folder, or its base model's where an adapter is served beside it,
@@ -69,7 +61,7 @@ class Serving:
 
     name: str
     base_name: str | None
-    source: Source
+    source: ServedModel
     precision: str
     context: int
     concurrency: int
@@ -84,14 +76,14 @@ class Serving:
     needs: int | None = None
 
 
-def source(plan: Plan, stage: Stage, named: str | None = None) -> Source:
+def source(plan: Plan, stage: Stage, named: str | None = None) -> ServedModel:
     """Where the model of a stage lies on the cluster. named: by the recipe, which then says where.
 
     Raises Stop where it lies on no claim.
     """
     if named:
-        return Source(named)
-    results = on_claim(plan, plan.place_of(stage).run_dir)
+        return ServedModel(named)
+    results = plan.on_claim(plan.place_of(stage).run_dir)
     if results is None:
         raise Stop(
             f"What `{stage.name}` trains lies on no claim, where a server could find it.",
@@ -101,18 +93,18 @@ def source(plan: Plan, stage: Stage, named: str | None = None) -> Source:
     demo = stage.config["recipe_runner"]["demo"]
     template = bool(demo["chat"] and demo["system_prompt"])
     if not stage.config.get("adapter"):
-        return Source(whole, results=results, template=template)
-    base = on_claim(plan, str(stage.config["base_model"]))
+        return ServedModel(whole, results=results, template=template)
+    base = plan.on_claim(str(stage.config["base_model"]))
     why = _not_beside(stage.config) or ("" if base else "its base model lies on no claim")
     if why or base is None:
-        return Source(whole, results=results, whole_because=why, template=template)
+        return ServedModel(whole, results=results, whole_because=why, template=template)
     rank = int(stage.config["lora_r"])
     if base.claim != results.claim:
-        return Source(base.uri, results=results, rank=rank, template=template)
+        return ServedModel(base.uri, results=results, rank=rank, template=template)
     # One mount for both: a pod that names one claim in two volumes waits for ever (kubernetes, issue 127004).
     above = os.path.commonpath([base.path, results.path])
     below = [path.removeprefix(above).strip("/") for path in (base.path, results.path)]
-    return Source(OnClaim(base.claim, above).uri, below[0], results, below[1], rank, template=template)
+    return ServedModel(OnClaim(base.claim, above).uri, below[0], results, below[1], rank, template=template)
 
 
 def adapter_folder(results: str) -> str:
@@ -123,15 +115,54 @@ def model_folder(results: str) -> str:
     return f"{results}/{BEST_MODEL}"
 
 
-def on_claim(plan: Plan, folder: str) -> OnClaim | None:
-    """Where a folder of a pod's lies on a claim; None where it lies on none."""
-    claim = plan.claim_of(folder)
-    return OnClaim(claim["name"], folder.removeprefix(claim["mount"].rstrip("/")).strip("/")) if claim else None
-
-
 def _not_beside(config: Any) -> str:
     """Why vLLM cannot put a planned adapter beside its base model; empty where it can."""
     if refusal := next(planned(config).refusals(), None):
         return refusal
     other = sorted(set(config["lora_target_modules"]) - LAYERS)
     return f"it has the layers {', '.join(other)}, which vLLM may not know" if other else ""
+
+
+def _section(recipe: Recipe) -> Serve | None:
+    found: Serve | None = recipe.settings.get("serve")
+    return found
+
+
+def on_a_cluster(recipe: Recipe) -> Iterator[Problem]:
+    if _section(recipe) and "openshift" not in recipe.settings:
+        message = "`serve` says how a cluster serves the model, and the recipe names none; nothing reads it."
+        hint = "Add the section `openshift` with a `namespace`, or delete this one."
+        yield recipe.note("serve", message, hint, key=True)
+
+
+def context_is_read(recipe: Recipe) -> Iterator[Problem]:
+    section, facts = _section(recipe), recipe.model_facts
+    if section and facts and section.context and section.context > facts.max_position_embeddings:
+        message = (
+            f"The model reads at most {facts.max_position_embeddings:,} tokens, and `context` is {section.context:,}."
+        )
+        hint = f"Write at most {facts.max_position_embeddings}."
+        yield recipe.problem("serve.context", message, hint)
+
+
+def heads_can_be_split(recipe: Recipe) -> Iterator[Problem]:
+    """vLLM deals out attention heads evenly; those of keys and values evenly too, or each to several GPUs."""
+    section, facts = _section(recipe), recipe.model_facts
+    if not section or not facts or not section.gpus:
+        return
+    heads, groups, count = facts.num_attention_heads, facts.num_key_value_heads, section.gpus
+    able = [str(way) for way in range(1, 17) if heads % way == 0 and (groups % way == 0 or way % groups == 0)]
+    if str(count) not in able:
+        message = f"The model has {heads} attention heads, {groups} of keys and values, which cannot be dealt out to {count} GPUs."
+        hint = f"Write {listed(able, 'or')}."
+        yield recipe.problem("serve.gpus", message, hint)
+
+
+def one_server(recipe: Recipe) -> Iterator[Problem]:
+    if (section := _section(recipe)) and section.image and recipe.document.lookup(("serve", "runtime")) is not None:
+        message = "`image` gives the recipe a runtime of its own, and `runtime` names the platform's."
+        hint = "Delete one of the two lines."
+        yield recipe.problem("serve.runtime", message, hint)
+
+
+RULES: tuple[Rule, ...] = (on_a_cluster, context_is_read, heads_can_be_split, one_server)

@@ -1,4 +1,5 @@
-"""Registry: a model, where it lies, and where it comes from, entered in a Model Registry (Kubeflow's, which OpenShift AI has)."""
+"""Sending: an export becomes a repository on the hub, private unless somebody says otherwise, and an entry in a Model Registry
+(Kubeflow's, which OpenShift AI has), each by its own client."""
 
 from __future__ import annotations
 
@@ -8,24 +9,137 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import PurePosixPath
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
 
 from runner import __version__
-from runner.parts.export import card
-from runner.parts.export.hub import Pushed
-from runner.parts.export.source import Source
-from runner.parts.export.unproven import unproven
+from runner.parts.export import card, exporting
+from runner.parts.export.exporting import Export, Tell
+from runner.parts.export.source import TrainedModel
+from runner.parts.export.weights import unproven
 from runner.parts.report import sentences
+from runner.tools.files import Record, sha256
 from runner.tools.problem import Stop
-from runner.tools.run_files import BEST_MODEL
+from runner.tools.run_files import BEST_MODEL, EXPORTED, PUSHED
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+# What a repository may hold that was just made.
+_FRESH = {".gitattributes", "README.md"}
+
+
+@dataclass(frozen=True)
+class Pushed(Record):
+    """Where a model was pushed to, last of all. model: its hash, as of an Export; repository: its name on the hub; commit: there."""
+
+    FILE = PUSHED
+    model: str = ""
+    format: str = ""
+    repository: str = ""
+    commit: str = ""
+
+
+def push(source: TrainedModel, name: str, form: str, kind: str | None, public: bool, tell: Tell) -> str:
+    """Sends an export to the hub, made anew where it is not there or not whole, and gives its address. public: whether a new
+    repository can be read by everybody.
+
+    The token is that of the environment (`HF_TOKEN`) or of the hub's login, and is kept nowhere.
+    Raises Stop where there is none, or the hub refuses.
+    """
+    from huggingface_hub import HfApi, get_token
+
+    if not get_token():
+        raise Stop(
+            "There is no token for the hub.",
+            "Put one that may write into `HF_TOKEN`, or call `hf auth login`; the runner keeps it nowhere.",
+        )
+    api = HfApi()
+    with _hub_refusals(name):
+        _require_room(api, name, public)
+        folder = _whole(source, form, kind, tell)
+        made = Export.read(folder)
+        address = api.create_repo(name, private=not public, exist_ok=True)
+        commit = api.upload_folder(
+            repo_id=address.repo_id,
+            folder_path=folder,
+            commit_message=f"{source.run.name}: what {made.stage} of run {made.run} has left, {made.format} {made.kind}".rstrip(),
+            delete_patterns="*",
+        )
+        _require_arrived(api, address.repo_id, commit.oid, folder, made.files)
+        private = api.model_info(address.repo_id).private
+    Pushed(made.model, made.format, address.repo_id, commit.oid).write(source.home)
+    tell(f"It can be read by {'you and those whom you let' if private else 'everybody'}.")
+    return str(address)
+
+
+def _require_room(api: HfApi, name: str, public: bool) -> None:
+    """Raises Stop where a repository of that name holds something else, or would show to everybody what nobody said to show."""
+    from huggingface_hub.errors import RepositoryNotFoundError
+
+    try:
+        known = api.model_info(name)
+    except RepositoryNotFoundError:
+        return
+    if not known.private and not public:
+        raise Stop(
+            f"`{name}` is there, and everybody can read it.", "`--public` pushes to it; another name is private."
+        )
+    files = {one.rfilename for one in known.siblings or ()}
+    if EXPORTED not in files and files - _FRESH:
+        raise Stop(f"`{name}` holds another model, which `recipe push` has not put there.", "Name another repository.")
+
+
+def _whole(source: TrainedModel, form: str, kind: str | None, tell: Tell) -> Path:
+    """The export of this model, with a card of today; made where there is none, or not all of it is as it was made."""
+    folder = exporting.place(source, form, kind)
+    known = Export.read(folder)
+    same = known.model and known.model == source.stage.weights and known.run == source.run.state.id
+    if same and all((folder / one).is_file() and sha256(folder / one) == digest for one, digest in known.files.items()):
+        exporting.tell_of(source, folder, known)
+        return folder
+    return exporting.export(source, form, kind, None, tell)
+
+
+def _require_arrived(api: HfApi, name: str, commit: str, folder: Path, files: Mapping[str, str]) -> None:
+    """Holds what the hub has against what was sent: all files, and the hash of each that it keeps by hash."""
+    there = {one.rfilename: one for one in api.model_info(name, revision=commit, files_metadata=True).siblings or ()}
+    for file in (*files, EXPORTED):
+        if file not in there:
+            raise unproven(f"`{file}` has not arrived at the hub", "Push it again.")
+        if (kept := there[file].lfs) is not None and kept.sha256 != sha256(folder / file):
+            raise unproven(f"the hub has another `{file}`", "Push it again.")
+
+
+@contextmanager
+def _hub_refusals(name: str) -> Iterator[None]:
+    """What the hub refuses, in a sentence."""
+    import httpx
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    try:
+        yield
+    except HFValidationError as error:
+        raise Stop(f"`{name}` is no name for a repository: {error}", "It is `NAME`, or `ORGANISATION/NAME`.") from None
+    except HfHubHTTPError as error:
+        said = error.server_message or str(error).splitlines()[0]
+        raise Stop(
+            f"The hub does not take `{name}`: {said}",
+            "Does the token write, and to that name? `hf auth whoami` says whose it is.",
+        ) from None
+    except httpx.HTTPError as error:
+        raise Stop(
+            f"The hub cannot be reached: {error}", "Check the network, and `HF_ENDPOINT` where you have one."
+        ) from None
+
 
 # In the environment: what a person shows a registry that asks who they are (`oc whoami --show-token`).
 TOKEN = "MODEL_REGISTRY_TOKEN"
 _KEPT = str | int | float | bool
 
 
-def register(source: Source, server: str, name: str, version: str, uri: str | None) -> str:
+def register(source: TrainedModel, server: str, name: str, version: str, uri: str | None) -> str:
     """Enters a model as a new version, reads it back, and gives where it says that the model lies. server: the registry's address;
     uri: where the model lies, by default where it was pushed to, or on the claim that it was trained on.
 
@@ -33,7 +147,7 @@ def register(source: Source, server: str, name: str, version: str, uri: str | No
     """
     where, form = _where(source, uri)
     facts = lineage(source)
-    with _refusals(server):
+    with _registry_refusals(server):
         from model_registry import ModelRegistry
 
         with warnings.catch_warnings():
@@ -76,7 +190,7 @@ def _author() -> str:
         return str(os.getuid())
 
 
-def _where(source: Source, uri: str | None) -> tuple[str, str]:
+def _where(source: TrainedModel, uri: str | None) -> tuple[str, str]:
     """Where the model lies, as KServe reads it, and in what format."""
     pushed = Pushed.read(source.home)
     if uri:
@@ -91,7 +205,7 @@ def _where(source: Source, uri: str | None) -> tuple[str, str]:
     )
 
 
-def _claim(source: Source) -> str:
+def _claim(source: TrainedModel) -> str:
     """Where a model that was trained on a cluster lies there, on the first claim whose folder it is below."""
     told = source.run.planned.settings.get("openshift") or {}
     inner = source.folder.path.relative_to(source.folder.run.path)
@@ -102,7 +216,7 @@ def _claim(source: Source) -> str:
     return ""
 
 
-def lineage(source: Source) -> dict[str, _KEPT]:
+def lineage(source: TrainedModel) -> dict[str, _KEPT]:
     """Where a model comes from and how good it is, as flat properties: those that are known."""
     run, stage, planned = source.run, source.stage, source.run.planned
     facts: dict[str, Any] = {
@@ -142,7 +256,7 @@ def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 
 @contextmanager
-def _refusals(server: str) -> Iterator[None]:
+def _registry_refusals(server: str) -> Iterator[None]:
     """What the registry refuses, in a sentence. Raises ModuleNotFoundError where the extra `registry` is not installed."""
     import aiohttp
     from model_registry.exceptions import StoreError
