@@ -65,7 +65,7 @@ def texts(file: Path):
 def blocks(file: Path, tokenizer, out: Path) -> int:
     from runner.data.blocks import write
 
-    return write(texts(file), tokenizer, BLOCK_LEN, out / "blocks.parquet").tokens_in_blocks
+    return write(texts(file), tokenizer, BLOCK_LEN, out / "blocks.parquet").blocks * BLOCK_LEN
 
 
 def lists(file: Path, tokenizer, out: Path) -> int:

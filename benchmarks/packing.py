@@ -30,7 +30,7 @@ from runner.recipe import overrides
 from runner.recipe.recipe import Recipe
 from runner.run.launch import WITHOUT_GPU
 from runner.scenarios import translate
-from runner.scenarios.shared import conversations, twin
+from runner.scenarios.shared import axolotl, twin
 
 # Read when Axolotl, accelerate and the hub's library are imported, which the functions do.
 ENVIRONMENT = WITHOUT_GPU | {
@@ -67,7 +67,7 @@ def staged(file: Path, folder: Path, data: str | None, options: list[str], way: 
 def prepare(recipe: Recipe, stage: Stage, folder: Path) -> Path:
     """Rows as the recipe prepares them, and a twin with a tokenizer of their words."""
     home = folder / "base_model"
-    tokens = conversations.special_tokens(recipe) or catalog.chat_template("chatml")
+    tokens = axolotl.special_tokens(recipe) or catalog.chat_template("chatml")
     tiny = twin.wanted(recipe.facts, tokens, 2, 1, home, fixed_head=False) | {"vocabulary": VOCABULARY}
     scenarios.prepare(stage.data, folder / "data", tokenizer_for=twin.tokenizer_for(tiny))
     twin.build(tiny)

@@ -91,11 +91,11 @@ def make_tokenizer(file: Path, folder: Path) -> None:
 
 def asked(file: Path, form: str):
     from runner import catalog
-    from runner.data.chat import Chat, ChatSet
+    from runner.data.chat import ChatData, ChatSet
 
     place = {"hub": None, "revision": None, "subset": None, "split": None, "path": str(file)}
     templates = {"question": "For [topic], [question]", "answer": "[answer]"} if form == "columns" else {}
-    return Chat(
+    return ChatData(
         sets=(ChatSet(**place, form=form, **templates),),
         system_prompt="You are a patient teacher, and you say what you do not know.",
         special_tokens=catalog.chat_template("chatml"),
@@ -133,14 +133,14 @@ def measure(what: str, form: str, file: Path, tokenizer_dir: Path) -> dict:
     else:
         with items.folder(out) as place:
             spooled, kept = read(place, report)
+            columns = turns.ConversationColumns(source, spooled)
             if what == "tokens alone":
-                texts = list(turns.Texts(spooled, kept, source))
+                texts = list(columns.texts(kept))
                 start = clocks()
                 blocks.lengths(texts, tokenizer)
             else:
-                said = turns.ConversationColumns(source, spooled).said
                 start = clocks()
-                items.look_through(spooled, kept, source, said, report)
+                items.look_through(spooled, kept, source, columns.said, report)
             end = clocks()
     children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     return {

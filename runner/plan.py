@@ -23,6 +23,9 @@ RUNS = "runs"
 # What a claim is asked for with where neither the recipe nor an estimate says how much it must hold.
 USUAL_CLAIM_GIB = 50
 
+# What an engine reads, under its own names for settings.
+EngineConfig = dict[str, Any]
+
 
 @dataclass(frozen=True)
 class Place:

@@ -308,7 +308,7 @@ def datasets(recipe: Recipe) -> Iterator[Problem]:
 def _dataset(recipe: Recipe, home: Path_, data: Settings) -> Iterator[Problem]:
     from runner.data import data_sets
 
-    source = data_sets.Source(
+    source = data_sets.DataSource(
         hub=data["hub"], revision=data.get("revision"), subset=data.get("subset"), split=data.get("split"), path=None
     )
     try:

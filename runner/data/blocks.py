@@ -41,12 +41,13 @@ class BlockCounts:
     block_len: int = 0
 
     @property
-    def tokens_in_blocks(self) -> int:
-        return self.blocks * self.block_len
+    def dropped(self) -> int:
+        return self.tokens - self.blocks * self.block_len
 
     @property
-    def dropped(self) -> int:
-        return self.tokens - self.tokens_in_blocks
+    def facts(self) -> dict[str, int]:
+        """That, as a report has it."""
+        return {"documents": self.documents, "tokens": self.tokens, "blocks": self.blocks, "dropped": self.dropped}
 
 
 def write(

@@ -73,7 +73,7 @@ class ChatSet(data_sets.DataSet):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chat(Conversations):
+class ChatData(Conversations):
     """Conversations, each data set in a form of its own."""
 
     kind: Literal["chat"] = "chat"
@@ -81,7 +81,7 @@ class Chat(Conversations):
 
 
 def prepare(
-    chat: Chat,
+    chat: ChatData,
     out: Path,
     *,
     tokenizer_for: TokenizerFor | None = None,
@@ -120,7 +120,7 @@ def prepare(
     )
 
 
-def first(chat: Chat) -> Iterator[RenderedExample]:
+def first(chat: ChatData) -> Iterator[RenderedExample]:
     """The rows that make a conversation, one after the other."""
     for one in map(ChatSet.told, chat.sets):
         for row in rows.good(one):

@@ -44,6 +44,10 @@ CALLS, REASONING = "tool_calls", "reasoning_content"
 BESIDES = (REASONING, CALLS, "tool_call_id", "name")
 
 
+# A turn as Axolotl reads it: `role`, `content`, and what else templates know.
+Message = dict[str, Any]
+
+
 class NoConversation(NoText):
     """A row that is no conversation, with the reason in plain words."""
 
@@ -55,7 +59,7 @@ class Turn(NamedTuple):
     content: str
     besides: str = ""
 
-    def message(self) -> dict[str, Any]:
+    def message(self) -> Message:
         """As Axolotl reads it."""
         return {"role": self.role, "content": self.content} | (json.loads(self.besides) if self.besides else {})
 
@@ -113,7 +117,7 @@ class Conversations(SplitDataSets):
     sequence_len: int
     tokenizer: Pretrained | None = None
 
-    def told(self, conversation: Conversation) -> list[dict[str, Any]]:
+    def told(self, conversation: Conversation) -> list[Message]:
         """A conversation's messages, behind the recipe's system prompt where it has none of its own."""
         prompt = self.system_prompt
         own = [Turn("system", prompt.strip())] if prompt and conversation.turns[0].role != "system" else []
@@ -233,7 +237,7 @@ def _part(part: Any, number: int) -> str:
     return str(part["text"])
 
 
-def _call(call: Any, number: int) -> dict[str, Any]:
+def _call(call: Any, number: int) -> Message:
     """A tool call with its arguments as JSON, which Axolotl reads."""
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
@@ -277,7 +281,7 @@ def unwritten(conversation: Conversation, template: str) -> str | None:
     )
 
 
-def rendered(template: ChatTemplate, conversation: list[dict[str, Any]]) -> str:
+def rendered(template: ChatTemplate, conversation: list[Message]) -> str:
     """A conversation with the special tokens around each message, as the model is to see it; what a turn has besides its
     words stands before them, about as long as the model's own template makes it."""
     return template.conversation((turn["role"], _besides(turn) + turn["content"]) for turn in conversation)

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from runner.data.row_files import Numbered
 from runner.tools.files import content_of
 from runner.tools.problem import Stop
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class DataSource:
     """Where rows come from: the file or folder `path`, else the dataset `hub`, with its `subset`, `split` and `revision`."""
 
     hub: str | None
@@ -40,7 +41,7 @@ class Source:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataSet(Source):
+class DataSet(DataSource):
     """One of the data sets of a recipe. share: the part of its rows that is taken, above 0 and up to 1."""
 
     share: float = 1.0
@@ -100,15 +101,19 @@ def drawn(row: Mapping[str, Any], share: float, seed: int) -> bool:
     order nor other rows change what is taken, and equal rows go together."""
     if share >= 1:
         return True
-    digest = hashlib.blake2b(f"set\n{seed}\n{json.dumps(row, default=str)}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") < share * 2**64
+    return hash_64(f"set\n{seed}\n{json.dumps(row, default=str)}") < share * 2**64
+
+
+def hash_64(text: str) -> int:
+    """A hash of a text, below 2^64, the same everywhere: draws go by it."""
+    return int.from_bytes(hashlib.blake2b(text.encode(errors="replace"), digest_size=8).digest(), "big")
 
 
 class Unreachable(Stop):
     """The hub does not answer, which says nothing of the dataset."""
 
 
-def hub_rows(source: Source, stream: bool) -> Iterator[tuple[int, dict[str, Any]]]:
+def hub_rows(source: DataSource, stream: bool) -> Iterator[Numbered]:
     """Rows as (number from 1, row), as they come where `stream` is set, else kept on disk first. Raises Stop where the dataset
     cannot be read, Unreachable where that is for the hub's sake."""
     try:
@@ -118,7 +123,7 @@ def hub_rows(source: Source, stream: bool) -> Iterator[tuple[int, dict[str, Any]
         raise no_dataset(source, error) from None
 
 
-def hub_columns(source: Source) -> list[str]:
+def hub_columns(source: DataSource) -> list[str]:
     """The names of a dataset's columns, from what the hub says of it or from its first row, as it will be read later. Raises
     as `hub_rows` does."""
     from datasets.utils.logging import set_verbosity_error
@@ -131,13 +136,13 @@ def hub_columns(source: Source) -> list[str]:
         raise no_dataset(source, error) from None
 
 
-def _loaded(source: Source, stream: bool) -> Any:
+def _loaded(source: DataSource, stream: bool) -> Any:
     from datasets import load_dataset
 
     return load_dataset(source.hub, source.subset, split=source.split, revision=source.revision, streaming=stream)
 
 
-def licence(source: Source) -> str:
+def licence(source: DataSource) -> str:
     """What a dataset's page on the hub says about its licence, for a person; empty for a file."""
     if source.file:
         return ""
@@ -153,7 +158,7 @@ def licence(source: Source) -> str:
     return f"{' '.join(names)}, as {source.hub} says; keep to it where you publish a model"
 
 
-def no_dataset(source: Source, error: Exception) -> Stop:
+def no_dataset(source: DataSource, error: Exception) -> Stop:
     """What to say where the hub does not give a dataset."""
     reason = reason_of(error)
     kind = Unreachable if reason == UNREACHABLE else Stop

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -88,7 +87,7 @@ class Drawn:
 
     def add(self, line: Where, text: str) -> None:
         self.of += 1
-        place = int.from_bytes(_digest(text), "big")
+        place = data_sets.hash_64(text)
         if place >= self.limit:
             return
         self.held.append((place, ExaminedRow(line, text, None)))
@@ -150,14 +149,14 @@ def quick() -> list[LineCheck | Beginnings]:
     """Those that need no library and look at a row in microseconds."""
     few = f"of fewer than {SHORT} characters"
     write_out = "Write them out, or delete them, unless a label or a number is meant."
-    seen: set[bytes] = set()
+    seen: set[int] = set()
 
     def again(row: ExaminedRow) -> bool:
         """Whether a document came before, word for word; of rows with an answer such are taken out before."""
         if row.answer is not None:
             return False
         before = len(seen)
-        seen.add(_digest(row.text))
+        seen.add(data_sets.hash_64(row.text))
         return len(seen) == before
 
     def short(text: str | None) -> bool:
@@ -178,10 +177,6 @@ def quick() -> list[LineCheck | Beginnings]:
         Beginnings(),
         *map(personal, PERSONAL),
     ]
-
-
-def _digest(text: str) -> bytes:
-    return hashlib.blake2b(text.encode(errors="replace"), digest_size=8).digest()
 
 
 class Beginnings:
@@ -288,7 +283,7 @@ class Languages:
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|\w+")
 
 
-class _Words:
+class _AnyWords:
     """Words of any language, as datatrove asks for them; of scripts without spaces, characters."""
 
     def word_tokenize(self, text: str) -> list[str]:
@@ -304,16 +299,16 @@ class NearDuplicates:
 
         quiet_datatrove()
         self.minhash: Any = MinhashDedupSignature(".", minhash())
-        self.minhash.word_tokenizer = _Words()
+        self.minhash.word_tokenizer = _AnyWords()
         self.lines: list[Where] = []
         self.buckets: list[np.ndarray] = []
-        self.seen: set[bytes] = set()
+        self.seen: set[int] = set()
 
     def look(self, row: ExaminedRow) -> None:
         import numpy as np
 
         if row.answer is None:
-            if (digest := _digest(row.text)) in self.seen:
+            if (digest := data_sets.hash_64(row.text)) in self.seen:
                 return  # an exact one, which is said elsewhere
             self.seen.add(digest)
         shingles = self.minhash.get_shingles(row.text)

@@ -108,7 +108,7 @@ def without_duplicates(
     kept = items.first_of_each_key()
     report.duplicates = len(items) - len(kept)
     report.duplicate_lines = items.where(source, np.delete(items.numbers, kept)[:MOST_NAMED])
-    report.distinct = len(runs(items.groups[kept])[1])
+    report.distinct = len(runs(items.facts["group"][kept])[1])
     return items, kept
 
 
@@ -121,7 +121,7 @@ def look_through(
 ) -> None:
     """The doctor's findings about the items whose numbers are `kept`. said: as of ItemColumns."""
     report.licence = doctor.licences(source)
-    numbers = kept[doctor.sampled(items.keys[kept], items.characters[kept])]
+    numbers = kept[doctor.sampled(items.facts["key"][kept], items.facts["characters"][kept])]
     texts = chain.from_iterable(map(said, items.batches(numbers)))
     looked = (doctor.ExaminedRow(line, *each) for line, each in zip(items.where(source, numbers), texts, strict=True))
     doctor.examine(looked, len(kept), report)
@@ -136,11 +136,11 @@ def _write_sides(
     report: Report,
 ) -> None:
     """Splits the items whose numbers are `kept`, and writes both sides. Raises Stop where too few rows are left."""
-    is_validation = drawn(items.groups[kept], source.validation_share)
+    is_validation = drawn(items.facts["group"][kept], source.validation_share)
     sides = [kept[~is_validation], kept[is_validation]]
     report.train_rows, report.validation_rows = map(len, sides)
     for index, counts in enumerate(report.sets):
-        counts.train_rows = int((items.origins[sides[0]] == index).sum())
+        counts.train_rows = int((items.facts["origin"][sides[0]] == index).sum())
     if not all(map(len, sides)):
         lines = "\n".join(report.lines())
         raise Stop(
@@ -178,29 +178,27 @@ class RowCodec(Generic[Item]):
     batch: Callable[[Sequence[Item]], pa.RecordBatch]
 
 
+# Of each item its key and its group, as the first 128 bits of a hash in two numbers; the line and the number of the data set that
+# it came from; and how many characters its text has. Groups are in an order that the seed fixes.
+FACTS = np.dtype(
+    [("key", np.uint64, 2), ("group", np.uint64, 2), ("line", np.int64), ("origin", np.int64), ("characters", np.int64)]
+)
+
+
 @dataclass(frozen=True)
 class Spool:
-    """Items on disk, in the order they came.
-
-    files: Arrow streams, one after the other. keys, groups: hashes of each item's key and group, as pairs of 64 bits;
-    groups are in an order that the seed fixes. lines, origins: where each came from, the line of a data set, by its number.
-    characters: of each item's text.
-    """
+    """Items on disk, in the order they came. files: Arrow streams, one after the other. facts: an array of FACTS."""
 
     files: tuple[Path, ...]
-    keys: np.ndarray
-    groups: np.ndarray
-    lines: np.ndarray
-    origins: np.ndarray
-    characters: np.ndarray
+    facts: np.ndarray
 
     def where(self, sources: data_sets.DataSets, kept: np.ndarray) -> list[data_sets.Where]:
         """Where the items with these numbers stand, as messages name them."""
-        places = zip(self.origins[kept].tolist(), self.lines[kept].tolist(), strict=True)
+        places = self.facts[["origin", "line"]][kept].tolist()
         return [data_sets.where(sources, *place) for place in places]
 
     def __len__(self) -> int:
-        return len(self.lines)
+        return len(self.facts)
 
     @property
     def numbers(self) -> np.ndarray:
@@ -224,7 +222,7 @@ class Spool:
 
     def first_of_each_key(self) -> np.ndarray:
         """The numbers of the items that are equal to none before them."""
-        order, starts = runs(self.keys)
+        order, starts = runs(self.facts["key"])
         return np.sort(order[starts])
 
 
@@ -262,7 +260,7 @@ class Writer(Generic[Item]):
         self.batch, self.file, self.before = batch, file, f"{seed}\n"
         self._held: list[tuple[Item, str, int, int]] = []
         self._characters = 0
-        self._parts: list[tuple[np.ndarray, ...]] = []
+        self._parts = [np.empty(0, FACTS)]
         self._stream: Any = None
 
     def add(self, item: Item, line: int, origin: int) -> None:
@@ -280,27 +278,18 @@ class Writer(Generic[Item]):
         if self._stream is None:
             self._stream = pa.ipc.new_stream(str(self.file), batch.schema)
         self._stream.write_batch(batch)
-        groups = hashes([item.group for item in items], self.before)
-        numbers = (*places, list(map(len, keys)))
-        self._parts.append((hashes(keys), groups, *(np.array(each, np.int64) for each in numbers)))
+        facts = np.empty(len(items), FACTS)
+        facts["key"], facts["group"] = hashes(keys), hashes([item.group for item in items], self.before)
+        facts["line"], facts["origin"] = places
+        facts["characters"] = list(map(len, keys))
+        self._parts.append(facts)
         self._held, self._characters = [], 0
 
     def close(self) -> Spool:
         self._flush()
         if self._stream is not None:
             self._stream.close()
-        hashed, number = np.empty((0, 2), np.uint64), np.empty(0, np.int64)
-        arrays = zip((hashed, hashed, number, number, number), *self._parts, strict=True)
-        return Spool((self.file,) if self._stream is not None else (), *map(np.concatenate, arrays))
-
-
-def joined(spools: Sequence[Spool]) -> Spool:
-    """Spools as one, one after the other."""
-    arrays = (
-        np.concatenate([getattr(spool, name) for spool in spools])
-        for name in ("keys", "groups", "lines", "origins", "characters")
-    )
-    return Spool(tuple(file for spool in spools for file in spool.files), *arrays)
+        return Spool((self.file,) if self._stream is not None else (), np.concatenate(self._parts))
 
 
 def of_sets(sources: data_sets.DataSets, codecs: Sequence[RowCodec[Any]], place: Path, report: Report) -> Spool:
@@ -322,7 +311,8 @@ def of_sets(sources: data_sets.DataSets, codecs: Sequence[RowCodec[Any]], place:
             for spool, counted in pool.map(_apart, jobs):
                 spools.append(spool)
                 report.add(counted)
-    return joined(spools)
+    files = tuple(file for spool in spools for file in spool.files)
+    return Spool(files, np.concatenate([spool.facts for spool in spools]))
 
 
 def _parts(file: Path | None) -> list[FilePart] | None:

@@ -77,7 +77,7 @@ class Song:
 
 
 @dataclass(frozen=True)
-class Task(Conversation):
+class SongTask(Conversation):
     """A question about a song and its answer. song: songs with the same one stay on one side of the split."""
 
     kind: str = ""
@@ -151,7 +151,7 @@ def _draw(lyrics: Lyrics, count: int, report: Report) -> list[tuple[Song, int]]:
     return draw.items()
 
 
-def tasks(lyrics: Lyrics) -> Iterator[Task]:
+def tasks(lyrics: Lyrics) -> Iterator[SongTask]:
     """The task of each row that is a song, as far as it is read, before any is drawn."""
     for one in lyrics.sets:
         numbered = enumerate(rows.good(one, stream=lyrics.stream))
@@ -224,7 +224,7 @@ def _answerable(song: Song) -> dict[str, tuple[str, str]]:
     return asked
 
 
-def _task(song: Song, lyrics: Lyrics) -> Task:
+def _task(song: Song, lyrics: Lyrics) -> SongTask:
     """One of the tasks that the song answers, drawn by the recipe's shares; the song itself decides, with the seed, so
     that other rows in the file do not change it."""
     asked = _answerable(song)
@@ -234,7 +234,7 @@ def _task(song: Song, lyrics: Lyrics) -> Task:
     point = int.from_bytes(digest[:4], "big") / 2**32 * ends[-1]
     kind = next(kind for kind, end in zip(shares, ends, strict=True) if point < end)
     question, answer = asked[kind]
-    return Task(pair(question, answer), kind=kind, song=song.key)
+    return SongTask(pair(question, answer), kind=kind, song=song.key)
 
 
 class BottomK(Generic[Item]):

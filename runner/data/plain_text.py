@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
@@ -12,7 +11,6 @@ from typing import Any, Literal
 
 from runner.data import RenderedExample, data_sets, doctor, rows, tokenizers
 from runner.data.report import (
-    MOST_NAMED,
     REPORT_FILE,
     SHOWN_BAD_LINES,
     Examined,
@@ -21,7 +19,7 @@ from runner.data.report import (
     parts_of,
     require_few,
 )
-from runner.data.row_files import Bad
+from runner.data.row_files import Bad, DataRow
 from runner.data.tokenizers import Pretrained, TokenizerFor
 from runner.tools.files import read_json, write_json
 from runner.tools.lengths import Lengths
@@ -70,8 +68,7 @@ class TextReport(Examined):
 
     train, validation: `documents`, `tokens`, `blocks`, `dropped` (tokens), validation empty where there is none.
     sets: documents to train on by data set. rows_in: that were read, which are more than made a few blocks. skipped: why a row
-    gave no document, and how often; lost: those of them that nobody
-    asked to leave out. bad_lines: line number and why; lost_lines: line numbers by reason, where there is no other word on each.
+    gave no document, and how often.
     """
 
     key: str = ""
@@ -82,9 +79,6 @@ class TextReport(Examined):
     validation: dict[str, int] = field(default_factory=dict)
     rows_in: int = 0
     skipped: dict[str, int] = field(default_factory=dict)
-    lost: int = 0
-    bad_lines: list[tuple[int | str, str]] = field(default_factory=list)
-    lost_lines: dict[str, list[int | str]] = field(default_factory=dict)
     sets: dict[str, int] = field(default_factory=dict)
     cut_short: bool = False
     notes: list[str] = field(default_factory=list)
@@ -108,6 +102,9 @@ class TextReport(Examined):
     def parts(self) -> dict[str, float]:
         """The part of the training documents that each of several data sets has, 0 to 1."""
         return parts_of(self.sets, self.train.get("documents", 0))
+
+    def leave_out(self, reason: str) -> None:
+        self.skipped[reason] = self.skipped.get(reason, 0) + 1
 
     def left_out(self) -> Iterator[str]:
         """Rows that gave no document, and why."""
@@ -152,8 +149,8 @@ def prepare(
     """
     from runner.data import blocks
 
-    sides = [side for side in SIDES if side == "train" or _validates(plain_text)]
-    tokenizer = tokenizer_for(_Texts(plain_text)) if tokenizer_for else None
+    sides = [side for side in SIDES if side == "train" or plain_text.validation_sets or plain_text.validation_share]
+    tokenizer = tokenizer_for(documents(plain_text, "train", TextReport())) if tokenizer_for else None
     if tokenizer is None or tokenizer.eos_token_id is None:
         raise Stop(
             "Text can only be cut into blocks with the base model's tokenizer, and it cannot be loaded here.",
@@ -180,16 +177,7 @@ def prepare(
             out / f"{side}.parquet",
             most_blocks=sample_rows,
         )
-        setattr(
-            report,
-            side,
-            {
-                "documents": counts.documents,
-                "tokens": counts.tokens,
-                "blocks": counts.blocks,
-                "dropped": counts.dropped,
-            },
-        )
+        setattr(report, side, counts.facts)
         report.cut_short |= counts.blocks == sample_rows
         require_few(report.lost, report.rows_in, plain_text.max_lost_share, report.left_out())
         if not counts.blocks:
@@ -220,10 +208,6 @@ def first(plain_text: PlainText, side: str = "train") -> Iterator[RenderedExampl
     return map(RenderedExample.of_document, documents(plain_text, side, TextReport()))
 
 
-def _validates(plain_text: PlainText) -> bool:
-    return bool(plain_text.validation_sets or plain_text.validation_share)
-
-
 def documents(plain_text: PlainText, side: str, report: TextReport, drawn: doctor.Drawn | None = None) -> Iterator[str]:
     """The texts of one side, in order. A share for validation is drawn by a hash of seed and text, so that equal
     documents stay on one side, and one more document in the file does not redraw all the others. Several data sets give
@@ -245,54 +229,33 @@ def _of_set(source: PlainText, index: int, side: str, report: TextReport, drawn:
     counted = side == "train" or not share
     for number, row in rows.read(one, column=one.text):
         report.rows_in += counted
-        reason = _wrong(row, one.text)
-        lost = bool(reason)
-        if not (isinstance(row, Bad) or reason or data_sets.drawn(row, one.share, source.seed)):
-            reason = "beyond the `share` of its data set, drawn by the seed"
+        line = data_sets.where(source, index, number)
+        reason = "not a row" if isinstance(row, Bad) else _wrong(row, one.text)
+        if reason and counted:
+            report.lose(line, reason, row.reason if isinstance(row, Bad) else "")
         if isinstance(row, Bad) or reason:
+            continue
+        if not data_sets.drawn(row, one.share, source.seed):
             if counted:
-                report.skipped[reason] = report.skipped.get(reason, 0) + 1
-                report.lost += lost
-                line = data_sets.where(source, index, number)
-                if isinstance(row, Bad):
-                    report.bad_lines.append((line, row.reason))
-                elif lost and len(named := report.lost_lines.setdefault(reason, [])) < MOST_NAMED:
-                    named.append(line)
+                report.leave_out("beyond the `share` of its data set, drawn by the seed")
             continue
         text = row[one.text]
-        if not share or _drawn(text, source.seed, share) == (side == "validation"):
+        if not share or (data_sets.hash_64(f"{source.seed}\n{text}") < share * 2**64) == (side == "validation"):
             if side == "train":
                 said = f"{data_sets.set_name(index)} {one.name}"
                 report.sets[said] = report.sets.get(said, 0) + 1
                 if drawn is not None:
-                    drawn.add(data_sets.where(source, index, number), text)
+                    drawn.add(line, text)
             yield text
 
 
-def _wrong(row: dict[str, Any] | Bad, column: str) -> str:
-    if isinstance(row, Bad):
-        return "not a row, named by line below"
+def _wrong(row: DataRow, column: str) -> str:
     if column not in row:
         return f"no column `{column}`; there are {listed(list(row)[:10])}"
     text = row[column]
     if not isinstance(text, str | None):
         return f"column `{column}` holds something else than text"
     return "" if text and text.strip() else "the text is empty"
-
-
-def _drawn(text: str, seed: int, share: float) -> bool:
-    digest = hashlib.blake2b(f"{seed}\n{text}".encode(errors="replace"), digest_size=8).digest()
-    return int.from_bytes(digest, "big") < share * 2**64
-
-
-class _Texts:
-    """The training documents, read anew each time they are asked for; a twin's tokenizer learns from them."""
-
-    def __init__(self, plain_text: PlainText) -> None:
-        self.plain_text = plain_text
-
-    def __iter__(self) -> Iterator[str]:
-        return documents(self.plain_text, "train", TextReport())
 
 
 def _key(plain_text: PlainText, tokenizer: Any, sample_rows: int | None) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from runner.data.data_sets import DataSets, Where, drawn, set_name, where
-from runner.data.row_files import Bad, Numbered
+from runner.data.row_files import Bad, DataRow, Numbered
 from runner.tools.files import Record, read_json, sha256, write_json
 from runner.tools.lengths import UNKNOWN, Lengths
 from runner.tools.names import content_hash
@@ -88,9 +88,13 @@ class DataFinding:
 
 @dataclass
 class Examined:
-    """What the doctor has said of rows. findings: about `looked_at` of `looked_of` of them, none in a rehearsal. licence: of a
-    dataset on the hub."""
+    """What is wrong with rows. findings: the doctor's, about `looked_at` of `looked_of` of them, none in a rehearsal. licence: of a
+    dataset on the hub. lost: bad rows, which are kept out though nobody asked for that. bad_lines: where it stands (see
+    `data_sets.where`; 0 where that is nowhere) and why; lost_lines: where, by reason, if there is no other word on each."""
 
+    lost: int = 0
+    bad_lines: list[tuple[Where, str]] = field(default_factory=list)
+    lost_lines: dict[str, list[Where]] = field(default_factory=dict)
     licence: str = ""
     looked_at: int = 0
     looked_of: int = 0
@@ -101,8 +105,22 @@ class Examined:
         """Tokens of the longest row, before any was cut or left out for its length; 0 where nobody counts, as in blocks of one length."""
         return 0
 
+    def leave_out(self, reason: str) -> None:
+        """Counts a row that is kept out."""
+        raise NotImplementedError
+
+    def lose(self, line: Where, reason: str, why: str = "") -> None:
+        """A bad row is kept out. why: what is to be said of this very line."""
+        self.lost += 1
+        self.leave_out(f"{reason}, named by line below" if why else reason)
+        if why:
+            if len(self.bad_lines) < MOST_NAMED:
+                self.bad_lines.append((line, why))
+        elif len(named := self.lost_lines.setdefault(reason, [])) < MOST_NAMED:
+            named.append(line)
+
     def examined(self) -> Iterator[str]:
-        """That for a person."""
+        """What the doctor has said, for a person."""
         if self.licence:
             yield f"licence              {self.licence}"
         if self.looked_at:
@@ -128,8 +146,7 @@ class Report(Examined):
 
     form: that of the rows, and how it is known; empty where there is but one. not_drawn: rows that the seeded draw of a part passed by.
     unit: what must not be on both sides of the split. tasks: rows of each kind of task, empty where there is one kind.
-    key: hash of everything that the result depends on. bad_lines: where it stands (see `data_sets.where`; 0 where that is nowhere) and why. lost: bad
-    rows, which are kept out though nobody asked for that; lost_lines: their numbers by reason, where there is no other word on each.
+    key: hash of everything that the result depends on.
     token_lengths: `min`, `median`, `p95`, `max` in tokens, empty where no tokenizer is at hand; lengths: of the rows that are
     kept. length_bins: the same as a histogram: from how many tokens to how many, both counted in, and of how many rows.
     """
@@ -139,11 +156,8 @@ class Report(Examined):
     form: str = ""
     rows_in: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
-    bad_lines: list[tuple[Where, str]] = field(default_factory=list)
     sets: list[SetCounts] = field(default_factory=list)
     not_taken: int = 0
-    lost: int = 0
-    lost_lines: dict[str, list[Where]] = field(default_factory=dict)
     duplicates: int = 0
     duplicate_lines: list[Where] = field(default_factory=list)
     not_drawn: int = 0
@@ -166,9 +180,7 @@ class Report(Examined):
         sets = [SetCounts(one.name, one.share) for one in sources.sets]
         return cls(source=sources.name, sets=sets, bytes_before=sources.size)
 
-    def whole(
-        self, sources: DataSets, index: int, numbered: Iterable[Numbered]
-    ) -> Iterator[tuple[int, dict[str, Any]]]:
+    def whole(self, sources: DataSets, index: int, numbered: Iterable[Numbered]) -> Iterator[tuple[int, DataRow]]:
         """Every row of a data set that is taken, with its line number; all are counted. A line that is no row is lost."""
         share, counts = sources.sets[index].share, self.sets[index]
         for number, row in numbered:
@@ -181,15 +193,8 @@ class Report(Examined):
             else:
                 self.not_taken += 1
 
-    def lose(self, line: Where, reason: str, why: str = "") -> None:
-        """A bad row is kept out. why: what is to be said of this very line."""
-        self.lost += 1
-        self.dropped[f"{reason}, named by line below" if why else reason] += 1
-        if why:
-            if len(self.bad_lines) < MOST_NAMED:
-                self.bad_lines.append((line, why))
-        elif len(named := self.lost_lines.setdefault(reason, [])) < MOST_NAMED:
-            named.append(line)
+    def leave_out(self, reason: str) -> None:
+        self.dropped[reason] += 1
 
     def require_few_lost(self, lost: int, of: int, share: float, folder: Path) -> None:
         """Raises Stop where more than `share` of the rows are lost; then the report lies in `folder`, as that of no data."""
@@ -271,7 +276,7 @@ class Report(Examined):
     @classmethod
     def read(cls, folder: Path) -> Self | None:
         """The report that lies in a folder of prepared data, or None."""
-        facts: dict[str, Any] | None = read_json(folder / REPORT_FILE)
+        facts = read_json(folder / REPORT_FILE)
         if not isinstance(facts, dict):
             return None
         try:

@@ -43,8 +43,8 @@ class Bad:
     reason: str
 
 
-Row = dict[str, Any]
-Numbered = tuple[int, Row | Bad]
+DataRow = dict[str, Any]
+Numbered = tuple[int, DataRow | Bad]
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def _beginning(file: Path) -> str:
     return text
 
 
-def _named(row: Any, escaped: bool) -> Row | Bad:
+def _named(row: Any, escaped: bool) -> DataRow | Bad:
     """A row of JSON, or why it is none. escaped: whether it may hold half a character (`\\ud83d` alone), which JSON allows
     and no tokenizer takes."""
     if not isinstance(row, dict):
@@ -237,7 +237,7 @@ def _quick() -> Callable[[bytes], Any]:
     return cast(Callable[[bytes], Any], loads)
 
 
-def _of_line(line: bytes, quick: Callable[[bytes], Any]) -> Row | Bad:
+def _of_line(line: bytes, quick: Callable[[bytes], Any]) -> DataRow | Bad:
     try:
         row = quick(line)
         if type(row) is dict and _exact(row.values()):

@@ -8,15 +8,15 @@ from itertools import islice
 from pathlib import Path
 
 from runner.data import data_sets, row_tables
-from runner.data.data_sets import Source
+from runner.data.data_sets import DataSource
 from runner.data.row_files import (
     Bad,
+    DataRow,
     Documents,
     FilePart,
     JsonLines,
     JsonList,
     Numbered,
-    Row,
     RowFile,
     SampledRows,
     Table,
@@ -40,7 +40,7 @@ Span = tuple[int, int | None]
 
 
 def read(
-    source: Source, part: FilePart | None = None, *, column: str | None = None, stream: bool = False
+    source: DataSource, part: FilePart | None = None, *, column: str | None = None, stream: bool = False
 ) -> Iterator[Numbered]:
     """Rows as (line, row). All but .json files come a row at a time, however large they are; from the hub they do where
     `stream` is set, and are else kept on disk. A folder is one that `datasets` has saved.
@@ -74,7 +74,7 @@ def read(
         raise Stop(f"`{file}` cannot be read: {error.strerror}.") from None
 
 
-def good(source: Source, *, stream: bool = False) -> Iterator[Row]:
+def good(source: DataSource, *, stream: bool = False) -> Iterator[DataRow]:
     """The rows of those lines that are some, as `read` gives them."""
     return (row for _, row in read(source, stream=stream) if not isinstance(row, Bad))
 
@@ -100,7 +100,7 @@ def parts_of_file(file: Path, most: int | None, count: int) -> list[FilePart] | 
     return parts
 
 
-def spans(source: Source, most: int | None, count: int) -> list[Span]:
+def spans(source: DataSource, most: int | None, count: int) -> list[Span]:
     """A file or folder that cannot be cut into parts, in `count` parts: the rows of each, from and to. It is parsed once to
     count them."""
     if count == 1:

@@ -48,7 +48,7 @@ def load(base: str, revision: str | None, trust_remote_code: bool, local_only: b
     """
     from transformers import AutoTokenizer
 
-    options: dict[str, Any] = {"revision": revision} if revision else {}
+    options = {"revision": revision} if revision else {}
     for local in (True,) if local_only else (True, False):
         try:
             return AutoTokenizer.from_pretrained(

@@ -57,18 +57,6 @@ def conversations(batch: pa.RecordBatch) -> Iterator[Conversation]:
         yield Conversation(tuple(turns[start:end]), tools)
 
 
-class Texts:
-    """Conversations as the model is to see them, read anew each time they are asked for."""
-
-    def __init__(self, items: Spool, kept: np.ndarray, asked: Conversations) -> None:
-        self.items, self.kept, self.asked = items, kept, asked
-
-    def __iter__(self) -> Iterator[str]:
-        for batch in self.items.batches(self.kept):
-            for conversation in conversations(batch):
-                yield rendered(self.asked.special_tokens, self.asked.told(conversation))
-
-
 class ConversationColumns:
     """What becomes of spooled conversations. Written are `full-question`, `answer`, `messages` as Axolotl reads them, and `tools`
     where a row has some."""
@@ -90,10 +78,16 @@ class ConversationColumns:
         for conversation in conversations(batch):
             yield conversation.said, conversation.turns[-1].content
 
+    def texts(self, kept: np.ndarray) -> Iterator[str]:
+        """Conversations as the model is to see them."""
+        for batch in self.items.batches(kept):
+            for conversation in conversations(batch):
+                yield rendered(self.asked.special_tokens, self.asked.told(conversation))
+
     def measured(self, kept: np.ndarray, tokenizer_for: TokenizerFor | None, report: Report) -> np.ndarray:
         """Leaves out what the model would not see whole."""
         asked = self.asked
-        tokenizer = tokenizer_for(Texts(self.items, kept, asked)) if tokenizer_for and len(kept) else None
+        tokenizer = tokenizer_for(self.texts(kept)) if tokenizer_for and len(kept) else None
         if tokenizer is None:
             report.tokenizer = "the base model's tokenizer is not on this machine"
             return kept
@@ -112,7 +106,7 @@ class ConversationColumns:
             kept = kept[np.array(written)]
         if not len(kept):
             return kept
-        lengths, limit = blocks.lengths(Texts(self.items, kept, asked), tokenizer), asked.sequence_len
+        lengths, limit = blocks.lengths(self.texts(kept), tokenizer), asked.sequence_len
         report.token_lengths, report.length_bins = blocks.figures(lengths), blocks.histogram(lengths)
         if len(whole := lengths[lengths <= limit]):
             report.lengths = Lengths(float(whole.mean()), float(whole.std()), float(np.percentile(whole, 99)))

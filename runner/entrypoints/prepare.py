@@ -17,7 +17,7 @@ from typing import Any
 
 from runner import parts, scenarios
 from runner.data import conversation_formats, data_sets, tokenizers
-from runner.data.data_sets import Source
+from runner.data.data_sets import DataSource
 from runner.data.report import Report, rows_of
 from runner.data.tokenizers import Pretrained
 from runner.recipe import templates
@@ -83,7 +83,7 @@ def require_columns(data: Mapping[str, Any]) -> None:
     for one in data.get("sets", [data]):
         if one["path"]:
             continue
-        source = Source(**{field.name: one[field.name] for field in fields(Source)})
+        source = DataSource(**{field.name: one[field.name] for field in fields(DataSource)})
         with suppress(data_sets.Unreachable):  # it may lie in the cache of this machine
             there = data_sets.hub_columns(source)
             form = (one["form"] or conversation_formats.told(there)) if "form" in one else "columns"

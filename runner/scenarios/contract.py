@@ -44,7 +44,7 @@ Rules for every recipe. `hooks` names functions by their moment:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -91,7 +91,7 @@ class Rehearsal(Protocol):
         nothing on this machine to rehearse with."""
         ...
 
-    def stands_in(self, recipe: Recipe, folder: Path) -> dict[str, Any]:
+    def stands_in(self, recipe: Recipe, folder: Path) -> Mapping[str, object]:
         """What the data stage does besides, as more of its config. folder: of the run."""
         ...
 

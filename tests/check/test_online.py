@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from runner.check.validate import load
-from runner.data.data_sets import Source, licence
+from runner.data.data_sets import DataSource, licence
 from runner.plan import Place
 from runner.scenarios import translate
 from tests.conftest import ROOT
@@ -182,7 +182,7 @@ def test_the_licence_of_a_dataset_is_what_its_page_says(hub, monkeypatch, golden
     from huggingface_hub import constants
 
     def of(name: str | None, path: str | None = None) -> str:
-        return licence(Source(hub=name, revision="main", subset=None, split="train", path=path))
+        return licence(DataSource(hub=name, revision="main", subset=None, split="train", path=path))
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "ENDPOINT", hub.url)

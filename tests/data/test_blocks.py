@@ -72,7 +72,7 @@ def test_blocks_are_the_documents_tokens_in_order_and_only_the_rest_is_dropped(t
     assert {len(row) for row in rows} == {64}
     assert [token for row in rows for token in row] == line[: len(rows) * 64]
     assert (counts.documents, counts.tokens, counts.blocks) == (len(DOCUMENTS), len(line), len(line) // 64)
-    assert counts.dropped == len(line) % 64 == counts.tokens - counts.tokens_in_blocks
+    assert counts.dropped == len(line) % 64 == counts.tokens - counts.blocks * 64
     assert column(tmp_path / "b.parquet", "labels") == rows
     assert column(tmp_path / "b.parquet", "attention_mask") == [[1] * 64] * len(rows)
 
@@ -82,7 +82,7 @@ def test_a_document_longer_than_a_block_is_not_cut_off(tokenizer, tmp_path):
     counts = blocks.write([long], tokenizer, 32, tmp_path / "b.parquet")
     assert counts.blocks > 50
     assert [token for row in column(tmp_path / "b.parquet") for token in row] == straight([long], tokenizer)[
-        : counts.tokens_in_blocks
+        : counts.blocks * 32
     ]
 
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from runner.data import row_files, rows
-from runner.data.data_sets import Source
+from runner.data.data_sets import DataSource
 from runner.data.report import Report
 from runner.data.row_files import Bad
 from runner.tools.problem import Stop
@@ -18,7 +18,7 @@ HEADER = "topic,question,answer\n"
 
 
 def read(file, column=None):
-    source = Source(hub=None, revision=None, subset=None, split="train", path=str(file))
+    source = DataSource(hub=None, revision=None, subset=None, split="train", path=str(file))
     numbered = list(rows.read(source, column=column))
     good = {number: row for number, row in numbered if not isinstance(row, Bad)}
     bad = {number: row.reason for number, row in numbered if isinstance(row, Bad)}

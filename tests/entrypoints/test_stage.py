@@ -55,10 +55,12 @@ class Claim:
 
     def stage(self, name: str, *options: str) -> StageFolder:
         """A stage's folder, by the plan that its pod reads."""
-        text = plan_text(whole(*self.site, *options).stage(name))
-        # A pod has /tmp to itself; here somebody else may test at the same moment.
-        plan = Plan.read(text.replace("/tmp/recipe-runner", f"{self.folder}/scratch"))
+        plan = Plan.read(self.here(plan_text(whole(*self.site, *options).stage(name))))
         return StageFolder(plan, plan.stages[-1])
+
+    def here(self, text: str) -> str:
+        """A pod has /tmp to itself; here somebody else may test at the same moment."""
+        return text.replace("/tmp/recipe-runner", f"{self.folder}/scratch")
 
     def finish(self, *names: str, options: tuple[str, ...] = ()) -> None:
         """The stages look finished, without any training."""
@@ -377,7 +379,7 @@ def test_what_measures_sees_the_gpus_of_its_pod(claim, monkeypatch, visible):
 def test_the_engine_gets_the_environment_of_its_pod_as_it_is(claim, monkeypatch, rank):
     claim.measure("pretrain-2048")
     file, seen = claim.folder / PLAN_FILE, claim.folder / "seen.json"
-    file.write_text(plan_text(whole(*claim.site).stage("sft")))
+    file.write_text(claim.here(plan_text(whole(*claim.site).stage("sft"))))
     engine = [
         sys.executable,
         "-c",
@@ -480,6 +482,7 @@ def test_what_a_pod_reads_says_the_same_as_the_plan(tmp_path):
         folder = claim.stage(stage.name)
         # Only what the pod was started with is no business of its plan's.
         known = [replace(other, command=folder.plan.stage(other.name).command) for other in plan.upto(stage).stages]
-        assert folder.plan.as_json() == replace(plan.upto(stage), stages=tuple(known)).as_json()
+        asked = replace(plan.upto(stage), stages=tuple(known))
+        assert folder.plan.as_json() == claim.here(asked.as_json())
         assert inputs(folder.plan, folder.stage) == inputs(plan, stage)
         assert pipeline.decision_on(folder).action == "begin"

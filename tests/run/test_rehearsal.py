@@ -7,6 +7,7 @@ import io
 import itertools
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -136,7 +137,7 @@ def test_nothing_but_the_runner_writes_to_the_terminal(rehearsed):
     verdict, then = errors.split("\n")[1:3]
     assert (verdict, then) == (
         "Rehearsed: what was asked for works here, in small.",
-        f"Next: recipe submit {SURVIVAL}",
+        f"Next: recipe submit {shlex.quote(str(SURVIVAL))}",
     )
     assert errors == f"\n{verdict}\n{then}\n"
     assert "\r" not in printed and "\x1b" not in printed

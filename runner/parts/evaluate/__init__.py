@@ -9,7 +9,7 @@ PART = Part(
     hooks={
         "before_stage": "hooks.before_stage",
         "after_stage": "hooks.after_stage",
-        "on_record": "hooks.on_record",
+        "on_record": "gates.promotions",
         "gate_in_pod": "hooks.gate_in_pod",
         "promote_in_pod": "hooks.promote_in_pod",
     },

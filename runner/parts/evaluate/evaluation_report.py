@@ -1,4 +1,4 @@
-"""What was measured of a stage, for people, for pull requests and for programs."""
+"""What was measured of a stage, for people, for pull requests and for programs; and runs, stage by stage, beside each other."""
 
 from __future__ import annotations
 
@@ -105,17 +105,14 @@ def shown(folder: StageFolder, measured: Measurement, form: str, judge: bool = T
         yield from _table(measured)
         yield from (f"  {name} not measured: {reason}" for name, reason in sorted(measured.missing.items()))
         yield from (f"  {line}" for line in (*_confused(measured), *_counted(measured)))
-        yield from (*(gates.table(verdicts) if verdicts else ()), *override)
-        if verdicts:
-            yield f"The gate after `{folder.stage.name}` is {'open' if is_open else 'closed'}."
+        yield from gates.described(folder)[1] if verdicts else ()
 
 
 def _rows(measured: Measurement) -> Iterator[tuple[str, str, str]]:
     """Each metric, before training where that was measured, and after it."""
     for name in sorted({*measured.metrics, *measured.before}):
-        before, after = (
-            gates.shown(each[name]) if name in each else "" for each in (measured.before, measured.metrics)
-        )
+        sides = (measured.before, measured.metrics)
+        before, after = (gates.shown(side[name]) if name in side else "" for side in sides)
         yield name, before, after
 
 
@@ -146,23 +143,14 @@ def _markdown(
     yield from (f"## {folder.plan.name}: `{folder.stage.name}`", "")
     if verdicts:
         yield from (f"The gate is **{'open' if is_open else 'closed'}**.", "")
-        yield from _grid(
-            ("gate", "got", "verdict"),
-            [
-                (
-                    f"`{verdict.metric} {verdict.threshold}`",
-                    verdict.got,
-                    "holds" if verdict.holds else f"missed: {verdict.why}",
-                )
-                for verdict in verdicts
-            ],
-        )
+        said = [(one, "holds" if one.holds else f"missed: {one.why}") for one in verdicts]
+        rows = [(f"`{one.metric} {one.threshold}`", one.got, verdict) for one, verdict in said]
+        yield from _grid(("gate", "got", "verdict"), rows)
         yield from (*(line.strip() for line in override), *([""] if override else []))
     yield from _grid(("metric", "before", "after"), [(f"`{row[0]}`", *row[1:]) for row in _rows(measured)])
     if measured.missing:
-        yield from _grid(
-            ("not measured", "why"), [(f"`{name}`", why) for name, why in sorted(measured.missing.items())]
-        )
+        reasons = sorted(measured.missing.items())
+        yield from _grid(("not measured", "why"), [(f"`{name}`", why) for name, why in reasons])
     if classes := list(measured.confusion):
         seen = [(name, *(str(measured.confusion[name].get(other, "")) for other in classes)) for name in classes]
         yield from _grid(("true, taken for", *classes), seen)

@@ -25,15 +25,7 @@ from runner.scenarios.shared.gates import HOLDS, bounds, in_words
 from runner.tools.files import Record, read_json, sha256, write_json
 from runner.tools.names import content_hash, shortened
 from runner.tools.problem import Stop
-from runner.tools.run_files import (
-    BEST_IMAGES,
-    EVALUATION,
-    EVALUATION_TASK,
-    HELD_OUT,
-    LOG,
-    MEASURED,
-    PROMOTION,
-)
+from runner.tools.run_files import BEST_IMAGES, EVALUATION, EVALUATION_TASK, HELD_OUT, LOG, MEASURED, PROMOTION
 from runner.trainer.records import versions
 
 
@@ -198,23 +190,26 @@ def _about(subject: Subject | None, record: Measurement | str) -> Measurement | 
 
 
 def _verdict(gate: Gate, metrics: Mapping[str, Any], missing: Mapping[str, str]) -> Verdict:
-    threshold = _threshold(gate)
-    if gate.metric not in metrics or metrics[gate.metric] is None:
-        return Verdict(gate.metric, threshold, "nothing", False, str(missing.get(gate.metric, "it was not measured")))
-    value = metrics[gate.metric]
+    value = metrics.get(gate.metric)
+    if value is None:
+        why = missing.get(gate.metric, "it was not measured")
+        return Verdict(gate.metric, _threshold(gate), "nothing", False, str(why))
+    why = _against(gate, value)
+    return Verdict(gate.metric, _threshold(gate), shown(value), not why, why)
+
+
+def _against(gate: Gate, value: Any) -> str:
+    """Why a value does not open a gate; empty where it does."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        return Verdict(gate.metric, threshold, shown(value), False, "it is not a number")
+        return "it is not a number"
     if not _finite(value):
-        return Verdict(gate.metric, threshold, shown(value), False, "it is not a finite number")
+        return "it is not a finite number"
     lowest, highest = bounds(gate.metric)
     if not lowest <= value <= highest:
-        return Verdict(
-            gate.metric, threshold, shown(value), False, f"no such value is possible, only {in_words(gate.metric)}"
-        )
+        return f"no such value is possible, only {in_words(gate.metric)}"
     if not math.isfinite(gate.threshold) or gate.comparison not in HOLDS:
-        return Verdict(gate.metric, threshold, shown(value), False, "the gate itself cannot be read")
-    holds = bool(HOLDS[gate.comparison](value, gate.threshold))
-    return Verdict(gate.metric, threshold, shown(value), holds, "" if holds else "it misses the threshold")
+        return "the gate itself cannot be read"
+    return "" if HOLDS[gate.comparison](value, gate.threshold) else "it misses the threshold"
 
 
 def _finite(value: int | float) -> bool:
@@ -231,22 +226,16 @@ def _threshold(gate: Gate) -> str:
 def shown(value: Any) -> str:
     if isinstance(value, float) or (isinstance(value, int) and not isinstance(value, bool) and _finite(value)):
         return f"{value:.6g}"
-    text = str(value)
-    return shortened(text, 40)
+    return shortened(str(value), 40)
 
 
 def table(verdicts: Iterable[Verdict]) -> list[str]:
     """The verdicts as lines of text: metric, wanted, got, verdict."""
-    rows = [("metric", "wanted", "got", "verdict")]
-    for verdict in verdicts:
-        rows.append(
-            (verdict.metric, verdict.threshold, verdict.got, "holds" if verdict.holds else f"MISSED: {verdict.why}")
-        )
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    return [
-        "  ".join([*(cell.ljust(width) for cell, width in zip(row[:3], widths, strict=True)), row[3]]).rstrip()
-        for row in rows
-    ]
+    cells = [(one.metric, one.threshold, one.got, "holds" if one.holds else f"MISSED: {one.why}") for one in verdicts]
+    rows = [("metric", "wanted", "got", "verdict"), *cells]
+    widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:3]]
+    lines = ([*(cell.ljust(width) for cell, width in zip(row[:3], widths, strict=True)), row[3]] for row in rows)
+    return ["  ".join(line).rstrip() for line in lines]
 
 
 def subject(folder: StageFolder, look: bool = False) -> Subject | None:
@@ -434,6 +423,14 @@ def opened(folder: StageFolder, look: bool = False) -> tuple[bool, list[str]]:
         return True, []
     override = promotion(folder, look)
     return override is not None, override.lines if override else []
+
+
+def described(folder: StageFolder, look: bool = False) -> tuple[bool, list[str]]:
+    """Whether the gate after a stage is open, and that as lines: its verdicts, an override, and a sentence. look: as for
+    `subject`."""
+    is_open, override = opened(folder, look)
+    said = f"The gate after `{folder.stage.name}` is {'open' if is_open else 'closed'}."
+    return is_open, [*table(verdicts(folder, look)), *override, said]
 
 
 def closed(folder: StageFolder, consequence: str, where: str = "") -> str:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from runner.parts.evaluate import gates
-from runner.plan import Plan
 from runner.run.stage_folder import StageFolder
 from runner.tools.problem import Stop
 
@@ -24,8 +23,8 @@ def after_stage(folder: StageFolder, tell: Tell) -> None:
         tell(f"{stage.name}: measuring")
         gates.measure(folder)
     tell(f"{stage.name}: gate")
-    is_open, lines = gates.opened(folder)
-    for line in (*gates.table(gates.verdicts(folder)), *lines):
+    is_open, lines = gates.described(folder)
+    for line in lines[:-1]:
         tell(f"  {line}")
     if not is_open:
         later = any(stage.name in other.reads for other in folder.plan.stages)
@@ -44,24 +43,16 @@ def before_stage(folder: StageFolder, tell: Tell, where: str) -> None:
             raise Stop(gates.closed(guard, f"`{folder.stage.name}` does not start", where))
 
 
-def on_record(plan: Plan) -> Iterable[str]:
-    """Who has overruled which gate."""
-    return gates.promotions(plan)
-
-
 def gate_in_pod(folder: StageFolder, tell: Tell) -> tuple[bool, list[str]]:
     """Whether the gate after the stage is open, and why. What does not hold is measured again, because somebody has sent the gate
     again.
 
     Raises Stop where the stage has no result that could be measured.
     """
-    name = folder.stage.name
     if not (gates.current(folder) and gates.opened(folder)[0]):
-        tell(f"{name}: measuring")
+        tell(f"{folder.stage.name}: measuring")
         gates.measure(folder)
-    is_open, override = gates.opened(folder)
-    verdict = f"The gate after `{name}` is {'open' if is_open else 'closed'}."
-    said = [*gates.table(gates.verdicts(folder)), *override, verdict]
+    is_open, said = gates.described(folder)
     for line in said:
         tell(line)
     return is_open, said

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from runner.data.data_sets import Source, no_dataset
+from runner.data.data_sets import DataSource, no_dataset
 from runner.data.row_files import Bad
 from runner.tools.problem import Stop
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Images(Source):
+class Images(DataSource):
     """Images with a class each. They are scaled to `image_size` pixels a side.
 
     test_split: of a dataset, measured once at the end. image_column, label_column: of Parquet and of a dataset.

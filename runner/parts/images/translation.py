@@ -66,16 +66,12 @@ def images(recipe: Recipe, place: Place) -> dict[str, Any]:
 
 
 def preparation(recipe: Recipe, place: Place) -> Images:
-    data = recipe.data
-    return Images(
-        **common.source(recipe, place, data),
-        test_split=data.test_split,
-        image_column=data.image_column,
-        label_column=data.label_column,
+    return common.made(
+        Images,
+        recipe.data,
+        path=common.data_file(recipe, place, recipe.data.path),
         image_size=recipe.model.image_size,
         classes=recipe.model.classes,
-        validation_share=common.given(data.validation_share),
-        seed=data.seed,
     )
 
 

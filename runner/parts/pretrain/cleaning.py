@@ -168,7 +168,8 @@ def _report(corpus: Corpus, work: Path, tasks: int) -> CleaningReport:
     dropped: Counter[str] = Counter()
     for reason, count in counts.items():
         if reason not in ("documents_in", "kept"):
-            dropped[_words(reason)] += count
+            words = "phrases repeat" if "gram" in reason else reason.replace("_", " ")
+            dropped[REASONS.get(reason, words)] += count
     read = counts.get("documents_in", 0)
     return CleaningReport(
         source=corpus.name,
@@ -178,9 +179,3 @@ def _report(corpus: Corpus, work: Path, tasks: int) -> CleaningReport:
         workers=tasks,
         missed=max(0, sum(one.limit or 0 for one in corpus.sets) - read) if any(one.hub for one in corpus.sets) else 0,
     )
-
-
-def _words(reason: str) -> str:
-    if reason in REASONS:
-        return REASONS[reason]
-    return "phrases repeat" if "gram" in reason else reason.replace("_", " ")

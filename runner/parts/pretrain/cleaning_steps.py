@@ -33,7 +33,7 @@ from datatrove.pipeline.writers.jsonl import JsonlWriter
 from datatrove.utils.word_tokenizers import SpaCyTokenizer, WordTokenizer, load_word_tokenizer, strip_strings
 
 from runner.data import data_sets, doctor, rows
-from runner.data.row_files import Bad, FilePart, Numbered
+from runner.data.row_files import Bad, DataRow, FilePart
 from runner.data.rows import parts_of_file
 from runner.parts.pretrain.executors import Executor
 from runner.parts.pretrain.stages import Corpus, CorpusSet
@@ -56,15 +56,12 @@ class CorpusRows(PipelineStep):
         self.corpus, self.index, self.dropped, self.parts = corpus, index, str(dropped), parts
         self.source = corpus.sets[index]
 
-    def _mine(self, rank: int) -> Iterator[Numbered]:
-        part = self.parts[rank]
-        return rows.read(self.source, part) if isinstance(part, FilePart) else islice(rows.read(self.source), *part)
-
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> Iterator[Document]:
         if data:
             yield from data
-        bad = []
-        for number, row in self._mine(rank):
+        bad, part = [], self.parts[rank]
+        numbered = rows.read(self.source, part) if isinstance(part, FilePart) else islice(rows.read(self.source), *part)
+        for number, row in numbered:
             self.stat_update("documents_in")
             text = None if isinstance(row, Bad) else row.get(self.source.column)
             where = data_sets.where(self.corpus, self.index, number)
@@ -118,36 +115,29 @@ class Signature(_Quick, MinhashDedupSignature):
     pass
 
 
+# What filters go by beside the count of words.
+BESIDE_COUNTS = (
+    *("min_avg_word_length", "max_avg_word_length", "max_symbol_word_ratio", "max_bullet_lines_ratio"),
+    *("max_ellipsis_lines_ratio", "max_non_alpha_words_ratio", "min_stop_words"),
+)
+
+
 def filtered(corpus: Corpus, work: Path, on: Executor) -> Path:
     """Reads, and drops what is no running text."""
     dropped = work / "dropped"
+    # The list of common words is English; in other languages their absence says nothing.
+    english = () if corpus.language == "en" else ("min_stop_words",)
     running = Quality(
         min_doc_words=corpus.min_words or None,
         max_doc_words=corpus.max_words,
         language=corpus.language,
         exclusion_writer=_writer(dropped / "filters"),
-        **(_english_only(corpus.language) if corpus.drop_low_quality else _COUNT_WORDS_ALONE),
+        **dict.fromkeys(english if corpus.drop_low_quality else BESIDE_COUNTS),
     )
     repeats = Repetition(language=corpus.language, exclusion_writer=_writer(dropped / "repetition"))
     readers = [_reader(corpus, index, work, on) for index in range(len(corpus.sets))]
     pipeline = [*readers, running, *([repeats] if corpus.drop_repetitive else [])]
     return _run("1-filtered", pipeline, work, on)
-
-
-_COUNT_WORDS_ALONE = {
-    "min_avg_word_length": None,
-    "max_avg_word_length": None,
-    "max_symbol_word_ratio": None,
-    "max_bullet_lines_ratio": None,
-    "max_ellipsis_lines_ratio": None,
-    "max_non_alpha_words_ratio": None,
-    "min_stop_words": None,
-}
-
-
-def _english_only(language: str) -> dict[str, Any]:
-    """The list of common words is English; in other languages their absence says nothing."""
-    return {} if language == "en" else {"min_stop_words": None}
 
 
 def _reader(corpus: Corpus, index: int, work: Path, on: Executor) -> PipelineStep:
@@ -181,7 +171,7 @@ class HubRows(HuggingFaceDatasetReader):
             return super()._get_dataset_shard(dst, rank, world_size)
         return dst.shard(num_shards=world_size, index=rank, contiguous=True)
 
-    def get_document_from_dict(self, data: dict[str, Any], *place: Any) -> Document | None:
+    def get_document_from_dict(self, data: DataRow, *place: Any) -> Document | None:
         if not data_sets.drawn(data, *self.taken):
             self.stat_update("dropped_not_taken")
             return None
@@ -271,7 +261,10 @@ def counts(work: Path) -> dict[str, int]:
 
 def _of_step(step: Mapping[str, Any], folder: str, last: str) -> Counter[str]:
     documents: Counter[str] = Counter()
-    figures = {name: _total(value) for name, value in step["stats"].items()}
+    figures = {
+        name: round(float(value["total"] if isinstance(value, Mapping) else value))
+        for name, value in step["stats"].items()
+    }
     if "Hugging" in step["name"]:
         documents["documents_in"] += figures.get("documents", 0)
     if "Jsonl" in step["name"] and "writer" in step["name"].lower() and folder == last:
@@ -284,10 +277,6 @@ def _of_step(step: Mapping[str, Any], folder: str, last: str) -> Counter[str]:
     if folder in ("4-exact", "8-near") and "dropped" in figures:
         documents[folder.split("-")[1]] += figures["dropped"]
     return documents
-
-
-def _total(value: Any) -> int:
-    return round(float(value["total"] if isinstance(value, Mapping) else value))
 
 
 # Distinct words that are remembered before a tokenizer begins anew: some 100 MB in each process.

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import numpy as np
 from runner import catalog
 from runner.catalog.tables import VALIDATION_BLOCKS
 from runner.data import blocks, tokenizers
+from runner.data.data_sets import hash_64
 from runner.parts.pretrain.stages import END_OF_TEXT, Tokenizer
 from runner.tools.files import replacing
 from runner.tools.problem import Stop
@@ -80,11 +79,12 @@ def pack(
     report = {}
     for length, home in _homes(tokens, share).items():
         for split, (first, last) in home.items():
-            chosen = (text for text in texts() if first <= _place(text, seed) < last)
+            # By its text, so that equal texts stay together and one more redraws none.
+            chosen = (text for text in texts() if first <= hash_64(f"{seed}\n{text}") / 2**64 < last)
             file = NpyBlocks(out / f"{split}-{length}.npy", length, dtype)
             most = VALIDATION_BLOCKS if split == "validation" else None
             counts = file.write(blocks.tokenise(chosen, encode, end), most)
-            report[f"{split}-{length}"] = asdict(counts) | {"dropped": counts.dropped}
+            report[f"{split}-{length}"] = counts.facts
             if not counts.blocks:
                 raise Stop(
                     f"The {'validation' if split == 'validation' else 'training'} text of length {length:,} has "
@@ -103,12 +103,6 @@ def _homes(tokens: Mapping[int, int], share: float) -> dict[int, dict[str, tuple
         start = end
     homes[length]["train"] = (homes[length]["train"][0], 1.1)  # the last one takes what rounding leaves
     return homes
-
-
-def _place(text: str, seed: int) -> float:
-    """Where a document falls in [0, 1): by its text, so that equal texts stay together and one more redraws none."""
-    digest = hashlib.blake2b(f"{seed}\n{text}".encode(errors="replace"), digest_size=8).digest()
-    return int.from_bytes(digest, "big") / 2**64
 
 
 class NpyBlocks:
@@ -175,10 +169,5 @@ def take_packed(source: Path, lengths: Iterable[int], tokenizer: Any, out: Path)
                 os.link(file, link)
             except OSError:
                 shutil.copyfile(file, link)
-            report[f"{split}-{length}"] = {
-                "documents": 0,
-                "tokens": int(array.size),
-                "blocks": len(array),
-                "dropped": 0,
-            }
+            report[f"{split}-{length}"] = blocks.BlockCounts(0, array.size, len(array), length).facts
     return report

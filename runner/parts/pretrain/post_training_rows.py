@@ -163,7 +163,7 @@ def first(preferences: Preferences) -> Iterator[RenderedExample]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mixture(chat.Chat):
+class Mixture(chat.ChatData):
     """A domain's conversations. domain_share: their part of the training rows, above 0 and up to 1."""
 
     domain_share: float

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from runner.parts.pretrain.architecture import AFTER, TRAINED
-from runner.parts.pretrain.training import compile_mode
+from runner.parts.pretrain.translation import compile_mode
 from runner.plan import Plan
 from runner.recipe import overrides
 from runner.recipe.overrides import Override
@@ -35,7 +34,7 @@ def before_data(recipe: Recipe, data: str | None) -> list[Override]:
 after_data = None
 
 
-def stands_in(recipe: Recipe, folder: Path) -> dict[str, Any]:
+def stands_in(recipe: Recipe, folder: Path) -> Mapping[str, object]:
     return {}
 
 

@@ -18,7 +18,7 @@ from runner.parts.pretrain.architecture import (
     stage_names,
     warmup_steps,
 )
-from runner.parts.pretrain.training import FP8_STAGES
+from runner.parts.pretrain.translation import FP8_STAGES
 from runner.recipe.recipe import Recipe
 from runner.scenarios.shared import cadence, common, gates
 from runner.tools.names import listed, longest_job_name

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from runner import catalog
-from runner.data.chat import Chat
+from runner.data.chat import ChatData
 from runner.data.data_sets import DataSet, DataSets
 from runner.parts.pretrain.architecture import parameters
 from runner.parts.pretrain.post_training_rows import Mixture, Preferences, PreferenceSet
 from runner.plan import Place
 from runner.recipe.recipe import Recipe
-from runner.scenarios.shared import common, conversations
+from runner.scenarios.shared import axolotl, common
 
 if TYPE_CHECKING:
     from runner.recipe.sections import Lora
@@ -54,7 +54,7 @@ class Data:
     text: Corpus
     tokenizer: Tokenizer
     lengths: tuple[tuple[int, int], ...]
-    sft: Chat
+    sft: ChatData
     dpo: Preferences
     cleaning: Cleaning
     lora: Mixture | None
@@ -84,7 +84,7 @@ def everything(recipe: Recipe, place: Place, lengths: tuple[tuple[int, int], ...
         text=text(recipe, place),
         tokenizer=tokenizer(recipe, place),
         lengths=lengths,
-        sft=conversations.chat(recipe, place, sft.data, sft.sequence_len),
+        sft=axolotl.chat_data(recipe, place, sft.data, sft.sequence_len),
         dpo=preferences(recipe, place),
         cleaning=Cleaning(cpus=common.machines(recipe, place).cpus, **recipe.data.cleaning.plain()),
         lora=mixture(recipe, place, lora) if lora else None,
@@ -93,20 +93,8 @@ def everything(recipe: Recipe, place: Place, lengths: tuple[tuple[int, int], ...
 
 def text(recipe: Recipe, place: Place) -> Corpus:
     data = recipe.data
-    sets = [] if data.packed else common.data_sets(recipe, place, data)
-    return Corpus(
-        sets=tuple(CorpusSet(**source, column=one["column"], limit=one.get("limit")) for source, one in sets),
-        packed=common.data_file(recipe, place, data.packed),
-        language=data.language,
-        min_words=data.min_words,
-        max_words=data.max_words,
-        drop_repetitive=data.drop_repetitive,
-        drop_low_quality=data.drop_low_quality,
-        deduplicate=data.deduplicate,
-        validation_share=common.given(data.validation_share),
-        max_lost_share=data.max_lost_share,
-        seed=data.seed,
-    )
+    sets = () if data.packed else common.data_sets(recipe, place, data, CorpusSet)
+    return common.made(Corpus, data, sets=sets, packed=common.data_file(recipe, place, data.packed))
 
 
 def tokenizer(recipe: Recipe, place: Place) -> Tokenizer:
@@ -121,21 +109,16 @@ def tokenizer(recipe: Recipe, place: Place) -> Tokenizer:
 
 
 def mixture(recipe: Recipe, place: Place, lora: Lora) -> Mixture:
-    domain = conversations.chat(recipe, place, lora.data, lora.sequence_len)
+    domain = axolotl.chat_data(recipe, place, lora.data, lora.sequence_len)
     return Mixture(**vars(domain), domain_share=lora.domain_share)
 
 
 def preferences(recipe: Recipe, place: Place) -> Preferences:
     data = recipe.dpo.data
-    return Preferences(
-        sets=tuple(
-            PreferenceSet(**source, prompt=one["prompt"], chosen=one["chosen"], rejected=one["rejected"])
-            for source, one in common.data_sets(recipe, place, data)
-        ),
-        system_prompt=data.system_prompt,
-        validation_share=data.validation_share,
-        max_lost_share=data.max_lost_share,
-        seed=data.seed,
+    return common.made(
+        Preferences,
+        data,
+        sets=common.data_sets(recipe, place, data, PreferenceSet),
         sequence_len=recipe.dpo.sequence_len,
         special_tokens=catalog.chat_template("chatml"),
     )

@@ -1,18 +1,30 @@
-"""Scenario pipeline: a model from nothing to a domain adapter, in stages with gates between them."""
+"""Scenario pipeline: a model from nothing to a domain adapter, in stages with gates between them; and the stages that train
+(pretraining, SFT, DPO and LoRA) in Axolotl's settings (0.19.0)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from runner.parts.pretrain import stages as data
-from runner.parts.pretrain import training
-from runner.parts.pretrain.architecture import AFTER, KINDS, TRAINED, curriculum, parameters
-from runner.parts.pretrain.training import FP8_STAGES, precision_of
-from runner.plan import Evaluation, Gate, Place, Plan, Stage
+from runner import catalog
+from runner.parts.pretrain import stages
+from runner.parts.pretrain.architecture import (
+    AFTER,
+    KINDS,
+    TRAINED,
+    Length,
+    curriculum,
+    parameters,
+    trained_names,
+    warmup_steps,
+)
+from runner.plan import EngineConfig, Evaluation, Gate, Place, Plan, Stage
 from runner.recipe.recipe import Recipe
-from runner.scenarios.shared import axolotl, common, gates, sharding
+from runner.scenarios.shared import axolotl, cadence, common, gates, sharding
+
+if TYPE_CHECKING:
+    from runner.scenarios.shared.common import Section
 
 
 def translate(recipe: Recipe, place: Place) -> Plan:
@@ -42,11 +54,11 @@ class _Builder:
         lengths = curriculum(recipe)
         # Only the proportions count, so the data does not change with the number of GPUs.
         tokens = tuple((length.sequence_len, length.tokens(1)) for length in lengths)
-        everything = asdict(data.everything(recipe, self.place, tokens))
+        everything = asdict(stages.everything(recipe, self.place, tokens))
         share = common.machines(recipe, self.place)
-        weights = asdict(data.first_weights(recipe, self.place))
+        weights = asdict(stages.first_weights(recipe, self.place))
         pods = recipe.data.cleaning.pods if self.place.on_cluster and not recipe.data.packed else None
-        prepares = common.work(self.place, common.DATA, everything, share, parts=data.PARTS, pods=pods or 1)
+        prepares = common.work(self.place, common.DATA, everything, share, parts=stages.PARTS, pods=pods or 1)
         pretrained = list(self._pretrained())
         after = list(self._after(pretrained[-1].name))
         # A rehearsal holds no GPU, and each of its stages proves its rows when it starts.
@@ -63,7 +75,7 @@ class _Builder:
     def _pretrained(self) -> Iterator[Stage]:
         lengths, before = curriculum(self.recipe), "init"
         for length in lengths:
-            config = training.pretraining(self.recipe, self.place, length, before)
+            config = pretraining(self.recipe, self.place, length, before)
             last = length is lengths[-1]
             yield self._trained("pretrain", length.name, before, config, self.recipe.pretrain, gated=last)
             before = length.name
@@ -73,12 +85,12 @@ class _Builder:
         for kind in AFTER:
             section = self.recipe.settings.get(kind)
             if section:
-                config = training.CONFIGS[kind](self.recipe, self.place, before)
+                config = after_pretraining(self.recipe, self.place, kind, before)
                 yield self._trained(kind, kind, before, config, section, gated=True)
                 before = kind
 
     def _trained(
-        self, kind: str, name: str, before: str, config: dict[str, Any], section: Mapping[str, Any], gated: bool
+        self, kind: str, name: str, before: str, config: EngineConfig, section: Mapping[str, Any], gated: bool
     ) -> Stage:
         """A stage that Axolotl trains, with the settings that every such stage has."""
         recipe, here, machines = self.recipe, self.place.below(name), common.machines(self.recipe, self.place)
@@ -127,3 +139,188 @@ def _files_of(kind: str, config: Mapping[str, Any]) -> tuple[str, ...]:
     if kind == "pretrain":
         return tuple(f"blocks/{split}-{config['sequence_len']}.npy" for split in ("train", "validation"))
     return (f"{kind}/",)
+
+
+def alike(recipe: Recipe, place: Place, kind: str, name: str, before: str, section: Section) -> EngineConfig:
+    """What all four kinds say alike. before: the stage whose model this one starts from."""
+    here = place.below(name)
+    compiled = compile_mode(recipe, kind) is not None
+    packed = axolotl.packing(recipe, place, section, compiled) if "packing" in section else {}
+    config: EngineConfig = {
+        "base_model": place.below(before).best_model_dir,
+        **recipe.model.for_axolotl,
+        "bf16": precision_of(recipe, kind) != "fp32",
+        "fp16": False,
+        **recipe.speed.for_axolotl,
+        **section.for_axolotl,
+        "eval_batch_size": section.micro_batch_size,
+        "optimizer": sharding.optimizer(recipe, section.optimizer),
+        "val_set_size": 0,
+        "dataset_prepared_path": f"{here.scratch_dir}/tokenised",
+        "auto_resume_from_checkpoints": True,
+        "output_dir": here.checkpoints_dir,
+        "plugins": [axolotl.PLUGIN],
+        **axolotl.reporting(recipe.report_to, f"{recipe.name}-{name}"),
+        **packed,
+        "recipe_runner": plugin(recipe, place, name, section)
+        | packed.get("recipe_runner", {})
+        | {"master_weights": master_weights(recipe, kind), "demo": demo(recipe, place, name, before)},
+    }
+    if recipe.model.gradient_checkpointing:
+        config["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
+    return config | faster(recipe, kind)
+
+
+def plugin(recipe: Recipe, place: Place, name: str, section: Section) -> EngineConfig:
+    """What the runner's plugin is told."""
+    return {
+        **common.run_facts(recipe, place.below(name), section),
+        "name": f"{recipe.name}-{name}",
+        **_earlier(recipe, place, name),
+        "persistent_workers": recipe.speed.persistent_workers and recipe.speed.data_workers > 0,
+    }
+
+
+# Tokens of an answer; a tiny twin's words mean nothing, and more of them cost time.
+MAX_NEW_TOKENS, REHEARSED_TOKENS = 300, 40
+
+
+def demo(recipe: Recipe, place: Place, name: str, before: str) -> EngineConfig:
+    """How the stage's model is asked by hand, and the one that it began with: after pretraining a model goes on with a
+    text, later stages answer a conversation."""
+    converses = name in AFTER
+    return {
+        "base_model": place.below(before).best_model_dir,
+        "system_prompt": recipe.settings[name].data.system_prompt if converses else None,
+        "chat": converses,
+        "questions": [],
+        "max_new_tokens": MAX_NEW_TOKENS if place.accelerator else REHEARSED_TOKENS,
+        "turn_end": None if converses else stages.END_OF_TEXT,
+    }
+
+
+def _earlier(recipe: Recipe, place: Place, name: str) -> EngineConfig:
+    """Of a time limit, which all stages share: where the earlier ones note what they have used of it."""
+    names = trained_names(recipe)
+    earlier = [place.below(stage).run_dir for stage in names[: names.index(name)]]
+    return {"time_limit_earlier": earlier} if earlier and common.time_limit(recipe) else {}
+
+
+def pretraining(recipe: Recipe, place: Place, length: Length, before: str) -> EngineConfig:
+    """One context length. Every length has the whole schedule; the plugin gives it its blocks, begins where the one
+    before ended, with its optimizer, and ends at its own last step."""
+    train = recipe.pretrain
+    config = alike(recipe, place, "pretrain", length.name, before, train)
+    blocks = {
+        "folder": f"{place.data_dir}/blocks",
+        "sequence_len": length.sequence_len,
+        "first_step": length.first_step,
+        "last_step": length.last_step,
+        "steps": train.steps,
+        "seed": recipe.data.seed,
+        "continue_from": place.below(before).checkpoints_dir if length.first_step else None,
+    }
+    return config | {
+        "sequence_len": length.sequence_len,
+        # Named for Axolotl's rules alone; the plugin hands over the blocks themselves.
+        "datasets": [{"path": f"{place.data_dir}/blocks", "type": ""}],
+        "test_datasets": [{"path": f"{place.data_dir}/blocks", "type": ""}],
+        "num_epochs": 1,
+        "warmup_steps": warmup_steps(recipe),
+        "lr_scheduler": "cosine",
+        "cosine_min_lr_ratio": float(f"{train.min_learning_rate / train.learning_rate:.12g}"),
+        # The blocks come in an order of their own, so that a resumed run sees exactly those that are left.
+        "curriculum_sampling": True,
+        "sample_packing": False,
+        "eval_strategy": "steps",
+        "save_strategy": "steps",
+        "save_steps": train.save_steps or train.eval_steps,
+        "load_best_model_at_end": False,
+        "recipe_runner": config["recipe_runner"] | {"blocks": blocks},
+    }
+
+
+def after_pretraining(recipe: Recipe, place: Place, kind: str, before: str) -> EngineConfig:
+    """SFT, DPO or LoRA, after the stage `before`."""
+    section, home, prefers = recipe.settings[kind], f"{place.data_dir}/{kind}", kind == "dpo"
+
+    def dataset(split: str) -> EngineConfig:
+        if prefers:
+            return axolotl.preference_dataset(home, split)
+        return axolotl.conversation_dataset(home, split, section.data.train_on)
+
+    config = {
+        **alike(recipe, place, kind, kind, before, section),
+        **({"rl": "dpo", "dpo_loss_type": [section.loss]} if prefers else {}),
+        "chat_template": recipe.tokenizer.chat_template,
+        "datasets": [dataset("train")],
+        "test_datasets": [dataset("validation")],
+        **cadence.evaluated(section),
+        # Else epochs, whose evaluations say which model is kept.
+        **({"load_best_model_at_end": False} if prefers else cadence.KEEPS_THE_BEST),
+    }
+    if kind == "lora":
+        config |= {"adapter": "lora", "lora_target_modules": list(recipe.facts.linear)}
+        config |= axolotl.lora_kernels(recipe, place)
+    return config
+
+
+# Axolotl 0.19.0 hands FP8 to its own trainer alone, which DPO does not use; and an adapter sits beside frozen weights,
+# whose products FP8 would have to convert anew at every step.
+FP8_STAGES = ("pretrain", "sft")
+
+
+def precision_of(recipe: Recipe, kind: str) -> str:
+    """fp8, bf16 or fp32: what a stage multiplies in, by its own line or the model's, and by the GPU that the recipe names."""
+    section = recipe.settings.get(kind)
+    stated = (section and section.get("precision")) or recipe.model.precision
+    if stated == "fp32":
+        return "fp32"
+    gpu = catalog.gpu(recipe.machines.gpu)
+    can = kind in FP8_STAGES and (stated == "fp8" or (gpu is not None and gpu.fp8))
+    if stated in ("auto", "fp8") and can:
+        return "fp8"
+    return gpu.precision(fp16=False) if gpu and stated == "auto" else "bf16"
+
+
+def compile_mode(recipe: Recipe, kind: str) -> str | None:
+    """The mode of torch.compile; None leaves it out. Autotuning pays on Hopper; under FP8 its search gains nothing."""
+    stated = recipe.speed.compile
+    if stated != "auto":
+        return None if stated == "off" else stated
+    gpu = catalog.gpu(recipe.machines.gpu)
+    hopper = gpu is not None and gpu.capability[0] == 9
+    return "max-autotune" if hopper and precision_of(recipe, kind) != "fp8" else "default"
+
+
+def faster(recipe: Recipe, kind: str) -> EngineConfig:
+    """What makes a stage faster without changing what it learns: 8-bit products, compiling, fused kernels."""
+    speed = recipe.speed
+    config: EngineConfig = {}
+    if precision_of(recipe, kind) == "fp8":
+        config |= {"fp8": True}
+        if sharding.by_fsdp(recipe):
+            # Shards travel as 8-bit numbers, half the bytes of bf16.
+            config |= {"fp8_enable_fsdp_float8_all_gather": True}
+    if mode := compile_mode(recipe, kind):
+        config |= {"torch_compile": True, "torch_compile_mode": mode}
+    if speed.fused_kernels or speed.fused_cross_entropy:
+        config |= {
+            "plugins": [axolotl.LIGER, axolotl.PLUGIN],
+            "liger_rope": speed.fused_kernels,
+            "liger_rms_norm": speed.fused_kernels,
+            "liger_glu_activation": speed.fused_kernels,
+            # DPO needs the probabilities of answers, which the fused loss never holds.
+            "liger_fused_linear_cross_entropy": speed.fused_cross_entropy and kind != "dpo",
+        }
+    return config
+
+
+def master_weights(recipe: Recipe, kind: str) -> str:
+    """The format that trained weights are kept in; what is frozen stays as small as it can be."""
+    if precision_of(recipe, kind) == "fp32":
+        return "fp32"
+    if kind == "lora":
+        return "bf16"
+    several = common.world_size(recipe) > 1
+    return {"auto": "fp32" if several else "bf16"}.get(recipe.model.master_weights, recipe.model.master_weights)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from runner.parts.report.facts import Curve, Point
@@ -135,15 +135,10 @@ def histogram(bins: Sequence[tuple[int, int, int]]) -> Histogram:
     )
 
 
-class _scale:
+def _scale(low: float, high: float, start: float, end: float) -> Callable[[float], float]:
     """From values to places in a drawing."""
-
-    def __init__(self, low: float, high: float, start: float, end: float) -> None:
-        self.low, self.start = low, start
-        self.factor = (end - start) / ((high - low) or 1)
-
-    def __call__(self, value: float) -> float:
-        return round(self.start + (value - self.low) * self.factor, 1)
+    factor = (end - start) / ((high - low) or 1)
+    return lambda value: round(start + (value - low) * factor, 1)
 
 
 def _room(low: float, high: float) -> tuple[float, float]:

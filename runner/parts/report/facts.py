@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from runner.catalog import troubles
@@ -84,8 +83,7 @@ class StageFacts:
 
     @property
     def status(self) -> str:
-        begun = self.state.status == "begun"
-        return "not finished" if begun else self.state.status
+        return "not finished" if self.state.status == "begun" else self.state.status
 
     @cached_property
     def curves(self) -> tuple[Curve, ...]:
@@ -108,11 +106,6 @@ class StageFacts:
         """The most memory of the first GPU that tensors have held, GiB; None where none was used."""
         known = [entry["gpu_memory_gib"] for entry in self.steps if _number(entry.get("gpu_memory_gib"))]
         return max(known, default=None)
-
-    @property
-    def tokens_per_second(self) -> float | None:
-        known = [entry["tokens_per_second"] for entry in self.steps if _number(entry.get("tokens_per_second"))]
-        return median(known) if known else None
 
     @property
     def last_step(self) -> int:
@@ -155,9 +148,10 @@ class DataFacts:
         return self.record.get("dropped") or self.record.get("skipped") or {}
 
     @property
-    def findings(self) -> tuple[Mapping[str, Any], ...]:
-        """What the doctor has found: `kind`, `count`, `said` and `remedy`."""
-        return tuple(_entries(self.record.get("findings"), kind=str, count=int, said=str, remedy=str))
+    def findings(self) -> list[tuple[Any, ...]]:
+        """What the doctor has found: its kind, how often, what it is, and the remedy."""
+        known = _entries(self.record.get("findings"), kind=str, count=int, said=str, remedy=str)
+        return [(one["kind"], one["count"], one["said"], one["remedy"]) for one in known]
 
 
 @dataclass(frozen=True)
@@ -200,11 +194,6 @@ class RunFacts:
         return tuple(stage for stage in self.stages if stage.proof)
 
     @property
-    def against_plan(self) -> tuple[StageFacts, ...]:
-        """The stages that something was planned for and that have something to hold against it."""
-        return tuple(stage for stage in self.trained if stage.foreseen)
-
-    @property
     def states(self) -> tuple[tuple[str, str], ...]:
         return tuple((stage.name, stage.status) for stage in self.stages)
 
@@ -220,15 +209,16 @@ class RunFacts:
     @property
     def substitutions(self) -> tuple[tuple[str, str, str, str], ...]:
         """What was put in place of the recipe's settings: the setting, its value before and after, and why."""
+        home = f"{self.state.folder}/"
         return tuple(
-            (
-                made.setting,
-                _text(made.before),
-                _text(made.after).removeprefix(f"{self.state.folder}/"),
-                made.why or made.by,
-            )
+            (made.setting, _text(made.before), _text(made.after).removeprefix(home), made.why or made.by)
             for made in self.state.substitutions
         )
+
+    @property
+    def differs(self) -> tuple[tuple[str, str, str, str], ...]:
+        """What differs from the nearest starter: the setting, its value there and here, and where that comes from."""
+        return tuple((one.setting, one.starter, one.here, one.origin) for one in self.planned.differs)
 
     @property
     def changes(self) -> tuple[tuple[str, str, str, str], ...]:
@@ -259,9 +249,10 @@ def of(run: RunFolder) -> RunFacts:
 
 
 def _stage(folder: StageFolder, foreseen: Mapping[str, Prediction]) -> StageFacts:
-    history, known = read_record(folder.path / HISTORY), gates.record(folder)
+    known, trains, state = gates.record(folder), folder.stage.trains, folder.state
     measured = known if isinstance(known, gates.Measurement) else gates.Measurement()
-    trains, state = folder.stage.trains, folder.state
+    history = read_record(folder.path / HISTORY) if trains else {}
+    answers = read_json(folder.path / ANSWERS) if trains else None
     tail = _end(folder.path) if state.status == "begun" else ""
     planned = foreseen.get(folder.stage.name, Prediction())
     need = units.gib(planned.memory) if planned.memory else ""
@@ -274,12 +265,10 @@ def _stage(folder: StageFolder, foreseen: Mapping[str, Prediction]) -> StageFact
         state=state,
         weights=folder.model_hash(),
         summary=Summary.read(folder.path) if trains else Summary(),
-        steps=tuple(_entries(history.get("steps"), step=NUMBER, loss=NUMBER)) if trains else (),
-        epochs=tuple(_entries(history.get("epochs"), step=NUMBER, epoch=NUMBER)) if trains else (),
+        steps=tuple(_entries(history.get("steps"), step=NUMBER, loss=NUMBER)),
+        epochs=tuple(_entries(history.get("epochs"), step=NUMBER, epoch=NUMBER)),
         foreseen=planned,
-        answers=tuple(_entries(read_json(folder.path / ANSWERS), question=str, before=str, after=str))
-        if trains
-        else (),
+        answers=tuple(_entries(answers, question=str, before=str, after=str)),
         proof=Proof.read(folder.path) if trains and (folder.path / PROOF).is_file() else Proof(),
         verdicts=_verdicts(folder) if folder.stage.gates else (),
         measured=measured.metrics,

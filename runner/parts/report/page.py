@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from runner import __version__
+from runner.parts.evaluate import gates
 from runner.parts.report import charts, sentences
 from runner.parts.report.facts import Curve, RunFacts, Series, of
 from runner.recipe.document import differing
@@ -103,7 +104,7 @@ def _results(runs: Sequence[RunFacts], stages: Sequence[str]) -> Iterator[tuple[
             told |= {"state": known.status} if known else {}
             if known and known.peak_gib is not None:
                 told["GPU memory that tensors held"] = f"{known.peak_gib:.2f} GiB"
-            told |= {name: sentences.measured(value) for name, value in known.measured.items()} if known else {}
+            told |= {name: gates.shown(value) for name, value in known.measured.items()} if known else {}
             columns.append(told)
         yield from ((stage, name, tuple(values)) for name, values in differing(columns))
 

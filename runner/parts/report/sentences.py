@@ -185,10 +185,10 @@ def _fault(run: RunFacts) -> tuple[str, ...]:
     ended = "has failed" if said else "was stopped, or is still at work"
     reason = said[0] if said else "Nobody has left a reason."
     if failed and failed.state.status == "begun":
-        then = (
-            "The same command goes on from the last checkpoint." if failed.trains else "The same command tries again."
-        )
-        then = f"{then} {count(sum(s.status == 'finished' for s in run.stages), 'stage')} of {len(run.stages)} {'is' if sum(s.status == 'finished' for s in run.stages) == 1 else 'are'} finished."
+        again = "goes on from the last checkpoint" if failed.trains else "tries again"
+        done = sum(stage.status == "finished" for stage in run.stages)
+        are = "is" if done == 1 else "are"
+        then = f"The same command {again}. {count(done, 'stage')} of {len(run.stages)} {are} finished."
     else:
         then = said[-1] if len(said) > 1 else "What was made until then is kept."
     return (f"The {run.kind} of {run.name} {ended}{where}.", reason, then)
@@ -238,7 +238,7 @@ def results(stage: StageFacts) -> Iterator[tuple[str, str]]:
 
 def against_plan(run: RunFacts) -> Iterator[tuple[str, str, str, str]]:
     """What was planned and what it took: the stage, what, planned, in truth."""
-    for stage in run.against_plan:
+    for stage in (stage for stage in run.trained if stage.foreseen):
         seen, told = stage.foreseen, stage.summary
         if seen.steps is not None:
             yield stage.name, "steps", f"{seen.steps:,}", f"{stage.steps_made:,}"
@@ -277,7 +277,7 @@ def verdicts(stage: StageFacts) -> Iterator[tuple[str, ...]]:
 
 def metrics(stage: StageFacts) -> Iterator[tuple[str, str]]:
     for name, value in sorted(stage.measured.items()):
-        yield name, measured(value)
+        yield name, gates.shown(value)
     for name, why in sorted(stage.missing.items()):
         yield name, f"not measured: {why}"
 
@@ -301,14 +301,6 @@ def data(facts: DataFacts) -> Iterator[tuple[str, str]]:
         yield "classes", ", ".join(map(str, record["classes"]))
     if record.get("licence"):
         yield "licence", str(record["licence"])
-
-
-def dropped(facts: DataFacts) -> Iterator[tuple[str, str]]:
-    return ((reason, f"{number:,}") for reason, number in facts.dropped.items())
-
-
-def findings(facts: DataFacts) -> Iterator[tuple[str, ...]]:
-    return ((one["kind"], f"{one['count']:,}", one["said"], one["remedy"]) for one in facts.findings)
 
 
 def lengths(facts: DataFacts) -> Iterator[tuple[str, str]]:
@@ -336,10 +328,6 @@ def row(shown: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             return
         yield kind, "".join(tokens[:left])
         left -= len(tokens)
-
-
-def differs(run: RunFacts) -> Iterator[tuple[str, ...]]:
-    return ((one.setting, one.starter, one.here, one.origin) for one in run.planned.differs)
 
 
 def origin(run: RunFacts) -> Iterator[tuple[str, str]]:
@@ -380,8 +368,3 @@ def good(run: RunFacts) -> bool | None:
     """Whether every stage is better than what it began with; None where that is not known."""
     known = [judged for stage in run.trained if stage.summary and (judged := better(stage)) is not None]
     return all(known) if known else None
-
-
-def measured(value: Any) -> str:
-    """A metric as it was measured."""
-    return gates.shown(value)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any
 
 from runner.data.plain_text import PlainText, TextSet
-from runner.plan import Place, Plan
+from runner.plan import EngineConfig, Place, Plan
 from runner.recipe.recipe import Recipe
 from runner.scenarios.shared import axolotl, cadence, common
 
 
 def translate(recipe: Recipe, place: Place) -> Plan:
-    def config(place: Place) -> dict[str, Any]:
+    def config(place: Place) -> EngineConfig:
         return {
             **axolotl.model(recipe, place),
             **axolotl.fused(recipe, place),
@@ -30,11 +29,11 @@ def validates(recipe: Recipe) -> bool:
     return bool(data.validation_split or data.validation_path or data.validation_share)
 
 
-def blocks(recipe: Recipe, place: Place) -> dict[str, Any]:
+def blocks(recipe: Recipe, place: Place) -> EngineConfig:
     """Prepared blocks: rows of `input_ids`, `labels` and `attention_mask`, which Axolotl takes as they are where
     `type` is empty."""
 
-    def dataset(name: str) -> dict[str, Any]:
+    def dataset(name: str) -> EngineConfig:
         return {"path": f"{place.data_dir}/{name}.parquet", "ds_type": "parquet", "split": "train", "type": ""}
 
     return {
@@ -45,7 +44,7 @@ def blocks(recipe: Recipe, place: Place) -> dict[str, Any]:
     }
 
 
-def training(recipe: Recipe, place: Place) -> dict[str, Any]:
+def training(recipe: Recipe, place: Place) -> EngineConfig:
     """Optimisation by steps; evaluated, and the best kept, only where there is validation data."""
     train = recipe.train
     config = axolotl.training(recipe, place) | {
@@ -71,14 +70,12 @@ def validation(recipe: Recipe, place: Place, sets: Iterable[TextSet]) -> Iterato
 
 
 def plain_text(recipe: Recipe, place: Place) -> PlainText:
-    data = recipe.data
-    sets = tuple(TextSet(**source, text=one["text"]) for source, one in common.data_sets(recipe, place, data))
-    return PlainText(
+    sets = common.data_sets(recipe, place, recipe.data, TextSet)
+    return common.made(
+        PlainText,
+        recipe.data,
         sets=sets,
         validation_sets=tuple(validation(recipe, place, sets)),
-        validation_share=data.validation_share,
-        max_lost_share=data.max_lost_share,
-        seed=data.seed,
         tokenizer=common.tokenizer(recipe, place),
         sequence_len=recipe.model.sequence_len,
         effective_batch_size=common.effective_batch_size(recipe),

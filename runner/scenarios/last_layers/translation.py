@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from runner.catalog import Model
-from runner.plan import Place, Plan
+from runner.plan import EngineConfig, Place, Plan
 from runner.recipe.recipe import Recipe
-from runner.scenarios.shared import axolotl, conversations
+from runner.scenarios.shared import axolotl
 
 
 def translate(recipe: Recipe, place: Place) -> Plan:
-    def config(place: Place) -> dict[str, Any]:
+    def config(place: Place) -> EngineConfig:
         patterns = unfrozen_parameters(recipe.facts, recipe.train.last_layers, recipe.train.lm_head)
-        return {
-            **axolotl.model(recipe, place),
-            "unfrozen_parameters": patterns,
-            **axolotl.fused(recipe, place),
-            **conversations.settings(recipe, place),
-            **axolotl.packing(recipe, place, recipe.train),
-            **axolotl.training(recipe, place),
-        }
+        return axolotl.on_conversations(recipe, place, {"unfrozen_parameters": patterns})
 
-    return axolotl.plan(recipe, place, config, lambda place: conversations.questions_and_answers(recipe, place))
+    return axolotl.plan(recipe, place, config, lambda place: axolotl.questions_and_answers(recipe, place))
 
 
 def unfrozen_parameters(model: Model, last_layers: int, lm_head: bool) -> list[str]:

@@ -3,32 +3,25 @@ questions and answers. qlora keeps the frozen model in 4 bits (Dettmers et al. 2
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from runner.data.data_sets import DataSet, DataSets
 from runner.data.lyrics import CLASSES, Lyrics, Songs
-from runner.plan import Place, Plan
+from runner.plan import EngineConfig, Place, Plan
 from runner.recipe.recipe import Recipe
-from runner.scenarios.shared import axolotl, common, conversations
+from runner.scenarios.shared import axolotl, common
 
 if TYPE_CHECKING:
     from runner.recipe.sections import DataSongs
 
 
 def translate(recipe: Recipe, place: Place) -> Plan:
-    def config(place: Place) -> dict[str, Any]:
-        return {
-            **axolotl.model(recipe, place),
-            **adapter(recipe, place),
-            **axolotl.fused(recipe, place),
-            **conversations.settings(recipe, place),
-            **axolotl.packing(recipe, place, recipe.train),
-            **axolotl.training(recipe, place),
-        }
+    def config(place: Place) -> EngineConfig:
+        return axolotl.on_conversations(recipe, place, adapter(recipe, place))
 
     def data(place: Place) -> DataSets:
         songs = recipe.data.songs
-        return lyrics(recipe, place, songs) if songs else conversations.questions_and_answers(recipe, place)
+        return lyrics(recipe, place, songs) if songs else axolotl.questions_and_answers(recipe, place)
 
     return axolotl.plan(recipe, place, config, data, asked=asked(recipe))
 
@@ -39,7 +32,7 @@ def asked(recipe: Recipe) -> dict[str, str]:
     return {name: words for name, (task, words) in CLASSES.items() if tasks.get(task)}
 
 
-def adapter(recipe: Recipe, place: Place) -> dict[str, Any]:
+def adapter(recipe: Recipe, place: Place) -> EngineConfig:
     """The adapter: its size, and the linear layers that get one, by the names that this model has for them."""
     train, facts = recipe.train, recipe.facts
     return {
@@ -50,16 +43,12 @@ def adapter(recipe: Recipe, place: Place) -> dict[str, Any]:
 
 
 def lyrics(recipe: Recipe, place: Place, songs: DataSongs) -> Lyrics:
-    data = recipe.data
-    return Lyrics(
-        sets=tuple(DataSet(**source) for source, _ in common.data_sets(recipe, place, data)),
+    return common.made(
+        Lyrics,
+        recipe.data,
+        sets=common.data_sets(recipe, place, recipe.data, DataSet),
         songs=Songs(**songs.plain()),
-        system_prompt=data.system_prompt,
-        train_on=common.given(data.train_on),
-        special_tokens=conversations.counted_tokens(recipe),
-        validation_share=common.given(data.validation_share),
-        max_lost_share=data.max_lost_share,
-        seed=data.seed,
+        special_tokens=axolotl.counted_tokens(recipe),
         sequence_len=recipe.model.sequence_len,
         tokenizer=common.tokenizer(recipe, place),
     )

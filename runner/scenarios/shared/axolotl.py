@@ -1,4 +1,5 @@
-"""What every scenario that Axolotl trains says to it: a recipe's sections in Axolotl's settings.
+"""What every scenario that Axolotl trains says to it: a recipe's sections in Axolotl's settings, and the conversations that it has
+prepared.
 
 Axolotl's own names are used, as its config reference gives them (0.19.0). What has no name there goes to the runner's
 plugin, under `recipe_runner`.
@@ -12,11 +13,15 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from runner import catalog
-from runner.data import tokenizers
+from runner.catalog import ChatTemplate
+from runner.data import conversation_formats, tokenizers
+from runner.data.chat import ChatData, ChatSet
+from runner.data.conversation_formats import OWN, TRAINING, TrainOn
 from runner.data.data_sets import DataSets
-from runner.plan import Kind, Place, Plan, Stage
+from runner.data.tokenizers import jinja
+from runner.plan import EngineConfig, Kind, Place, Plan, Stage
 from runner.recipe.recipe import Recipe, Settings
-from runner.scenarios.shared import cadence, common, conversations, gates, sharding
+from runner.scenarios.shared import cadence, common, gates, sharding
 from runner.scenarios.shared.common import (
     batch_facts,
     common_environment,
@@ -41,10 +46,10 @@ ASKED_OF_ROWS = 5
 UNTRACKED = {"AXOLOTL_DO_NOT_TRACK": "1"}
 
 
-def model(recipe: Recipe, place: Place) -> dict[str, Any]:
+def model(recipe: Recipe, place: Place) -> EngineConfig:
     """The base model and how it is held in memory."""
     chosen = recipe.model
-    settings: dict[str, Any] = {
+    settings: EngineConfig = {
         "base_model": common.base_model(recipe, place),
         **chosen.for_axolotl,
         "bf16": chosen.precision == "bf16",
@@ -66,11 +71,11 @@ def lora_kernels(recipe: Recipe, place: Place) -> dict[str, bool]:
     return dict.fromkeys(("lora_qkv_kernel", "lora_o_kernel", "lora_mlp_kernel", "lora_embedding_kernel"), fused)
 
 
-def fused(recipe: Recipe, place: Place) -> dict[str, Any]:
+def fused(recipe: Recipe, place: Place) -> EngineConfig:
     """What Liger computes in place of PyTorch: the loss, and normalisation, rotary positions and the feed-forward part."""
     loss = _cross_entropy(recipe)
     kernels = _kernels(recipe, place)
-    config: dict[str, Any] = {"chunked_cross_entropy": True} if loss == "chunked" else {}
+    config: EngineConfig = {"chunked_cross_entropy": True} if loss == "chunked" else {}
     if loss == "fused" or any(kernels.values()):
         config |= {"plugins": [LIGER], "liger_fused_linear_cross_entropy": loss == "fused"}
         config |= {f"liger_{part}": kernels.get(name, False) for name, part in LIGER_PARTS.items()}
@@ -109,7 +114,7 @@ def joins_rows(recipe: Recipe, section: Settings, accelerator: bool, compiled: b
     return able and not compiled and section["micro_batch_size"] > 1
 
 
-def packing(recipe: Recipe, place: Place, section: Settings, compiled: bool = False) -> dict[str, Any]:
+def packing(recipe: Recipe, place: Place, section: Settings, compiled: bool = False) -> EngineConfig:
     """What becomes of rows that are shorter than others. section and compiled as in `joins_rows`."""
     joined = joins_rows(recipe, section, place.accelerator, compiled)
     if section["packing"] == "pack":
@@ -122,7 +127,7 @@ def packing(recipe: Recipe, place: Place, section: Settings, compiled: bool = Fa
     return {"sample_packing": False, "batch_flattening": joined and place.accelerator, **elsewhere}
 
 
-def training(recipe: Recipe, place: Place) -> dict[str, Any]:
+def training(recipe: Recipe, place: Place) -> EngineConfig:
     """Optimisation, evaluation and checkpoints; the best one is kept."""
     train = recipe.train
     return {
@@ -131,25 +136,119 @@ def training(recipe: Recipe, place: Place) -> dict[str, Any]:
         "learning_rate": learning_rate(recipe),
         "optimizer": sharding.optimizer(recipe, train.optimizer),
         **cadence.evaluated(train),
-        "load_best_model_at_end": True,
-        "metric_for_best_model": "eval_loss",
-        "greater_is_better": False,
+        **cadence.KEEPS_THE_BEST,
         "auto_resume_from_checkpoints": True,
         "output_dir": place.checkpoints_dir,
         **reporting(train.report_to, recipe.name),
     }
 
 
-def reporting(tool: str, name: str) -> dict[str, Any]:
+def reporting(tool: str, name: str) -> EngineConfig:
     """Where curves go. W&B and MLflow need a project name, the recipe's own."""
     project = {"wandb": "wandb_project", "mlflow": "mlflow_experiment_name"}.get(tool)
     return {f"use_{tool}": True, **({project: name} if project else {})} if tool != "none" else {}
 
 
+def special_tokens(recipe: Recipe) -> ChatTemplate | None:
+    """The special tokens around each message: those that the model was trained to see, unless the recipe says otherwise. None
+    where they are in the model's own tokenizer, and nobody has looked."""
+    asked = recipe.data.get("chat_template")
+    if asked == "chatml":
+        return catalog.chat_template("chatml")
+    if asked is None:
+        return None
+    known = recipe.facts.chat_template
+    return catalog.chat_template(known) if known else None
+
+
+def conversation_dataset(folder: str, split: str, train_on: TrainOn) -> EngineConfig:
+    """One file of prepared conversations, trained on the words of some turns and their end-of-turn tokens alone: the
+    assistant's, of these the last, which prepared rows mark, or all."""
+    return {
+        "path": f"{folder}/{split}.parquet",
+        "ds_type": "parquet",
+        "split": "train",
+        "type": "chat_template",
+        "field_messages": "messages",
+        "roles_to_train": sorted(set(conversation_formats.ROLES.values())) if train_on == "all" else ["assistant"],
+        **({"message_field_training": TRAINING} if train_on == "last" else {}),
+        "train_on_eos": "turn",
+    }
+
+
+def preference_dataset(folder: str, split: str) -> EngineConfig:
+    """One file of prepared preferences: a conversation, a better and a worse answer to it."""
+    return {
+        "path": f"{folder}/{split}.parquet",
+        "ds_type": "parquet",
+        "split": "train",
+        "type": "chat_template.default",
+        "field_messages": "messages",
+        "field_chosen": "chosen",
+        "field_rejected": "rejected",
+    }
+
+
+def on_conversations(recipe: Recipe, place: Place, technique: EngineConfig) -> EngineConfig:
+    """The settings of a recipe that trains on prepared conversations, with the special tokens that the model knows. technique:
+    what of the model is trained."""
+    facts, known = recipe.facts, special_tokens(recipe)
+    tokens: EngineConfig = {"chat_template": known.axolotl if known and not _own(recipe) else OWN}
+    if known and tokens["chat_template"] == "jinja":
+        tokens["chat_template_jinja"] = jinja(known)
+    if known and known.end != facts.eos_token:
+        # Axolotl looks for end-of-text at the end of a turn, and would leave this one untrained: answers without end.
+        tokens["eot_tokens"] = [known.end]
+    if facts.pad_token:
+        tokens["special_tokens"] = {"pad_token": facts.pad_token}
+    return {
+        **model(recipe, place),
+        **technique,
+        **fused(recipe, place),
+        **tokens,
+        "datasets": [conversation_dataset(place.data_dir, "train", recipe.data.train_on)],
+        "test_datasets": [conversation_dataset(place.data_dir, "validation", recipe.data.train_on)],
+        "val_set_size": 0,
+        "dataset_prepared_path": place.tokenised_dir,
+        **packing(recipe, place, recipe.train),
+        **training(recipe, place),
+    }
+
+
+def _own(recipe: Recipe) -> bool:
+    return bool(recipe.data.chat_template == OWN)
+
+
+def counted_tokens(recipe: Recipe) -> ChatTemplate:
+    """The special tokens of each message for counting; ChatML's stand in where only the model's tokenizer knows its own."""
+    known = special_tokens(recipe) or catalog.chat_template("chatml")
+    return replace(known, axolotl=OWN) if _own(recipe) or not special_tokens(recipe) else known
+
+
+def questions_and_answers(recipe: Recipe, place: Place) -> ChatData:
+    plain = chat_data(recipe, place, recipe.data, recipe.model.sequence_len)
+    return replace(plain, special_tokens=counted_tokens(recipe), tokenizer=common.tokenizer(recipe, place))
+
+
+def chat_data(recipe: Recipe, place: Place, data: Settings, sequence_len: int) -> ChatData:
+    """Conversations in ChatML, of which a section of the recipe says where they come from."""
+
+    def form(one: Settings) -> Mapping[str, Any]:
+        return {"form": conversation_formats.stated(one["form"], one.get("question"), one.get("answer"))}
+
+    return common.made(
+        ChatData,
+        data,
+        sets=common.data_sets(recipe, place, data, ChatSet, form),
+        special_tokens=catalog.chat_template("chatml"),
+        sequence_len=sequence_len,
+    )
+
+
 def plan(
     recipe: Recipe,
     place: Place,
-    config: Callable[[Place], dict[str, Any]],
+    config: Callable[[Place], EngineConfig],
     data: Callable[[Place], DataSets],
     kind: Kind = "chat",
     asked: Mapping[str, str] | None = None,
@@ -166,7 +265,7 @@ def plan(
     return common.plan(recipe, place, stages, batch_facts(recipe))
 
 
-def train(recipe: Recipe, place: Place, config: dict[str, Any], data: DataSets) -> Stage:
+def train(recipe: Recipe, place: Place, config: EngineConfig, data: DataSets) -> Stage:
     """The stage that Axolotl trains, in the plan's own folders."""
     runs_on = machines(recipe, place)
     shared, shared_files = sharding.settings(recipe, place, runs_on)
@@ -216,7 +315,7 @@ def environment(recipe: Recipe, place: Place) -> dict[str, str]:
     }
 
 
-def _demo(recipe: Recipe, place: Place) -> dict[str, Any]:
+def _demo(recipe: Recipe, place: Place) -> EngineConfig:
     return {
         "base_model": common.base_model(recipe, place),
         "revision": "main" if place.model_dir else recipe.model_revision,
@@ -226,17 +325,17 @@ def _demo(recipe: Recipe, place: Place) -> dict[str, Any]:
         **({} if recipe.demo_questions else {"of_rows": ASKED_OF_ROWS}),
         "categories": {question: category for category, question in recipe.demo_questions if category},
         "max_new_tokens": recipe.demo.max_new_tokens,
-        "turn_end": tokens.end if (tokens := conversations.special_tokens(recipe)) else None,
+        "turn_end": tokens.end if (tokens := special_tokens(recipe)) else None,
         "trust_remote_code": recipe.model.trust_remote_code,
     }
 
 
 def with_advanced(
     recipe: Recipe,
-    config: dict[str, Any],
+    config: EngineConfig,
     home: str = "axolotl",
     sections: tuple[str, ...] = ("model", "train", "data"),
-) -> dict[str, Any]:
+) -> EngineConfig:
     """The recipe's own Axolotl settings (`advanced.<home>`) on top. One that says otherwise than the recipe is a
     contradiction, and one that Axolotl takes elsewhere alone is refused. sections: where the recipe's own lines for this config stand."""
     extra = recipe.advanced.plain().get(home) or {}

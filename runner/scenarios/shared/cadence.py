@@ -4,16 +4,18 @@ Axolotl's have the same names as, and in those of the runner's own part in the t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
+from runner.plan import EngineConfig
 from runner.recipe.recipe import Recipe, Settings
 from runner.tools.problem import Problem
 
 # The sections that say how is trained.
 SECTIONS = ("train", "pretrain", "sft", "dpo", "lora")
+# Of the evaluated checkpoints the one with the lowest validation loss is kept.
+KEEPS_THE_BEST = {"load_best_model_at_end": True, "metric_for_best_model": "eval_loss", "greater_is_better": False}
 
 
-def evaluated(section: Settings) -> dict[str, Any]:
+def evaluated(section: Settings) -> EngineConfig:
     """Evaluated by steps or after each epoch, and saved each time: the Trainer keeps the best of those that it has both
     evaluated and saved. Checkpoints between them are the runner's (see `told`)."""
     every = section.get("eval_steps")
@@ -22,14 +24,14 @@ def evaluated(section: Settings) -> dict[str, Any]:
     return {"eval_strategy": "steps", "eval_steps": every, "save_strategy": "steps", "save_steps": every}
 
 
-def unevaluated(section: Settings) -> dict[str, Any]:
+def unevaluated(section: Settings) -> EngineConfig:
     """Never evaluated, and saved at the end all the same."""
     every = section.get("save_steps")
     by_steps = {"save_strategy": "steps", "save_steps": every}
     return {"eval_strategy": "no", **(by_steps if every else {"save_strategy": "epoch"})}
 
 
-def told(section: Settings) -> dict[str, Any]:
+def told(section: Settings) -> EngineConfig:
     """What the training process is told besides: checkpoints of their own steps, and when to end early."""
     stopping = section.get("early_stopping")
     return {

@@ -6,10 +6,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import MISSING, asdict, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from runner import catalog
 from runner.catalog import Model, hardware
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     Section = Train | Pretrain | Sft | Dpo | Lora
 
-Given = TypeVar("Given")
+Made = TypeVar("Made")
 
 # Below prepared data: the proof of what will be trained.
 PROOF_FOLDER = "proof"
@@ -119,7 +119,7 @@ def shared_memory_gib(runs_on: Machines, most: int = 8) -> int:
     return min(most, max(1, int(runs_on.memory_gib // 4)))
 
 
-def batch_facts(recipe: Recipe, section: Section | None = None) -> dict[str, Any]:
+def batch_facts(recipe: Recipe, section: Section | None = None) -> Mapping[str, float]:
     """World size, rows behind a step, or tokens where rows are packed, and the learning rate as stated and as scaled."""
     sequence_len = recipe.model.get("sequence_len") if section is None else section.get("sequence_len")
     return {
@@ -136,7 +136,7 @@ def ddp_bucket_mb(recipe: Recipe) -> int:
     return recipe.communication.ddp_bucket_mb or 25
 
 
-def run_facts(recipe: Recipe, place: Place, section: Section | None = None) -> dict[str, Any]:
+def run_facts(recipe: Recipe, place: Place, section: Section | None = None) -> Mapping[str, object]:
     """What the training process must know of its run, under `recipe_runner` in its config."""
     return {
         "name": recipe.name,
@@ -165,43 +165,27 @@ def common_environment(recipe: Recipe, place: Place) -> dict[str, str]:
     }
 
 
-def given(setting: Given | None) -> Given:
-    """A setting that only recipes of other scenarios may lack."""
-    assert setting is not None
-    return setting
+def made(kind: type[Made], section: Settings, **own: Any) -> Made:
+    """What is prepared of a section: its fields as `own` has them, else the settings of the same names, else their defaults."""
+    stated = {}
+    for field in fields(cast(Any, kind)):
+        value = section.get(field.name)
+        if field.name not in own and (value is not None or field.default is MISSING):
+            stated[field.name] = value
+    return kind(**own, **stated)
 
 
-class SourceFields(TypedDict):
-    """The fields of `runner.data.data_sets.Source`, which all that is prepared has."""
-
-    hub: str | None
-    revision: str | None
-    subset: str | None
-    split: str | None
-    path: str | None
-
-
-def source(recipe: Recipe, place: Place, data: Settings) -> SourceFields:
-    """Where rows come from: the hub, or a file beside the recipe."""
-    return {
-        "hub": data.get("hub"),
-        "revision": data.get("revision"),
-        "subset": data.get("subset"),
-        "split": data.get("split"),
-        "path": data_file(recipe, place, data.get("path")),
-    }
-
-
-class SetFields(SourceFields):
-    """The fields of `runner.data.data_sets.DataSet`."""
-
-    share: float
-
-
-def data_sets(recipe: Recipe, place: Place, data: Settings) -> Iterator[tuple[SetFields, Settings]]:
-    """The data sets of a section: where each comes from, and the settings that hold for it."""
-    for _, one in sets_of((), data):
-        yield {**source(recipe, place, one), "share": one.get("share", 1.0)}, one
+def data_sets(
+    recipe: Recipe,
+    place: Place,
+    data: Settings,
+    kind: type[Made],
+    own: Callable[[Settings], Mapping[str, Any]] = lambda one: {},
+) -> tuple[Made, ...]:
+    """The data sets of a section, each with the settings that hold for it. own: fields that are not called as their settings."""
+    return tuple(
+        made(kind, one, path=data_file(recipe, place, one.get("path")), **own(one)) for _, one in sets_of((), data)
+    )
 
 
 def base_model(recipe: Recipe, place: Place) -> str:
@@ -365,7 +349,7 @@ def proof_dir(place: Place) -> str:
     return f"{place.data_dir}/{PROOF_FOLDER}"
 
 
-def fetched_model(recipe: Recipe) -> dict[str, Any]:
+def fetched_model(recipe: Recipe) -> Mapping[str, object]:
     """The base model on the hub that is fetched ahead, and whether code that it brings may run."""
     named = {name: recipe.model[name] for name in ("base", "revision", "trust_remote_code")}
     return named | {"revision": recipe.model_revision}
@@ -415,7 +399,7 @@ def _as_json(plan: Plan, stage: Stage) -> str:
     return plan.upto(stage).as_json()
 
 
-def _plain(recipe: Recipe, section: str) -> dict[str, Any]:
+def _plain(recipe: Recipe, section: str) -> Mapping[str, object]:
     settings = recipe.settings.get(section)
     return settings.plain() if settings else {}
 

@@ -5,7 +5,7 @@ Beside that, when it has learned. A substitution looks at settings, not at scena
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from runner.recipe import overrides
 from runner.recipe.document import Path_
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import DEMO_QUESTIONS, Recipe, Settings, sets_of
-from runner.scenarios.shared import axolotl, common, conversations, twin
+from runner.scenarios.shared import axolotl, common, twin
 from runner.scenarios.shared import gates as shared
 from runner.tools.names import setting
 from runner.tools.problem import Stop
@@ -57,10 +57,10 @@ def after_data(recipe: Recipe, rows: PreparedRows, folder: Path) -> list[Overrid
     return [*model(recipe), *training(recipe, rows), *adapter(recipe), base]
 
 
-def stands_in(recipe: Recipe, folder: Path) -> dict[str, Any]:
+def stands_in(recipe: Recipe, folder: Path) -> Mapping[str, object]:
     """What the data stage of a rehearsal does besides: a seeded draw of the rows, and the tiny twin with its tokenizer.
     folder: of the run."""
-    tokens = conversations.special_tokens(recipe) or catalog.chat_template("chatml")
+    tokens = axolotl.special_tokens(recipe) or catalog.chat_template("chatml")
     facts = twin.wanted(recipe.facts, tokens, layers(recipe), recipe.train.seed, folder / TWIN)
     return {"twin": facts, "sample_rows": MAX_ROWS}
 

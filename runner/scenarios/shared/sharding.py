@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from runner.plan import Machines, Place
+from runner.plan import EngineConfig, Machines, Place
 from runner.recipe import reading
 from runner.recipe.document import Document, Path_
 from runner.recipe.recipe import Recipe
@@ -19,7 +19,7 @@ DEEPSPEED_FILE = "deepspeed.json"
 
 def settings(
     recipe: Recipe, place: Place, machines: Machines, precision: str = "", max_grad_norm: float | None = None
-) -> tuple[dict[str, Any], tuple[Artifact, ...]]:
+) -> tuple[EngineConfig, tuple[Artifact, ...]]:
     """Axolotl's settings for the recipe's distribution, and the files that they name. One GPU needs none, unless something lies
     beside it.
 
@@ -68,10 +68,10 @@ def optimizer(recipe: Recipe, chosen: str) -> str:
     return "adamw_torch_8bit" if chosen == "adamw_bnb_8bit" and by_fsdp(recipe) else chosen
 
 
-def _fsdp(recipe: Recipe) -> dict[str, Any]:
+def _fsdp(recipe: Recipe) -> EngineConfig:
     """FSDP2, full shard, one unit a transformer layer; a person's own settings where the recipe says nothing."""
     own = own_file(recipe)
-    config: dict[str, Any] = {
+    config: EngineConfig = {
         "reshard_after_forward": True,
         "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
         "state_dict_type": "FULL_STATE_DICT",
@@ -90,7 +90,7 @@ def _fsdp(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def fsdp_decided(recipe: Recipe) -> dict[str, Any]:
+def fsdp_decided(recipe: Recipe) -> EngineConfig:
     """What the recipe's own lines say of FSDP, and what a run cannot be without: a model is saved whole."""
     placed = written(recipe, "sharding", "offload_weights")
     return {"state_dict_type": "FULL_STATE_DICT"} | ({"offload_params": placed == "cpu"} if placed else {})
@@ -126,7 +126,7 @@ def own_file(recipe: Recipe) -> Document | None:
     return document
 
 
-def config(recipe: Recipe, precision: str, max_grad_norm: float) -> dict[str, Any]:
+def config(recipe: Recipe, precision: str, max_grad_norm: float) -> EngineConfig:
     """A DeepSpeed config of the recipe's ZeRO stage. `auto` is filled in by accelerate from Axolotl's settings
     (transformers documentation, DeepSpeed integration)."""
     document = own_file(recipe)
@@ -136,10 +136,10 @@ def config(recipe: Recipe, precision: str, max_grad_norm: float) -> dict[str, An
     return _over(_over(_by_reason(recipe, precision, both), own), decides)
 
 
-def decided(recipe: Recipe, precision: str, max_grad_norm: float) -> dict[str, Any]:
+def decided(recipe: Recipe, precision: str, max_grad_norm: float) -> EngineConfig:
     """What the recipe's own lines say, and what a run cannot be without."""
     stage = int(recipe.distribution.removeprefix("zero"))
-    zero: dict[str, Any] = {"stage": stage}
+    zero: EngineConfig = {"stage": stage}
     if stage == 3:
         # Without it a checkpoint of ZeRO-3 holds no whole weights, and best_model/ could not be loaded.
         zero["stage3_gather_16bit_weights_on_model_save"] = True
@@ -161,11 +161,11 @@ def decided(recipe: Recipe, precision: str, max_grad_norm: float) -> dict[str, A
     }
 
 
-def _by_reason(recipe: Recipe, precision: str, both: Mapping[str, Any]) -> dict[str, Any]:
+def _by_reason(recipe: Recipe, precision: str, both: Mapping[str, Any]) -> EngineConfig:
     """What the runner takes where neither file nor recipe says it. both: what these say together."""
     said = both["zero_optimization"]
     gpus = common.world_size(recipe)
-    zero: dict[str, Any] = {
+    zero: EngineConfig = {
         "overlap_comm": True,
         "contiguous_gradients": True,
         "reduce_bucket_size": min(MOST_BUCKET, max(BUCKET, BUCKET_A_GPU * gpus)),
@@ -201,7 +201,7 @@ def _device(zero: Mapping[str, Any], name: str) -> str:
     return str(part.get("device", "none")) if isinstance(part, Mapping) else "none"
 
 
-def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> EngineConfig:
     """Settings with others on top, section by section."""
     merged = dict(below)
     for key, value in above.items():

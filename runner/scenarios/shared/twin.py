@@ -16,7 +16,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from itertools import chain, cycle, takewhile
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from runner import catalog
 from runner.catalog import TWIN_OF, ChatTemplate, Model
@@ -30,12 +30,6 @@ VOCABULARY = 2048
 WIDTH = 64
 HEAD = 32
 REPETITION_PENALTY = 1.3
-
-
-class Warming(Protocol):
-    """Trains a twin's random weights in place, before anybody sees them."""
-
-    def __call__(self, model: Any, *, tokenizer: Any) -> None: ...
 
 
 def geometry(model: Model, layers: int, vocabulary: int) -> dict[str, Any]:
@@ -84,11 +78,9 @@ def tokenizer_for(twin: Mapping[str, Any], besides: Iterable[str] = ()) -> Calla
         folder.mkdir(parents=True)
         write_json(folder / MADE_FROM, dict(twin))
     template = ChatTemplate(**twin["special_tokens"] | {"tokens": tuple(twin["special_tokens"]["tokens"])})
-    return lambda texts: tokenizers.train(chain(texts, besides), folder, _model(twin), template, twin["vocabulary"])
-
-
-def _model(twin: Mapping[str, Any]) -> Model:
-    return read_model(twin["model"])
+    return lambda texts: tokenizers.train(
+        chain(texts, besides), folder, read_model(twin["model"]), template, twin["vocabulary"]
+    )
 
 
 def read_model(facts: Mapping[str, Any]) -> Model:
@@ -96,9 +88,10 @@ def read_model(facts: Mapping[str, Any]) -> Model:
     return Model(**{**facts, "linear": tuple(facts["linear"])})
 
 
-def build(twin: Mapping[str, Any], first: Warming | None = None) -> None:
-    """Writes the twin's weights beside its tokenizer; a no-op where they lie there. first: what they are made ready by."""
-    folder, model = Path(twin["folder"]), _model(twin)
+def build(twin: Mapping[str, Any], first: Callable[..., None] | None = None) -> None:
+    """Writes the twin's weights beside its tokenizer; a no-op where they lie there. first: trains random weights in place, before
+    anybody sees them."""
+    folder, model = Path(twin["folder"]), read_model(twin["model"])
     if (folder / "config.json").is_file():
         return
     from transformers import AutoTokenizer

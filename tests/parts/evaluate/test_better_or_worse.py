@@ -15,7 +15,7 @@ from runner.parts.evaluate import gates
 from runner.parts.evaluate.evaluation_report import shown
 from runner.run.run_folder import RunFolder
 from runner.run.stage_folder import StageFolder
-from runner.scenarios.shared import conversations, twin
+from runner.scenarios.shared import axolotl, twin
 from runner.trainer import held_out
 from runner.trainer.generation import messages, written
 from tests.conftest import ROOT
@@ -63,7 +63,7 @@ def trained(folder: Path, rule: bool) -> StageFolder:
 
     recipe = load(LYRICS)[0]
     base = folder / twin.__name__.rpartition(".")[2]
-    wanted = twin.wanted(recipe.facts, conversations.special_tokens(recipe), 2, 42, base)
+    wanted = twin.wanted(recipe.facts, axolotl.special_tokens(recipe), 2, 42, base)
     both = rows(280, rule)
     texts = [f"{question} {answer}" for question, answer in both]
     twin.tokenizer_for(wanted)(texts)

@@ -14,7 +14,7 @@ from runner.run.run_folder import RunFolder
 from runner.run.run_manifest import keep
 from runner.run.stage_folder import StageFolder
 from runner.scenarios import translate
-from runner.scenarios.shared import conversations, twin
+from runner.scenarios.shared import axolotl, twin
 from runner.tools.files import write_json
 from runner.tools.run_files import ADAPTER, DEMO, DEMO_OUTPUTS
 from tests.conftest import ROOT
@@ -27,9 +27,7 @@ def base_of(recipe: str, folder: Path) -> Path:
     """A recipe's twin, before any training."""
     known = load(ROOT / "recipes" / f"{recipe}.yaml")[0]
     # A text has no conversations, and its twin's tokenizer the template of some.
-    wanted = twin.wanted(
-        known.model_facts, conversations.special_tokens(known) or chat_template("chatml"), 2, 42, folder
-    )
+    wanted = twin.wanted(known.model_facts, axolotl.special_tokens(known) or chat_template("chatml"), 2, 42, folder)
     twin.tokenizer_for(wanted)(_lines())
     twin.build(wanted)
     return folder

@@ -290,9 +290,7 @@ def pods_of_sft(claim, of_gate: bool) -> tuple[dict, dict[str, Path]]:
     config = claim.folder / "config"
     config.mkdir()
     for file in stage.files:
-        # As in test_stage.py: a pod has /tmp to itself.
-        text = file.text.replace("/tmp/recipe-runner", f"{claim.folder}/scratch")
-        (config / file.path).write_text(text, encoding="utf-8")
+        (config / file.path).write_text(claim.here(file.text), encoding="utf-8")
     return sent(plan, stage, of_gate=of_gate).job, {plan.place_of(stage).config_dir: config}
 
 

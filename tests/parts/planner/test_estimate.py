@@ -428,13 +428,13 @@ def test_no_change_is_offered_that_the_checker_would_complain_of(gpu, precision)
     ],
 )
 def test_rows_are_counted_as_they_are_read(tmp_path, name, text, count):
-    from runner.data.data_sets import Source
+    from runner.data.data_sets import DataSource
     from runner.data.rows import read
 
     file = tmp_path / name
     file.write_bytes(text.encode())
     assert rows.known({"path": str(file)}, tmp_path / "data").training == count
-    source = Source(path=str(file), hub=None, revision=None, subset=None, split=None)
+    source = DataSource(path=str(file), hub=None, revision=None, subset=None, split=None)
     assert len(list(read(source, column="text"))) == count
 
 

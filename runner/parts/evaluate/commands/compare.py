@@ -87,9 +87,7 @@ def _answers(recipe: Recipe, run: RunFolder, questions: Sequence[str]) -> None:
     say(f"before: {before.model}")
     say(f"after:  {after.model}")
     answers = inference.compare(recipe, folder, asked)
-    _show(
-        ("question", "before", "after"), ((row["question"], row["before"], row["after"]) for row in answers), lines=True
-    )
+    _show_answers((row["question"], row["before"], row["after"]) for row in answers)
 
 
 def _served(recipe: Recipe, url: str, questions: Sequence[str]) -> None:
@@ -98,7 +96,11 @@ def _served(recipe: Recipe, url: str, questions: Sequence[str]) -> None:
     for side, chat in zip(("before", "after"), sides, strict=True):
         say(f"{side + ':':<8}{chat.model} at {server.url}")
     before, after = (server.answers(chat, questions) for chat in sides)
-    _show(("question", "before", "after"), zip(questions, before, after, strict=True), lines=True)
+    _show_answers(zip(questions, before, after, strict=True))
+
+
+def _show_answers(rows: Iterable[tuple[str, ...]]) -> None:
+    _show(("question", "before", "after"), (tuple(text or "(nothing)" for text in row) for row in rows), lines=True)
 
 
 def _show(titles: Iterable[str], rows: Iterable[tuple[str, ...]], lines: bool) -> None:
@@ -110,6 +112,6 @@ def _show(titles: Iterable[str], rows: Iterable[tuple[str, ...]], lines: bool) -
     for row in rows:
         if not lines and row[0]:
             table.add_section()
-        table.add_row(*(escape(text or "(nothing)") if lines else escape(text) for text in row))
+        table.add_row(*map(escape, row))
     console = Console()
     Console(width=None if console.is_terminal else 120).print(table)

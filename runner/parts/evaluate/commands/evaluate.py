@@ -60,9 +60,9 @@ def evaluate(
         say(line)
     holds = bool(checkpoint) or not folder.stage.gates or gates.opened(folder)[0]
     if form == "text":
-        said = "Measured; it holds what its gates ask." if folder.stage.gates else "Measured; no gate asks for more."
-        end(
-            said if holds else "Measured; its gate stays closed.",
-            *(("compare", path) if holds else ("gate", path, folder.stage.name)),
-        )
+        if holds:
+            asks = "it holds what its gates ask" if folder.stage.gates else "no gate asks for more"
+            end(f"Measured; {asks}.", "compare", path)
+        else:
+            end("Measured; its gate stays closed.", "gate", path, folder.stage.name)
     return 0 if holds else 1

@@ -25,15 +25,12 @@ def gate(path: str, stage: str | None, sets: tuple[str, ...], run_dir: str | Non
     recipe, _ = open_recipe(path, sets)
     plan = inference.plan_of(recipe, find(recipe.name, run_dir))
     folder = StageFolder(plan, plan.stage(stage)) if stage else inference.newest(plan)
-    is_open, override = gates.opened(folder, look=True)
-    for line in (*gates.table(gates.verdicts(folder, look=True)), *override):
+    is_open, lines = gates.described(folder, look=True)
+    for line in lines:
         say(line)
-    say(f"The gate after `{folder.stage.name}` is {'open' if is_open else 'closed'}.")
     if is_open:
         end("What comes after it may start.", "compare", path)
     else:
-        end(
-            "Train it further, or overrule the gate with your name.",
-            *("promote", path, folder.stage.name, "--by", "NAME", "--reason", "TEXT"),
-        )
+        said = "Train it further, or overrule the gate with your name."
+        end(said, "promote", path, folder.stage.name, "--by", "NAME", "--reason", "TEXT")
     return 0 if is_open else 1
