@@ -1,7 +1,5 @@
 """Hardware: what a GPU, the network between machines, and a pod on one of them have."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from functools import cache

@@ -1,7 +1,5 @@
 """Models: what the catalog knows of them, or what a `config.json` says."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """What the hub or a folder says of a model, read from its small files alone: no weights, and no code of its own."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """The tables of the catalog, read once, and what the small ones answer."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from collections.abc import Iterable, Mapping

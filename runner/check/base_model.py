@@ -1,7 +1,5 @@
 """Rules about the base model: that it is known and can be trained, and that the recipe's other lines fit it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from os.path import isdir

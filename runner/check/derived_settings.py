@@ -5,8 +5,6 @@ that the user changes too follows nothing, and neither does one that was wrong b
 that gets data of its own, lines about the data of before go away.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path

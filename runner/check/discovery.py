@@ -1,7 +1,5 @@
 """Finding: which files below a folder are recipes. A file that is named is always judged; in a folder others are left alone."""
 
-from __future__ import annotations
-
 import codecs
 import os
 import re

@@ -1,7 +1,5 @@
 """A verdict as other programs read it: JSON, GitHub's lines, SARIF, JUnit and GitLab's code quality."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Notes on values that work and are unwise, each with the usual one, and on texts that say something else than was meant."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from functools import cache

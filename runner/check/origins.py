@@ -1,7 +1,5 @@
 """Origins: a recipe as YAML with every default in it, and behind each line where its value comes from, computed ones included."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any

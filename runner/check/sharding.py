@@ -1,7 +1,5 @@
 """Rules about how GPUs share a model, what lies beside them, and a person's own DeepSpeed or FSDP file."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 

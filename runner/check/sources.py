@@ -1,7 +1,5 @@
 """Rules about where rows come from: one source a section, files that are there with the columns that are named, and what the hub has."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """`recipe ask`: one question to a trained model."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

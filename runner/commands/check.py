@@ -1,7 +1,5 @@
 """`recipe check`: everything that is wrong, at once."""
 
-from __future__ import annotations
-
 import click
 
 from runner.check.discovery import find

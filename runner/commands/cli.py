@@ -3,8 +3,6 @@
 0 done; 1 the recipe, data, training, gate, limit or cluster said no; 2 wrong use; 3 our own bug; 130 on ^C.
 """
 
-from __future__ import annotations
-
 import errno
 import gc
 import importlib

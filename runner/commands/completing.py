@@ -1,7 +1,5 @@
 """What a shell may put in place of a word that is begun: files, settings and the catalog's names, by click's own completion."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`recipe list`: the starter recipes, and one's own recipes and runs."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`recipe merge`: an adapter becomes part of its base model."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

@@ -1,7 +1,5 @@
 """Options and helpers that several commands share."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

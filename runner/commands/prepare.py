@@ -1,7 +1,5 @@
 """`recipe prepare`: the recipe's data, ready to train on."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

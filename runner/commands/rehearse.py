@@ -1,7 +1,5 @@
 """`recipe rehearse`: the whole way on any machine, with a tiny model."""
 
-from __future__ import annotations
-
 import click
 
 from runner.commands.options import end, open_recipe, say

@@ -1,7 +1,5 @@
 """`recipe render`: what the cluster needs, as files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

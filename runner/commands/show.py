@@ -1,7 +1,5 @@
 """`recipe show`: a recipe with all its defaults, and where each comes from."""
 
-from __future__ import annotations
-
 import json
 import os
 

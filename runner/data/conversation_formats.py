@@ -1,7 +1,5 @@
 """Conversations: what rows of them look like, told by their columns, the turns that each becomes, and how the model sees them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Where rows come from: a file, a folder, or a dataset on the hub, one or several; and what the hub says of its datasets."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

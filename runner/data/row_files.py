@@ -1,8 +1,6 @@
 """Files of rows, one class for each ending: the columns, some rows from everywhere in the file with a count of all, and every row
 with its line number. A line that is no row is named, never lost. This module has the endings that are text."""
 
-from __future__ import annotations
-
 import codecs
 import csv
 import json

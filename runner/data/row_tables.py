@@ -1,7 +1,5 @@
 """Files of rows that a library reads, Parquet and XLSX, and folders: what `datasets` has saved, texts, images."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import closing

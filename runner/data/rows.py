@@ -1,7 +1,5 @@
 """Rows of a data file, a folder or a hub dataset: one reader for whoever checks columns, counts rows, or reads all of them."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterable, Iterator
 from itertools import islice

@@ -1,7 +1,5 @@
 """Tokenizers: loaded with a model, or trained on texts, with the chat template that they carry; and the rows that Axolotl has tokenised."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping

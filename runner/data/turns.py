@@ -1,7 +1,5 @@
 """Conversations as columns of Arrow: as they are spooled, counted in tokens and written."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 

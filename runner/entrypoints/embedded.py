@@ -4,8 +4,6 @@ DIR: where they should lie; ASKED, CONTENTS: what they should have been made for
 CONTENTS: that is not known); NAME: the recipe's.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

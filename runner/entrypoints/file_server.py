@@ -4,8 +4,6 @@ It runs in the short-lived pods of `recipe fetch` and `recipe submit`, which rea
 may reach its port, too; the word alone keeps them out.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

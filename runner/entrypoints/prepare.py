@@ -4,8 +4,6 @@ FILE is the stage's config (see `runner.scenarios.shared.common.work`). On a cla
 that is written, and nothing is done where everything lies there already.
 """
 
-from __future__ import annotations
-
 import shutil
 import sys
 from collections.abc import Callable, Mapping

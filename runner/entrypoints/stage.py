@@ -7,8 +7,6 @@
 FILE is the stage's `plan.json` (see `runner.plan.Plan.upto`). Whatever is missing, broken or about something else is a no.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal

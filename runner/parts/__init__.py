@@ -4,8 +4,6 @@ tables and imports no part by name.
 Our parts are the folders here. Other people's are packages that the entry-point group `recipe_runner.parts` names.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import sys

@@ -1,7 +1,5 @@
 """Copying a recipe: its text with other values in it, comments and order as they were, and comments that stay true."""
 
-from __future__ import annotations
-
 import codecs
 import difflib
 import json

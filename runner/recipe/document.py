@@ -1,7 +1,5 @@
 """Document: a recipe's YAML as plain data, with the line and column of every key and value."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain

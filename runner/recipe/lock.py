@@ -1,7 +1,5 @@
 """Lock: models outside the catalog, written down beside a recipe, so that every machine knows them without a network."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Mapping

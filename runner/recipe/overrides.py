@@ -1,7 +1,5 @@
 """Overrides on top of a recipe's text: `--set`, the environment, and what a rehearsal puts in place of the real thing."""
 
-from __future__ import annotations
-
 import copy
 import json
 import re

@@ -5,8 +5,6 @@ of repeats by `*`, too), YAML 1.2 numbers hold, and a file that is hostile or br
 keys twice) ends as a Problem.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import sys

@@ -1,7 +1,5 @@
 """What libyaml complains of, as what a person would see in the line."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

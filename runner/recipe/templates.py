@@ -1,7 +1,5 @@
 """Templates: texts with columns in brackets, `For [topic], [question]`. `[[` stands for one bracket."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from functools import lru_cache

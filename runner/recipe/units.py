@@ -1,7 +1,5 @@
 """Amounts as people write them: `5 min`, `45 GB`, `44.4 GiB`. GB is 10^9 bytes and GiB 2^30; they are never mixed."""
 
-from __future__ import annotations
-
 import re
 
 SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86400}

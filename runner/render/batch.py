@@ -1,7 +1,5 @@
 """Plain Jobs and pods beside training: what prepares a stage, what measures it, and what opens its claim for a while."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from runner.plan import Machines, Plan, Stage

@@ -1,7 +1,5 @@
 """Code by git: an init container that clones one commit into a folder which only this pod has."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from runner.plan import Plan

@@ -1,7 +1,5 @@
 """Emit: everything that a recipe becomes on paper, for each place where it is to run."""
 
-from __future__ import annotations
-
 from runner import parts, render
 from runner.plan import Plan
 from runner.recipe.recipe import Recipe

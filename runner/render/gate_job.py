@@ -1,7 +1,5 @@
 """The gate Job: measures what a stage has left, on the claim, and ends well only where the gate after it is open."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What every target for a cluster shares: folders, names, labels, the config map and the claims. The pod is in `podspec`."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """How machines talk to each other: NCCL's settings for plain Ethernet and for RDMA."""
 
-from __future__ import annotations
-
 from runner.plan import Plan, Stage
 
 

@@ -1,7 +1,5 @@
 """The pod that every target for a cluster starts, in OpenShift's restricted-v2 terms."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from runner.plan import Machines, Plan, Stage

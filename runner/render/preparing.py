@@ -1,7 +1,5 @@
 """The Job of a stage that trains nothing: on CPU, so that no GPU waits for a download."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from runner.plan import Plan, Stage

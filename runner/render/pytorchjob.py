@@ -1,7 +1,5 @@
 """Target pytorchjob: Kubeflow training operator, kubeflow.org/v1."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

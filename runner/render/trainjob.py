@@ -4,8 +4,6 @@ The two forms say the same in different places: what the runtime's pod gets on t
 until 3.5, and under `runtimePatches` from 3.6 on. The trainer itself injects PET_* and refuses them from us.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from textwrap import wrap
 from typing import Any

@@ -1,7 +1,5 @@
 """Probing: what this machine has. Facts alone; `runner.parts.start.doctor` says what they mean."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import platform

@@ -1,7 +1,5 @@
 """Asking the models of a run: the one that a stage began with and the one that it left."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

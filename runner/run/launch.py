@@ -1,7 +1,5 @@
 """Launch: starts the engine of a stage on this machine, keeps its log, passes on its progress, and says why it ended."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

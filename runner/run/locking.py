@@ -1,7 +1,5 @@
 """Locking: a model's facts, from where it lies, into a lock file."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

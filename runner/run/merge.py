@@ -1,7 +1,5 @@
 """Merging on request: the adapter of a run, or one in a folder, into its base model."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

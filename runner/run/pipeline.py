@@ -1,7 +1,5 @@
 """A plan's stages on this machine: in order, each behind the gates before it, going on after any stop."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager

@@ -2,8 +2,6 @@
 the model; and what was learned, as a person wants to know it at the end.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import replace

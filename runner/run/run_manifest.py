@@ -1,7 +1,5 @@
 """Run manifest: the record of a run's plan, so that a page can be made from its folder alone, wherever that is."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import subprocess

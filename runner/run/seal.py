@@ -3,8 +3,6 @@
 The key lies in the folder of this person's settings, on a cluster in a Secret, and never in a run.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import json

@@ -3,8 +3,6 @@
 `make schemas` writes those of ours, once; what other people's parts bring is put together when it is read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cache
 from importlib.util import find_spec

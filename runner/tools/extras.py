@@ -1,7 +1,5 @@
 """Extras: which of the package's extras brings what, and how it is installed."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

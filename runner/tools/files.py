@@ -1,7 +1,5 @@
 """Files: written so that a reader never sees half of one, and told apart by what they hold."""
 
-from __future__ import annotations
-
 import codecs
 import csv
 import hashlib

@@ -1,7 +1,5 @@
 """Names: telling a person which name they meant, names and texts as a person reads them, and names that a cluster accepts."""
 
-from __future__ import annotations
-
 import difflib
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Where the starter recipes and the schemas lie: in the wheel beside the code, in a checkout at its root."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Pods: which of several pods of one Job this is."""
 
-from __future__ import annotations
-
 import os
 
 # Kubernetes numbers the pods of an indexed Job from 0 (https://kubernetes.io/docs/concepts/workloads/controllers/job/).

@@ -1,7 +1,5 @@
 """Ports of this machine, for itself alone."""
 
-from __future__ import annotations
-
 import errno
 import socket
 

@@ -1,7 +1,5 @@
 """Problem: what a person can do wrong, said so that the person can mend it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any

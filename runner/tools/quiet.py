@@ -1,7 +1,5 @@
 """Keeps the libraries behind training from writing over what the runner has to say."""
 
-from __future__ import annotations
-
 import logging
 import os
 import sys

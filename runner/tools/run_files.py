@@ -1,8 +1,6 @@
 """The files of a run folder by name, and of each stage's folder in it. Whoever writes, reads or clears one takes its name from
 here; this module imports nothing."""
 
-from __future__ import annotations
-
 # Of the run: what it is of, and what was changed in the recipe to make it.
 RUN = "run.json"
 LOCK = ".lock"

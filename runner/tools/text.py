@@ -1,7 +1,5 @@
 """Writing YAML that people can read, and that readers of YAML 1.1 (PyYAML) and 1.2 (kubectl, Helm, editors) take as we mean it."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -3,8 +3,6 @@
 Names and limits are vLLM's own, as 0.21 and 0.32 have them (`vllm/config/lora.py`, `vllm/lora/peft_helper.py`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Pretraining on packed blocks: several context lengths under one schedule, one optimizer and one count of steps."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

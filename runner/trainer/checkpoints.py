@@ -1,7 +1,5 @@
 """Checkpoints: when one is written besides those of evaluations, which ones are whole, and which one a run resumes from."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import time

@@ -1,7 +1,5 @@
 """Together: what all processes of a training decide as one, and where they wait for each other."""
 
-from __future__ import annotations
-
 import torch
 
 

@@ -1,8 +1,6 @@
 """`python -m runner.trainer.demo RUN_DIR`: the demo's questions, or some of the validation rows, put to the original and to the
 tuned model."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain

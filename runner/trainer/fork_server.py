@@ -7,8 +7,6 @@ become, and with its exit status when it has ended. Without arguments, it only i
 program in a fork has such a socket of its own.
 """
 
-from __future__ import annotations
-
 import atexit
 import gc
 import importlib

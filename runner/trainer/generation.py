@@ -1,7 +1,5 @@
 """Answers: a model on disk or on the hub is asked in the words it was trained with."""
 
-from __future__ import annotations
-
 import json
 import queue
 import threading

@@ -1,7 +1,5 @@
 """Held-out rows: those that training measures itself by, as its engine tokenised them, kept for whoever measures the model later."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,6 @@
 """Limits: when a training has no more to gain or no more time left, and how often it saves. Without PyTorch, because the plan
 and a job's status ask too."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Merging: an adapter becomes part of its base model. `python -m runner.trainer.merging ADAPTER OUT [PRECISION]`."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 from typing import Any

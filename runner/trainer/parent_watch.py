@@ -1,7 +1,5 @@
 """Parent watch: an engine ends when the command that started it is gone, so that two never work in one folder."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

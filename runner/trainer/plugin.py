@@ -1,7 +1,5 @@
 """The runner's plugin for Axolotl: what has no setting there. Loaded in every training process."""
 
-from __future__ import annotations
-
 import inspect
 import os
 import sys

@@ -1,7 +1,5 @@
 """Progress: the lines of a training process's output that say how far it is; written there, read by whoever watches."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """What a training leaves on record beside its model: its summary, its proof, and the versions of its packages."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import platform
 from collections.abc import Mapping

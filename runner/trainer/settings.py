@@ -1,7 +1,5 @@
 """What the runner tells the training process beyond the engine's own settings (`recipe_runner:` in axolotl.yaml)."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict

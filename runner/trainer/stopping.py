@@ -1,7 +1,5 @@
 """Stopping: what ends a training before its last step: a broken loss, no more improvement, the time limit, SIGTERM."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

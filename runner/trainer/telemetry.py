@@ -2,8 +2,6 @@
 OpenShift AI's Trainer (opendatahub-io/trainer, pkg/rhai/progression, from 3.2 on), which asks the first process while it runs and
 reads the last answer when the pod ends."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """Form: the settings of a recipe as fields, made from its scenario's schema, and what is written in one as a change of the text."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,8 +1,6 @@
 """Hints: what could stand at a place of a recipe's text, and what the setting there means; from the scenario's schema, as editors
 read it. The text may be broken: its lines are read by their indentation."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Judging: what a text says as a recipe while somebody types it: what is wrong at which line, what it will need, what it will see."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice

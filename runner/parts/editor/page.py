@@ -1,7 +1,5 @@
 """Page: a recipe as text and as a form, with what is wrong, what it will need and what it will see. It shows; others judge."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Text: a recipe as it is typed, what is wrong at its lines, and below it each problem with its remedy."""
 
-from __future__ import annotations
-
 import json
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Sequence

@@ -1,7 +1,5 @@
 """Rehearsing: `recipe rehearse` as a process beside the page, and what it has said so far."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """Server: the page for this machine's own browser, and nobody else: a local address, a token in it, and one folder."""
 
-from __future__ import annotations
-
 import json
 import secrets
 from collections.abc import Awaitable, Callable, MutableMapping

@@ -3,8 +3,6 @@
 A metric that cannot be measured is left out, with the reason under `missing`; nothing is ever filled in.
 """
 
-from __future__ import annotations
-
 import importlib
 import itertools
 import math

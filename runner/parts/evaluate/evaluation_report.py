@@ -1,7 +1,5 @@
 """What was measured of a stage, for people, for pull requests and for programs; and runs, stage by stage, beside each other."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass

@@ -3,8 +3,6 @@
 Beside a stage's results lie its evaluation, and a person's override of its gate, each with what it is about.
 """
 
-from __future__ import annotations
-
 import datetime
 import math
 import sys

@@ -1,7 +1,5 @@
 """Gates around stages: nothing starts behind a closed one, and what has ended is measured and judged."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from runner.parts.evaluate import gates

@@ -1,7 +1,5 @@
 """Measures of a language model on disk: its loss on rows and on general text, and how often its short answers are right."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Rules for how a recipe measures what it has trained."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from runner.recipe.recipe import Recipe

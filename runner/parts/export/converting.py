@@ -1,8 +1,6 @@
 """`python -m runner.parts.export.converting CONVERTER MODEL OUT TYPE [TURN_END]`: llama.cpp's own converter, in a process of its own,
 with what it cannot know of a model that was trained here."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

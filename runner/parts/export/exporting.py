@@ -1,7 +1,5 @@
 """Exporting: a model of a run into a folder for others, which appears there once it is proven to be the model that was trained."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping

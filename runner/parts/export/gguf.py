@@ -1,8 +1,6 @@
 """GGUF: a model as llama.cpp and Ollama load it, the proof that llama.cpp says with it what transformers says, and the Modelfile
 beside it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """llama.cpp: its converter, which lies in the source package of llama-cpp-python, and its library, which that package builds."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os

@@ -1,8 +1,6 @@
 """`python -m runner.parts.export.native quantise FILE OUT KIND | read FILE TASK`: llama.cpp's library, in a process of its own, because
 what fails in it ends the process and not the sentence."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import math

@@ -1,7 +1,5 @@
 """Source: what of a run is exported, pushed or registered: the model that a stage has left, with all that is on record of it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

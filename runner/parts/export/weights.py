@@ -1,8 +1,6 @@
 """Weights: what servers refuse of an adapter, and whether exported weights are the base model's with what was trained, and nothing
 else, tensor by tensor."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

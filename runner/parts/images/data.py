@@ -1,7 +1,5 @@
 """Images become Parquet files of plain pixels: opened once, without duplicates, every class in training and validation."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The ResNet for small images, and the files of weights that a run of it leaves: the latest, the best and the final ones."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

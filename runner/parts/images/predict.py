@@ -1,8 +1,6 @@
 """What a trained network for images says: of one picture, and of held-out ones, how many it tells right, of each class, and what
 it takes the others for."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from functools import cache

@@ -1,7 +1,5 @@
 """What a rehearsal puts in place of a network for images, and when it has learned."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Rules for images: how they are normalised and cropped, and how many classes a folder has."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from runner import catalog

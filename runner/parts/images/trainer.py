@@ -4,8 +4,6 @@ It runs in a stock training image with nothing but this repository on its path, 
 that they reach import only the standard library, this package and STOCK_PACKAGES; a test follows the imports.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess

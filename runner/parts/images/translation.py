@@ -4,8 +4,6 @@ Axolotl trains no images, so the engine is the runner's own `images`: transforme
 `trainer` have the names that transformers' TrainingArguments give them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any

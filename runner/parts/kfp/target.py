@@ -5,8 +5,6 @@ comes after a gate stands in a condition on its verdict, and a closed one ends t
 lies in a config map beside the pipeline. Read in kfp 2.17's own specification, and in what its compiler writes.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from runner.parts.openshift import driver_job

@@ -7,8 +7,6 @@
 What a task leaves it writes where the launcher of Kubeflow Pipelines looks for it (`executor_output.json`, of kfp 2.17's specification).
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """A model on a claim: its small files, for a lock file that every machine can read."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path

@@ -4,8 +4,6 @@ Its own `__init__` imports the models of all kinds of Kubernetes, and its reader
 times need (36.0.3): together more than half of the time of `recipe status`.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import pkgutil

@@ -4,8 +4,6 @@ Each step is that of `recipe submit`, which finds on the cluster how far all is:
 one before it stood, and what somebody else has sent meanwhile is found there.
 """
 
-from __future__ import annotations
-
 import sys
 
 from runner.entrypoints import stage as entry

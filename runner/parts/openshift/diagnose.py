@@ -1,7 +1,5 @@
 """Why a job does not start, or ended: read from events, pod status and logs, said in words."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import cache

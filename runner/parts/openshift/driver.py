@@ -1,7 +1,5 @@
 """The driver of a recipe on the cluster: what it is, whether it is there, and what it says."""
 
-from __future__ import annotations
-
 import yaml
 
 from runner.parts.openshift import driver_job, pipeline

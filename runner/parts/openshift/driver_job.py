@@ -4,8 +4,6 @@ It mounts no claim, because one for a single machine would keep the training pod
 shows, and each stage's own pod looks at the claim.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from runner.plan import PLAN_FILE, RUNNER, Machines, Plan, Stage

@@ -1,7 +1,5 @@
 """What a cluster's refusals and silences mean, and what to do about them: every error of the API becomes a sentence here."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable

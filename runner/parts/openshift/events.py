@@ -1,7 +1,5 @@
 """Events: what the cluster says has happened to its objects, by uid, because names are those of the objects before, too."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from runner.parts.openshift.client import Cluster, Manifest, Manifests

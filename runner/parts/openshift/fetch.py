@@ -1,7 +1,5 @@
 """Fetch: a run's results from the claim to this machine, through a short-lived pod."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Follow: watches a job until it ends. A cluster that does not answer for a while is said and survived."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from runner.parts.openshift.client import Cluster

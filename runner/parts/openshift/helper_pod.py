@@ -1,8 +1,6 @@
 """Helpers: short-lived pods that open a claim, for `fetch`, `submit` and `promote`, or look into an image for `submit`; they
 always go away again."""
 
-from __future__ import annotations
-
 import json
 import secrets
 import signal

@@ -1,7 +1,5 @@
 """What commands of other parts ask of the cluster: why a job stands still, and that a stage passes its gate."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from runner.parts.openshift import promote

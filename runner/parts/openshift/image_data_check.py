@@ -1,7 +1,5 @@
 """Embedded data: a short-lived pod looks whether an image holds a recipe's rows, before a GPU is held for them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from runner.data.report import asked

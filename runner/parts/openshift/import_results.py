@@ -1,7 +1,5 @@
 """Import of results: what was fetched becomes a run folder like any other, which `recipe ask` and `recipe compare` read."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The cluster as a pod reaches it, by the key of its own service account."""
 
-from __future__ import annotations
-
 import argparse
 import signal
 import sys

@@ -1,7 +1,5 @@
 """A recipe's objects on the cluster: what to send, in which order, and how to find them again."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -4,8 +4,6 @@ A run is a Workflow of Argo, whose name all its pods carry. It is ended as the p
 `resource_manager.go`), by a deadline that is over: the cluster's API is there wherever a person works, and the server's need not be.
 """
 
-from __future__ import annotations
-
 import time
 
 from runner.parts.kfp import target

@@ -1,7 +1,5 @@
 """Logs of a job's machines: the right pod and container, the previous container's first, followed across restarts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

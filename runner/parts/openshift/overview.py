@@ -1,7 +1,5 @@
 """Overview: all jobs of a namespace as one table, each with how far it is, what was planned for it, and what it has cost."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any

@@ -3,8 +3,6 @@
 What the cluster shows is for people; each stage's own pod looks at the records on the claim before it starts.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What keeps a pod from being made, started and kept, whether it trains or serves: read from its status and from events."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

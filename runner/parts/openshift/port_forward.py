@@ -1,7 +1,5 @@
 """Forward: a port of a pod as a port of this machine, for TensorBoard."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Promoting on the cluster: a short-lived pod writes the override on the claim, by the very code of `recipe promote`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The Secret with the key that measured numbers are sealed with: pods read it, and no run holds it."""
 
-from __future__ import annotations
-
 from runner.parts.openshift.client import MANAGER, Cluster, address
 from runner.parts.openshift.errors import Refused
 from runner.render.podspec import KEY, KEY_SECRET

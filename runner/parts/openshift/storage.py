@@ -1,7 +1,5 @@
 """Storage: whether a claim that is to be made for several machines can be, asked before anything is sent."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

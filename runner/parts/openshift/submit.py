@@ -1,7 +1,5 @@
 """Submit: the cluster judges everything first, then gets what it lacks; what is there already stays untouched."""
 
-from __future__ import annotations
-
 import copy
 import time
 from collections.abc import Callable, Mapping

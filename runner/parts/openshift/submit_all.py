@@ -1,7 +1,5 @@
 """Submit all: what comes next as `recipe submit` sends it, and then the driver, which takes everything after it."""
 
-from __future__ import annotations
-
 from runner.parts.openshift import driver
 from runner.parts.openshift.client import Cluster
 from runner.parts.openshift.driver_job import ACCOUNT

@@ -1,7 +1,5 @@
 """Upload: the data files that lie beside a recipe, onto its claim, through a short-lived pod."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator, Mapping

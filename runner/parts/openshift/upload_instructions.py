@@ -1,7 +1,5 @@
 """By hand: how the files that lie beside a recipe come to where its pods look, for whoever sends manifests without `submit`."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import replace

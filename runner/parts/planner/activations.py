@@ -5,8 +5,6 @@ layer keeps its input only where its weight is trained, a product keeps both fac
 its input in fp32. It is the same reckoning as Korthikanti et al. 2022 (arXiv 2205.05198, section 4.1), for today's layers.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 from runner.catalog import Model

@@ -1,7 +1,5 @@
 """Advice: what makes a run of a language model fit by formulas, what loses least first. Whether it holds, trying it says."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from runner import catalog

@@ -1,7 +1,5 @@
 """Calibration: what a run took beside what was planned, said at its end, and kept for plans to come (`calibration_store`)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 `recipe plan` alone reads it (`constants.taking`). What is checked, rendered and submitted is the same on every machine.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Cards: which have room for what, each asked of the planner itself. Models by ways of training, and a recipe by cards."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache

@@ -1,7 +1,5 @@
 """Checkpoints: how many a run writes, and when the first; by its evaluations, its own steps, or the clock (`trainer.checkpoint_interval`)."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Together: what all machines of a recipe have, for whoever orders them. What one run needs of it is told by stage."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 Its results files lie in the catalog, one a card, and travel in the wheel.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar

@@ -1,7 +1,5 @@
 """Time: how long a run takes, from operations, bytes moved and messages sent. Seconds throughout."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable

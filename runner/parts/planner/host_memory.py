@@ -2,8 +2,6 @@
 Bytes. Measured by benchmarks/main_memory.py.
 """
 
-from __future__ import annotations
-
 from runner.parts.planner import parameters, saved, state
 from runner.parts.planner.storage import PROCESS
 from runner.parts.planner.workload import Workload

@@ -1,7 +1,5 @@
 """What the core asks the planner: what a recipe will need, as problems, as sizes, and as predictions for a run's record."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 from runner.check.validate import TOO_LARGE

@@ -1,7 +1,5 @@
 """What lies beside the GPUs: main memory and disk that it takes, and the time that it costs. Bytes and seconds, of one machine."""
 
-from __future__ import annotations
-
 from runner.catalog import Gpu
 from runner.parts.planner import parameters, state
 from runner.parts.planner.workload import FULL, HALF, Workload

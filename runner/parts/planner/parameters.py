@@ -1,7 +1,5 @@
 """Parameters: every weight of a model by name and shape, from its geometry alone."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, lru_cache

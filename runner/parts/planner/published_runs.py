@@ -3,8 +3,6 @@
 The errors lie in the catalog; benchmarks/outside.py makes them from published rows. An error is planned over measured, less 1.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache

@@ -1,7 +1,5 @@
 """Offers: what a recipe could say instead. Each has been tried: `check` passes it, and its plan holds."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Rules about rows, as far as they can be counted without preparing them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from runner.recipe.recipe import Recipe, sets_of

@@ -1,7 +1,5 @@
 """What a language model takes on disk: its weights, and a checkpoint to go on from. Bytes."""
 
-from __future__ import annotations
-
 from runner.parts.planner import parameters, state
 from runner.parts.planner.workload import FULL, Workload
 

@@ -1,7 +1,5 @@
 """What lies on one GPU between steps: weights, gradients, optimizer state, and what sharding does to them. Bytes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod

@@ -1,7 +1,5 @@
 """Steps: how many a run has, and how long the rows are that it sees."""
 
-from __future__ import annotations
-
 import math
 
 from runner.parts.planner.workload import MULTIPLE, Workload

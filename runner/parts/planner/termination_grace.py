@@ -1,7 +1,5 @@
 """Grace: the seconds that a pod gets between the cluster's wish to end it and its end, for a checkpoint that costs no step."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

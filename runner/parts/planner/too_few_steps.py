@@ -1,7 +1,5 @@
 """Few: a stage whose rows make too few steps to learn from, and what would make about a hundred of them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Workload: the one input of a language model's estimate, and how a stage's own config becomes one."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

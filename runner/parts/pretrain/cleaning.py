@@ -3,8 +3,6 @@
 Each step is datatrove's own and leaves its work on disk, so that a stopped run goes on with the parts that are missing.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections import Counter

@@ -5,8 +5,6 @@ datatrove 0.10.1 opens a memory zone of spaCy for each document, in which spaCy'
 attributes of each word computed that nobody asks for. Without both the words are the same.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping

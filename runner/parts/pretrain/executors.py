@@ -5,8 +5,6 @@ have left. Tasks that are done are not done again, so a stopped run goes on with
 need the folder of prepared data on storage that all their machines share, under the same path.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """Packing: the tokenizer, and blocks of each context length as `.npy` files that training maps into memory."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Rehearsal of a pipeline: every stage and every gate on any machine, with a tiny twin of the architecture."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 

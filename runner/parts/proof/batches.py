@@ -1,7 +1,5 @@
 """Batches: what the engine's own loader and collator make of its rows, and what its model makes of the batches."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

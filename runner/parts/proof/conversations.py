@@ -1,7 +1,5 @@
 """Conversations: what the chat template writes of each prepared row, and whether the engine's labels fit it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

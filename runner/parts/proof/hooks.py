@@ -1,7 +1,5 @@
 """Proof around a run: of prepared rows, of what the engine is about to train, and of what is on record."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Leaks: what stands on both sides, and what will be asked later and has been trained on."""
 
-from __future__ import annotations
-
 import hashlib
 import time
 from collections.abc import Iterable, Iterator, Mapping

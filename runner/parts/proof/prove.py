@@ -1,7 +1,5 @@
 """Prove: an engine's rows and batches, and what its model makes of them, judged as they are before the first step."""
 
-from __future__ import annotations
-
 import json
 import os
 import tempfile

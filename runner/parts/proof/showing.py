@@ -1,7 +1,5 @@
 """Showing: a proof as a person reads it, in colour where there is a terminal and with plain marks where there is none."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

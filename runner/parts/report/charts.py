@@ -1,8 +1,6 @@
 """Charts: where lines, ticks and bars stand in a drawing. The template draws them; no library does, because none of those that
 do so stays below the size of a page that is sent."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence

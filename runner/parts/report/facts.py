@@ -1,7 +1,5 @@
 """Facts: what a run folder says, as frozen records for the page. Nothing is measured or judged here that another room judges."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Page: facts of one run, or of several beside each other, as one HTML file that needs nothing else."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Sentences: what was trained on what, and whether it became better, as a person says it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Why: what has ended a run, or what a piece of a log tells, each in one sentence with its remedy."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

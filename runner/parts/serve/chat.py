@@ -1,8 +1,6 @@
 """Chatting with what a stage has left: its models stay in memory, and each question is put to all of them, side by side; in the
 terminal, or for a demo in front of people on a small page of gradio, without its network."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ vLLM serves a base model and adapters beside it, and no second whole model; so i
 was trained. Everything else is served by transformers' own command.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Models behind a server with OpenAI's API, here or elsewhere: asked, compared, and measured without their weights."""
 
-from __future__ import annotations
-
 import json
 import os
 import urllib.error

@@ -1,8 +1,6 @@
 """`python -m runner.parts.serve.server_wrapper FOLDER MODULE ARGUMENTS`: somebody else's server, as its command runs it, which ends when
 whoever started it is gone. It works in a folder with nothing in it, because it would take one there for a model of that name."""
 
-from __future__ import annotations
-
 import os
 import runpy
 import sys

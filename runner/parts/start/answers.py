@@ -1,7 +1,5 @@
 """Answers: what somebody says of data, model and machines, and the settings that follow from it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Differences between two recipes: in their settings, defaults filled in, and in what they need and what is emitted for them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

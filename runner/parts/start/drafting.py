@@ -1,7 +1,5 @@
 """Beginning: a recipe of one's own, a copy of another with other values in it, before anything is written."""
 
-from __future__ import annotations
-
 import filecmp
 import os
 import re

@@ -1,7 +1,5 @@
 """Explaining: what a setting does, tried on a recipe: what more and less of it cost, and which emitted lines it changes."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """The wizard: the questions of `recipe new`, each an option too, until a recipe follows that has no errors."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 import textwrap

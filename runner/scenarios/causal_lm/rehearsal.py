@@ -1,7 +1,5 @@
 """The rehearsal of causal-lm: short blocks, judged on documents that were not trained on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from runner.recipe.overrides import Override

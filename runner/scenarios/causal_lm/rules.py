@@ -1,7 +1,5 @@
 """Rules for plain text: where validation data comes from, and what needs some."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from runner.recipe.recipe import Recipe

@@ -1,7 +1,5 @@
 """Scenario causal-lm: a language model goes on learning from plain text, in blocks of equal length."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 

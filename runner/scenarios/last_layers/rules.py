@@ -1,7 +1,5 @@
 """Rules for layers: something is trained, and no more than there is."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from runner.recipe.recipe import Recipe

@@ -1,7 +1,5 @@
 """Scenario last-layers: supervised fine-tuning of the last transformer layers on questions and answers."""
 
-from __future__ import annotations
-
 from runner.catalog import Model
 from runner.plan import EngineConfig, Place, Plan
 from runner.recipe.recipe import Recipe

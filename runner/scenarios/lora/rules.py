@@ -1,7 +1,5 @@
 """Rules for adapters and for what they learn from: songs, or questions and answers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from runner import catalog

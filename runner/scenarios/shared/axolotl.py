@@ -5,8 +5,6 @@ Axolotl's own names are used, as its config reference gives them (0.19.0). What 
 plugin, under `recipe_runner`.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace

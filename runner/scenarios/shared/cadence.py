@@ -1,8 +1,6 @@
 """When training is evaluated and saved, and when it ends early: a recipe's lines in the settings of transformers' Trainer, which
 Axolotl's have the same names as, and in those of the runner's own part in the training process."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 from runner.plan import EngineConfig

@@ -1,7 +1,5 @@
 """Gates as a recipe writes them: `metric comparison number`, and which metrics a stage can produce at all."""
 
-from __future__ import annotations
-
 import math
 import operator
 import re

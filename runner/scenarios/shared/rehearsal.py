@@ -3,8 +3,6 @@
 Beside that, when it has learned. A substitution looks at settings, not at scenarios, and is not made where its setting is not there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How several GPUs share one training: DDP, DeepSpeed ZeRO or FSDP, in Axolotl's settings."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any

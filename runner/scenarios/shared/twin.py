@@ -6,8 +6,6 @@ only stands before, and a sentence with three words in a row of theirs is left o
 the rows it has learned from them.
 """
 
-from __future__ import annotations
-
 import random
 import re
 import shutil

@@ -1,7 +1,5 @@
 """`recipe edit`: a recipe in the browser."""
 
-from __future__ import annotations
-
 import os
 import sys
 import webbrowser

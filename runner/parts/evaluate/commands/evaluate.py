@@ -1,7 +1,5 @@
 """`recipe evaluate`: measures what a stage has left, and records it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

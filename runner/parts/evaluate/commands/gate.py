@@ -1,7 +1,5 @@
 """`recipe gate`: what a stage had to prove, and whether it did."""
 
-from __future__ import annotations
-
 import click
 
 from runner.commands.options import end, open_recipe, recipe_path, run_option, say, set_option

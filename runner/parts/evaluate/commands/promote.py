@@ -1,7 +1,5 @@
 """`recipe promote`: a person's word against a gate."""
 
-from __future__ import annotations
-
 import click
 
 from runner import parts

@@ -1,7 +1,5 @@
 """`recipe push`: an exported model goes to the hub."""
 
-from __future__ import annotations
-
 import click
 
 from runner.commands.options import end, say

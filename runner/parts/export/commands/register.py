@@ -1,7 +1,5 @@
 """`recipe register`: a model is entered in a Model Registry."""
 
-from __future__ import annotations
-
 import click
 
 from runner.commands.options import end, say

@@ -1,7 +1,5 @@
 """`recipe fetch`: results, from the cluster to this machine."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

@@ -1,7 +1,5 @@
 """`recipe logs`: what a job's machines write."""
 
-from __future__ import annotations
-
 import click
 
 from runner.commands.options import end, recipe_path, say, set_option

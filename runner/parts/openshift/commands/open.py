@@ -1,7 +1,5 @@
 """`recipe open`: TensorBoard of the cluster, in the browser of this machine."""
 
-from __future__ import annotations
-
 import click
 
 from runner.commands.options import port_option, recipe_path, say, set_option

@@ -1,7 +1,5 @@
 """`recipe site`: what a namespace needs before the first job, as files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

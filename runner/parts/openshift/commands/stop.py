@@ -1,7 +1,5 @@
 """`recipe stop`: ends a job on the cluster."""
 
-from __future__ import annotations
-
 import click
 
 from runner.commands.options import end, recipe_path, say, set_option

@@ -1,7 +1,5 @@
 """`recipe submit`: a recipe's job, to the cluster."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import click

@@ -5,8 +5,6 @@ there. Claims are not among what it takes, because some of them may be there wit
 refuses to change.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from itertools import groupby

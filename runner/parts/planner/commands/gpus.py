@@ -1,7 +1,5 @@
 """`recipe gpus`: the GPUs of the catalog, and how a recipe does on each."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 

@@ -1,7 +1,5 @@
 """`recipe plan`: what a recipe will need, before it costs anything."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from functools import partial

@@ -1,8 +1,6 @@
 """The plan as a picture: GPU memory over one step of each stage, and time by stage. One SVG file, which needs nothing else
 and follows the reader's light or dark colours. Its figures are those of the JSON."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from xml.sax.saxutils import escape, quoteattr
 

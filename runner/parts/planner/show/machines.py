@@ -1,7 +1,5 @@
 """A plan on other counts of machines, on one screen. No figure is made here."""
 
-from __future__ import annotations
-
 import textwrap
 
 from rich.console import Console

@@ -1,8 +1,6 @@
 """The plan on one screen: whether it fits, how long, how much and what to change; a line a stage; what is offered. No figure
 is made here."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterator, Mapping
 

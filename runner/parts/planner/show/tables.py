@@ -1,7 +1,5 @@
 """What a plan shows on demand: more machines side by side, and the exact trace beside the quick estimate."""
 
-from __future__ import annotations
-
 from rich.table import Table
 
 from runner.parts.planner.forecast import Forecast

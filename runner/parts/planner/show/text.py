@@ -1,7 +1,5 @@
 """The parts of a plan as text: a table for each stage, then the claims and what the figures rest on. No figure is made here."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 from rich.console import Console

@@ -1,8 +1,6 @@
 """Trace: the real model takes training steps on fake tensors, and every byte is counted. `trace` is the way in; torch is
 loaded when it is called."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Building: the model and the optimizer as Axolotl has them when training begins, without a weight being loaded."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Exact, for images: the image trainer's own network takes a training step on fake tensors; every byte is counted."""
 
-from __future__ import annotations
-
 import gc
 import time
 from typing import Any

@@ -4,8 +4,6 @@ No weights, no GPU, no data: PyTorch's FakeTensorMode carries shapes and dtypes 
 (FlashAttention, 4-bit layers, 8-bit Adam) is replaced by stand-ins that ask for the same memory.
 """
 
-from __future__ import annotations
-
 import gc
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Live: how many bytes of tensors are alive while code runs on fake tensors."""
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The loss of preference training on fake tensors: what TRL 1.9's DPOTrainer holds at once, operation by operation."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any

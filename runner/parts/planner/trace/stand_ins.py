@@ -1,7 +1,5 @@
 """Stand-ins: what needs a GPU's own code, replaced by code that asks for the same memory and does no arithmetic."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """`recipe report`: a run as one page to show, or several beside each other."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`recipe why`: why a job does not start, hangs or has ended, a run has failed, or what a log says."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable
 from pathlib import Path

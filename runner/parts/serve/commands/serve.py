@@ -1,7 +1,5 @@
 """`recipe serve`: OpenAI's API for the models of a run, from this machine or from the cluster."""
 
-from __future__ import annotations
-
 import time
 
 import click

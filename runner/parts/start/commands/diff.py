@@ -1,7 +1,5 @@
 """`recipe diff`: what two recipes differ in, in settings and not in lines."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 

@@ -1,7 +1,5 @@
 """`recipe doctor`: what will not work on this machine."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

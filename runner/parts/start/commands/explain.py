@@ -1,7 +1,5 @@
 """`recipe explain`: what a setting does, what more and less of it cost, and where it goes."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 

@@ -1,7 +1,5 @@
 """`recipe models`: the models that a recipe can name, and `recipe models add` for those that the catalog lacks."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """`recipe new`: a copy to start your own from, or a recipe from a few answers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click
