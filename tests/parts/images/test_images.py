@@ -616,7 +616,7 @@ def _file(module):
 OF_LANGUAGE = {
     "orjson": ("data.row_files",),
     "openpyxl": ("data.row_tables",),
-    "httpx": ("catalog.published", "entrypoints.prepare", "run.hardware"),
+    "httpx": ("catalog.published", "entrypoints.prepare", "parts.start.hardware"),
     "datatrove": (
         "data.doctor",
         "parts.pretrain.cleaning_steps",
