@@ -103,7 +103,7 @@ def _notes(source: ChatSet, file: Path, there: list[row_files.Numbered]) -> Iter
     from runner.data.report import Report
 
     sources = data_sets.DataSets(sets=(source,), seed=0)
-    report, checks = Report.of(sources), doctor.quick()
+    report, good = Report.of(sources), []
     told = source.told()
     for number, row in report.whole(sources, 0, there):
         try:
@@ -114,8 +114,7 @@ def _notes(source: ChatSet, file: Path, there: list[row_files.Numbered]) -> Iter
         if isinstance(conversation, str):
             report.lose(number, "no conversation", conversation)
             continue
-        for check in checks:
-            check.look(doctor.ExaminedRow(number, conversation.said, conversation.turns[-1].content))
+        good.append(doctor.ExaminedRow(number, conversation.said, conversation.turns[-1].content))
     among = f"Of the first {report.rows_in:,} rows of `{file}`"
     if report.lost:
         first, reason = report.bad_lines[0]
@@ -124,6 +123,6 @@ def _notes(source: ChatSet, file: Path, there: list[row_files.Numbered]) -> Iter
             "Mend them; `recipe prepare` names all of them, and ends with 1 where they are more than `max_lost_share`.",
         )
     # What a few rows have in common says nothing; what is personal in one of them does.
-    telling = checks if report.rows_in >= doctor.FEW else [each for each in checks if each.telling]
-    for finding in (finding for check in telling for finding in check.findings()):
+    findings = doctor.quick(good) if report.rows_in >= doctor.FEW else doctor.personal(good)
+    for finding in findings:
         yield f"{among}, {finding.count:,} have {finding.kind}: {finding.told_of()}.", finding.remedy
