@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from runner.data import conversation_formats, row_files, rows
+from runner.data.conversation_formats import OWN, ChatSet
 from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe, Settings
 from runner.recipe.templates import NoText
 from runner.tools.lengths import BYTES_A_TOKEN
 from runner.tools.problem import Problem, Stop
-
-if TYPE_CHECKING:
-    from runner.data.chat import ChatSet
 
 FIRST_ROWS = 200
 # Files that are read a row at a time, without a library that takes its time.
@@ -28,8 +25,6 @@ def first_rows(recipe: Recipe) -> Iterator[Problem]:
         file = _lines(recipe, data)
         if not file or not data.knows("form") or data.get("songs"):
             continue
-        from runner.data.chat import ChatSet
-
         question, answer = data.get("question"), data.get("answer")
         form = conversation_formats.stated(data["form"], question, answer)
         said = ChatSet(
@@ -66,8 +61,6 @@ def _too_long(
     recipe: Recipe, home: Path_, source: ChatSet, file: Path, there: list[row_files.Numbered]
 ) -> Problem | None:
     """That rows are longer than `sequence_len`: surely, where they have as many words, and likely, by their letters."""
-    from runner.data.conversation_formats import OWN
-
     where, limit = recipe.longest_row(home)
     data = recipe.document.lookup(home)
     prompt = (data.get("system_prompt") if isinstance(data, dict) else None) or ""
@@ -99,7 +92,6 @@ def _too_long(
 
 def _notes(source: ChatSet, file: Path, there: list[row_files.Numbered]) -> Iterator[tuple[str, str]]:
     from runner.data import data_sets, doctor
-    from runner.data.conversation_formats import OWN
     from runner.data.report import Report
 
     sources = data_sets.DataSets(sets=(source,), seed=0)

@@ -156,7 +156,7 @@ def in_threads(documents: Iterable[str], work: Callable[[list[str]], list[Made]]
     waiting: deque[Future[list[Made]]] = deque()
     pool = ThreadPoolExecutor(threads)
     try:
-        for batch in batches(documents):
+        for batch in in_groups(documents, len, BATCH_CHARACTERS):
             waiting.append(pool.submit(work, batch))
             if len(waiting) >= 2 * threads:
                 yield from waiting.popleft().result()
@@ -170,18 +170,18 @@ def in_threads(documents: Iterable[str], work: Callable[[list[str]], list[Made]]
             os.environ["TOKENIZERS_PARALLELISM"] = theirs
 
 
-def batches(documents: Iterable[str]) -> Iterator[list[str]]:
-    """Documents in lists of about BATCH_CHARACTERS characters; a longer document is a list of its own."""
-    batch: list[str] = []
-    size = 0
-    for document in documents:
-        batch.append(document)
-        size += len(document)
-        if size >= BATCH_CHARACTERS:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
+def in_groups(things: Iterable[Made], size: Callable[[Made], int], enough: int) -> Iterator[list[Made]]:
+    """Lists of things in their order, each as soon as the sizes of its own are `enough` together; the last one has the rest."""
+    group: list[Made] = []
+    together = 0
+    for thing in things:
+        group.append(thing)
+        together += size(thing)
+        if together >= enough:
+            yield group
+            group, together = [], 0
+    if group:
+        yield group
 
 
 def encoder(tokenizer: Any) -> Encode:
