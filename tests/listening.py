@@ -10,7 +10,7 @@ import urllib.request
 from contextlib import suppress
 from typing import Any
 
-from runner.trainer import telemetry
+from runner.parts.openshift import training_metrics
 from tests.parts.openshift.api import free_port
 
 # As Go reads the Trainer's struct (opendatahub-io/trainer, pkg/rhai/progression, TrainerStatus): a number of another kind, or one that
@@ -23,7 +23,7 @@ class Listener:
     """Asks both ports again and again while it is entered. env: what names them; metrics, answers: all that was said."""
 
     def __init__(self) -> None:
-        self.ports = {name: free_port() for name in (telemetry.METRICS_PORT, telemetry.PROGRESS_PORT)}
+        self.ports = {name: free_port() for name in (training_metrics.METRICS_PORT, training_metrics.PROGRESS_PORT)}
         self.env = {name: str(port) for name, port in self.ports.items()}
         self.metrics: list[str] = []
         self.answers: list[str] = []
@@ -40,7 +40,10 @@ class Listener:
 
     def _ask(self) -> None:
         while not self._over.is_set():
-            for name, heard in ((telemetry.METRICS_PORT, self.metrics), (telemetry.PROGRESS_PORT, self.answers)):
+            for name, heard in (
+                (training_metrics.METRICS_PORT, self.metrics),
+                (training_metrics.PROGRESS_PORT, self.answers),
+            ):
                 if (said := ask(self.ports[name])) and said not in heard[-1:]:
                     heard.append(said)
             time.sleep(0.05)

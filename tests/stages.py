@@ -12,10 +12,9 @@ from safetensors.numpy import save_file
 
 from runner import catalog
 from runner.check.validate import load
-from runner.parts.evaluate import gates
+from runner.parts.evaluate import gates, seal
 from runner.plan import Plan, Stage
 from runner.recipe.overrides import from_options
-from runner.run import seal
 from runner.run.run_folder import RunFolder
 from runner.run.stage_folder import StageFolder, inputs
 from runner.scenarios import translate

@@ -84,7 +84,7 @@ def _troubles() -> str:
         lines += [f"## {title}", ""]
         for trouble in here:
             found = told.get(trouble.name)
-            blank = troubles.Found(trouble, "")
+            blank = troubles.FoundTrouble(trouble, "")
             means, remedy = ((found or blank).means, (found or blank).remedy)
             lines += [f"### {trouble.code}", "", f"**{_plain(_sentence(means))}**", ""]
             if remedy.strip():
@@ -94,7 +94,7 @@ def _troubles() -> str:
     return "\n".join(lines)
 
 
-def _shown(name: str) -> troubles.Found | None:
+def _shown(name: str) -> troubles.FoundTrouble | None:
     """The trouble as somebody has met it, in the words of the tests' examples; None where there is none."""
     cases = tomllib.loads((ROOT / "tests/fixtures/troubles.toml").read_text("utf-8"))
     for case, shown in cases.items():

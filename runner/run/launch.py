@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,15 @@ from typing import Any
 from runner import parts
 from runner.catalog import troubles
 from runner.plan import Place, Stage
-from runner.run.hardware import BY_BUS, device_names
+from runner.recipe.recipe import Recipe
 from runner.tools.files import read_json, write_text
 from runner.tools.problem import Stop
 from runner.tools.run_files import LOG, LOG_KEPT, STOPPED
 from runner.trainer import fork_server, parent_watch, progress_lines
 from runner.trainer.fork_server import Forked, fork
+
+# GPUs have the numbers that nvidia-smi and recipes give them; CUDA itself would count the fastest first.
+BY_BUS = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 # What training processes need where they have no GPU.
 WITHOUT_GPU = {
@@ -115,6 +118,35 @@ def environment(stage: Stage, place: Place) -> dict[str, str]:
         names = device_names(env.get("CUDA_VISIBLE_DEVICES"), stage.machines.world_size)
         env["CUDA_VISIBLE_DEVICES"] = ",".join(names)
     return env
+
+
+def device_names(visible: str | None, count: int) -> list[str]:
+    """What CUDA_VISIBLE_DEVICES calls the GPUs that programs may see. visible: its value, None where it is not set: then
+    all are seen, under the numbers that nvidia-smi gives them. count: how many are seen."""
+    return [name.strip() for name in visible.split(",")][:count] if visible is not None else [*map(str, range(count))]
+
+
+def gpus_of(recipe: Recipe) -> list[int]:
+    """The particular GPUs that the recipe takes of its main machine; empty where any will do."""
+    nodes = recipe.settings.get("nodes")
+    return list(nodes.machines[0].gpus) if nodes else []
+
+
+def particular(visible: str | None, numbers: Sequence[int], count: int) -> list[int]:
+    """Which of the GPUs that programs see, counted from 0, are those that the recipe names (`nodes.machines[].gpus`).
+
+    Of those that it names only some may be here; then these alone are taken, because the others are somebody else's. Where
+    none is here (no numbers, another machine, names such as `GPU-8f6b…`), the environment decides: all that are seen.
+    """
+    names = device_names(visible, count)
+    return [names.index(str(number)) for number in numbers if str(number) in names] or list(range(len(names)))
+
+
+def visible_devices(visible: str | None, numbers: Sequence[int], count: int, most: int) -> str:
+    """CUDA_VISIBLE_DEVICES for processes on the recipe's GPUs of this machine, `most` at most. The other arguments are
+    those of `particular`."""
+    names = device_names(visible, count)
+    return ",".join(names[index] for index in particular(visible, numbers, count)[:most])
 
 
 def end(process: subprocess.Popen[str] | Forked) -> None:

@@ -15,8 +15,7 @@ from runner.plan import Plan
 from runner.recipe import overrides
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
-from runner.run import hardware, inference
-from runner.run.launch import ahead
+from runner.run import inference, launch
 from runner.run.pipeline import Selection, Tell, Watch, carry_out, is_done, summaries
 from runner.run.run_folder import RunFolder
 from runner.run.run_manifest import keep
@@ -91,11 +90,11 @@ def gpus_here(recipe: Recipe) -> tuple[list[str], str]:
     has them. Of a machine that others use too, `nodes` names particular ones."""
     import torch
 
-    os.environ.update(hardware.BY_BUS | os.environ)  # before CUDA counts
+    os.environ.update(launch.BY_BUS | os.environ)  # before CUDA counts
     names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-    visible, numbers = os.environ.get("CUDA_VISIBLE_DEVICES"), hardware.gpus_of(recipe)
-    mine = hardware.particular(visible, numbers, len(names))
-    return [names[index] for index in mine], hardware.visible_devices(visible, numbers, len(names), len(mine))
+    visible, numbers = os.environ.get("CUDA_VISIBLE_DEVICES"), launch.gpus_of(recipe)
+    mine = launch.particular(visible, numbers, len(names))
+    return [names[index] for index in mine], launch.visible_devices(visible, numbers, len(names), len(mine))
 
 
 def _on_devices(plan: Plan, devices: str) -> Plan:
@@ -108,7 +107,7 @@ def _on_these(recipe: Recipe, gpus: list[str], tell: Tell) -> list[Override]:
     """What puts the recipe on the GPUs that are here, and what that changes, said aloud."""
     planned = common.world_size(recipe)
     count = min(planned, len(gpus))
-    numbers = hardware.gpus_of(recipe)[:count]
+    numbers = launch.gpus_of(recipe)[:count]
     why = f"{len(gpus)} GPUs are here"
     changes = overrides.on_one_machine(recipe, count, BY, why, numbers if len(numbers) == count else None)
     if count != planned and "train" in recipe.settings:
@@ -162,7 +161,7 @@ def rehearse(
     if rehearsal.after_data is not None:
         # What else must be small follows from the rows, and so they come first; the engine is imported beside them.
         if engine := next((stage for stage in chosen.of(plan) if stage.trains), None):
-            ahead(engine, place)
+            launch.ahead(engine, place)
         carry_out(
             plan,
             [stage for stage in chosen.of(plan) if stage.name == DATA],

@@ -22,6 +22,7 @@ Rules for every recipe. `hooks` names functions by their moment:
 
     before_stage(folder, tell, where)      raises Stop where a stage must not start; where: the option that names the cluster
     before_training(cfg, trainer, settings)  in the training process, before the first step: what is wrong, or an empty text
+    callbacks(settings, history)           what else hears of a training while it runs, as callbacks of transformers' Trainer
     after_stage(folder, tell)              a stage that others build on has ended; raises Stop where nothing may follow
     after_run(recipe, run)                 lines for the end of a run
     on_record(plan)                        lines about what people have decided
@@ -39,6 +40,7 @@ Rules for every recipe. `hooks` names functions by their moment:
     after_fetch(run, tell)                 the results of a run have come from the cluster
     gate_in_pod(folder, tell), promote_in_pod(folder, by, reason, tell)
                                            what `runner.entrypoints.stage` does beside running a stage
+    seal_key(make)                         the key that measured numbers are sealed with; make: write one where there is none
     plan_server(recipe, as_json)           shows what a server of the trained model needs; exit code
 """
 

@@ -16,12 +16,10 @@ from transformers import set_seed
 from transformers.trainer import unwrap_peft_model
 
 from runner import parts
-from runner.trainer import blocks, checkpoints, held_out, parent_watch, results, telemetry
-from runner.trainer.blocks import EndOfLength
-from runner.trainer.checkpoints import MarkComplete, Saving
+from runner.trainer import blocks, checkpoints, held_out, parent_watch, results, stopping
 from runner.trainer.settings import RunSettings
-from runner.trainer.stopping import Ended, Preemption, Watchdog, early_stopping, no_step_more, time_limits
-from runner.trainer.telemetry import History, Phases
+from runner.trainer.stopping import Watchdog, no_step_more
+from runner.trainer.telemetry import History
 
 
 class RecipePlugin(BasePlugin):
@@ -116,12 +114,9 @@ class RecipePlugin(BasePlugin):
     def add_callbacks_post_trainer(self, cfg: DictDefault, trainer: Any) -> list[Any]:
         settings = run_settings(cfg)
         self.history = History(settings)
-        ends = [EndOfLength(settings.blocks)] if settings.blocks else []
-        watchdog = Watchdog(settings, zero_loss_allowed=bool(cfg.rl))
-        told = [*telemetry.serve_metrics(self.history), *telemetry.serve_progress(settings)]
-        watching = [watchdog, self.history, *told]
-        ending = [*ends, *time_limits(settings), Saving(settings), *early_stopping(settings)]
-        return [*watching, Ended(), *ending, MarkComplete(self.resumed_from), Preemption(settings), Phases()]
+        return stopping.callbacks(
+            settings, self.history, zero_loss_allowed=bool(cfg.rl), resumed_from=self.resumed_from
+        )
 
     def post_train_unload(self, cfg: DictDefault) -> None:
         if int(os.environ.get("RANK", "0")) != 0:

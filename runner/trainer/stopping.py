@@ -1,10 +1,12 @@
-"""Stopping: what ends a training before its last step: a broken loss, no more improvement, the time limit, SIGTERM."""
+"""Stopping: what ends a training before its last step: a broken loss, no more improvement, the time limit, SIGTERM; and the order
+in which all callbacks hear of it."""
 
 import json
 import math
 import os
 import signal
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
@@ -14,12 +16,14 @@ from accelerate import PartialState
 from accelerate.utils import DistributedType
 from transformers import TrainerCallback
 
+from runner import parts
 from runner.tools.files import write_json
 from runner.tools.run_files import STOPPED
 from runner.trainer import collectives, limits, progress_lines
-from runner.trainer.checkpoints import saved_anyway
+from runner.trainer.checkpoints import MarkComplete, Saving, saved_anyway
 from runner.trainer.limits import LOSS, TimeUsed, elapsed_seconds
-from runner.trainer.settings import EarlyStopping, RunSettings
+from runner.trainer.settings import BlocksSettings, EarlyStopping, RunSettings
+from runner.trainer.telemetry import History, Phases
 
 # A model that knows nothing starts at ln(vocabulary); half as much again means that its weights are broken.
 CEILING = 1.5
@@ -180,11 +184,6 @@ class Patience(TrainerCallback):
             print(progress_lines.write({"event": limits.EVENT, **asdict(ended)}), flush=True)
 
 
-def early_stopping(settings: RunSettings, measure: str = LOSS) -> list[Patience]:
-    """The callback that ends training early; none where the recipe does not ask for it."""
-    return [Patience(settings.early_stopping, measure)] if settings.early_stopping else []
-
-
 class TimeLimit(TrainerCallback):
     """Stops training before `time_limit_seconds` are over, counted from its begin, over restarts and, in a pipeline,
     with the stages before it.
@@ -256,9 +255,17 @@ class TimeLimit(TrainerCallback):
             TimeUsed(self.limit, round(self.used, 1), self.reached).write(self.run_dir)
 
 
-def time_limits(settings: RunSettings) -> list[TimeLimit]:
-    """The callback that keeps the run's limit; none where it has no limit."""
-    return [] if settings.time_limit_seconds is None else [TimeLimit(settings)]
+class EndOfLength(TrainerCallback):
+    """Ends a context length at its last step, measured and saved, while the schedule goes on to the end of all."""
+
+    def __init__(self, settings: BlocksSettings) -> None:
+        self.settings = settings
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+        if state.global_step >= self.settings.last_step:
+            control.should_log = control.should_evaluate = control.should_save = True
+            control.should_training_stop = True
+        return control
 
 
 # As a shell says that SIGTERM ended a process.
@@ -341,3 +348,31 @@ class Preemption(TrainerCallback):
         )
         print(said, flush=True)
         write_json(self.run_dir / STOPPED, {"message": said})
+
+
+def callbacks(
+    settings: RunSettings,
+    history: History,
+    *,
+    zero_loss_allowed: bool,
+    measure: str = LOSS,
+    resumed_from: str = "",
+    own: Sequence[TrainerCallback] = (),
+) -> list[TrainerCallback]:
+    """All callbacks of a training, in the order in which they must hear of it: who watches before who ends it, who asks for a
+    checkpoint before who marks it, and last who acts on what the others have asked for.
+
+    zero_loss_allowed: as of the Watchdog; measure: as of Patience; resumed_from: as of MarkComplete; own: of the engine, which
+    watch too.
+    """
+    watching = [Watchdog(settings, zero_loss_allowed), history, *own]
+    heard = [callback for begin in parts.hooks("callbacks") for callback in begin(settings, history)]
+    ending: list[TrainerCallback] = [Ended()]
+    if settings.blocks:
+        ending.append(EndOfLength(settings.blocks))
+    if settings.time_limit_seconds is not None:
+        ending.append(TimeLimit(settings))
+    ending.append(Saving(settings))
+    if settings.early_stopping:
+        ending.append(Patience(settings.early_stopping, measure))
+    return [*watching, *heard, *ending, MarkComplete(resumed_from), Preemption(settings), Phases()]

@@ -286,7 +286,7 @@ def test_the_last_stage_that_the_limit_ends_is_no_error_and_a_higher_limit_goes_
     _, told = run_with(recipe, "60 s", Selection(stage=last), *before)
     assert not started(told) and "is used up" in told[-1] and folder.weights_files
     monkeypatch.setattr(gates, "measure", lambda folder: None)
-    monkeypatch.setattr(gates, "opened", lambda folder: (True, []))
+    monkeypatch.setattr(gates, "opened", lambda folder, look=False: (True, []))
     _, told = run_with(recipe, "200 s", Selection(stage=last), *before)
     assert started(told) == [last] and folder.finished
 

@@ -12,6 +12,7 @@ PART = Part(
         "on_record": "gates.promotions",
         "gate_in_pod": "hooks.gate_in_pod",
         "promote_in_pod": "hooks.promote_in_pod",
+        "seal_key": "seal.key",
     },
     commands={
         "evaluate": "Say whether training made it better.",

@@ -15,8 +15,8 @@ from typing import Any, Self
 
 from runner import parts
 from runner.data import plain_text
+from runner.parts.evaluate import seal
 from runner.plan import Evaluation, Gate, Plan
-from runner.run import seal
 from runner.run.launch import environment, follow
 from runner.run.stage_folder import StageFolder, model_hash_of
 from runner.scenarios.shared.gates import HOLDS, bounds, in_words

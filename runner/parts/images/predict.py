@@ -10,9 +10,7 @@ from typing import Any
 import torch
 
 from runner.data.row_files import Bad
-from runner.parts.images import network
 from runner.parts.images.pictures import decoded, scaled
-from runner.parts.images.training import ImageDataset, normalise
 from runner.scenarios.shared.gates import ACCURACY
 from runner.tools.problem import Stop
 
@@ -28,6 +26,8 @@ def load(weights: Path) -> Callable[[Path], dict[str, float]]:
 
     @cache
     def known() -> Any:
+        from runner.parts.images import network  # imports transformers, which takes seconds
+
         try:
             return network.load(weights)
         except Exception as error:  # a file of weights can be broken in many ways
@@ -40,6 +40,8 @@ def load(weights: Path) -> Callable[[Path], dict[str, float]]:
         pixels = decoded(picture.read_bytes())
         if isinstance(pixels, Bad):
             raise Stop(f"`{picture}` is {pixels.reason}.", "PNG, JPEG, WEBP, BMP and GIF can be.")
+        from runner.parts.images.training import normalise
+
         model, facts = known()
         mean, std = (torch.tensor(facts[name]).view(1, 3, 1, 1) for name in ("mean", "std"))
         batch = torch.from_numpy(scaled(pixels, facts["image_size"]).copy()).permute(2, 0, 1).unsqueeze(0)
@@ -62,6 +64,9 @@ def measure(task: Any, measures: Any) -> None:
 def on_images(model: Path, folder: Path, measures: Any) -> dict[str, float]:
     """Loss and accuracies on the test images, on those for validation where there are none of them: in all, and of each class
     by its name as a gate can write it. Notes the confusion matrix: for each class how often each was seen in its place."""
+    from runner.parts.images import network
+    from runner.parts.images.training import ImageDataset
+
     device = "cuda" if torch.cuda.is_available() else "cpu"
     built, facts = network.load(model)
     built = built.to(device)

@@ -22,12 +22,11 @@ from runner.parts.images.network import Weights
 from runner.parts.proof import leaks
 from runner.tools.problem import Stop
 from runner.tools.run_files import BEST_IMAGES, FINAL_IMAGES, TENSORBOARD
-from runner.trainer import checkpoints, progress_lines, results, telemetry
-from runner.trainer.checkpoints import MarkComplete, Saving
+from runner.trainer import checkpoints, progress_lines, results, stopping
 from runner.trainer.limits import ACCURACY
 from runner.trainer.settings import RunSettings
-from runner.trainer.stopping import Ended, Preemption, Watchdog, early_stopping, no_step_more, time_limits
-from runner.trainer.telemetry import History, Phases
+from runner.trainer.stopping import Watchdog, no_step_more
+from runner.trainer.telemetry import History
 
 
 def train(config: dict[str, Any], prepare_first: bool = False) -> None:
@@ -61,9 +60,7 @@ def train(config: dict[str, Any], prepare_first: bool = False) -> None:
     # What the first evaluation measures, before training, is in the history already where a run goes on.
     args.eval_on_start = resume is None
     # A loss of exactly 0 is possible here: the Trainer rounds it, and small sets are learned by heart.
-    watchdog = Watchdog(settings, zero_loss_allowed=True)
-    told = [*telemetry.serve_metrics(history), *telemetry.serve_progress(settings)]
-    ending = [Ended(), *time_limits(settings), Saving(settings), *early_stopping(settings, ACCURACY)]
+    callbacks = stopping.callbacks(settings, history, zero_loss_allowed=True, measure=ACCURACY, own=[weights])
     trainer = Trainer(
         model=model,
         args=args,
@@ -72,7 +69,7 @@ def train(config: dict[str, Any], prepare_first: bool = False) -> None:
         eval_dataset=data["validation"],
         compute_metrics=lambda seen: {"accuracy": float((seen.predictions == seen.label_ids).mean())},
         preprocess_logits_for_metrics=lambda logits, labels: logits.argmax(-1),
-        callbacks=[watchdog, history, weights, *told, *ending, MarkComplete(), Preemption(settings), Phases()],
+        callbacks=callbacks,
     )
     no_step_more(trainer)
     trainer.train(resume_from_checkpoint=str(resume) if resume else None)

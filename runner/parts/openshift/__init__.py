@@ -11,6 +11,7 @@ PART = Part(
         "why_on_cluster": "hooks.why_on_cluster",
         "promote_on_cluster": "hooks.promote_on_cluster",
         "model_on_claim": "claimed_model.copied",
+        "callbacks": "training_metrics.callbacks",
     },
     commands={
         "site": "Write what its namespace needs, once.",

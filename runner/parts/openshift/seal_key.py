@@ -1,9 +1,9 @@
 """The Secret with the key that measured numbers are sealed with: pods read it, and no run holds it."""
 
+from runner import parts
 from runner.parts.openshift.client import MANAGER, Cluster, address
 from runner.parts.openshift.errors import Refused
 from runner.render.podspec import KEY, KEY_SECRET
-from runner.run import seal
 
 
 def require(cluster: Cluster, namespace: str, dry_run: bool = False) -> bool:
@@ -17,7 +17,7 @@ def require(cluster: Cluster, namespace: str, dry_run: bool = False) -> bool:
         "kind": "Secret",
         "type": "Opaque",
         "metadata": {"name": KEY_SECRET, "namespace": namespace},
-        "stringData": {KEY: "" if dry_run else seal.key(make=True)},
+        "stringData": {KEY: "" if dry_run else parts.hook("seal_key")(make=True)},
     }
     query = [("fieldManager", MANAGER), *([("dryRun", "All")] if dry_run else [])]
     try:

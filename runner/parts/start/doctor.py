@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 from runner import catalog
 from runner.parts.planner import forecast, storage
 from runner.parts.planner.parameters import UnknownArchitecture
+from runner.parts.start.hardware import FLASH_KERNEL, PORTS, Machine
 from runner.plan import Plan
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
-from runner.run.hardware import FLASH_KERNEL, PORTS, Machine, device_names, gpus_of, particular
+from runner.run.launch import device_names, gpus_of, particular
 from runner.tools import extras
 
 if TYPE_CHECKING:

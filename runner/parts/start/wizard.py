@@ -93,7 +93,7 @@ def _show_models(answers: Answers) -> None:
 
 def _proposed_card(answers: Answers) -> str:
     """This machine's first GPU that the catalog knows, where it runs here; else one with room."""
-    from runner.run.hardware import labels
+    from runner.parts.start.hardware import labels
 
     own = next((label for label in labels() if catalog.gpu(label)), "") if answers.where == "here" else ""
     return drafting.card(answers, own)

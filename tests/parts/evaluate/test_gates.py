@@ -11,11 +11,11 @@ import pytest
 from pydantic import TypeAdapter
 
 from runner.check.validate import load
-from runner.parts.evaluate import evaluate, gates
+from runner.parts.evaluate import evaluate, gates, seal
 from runner.parts.evaluate.gates import Measurement, Subject, judge, passed
 from runner.plan import Gate
 from runner.recipe.overrides import from_options
-from runner.run import pipeline, seal
+from runner.run import pipeline
 from runner.run.run_folder import RunFolder
 from runner.run.stage_folder import StageFolder
 from runner.scenarios.shared import gates as written

@@ -138,7 +138,7 @@ def test_validation_images_are_normalised_and_nothing_more(tmp_path):
     shapes.write(tmp_path / "few.parquet", images, labels)
     report = prepare(wanted(tmp_path / "few.parquet", validation_share=0.34), tmp_path / "data")
     look = {"mean": report.mean, "std": report.std}
-    data = training.Images(tmp_path / "data" / "validation.parquet", 32, **look)
+    data = training.ImageDataset(tmp_path / "data" / "validation.parquet", 32, **look)
     assert len(data) == 10
     batch = data.__getitems__(list(range(10)))
     again = (
@@ -616,7 +616,7 @@ def _file(module):
 OF_LANGUAGE = {
     "orjson": ("data.row_files",),
     "openpyxl": ("data.row_tables",),
-    "httpx": ("catalog.published", "entrypoints.prepare", "run.hardware"),
+    "httpx": ("catalog.published", "entrypoints.prepare", "parts.start.hardware"),
     "datatrove": (
         "data.doctor",
         "parts.pretrain.cleaning_steps",

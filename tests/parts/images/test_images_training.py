@@ -222,7 +222,7 @@ def test_a_rehearsal_is_measured_class_by_class(rehearsed, recipe_command):
 def test_the_best_weights_do_what_the_summary_says(rehearsed):
     run, _, _ = rehearsed
     model, content = network.load(run / "best_model.pth")
-    data = training.Images(run / "data" / "validation.parquet", 32, content["mean"], content["std"])
+    data = training.ImageDataset(run / "data" / "validation.parquet", 32, content["mean"], content["std"])
     batch = data.__getitems__(list(range(len(data))))
     with torch.no_grad():
         right = (model(batch["pixel_values"]).logits.argmax(-1) == batch["labels"]).float().mean().item()

@@ -17,9 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from runner.parts.openshift import training_metrics
 from runner.parts.openshift.driver_job import KEYS, SERVER
 from runner.render.kubernetes import CONFIG_DIR
-from runner.trainer import telemetry
 from tests.conftest import ROOT
 from tests.parts.openshift.api import KEY_OF, Api, free_port, stamp, value_of
 from tests.parts.openshift.pods import ALONE, operators
@@ -96,7 +96,9 @@ class Machines:
                 return
         rendezvous = operators(job, 0, 1, free_port())
         # The pods share one machine here, and so its ports.
-        rendezvous |= {name: str(free_port()) for name in (telemetry.METRICS_PORT, telemetry.PROGRESS_PORT)}
+        rendezvous |= {
+            name: str(free_port()) for name in (training_metrics.METRICS_PORT, training_metrics.PROGRESS_PORT)
+        }
         spec = job["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]
         code = self._run(space, pod, spec, rendezvous)
         if code is not None:

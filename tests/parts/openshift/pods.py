@@ -20,9 +20,9 @@ from typing import Any
 
 import psutil
 
+from runner.parts.openshift import training_metrics
 from runner.run.launch import WITHOUT_GPU
 from runner.tools.run_files import SEAL_KEY
-from runner.trainer import telemetry
 from tests.conftest import PROCESSOR, ROOT
 from tests.parts.openshift.api import free_port
 
@@ -83,7 +83,7 @@ def pods(job: dict[str, Any], mounts: dict[str, Path], folder: Path) -> list[Pod
             (container,) = replica["template"]["spec"]["containers"]
             env = environment(container, here, folder / name)
             # The pods share one machine here, and so its ports.
-            env |= {name: str(free_port()) for name in (telemetry.METRICS_PORT, telemetry.PROGRESS_PORT)}
+            env |= {name: str(free_port()) for name in (training_metrics.METRICS_PORT, training_metrics.PROGRESS_PORT)}
             env |= operators(job, rank, nodes, port)
             command = [mapped(part, here) for part in container["command"]]
             made.append(Pod(name, command, env, folder / name / "pod.log", booked(container)))

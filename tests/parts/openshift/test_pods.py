@@ -15,6 +15,7 @@ import yaml
 from runner import catalog
 from runner.check.validate import changed, load
 from runner.entrypoints.prepare import carry_out
+from runner.parts.openshift import training_metrics
 from runner.parts.openshift.jobs import sent
 from runner.parts.pretrain import rehearsal
 from runner.plan import Place
@@ -23,7 +24,6 @@ from runner.render import kubernetes, podspec, render
 from runner.scenarios import prepare, translate
 from runner.scenarios.shared import twin
 from runner.tools.files import sha256, write_text
-from runner.trainer import telemetry
 from tests import shapes
 from tests.conftest import ROOT
 from tests.entrypoints.test_stage import BEFORE_SFT, Claim, whole
@@ -128,8 +128,8 @@ def test_a_pod_killed_in_the_middle_comes_back_and_goes_on_from_the_last_checkpo
     def lose_one() -> None:
         steps = events(master.text, "step") if master.log.exists() else []
         if "metrics" not in seen and steps:
-            seen["metrics"] = ask(int(master.env[telemetry.METRICS_PORT]))
-            seen["progress"] = as_the_trainer_reads(ask(int(master.env[telemetry.PROGRESS_PORT])))
+            seen["metrics"] = ask(int(master.env[training_metrics.METRICS_PORT]))
+            seen["progress"] = as_the_trainer_reads(ask(int(master.env[training_metrics.PROGRESS_PORT])))
         done = sorted((run / "checkpoints").rglob("checkpoint-*/trainer_state.json"))
         if "killed" not in seen and done and steps and steps[-1]["step"] > _step(done[-1]) + 2:
             worker.kill()
@@ -146,7 +146,9 @@ def test_a_pod_killed_in_the_middle_comes_back_and_goes_on_from_the_last_checkpo
     history = [entry["step"] for entry in json.loads((run / "training_history.json").read_text())["steps"]]
     assert history == list(range(1, summary["steps"] + 1)), "a step is missing, or stands there twice"
     assert "recipe_step " in seen["metrics"] and "recipe_loss " in seen["metrics"]
-    assert seen["progress"]["totalSteps"] == summary["steps"] and not ask(int(worker.env[telemetry.PROGRESS_PORT]))
+    assert seen["progress"]["totalSteps"] == summary["steps"] and not ask(
+        int(worker.env[training_metrics.PROGRESS_PORT])
+    )
     left = json.loads((run / "progress.json").read_text())
     assert (left["currentStep"], left["progressPercentage"]) == (summary["steps"], 100)
     told = [path for path in tmp_path.rglob("*") if path.is_file() and TOKEN.encode() in path.read_bytes()]

@@ -49,7 +49,7 @@ def here(tmp_path, monkeypatch):
         for number in range(30):
             Image.new("RGB", (32, 32), (*colour[:2], number)).save(tmp_path / "pictures" / name / f"{number}.png")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("runner.run.hardware.labels", lambda: [])
+    monkeypatch.setattr("runner.parts.start.hardware.labels", lambda: [])
     return tmp_path
 
 

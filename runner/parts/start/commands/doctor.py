@@ -18,8 +18,8 @@ def doctor(path: str | None, sets: tuple[str, ...], out: str | None) -> int:
 
     hush()
     from runner.parts.start import doctor as doctors
+    from runner.parts.start.hardware import probe
     from runner.render import place
-    from runner.run.hardware import probe
     from runner.scenarios import translate
 
     recipe = plan = None

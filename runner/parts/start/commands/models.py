@@ -1,6 +1,7 @@
 """`recipe models`: the models that a recipe can name, and `recipe models add` for those that the catalog lacks."""
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import click
 
 from runner import catalog, parts
+from runner.catalog import published
 from runner.check.validate import judge
 from runner.commands.options import card_named, end, gpu_option, listing_option, say, short, table
 from runner.parts.planner import cards, parameters
@@ -94,8 +96,6 @@ def add(
     of that recipe's claims. Only small files are read, no weights. The commit of the hub is written down too, and is what
     recipes beside the lock file then train.
     """
-    from runner.run import locking
-
     recipe = recipe or before  # which may also stand before `add`
     if recipe and out:
         raise click.UsageError("`--recipe` and `--out` both say where to write; use one of them.")
@@ -106,13 +106,41 @@ def add(
         if made is None:
             raise Stop(errors_of(problems))
         with parts.hook("model_on_claim")(made, name, say) as folder:
-            model = locking.add(file, str(folder), "", known_as or name)
+            model = written(file, str(folder), "", known_as or name)
     else:
         named = document.lookup(("model", "revision")) if document else None
-        model = locking.add(file, name, revision or str(named or "main"), known_as)
+        model = written(file, name, revision or str(named or "main"), known_as)
     say(f"{file}: {model.id}" + (f" at {model.revision}" if model.revision else ""))
     say(f"{model.model_type}, {cards.size(model)} parameters, licence {cards.licence(model)}.")
     if model.model_type not in parameters.FAMILIES:
         say("There are no formulas for its architecture: `recipe plan` will say so, and name those that it knows.")
     say(f"Recipes beside it may now say `base: {model.id}` under `model`. Keep the file under version control.")
     end(f"`{model.id}` is known to the recipes beside {file}.", "check", recipe or "RECIPE")
+
+
+def written(file: Path, name: str, revision: str, known_as: str | None = None) -> catalog.Model:
+    """Writes a model into a lock file: `name` is a folder (below the lock file's or this one) or a name on the hub.
+    known_as: what recipes call a folder, where that is not its path. Raises Stop where it cannot be."""
+    if (known_as or name) in catalog.model_ids():
+        raise Stop(
+            f"`{known_as or name}` is in the catalog, which is looked at first.",
+            "It needs no lock. `revision` under `model` holds a recipe to one commit of it.",
+        )
+    lock.entries(file)  # a broken file is said before anything is fetched
+    folder = next((place for place in (file.parent / name, Path(name)) if place.is_dir()), None)
+    if folder:
+        path = name if Path(name).is_absolute() else Path(os.path.relpath(folder, file.parent)).as_posix()
+        model = published.in_folder(folder, known_as or path)
+    elif name.startswith("/"):
+        raise Stop(
+            f"There is no folder `{name}` on this machine.",
+            f"Is it on a claim? Then `recipe models add {name} --recipe RECIPE` reads it there, with a recipe that names the "
+            f"claim. Without a cluster: copy its `config.json` and `tokenizer_config.json` into a folder, and "
+            f"`recipe models add FOLDER --as {name}`.",
+        )
+    elif known_as:
+        raise Stop("`--as` is for a folder: a model on the hub has its name.", "Leave it out.", code=2)
+    else:
+        model = published.on_hub(name, revision)
+    lock.add(file, model.id, lock.entry_of(model, revision))
+    return model

@@ -1,17 +1,15 @@
-"""Probing: what this machine has. Facts alone; `runner.parts.start.doctor` says what they mean."""
+"""Hardware: what this machine has. Facts alone; `doctor` says what they mean."""
 
 import importlib.metadata
 import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from runner import catalog
 from runner.catalog.published import why_no_hub
-from runner.recipe.recipe import Recipe
 from runner.tools import ports
 from runner.tools.problem import Stop
 
@@ -84,39 +82,6 @@ class Machine:
     hub: str | None = None
     token: bool = False
     gated: dict[str, str | None] = field(default_factory=dict)
-
-
-# GPUs have the numbers that nvidia-smi and recipes give them; CUDA itself would count the fastest first.
-BY_BUS = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-
-
-def device_names(visible: str | None, count: int) -> list[str]:
-    """What CUDA_VISIBLE_DEVICES calls the GPUs that programs may see. visible: its value, None where it is not set: then
-    all are seen, under the numbers that nvidia-smi gives them. count: how many are seen."""
-    return [name.strip() for name in visible.split(",")][:count] if visible is not None else [*map(str, range(count))]
-
-
-def gpus_of(recipe: Recipe) -> list[int]:
-    """The particular GPUs that the recipe takes of its main machine; empty where any will do."""
-    nodes = recipe.settings.get("nodes")
-    return list(nodes.machines[0].gpus) if nodes else []
-
-
-def particular(visible: str | None, numbers: Sequence[int], count: int) -> list[int]:
-    """Which of the GPUs that programs see, counted from 0, are those that the recipe names (`nodes.machines[].gpus`).
-
-    Of those that it names only some may be here; then these alone are taken, because the others are somebody else's. Where
-    none is here (no numbers, another machine, names such as `GPU-8f6b…`), the environment decides: all that are seen.
-    """
-    names = device_names(visible, count)
-    return [names.index(str(number)) for number in numbers if str(number) in names] or list(range(len(names)))
-
-
-def visible_devices(visible: str | None, numbers: Sequence[int], count: int, most: int) -> str:
-    """CUDA_VISIBLE_DEVICES for processes on the recipe's GPUs of this machine, `most` at most. The other arguments are
-    those of `particular`."""
-    names = device_names(visible, count)
-    return ",".join(names[index] for index in particular(visible, numbers, count)[:most])
 
 
 def probe(folder: Path, models: tuple[str, ...] = (), ports: tuple[int, ...] = PORTS) -> Machine:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 import socket
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from transformers import TrainerCallback
 
+from runner.parts.openshift import training_metrics
+from runner.parts.openshift.training_metrics import Metrics, TrainingProgress
 from runner.tools.files import read_json
-from runner.trainer import telemetry
 from runner.trainer.settings import BlocksSettings
-from runner.trainer.telemetry import History, Metrics, Progress
+from runner.trainer.telemetry import History
 from tests.conftest import own_time
 from tests.listening import as_prometheus_reads, as_the_trainer_reads, ask
 from tests.trainer.test_time_limit import settings
@@ -24,12 +27,17 @@ def state(step: int, steps: int = 40, epoch: float = 0.5) -> SimpleNamespace:
     )
 
 
-def heard(callback: Progress) -> dict:
+def served(folder: Path) -> list[TrainerCallback]:
+    """Who is heard at a port, of a process with this environment."""
+    return training_metrics.callbacks(settings(folder, None), History(settings(folder, None)))
+
+
+def heard(callback: TrainingProgress) -> dict:
     return as_the_trainer_reads(callback.text())
 
 
 def test_nothing_is_claimed_before_the_first_step(tmp_path):
-    callback = Progress(settings(tmp_path, None))
+    callback = TrainingProgress(settings(tmp_path, None))
     assert {name: value for name, value in heard(callback).items() if value} == {}
     callback.on_train_begin(None, state(0, epoch=0), None)
     said = heard(callback)
@@ -39,8 +47,8 @@ def test_nothing_is_claimed_before_the_first_step(tmp_path):
 
 def test_the_time_left_is_reckoned_from_the_steps_since_this_start(tmp_path, monkeypatch):
     now = [100.0]
-    own_time(monkeypatch, telemetry, monotonic=lambda: now[0])
-    callback = Progress(settings(tmp_path, None))
+    own_time(monkeypatch, training_metrics, monotonic=lambda: now[0])
+    callback = TrainingProgress(settings(tmp_path, None))
     callback.on_train_begin(None, state(20), None)
     now[0] += 30.0
     callback.on_step_end(None, state(25), None)
@@ -50,7 +58,7 @@ def test_the_time_left_is_reckoned_from_the_steps_since_this_start(tmp_path, mon
 
 def test_a_context_length_counts_its_own_steps(tmp_path):
     length = BlocksSettings(folder="b", sequence_len=2048, first_step=30, last_step=40, steps=40, seed=1)
-    callback = Progress(settings(tmp_path, None).model_copy(update={"blocks": length}))
+    callback = TrainingProgress(settings(tmp_path, None).model_copy(update={"blocks": length}))
     callback.on_train_begin(None, state(30), None)
     callback.on_step_end(None, state(37), None)
     said = heard(callback)
@@ -58,7 +66,7 @@ def test_a_context_length_counts_its_own_steps(tmp_path):
 
 
 def test_a_figure_that_is_no_number_is_left_out(tmp_path):
-    callback = Progress(settings(tmp_path, None))
+    callback = TrainingProgress(settings(tmp_path, None))
     logs = {"loss": math.nan, "learning_rate": 1e-3, "eval_loss": 2.5, "eval_accuracy": math.inf, "epoch": 1.0}
     callback.on_log(None, state(1), None, logs)
     callback.on_log(None, state(2), None, {"loss": 3.0})
@@ -68,7 +76,7 @@ def test_a_figure_that_is_no_number_is_left_out(tmp_path):
 
 def test_the_last_answer_is_kept_with_nothing_left_to_do(tmp_path):
     """While weights are merged and questions asked after the last step, nobody knows for how long."""
-    callback = Progress(settings(tmp_path, None))
+    callback = TrainingProgress(settings(tmp_path, None))
     callback.on_train_begin(None, state(0), None)
     callback.on_step_end(None, state(39), None)
     assert heard(callback)["progressPercentage"] == 97
@@ -80,13 +88,13 @@ def test_the_last_answer_is_kept_with_nothing_left_to_do(tmp_path):
 
 def test_only_the_first_process_says_how_far_all_are_and_a_port_in_use_stops_nobody(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("RANK", "1")
-    assert telemetry.serve_progress(settings(tmp_path, None)) == []
+    assert served(tmp_path) == []
     monkeypatch.setenv("RANK", "0")
-    monkeypatch.delenv(telemetry.PROGRESS_PORT, raising=False)
-    assert telemetry.serve_progress(settings(tmp_path, None)) == []
+    monkeypatch.delenv(training_metrics.PROGRESS_PORT, raising=False)
+    assert served(tmp_path) == []
     with socket.create_server(("", 0)) as taken:
-        monkeypatch.setenv(telemetry.PROGRESS_PORT, str(taken.getsockname()[1]))
-        assert telemetry.serve_progress(settings(tmp_path, None)) == []
+        monkeypatch.setenv(training_metrics.PROGRESS_PORT, str(taken.getsockname()[1]))
+        assert served(tmp_path) == []
     assert "Progress is not served: port" in capsys.readouterr().out
 
 
@@ -125,7 +133,7 @@ def test_the_figures_are_torchs_own():
 
 
 def test_speed_is_the_histories_and_what_is_no_number_is_shown_as_such(tmp_path, monkeypatch):
-    monkeypatch.setenv(telemetry.METRICS_PORT, "0")
+    monkeypatch.setenv(training_metrics.METRICS_PORT, "0")
     history = History(settings(tmp_path, None))
     history.steps = [{"samples_per_second": 12.5, "tokens_per_second": 123456.7}]
     callback = Metrics(history)
@@ -141,9 +149,9 @@ def test_speed_is_the_histories_and_what_is_no_number_is_shown_as_such(tmp_path,
 def test_other_paths_are_not_there(tmp_path, monkeypatch):
     with socket.create_server(("", 0)) as free:
         port = free.getsockname()[1]
-    monkeypatch.setenv(telemetry.PROGRESS_PORT, str(port))
+    monkeypatch.setenv(training_metrics.PROGRESS_PORT, str(port))
     monkeypatch.setenv("RANK", "0")
-    (callback,) = telemetry.serve_progress(settings(tmp_path, None))
+    (callback,) = served(tmp_path)
     assert ask(port) == callback.text()
     with socket.create_connection(("127.0.0.1", port), timeout=5) as asked:
         asked.sendall(b"GET / HTTP/1.0\r\n\r\n")
