@@ -42,7 +42,7 @@ CHILDREN = {
     "runner.parts.images.trainer": ["{folder}/file"],
     "runner.trainer.demo": ["{folder}"],
     "runner.trainer.merging": ["{folder}", "{folder}/out"],
-    "runner.parts.serve.server_wrapper": ["{folder}", "waits"],
+    "runner.parts.serve.openai_api": ["{folder}", "waits"],
 }
 
 

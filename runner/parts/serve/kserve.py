@@ -4,12 +4,10 @@ vLLM runtimes, or of a ServingRuntime of its own.
 Arguments are those of vLLM's server, appended to the runtime's own by KServe; of one that is given twice the last one counts.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from runner.parts.serve import serving
-from runner.parts.serve.serving import Serving
+from runner.parts.serve.serving import Serving, ServingForecast
 from runner.plan import Machines, Plan
 from runner.recipe.recipe import Recipe
 from runner.render import kubernetes, planned, podspec
@@ -19,9 +17,6 @@ from runner.tools.problem import Stop
 from runner.tools.run_files import SERVED_TEMPLATE
 from runner.tools.text import yaml_text
 from runner.tools.vllm import SERVER
-
-if TYPE_CHECKING:
-    from runner.parts.serve.needs import ServingForecast
 
 NAME = "kserve"
 FOLDER = "serve"
@@ -53,8 +48,6 @@ def served(recipe: Recipe) -> tuple[Plan, Serving, ServingForecast | None]:
 
     Raises Stop where the recipe lacks a section, or its model lies on no claim.
     """
-    from runner.parts.serve import needs
-
     if "serve" not in recipe.settings:
         raise Stop(
             f"The recipe `{recipe.name}` has no section `serve`.",
@@ -63,7 +56,7 @@ def served(recipe: Recipe) -> tuple[Plan, Serving, ServingForecast | None]:
             else "Recipes of this scenario train no language model, and have none.",
         )
     plan = planned(recipe, NAME)
-    return plan, *needs.of(recipe, plan)
+    return plan, *serving.server_of(recipe, plan)
 
 
 def render(plan: Plan, server: Serving) -> list[Artifact]:
