@@ -189,6 +189,8 @@ def run_converter(converter: str, model: str, out: str, kind: str, turn_end: str
 
 ERROR = 4  # ggml's level for them, GGML_LOG_LEVEL_ERROR
 FP32 = 0  # ggml's type, GGML_TYPE_F32
+# The function that the library calls, until the process ends: C does not keep it.
+_KEPT: list[Any] = []
 
 
 def _say(level: int, text: bytes, data: Any) -> None:
@@ -281,9 +283,8 @@ def main(arguments: list[str]) -> int:
         return 0
     import llama_cpp as library
 
-    # It has a name until the end, because C does not keep it.
-    log = library.llama_log_callback(_say)
-    library.llama_log_set(log, None)
+    _KEPT.append(library.llama_log_callback(_say))
+    library.llama_log_set(_KEPT[0], None)
     if what == "quantise":
         return write_fewer_bits(library, *given)
     file, task = given
