@@ -19,7 +19,7 @@ from runner.entrypoints import stage as entry
 from runner.parts.evaluate import gates
 from runner.plan import PLAN_FILE, Plan, Stage, read_keys
 from runner.recipe.overrides import from_options
-from runner.render import gate_job, kubernetes
+from runner.render import batch, kubernetes
 from runner.run import pipeline
 from runner.run.run_folder import RunFolder
 from runner.run.stage_folder import StageFolder, inputs
@@ -457,7 +457,7 @@ def test_a_changed_threshold_is_another_gate_and_the_same_stage():
         next(stage for stage in whole(*some).stages if stage.name == "sft")
         for some in ((), ("sft.gates.0=perplexity < 14",))
     )
-    assert before.keys == after.keys and gate_job.key(before) != gate_job.key(after)
+    assert before.keys == after.keys and batch.gate_key(before) != batch.gate_key(after)
 
 
 def test_a_stages_file_says_nothing_of_later_stages():

@@ -13,7 +13,7 @@ from pyarrow import parquet
 from runner.check.validate import changed, examine, load
 from runner.recipe.overrides import Override, from_options
 from runner.recipe.reading import read
-from runner.render.emit import emit
+from runner.render import emit
 from runner.run import inference
 from runner.scenarios import rehearsal
 from runner.tools.problem import Problem

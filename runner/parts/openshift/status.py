@@ -22,7 +22,7 @@ from runner.parts.openshift.jobs import (
     queue_of,
 )
 from runner.parts.openshift.pod_trouble import entry_of
-from runner.render import code, gate_job
+from runner.render import batch, code
 from runner.trainer import child_process, records
 from runner.trainer.records import EarlyStop
 
@@ -118,7 +118,7 @@ def _phase(job: dict[str, Any], pods: list[dict[str, Any]], workload: dict[str, 
         return AGAIN
     if job["kind"] != "Job":
         return TRAINING
-    return {gate_job.PART: MEASURING, driver_job.PART: WALKING}.get(container(job), PREPARING)
+    return {batch.GATE: MEASURING, driver_job.PART: WALKING}.get(container(job), PREPARING)
 
 
 def _suspended(job: dict[str, Any]) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from runner.data.conversation_formats import CLASSES, Lyrics, Songs
 from runner.data.data_sets import DataSet, DataSets
-from runner.data.lyrics import CLASSES, Lyrics, Songs
 from runner.plan import EngineConfig, Place, Plan
 from runner.recipe.recipe import Recipe
 from runner.scenarios.shared import axolotl, common

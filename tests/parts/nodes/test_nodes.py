@@ -27,7 +27,7 @@ from runner.parts.nodes import target as nodes
 from runner.parts.nodes.rendezvous import Hello
 from runner.plan import PLAN_FILE
 from runner.recipe.overrides import from_options
-from runner.render.emit import emit
+from runner.render import emit
 from runner.run import pipeline
 from runner.run.run_folder import RunFolder
 from runner.run.run_manifest import RunManifest, keep

@@ -33,8 +33,7 @@ from runner.parts.openshift.errors import Refused, TryAgain, patiently
 from runner.parts.openshift.jobs import sent
 from runner.parts.openshift.status import FAILED, QUEUED, TRAINING, WAITING, State
 from runner.recipe.overrides import from_options
-from runner.render import code, kubernetes
-from runner.render.emit import planned
+from runner.render import code, kubernetes, planned
 from runner.scenarios import translate
 from runner.trainer import merging
 from tests.conftest import ROOT
@@ -901,7 +900,7 @@ def test_what_has_come_of_a_file_stays_where_the_cluster_stays_busy(site, result
 
 
 def test_hashing_a_large_file_shows_signs_of_life(tmp_path):
-    from runner.entrypoints.file_server import CHUNK, digest
+    from runner.parts.openshift.file_server import CHUNK, digest
 
     (tmp_path / "large").write_bytes(b"x" * CHUNK * 257)
     signs = []
