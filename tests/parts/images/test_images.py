@@ -615,7 +615,7 @@ def _file(module):
 # hub, cleaning, and what is said of rows.
 OF_LANGUAGE = {
     "orjson": ("data.row_files",),
-    "openpyxl": ("data.row_tables",),
+    "openpyxl": ("data.rows",),
     "httpx": ("catalog.published", "entrypoints.prepare", "parts.start.hardware"),
     "datatrove": (
         "data.doctor",
