@@ -619,10 +619,10 @@ OF_LANGUAGE = {
     "httpx": ("catalog.published", "entrypoints.prepare", "parts.start.hardware"),
     "datatrove": (
         "data.doctor",
-        "parts.pretrain.cleaning_steps",
+        "parts.pretrain.cleaning",
         "parts.pretrain.executors",
     ),
-    "spacy": ("parts.pretrain.cleaning_steps",),
+    "spacy": ("parts.pretrain.cleaning",),
     "loguru": ("data.doctor",),
     "ray": ("parts.pretrain.executors",),
     "py3langid": ("data.doctor",),
