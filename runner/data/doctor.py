@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from runner.data import data_sets
 from runner.data.data_sets import DataSets, Where
 from runner.data.report import DataFinding, Examined
-from runner.tools import extras
+from runner.tools import packaged
 
 if TYPE_CHECKING:
     import numpy as np
@@ -114,7 +114,7 @@ def examine(rows: Iterable[ExaminedRow], of: int, report: Examined) -> None:
         checks += [Languages(), NearDuplicates()]
     except ImportError:
         report.findings.append(
-            DataFinding.of("not looked for", 0, "near duplicates and languages", extras.install("data"))
+            DataFinding.of("not looked for", 0, "near duplicates and languages", packaged.install("data"))
         )
     looked = 0
     for row in rows:

@@ -10,9 +10,9 @@ import pyarrow.compute as pc
 from runner.data import blocks, doctor
 from runner.data.conversation_formats import OWN, TRAINING, Conversation, Conversations, Turn, rendered, unwritten
 from runner.data.items import Spool
+from runner.data.lengths import Lengths
 from runner.data.report import Report
 from runner.data.tokenizers import TokenizerFor
-from runner.tools.lengths import Lengths
 
 TURN = pa.struct({"role": pa.string(), "content": pa.string(), "besides": pa.string()})
 SPOOLED = pa.schema({"question": pa.int32(), "turns": pa.list_(TURN), "tools": pa.string()})

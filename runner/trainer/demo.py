@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.tools.files import read_json, write_json, write_text
-from runner.tools.quiet import hush, without_scikit_learn
+from runner.tools.process import hush, without_scikit_learn
 from runner.tools.run_files import ANSWERS, BEST_MODEL, DEMO, DEMO_OUTPUTS
 from runner.trainer import parent_watch
 from runner.trainer.generation import answers, chats

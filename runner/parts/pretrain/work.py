@@ -11,8 +11,8 @@ from runner.data import RenderedExample
 from runner.data.tokenizers import Pretrained
 from runner.parts.pretrain.stages import Data, FirstWeights
 from runner.tools.files import replacing_folder
-from runner.tools.pods import helping_pod
 from runner.tools.problem import Stop
+from runner.tools.process import helping_pod
 from runner.tools.run_files import REPORT
 
 if TYPE_CHECKING:
