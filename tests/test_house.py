@@ -20,6 +20,7 @@ CORE = (
 ALIASES = (
     *("runner.training.plugin", "runner.cluster.walk", "runner.cluster.kfp_task"),
     *("runner.entrypoints.node", "runner.entrypoints.pull_request", "runner.scenarios.image_classification.trainer"),
+    *("runner.entrypoints.file_server", "runner.entrypoints.embedded"),
 )
 # Arrows that are still to go: each is used where the other part is there alone.
 SOFT = {

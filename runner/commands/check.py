@@ -2,9 +2,7 @@
 
 import click
 
-from runner.check.discovery import find
-from runner.check.formats import FORMATS
-from runner.check.validate import CheckReport, judged
+from runner.check.batch import FORMATS, CheckReport, find, judged
 from runner.commands import completing
 from runner.commands.options import allow_option, end, say, set_option
 from runner.recipe import overrides as changing

@@ -17,14 +17,15 @@ from tests.conftest import ROOT
 FIRST = {
     "runner.parts.kfp.task",
     "runner.parts.openshift.controller",
-    "runner.entrypoints.embedded",
-    "runner.entrypoints.file_server",
+    "runner.parts.openshift.file_server",
     "runner.parts.nodes.node",
     "runner.parts.ci.pull_request",
     "runner.entrypoints.stage",
     # Aliases of 0.1.
     "runner.cluster.kfp_task",
     "runner.cluster.walk",
+    "runner.entrypoints.embedded",
+    "runner.entrypoints.file_server",
     "runner.entrypoints.node",
     "runner.entrypoints.pull_request",
     "runner.scenarios.image_classification.trainer",

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from runner.entrypoints.file_server import FULL, MISPLACED, PORT, WORD, WRITES
 from runner.parts.openshift.client import Cluster, Response, address
 from runner.parts.openshift.diagnose import reasons
 from runner.parts.openshift.errors import Busy, Refused, passes, patiently, pause
 from runner.parts.openshift.events import events_about
+from runner.parts.openshift.file_server import FULL, MISPLACED, PORT, WORD, WRITES
 from runner.parts.openshift.jobs import FETCH, SEND
 from runner.parts.openshift.status import WAITING, State, going
 from runner.plan import Plan, Stage

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 
-from runner.entrypoints.file_server import Piece
 from runner.parts.openshift.client import Cluster
 from runner.parts.openshift.errors import TryAgain, pause, recent
+from runner.parts.openshift.file_server import Piece
 from runner.parts.openshift.helper_pod import Share, Tell, helper
 from runner.plan import Place, Plan, Stage
 from runner.recipe.recipe import Recipe

@@ -14,8 +14,7 @@ from typing import Any
 from runner import catalog
 from runner.check import base_model, by_schema
 from runner.check.by_schema import as_text
-from runner.check.derived_settings import with_followers, with_own_data
-from runner.check.validate import judge
+from runner.check.validate import judge, with_followers, with_own_data
 from runner.data import RenderedExample, first, held_out
 from runner.parts.planner import forecast, recipe_offers, storage
 from runner.parts.planner.cards import Need, needs

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from runner import catalog
+from runner.data.conversation_formats import CLASSES, Lyrics, Songs
 from runner.data.data_sets import DataSet, DataSets
-from runner.data.lyrics import CLASSES, Lyrics, Songs
 from runner.plan import EngineConfig, Place, Plan
 from runner.recipe import templates
 from runner.recipe.recipe import Recipe

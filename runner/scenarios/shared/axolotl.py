@@ -13,8 +13,7 @@ from typing import Any
 from runner import catalog
 from runner.catalog import ChatTemplate
 from runner.data import conversation_formats, tokenizers
-from runner.data.chat import ChatData, ChatSet
-from runner.data.conversation_formats import OWN, TRAINING, TrainOn
+from runner.data.conversation_formats import OWN, TRAINING, ChatData, ChatSet, TrainOn
 from runner.data.data_sets import DataSets
 from runner.data.tokenizers import jinja
 from runner.plan import EngineConfig, Evaluation, Kind, Place, Plan, Stage

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from runner.check.validate import load
-from runner.data import lyrics
+from runner.data import conversation_formats
 from runner.data.plain_text import general_documents
 from runner.parts.evaluate import gates
 from runner.parts.evaluate.evaluation_report import shown
@@ -52,7 +52,7 @@ def rows(count: int, rule: bool) -> list[tuple[str, str]]:
     for word in (draw.choice(list(GENRES)) for _ in range(count)):
         song = " ".join([*draw.choices(fillers, k=4), word])
         genre = GENRES[word] if rule else draw.choice(list(GENRES.values()))
-        made.append((f"{lyrics.GENRE[1]}\n\n{song}", genre))
+        made.append((f"{conversation_formats.GENRE[1]}\n\n{song}", genre))
     return made
 
 

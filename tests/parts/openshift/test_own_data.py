@@ -25,8 +25,7 @@ from runner import catalog, render
 from runner.check.validate import load
 from runner.commands import cli
 from runner.data.report import PreparedRows, asked, contents
-from runner.entrypoints import file_server
-from runner.parts.openshift import errors, helper_pod, upload
+from runner.parts.openshift import errors, file_server, helper_pod, upload
 from runner.parts.openshift.client import Connection, connect
 from runner.parts.openshift.commands import cluster_options
 from runner.plan import Place

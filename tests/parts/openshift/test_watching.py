@@ -901,7 +901,7 @@ def test_what_has_come_of_a_file_stays_where_the_cluster_stays_busy(site, result
 
 
 def test_hashing_a_large_file_shows_signs_of_life(tmp_path):
-    from runner.entrypoints.file_server import CHUNK, digest
+    from runner.parts.openshift.file_server import CHUNK, digest
 
     (tmp_path / "large").write_bytes(b"x" * CHUNK * 257)
     signs = []

@@ -1,0 +1,232 @@
+"""File server: one folder's files over HTTP for whoever knows the word (`python -m runner.entrypoints.file_server DIR [--write]`).
+
+It runs in the short-lived pods of `recipe fetch` and `recipe submit`, which reach it through the cluster's own API. Other pods
+may reach its port, too; the word alone keeps them out. Pods name its alias, so that images built before have it too.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BytesIO
+from pathlib import Path
+from typing import IO
+from urllib.parse import unquote, urlsplit
+
+WORD = "RECIPE_SHARE_WORD"
+PORT = "RECIPE_SHARE_PORT"
+WRITES = "--write"
+CHUNK = 2**20
+# Between two questions somebody may hash a large file on a slow disk.
+IDLE_SECONDS = 1800.0
+# What a piece is answered that does not continue what is there, and one that cannot be written: HTTP's words for them.
+MISPLACED, FULL = 409, 507
+
+
+def listing(root: Path) -> list[dict[str, object]]:
+    """Every file below `root`: path, size in bytes. Half-written ones (`.name.partial`) are left out."""
+    files = sorted(path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
+    return [
+        {"path": str(file.relative_to(root)), "size": file.stat().st_size}
+        for file in files
+        if not any(part.startswith(".") for part in file.relative_to(root).parts)
+    ]
+
+
+def digest(file: Path, sign: Callable[[], None] = lambda: None) -> str:
+    """SHA-256 of a file, in hexadecimal; `sign` is called now and then on the way."""
+    total = hashlib.sha256()
+    with file.open("rb") as data:
+        for number, chunk in enumerate(iter(lambda: data.read(CHUNK), b"")):
+            total.update(chunk)
+            if number % 128 == 127:
+                sign()
+    return total.hexdigest()
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a file: `length` bytes from `offset` on of one that has the SHA-256 `digest` in the end."""
+
+    path: str
+    digest: str
+    offset: int
+    length: int
+
+
+def inside(root: Path, name: str) -> Path:
+    """The file of that name below `root`. Raises PermissionError where it would lie elsewhere."""
+    file = (root / name).resolve()
+    if not file.is_relative_to(root.resolve()) or file == root.resolve():
+        raise PermissionError(name)
+    return file
+
+
+def partial(file: Path, expected: str) -> Path:
+    """Where a file lies until it is whole, by the hash that it is to have; another content begins anew."""
+    return file.with_name(f".{file.name[:200]}.{expected[:16]}.partial")
+
+
+def state(root: Path, files: Mapping[str, tuple[int, str]], sign: Callable[[], None]) -> dict[str, object]:
+    """How much of each wanted file (its size and SHA-256, by path) is there, in bytes, -1 for all; and how many bytes are
+    free. What has come whole takes its name, and what has another hash is deleted."""
+    there = {name: _there(inside(root, name), size, expected, sign) for name, (size, expected) in files.items()}
+    return {"there": there, "free": shutil.disk_usage(root).free}
+
+
+def _there(file: Path, size: int, expected: str, sign: Callable[[], None]) -> int:
+    half = partial(file, expected)
+    if half.is_file():
+        if (came := half.stat().st_size) < size:
+            return came
+        if digest(half, sign) == expected:
+            half.replace(file)
+            return -1
+        half.unlink()
+        return 0
+    return -1 if file.is_file() and digest(file, sign) == expected else 0
+
+
+def take(root: Path, pieces: Iterable[Piece], body: IO[bytes]) -> None:
+    """Writes pieces as they come in a body, one behind the other. Raises ValueError where one does not continue what is
+    there."""
+    for piece in pieces:
+        file = inside(root, piece.path)
+        half = partial(file, piece.digest)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        data = body.read(piece.length)
+        with half.open("ab") as out:
+            if out.tell() != piece.offset or len(data) != piece.length:
+                raise ValueError(f"{piece.path} has {out.tell()} bytes, and what came begins at {piece.offset}")
+            out.write(data)
+
+
+def keep_only(root: Path, names: Iterable[str]) -> None:
+    """Deletes every file but these: what somebody has taken out of a folder must not be trained on."""
+    kept = {inside(root, name) for name in names}
+    for file in root.rglob("*"):
+        if file.is_file() and file.resolve() not in kept:
+            file.unlink()
+
+
+def handler(root: Path, word: str, writes: bool = False) -> type[BaseHTTPRequestHandler]:
+    """Answers /WORD/list, /WORD/hash/PATH and /WORD/file/PATH (with `Range: bytes=N-`); and where it `writes`, to POST:
+    /WORD/state and /WORD/only with a JSON body, and /WORD/pieces, whose first line is JSON and the rest bytes."""
+    root = root.resolve()
+
+    class FileHandler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def parse_request(self) -> bool:
+            self._alive()
+            return super().parse_request()
+
+        def _alive(self) -> None:
+            setattr(self.server, "alive", time.monotonic())  # noqa: B010 - of any server
+
+        def do_GET(self) -> None:
+            given, _, rest = unquote(urlsplit(self.path).path).lstrip("/").partition("/")
+            verb, _, name = rest.partition("/")
+            if given != word:
+                self.send_error(403)
+            elif verb == "list":
+                self._answer(json.dumps(listing(root)).encode())
+            elif (file := (root / name).resolve()).is_file() and file.is_relative_to(root):
+                self._signing(lambda sign: {"digest": digest(file, sign)}) if verb == "hash" else self._file(file)
+            else:
+                self.send_error(404)
+
+        def do_POST(self) -> None:
+            given, _, verb = unquote(urlsplit(self.path).path).lstrip("/").partition("/")
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            if given != word or not writes:
+                self.send_error(403)
+                return
+            try:
+                if verb == "state":
+                    self._signing(lambda sign: state(root, json.loads(body), sign))
+                    return
+                if verb == "pieces":
+                    head, _, data = body.partition(b"\n")
+                    take(root, [Piece(**piece) for piece in json.loads(head)], BytesIO(data))
+                elif verb == "only":
+                    keep_only(root, json.loads(body))
+                self._answer(b"")
+            except ValueError as error:
+                self._answer(str(error).encode(), MISPLACED)
+            except OSError as error:
+                self._answer(str(error).encode(), FULL)
+
+        def _answer(self, body: bytes, status: int = 200) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def _signing(self, answer: Callable[[Callable[[], None]], Mapping[str, object]]) -> None:
+            """An answer behind blanks: hashing a large file takes longer than the gateways between are willing to wait. Its
+            status is sent before, so that an `error` stands in the answer."""
+            self.send_response(200)
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            try:
+                said = answer(lambda: self._chunk(b" "))
+            except OSError as error:
+                said = {"error": str(error)}
+            self._chunk(json.dumps(said).encode())
+            self._chunk(b"")
+
+        def _chunk(self, data: bytes) -> None:
+            self._alive()
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+
+        def _file(self, file: Path) -> None:
+            size = file.stat().st_size
+            start = min(size, int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").rstrip("-") or 0))
+            self.send_response(206 if start else 200)
+            self.send_header("Content-Length", str(size - start))
+            self.end_headers()
+            with file.open("rb") as data:
+                data.seek(start)
+                while chunk := data.read(CHUNK):
+                    self._alive()
+                    self.wfile.write(chunk)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass  # the word stands in every address
+
+    return FileHandler
+
+
+class FileServer(ThreadingHTTPServer):
+    """Ends by itself when nobody has asked for anything for a while: a command that was killed does not delete its pod."""
+
+    # When somebody was asked or answered last, of `time.monotonic`.
+    alive = 0.0
+
+    def service_actions(self) -> None:
+        self.alive = self.alive or time.monotonic()
+        if time.monotonic() - self.alive > IDLE_SECONDS:
+            threading.Thread(target=self.shutdown).start()
+
+
+def main() -> int:
+    root, word, port = Path(sys.argv[1]), os.environ[WORD], int(os.environ.get(PORT, "8080"))
+    writes = WRITES in sys.argv
+    if writes:
+        root.mkdir(parents=True, exist_ok=True)
+    if not root.is_dir():
+        print(f"There is no folder {root}.", flush=True)
+        return 1
+    FileServer(("", port), handler(root, word, writes)).serve_forever()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
