@@ -15,7 +15,7 @@ from runner.commands.options import end, open_recipe, recipe_path, say, set_opti
 if TYPE_CHECKING:
     from runner.run.run_folder import RunFolder
 
-# Set by a program that watches, which then reads each event as a line (see `runner.trainer.progress_lines`).
+# Set by a program that watches, which then reads each event as a line (see `runner.trainer.child_process`).
 EVENTS = "RECIPE_EVENTS"
 # What training says of itself: `event`, its kind, and what belongs to that.
 Event = Mapping[str, Any]
@@ -98,7 +98,7 @@ def watch() -> Iterator[Callable[[Event], None]]:
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from runner.trainer.progress_lines import TRAINING
+    from runner.trainer.child_process import TRAINING
 
     columns = (
         TextColumn("  {task.description}"),
@@ -127,9 +127,9 @@ def watch() -> Iterator[Callable[[Event], None]]:
 
 
 def _events(event: Event) -> None:
-    from runner.trainer import progress_lines
+    from runner.trainer import child_process
 
-    say(progress_lines.write(event))
+    say(child_process.event_line(event))
 
 
 def _lines() -> Callable[[Event], None]:

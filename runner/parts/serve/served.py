@@ -24,7 +24,7 @@ from runner.tools import names
 from runner.tools.files import read_json
 from runner.tools.problem import Stop
 from runner.tools.run_files import ANSWERS, DEMO, HELD_OUT
-from runner.trainer import held_out
+from runner.trainer import records
 from runner.trainer.generation import Chat, messages
 
 # As OpenAI's own clients name it; sent where it is set.
@@ -99,7 +99,7 @@ class Served:
         """
         from transformers import AutoTokenizer
 
-        evaluation, rows = folder.stage.evaluation, held_out.read(folder.path / HELD_OUT)
+        evaluation, rows = folder.stage.evaluation, records.read_held_out(folder.path / HELD_OUT)
         if evaluation is None or not folder.model.is_dir():
             raise Stop(
                 f"`{folder.run.shown}` has no model whose rows could be put to a server.", "Name a run: `--run DIR`."

@@ -19,7 +19,7 @@ from runner.run import pipeline
 from runner.run.run_folder import RunFolder
 from runner.run.stage_folder import StageFolder
 from runner.tools.problem import Stop
-from runner.trainer import held_out
+from runner.trainer import records
 from tests.conftest import ROOT
 from tests.stages import finish, measured, plan_in
 
@@ -384,13 +384,13 @@ def test_a_short_answer_is_one_line_of_a_few_words_behind_a_question(prompt, ans
 
 def test_of_many_held_out_rows_some_evenly_apart_are_kept(tmp_path):
     rows = [{"input_ids": [number, 1], "labels": [-100, 1], "length": 2} for number in range(2000)]
-    held_out.keep(rows, tmp_path)
-    kept = held_out.read(tmp_path / "held_out.parquet")
+    records.keep_held_out(rows, tmp_path)
+    kept = records.read_held_out(tmp_path / "held_out.parquet")
     assert (len(kept.rows), kept.in_all) == (512, 2000)
     assert [ids[0] for ids, _ in kept.rows][:4] == [0, 3, 7, 11] and kept.rows[-1][0][0] > 1990
     for nothing in (None, [], [{"chosen_input_ids": [1]}]):
-        held_out.keep(nothing, tmp_path)
-        assert held_out.read(tmp_path / "held_out.parquet") is None
+        records.keep_held_out(nothing, tmp_path)
+        assert records.read_held_out(tmp_path / "held_out.parquet") is None
 
 
 def scored(**metrics):
