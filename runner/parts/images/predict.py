@@ -12,7 +12,7 @@ import torch
 from runner.data.row_files import Bad
 from runner.parts.images.pictures import decoded, scaled
 from runner.tools.problem import Stop
-from runner.trainer.limits import ACCURACY
+from runner.trainer.records import ACCURACY
 
 # Images of which the network sees a batch at once.
 BATCH = 256
