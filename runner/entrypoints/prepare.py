@@ -26,7 +26,7 @@ from runner.tools.names import listed, nearest
 from runner.tools.problem import Stop
 from runner.tools.process import ensure_home, helping_pod
 from runner.tools.run_files import FETCHED, REPORT, STOPPED
-from runner.trainer import parent_watch
+from runner.trainer import child_process
 
 # What a model folder needs: weights in one format, configs, tokenizer.
 MODEL_FILES = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt", "*.py")
@@ -200,7 +200,7 @@ def main(file: str) -> int:
     from runner.tools.process import hush
 
     ensure_home()
-    parent_watch.start()
+    child_process.watch_parent()
     hush()
     work = read_json(Path(file))
     if work is None:

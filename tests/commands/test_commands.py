@@ -19,8 +19,7 @@ from runner.commands.list import list_recipes
 from runner.parts.start.drafting import minimal_starter
 from runner.recipe import copying, reading, units
 from runner.recipe.overrides import from_options
-from runner.render import place
-from runner.render.emit import emit
+from runner.render import emit, place
 from runner.run.pipeline import Selection
 from runner.run.run_folder import RunFolder
 from runner.scenarios import translate

@@ -79,9 +79,9 @@ def pack(
         for split, (first, last) in home.items():
             # By its text, so that equal texts stay together and one more redraws none.
             chosen = (text for text in texts() if first <= hash_64(f"{seed}\n{text}") / 2**64 < last)
-            file = NpyBlocks(out / f"{split}-{length}.npy", length, dtype)
             most = VALIDATION_BLOCKS if split == "validation" else None
-            counts = file.write(blocks.tokenise(chosen, encode, end), most)
+            file = out / f"{split}-{length}.npy"
+            counts = _write(file, blocks.tokenise(chosen, encode, end), length, dtype, most)
             report[f"{split}-{length}"] = counts.facts
             if not counts.blocks:
                 raise Stop(
@@ -103,37 +103,25 @@ def _homes(tokens: Mapping[int, int], share: float) -> dict[int, dict[str, tuple
     return homes
 
 
-class NpyBlocks:
-    """A `.npy` file that grows block by block and appears when it is complete."""
+def _write(
+    file: Path, documents: Iterator[np.ndarray], length: int, dtype: Any, most_blocks: int | None
+) -> blocks.BlockCounts:
+    """Writes a `.npy` file of blocks of `length` tokens, which appears when it is complete. documents: the tokens of each."""
+    counts = blocks.BlockCounts(length)
 
-    def __init__(self, file: Path, length: int, dtype: Any) -> None:
-        self.file, self.length, self.dtype = file, length, np.dtype(dtype)
-
-    def write(self, documents: Iterator[np.ndarray], most_blocks: int | None = None) -> blocks.BlockCounts:
-        """Takes each document's tokens in turn; what follows the last whole block is dropped, and counted."""
-        documents_in = tokens_in = written = 0
-        rest = np.empty(0, self.dtype)
-        with replacing(self.file) as partial, partial.open("wb") as out:
-            self._header(out, 0)
-            for tokens in documents:
-                documents_in += 1
-                tokens_in += len(tokens)
-                rest = np.concatenate([rest, tokens.astype(self.dtype)])
-                if len(rest) >= self.length:
-                    whole = len(rest) // self.length
-                    out.write(rest[: whole * self.length].tobytes())
-                    rest, written = rest[whole * self.length :], written + whole
-                if most_blocks is not None and written >= most_blocks:
-                    break
-            # NumPy's header keeps room for the first axis to grow, so the true count fits where 0 stood.
-            out.seek(0)
-            self._header(out, written)
-        return blocks.BlockCounts(documents_in, tokens_in, written, self.length)
-
-    def _header(self, out: Any, count: int) -> None:
-        description = np.lib.format.dtype_to_descr(self.dtype)
-        header = {"descr": description, "fortran_order": False, "shape": (count, self.length)}
+    def write_header(out: Any) -> None:
+        description = np.lib.format.dtype_to_descr(np.dtype(dtype))
+        header = {"descr": description, "fortran_order": False, "shape": (counts.blocks, length)}
         np.lib.format.write_array_header_1_0(out, header)
+
+    with replacing(file) as partial, partial.open("wb") as out:
+        write_header(out)
+        for group in blocks.cut(documents, counts, most_blocks):
+            out.write(group.astype(dtype).tobytes())
+        # NumPy's header keeps room for the first axis to grow, so the true count fits where 0 stood.
+        out.seek(0)
+        write_header(out)
+    return counts
 
 
 def take_packed(source: Path, lengths: Iterable[int], tokenizer: Any, out: Path) -> dict[str, dict[str, int]]:
@@ -167,5 +155,5 @@ def take_packed(source: Path, lengths: Iterable[int], tokenizer: Any, out: Path)
                 os.link(file, link)
             except OSError:
                 shutil.copyfile(file, link)
-            report[f"{split}-{length}"] = blocks.BlockCounts(0, array.size, len(array), length).facts
+            report[f"{split}-{length}"] = blocks.BlockCounts(length, 0, array.size, len(array)).facts
     return report

@@ -1,83 +1,28 @@
 """The rows of the stages after pretraining: preferences for DPO, and a domain's conversations mixed with general ones, so that
 learning the one does not forget the other."""
 
-from __future__ import annotations
-
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
-from runner.catalog import ChatTemplate
-from runner.data import RenderedExample, chat, rows
+import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
+
+from runner.data import RenderedExample, blocks, chat, doctor, items, rows
 from runner.data.conversation_formats import rendered
-from runner.data.data_sets import DataSet, SplitDataSets
 from runner.data.report import Report
-from runner.data.tokenizers import Pretrained, TokenizerFor
+from runner.data.tokenizers import TokenizerFor
+from runner.parts.pretrain.stages import Mixture, Preference, Preferences
 from runner.recipe import templates
 from runner.tools.files import replacing
-from runner.tools.names import same
 from runner.trainer.generation import messages
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
-
-    from runner.data.items import Spool
-
 
 # What Axolotl reads of prepared conversations.
 READ = ("messages", "tools")
-
-
-@dataclass(frozen=True, kw_only=True)
-class PreferenceSet(DataSet):
-    """A prompt and two answers, each a template with the rows' columns in brackets."""
-
-    prompt: str
-    chosen: str
-    rejected: str
-
-    def preference(self, row: Mapping[str, Any]) -> Preference | str:
-        """That of a row, or why it has none."""
-        prompt, chosen, rejected = (
-            templates.fill(part, row).strip() for part in (self.prompt, self.chosen, self.rejected)
-        )
-        if not prompt or not chosen or not rejected:
-            return "a part is empty"
-        return Preference(prompt, chosen, rejected) if chosen != rejected else "both answers are the same"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Preferences(SplitDataSets):
-    """Preferences, and the tokens of a row (sequence_len) beyond which training cuts it."""
-
-    kind: Literal["preferences"] = "preferences"
-    sets: tuple[PreferenceSet, ...]
-    system_prompt: str | None
-    sequence_len: int
-    special_tokens: ChatTemplate
-    tokenizer: Pretrained | None = None
-
-
-@dataclass(frozen=True)
-class Preference:
-    prompt: str
-    chosen: str
-    rejected: str
-
-    @property
-    def group(self) -> str:
-        """Rows with the same group stay in one part of the split: the prompt, however it is spaced or cased."""
-        return same(self.prompt)
-
-    @property
-    def key(self) -> str:
-        """Equal for rows that are the same in every part."""
-        return repr((self.prompt, self.chosen, self.rejected))
 
 
 def prepare_preferences(preferences: Preferences, out: Path, tokenizer_for: TokenizerFor | None = None) -> Report:
@@ -86,7 +31,6 @@ def prepare_preferences(preferences: Preferences, out: Path, tokenizer_for: Toke
     tokenizer_for: gives the tokenizer that counts what training will cut of longer rows.
     Raises Stop where too few rows are left to train and validate on.
     """
-    from runner.data import items
 
     def read(place: Path, report: Report) -> tuple[items.Spool, np.ndarray]:
         codecs = [items.RowCodec(one.preference, _batch) for one in preferences.sets]
@@ -103,35 +47,28 @@ def prepare_preferences(preferences: Preferences, out: Path, tokenizer_for: Toke
 
 
 def _batch(preferences: Sequence[Preference]) -> pa.RecordBatch:
-    import pyarrow as pa
-
     return pa.RecordBatch.from_pylist([vars(preference) for preference in preferences])
 
 
 class PreferenceColumns:
     """What becomes of spooled preferences."""
 
-    def __init__(self, asked: Preferences, items: Spool) -> None:
-        self.asked, self.items = asked, items
+    def __init__(self, asked: Preferences, spool: items.Spool) -> None:
+        self.asked, self.spool = asked, spool
 
     def said(self, batch: pa.RecordBatch) -> Iterator[tuple[str, str]]:
         for row in batch.to_pylist():
             yield "\n".join((row["prompt"], row["chosen"], row["rejected"])), row["chosen"]
 
     def table(self, batch: pa.RecordBatch) -> pa.Table:
-        import pyarrow as pa
-
         asked = [messages(self.asked.system_prompt, prompt) for prompt in batch["prompt"].to_pylist()]
         return pa.table({"messages": asked, "chosen": batch["chosen"], "rejected": batch["rejected"]})
 
     def measured(self, kept: np.ndarray, tokenizer_for: TokenizerFor | None, report: Report) -> np.ndarray:
         """Counts the tokens of each row's longer answer behind its prompt, and what training cuts of both."""
-        import numpy as np
-
-        from runner.data import blocks, doctor
 
         def texts(answer: str) -> Iterator[str]:
-            for batch in self.items.batches(kept):
+            for batch in self.spool.batches(kept):
                 for row in batch.to_pylist():
                     conversation = messages(self.asked.system_prompt, row["prompt"], row[answer])
                     yield rendered(self.asked.special_tokens, conversation)
@@ -144,7 +81,7 @@ class PreferenceColumns:
         lengths = np.stack([blocks.lengths(texts(answer), tokenizer) for answer in ("chosen", "rejected")])
         longer, limit = lengths.max(axis=0), self.asked.sequence_len
         report.token_lengths = blocks.figures(longer)
-        lines = self.items.where(self.asked, kept[longer > limit])
+        lines = self.spool.where(self.asked, kept[longer > limit])
         lost = int((lengths - limit).clip(min=0).sum())
         report.findings += doctor.too_long(longer, limit, lines, lost, " are cut in training")
         return kept
@@ -162,13 +99,6 @@ def first(preferences: Preferences) -> Iterator[RenderedExample]:
                     yield RenderedExample(found.prompt, f"{text}\n\nrejected: {found.rejected}")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Mixture(chat.ChatData):
-    """A domain's conversations. domain_share: their part of the training rows, above 0 and up to 1."""
-
-    domain_share: float
-
-
 def prepare_mixture(
     mixture: Mixture, out: Path, general: Path, tokenizer_for: TokenizerFor
 ) -> tuple[Report, list[str]]:
@@ -178,10 +108,9 @@ def prepare_mixture(
     general: Parquet with the general conversations, of which the rest is drawn, each at most once.
     """
     from datasets import Dataset
-    from pyarrow import concat_tables, parquet
 
     share = mixture.domain_share
-    report: Report = chat.prepare(mixture, out / "domain", tokenizer_for=tokenizer_for)
+    report = chat.prepare(mixture, out / "domain", tokenizer_for=tokenizer_for)
     domain, others = (
         table.select([name for name in READ if name in table.column_names])
         for table in map(parquet.read_table, (out / "domain" / "train.parquet", general))
@@ -189,7 +118,7 @@ def prepare_mixture(
     count = min(len(others), round(len(domain) * (1 - share) / share))
     drawn = sorted(random.Random(mixture.seed).sample(range(len(others)), count))
     # Permissive, because turns of the one may have what those of the other do not.
-    mixed = concat_tables([domain, others.take(drawn)], promote_options="permissive").replace_schema_metadata()
+    mixed = pa.concat_tables([domain, others.take(drawn)], promote_options="permissive").replace_schema_metadata()
     _write(Dataset(mixed).shuffle(seed=mixture.seed).with_format("arrow")[:], out / "train.parquet")
     _write(parquet.read_table(out / "domain" / "validation.parquet"), out / "validation.parquet")
     short = round(len(domain) * (1 - share) / share) - count
@@ -200,7 +129,5 @@ def prepare_mixture(
 
 
 def _write(table: Any, file: Path) -> None:
-    from pyarrow import parquet
-
     with replacing(file) as partial:
         parquet.write_table(table, partial, compression="zstd")

@@ -540,7 +540,7 @@ def asked(*sets) -> dict[str, str]:
     """The size that each claim of the survival recipe is asked for with, in its manifest."""
     import yaml
 
-    from runner.render.emit import emit
+    from runner.render import emit
 
     recipe, _, _ = load(ROOT / "recipes" / "survival.yaml", from_options(sets))
     (file,) = [file for file in emit(recipe) if file.path == "claims.yaml"]
