@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from runner.data import data_sets
 from runner.data.data_sets import DataSets, Where
 from runner.data.report import DataFinding, Examined
+from runner.tools import packaged
 
 if TYPE_CHECKING:
     import numpy as np
