@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from runner.data import RenderedExample, data_sets, doctor, rows, tokenizers
+from runner.data.lengths import Lengths
 from runner.data.report import (
     REPORT_FILE,
     SHOWN_BAD_LINES,
@@ -20,7 +21,6 @@ from runner.data.report import (
 )
 from runner.data.row_files import Bad, DataRow
 from runner.data.tokenizers import Pretrained, TokenizerFor
-from runner.tools.lengths import Lengths
 from runner.tools.names import content_hash, listed
 from runner.tools.problem import Stop
 

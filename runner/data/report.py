@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Self, cast
 
 from runner.data.data_sets import DataSets, Where, drawn, set_name, where
+from runner.data.lengths import UNKNOWN, Lengths
 from runner.data.row_files import Bad, DataRow, Numbered
 from runner.tools.files import Record, read_json, sha256, write_json
-from runner.tools.lengths import UNKNOWN, Lengths
 from runner.tools.names import content_hash
 from runner.tools.problem import Stop
 

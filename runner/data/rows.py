@@ -14,7 +14,7 @@ from zipfile import BadZipFile, ZipFile
 from runner.data import data_sets, row_files
 from runner.data.data_sets import DataSource
 from runner.data.row_files import Bad, DataRow, FilePart, Numbered, RowFile, SampledRows, Unreadable, evenly, nameless
-from runner.tools import extras
+from runner.tools import packaged
 from runner.tools.files import TEXTS, read_json, saved_by_datasets, text_files
 from runner.tools.names import listed
 from runner.tools.problem import Stop
@@ -32,7 +32,7 @@ def _library(name: str, what: str) -> Any:
         return import_module(name)
     except ImportError:
         raise Unreadable(
-            f"reading {what} needs {name.split('.')[0]}, which is not installed", "note", extras.install("train")
+            f"reading {what} needs {name.split('.')[0]}, which is not installed", "note", packaged.install("train")
         ) from None
 
 

@@ -35,8 +35,8 @@ from runner.parts.pretrain.stages import (
 )
 from runner.recipe import templates
 from runner.tools.files import replacing, replacing_folder
-from runner.tools.pods import helping_pod
 from runner.tools.problem import Stop
+from runner.tools.process import helping_pod
 from runner.tools.run_files import REPORT
 from runner.trainer.generation import messages
 

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from runner import catalog
 from runner.catalog.tables import table as catalog_table
 from runner.data import report, row_files, rows
+from runner.data.lengths import Lengths
 from runner.parts.planner import duration, memory, row_counts, steps
-from runner.tools.lengths import Lengths
 from tests.parts.planner.test_estimate import work
 
 TALK = {"question": "[question]", "answer": "[answer]", "share": 1.0}

@@ -52,7 +52,7 @@ def prepared(tmp_path_factory):
 def test_preparing_alone_proves_nothing_and_needs_no_files_of_a_run(monkeypatch, tmp_path):
     from click.testing import CliRunner
 
-    from runner.commands.prepare import prepare as command
+    from runner.commands.run import prepare as command
     from runner.entrypoints import prepare
 
     asked = []

@@ -27,7 +27,7 @@ def open_plan(path: str, sets: tuple[str, ...]) -> Plan:
 
 def open_both(path: str, sets: tuple[str, ...], look: bool = True) -> tuple[Recipe, Plan]:
     """A recipe, and its plan as the cluster gets it. look: whether the files that it names are looked at."""
-    from runner.render.emit import planned
+    from runner.render import planned
 
     recipe, _ = open_recipe(path, sets, look=look)
     if not recipe.settings.get("openshift"):
