@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.tools.files import read_json, replacing_folder
-from runner.tools.quiet import hush, without_scikit_learn
+from runner.tools.process import hush, without_scikit_learn
 from runner.trainer import child_process
 
 PRECISIONS = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "auto": "auto"}

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.tools.files import read_record
-from runner.tools.quiet import hush
+from runner.tools.process import hush
 from runner.trainer import child_process
 
 

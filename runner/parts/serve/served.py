@@ -15,11 +15,11 @@ from runner.parts.evaluate import language
 from runner.parts.evaluate.evaluate import Measures
 from runner.parts.evaluate.gates import Measurement
 from runner.parts.evaluate.language import Cannot
+from runner.parts.evaluate.metrics import ACCURACY
 from runner.recipe.recipe import Recipe
 from runner.run.run_folder import folder as run_folder
 from runner.run.stage_folder import StageFolder
 from runner.scenarios import translate
-from runner.scenarios.shared.gates import ACCURACY
 from runner.tools import names
 from runner.tools.files import read_json
 from runner.tools.problem import Stop

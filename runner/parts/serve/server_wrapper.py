@@ -5,7 +5,7 @@ import os
 import runpy
 import sys
 
-from runner.tools.quiet import hush
+from runner.tools.process import hush
 from runner.trainer import child_process
 
 
