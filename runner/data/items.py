@@ -30,7 +30,7 @@ from runner.recipe.templates import NoText
 from runner.tools.files import replacing
 from runner.tools.names import content_hash, listed
 from runner.tools.problem import Stop
-from runner.trainer import parent_watch
+from runner.trainer import child_process
 
 SIDES = ("train", "validation")
 # Rows are put on disk in batches of about so many characters.
@@ -285,7 +285,7 @@ def of_sets(sources: data_sets.DataSets, codecs: Sequence[RowCodec], place: Path
             continue
         # Fresh interpreters, because a copy of this one would copy the locks of threads that it does not have.
         context = get_context("spawn")
-        with ProcessPoolExecutor(len(parts), context, parent_watch.end_with, (os.getpid(),)) as pool:
+        with ProcessPoolExecutor(len(parts), context, child_process.end_with, (os.getpid(),)) as pool:
             for part, counted in pool.map(_apart, jobs):
                 spools.append(part)
                 report.add(counted)

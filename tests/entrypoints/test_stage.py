@@ -25,7 +25,7 @@ from runner.run.run_folder import RunFolder
 from runner.run.stage_folder import StageFolder, inputs
 from runner.scenarios import translate
 from runner.tools.problem import Stop
-from runner.trainer import parent_watch
+from runner.trainer import child_process
 from runner.trainer.settings import Demo
 from tests.conftest import ROOT
 from tests.stages import leave, measured
@@ -391,7 +391,7 @@ def test_the_engine_gets_the_environment_of_its_pod_as_it_is(claim, monkeypatch,
     inside = json.loads(seen.read_text())
     changed = {name for name in around.keys() | inside.keys() if around.get(name) != inside.get(name)}
     # The first machine's engine ends with the one that looks after it; on all others it takes that one's place.
-    assert changed - {"LC_CTYPE"} == ({parent_watch.PARENT} if rank == 0 else set())
+    assert changed - {"LC_CTYPE"} == ({child_process.PARENT} if rank == 0 else set())
 
 
 def test_looking_at_the_records_loads_no_engine():

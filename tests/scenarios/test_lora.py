@@ -22,7 +22,7 @@ from runner.parts.serve import chat, openai_api
 from runner.plan import Place
 from runner.recipe.overrides import from_options
 from runner.render import kubernetes, render
-from runner.run import inference, merge, pipeline
+from runner.run import inference, pipeline
 from runner.run.run_folder import RunFolder
 from runner.run.stage_folder import StageFolder
 from runner.scenarios import translate
@@ -330,7 +330,7 @@ def test_a_chat_switches_the_adapter_on_and_off_on_one_model(rehearsed):
     question = recipe.demo_questions[0][1]
     tokens = original.tokenizer(answers.prompt(before, original.tokenizer, question), return_tensors="pt")
 
-    def scores(loaded: answers.Loaded) -> torch.Tensor:
+    def scores(loaded: answers.LoadedModel) -> torch.Tensor:
         with loaded.switched(), torch.no_grad():
             return loaded.model(**tokens).logits[0, -1]
 
@@ -426,10 +426,10 @@ def test_a_merge_into_the_run_is_put_on_record_and_waits_for_nobody_at_work_ther
 
     monkeypatch.setattr(merging, "merge", merged)
     with run.lock(), pytest.raises(Stop, match="Another command is at work"):
-        merge.of_run(recipe, str(tmp_path), None)
+        inference.merge_run(recipe, str(tmp_path), None)
     train = StageFolder(plan, plan.stage("train"))
     (tmp_path / "best_model" / "config.json").write_text("{}")
-    assert merge.of_run(recipe, str(tmp_path), None) == tmp_path / "best_model"
+    assert inference.merge_run(recipe, str(tmp_path), None) == tmp_path / "best_model"
     assert train.finished and not train.changed_outputs()
 
 
@@ -457,7 +457,7 @@ def test_merging_writes_over_neither_the_adapter_nor_its_base(tmp_path, golden_m
     (adapter / "adapter_config.json").write_text(facts, encoding="utf-8")
     for out in (adapter, base):
         with pytest.raises(Stop, match="`--out`") as stop:
-            merge.folder(adapter, out)
+            inference.merge_adapter(adapter, out)
         golden_message(stop.value, out.name)
     assert (adapter / "adapter_model.safetensors").read_bytes() == b"weights"
 

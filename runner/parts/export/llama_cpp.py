@@ -23,8 +23,8 @@ from typing import Any
 
 from runner.tools.files import cache_folder, read_record, replacing_folder, write_json
 from runner.tools.problem import Stop
-from runner.tools.quiet import hush
-from runner.trainer import parent_watch
+from runner.tools.process import hush
+from runner.trainer import child_process
 
 VERSION = "0.3.36"
 SHA256 = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
@@ -118,7 +118,7 @@ def read(file: Path, task: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    env = os.environ | {parent_watch.PARENT: str(os.getpid())}
+    env = os.environ | {child_process.PARENT: str(os.getpid())}
     command = [sys.executable, "-m", "runner.parts.export.llama_cpp", *arguments]
     return subprocess.run(command, capture_output=True, text=True, errors="replace", env=env)
 
@@ -276,7 +276,7 @@ def write_fewer_bits(library: Any, file: str, out: str, kind: str) -> int:
 
 
 def main(arguments: list[str]) -> int:
-    parent_watch.start()
+    child_process.watch_parent()
     what, *given = arguments
     if what == "convert":
         run_converter(*given)

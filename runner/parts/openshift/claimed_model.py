@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from runner.catalog.published import BESIDE, CONFIG
+from runner.catalog.models import BESIDE, CONFIG
 from runner.parts.openshift.client import connect
 from runner.parts.openshift.fetch import small_files
 from runner.recipe.recipe import Recipe

@@ -12,7 +12,7 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
-from runner.tools import extras
+from runner.tools import packaged
 from runner.tools.problem import Stop
 
 ROOT = "kubernetes"
@@ -46,7 +46,7 @@ def client_parts() -> tuple[Any, Any, Any]:
     client itself gets the whole, as ever. Raises Stop where it is not installed."""
     found = importlib.util.find_spec(ROOT)
     if found is None or not found.submodule_search_locations:
-        raise Stop("Talking to a cluster needs a package that is not installed.", extras.install("cluster"))
+        raise Stop("Talking to a cluster needs a package that is not installed.", packaged.install("cluster"))
     home = found.submodule_search_locations[0]
     before = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == ROOT}
     later = [

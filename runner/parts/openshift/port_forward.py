@@ -7,8 +7,8 @@ from contextlib import suppress
 from typing import Any
 
 from runner.parts.openshift.client import Cluster, Connection
-from runner.tools.ports import bound
 from runner.tools.problem import Stop
+from runner.tools.process import bound_port
 
 TENSORBOARD = {"app.kubernetes.io/name": "tensorboard"}
 # The claim that it is over: a label in runner/parts/openshift/site/tensorboard.yaml.
@@ -39,7 +39,7 @@ def forward(
 
     pod: its name, or what gives the name for each connection. ready: called with the local port once it listens. Raises Stop where the local port is taken.
     """
-    with bound(local_port) as listener:
+    with bound_port(local_port) as listener:
         listener.listen()
         ready(listener.getsockname()[1])
         while True:

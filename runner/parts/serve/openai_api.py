@@ -29,19 +29,19 @@ from runner.parts.evaluate import language
 from runner.parts.evaluate.evaluate import Measures
 from runner.parts.evaluate.gates import Measurement
 from runner.parts.evaluate.language import Cannot
+from runner.parts.evaluate.metrics import ACCURACY
 from runner.recipe.recipe import Recipe
 from runner.run.launch import end, end_of, engine_environment, fault
 from runner.run.run_folder import folder as run_folder
 from runner.run.stage_folder import StageFolder
 from runner.scenarios import translate
-from runner.scenarios.shared.gates import ACCURACY
-from runner.tools import names, ports
+from runner.tools import names
 from runner.tools.files import read_json, write_json, write_text
 from runner.tools.problem import Stop
-from runner.tools.quiet import hush
+from runner.tools.process import HOST, free_port, hush
 from runner.tools.run_files import ANSWERS, DEMO, HELD_OUT, SERVING
 from runner.tools.vllm import SERVER, room_for, saved
-from runner.trainer import held_out, parent_watch
+from runner.trainer import child_process, records
 from runner.trainer.generation import Chat, end_tokens, messages, repetition_penalty, with_system
 
 # What a folder must have so that a model is loaded from it; the tokenizer is that of training for both.
@@ -85,14 +85,14 @@ def serving(engine: str, name: str, before: Chat, after: Chat, folder: Path, por
     import torch
 
     gpu = torch.cuda.is_available()
-    home, port = folder / SERVING, ports.free(port)
+    home, port = folder / SERVING, free_port(port)
     lay_out(home, name, before, after)
     models = names.served(name) if engine == "transformers" or after.adapter else names.served(name)[1:]
     command = _vllm(home, name, after) if engine == "vllm" else _transformers(gpu)
-    command += ["--host", ports.HOST, "--port", str(port), "--dtype", "bfloat16" if gpu else "float32"]
+    command += ["--host", HOST, "--port", str(port), "--dtype", "bfloat16" if gpu else "float32"]
     command += ["--trust-remote-code"] if after.trust_remote_code else []
     env = engine_environment() | _KEPT_HERE | {"HF_HUB_CACHE": str(home)}
-    empty, log, url = home / "empty", home / "serve.log", f"http://{ports.HOST}:{port}"
+    empty, log, url = home / "empty", home / "serve.log", f"http://{HOST}:{port}"
     empty.mkdir()
     with log.open("w", encoding="utf-8") as out:
         process = subprocess.Popen(
@@ -303,7 +303,7 @@ class Served:
         """
         from transformers import AutoTokenizer
 
-        evaluation, rows = folder.stage.evaluation, held_out.read(folder.path / HELD_OUT)
+        evaluation, rows = folder.stage.evaluation, records.read_held_out(folder.path / HELD_OUT)
         if evaluation is None or not folder.model.is_dir():
             raise Stop(
                 f"`{folder.run.shown}` has no model whose rows could be put to a server.", "Name a run: `--run DIR`."
@@ -419,7 +419,7 @@ def on_rows(served: Served, chat: Chat, rows: Sequence[language.Row], measures: 
 def main() -> None:
     """Somebody else's server, as its command runs it, which ends when whoever started it is gone. It works in a folder with nothing
     in it, because it would take one there for a model of that name."""
-    parent_watch.start()
+    child_process.watch_parent()
     hush()
     os.chdir(sys.argv[1])
     sys.argv = sys.argv[2:]

@@ -4,7 +4,7 @@ import click
 
 from runner.commands.options import port_option, recipe_path, say, set_option
 from runner.parts.openshift.commands import cluster_options as shared
-from runner.tools import ports
+from runner.tools.process import HOST
 
 
 @click.command("open")
@@ -24,7 +24,7 @@ def open_tensorboard(path: str, sets: tuple[str, ...], port: int, no_browser: bo
     pod = port_forward.tensorboard(cluster, space, claim["name"] if claim else None)
 
     def ready(local: int) -> None:
-        address = f"http://{ports.HOST}:{local}/"
+        address = f"http://{HOST}:{local}/"
         say(f"TensorBoard: {address}  (^C ends it)")
         if not no_browser:
             import webbrowser

@@ -4,13 +4,12 @@ from pathlib import Path
 
 import click
 
-from runner.commands import completing
-from runner.commands.options import end, say, set_option
+from runner.commands.options import complete_recipe, end, say, set_option
 from runner.parts.openshift.commands.cluster_options import open_plan
 
 
 @click.command()
-@click.argument("paths", metavar="RECIPE...", nargs=-1, required=True, shell_complete=completing.recipe_file)
+@click.argument("paths", metavar="RECIPE...", nargs=-1, required=True, shell_complete=complete_recipe)
 @set_option
 @click.option("--out", metavar="DIR", help="Where to write. Default: build/NAME/site, of several recipes build/site.")
 def site(paths: tuple[str, ...], sets: tuple[str, ...], out: str | None) -> None:

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from runner.commands import completing
-from runner.commands.options import end, say, set_option
+from runner.commands.options import complete_recipe, end, say, set_option
 from runner.parts.openshift.commands import cluster_options as shared
 from runner.plan import Plan
 from runner.tools.problem import Stop
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("path", metavar="[RECIPE]", required=False, shell_complete=completing.recipe_file)
+@click.argument("path", metavar="[RECIPE]", required=False, shell_complete=complete_recipe)
 @set_option
 @shared.stage_option
 @click.option(

@@ -58,7 +58,7 @@ def serve(
         return _on_cluster(path, sets, stops, dry_run, port)
     if dry_run:
         raise Stop("`--dry-run` goes with `--cluster`.", "Leave it out.", code=2)
-    from runner.tools.quiet import hush
+    from runner.tools.process import hush
 
     hush()
     from runner.parts.serve import openai_api
