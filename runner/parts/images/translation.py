@@ -13,7 +13,7 @@ from runner.parts.images.pictures import Images, class_folders, class_names
 from runner.plan import Evaluation, Place, Plan, Stage
 from runner.recipe.recipe import Recipe
 from runner.scenarios.contract import Measurable
-from runner.scenarios.shared import cadence, common
+from runner.scenarios.shared import common
 from runner.tools.problem import Problem, Stop
 
 # The name that images of 0.1 know it by, too.
@@ -99,7 +99,7 @@ def trainer(recipe: Recipe, place: Place) -> dict[str, Any]:
         "fp16": recipe.model.precision == "fp16",
         "seed": train.seed,
         "logging_steps": train.logging_steps,
-        **cadence.evaluated(train),
+        **common.evaluated(train),
         "save_total_limit": train.keep_checkpoints,
         "output_dir": place.checkpoints_dir,
         "report_to": train.report_to,
@@ -159,4 +159,4 @@ def classes_on_the_hub(recipe: Recipe) -> Iterator[Problem]:
         )
 
 
-RULES = (normalising, crop, classes, classes_on_the_hub, cadence.rule())
+RULES = (normalising, crop, classes, classes_on_the_hub, common.cadence_rule())

@@ -7,7 +7,7 @@ from runner.data.plain_text import PlainText, TextSet
 from runner.plan import EngineConfig, Place, Plan
 from runner.recipe.recipe import Recipe
 from runner.scenarios.contract import Measurable
-from runner.scenarios.shared import axolotl, cadence, common
+from runner.scenarios.shared import axolotl, common
 from runner.tools.names import listed, setting
 from runner.tools.problem import Problem
 
@@ -61,7 +61,7 @@ def training(recipe: Recipe, place: Place) -> EngineConfig:
     if not validates(recipe):
         for setting in ("eval_batch_size", "eval_steps", "save_steps", "metric_for_best_model", "greater_is_better"):
             del config[setting]
-        config |= {**cadence.unevaluated(train), "load_best_model_at_end": False}
+        config |= {**common.unevaluated(train), "load_best_model_at_end": False}
     if named := recipe.settings.get("resume_from"):
         path = named if named.startswith("/") else f"{place.checkpoints_dir}/{named}"
         config |= {"resume_from_checkpoint": path, "auto_resume_from_checkpoints": False}
@@ -116,4 +116,4 @@ def one_validation(recipe: Recipe) -> Iterator[Problem]:
         yield recipe.problem(("data", "validation_path" if same_file else "validation_split"), message, hint)
 
 
-RULES = (one_validation, cadence.rule(validates))
+RULES = (one_validation, common.cadence_rule(validates))

@@ -18,7 +18,7 @@ from runner.data.data_sets import DataSets
 from runner.data.tokenizers import jinja
 from runner.plan import EngineConfig, Evaluation, Kind, Place, Plan, Stage
 from runner.recipe.recipe import Recipe, Settings
-from runner.scenarios.shared import cadence, common, sharding
+from runner.scenarios.shared import common, sharding
 from runner.scenarios.shared.common import (
     batch_facts,
     common_environment,
@@ -132,8 +132,8 @@ def training(recipe: Recipe, place: Place) -> EngineConfig:
         "eval_batch_size": train.get("eval_batch_size") or train.micro_batch_size,
         "learning_rate": learning_rate(recipe),
         "optimizer": sharding.optimizer(recipe, train.optimizer),
-        **cadence.evaluated(train),
-        **cadence.KEEPS_THE_BEST,
+        **common.evaluated(train),
+        **common.KEEPS_THE_BEST,
         "auto_resume_from_checkpoints": True,
         "output_dir": place.checkpoints_dir,
         **reporting(train.report_to, recipe.name),
