@@ -18,12 +18,16 @@ GIVES_VALIDATION = (*VALIDATION, "validation_share")
 
 def translate(recipe: Recipe, place: Place) -> Plan:
     def config(place: Place) -> EngineConfig:
-        return {
+        whole = {
             **axolotl.model(recipe, place),
             **axolotl.fused(recipe, place),
             **blocks(recipe, place),
-            **training(recipe, place),
+            **axolotl.training(recipe, place, validates(recipe)),
         }
+        if named := recipe.settings.get("resume_from"):
+            path = named if named.startswith("/") else f"{place.checkpoints_dir}/{named}"
+            whole |= {"resume_from_checkpoint": path, "auto_resume_from_checkpoints": False}
+        return whole
 
     return axolotl.plan(recipe, place, config, lambda place: plain_text(recipe, place), kind="text")
 
@@ -41,31 +45,15 @@ def blocks(recipe: Recipe, place: Place) -> EngineConfig:
     """Prepared blocks: rows of `input_ids`, `labels` and `attention_mask`, which Axolotl takes as they are where
     `type` is empty."""
 
-    def dataset(name: str) -> EngineConfig:
-        return {"path": f"{place.data_dir}/{name}.parquet", "ds_type": "parquet", "split": "train", "type": ""}
-
+    train, validation = (
+        axolotl.prepared_rows(place.data_dir, split) | {"type": ""} for split in ("train", "validation")
+    )
     return {
-        "datasets": [dataset("train")],
-        **({"test_datasets": [dataset("validation")]} if validates(recipe) else {}),
+        "datasets": [train],
+        **({"test_datasets": [validation]} if validates(recipe) else {}),
         "val_set_size": 0,
         "dataset_prepared_path": place.tokenised_dir,
     }
-
-
-def training(recipe: Recipe, place: Place) -> EngineConfig:
-    """Optimisation by steps; evaluated, and the best kept, only where there is validation data."""
-    train = recipe.train
-    config = axolotl.training(recipe, place) | {
-        "eval_batch_size": train.eval_batch_size or train.micro_batch_size,
-    }
-    if not validates(recipe):
-        for setting in ("eval_batch_size", "eval_steps", "save_steps", "metric_for_best_model", "greater_is_better"):
-            del config[setting]
-        config |= {**common.unevaluated(train), "load_best_model_at_end": False}
-    if named := recipe.settings.get("resume_from"):
-        path = named if named.startswith("/") else f"{place.checkpoints_dir}/{named}"
-        config |= {"resume_from_checkpoint": path, "auto_resume_from_checkpoints": False}
-    return config
 
 
 def validation(recipe: Recipe, place: Place, sets: Iterable[TextSet]) -> Iterator[TextSet]:
