@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 from runner import __version__, parts
@@ -72,9 +72,12 @@ def model_facts(scenario: str, settings: Settings) -> Model | None:
 
 
 def rehearsal(scenario: str) -> Rehearsal:
-    """What a rehearsal puts in place of the real thing, and when it has learned: the scenario's own module, else that of
-    language models on rows."""
-    return cast(Rehearsal, part(scenario, "rehearsal") or importlib.import_module(f"{__name__}.shared.rehearsal"))
+    """What a rehearsal puts in place of the real thing, and when it has learned: the scenario's own members, and of those that it
+    lacks those of language models on rows."""
+    own = part(scenario, "rehearsal") or part(scenario, "translation")
+    usual = importlib.import_module(f"{__name__}.shared.rehearsal")
+    names = ("before_data", "after_data", "stands_in", "shown", "judge")
+    return cast(Rehearsal, SimpleNamespace(**{name: getattr(own, name, getattr(usual, name)) for name in names}))
 
 
 def prepare(data: Mapping[str, Any], out: Path, **options: Any) -> Report:

@@ -5,9 +5,10 @@ from dataclasses import replace
 
 from runner.data.plain_text import PlainText, TextSet
 from runner.plan import EngineConfig, Place, Plan
+from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
 from runner.scenarios.contract import Measurable
-from runner.scenarios.shared import axolotl, common
+from runner.scenarios.shared import axolotl, common, rehearsal
 from runner.tools.names import listed, setting
 from runner.tools.problem import Problem
 
@@ -105,3 +106,23 @@ def one_validation(recipe: Recipe) -> Iterator[Problem]:
 
 
 RULES = (one_validation, common.cadence_rule(validates))
+
+
+def before_data(recipe: Recipe, file: str | None) -> list[Override]:
+    rows = rehearsal.data(recipe, file)
+    one_file = any(change.path[-1] == "path" and change.after for change in rows) or not validates(recipe)
+    return [*rows, *_short_blocks(recipe, one_file), *rehearsal.split(recipe), *rehearsal.gates(recipe)]
+
+
+def _short_blocks(recipe: Recipe, one_file: bool) -> Iterator[Override]:
+    """Short blocks, judged on documents that were not trained on. one_file: whether the text is one file by now, without one to validate on."""
+    yield rehearsal.substitute("resume_from", None, "a rehearsal begins anew")
+    yield rehearsal.substitute(
+        "model.sequence_len", min(64, recipe.model.sequence_len), "short blocks make quick steps"
+    )
+    yield rehearsal.substitute("train.cross_entropy", "plain", "the fused and chunked ones are compiled for a GPU")
+    if one_file and not recipe.data.validation_share:
+        why = "the text is one file, and learning is judged on documents that it did not see"
+        yield rehearsal.substitute("data.validation_split", None, why)
+        yield rehearsal.substitute("data.validation_path", None, why)
+        yield rehearsal.substitute("data.validation_share", 0.1, why)
