@@ -12,16 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runner.catalog import troubles
-from runner.parts.openshift import pipeline, port_forward
-from runner.parts.openshift.client import Cluster, Connection, Manifest
-from runner.parts.openshift.errors import TryAgain, pause
-from runner.parts.openshift.events import events_about
-from runner.parts.openshift.jobs import annotation, queue_of, require_of
-from runner.parts.openshift.pod_trouble import (
+from runner.parts.openshift import client, pipeline
+from runner.parts.openshift.client import Cluster, Manifest
+from runner.parts.openshift.diagnose import (
     LogOf,
     again,
     ends,
-    entry_of,
     limit_of,
     log_reader,
     placing,
@@ -31,7 +27,9 @@ from runner.parts.openshift.pod_trouble import (
     unfetched,
     unmade,
 )
-from runner.parts.openshift.status import FAILED, going
+from runner.parts.openshift.errors import TryAgain, pause
+from runner.parts.openshift.jobs import annotation, queue_of, require_of
+from runner.parts.openshift.status import FAILED, entry_of, events_about, going
 from runner.parts.openshift.submit import delete, gone
 from runner.parts.serve import kserve
 from runner.parts.serve.kserve import CONTENT
@@ -49,9 +47,7 @@ TRAINED_BY = "recipe-runner/trained-by"
 DEPLOYED = ("Deployment", "ReplicaSet")
 
 
-def start(
-    cluster: Connection, plan: Plan, server: Serving, tell: Tell, port: int = 8000, dry_run: bool = False
-) -> None:
+def start(cluster: Cluster, plan: Plan, server: Serving, tell: Tell, port: int = 8000, dry_run: bool = False) -> None:
     """Sends the server of a plan, waits until it answers, and passes `port` of this machine on to it until it is interrupted; the
     server goes on. One that is there already, as it would be sent, is not sent again. port: 0 for any.
 
@@ -78,7 +74,7 @@ def start(
         # Another pod may have taken its place since.
         return ready(_pods(cluster, manifests[-1])) or pod
 
-    port_forward.forward(cluster, plan.site["namespace"], answering, kserve.PORT, port, connected)
+    client.forward(cluster, plan.site["namespace"], answering, kserve.PORT, port, connected)
 
 
 def stop(cluster: Cluster, plan: Plan, tell: Tell) -> None:
