@@ -22,6 +22,7 @@ from runner.check.validate import changed, load
 from runner.parts.kfp import target
 from runner.parts.kfp import task as kfp_task
 from runner.parts.openshift import driver_job, submit
+from runner.parts.openshift.pipeline import OF_RUN, WORKFLOW
 from runner.recipe.overrides import from_options
 from runner.render import kubernetes
 from runner.render.emit import emit
@@ -168,7 +169,7 @@ def run_of(site, *options: str) -> str:
     space, kinds = site.namespace, {"kind": "Workflow", "apiVersion": "argoproj.io/v1alpha1"}
     workflow = kinds | {"metadata": {"name": name, "namespace": space}, "spec": {"entrypoint": "entrypoint"}}
     site.cluster.create(workflow)
-    labels = pipeline.OF_RUN | {pipeline.WORKFLOW: name}
+    labels = OF_RUN | {WORKFLOW: name}
     site.pod(f"{name}-task", site.job("Workflow", name), labels, phase="Running")
     volumes = [
         {"name": one["configMapName"], "configMap": {"name": one["configMapName"]}}
