@@ -6,19 +6,20 @@ settings are not there; what one scenario alone needs stands in its folder, in `
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from runner import catalog, parts, scenarios
-from runner.check import advanced, base_model, lints, sharding, sources
-from runner.check.derived_settings import batch_sizes
+from runner.check import base_model, lints, schema_errors, sources
 from runner.recipe import units
 from runner.recipe.recipe import BrokenSetting, Recipe, Settings
 from runner.scenarios.contract import Rule
+from runner.scenarios.shared import common, sharding
 from runner.scenarios.shared.axolotl import FLASH
 from runner.tools.names import listed
-from runner.tools.problem import Problem
+from runner.tools.problem import Problem, Stop
 
 if TYPE_CHECKING:
     from runner.recipe.sections import Openshift
@@ -77,6 +78,12 @@ def known_gpu(recipe: Recipe) -> Iterator[Problem]:
                 message = f"{gpu.title} cannot do `{said}`; it takes compute capability 8.0, and this GPU has {gpu.compute_capability}."
                 hint = f"Write `{setting.rpartition('.')[2]}: {instead[said]}`."
                 yield recipe.problem(setting, message, hint)
+
+
+def batch_sizes(recipe: Recipe) -> tuple[int, int] | None:
+    """The effective batch size as stated and as the other lines make it; None where it is not stated."""
+    stated = recipe.settings.get("train", {}).get("effective_batch_size")
+    return None if stated is None else (stated, common.effective_batch_size(recipe))
 
 
 def effective_batch(recipe: Recipe) -> Iterator[Problem]:
@@ -191,6 +198,171 @@ def packed_batch(recipe: Recipe) -> Iterator[Problem]:
             yield recipe.note((name, "effective_batch_size"), message, hint)
 
 
+AXOLOTL = f"Axolotl {catalog.AXOLOTL_VERSION}"
+DEEPSPEED = f"DeepSpeed {catalog.DEEPSPEED_VERSION}"
+# Numbers below 0 that mean something: no end, no rank, at the end alone, the first tokens; all others count or weigh.
+BELOW_ZERO = {
+    *("max_steps", "local_rank", "gc_steps", "gc_collect_steps", "fix_untrained_tokens", "generation_top_k"),
+    *("dp_shard_size", "dp_replicate_size", "scaling_softmax_bias", "simpo_gamma"),
+}
+# Of these Axolotl takes one.
+WARMUPS = {"warmup_steps": "warmup_ratio", "warmup_ratio": "warmup_steps"}
+
+
+def advanced_settings(recipe: Recipe) -> Iterator[Problem]:
+    """Axolotl drops settings that it does not know without a word, and refuses values only when training starts."""
+    schema = catalog.axolotl_settings()
+    known = schema["properties"]
+    for home, extra in (recipe.settings.get("advanced") or {}).items():
+        section = recipe.settings.get("train" if home == "axolotl" else home) or {}
+        for key, value in (extra.plain() if isinstance(extra, Settings) else {}).items():
+            path, name = ("advanced", home, key), f"advanced.{home}.{key}"
+            if (other := WARMUPS.get(key)) and section.get(other) is not None:
+                message = f"`{key}` beside `{other}` says twice how long the rate rises, and Axolotl refuses both."
+                yield recipe.problem(path, message, f"Write it as `{key}` in the section itself, or not at all.")
+            elif isinstance(value, int | float) and value < 0 and key in known and key not in BELOW_ZERO:
+                message = f"`{name}` cannot be `{value:g}`."
+                yield recipe.problem(path, message, "Write 0 or more; training would stop at it, or learn nothing.")
+            elif key in known:
+                part, definitions = known[key], schema["$defs"]
+                yield from schema_errors.values(recipe.document, path, part, value, definitions, AXOLOTL, name)
+            else:
+                yield schema_errors.unknown_to(recipe.document, path, known, AXOLOTL)
+
+
+# What the disk of the machine that a pod runs on is mounted at (`runner.render.podspec.volumes`).
+MACHINES_OWN = "/tmp/"
+
+
+def needs_gpus(recipe: Recipe) -> Iterator[Problem]:
+    alone = sum(recipe.gpu_counts) == 1 and recipe.settings.get("distribution", "ddp") not in ("ddp", "auto")
+    if alone and not sharding.by_zero_alone(recipe):
+        message = f"`{recipe.distribution}` shares the work between GPUs, and this recipe has one."
+        hint = "Write `distribution: ddp`, or raise `machines.nodes` or `machines.gpus_per_node`."
+        yield recipe.problem("distribution", message, hint)
+
+
+def offload_places(recipe: Recipe) -> Iterator[Problem]:
+    """What cannot lie beside the GPUs: each way of sharing knows its own places."""
+    section = recipe.settings.get("sharding")
+    if not section:
+        return
+    way, placed = recipe.distribution, sharding.offloaded(recipe)
+    fsdp = sharding.by_fsdp(recipe)
+    first = next((f"offload_{name}" for name, where in placed.items() if where), "file" if section.get("file") else "")
+    if not fsdp and not way.startswith("zero"):
+        if first:
+            message = f"With `distribution: {way}`{' on one GPU' if way == 'auto' else ''} nobody reads this line."
+            hint = "Write `distribution: zero2` (optimizer) or `zero3` (weights too), or delete it."
+            yield recipe.problem(f"sharding.{first}", message, hint)
+        return
+    if placed["weights"] and not fsdp and way != "zero3":
+        message = f"`{way}` keeps all weights on each GPU; DeepSpeed moves them under zero3 alone."
+        hint = "Write `distribution: zero3`, or `offload_weights: none`."
+        yield recipe.problem("sharding.offload_weights", message, hint)
+    if fsdp:
+        yield from _fsdp(recipe, placed)
+    elif placed["optimizer"] == "nvme" and way != "zero3":
+        message = f"`{way}` knows no disk for the optimizer; DeepSpeed uses one under zero3 alone."
+        hint = "Write `distribution: zero3`, or `offload_optimizer: cpu`."
+        yield recipe.problem("sharding.offload_optimizer", message, hint)
+    elif placed["weights"] == "nvme" and placed["optimizer"] == "":
+        message = "Weights wait on the disk, and the optimizer's fp32 copy of them, six times as large, would stay on the GPUs."
+        hint = "Write `offload_optimizer: nvme` or `cpu` too."
+        yield recipe.problem("sharding.offload_weights", message, hint)
+
+
+def _fsdp(recipe: Recipe, placed: Mapping[str, str]) -> Iterator[Problem]:
+    for name, where in placed.items():
+        if where == "nvme":
+            message = "FSDP knows main memory alone, and no disk."
+            hint = "Write `cpu` for optimizer and weights, or `distribution: zero3`."
+            yield recipe.problem(f"sharding.offload_{name}", message, hint)
+            return
+    if placed["optimizer"] != placed["weights"]:
+        line = "offload_optimizer" if placed["optimizer"] else "offload_weights"
+        message = "FSDP moves weights, gradients and optimizer together, or nothing."
+        hint = "Write `cpu` for both, or neither; DeepSpeed's zero2 and zero3 move the optimizer alone."
+        yield recipe.problem(f"sharding.{line}", message, hint)
+
+
+def offload_disk(recipe: Recipe) -> Iterator[Problem]:
+    """What lies on a disk needs a folder that the process can write to."""
+    section = recipe.settings.get("sharding")
+    if not section:
+        return
+    on_disk = [name for name, where in sharding.offloaded(recipe).items() if where == "nvme"]
+    path = section.get("nvme_path")
+    if on_disk and not path:
+        message = "`nvme` needs a folder on the disk, and none is named."
+        hint = "Write it below, for example `nvme_path: /tmp/offload`."
+        yield recipe.problem(f"sharding.offload_{on_disk[0]}", message, hint)
+    if path and not on_disk:
+        message = "Nothing is put on a disk, so that this line says nothing."
+        yield recipe.note("sharding.nvme_path", message, "Delete it.")
+    if not (on_disk and path):
+        return
+    if "openshift" in recipe.settings and not (recipe.on_claim(path) or path.startswith(MACHINES_OWN)):
+        message = f"Pods have no disk at `{path}`: it lies on none of the claims."
+        hint = "Let it start with the mount of a claim, or with `/tmp/`, the disk of the machine that the pod runs on."
+        yield recipe.problem("sharding.nvme_path", message, hint)
+    message = (
+        "DeepSpeed compiles what it writes to disks with (async_io) when training starts: the image needs libaio's headers, a compiler "
+        "and CUDA's toolkit, which the project's own has not."
+    )
+    hint = "Use an image that has them, or `cpu`."
+    yield recipe.note(f"sharding.offload_{on_disk[0]}", message, hint)
+
+
+def offloaded_optimizer(recipe: Recipe) -> Iterator[Problem]:
+    """Steps beside the GPU are AdamW's in fp32: of bitsandbytes' and torchao's 8 bits the processor knows nothing."""
+    if not sharding.offloaded(recipe)["optimizer"]:
+        return
+    for name, part in recipe.sections.items():
+        if part.get("optimizer") == "adamw_bnb_8bit":
+            message = (
+                "The state of this optimizer lies in 8 bits on a GPU, and `sharding.offload_optimizer` puts it beside."
+            )
+            hint = "Write `optimizer: adamw_torch_fused`, which steps on processors too."
+            yield recipe.problem((name, "optimizer"), message, hint)
+
+
+def own_engine_file(recipe: Recipe) -> Iterator[Problem]:
+    """An own file is read, judged by what DeepSpeed or Axolotl take, and what the recipe says otherwise is named."""
+    if "sharding" not in recipe.settings:
+        return
+    try:
+        document = sharding.own_file(recipe)
+    except Stop as stop:
+        (problem,) = stop.problems
+        message = f"{problem.file}: {problem.message}"
+        yield recipe.problem("sharding.file", message, "Paths start from the recipe's own folder.")
+        return
+    if document is None or not (sharding.by_fsdp(recipe) or recipe.distribution.startswith("zero")):
+        return
+    if sharding.by_fsdp(recipe):
+        schema = catalog.axolotl_settings()
+        section = schema["$defs"]["FSDPConfig"]
+        yield from schema_errors.values(document, (), section, document.data, schema["$defs"], AXOLOTL, "fsdp_config")
+        decides = sharding.fsdp_decided(recipe)
+    else:
+        schema = catalog.deepspeed_settings()
+        yield from schema_errors.values(document, (), schema, document.data, schema["$defs"], DEEPSPEED, "")
+        train = recipe.settings.get("train") or {}
+        longest = train.get("max_grad_norm") or (recipe.settings.get("sft") or {}).get("max_grad_norm") or 1.0
+        stated = recipe.model.precision
+        decides = sharding.decided(recipe, "bf16" if stated in ("auto", "fp8") else str(stated), longest)
+    for path, said, holds in sharding.overruled(document.data, decides):
+        name = ".".join(map(str, path))
+        if holds is None:
+            message = f"`{name}` is the recipe's own, and this section is left out."
+        else:
+            short = json.dumps(said) if not isinstance(said, Mapping) else "{…}"
+            message = f"`{name}` is {short} here, and the recipe makes it {json.dumps(holds)}: the recipe wins."
+        hint = "Delete the line here, or change the recipe."
+        yield document.problem(path, message, hint, key=holds is None, severity="note")
+
+
 # Each rule that several scenarios share costs one line here.
 RULES: tuple[Rule, ...] = (
     base_model.known,
@@ -209,13 +381,16 @@ RULES: tuple[Rule, ...] = (
     known_gpu,
     effective_batch,
     one_warmup,
-    *sharding.RULES,
+    needs_gpus,
+    offload_places,
+    offload_disk,
+    offloaded_optimizer,
     *sources.RULES,
     memory_sizes,
     limits_can_be_meant,
     counted_here,
-    advanced.settings,
+    advanced_settings,
     *lints.RULES,
 )
 # Those that look at files of this machine.
-FILE_RULES: tuple[Rule, ...] = (base_model.as_locked, *sources.FILE_RULES, *sharding.FILE_RULES)
+FILE_RULES: tuple[Rule, ...] = (base_model.as_locked, *sources.FILE_RULES, own_engine_file)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from runner.catalog import Schema, tables
-from runner.recipe import syntax, templates
+from runner.recipe import reading, templates
 from runner.recipe.document import Document, Path_
 from runner.recipe.reading import scalar
 from runner.tools.names import listed, nearest, setting, shortened
@@ -80,7 +81,7 @@ def _unknown_settings(document: Document, root: Schema, error: ValidationError, 
     unknown = [key for key in error.instance if key not in error.schema["properties"]]
     owner = f"`{_name(path)}`" if path else "the recipe's top level"
     place = document.keys.get((*path, unknown[0]))
-    header = syntax.hidden_header(document, place.line) if place and len(unknown) > 1 else None
+    header = reading.hidden_header(document, place.line) if place and len(unknown) > 1 else None
     # The section, not there or without a value, that all of the settings are of.
     homes = (
         name
@@ -91,7 +92,7 @@ def _unknown_settings(document: Document, root: Schema, error: ValidationError, 
     more = f"{len(unknown) - 1} line{'s' if len(unknown) > 2 else ''} below it"
     if header and header.name in root["properties"] and header.name not in document.data:
         lost.add(header.name)
-        yield syntax.behind_a_comment(document, header, f"they belong to {owner}")
+        yield reading.behind_a_comment(document, header, f"they belong to {owner}")
     elif home and home in document.data:
         lost.add(home)
         message = f"`{unknown[0]}` and {more} belong to `{home}`, and are not indented."
@@ -314,3 +315,75 @@ def _numbers(text: str) -> Iterator[str]:
         yield f"Write the number without `{amount[2]}`: {amount[1]}"
     if re.fullmatch(r"\d+(\s*[,;]\s*\d+|\s+\d+)+", text):
         yield f"Write one number; in a list, numbers stand with commas between them: {_bracketed(text)}"
+
+
+def values(
+    document: Document,
+    path: Path_,
+    part: Schema,
+    value: Any,
+    definitions: Schema,
+    owner: str,
+    name: str,
+) -> Iterator[Problem]:
+    """What is wrong with a value by the schema of whoever takes it. path: where it stands in the document; name: what it is
+    called in messages, empty for the whole of a file."""
+    from jsonschema import Draft202012Validator
+
+    for outer in Draft202012Validator({**part, "$defs": definitions}).iter_errors(value):
+        error = _innermost(outer)
+        place = (*path, *error.absolute_path)
+        called = _dotted((*filter(None, (name,)), *error.absolute_path))
+        if error.validator == "additionalProperties":
+            known = error.schema["properties"]
+            for key in error.instance.keys() - known.keys():
+                yield unknown_to(document, (*place, key), known, f"`{called}`" if called else owner)
+        elif error.validator == "required":
+            missing = [name for name in error.validator_value if name not in error.instance]
+            yield document.problem(place, f"`{called}` lacks {listed(missing)}.", f"{owner} needs it.")
+        else:
+            value = error.instance
+            written = shortened(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), SHOWN)
+            message = f"`{called}` cannot be `{written}`."
+            forms = list(dict.fromkeys(_taken(error.schema, definitions)))
+            either = " or ".join(filter(None, (", ".join(forms[:-1]), *forms[-1:])))
+            hint = f"{owner} takes {either} there."
+            yield document.problem(place, message, hint)
+
+
+def _innermost(error: ValidationError) -> ValidationError:
+    """Of a value that fits none of several forms, what is wrong with the form that it comes nearest to."""
+    while error.context:
+        inner = max(error.context, key=lambda inner: len(inner.absolute_path))
+        if len(inner.absolute_path) == len(error.absolute_path) and inner.validator in ("type", "enum", "const"):
+            break
+        error = inner
+    return error
+
+
+def unknown_to(document: Document, path: Path_, known: Schema, owner: str) -> Problem:
+    near = nearest(str(path[-1]), known)
+    hint = f"Did you mean `{near}`?" if near else "Its settings are in the documentation of whoever reads it."
+    if not near and owner.startswith("Axolotl"):
+        hint = "Its settings are in Axolotl's own documentation."
+    return document.problem(path, f"{owner} has no setting `{path[-1]}`.", hint, key=True)
+
+
+def _taken(part: Schema, definitions: Schema) -> Iterator[str]:
+    """The forms that a part of the schema takes, each in words."""
+    if "$ref" in part:
+        part = definitions[part["$ref"].removeprefix("#/$defs/")]
+    if "anyOf" in part:
+        for choice in part["anyOf"]:
+            yield from _taken(choice, definitions)
+    elif "enum" in part or "const" in part:
+        yield from (f"`{choice}`" for choice in part.get("enum", [part.get("const")]))
+    else:
+        bounds = [text.format(part[name]) for name, text in BOUNDS.items() if name in part]
+        for kind in [part["type"]] if isinstance(part.get("type"), str) else part.get("type", []):
+            if kind != "null":
+                yield " ".join([KINDS[kind], *bounds])
+
+
+def _dotted(path: Path_) -> str:
+    return ".".join(map(str, path))

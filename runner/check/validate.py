@@ -3,23 +3,24 @@ runs."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from runner import catalog, scenarios
-from runner.check import by_schema, discovery, rules, sources
-from runner.check.derived_settings import with_followers
+from runner.check import by_schema, rules, sources
+from runner.data import conversation_formats, row_files, rows
 from runner.plan import Plan
-from runner.recipe import lock, reading
+from runner.recipe import lock, reading, templates
 from runner.recipe import overrides as changing
 from runner.recipe.document import Document
 from runner.recipe.overrides import Override
-from runner.recipe.recipe import BrokenSetting, Recipe, Settings
+from runner.recipe.recipe import DEMO_QUESTIONS, BrokenSetting, Recipe, Settings
 from runner.scenarios import forecasting
-from runner.tools.problem import Problem, Stop, errors_of, report_bug
+from runner.tools.problem import Problem, Stop, errors_of
 
 
 def load(
@@ -98,61 +99,6 @@ TOO_LARGE = "too-large"
 ALLOWED = (TOO_LARGE,)
 
 
-@dataclass(frozen=True)
-class CheckReport:
-    """What `recipe check` finds. checked: recipes that were looked at; problems: notes included, file by file; bugs: how many files
-    could not be judged because of a fault of the runner's own."""
-
-    checked: int
-    problems: tuple[Problem, ...]
-    bugs: int = 0
-
-    @property
-    def without_notes(self) -> CheckReport:
-        return replace(self, problems=self.errors)
-
-    @property
-    def errors(self) -> tuple[Problem, ...]:
-        return tuple(errors_of(self.problems))
-
-    def as_json(self) -> Mapping[str, object]:
-        """The form that other programs read: what stops a command, and apart from that what only informs."""
-        notes = [problem for problem in self.problems if problem.severity != "error"]
-        problems, notes_ = ([problem.as_json() for problem in some] for some in (self.errors, notes))
-        return {"checked": self.checked, "problems": problems, "notes": notes_}
-
-
-def judged(
-    files: Sequence[Path | str],
-    changes: Sequence[Override] = (),
-    online: bool = False,
-    allowed: Collection[str] = (),
-    jobs: int = 1,
-) -> CheckReport:
-    """Every file examined, with the same changes on top of each, by as many processes as `jobs`; one on which the runner itself fails
-    hides no other."""
-    one = partial(_whatever, changes=changes, online=online, allowed=allowed)
-    if jobs == 1 or len(files) == 1:
-        found = list(map(one, files))
-    else:
-        from concurrent.futures import ProcessPoolExecutor
-
-        with ProcessPoolExecutor(min(jobs, len(files))) as pool:
-            found = list(pool.map(one, files, chunksize=max(1, len(files) // jobs // 8)))
-    problems = [problem for some, _ in found for problem in some] + list(discovery.shared_names(map(str, files)))
-    return CheckReport(len(files), tuple(problems), sum(failed for _, failed in found))
-
-
-def _whatever(
-    file: Path | str, changes: Sequence[Override], online: bool, allowed: Collection[str]
-) -> tuple[list[Problem], bool]:
-    """The Problems with a file, and whether the runner itself failed on it."""
-    try:
-        return examine(file, changes, online, allowed), False
-    except Exception:
-        return [Problem(str(file), 0, 0, report_bug())], True
-
-
 def examine(
     file: Path | str, changes: Iterable[Override] = (), online: bool = False, allowed: Collection[str] = ()
 ) -> list[Problem]:
@@ -198,3 +144,126 @@ def _foreseen(recipe: Recipe, plan: Plan, allowed: Collection[str]) -> list[Prob
     """In the figures of `recipe plan`, where something tells them."""
     planner = forecasting()
     return planner.problems(recipe, plan, allowed) if planner else []
+
+
+# Derived settings: lines that only repeat what others say follow a change of those, so that what the user changes wins.
+# `train.effective_batch_size` is the product of other lines, and `machines` counts what `nodes.machines` names. A line
+# that the user changes too follows nothing, and neither does one that was wrong before; the rules then say so.
+NODES, GPUS, PLAIN = "machines.nodes", "machines.gpus_per_node", "nodes.machines"
+BATCH, MICRO = "train.effective_batch_size", "train.micro_batch_size"
+ACCUMULATION = "train.gradient_accumulation_steps"
+# A setting and the value that follows, from the recipe before and after the changes.
+Follow = Callable[[Recipe, Recipe], Iterator[tuple[str, Any]]]
+
+
+def with_followers(document: Document, changes: list[Override]) -> list[Override]:
+    """The changes, and behind them what follows from them. Changes that cannot be applied are left to who applies them."""
+    whole = list(changes)
+    with suppress(Stop, BrokenSetting):
+        for causes, follow in FOLLOWERS:
+            given = [change for change in changes if _concerns(change, causes)]
+            before = _as_recipe(document) if given else None
+            after = _as_recipe(changing.apply(document, whole)[0]) if before else None
+            if not before or not after:
+                continue
+            by = ", ".join(dict.fromkeys(change.by for change in given))
+            for setting, value in follow(before, after):
+                if not any(_concerns(change, [setting]) for change in changes):
+                    whole.append(Override(setting, None, value, by, f"follows {by}"))
+    return whole
+
+
+# Lines of a section of data that are about the rows of one source alone, and where nothing else says which rows validate.
+OF_A_SOURCE = ("hub", "sets", "revision", "subset", "split", "test_split", "sample", "mean", "std")
+VALIDATES, SHARE = ("validation_split", "validation_path"), 0.1
+
+
+def with_own_data(document: Document, changes: list[Override]) -> list[Override]:
+    """The changes of a recipe that is copied, and behind each `path` that names other data what was about the data of
+    before and goes with it."""
+    whole, settings = list(changes), {change.setting for change in changes}
+    for change in changes:
+        home, _, last = change.setting.rpartition(".")
+        section = document.lookup(change.path[:-1])
+        if last != "path" or not isinstance(change.after, str) or not isinstance(section, dict):
+            continue
+        if change.after in (section.get("path"), section.get("sample")):
+            continue  # the recipe's own file, and the other lines are about it
+        why = "was about the data of before"
+        words = () if "songs" in section else ("system_prompt",)
+        about = (*OF_A_SOURCE, *VALIDATES, *words, *_templates(document, section, change))
+        gone = [name for name in about if name in section]
+        others = [Override(f"{home}.{name}", None, None, change.by, why) for name in gone]
+        if set(gone) & set(VALIDATES) and "validation_share" not in section:
+            others.append(Override(f"{home}.validation_share", None, SHARE, change.by, "a share of the new data"))
+        if home == "data":
+            others += _questions(document, change)
+        whole += [other for other in others if other.setting not in settings]
+    return whole
+
+
+def _questions(document: Document, change: Override) -> list[Override]:
+    """What takes a demo's questions away that were asked about the data of before; those about new data come from its rows."""
+    demo = document.lookup(("demo",))
+    asked = [name for name in DEMO_QUESTIONS if name in demo] if isinstance(demo, dict) else []
+    names = ["demo"] if asked and len(asked) == len(demo) else [f"demo.{name}" for name in asked]
+    return [Override(name, None, None, change.by, "asked about the data of before") for name in names]
+
+
+def _templates(document: Document, section: Mapping[str, Any], change: Override) -> tuple[str, ...]:
+    """The section's templates for columns, where the new file has conversations and not their columns."""
+    there = [name for name in ("question", "answer") if isinstance(section.get(name), str)]
+    try:
+        found = rows.columns(Path(document.file).parent / change.after, section.get("split"))
+        named = {column for name in there for column in templates.columns(section[name])}
+    except (row_files.Unreadable, OSError, ValueError):
+        return ()
+    return tuple(there) if conversation_formats.told(found) and not named <= set(found) else ()
+
+
+def _counted(before: Recipe, after: Recipe) -> Iterator[tuple[str, Any]]:
+    """`machines` counts the plain machines that are now named."""
+    if "nodes" in after.settings and _counts_agree(before):
+        yield NODES, len(after.gpu_counts)
+        yield GPUS, max(after.gpu_counts)
+
+
+def _named(before: Recipe, after: Recipe) -> Iterator[tuple[str, Any]]:
+    """Of the plain machines and their GPUs the first remain where fewer are wanted; more, only a person can name."""
+    if "nodes" not in after.settings or not _counts_agree(before):
+        return
+    machines: list[Mapping[str, Any]] = after.document.lookup(("nodes", "machines"))
+    if after.machines.nodes < len(after.gpu_counts):
+        yield PLAIN, machines[: after.machines.nodes]
+    for index, machine in enumerate(machines[: after.machines.nodes]):
+        if after.machines.gpus_per_node < len(machine["gpus"]):
+            yield f"{PLAIN}.{index}.gpus", machine["gpus"][: after.machines.gpus_per_node]
+
+
+def _multiplied(before: Recipe, after: Recipe) -> Iterator[tuple[str, Any]]:
+    sizes, now = rules.batch_sizes(before), rules.batch_sizes(after)
+    if sizes and now and sizes[0] == sizes[1]:
+        yield BATCH, now[1]
+
+
+# The batch counts the GPUs of the machines that remain, so it comes last.
+FOLLOWERS: tuple[tuple[tuple[str, ...], Follow], ...] = (
+    ((PLAIN,), _counted),
+    ((NODES, GPUS), _named),
+    ((MICRO, ACCUMULATION, NODES, GPUS, PLAIN), _multiplied),
+)
+
+
+def _concerns(change: Override, settings: Iterable[str]) -> bool:
+    """Whether a change is of one of the settings, of a part of it, or of a section that holds it."""
+    paths = (Override(setting, None, None, "").path for setting in settings)
+    return any(all(a == b for a, b in zip(change.path, path, strict=False)) for path in paths)
+
+
+def _counts_agree(recipe: Recipe) -> bool:
+    return (recipe.machines.nodes, recipe.machines.gpus_per_node) == (len(recipe.gpu_counts), max(recipe.gpu_counts))
+
+
+def _as_recipe(document: Document) -> Recipe | None:
+    """The document's settings, as far as its schema takes them."""
+    return None if by_schema.scenario_problem(document) else Recipe(document, by_schema.read(document).settings, None)

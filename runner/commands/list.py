@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from runner.check import discovery
+from runner.check import batch
 from runner.check.validate import load
 from runner.commands.options import end, listing_option, say, short, table
 from runner.tools import packaged
@@ -55,7 +55,7 @@ def list_recipes(style: str) -> None:
     """Show the starter recipes that `recipe new` copies, and the recipes and runs of this folder."""
     starters = [facts(path) for path in packaged.starters()]
     minimal = [facts(path, name) for name, path in packaged.named().items() if path in packaged.minimal()]
-    own = [facts(path, str(path)) for path in discovery.within(Path())]
+    own = [facts(path, str(path)) for path in batch.within(Path())]
     made = runs()
     if style == "json":
         whole = {"starters": starters, "minimal": minimal, "recipes": own, "runs": made}

@@ -242,16 +242,18 @@ def claims(plan: Plan) -> Artifact:
     return Artifact(CLAIMS_FILE, "---\n".join(documents))
 
 
-def kustomization(files: list[str], comment: str) -> Artifact:
-    """So that `oc apply -k FOLDER` takes what is for the cluster and leaves the rest. The claims are left out: the site may
-    have made larger ones under these names, and a cluster refuses every other size and mode."""
-    names = [name for name in files if name != CLAIMS_FILE]
-    text = yaml_text({"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "resources": names})
-    if len(names) < len(files):
+def folder(plan: Plan, stage: Stage, name: str, text: str, comment: str = "") -> list[Artifact]:
+    """What lies beside a job: its claims, its config map, the job's own file, and a kustomization so that `oc apply -k FOLDER`
+    takes what is for the cluster and leaves the rest. name, text: of the job's file; comment: for the kustomization.
+
+    The kustomization leaves the claims out: the site may have made larger ones under these names, and a cluster refuses every
+    other size and mode.
+    """
+    files = [claims(plan), config_map(plan, stage), Artifact(name, header(plan, stage) + text)]
+    files = [file for file in files if file.text]
+    resources = [file.path for file in files if file.path != CLAIMS_FILE]
+    comment = f"# oc apply -k . sends everything that `{plan.name}` needs to the cluster.\n{comment}"
+    if len(resources) < len(files):
         comment += f"# Before that, once: oc create -f {CLAIMS_FILE} makes the claims that are not there yet.\n"
-    return Artifact("kustomization.yaml", comment + text)
-
-
-def sends(plan: Plan) -> str:
-    """The comment of a job's kustomization."""
-    return f"# oc apply -k . sends everything that `{plan.name}` needs to the cluster.\n"
+    listing = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "resources": resources}
+    return [*files, Artifact("kustomization.yaml", comment + yaml_text(listing))]

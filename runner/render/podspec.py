@@ -1,9 +1,10 @@
-"""The pod that every target for a cluster starts, in OpenShift's restricted-v2 terms."""
+"""The pod that every target for a cluster starts, in OpenShift's restricted-v2 terms; and how pods of several machines reach each
+other, over plain Ethernet and RDMA."""
 
 from typing import Any
 
 from runner.plan import Machines, Plan, Stage
-from runner.render import code, kubernetes, network
+from runner.render import code, kubernetes
 from runner.tools.run_files import SEAL_KEY
 
 # An image runs as a user that nobody knows (restricted-v2: no passwd entry, group 0), so whatever wants to write to
@@ -40,7 +41,7 @@ KEY_SECRET, KEY = "recipe-runner", "seal-key"
 
 def metadata(plan: Plan, stage: Stage) -> dict[str, Any]:
     """By what the pod of a stage is found, read and joined to a network."""
-    annotations = kubernetes.scraped(plan) | network.joined(plan, stage)
+    annotations = kubernetes.scraped(plan) | joined(plan, stage)
     return {"labels": kubernetes.pod_labels(plan, stage), "annotations": annotations}
 
 
@@ -54,11 +55,7 @@ def pod_template(plan: Plan, stage: Stage, container: str, ports: list[dict[str,
             "securityContext": pod_security(),
             "terminationGracePeriodSeconds": grace(stage),
             **where(stage.machines),
-            **(
-                {"initContainers": init}
-                if (init := code.init_containers(plan, kubernetes.pulled(plan), listed(CACHES)))
-                else {}
-            ),
+            **cloned(plan),
             "containers": [
                 {
                     "name": container,
@@ -74,6 +71,12 @@ def pod_template(plan: Plan, stage: Stage, container: str, ports: list[dict[str,
             "volumes": volumes(plan, stage, kubernetes.config_map_name(plan, stage)),
         },
     }
+
+
+def cloned(plan: Plan) -> dict[str, Any]:
+    """The init container of a pod whose code comes by git."""
+    init = code.init_containers(plan, kubernetes.pulled(plan), listed(CACHES))
+    return {"initContainers": init} if init else {}
 
 
 def grace(stage: Stage) -> int:
@@ -108,7 +111,7 @@ def container_security() -> dict[str, Any]:
 
 def resources(plan: Plan, stage: Stage) -> dict[str, Any]:
     """Requests and limits of a pod of a stage."""
-    return amounts(stage.machines, network.resources(plan, stage))
+    return amounts(stage.machines, rdma(plan, stage))
 
 
 def amounts(machines: Machines, others: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -208,7 +211,7 @@ def environment(plan: Plan, stage: Stage) -> dict[str, str]:
     }
     # torchrun otherwise ends its processes 30 s after it has passed SIGTERM on (torch 2.13).
     patience = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(grace(stage) - LAUNCHERS)} if stage.trains else {}
-    around = offline | patience | network.environment(plan, stage) | told | code.environment(plan)
+    around = offline | patience | nccl(plan, stage) | told | code.environment(plan)
     return writable(plan) | around | dict(stage.env)
 
 
@@ -218,3 +221,31 @@ def writable(plan: Plan) -> dict[str, str]:
     claims = plan.site.get("claims") or ()
     models = claims[0]["mount"].rstrip("/") if claims else HOME
     return CACHES | {"HF_HOME": f"{models}/huggingface"}
+
+
+def nccl(plan: Plan, stage: Stage) -> dict[str, str]:
+    """NCCL's variables (NVIDIA NCCL documentation, Environment Variables). One machine talks to nobody."""
+    network = plan.site.get("network")
+    if stage.machines.nodes == 1 or network is None:
+        return {}
+    over = {"NCCL_SOCKET_IFNAME": network["interface"]}
+    if network["kind"] == "rdma":
+        # GPUs may write past the processor where card and GPU hang on the same switch.
+        return over | {"NCCL_IB_DISABLE": "0", "NCCL_IB_HCA": network["rdma_devices"], "NCCL_NET_GDR_LEVEL": "PHB"}
+    # Without it NCCL looks for InfiniBand first, and on some machines finds a card that the pod may not use.
+    return over | {"NCCL_IB_DISABLE": "1"}
+
+
+def joined(plan: Plan, stage: Stage) -> dict[str, str]:
+    """What joins a pod to a secondary network, where the recipe names one (Multus, Kubernetes Network Custom Resource
+    Definition De-facto Standard v1.3, section 4.1.1)."""
+    attachment = (plan.site.get("network") or {}).get("attachment")
+    return {"k8s.v1.cni.cncf.io/networks": attachment} if attachment and stage.machines.nodes > 1 else {}
+
+
+def rdma(plan: Plan, stage: Stage) -> dict[str, int]:
+    """The RDMA devices that a pod asks for, one a link; nothing over Ethernet."""
+    network = plan.site.get("network")
+    if stage.machines.nodes == 1 or network is None or network["kind"] != "rdma":
+        return {}
+    return {network["rdma_resource"]: network.get("links") or 1}

@@ -15,7 +15,7 @@ from runner.catalog import Model
 from runner.data import PREPARERS, RenderedExample, reading
 from runner.plan import Place, Plan, Stage
 from runner.recipe.recipe import Recipe, Settings
-from runner.scenarios.contract import Architecture, Forecasting, Preparer, Rehearsal, Rule, Rules, Translation
+from runner.scenarios.contract import Architecture, Forecasting, Measurable, Preparer, Rehearsal, Rule, Translation
 
 if TYPE_CHECKING:
     from runner.data.report import Report
@@ -50,11 +50,17 @@ def translate(recipe: Recipe, place: Place) -> Plan:
     return cast(Translation, part(recipe.scenario, "translation")).translate(recipe, place)
 
 
+def measurable(recipe: Recipe) -> Mapping[str, Measurable]:
+    """What can be measured of a recipe's stages, by the section that has their gates; empty where the scenario does not say."""
+    module = part(recipe.scenario, "translation")
+    return cast(Translation, module).measurable(recipe) if hasattr(module, "measurable") else {}
+
+
 def rules(scenario: str, look: bool = True) -> tuple[Rule, ...]:
     """What a recipe of this scenario must obey beyond what every recipe must. look: whether its files are looked at."""
-    module = part(scenario, "rules")
+    module = part(scenario, "rules") or part(scenario, "translation")
     files: tuple[Rule, ...] = getattr(module, "FILE_RULES", ()) if look else ()
-    return (*cast(Rules, module).RULES, *files) if module else ()
+    return (*getattr(module, "RULES", ()), *files)
 
 
 def model_facts(scenario: str, settings: Settings) -> Model | None:

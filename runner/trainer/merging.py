@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from runner.tools.files import read_json, replacing_folder
-from runner.tools.quiet import hush, without_scikit_learn
-from runner.trainer import parent_watch
+from runner.tools.process import hush, without_scikit_learn
+from runner.trainer import child_process
 
 PRECISIONS = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "auto": "auto"}
 
@@ -68,7 +68,7 @@ def merge(
 
 
 def main() -> None:
-    parent_watch.start()
+    child_process.watch_parent()
     hush()
     without_scikit_learn()
     parser = argparse.ArgumentParser()

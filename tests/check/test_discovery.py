@@ -7,7 +7,7 @@ import json
 import pytest
 
 from runner.check import validate as examining
-from runner.check.discovery import find
+from runner.check.batch import find
 from runner.check.validate import examine
 from runner.commands import cli
 from runner.tools.problem import Stop

@@ -21,7 +21,7 @@ from runner.parts.planner.show import machines, screen, text
 from runner.parts.planner.show.chart import svg
 from runner.parts.planner.show.report import PlanReport
 from runner.recipe.overrides import Override
-from runner.render.emit import emit
+from runner.render import emit
 from runner.tools.problem import Stop
 from tests.conftest import RECIPES
 

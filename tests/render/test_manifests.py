@@ -20,8 +20,7 @@ from runner.check.validate import load
 from runner.parts.openshift import controller, helper_pod, site
 from runner.recipe import units
 from runner.recipe.overrides import from_options
-from runner.render import kubernetes, podspec, render
-from runner.render.emit import emit, planned
+from runner.render import emit, kubernetes, planned, podspec, render
 from runner.scenarios import translate
 from runner.tools.files import Artifact, write_all
 from runner.tools.problem import Stop

@@ -17,9 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.check.discovery import ENDINGS, find, is_meant
-from runner.check.formats import FORMATS
-from runner.check.validate import CheckReport, judged, valid
+from runner.check.batch import ENDINGS, FORMATS, CheckReport, find, is_meant, judged
+from runner.check.validate import valid
 from runner.parts.start import differences
 from runner.recipe import lock, reading
 from runner.recipe.document import Document

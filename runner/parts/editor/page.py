@@ -5,7 +5,7 @@ from typing import Any
 
 from nicegui import background_tasks, run, ui
 
-from runner.check import discovery
+from runner.check import batch
 from runner.parts.editor import judging
 from runner.parts.editor.form import Form, changed
 from runner.parts.editor.judging import ChangedElsewhere, Judged, Opened
@@ -29,7 +29,7 @@ def opened(path: Path) -> tuple[Path, Path]:
     if not path.is_dir():
         Opened(path)
         return path.parent, path
-    if not (known := discovery.within(path)):
+    if not (known := batch.within(path)):
         raise Stop(f"There is no recipe in `{path}`.", START)
     return path, known[0]
 
@@ -66,7 +66,7 @@ class Page:
 
     def _build_header(self) -> None:
         ui.label("recipe edit").classes("recipe-title")
-        known = {str(file): file.name for file in {*discovery.within(self.folder), self.file.path}}
+        known = {str(file): file.name for file in {*batch.within(self.folder), self.file.path}}
         ui.select(known, value=str(self.file.path), on_change=self.choose).props(
             "dense borderless dark options-dense"
         ).classes("recipe-file")

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from runner.tools.files import read_record
-from runner.tools.quiet import hush
-from runner.trainer import parent_watch
+from runner.tools.process import hush
+from runner.trainer import child_process
 
 
 def is_gpt2(tokenizer: Path) -> bool:
@@ -54,7 +54,7 @@ def teach(turn_end: str) -> None:
 
 
 def main() -> None:
-    parent_watch.start()
+    child_process.watch_parent()
     hush()
     parser = argparse.ArgumentParser()
     for name in ("converter", "model", "out", "type"):

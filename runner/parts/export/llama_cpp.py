@@ -14,7 +14,7 @@ from typing import Any
 
 from runner.tools.files import cache_folder, replacing_folder, write_json
 from runner.tools.problem import Stop
-from runner.trainer import parent_watch
+from runner.trainer import child_process
 
 VERSION = "0.3.36"
 SHA256 = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
@@ -108,7 +108,7 @@ def read(file: Path, task: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    env = os.environ | {parent_watch.PARENT: str(os.getpid())}
+    env = os.environ | {child_process.PARENT: str(os.getpid())}
     command = [sys.executable, "-m", f"runner.parts.export.{program}", *arguments]
     return subprocess.run(command, capture_output=True, text=True, errors="replace", env=env)
 

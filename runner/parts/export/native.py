@@ -12,7 +12,7 @@ from typing import Any
 import llama_cpp as library
 import numpy as np
 
-from runner.trainer import parent_watch
+from runner.trainer import child_process
 
 ERROR = 4  # ggml's level for them, GGML_LOG_LEVEL_ERROR
 FP32 = 0  # ggml's type, GGML_TYPE_F32
@@ -102,7 +102,7 @@ def quantise(file: str, out: str, kind: str) -> int:
 
 
 def main(arguments: list[str]) -> int:
-    parent_watch.start()
+    child_process.watch_parent()
     library.llama_log_set(_LOG, None)
     what, *given = arguments
     if what == "quantise":

@@ -11,8 +11,8 @@ import torch
 
 from runner.data.row_files import Bad
 from runner.parts.images.pictures import decoded, scaled
-from runner.scenarios.shared.gates import ACCURACY
 from runner.tools.problem import Stop
+from runner.trainer.records import ACCURACY
 
 # Images of which the network sees a batch at once.
 BATCH = 256

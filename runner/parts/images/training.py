@@ -22,8 +22,8 @@ from runner.parts.images.network import Weights
 from runner.parts.proof import leaks
 from runner.tools.problem import Stop
 from runner.tools.run_files import BEST_IMAGES, FINAL_IMAGES, TENSORBOARD
-from runner.trainer import checkpoints, progress_lines, results, stopping
-from runner.trainer.limits import ACCURACY
+from runner.trainer import checkpoints, child_process, results, stopping
+from runner.trainer.records import ACCURACY
 from runner.trainer.settings import RunSettings
 from runner.trainer.stopping import Watchdog, no_step_more
 from runner.trainer.telemetry import History
@@ -84,7 +84,7 @@ def _prove(folder: Path, report: ImageReport, settings: RunSettings, tell: bool)
     seen = leaks.images({split: folder / f"{split}.parquet" for split in SPLITS}, report.shared)
     if tell:
         seen.write(Path(settings.run_dir))
-        print(progress_lines.write({"event": "proof", "folder": settings.run_dir}), flush=True)
+        print(child_process.event_line({"event": "proof", "folder": settings.run_dir}), flush=True)
     if seen.faults:
         Watchdog(settings).stop(seen.complaint)
 

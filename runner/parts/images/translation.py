@@ -8,10 +8,13 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from runner.parts.images.pictures import Images
+from runner import catalog
+from runner.parts.images.pictures import Images, class_folders, class_names
 from runner.plan import Evaluation, Place, Plan, Stage
 from runner.recipe.recipe import Recipe
-from runner.scenarios.shared import cadence, common, gates
+from runner.scenarios.contract import Measurable
+from runner.scenarios.shared import cadence, common
+from runner.tools.problem import Problem, Stop
 
 # The name that images of 0.1 know it by, too.
 TRAINER = "runner.scenarios.image_classification.trainer"
@@ -25,9 +28,14 @@ def translate(recipe: Recipe, place: Place) -> Plan:
     return common.plan(recipe, place, stages, common.batch_facts(recipe))
 
 
+def measurable(recipe: Recipe) -> dict[str, Measurable]:
+    return {"": Measurable("images")}
+
+
 def train(recipe: Recipe, place: Place) -> Stage:
     """The stage that trains, in the plan's own folders."""
     runs_on, data = common.machines(recipe, place), asdict(preparation(recipe, place))
+    conditions, evaluation = common.measured(recipe, Evaluation("images", rows=place.data_dir))
     return Stage(
         name="train",
         engine="images",
@@ -46,8 +54,8 @@ def train(recipe: Recipe, place: Place) -> Stage:
         env=environment(recipe, place),
         machines=runs_on,
         shm_gib=common.shared_memory_gib(runs_on),
-        gates=(conditions := gates.of(recipe.gates)),
-        evaluation=Evaluation("images", tuple(gate.metric for gate in conditions), rows=place.data_dir),
+        gates=conditions,
+        evaluation=evaluation,
     )
 
 
@@ -104,3 +112,51 @@ def environment(recipe: Recipe, place: Place) -> dict[str, str]:
     """Environment of every training process; W&B and MLflow put the curves under the recipe's name."""
     project = {"wandb": "WANDB_PROJECT", "mlflow": "MLFLOW_EXPERIMENT_NAME"}.get(recipe.train.report_to)
     return common.common_environment(recipe, place) | ({project: recipe.name} if project else {})
+
+
+def normalising(recipe: Recipe) -> Iterator[Problem]:
+    data = recipe.data
+    for there, lacking in (("mean", "std"), ("std", "mean")):
+        if data.get(there) and not data.get(lacking):
+            message = f"`data` has `{there}` and no `{lacking}`; normalising takes both."
+            hint = f"Add `{lacking}`, or delete `{there}`: both are then measured on the training images."
+            yield recipe.problem(("data", there), message, hint)
+
+
+def crop(recipe: Recipe) -> Iterator[Problem]:
+    padding = recipe.data.random_crop_padding
+    if padding >= (size := recipe.model.image_size):
+        message = f"A crop with {padding} pixels around images of {size} could miss the image."
+        hint = f"Write less than {size}; an eighth of it is usual."
+        yield recipe.problem("data.random_crop_padding", message, hint)
+
+
+def classes(recipe: Recipe) -> Iterator[Problem]:
+    """A folder of images for each class has as many as the recipe says."""
+    data, stated = recipe.data, recipe.model.classes
+    folder = recipe.folder / data.path if data.path else None
+    if folder is None or not folder.is_dir() or not class_folders(folder):
+        return
+    try:
+        there = len(class_names(folder))
+    except Stop as stop:
+        message, _, remedy = stop.text.partition("\n")
+        yield recipe.problem("data.path", message, remedy)
+        return
+    if there != stated:
+        message = f"`{folder}` has {there} folders of images, one a class, and `classes` is {stated}."
+        hint = f"Write `classes: {there}`."
+        yield recipe.problem("model.classes", message, hint, mending=there)
+
+
+def classes_on_the_hub(recipe: Recipe) -> Iterator[Problem]:
+    """A data set that somebody has counted has as many classes as the recipe says."""
+    hub, stated = recipe.data.hub, recipe.model.classes
+    there = (catalog.dataset(hub) or {}).get("classes") if hub and not recipe.data.path else None
+    if there and there != stated:
+        yield recipe.problem(
+            "model.classes", f"`{hub}` has {there} classes, and `classes` is {stated}.", f"Write `classes: {there}`."
+        )
+
+
+RULES = (normalising, crop, classes, classes_on_the_hub, cadence.rule())

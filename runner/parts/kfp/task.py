@@ -24,7 +24,7 @@ from runner.parts.openshift.status import FAILED, TAIL
 from runner.parts.openshift.watch import Gone
 from runner.plan import Plan, Stage
 from runner.tools.problem import Stop
-from runner.trainer import progress_lines
+from runner.trainer import child_process
 
 # A row of a gate's table that has measured something (`runner.parts.evaluate.gates.table`).
 ROW = re.compile(r"^(?P<metric>\S+) {2,}\S+ \S+ +(?P<got>[-+.\deE]+) {2,}")
@@ -93,7 +93,7 @@ def measured(cluster: Cluster, job: Manifest) -> dict[str, float]:
     values: dict[str, float] = {}
     for pod in pods_of(cluster, job)[:1]:
         name, space = pod["metadata"]["name"], job["metadata"]["namespace"]
-        for event in progress_lines.read(cluster.log(space, name, container(job), tail=TAIL) or ""):
+        for event in child_process.events(cluster.log(space, name, container(job), tail=TAIL) or ""):
             numbers = {key: value for key, value in event.items() if type(value) in (int, float)}
             values |= {key: float(value) for key, value in numbers.items()}
     return values

@@ -22,9 +22,9 @@ from typing import Any, Protocol
 from urllib.parse import urlencode
 
 from runner.parts.openshift.errors import Refused, no_api, passes, recent, unreachable
-from runner.tools import extras
-from runner.tools.ports import bound
+from runner.tools import packaged
 from runner.tools.problem import Stop
+from runner.tools.process import bound_port
 
 ROOT = "kubernetes"
 # What stands in for a package while our parts are imported: each imports these at its top, and uses them where a kubeconfig
@@ -57,7 +57,7 @@ def client_parts() -> tuple[Any, Any, Any]:
     client itself gets the whole, as ever. Raises Stop where it is not installed."""
     found = importlib.util.find_spec(ROOT)
     if found is None or not found.submodule_search_locations:
-        raise Stop("Talking to a cluster needs a package that is not installed.", extras.install("cluster"))
+        raise Stop("Talking to a cluster needs a package that is not installed.", packaged.install("cluster"))
     home = found.submodule_search_locations[0]
     before = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == ROOT}
     later = [
@@ -406,7 +406,7 @@ def forward(
 
     pod: its name, or what gives the name for each connection. ready: called with the local port once it listens. Raises Stop where the local port is taken.
     """
-    with bound(local_port) as listener:
+    with bound_port(local_port) as listener:
         listener.listen()
         ready(listener.getsockname()[1])
         while True:

@@ -11,9 +11,9 @@ import click
 
 from runner import parts, render
 from runner.check import sources, validate
-from runner.commands import completing
 from runner.commands.options import (
     allow_option,
+    complete_recipe,
     end,
     open_recipe,
     port_option,
@@ -33,15 +33,14 @@ from runner.parts.openshift.pipeline import Milestone
 from runner.parts.openshift.status import ENDED, FAILED, FINISHED, State, early_stop, look
 from runner.plan import Plan, Stage
 from runner.recipe.recipe import Recipe
-from runner.render import kubernetes
-from runner.render.emit import planned
+from runner.render import kubernetes, planned
 from runner.run import run_folder
 from runner.run.run_manifest import keep
 from runner.scenarios import translate
 from runner.scenarios.shared.common import FETCHING
-from runner.tools import ports
 from runner.tools.files import write_all
 from runner.tools.problem import Stop, errors_of
+from runner.tools.process import HOST
 
 stage_option = click.option("--stage", metavar="NAME", help="The stage that is meant.")
 
@@ -89,7 +88,7 @@ def why(cluster: Cluster, state: State) -> list[str]:
 
 
 @click.command()
-@click.argument("paths", metavar="RECIPE...", nargs=-1, required=True, shell_complete=completing.recipe_file)
+@click.argument("paths", metavar="RECIPE...", nargs=-1, required=True, shell_complete=complete_recipe)
 @set_option
 @click.option("--out", metavar="DIR", help="Where to write. Default: build/NAME/site, of several recipes build/site.")
 def site(paths: tuple[str, ...], sets: tuple[str, ...], out: str | None) -> None:
@@ -220,7 +219,7 @@ def screen() -> Iterator[Callable[[str], None]]:
 
 
 @click.command()
-@click.argument("path", metavar="[RECIPE]", required=False, shell_complete=completing.recipe_file)
+@click.argument("path", metavar="[RECIPE]", required=False, shell_complete=complete_recipe)
 @set_option
 @stage_option
 @click.option(
@@ -448,7 +447,7 @@ def open_tensorboard(path: str, sets: tuple[str, ...], port: int, no_browser: bo
     pod = client.tensorboard(cluster, space, claim["name"] if claim else None)
 
     def ready(local: int) -> None:
-        address = f"http://{ports.HOST}:{local}/"
+        address = f"http://{HOST}:{local}/"
         say(f"TensorBoard: {address}  (^C ends it)")
         if not no_browser:
             webbrowser.open(address)

@@ -28,7 +28,7 @@ from runner.parts.openshift.jobs import (
 )
 from runner.parts.openshift.status import FAILED, FINISHED, ended, going, look
 from runner.plan import Plan, Stage
-from runner.render import gate_job, kubernetes
+from runner.render import batch, kubernetes
 from runner.tools.problem import Stop
 
 MISSING, CHANGED, UNDER_WAY, PROMOTED, GOING = (
@@ -98,7 +98,7 @@ def milestones(
         way.append(Milestone(stage, False, job, _state(cluster, job, stage.keys[""], files_key)))
         if stage.gates:
             verdict = found(there, plan, stage, of_gate=True)
-            state = _state(cluster, verdict, gate_job.key(stage), files_key)
+            state = _state(cluster, verdict, batch.gate_key(stage), files_key)
             if verdict and job and _made(verdict) < _made(job):
                 # Since then the stage was sent again; what it has left may be something else.
                 state = CHANGED
@@ -231,7 +231,7 @@ def closed(cluster: Cluster, milestone: Milestone) -> str:
 
 def table(cluster: Cluster, milestone: Milestone) -> list[str]:
     """What a gate's pod has said in the end; empty where it is gone."""
-    return last_words(cluster, milestone.job, gate_job.PART) if milestone.job else []
+    return last_words(cluster, milestone.job, batch.GATE) if milestone.job else []
 
 
 def last_words(cluster: Cluster, job: Manifest, part: str) -> list[str]:

@@ -20,9 +20,9 @@ from runner.parts.openshift.jobs import (
     node_number,
     queue_of,
 )
-from runner.render import code, gate_job
-from runner.trainer import limits, progress_lines
-from runner.trainer.limits import EarlyStop
+from runner.render import batch, code
+from runner.trainer import child_process, records
+from runner.trainer.records import EarlyStop
 
 # A job's phases, in the order in which it goes through them.
 QUEUED, WAITING, PULLING, AGAIN, PREPARING, STARTING, TRAINING, MEASURING, WALKING, FINISHED, FAILED = (
@@ -116,7 +116,7 @@ def _phase(job: dict[str, Any], pods: list[dict[str, Any]], workload: dict[str, 
         return AGAIN
     if job["kind"] != "Job":
         return TRAINING
-    return {gate_job.PART: MEASURING, driver_job.PART: WALKING}.get(container(job), PREPARING)
+    return {batch.GATE: MEASURING, driver_job.PART: WALKING}.get(container(job), PREPARING)
 
 
 def _suspended(job: dict[str, Any]) -> bool:
@@ -213,7 +213,7 @@ def early_stop(cluster: Cluster, job: dict[str, Any]) -> EarlyStop | None:
     if first is None:
         return None
     text = cluster.log(job["metadata"]["namespace"], first["metadata"]["name"], container(job), tail=10 * TAIL) or ""
-    said = [event for event in progress_lines.read(text) if event.get("event") == limits.EVENT]
+    said = [event for event in child_process.events(text) if event.get("event") == records.EARLY_STOP_EVENT]
     return EarlyStop.of(said[-1]) if said else None
 
 
@@ -222,7 +222,9 @@ def progress(text: str, started: datetime | None, now: datetime) -> Progress:
     step of it, else since the container has started."""
     seen: list[tuple[datetime | None, dict[str, Any]]] = []
     for line in text.splitlines():
-        seen += [(_time(line), event) for event in progress_lines.read(line) if event.get("event") in ("begin", "step")]
+        seen += [
+            (_time(line), event) for event in child_process.events(line) if event.get("event") in ("begin", "step")
+        ]
     whole = text.count("\n") < TAIL
     if not seen:
         return Progress(whole=whole)

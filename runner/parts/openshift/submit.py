@@ -27,7 +27,7 @@ from runner.parts.openshift.status import FAILED, TRAINING, State, ended, going
 from runner.parts.openshift.transfer import Files, upload
 from runner.parts.openshift.watch import follow, line
 from runner.plan import Plan, Stage
-from runner.render import kubernetes, trainjob
+from runner.render import kubernetes, training_jobs
 from runner.render.kubernetes import SHARED
 from runner.render.podspec import KEY, KEY_SECRET
 from runner.tools.names import listed
@@ -107,7 +107,7 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent 
     following = [sent(plan, other, how.target) for other in later]
     # What follows says it when it is sent, but for a try, which sends nothing.
     trains = any(one.kind == "TrainJob" for one in (what, *(following if how.dry_run else ())))
-    if trains and not holds and (stuck := trainjob.stuck(plan.site)):
+    if trains and not holds and (stuck := training_jobs.stuck(plan.site)):
         tell(stuck)
     for next_one in following:
         judge(cluster, next_one, claims, _existing(cluster, plan, next_one), alone=alone)

@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from runner.catalog.published import BESIDE, CONFIG
+from runner.catalog.models import BESIDE, CONFIG
 from runner.data.report import REPORT_FILE
 from runner.parts.openshift.client import Cluster, connect, pieces
 from runner.parts.openshift.errors import TryAgain, pause, recent

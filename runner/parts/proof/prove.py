@@ -30,7 +30,7 @@ from runner.parts.proof.batches import (
 from runner.parts.proof.conversations import SHOWN, UNTRAINED, Reader, Talk, Tokens, spread
 from runner.parts.proof.showing import Faults
 from runner.tools.names import same, shortened
-from runner.trainer import progress_lines
+from runner.trainer import child_process
 from runner.trainer.records import Kind, Proof
 from runner.trainer.settings import RunSettings
 
@@ -381,7 +381,7 @@ def prove(cfg: DictDefault, trainer: Any, settings: RunSettings) -> Proof:
     if int(os.environ.get("RANK", "0")) == 0:
         folder = Path(settings.run_dir)
         proof.write(folder)
-        print(progress_lines.write({"event": "proof", "folder": str(folder)}), flush=True)
+        print(child_process.event_line({"event": "proof", "folder": str(folder)}), flush=True)
     return proof
 
 

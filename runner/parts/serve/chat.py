@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from runner.recipe.recipe import Recipe
 from runner.run import inference as ask
 from runner.run.stage_folder import StageFolder
-from runner.tools import ports
+from runner.tools.process import HOST, free_port
 from runner.trainer.generation import Loaded
 
 # A question and what each side has said to it.
@@ -85,8 +85,8 @@ def show_page(
     # Fonts of this machine; those of the theme come from elsewhere.
     theme = gradio.themes.Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
     page.launch(
-        server_name=ports.HOST,
-        server_port=ports.free(port),
+        server_name=HOST,
+        server_port=free_port(port),
         share=False,
         inbrowser=False,
         quiet=True,

@@ -35,8 +35,8 @@ from runner.parts.serve import kserve
 from runner.parts.serve.kserve import CONTENT
 from runner.parts.serve.serving import Serving
 from runner.plan import Plan
-from runner.tools import ports
 from runner.tools.problem import Stop
+from runner.tools.process import HOST, free_port
 
 Tell = Callable[[str], None]
 SERVICE, RUNTIME = "InferenceService", "ServingRuntime"
@@ -59,14 +59,14 @@ def start(cluster: Cluster, plan: Plan, server: Serving, tell: Tell, port: int =
             cluster.apply(manifest, dry_run=True)
             tell(f"The cluster would accept {manifest['kind']} `{manifest['metadata']['name']}`.")
         return
-    ports.free(port)
+    free_port(port)
     send(cluster, manifests, tell)
     pod = wait(cluster, manifests[-1], tell)
     known = f"`{server.name}`" + (f" and `{server.base_name}`" if server.base_name else "")
 
     def connected(local: int) -> None:
         tell(
-            f"It answers at http://{ports.HOST}:{local}/v1, to the name {known}. ^C ends the connection; the server goes on."
+            f"It answers at http://{HOST}:{local}/v1, to the name {known}. ^C ends the connection; the server goes on."
         )
         tell("`recipe serve RECIPE --stop` removes it.")
 

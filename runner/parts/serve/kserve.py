@@ -12,8 +12,7 @@ from runner.parts.serve import serving
 from runner.parts.serve.serving import Serving
 from runner.plan import Machines, Plan
 from runner.recipe.recipe import Recipe
-from runner.render import kubernetes, podspec
-from runner.render.emit import planned
+from runner.render import kubernetes, planned, podspec
 from runner.tools.files import Artifact
 from runner.tools.names import content_hash
 from runner.tools.problem import Stop

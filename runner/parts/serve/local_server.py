@@ -19,9 +19,10 @@ from typing import Any
 
 from runner.parts.serve.served import opened
 from runner.run.launch import end, end_of, engine_environment, fault
-from runner.tools import names, ports
+from runner.tools import names
 from runner.tools.files import write_json, write_text
 from runner.tools.problem import Stop
+from runner.tools.process import HOST, free_port
 from runner.tools.run_files import SERVING
 from runner.tools.vllm import SERVER, room_for, saved
 from runner.trainer.generation import Chat, end_tokens, repetition_penalty, with_system
@@ -67,12 +68,12 @@ def serving(engine: str, name: str, before: Chat, after: Chat, folder: Path, por
     import torch
 
     gpu = torch.cuda.is_available()
-    home, port = folder / SERVING, ports.free(port)
+    home, port = folder / SERVING, free_port(port)
     lay_out(home, name, before, after)
     models = names.served(name) if engine == "transformers" or after.adapter else names.served(name)[1:]
     make = _vllm if engine == "vllm" else _transformers
     env = engine_environment() | _KEPT_HERE | {"HF_HUB_CACHE": str(home)}
-    empty, log, url = home / "empty", home / "serve.log", f"http://{ports.HOST}:{port}"
+    empty, log, url = home / "empty", home / "serve.log", f"http://{HOST}:{port}"
     empty.mkdir()
     with log.open("w", encoding="utf-8") as out:
         process = subprocess.Popen(
@@ -198,7 +199,7 @@ def _weights(chat: Chat) -> list[Path]:
 
 def _transformers(home: Path, name: str, after: Chat, port: int, gpu: bool) -> list[str]:
     """The module and its arguments."""
-    command = ["transformers.cli.transformers", "serve", "--host", ports.HOST, "--port", str(port)]
+    command = ["transformers.cli.transformers", "serve", "--host", HOST, "--port", str(port)]
     command += ["--dtype", "bfloat16" if gpu else "float32", "--device", "auto" if gpu else "cpu"]
     # Models stay loaded.
     return [*command, "--model-timeout", "-1", *(["--trust-remote-code"] if after.trust_remote_code else [])]
@@ -213,7 +214,7 @@ def _vllm(home: Path, name: str, after: Chat, port: int, gpu: bool) -> list[str]
     # It samples unless it is told not to; `do_sample` means nothing to it.
     greedy = {"temperature": 0.0, "max_new_tokens": after.max_new_tokens}
     command = [SERVER, "--model", str(served), "--served-model-name", whole]
-    command += ["--host", ports.HOST, "--port", str(port), "--dtype", "bfloat16" if gpu else "float32"]
+    command += ["--host", HOST, "--port", str(port), "--dtype", "bfloat16" if gpu else "float32"]
     command += ["--generation-config", str(served), "--override-generation-config", json.dumps(greedy)]
     if adapter:
         command += [

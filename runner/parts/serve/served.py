@@ -15,16 +15,16 @@ from runner.parts.evaluate import language
 from runner.parts.evaluate.evaluate import Measures
 from runner.parts.evaluate.gates import Measurement
 from runner.parts.evaluate.language import Cannot
+from runner.parts.evaluate.metrics import ACCURACY
 from runner.recipe.recipe import Recipe
 from runner.run.run_folder import folder as run_folder
 from runner.run.stage_folder import StageFolder
 from runner.scenarios import translate
-from runner.scenarios.shared.gates import ACCURACY
 from runner.tools import names
 from runner.tools.files import read_json
 from runner.tools.problem import Stop
 from runner.tools.run_files import ANSWERS, DEMO, HELD_OUT
-from runner.trainer import held_out
+from runner.trainer import records
 from runner.trainer.generation import Chat, messages
 
 # As OpenAI's own clients name it; sent where it is set.
@@ -99,7 +99,7 @@ class Served:
         """
         from transformers import AutoTokenizer
 
-        evaluation, rows = folder.stage.evaluation, held_out.read(folder.path / HELD_OUT)
+        evaluation, rows = folder.stage.evaluation, records.read_held_out(folder.path / HELD_OUT)
         if evaluation is None or not folder.model.is_dir():
             raise Stop(
                 f"`{folder.run.shown}` has no model whose rows could be put to a server.", "Name a run: `--run DIR`."

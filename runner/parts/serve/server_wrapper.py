@@ -5,12 +5,12 @@ import os
 import runpy
 import sys
 
-from runner.tools.quiet import hush
-from runner.trainer import parent_watch
+from runner.tools.process import hush
+from runner.trainer import child_process
 
 
 def main() -> None:
-    parent_watch.start()
+    child_process.watch_parent()
     hush()
     os.chdir(sys.argv[1])
     sys.argv = sys.argv[2:]

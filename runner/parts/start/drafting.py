@@ -14,8 +14,7 @@ from typing import Any
 from runner import catalog
 from runner.check import base_model, by_schema
 from runner.check.by_schema import as_text
-from runner.check.derived_settings import with_followers, with_own_data
-from runner.check.validate import judge
+from runner.check.validate import judge, with_followers, with_own_data
 from runner.data import RenderedExample, first, held_out
 from runner.parts.planner import forecast, recipe_offers, storage
 from runner.parts.planner.cards import Need, needs
@@ -183,7 +182,7 @@ def finished(name: str, answers: Answers, sets: Iterable[Override] = ()) -> Draf
 
 def _questions(name: str, answers: Answers) -> list[str]:
     """A few short questions of validation rows, far from each other."""
-    from runner.trainer.demo import GLANCE, evenly
+    from runner.trainer.generation import GLANCE, evenly
 
     asked = dict.fromkeys(held_out(_data(name, answers)))
     return evenly([each for each in asked if 0 < len(each) <= GLANCE and each.isprintable()], QUESTIONS)

@@ -6,7 +6,14 @@ from dataclasses import replace
 from runner.data.plain_text import PlainText, TextSet
 from runner.plan import EngineConfig, Place, Plan
 from runner.recipe.recipe import Recipe
+from runner.scenarios.contract import Measurable
 from runner.scenarios.shared import axolotl, cadence, common
+from runner.tools.names import listed, setting
+from runner.tools.problem import Problem
+
+# Lines of `data` that give validation data, and the line that each of the first two belongs to.
+VALIDATION = {"validation_split": "hub", "validation_path": "path"}
+GIVES_VALIDATION = (*VALIDATION, "validation_share")
 
 
 def translate(recipe: Recipe, place: Place) -> Plan:
@@ -21,10 +28,13 @@ def translate(recipe: Recipe, place: Place) -> Plan:
     return axolotl.plan(recipe, place, config, lambda place: plain_text(recipe, place), kind="text")
 
 
+def measurable(recipe: Recipe) -> dict[str, Measurable]:
+    return {"": Measurable("text", validates=validates(recipe))}
+
+
 def validates(recipe: Recipe) -> bool:
     """Whether the recipe gives validation data; without, nothing is evaluated and the last weights are kept."""
-    data = recipe.data
-    return bool(data.validation_split or data.validation_path or data.validation_share)
+    return any(recipe.data.get(name) for name in GIVES_VALIDATION)
 
 
 def blocks(recipe: Recipe, place: Place) -> EngineConfig:
@@ -81,3 +91,29 @@ def plain_text(recipe: Recipe, place: Place) -> PlainText:
         warmup_steps=recipe.train.warmup_steps or 0,  # a share never takes more steps than there are
         eval_steps=recipe.train.eval_steps if validates(recipe) else None,
     )
+
+
+def one_validation(recipe: Recipe) -> Iterator[Problem]:
+    data = recipe.data
+    given = [name for name in GIVES_VALIDATION if data.get(name)]
+    if len(given) > 1:
+        message = f"`data` has {listed(given)}, and validation data comes from one place."
+        yield recipe.problem(("data", given[1]), message, "Keep one of these lines.")
+    for name, source in VALIDATION.items():
+        # A file goes with any list of data sets; a split is one of each.
+        lacking = [home for home, one in recipe.data_sets() if not one.get(source)]
+        if data.get(name) and lacking and not (name == "validation_path" and data.get("sets")):
+            message = f"`{name}` goes with `{source}`, and `{setting(lacking[0])}` has no `{source}`."
+            hint = "Use `validation_share` to take a share of the documents instead."
+            yield recipe.problem(("data", name), message, hint)
+
+    file, split = data.get("validation_path"), data.get("validation_split")
+    trained = [(recipe.folder / name).resolve() for _, one in recipe.data_sets() if (name := one.get("path"))]
+    same_file = file and (recipe.folder / file).resolve() in trained
+    if same_file or (split and split == data.get("split")):
+        message = f"Validation is on the text that is trained, `{file if same_file else split}`, and would call best what learned it by heart."
+        hint = "Name another, or use `validation_share` to take a share of the documents."
+        yield recipe.problem(("data", "validation_path" if same_file else "validation_split"), message, hint)
+
+
+RULES = (one_validation, cadence.rule(validates))

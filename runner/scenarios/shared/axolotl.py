@@ -13,13 +13,12 @@ from typing import Any
 from runner import catalog
 from runner.catalog import ChatTemplate
 from runner.data import conversation_formats, tokenizers
-from runner.data.chat import ChatData, ChatSet
-from runner.data.conversation_formats import OWN, TRAINING, TrainOn
+from runner.data.conversation_formats import OWN, TRAINING, ChatData, ChatSet, TrainOn
 from runner.data.data_sets import DataSets
 from runner.data.tokenizers import jinja
-from runner.plan import EngineConfig, Kind, Place, Plan, Stage
+from runner.plan import EngineConfig, Evaluation, Kind, Place, Plan, Stage
 from runner.recipe.recipe import Recipe, Settings
-from runner.scenarios.shared import cadence, common, gates, sharding
+from runner.scenarios.shared import cadence, common, sharding
 from runner.scenarios.shared.common import (
     batch_facts,
     common_environment,
@@ -255,8 +254,7 @@ def plan(
     be prepared; each at a place. kind, asked: how it is measured, as an Evaluation has it."""
 
     def stages(place: Place) -> Iterator[Stage]:
-        conditions = gates.of(recipe.gates)
-        evaluation = gates.evaluation(recipe, kind, conditions, asked=asked or {})
+        conditions, evaluation = common.measured(recipe, Evaluation(kind, asked=asked or {}))
         training = replace(train(recipe, place, config(place), data(place)), gates=conditions, evaluation=evaluation)
         yield from common.rows_and_training(recipe, place, training)
 

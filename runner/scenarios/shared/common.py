@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from runner import catalog
+from runner import catalog, parts
 from runner.catalog import Model, hardware
 from runner.catalog.hardware import GIB
 from runner.data import tokenizers
@@ -20,6 +20,8 @@ from runner.plan import (
     PLAN_FILE,
     RECIPE_FILE,
     RUNNER,
+    Evaluation,
+    Gate,
     Machines,
     Place,
     Plan,
@@ -353,6 +355,14 @@ def fetched_model(recipe: Recipe) -> Mapping[str, object]:
     """The base model on the hub that is fetched ahead, and whether code that it brings may run."""
     named = {name: recipe.model[name] for name in ("base", "revision", "trust_remote_code")}
     return named | {"revision": recipe.model_revision}
+
+
+def measured(recipe: Recipe, evaluation: Evaluation, section: str | None = "") -> tuple[tuple[Gate, ...], Evaluation]:
+    """The gates of a stage and how it is measured, as the part that measures has it. evaluation: what the scenario knows of it;
+    section: that has the stage's gates, "" for the recipe itself, None for none."""
+    for hook in parts.hooks("measured"):
+        return cast(tuple[tuple[Gate, ...], Evaluation], hook(recipe, evaluation, section))
+    return (), evaluation
 
 
 def plan(

@@ -4,11 +4,10 @@ Beside that, when it has learned. A substitution looks at settings, not at scena
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from runner import catalog
+from runner import catalog, parts
 from runner.data.report import PreparedRows
 from runner.plan import Plan
 from runner.recipe import overrides
@@ -16,7 +15,6 @@ from runner.recipe.document import Path_
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import DEMO_QUESTIONS, Recipe, Settings, sets_of
 from runner.scenarios.shared import axolotl, common, twin
-from runner.scenarios.shared import gates as shared
 from runner.tools.names import setting
 from runner.tools.problem import Stop
 from runner.trainer.records import Summary
@@ -143,30 +141,9 @@ def split(recipe: Recipe) -> list[Override]:
 
 
 def gates(recipe: Recipe) -> Iterator[Override]:
-    """Every gate with a threshold that a tiny model can meet, on a sample task where the recipe names tasks of the hub.
-
-    Raises Stop where it names some and no file that stands in for them.
-    """
-    section = recipe.settings.get("evaluation") or {}
-    tasks = section.get("tasks") or ()
-    if tasks and not section.get("sample_task"):
-        raise Stop(
-            recipe.document.problem(
-                ("evaluation", "tasks"),
-                "A rehearsal downloads nothing, and nothing stands in for these tasks.",
-                "Name a file with questions and choices under `evaluation.sample_task`.",
-            )
-        )
-    if tasks:
-        yield substitute("evaluation.tasks", [shared.SAMPLE_TASK], "a task of the same kind on a local file")
-    for home, text in shared.all_of(recipe):
-        gate = shared.rehearsed(shared.parse(text))
-        for task in tasks:
-            local = gate.metric.replace(f"lm_eval.{task}.", f"lm_eval.{shared.SAMPLE_TASK}.")
-            gate = replace(gate, metric=local)
-        if str(gate) != str(shared.parse(text)):
-            why = "it is measured as it will be, and a tiny model need not be good"
-            yield substitute(setting(home), str(gate), why)
+    """What stands in for gates and for what they need. Raises Stop where nothing can."""
+    for in_rehearsal in parts.hooks("in_rehearsal"):
+        yield from in_rehearsal(recipe)
 
 
 def packing(recipe: Recipe, home: str, section: Settings, compiled: bool = False) -> Override:

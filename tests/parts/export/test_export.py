@@ -12,7 +12,7 @@ from runner.data.tokenizers import load
 from runner.parts.export import card, exporting, gguf, source, weights
 from runner.run.run_folder import RunFolder
 from runner.run.stage_folder import StageFolder
-from runner.tools import extras
+from runner.tools import packaged
 from runner.tools.files import read_record
 from runner.tools.problem import Stop
 from runner.tools.run_files import ADAPTER, BEST_IMAGES
@@ -435,5 +435,5 @@ def test_an_extra_that_is_not_installed_is_said_before_anything_is_written(
     command, *options = arguments
     assert _code([command, str(whole.path), *options]) == 1
     said = capsys.readouterr().err
-    assert f"`{package}`" in said and extras.install(extra) in said
+    assert f"`{package}`" in said and packaged.install(extra) in said
     assert not list(tmp_path.iterdir()) and not (whole.path / "export/gguf").exists()

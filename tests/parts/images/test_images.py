@@ -615,14 +615,14 @@ def _file(module):
 # hub, cleaning, and what is said of rows.
 OF_LANGUAGE = {
     "orjson": ("data.row_files",),
-    "openpyxl": ("data.row_tables",),
+    "openpyxl": ("data.rows",),
     "httpx": ("catalog.published", "entrypoints.prepare", "parts.start.hardware"),
     "datatrove": (
         "data.doctor",
-        "parts.pretrain.cleaning_steps",
+        "parts.pretrain.cleaning",
         "parts.pretrain.executors",
     ),
-    "spacy": ("parts.pretrain.cleaning_steps",),
+    "spacy": ("parts.pretrain.cleaning",),
     "loguru": ("data.doctor",),
     "ray": ("parts.pretrain.executors",),
     "py3langid": ("data.doctor",),

@@ -24,8 +24,7 @@ from runner.parts.kfp import task as kfp_task
 from runner.parts.openshift import driver_job, submit
 from runner.parts.openshift.pipeline import OF_RUN, WORKFLOW
 from runner.recipe.overrides import from_options
-from runner.render import kubernetes
-from runner.render.emit import emit
+from runner.render import emit, kubernetes
 from runner.scenarios import rehearsal, translate
 from runner.scenarios.shared.common import data_file
 from tests.conftest import ROOT

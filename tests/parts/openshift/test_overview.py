@@ -23,7 +23,7 @@ from runner.parts.openshift.status import (
 )
 from runner.parts.openshift.watch import Row
 from runner.recipe.overrides import from_options
-from runner.render.emit import planned
+from runner.render import planned
 from tests.parts.openshift.conftest import in_process
 from tests.parts.openshift.test_watching import SURVIVAL, a_pod, finish, job, looked, train_to
 

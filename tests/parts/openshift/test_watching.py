@@ -23,8 +23,7 @@ from runner.parts.openshift.errors import Refused, TryAgain, patiently
 from runner.parts.openshift.jobs import sent
 from runner.parts.openshift.status import FAILED, QUEUED, TRAINING, WAITING, State
 from runner.recipe.overrides import from_options
-from runner.render import code, kubernetes
-from runner.render.emit import planned
+from runner.render import code, kubernetes, planned
 from runner.scenarios import translate
 from runner.trainer import merging
 from tests.conftest import ROOT

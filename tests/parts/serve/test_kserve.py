@@ -17,7 +17,7 @@ from runner.parts.serve import needs as reckoned
 from runner.parts.serve.kserve import arguments, served
 from runner.parts.serve.serving import source
 from runner.recipe.overrides import from_options
-from runner.render.emit import emit
+from runner.render import emit
 from runner.tools.problem import Stop
 from runner.tools.vllm import RANKS
 from tests.conftest import ROOT, setting_of

@@ -21,8 +21,9 @@ from runner.parts.evaluate import language
 from runner.parts.evaluate.evaluate import Measures
 from runner.parts.serve import local_server, served
 from runner.run.run_folder import RunFolder
-from runner.tools import extras, names, ports
+from runner.tools import names, packaged, process
 from runner.tools.problem import Stop
+from runner.tools.process import bound_port, free_port
 from runner.trainer.generation import Chat, messages, with_system, written
 from tests.conftest import ROOT
 from tests.stages import finish, plan_in
@@ -81,19 +82,19 @@ def test_names_are_those_that_the_hubs_cache_takes():
 
 
 def test_a_port_that_is_taken_is_said_before_anything_is_loaded():
-    with ports.bound(0) as other:
+    with bound_port(0) as other:
         other.listen()
         port = other.getsockname()[1]
         with pytest.raises(Stop, match=f"Port {port} of this machine is in use") as stop:
-            ports.free(port)
+            free_port(port)
     assert "`--port`" in stop.value.text
-    assert ports.free() > 0
+    assert free_port() > 0
 
 
 def test_a_port_that_nobody_can_have_is_said_so(monkeypatch):
-    monkeypatch.setattr(ports, "HOST", "203.0.113.1")
+    monkeypatch.setattr(process, "HOST", "203.0.113.1")
     with pytest.raises(Stop, match="cannot be used: Cannot assign requested address"):
-        ports.free()
+        free_port()
 
 
 def test_a_server_that_is_not_installed_is_said_with_its_extra(monkeypatch, tmp_path, capsys):
@@ -102,7 +103,7 @@ def test_a_server_that_is_not_installed_is_said_with_its_extra(monkeypatch, tmp_
     monkeypatch.setattr(local_server, "find_spec", lambda name: None)
     assert command(["serve", str(SURVIVAL), "--run", str(tmp_path)]) == 1
     said = capsys.readouterr()
-    assert "served by transformers" in said.out and extras.install("serve") in said.err
+    assert "served by transformers" in said.out and packaged.install("serve") in said.err
     assert command(["serve", str(SURVIVAL), "--run", str(tmp_path), "--engine", "vllm"]) == 1
     assert "vLLM is not installed here" in capsys.readouterr().err
 
@@ -183,7 +184,7 @@ def test_an_answer_without_words_is_said(capsys):
 
 
 def test_where_nobody_answers_the_address_is_said(capsys):
-    assert command(["compare", str(SURVIVAL), "--url", f"http://127.0.0.1:{ports.free()}"]) == 1
+    assert command(["compare", str(SURVIVAL), "--url", f"http://127.0.0.1:{free_port()}"]) == 1
     said = capsys.readouterr().err
     assert "No server answers at http://127.0.0.1:" in said and "`recipe serve RECIPE`" in said
 

@@ -40,7 +40,7 @@ def compare(
 
     First of all, for each stage: losses, metrics, gates and promotions, side by side with those of other runs.
     """
-    from runner.tools.quiet import hush
+    from runner.tools.process import hush
 
     hush()
     from runner.parts.evaluate import evaluation_report as comparing

@@ -48,7 +48,7 @@ def serve(
         return _on_cluster(path, sets, stops, dry_run, port)
     if dry_run:
         raise Stop("`--dry-run` goes with `--cluster`.", "Leave it out.", code=2)
-    from runner.tools.quiet import hush
+    from runner.tools.process import hush
 
     hush()
     from runner.parts.serve import local_server
@@ -75,7 +75,7 @@ def _on_cluster(path: str, sets: tuple[str, ...], stops: bool, dry_run: bool, po
     from runner.parts.serve import kserve
     from runner.parts.serve import needs as reckoned
     from runner.parts.serve.kserve import served
-    from runner.render.emit import planned
+    from runner.render import planned
 
     recipe = with_section(open_recipe(path, sets, look=False)[0], "serve", "--cluster")
     if stops:

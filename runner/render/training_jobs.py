@@ -1,18 +1,26 @@
-"""Target trainjob: Kubeflow Trainer v2, trainer.kubeflow.org/v1alpha1, as OpenShift AI 3.2 to 3.5 and 3.6 have it.
+"""The two kinds of training job.
 
-The two forms say the same in different places: what the runtime's pod gets on top stands under `podTemplateOverrides`
-until 3.5, and under `runtimePatches` from 3.6 on. The trainer itself injects PET_* and refuses them from us.
+Target pytorchjob: Kubeflow training operator, kubeflow.org/v1.
+
+Target trainjob: Kubeflow Trainer v2, trainer.kubeflow.org/v1alpha1, as OpenShift AI 3.2 to 3.5 and 3.6 have it. The two forms
+say the same in different places: what the runtime's pod gets on top stands under `podTemplateOverrides` until 3.5, and under
+`runtimePatches` from 3.6 on. The trainer itself injects PET_* and refuses them from us.
 """
 
+import copy
 from collections.abc import Mapping
 from textwrap import wrap
 from typing import Any
 
 from runner.plan import Plan, Stage
-from runner.render import code, gate_job, kubernetes, podspec
+from runner.render import batch, code, kubernetes, podspec
 from runner.tools.files import Artifact
 from runner.tools.problem import Stop
 from runner.tools.text import yaml_text
+
+# The operator takes the master's port from the container port of this name, and looks for a container of that one.
+PYTORCH = "pytorch"
+MASTER_PORT = {"name": "pytorchjob-port", "containerPort": 23456}
 
 # The runtime's job and its container, and the runtime that comes with OpenShift AI.
 NODE = "node"
@@ -26,23 +34,57 @@ QUEUED_SINCE, STUCK_SINCE = (0, 14), (0, 17)
 MANAGER = "recipe-runner.io/render"
 
 
-def render(plan: Plan) -> list[Artifact]:
-    """Raises Stop where the recipe's version of OpenShift AI has no TrainJob."""
+def pytorchjob(plan: Plan) -> list[Artifact]:
+    """The PyTorchJob of a plan's one stage, with all that goes with it."""
+    (stage,) = plan.stages
+    text = yaml_text(_pytorchjob(plan, stage))
+    return [*kubernetes.folder(plan, stage, "pytorchjob.yaml", text), *batch.gate(plan, stage)]
+
+
+def _pytorchjob(plan: Plan, stage: Stage) -> dict[str, Any]:
+    """One pod spec for master and workers, nothing that the operator sets itself."""
+    site, machines = plan.site, stage.machines
+    replica = {
+        "restartPolicy": site["restart_policy"],
+        "template": podspec.pod_template(plan, stage, PYTORCH, [MASTER_PORT]),
+    }
+    replicas = {"Master": {"replicas": 1, **replica}}
+    if machines.nodes > 1:
+        replicas["Worker"] = {"replicas": machines.nodes - 1, **copy.deepcopy(replica)}
+    spec = {
+        # Text, as the operator's schema has it; a bare number is refused.
+        "nprocPerNode": str(max(1, machines.gpus_per_node)),
+        "runPolicy": {
+            "cleanPodPolicy": site["clean_pod_policy"],
+            # The operator counts the restarts of all pods together, and ends the job when they reach this (Kubeflow common,
+            # PastBackoffLimit); when one fails, the others lose it and fail too.
+            "backoffLimit": site["backoff_limit"] * machines.nodes + 1,
+            "activeDeadlineSeconds": round(site["deadline_hours"] * 3600),
+        },
+        "pytorchReplicaSpecs": replicas,
+    }
+    return kubernetes.job("kubeflow.org/v1", "PyTorchJob", spec, plan, stage)
+
+
+def trainjob(plan: Plan) -> list[Artifact]:
+    """The TrainJob of a plan's one stage, with all that goes with it. Raises Stop where the recipe's version of OpenShift AI has
+    none."""
     if version(plan.site) < SINCE:
         raise Stop(
             f"OpenShift AI {plan.site['version']} has no TrainJob; it came with 3.2.",
             "Render for `pytorchjob`, or correct `openshift.version`.",
         )
     (stage,) = plan.stages
-    files = [kubernetes.claims(plan), kubernetes.config_map(plan, stage), _job_file(plan, stage)]
-    files = [file for file in files if file.text]
-    listing = kubernetes.kustomization([file.path for file in files], kubernetes.sends(plan))
-    return [*files, listing, *gate_job.render(plan, stage)]
-
-
-def _job_file(plan: Plan, stage: Stage) -> Artifact:
-    text = kubernetes.header(plan, stage) + _unsaid(plan, stage) + yaml_text(job(plan, stage))
-    return Artifact("trainjob.yaml", text)
+    job = kubernetes.job("trainer.kubeflow.org/v1alpha1", "TrainJob", _trainjob_spec(plan, stage), plan, stage)
+    # OpenShift AI's Trainer then asks the first pod how far it is, and lets it through to that port (opendatahub-io/trainer,
+    # pkg/rhai/constants: "true" and nothing else).
+    job["metadata"]["annotations"] |= {
+        "trainer.opendatahub.io/progression-tracking": "true",
+        "trainer.opendatahub.io/metrics-port": str(plan.site["progress_port"]),
+        "trainer.opendatahub.io/metrics-poll-interval": f"{plan.site['progress_seconds']}s",
+    }
+    text = _unsaid(plan, stage) + yaml_text(job)
+    return [*kubernetes.folder(plan, stage, "trainjob.yaml", text), *batch.gate(plan, stage)]
 
 
 def _unsaid(plan: Plan, stage: Stage) -> str:
@@ -98,24 +140,7 @@ def numbers(text: str) -> tuple[int, int]:
     return int(major), int(minor)
 
 
-def job(plan: Plan, stage: Stage) -> dict[str, Any]:
-    """The TrainJob of a stage."""
-    made = kubernetes.job("trainer.kubeflow.org/v1alpha1", "TrainJob", _spec(plan, stage), plan, stage)
-    made["metadata"]["annotations"] |= _tracked(plan)
-    return made
-
-
-def _tracked(plan: Plan) -> dict[str, str]:
-    """What makes OpenShift AI's Trainer ask the first pod how far it is, and lets it through to that port (opendatahub-io/trainer,
-    pkg/rhai/constants: "true" and nothing else)."""
-    return {
-        "trainer.opendatahub.io/progression-tracking": "true",
-        "trainer.opendatahub.io/metrics-port": str(plan.site["progress_port"]),
-        "trainer.opendatahub.io/metrics-poll-interval": f"{plan.site['progress_seconds']}s",
-    }
-
-
-def _spec(plan: Plan, stage: Stage) -> dict[str, Any]:
+def _trainjob_spec(plan: Plan, stage: Stage) -> dict[str, Any]:
     trainer = {
         "image": kubernetes.image(plan),
         "command": code.wrapped(plan, list(stage.command)),

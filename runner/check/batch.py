@@ -1,0 +1,290 @@
+"""Batch: which files below a folder are recipes, all of them judged, and the verdict as other programs read it: JSON, GitHub's
+lines, SARIF, JUnit and GitLab's code quality. A file that is named is always judged; in a folder others are left alone."""
+
+import codecs
+import json
+import os
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+from runner import __version__
+from runner.check import validate
+from runner.recipe import lock, reading
+from runner.recipe.overrides import Override
+from runner.recipe.reading import STANDARD_INPUT
+from runner.tools.names import content_hash
+from runner.tools.problem import Problem, Stop, errors_of, report_bug
+from runner.tools.run_files import RUN
+
+ENDINGS = (".yaml", ".yml")
+# What the product itself leaves in a folder: emitted files, runs, and a site.
+OWN = {"build", "runs"}
+# A recipe has these sections, and hardly any other YAML has two of them.
+SECTIONS = {"scenario", "model", "train", "data", "machines", "openshift", "nodes", "demo", "limits", "pretrain", "sft"}
+
+
+@dataclass(frozen=True)
+class RecipeFiles:
+    """recipes: the files to judge, in the order that they were named; others: YAML below folders that is no recipe."""
+
+    recipes: tuple[str, ...]
+    others: tuple[str, ...]
+
+
+def find(paths: Iterable[str], strict: bool = False) -> RecipeFiles:
+    """The recipe files that the arguments mean. strict: whether all YAML below a folder is to be judged. Raises Stop (exit 2)
+    where a folder holds none."""
+    recipes: list[str] = []
+    others: list[str] = []
+    for path in paths:
+        if not os.path.isdir(path):
+            recipes.append(path)
+            continue
+        below = list(_yaml_below(Path(path)))
+        if not below:
+            raise Stop(f"There is no YAML file below `{path}`.", "Name a recipe, or a folder that holds some.", code=2)
+        meant = [file for file in below if strict or is_meant(file)]
+        if not meant:
+            number = "The one YAML file" if len(below) == 1 else f"None of the {len(below)} YAML files"
+            looks = "does not look" if len(below) == 1 else "looks"
+            message = f"{number} below `{path}` {looks} like a recipe, which has the line `scenario`."
+            raise Stop(message, "Name a recipe, or judge every file with `--strict`.", code=2)
+        recipes += map(str, meant)
+        others += map(str, sorted(set(below) - set(meant)))
+    return RecipeFiles(tuple(dict.fromkeys(recipes)), tuple(dict.fromkeys(others)))
+
+
+def within(folder: Path) -> list[Path]:
+    """The recipes in a folder itself, and not below it, sorted."""
+    return [file for file in sorted(folder.iterdir()) if _may_be(file.name) and file.is_file() and is_meant(file)]
+
+
+def _may_be(name: str) -> bool:
+    """Whether a file of that name may be a recipe: YAML, not hidden, and no lock file."""
+    return name.endswith(ENDINGS) and not name.startswith(".") and name != lock.LOCK
+
+
+def _yaml_below(root: Path) -> Iterator[Path]:
+    """Sorted; not in folders that are hidden or that the product has left: a run and emitted files hold recipes as they were."""
+    for folder, names, files in os.walk(root):
+        shown = (name for name in names if not name.startswith(".") and name not in OWN)
+        names[:] = sorted(name for name in shown if not Path(folder, name, RUN).is_file())
+        yield from (Path(folder, name) for name in sorted(files) if _may_be(name))
+
+
+def is_meant(file: Path) -> bool:
+    """Whether somebody meant this file as a recipe, told by the names at the beginning of its lines, so that it need not be YAML."""
+    lines = _lines(file)
+    written = {found[1] for _, line in lines if (found := _SETTING.match(line))}
+    return "scenario" in written or len(written & SECTIONS) >= 2
+
+
+# At the beginning of a line, or of a file in braces.
+_SETTING = re.compile(r"""\{?\s?["']?(\w+)["']?\s*:""")
+_NAME = re.compile(r"""name:\s*(["']?)([\w.-]+)\1\s*(?:#.*)?\s*\Z""")
+
+
+def shared_names(files: Iterable[str]) -> Iterator[Problem]:
+    """Notes on recipes of one folder that have one name, at each but the first."""
+    first: dict[tuple[Path, str], str] = {}
+    for file in files:
+        for number, line in _lines(Path(file)):
+            if not (found := _NAME.match(line)):
+                continue
+            other = first.setdefault((Path(file).parent, found[2]), file)
+            if other != file:
+                message = f"`{other}` has the name `{found[2]}` too, so both would have one run folder and one job."
+                hint, width = "Give each a name of its own.", len(found[2])
+                yield Problem(file, number, found.start(2) + 1, message, hint, line, width, severity="note")
+            break
+
+
+def _lines(file: Path) -> Iterator[tuple[int, str]]:
+    """A file's lines with their numbers, as far as it can be read."""
+    with suppress(OSError):
+        raw = file.read_bytes() if file.stat().st_size <= reading.MAX_BYTES else b""
+        text = raw.decode("utf-16" if raw[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else "utf-8-sig", "replace")
+        yield from enumerate(text.splitlines(), 1)
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """What `recipe check` finds. checked: recipes that were looked at; problems: notes included, file by file; bugs: how many files
+    could not be judged because of a fault of the runner's own."""
+
+    checked: int
+    problems: tuple[Problem, ...]
+    bugs: int = 0
+
+    @property
+    def without_notes(self) -> Self:
+        return replace(self, problems=self.errors)
+
+    @property
+    def errors(self) -> tuple[Problem, ...]:
+        return tuple(errors_of(self.problems))
+
+    def as_json(self) -> Mapping[str, object]:
+        """The form that other programs read: what stops a command, and apart from that what only informs."""
+        notes = [problem for problem in self.problems if problem.severity != "error"]
+        problems, notes_ = ([problem.as_json() for problem in some] for some in (self.errors, notes))
+        return {"checked": self.checked, "problems": problems, "notes": notes_}
+
+
+def judged(
+    files: Sequence[Path | str],
+    changes: Sequence[Override] = (),
+    online: bool = False,
+    allowed: Collection[str] = (),
+    jobs: int = 1,
+) -> CheckReport:
+    """Every file examined, with the same changes on top of each, by as many processes as `jobs`; one on which the runner itself fails
+    hides no other."""
+    one = partial(_whatever, changes=changes, online=online, allowed=allowed)
+    if jobs == 1 or len(files) == 1:
+        found = list(map(one, files))
+    else:
+        from concurrent.futures import ProcessPoolExecutor
+
+        with ProcessPoolExecutor(min(jobs, len(files))) as pool:
+            found = list(pool.map(one, files, chunksize=max(1, len(files) // jobs // 8)))
+    problems = [problem for some, _ in found for problem in some] + list(shared_names(map(str, files)))
+    return CheckReport(len(files), tuple(problems), sum(failed for _, failed in found))
+
+
+def _whatever(
+    file: Path | str, changes: Sequence[Override], online: bool, allowed: Collection[str]
+) -> tuple[list[Problem], bool]:
+    """The Problems with a file, and whether the runner itself failed on it."""
+    try:
+        return validate.examine(file, changes, online, allowed), False
+    except Exception:
+        return [Problem(str(file), 0, 0, report_bug())], True
+
+
+# How each form calls an error and a note.
+GITHUB = {"error": "error", "note": "notice"}
+GITLAB = {"error": "major", "note": "info"}
+SARIF_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+# What XML 1.0 has no way to write (its section 2.2).
+_NO_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def as_json(files: Sequence[str], verdict: CheckReport) -> str:
+    return _json(verdict.as_json())
+
+
+def github(files: Sequence[str], verdict: CheckReport) -> str:
+    """Lines that GitHub Actions shows beside the recipe's own (docs.github.com, "Workflow commands")."""
+
+    def escaped(text: str) -> str:
+        return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+    lines = []
+    for problem in verdict.problems:
+        file = escaped(_relative(problem.file)).replace(",", "%2C").replace(":", "%3A")
+        place = f",line={problem.line},col={problem.column}" if problem.line else ""
+        lines.append(f"::{GITHUB[problem.severity]} file={file}{place}::{escaped(_said(problem))}")
+    return "\n".join(lines)
+
+
+def sarif(files: Sequence[str], verdict: CheckReport) -> str:
+    """SARIF 2.1.0, with columns that count characters. A problem of the command line has no location."""
+    rules = [
+        {"id": f"recipe-{severity}", "shortDescription": {"text": words}, "defaultConfiguration": {"level": severity}}
+        for severity, words in (("error", "What stops a recipe."), ("note", "What holds and is hardly meant."))
+    ]
+    driver = {"name": "recipe-runner", "semanticVersion": __version__, "rules": rules}
+    results = [
+        {
+            "ruleId": f"recipe-{problem.severity}",
+            "level": problem.severity,
+            "message": {"text": _said(problem)},
+            **({} if problem.file.startswith("--set ") else {"locations": [{"physicalLocation": _physical(problem)}]}),
+            "partialFingerprints": {"recipe/v1": _fingerprint(problem)},
+        }
+        for problem in verdict.problems
+    ]
+    run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
+    return _json({"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]})
+
+
+def _physical(problem: Problem) -> Mapping[str, object]:
+    from urllib.parse import quote
+
+    place: dict[str, object] = {"artifactLocation": {"uri": quote(_relative(problem.file))}}
+    if problem.line:
+        end = problem.column + problem.width
+        place["region"] = {"startLine": problem.line, "startColumn": problem.column, "endColumn": end}
+    return place
+
+
+def junit(files: Sequence[str], verdict: CheckReport) -> str:
+    """JUnit's XML: a test for each recipe, which fails by its errors and has its notes as output."""
+    from xml.etree import ElementTree as Xml
+
+    def shown(text: str) -> str:
+        return _NO_XML.sub("\ufffd", text)
+
+    # What the command line says wrong is about no file, and a test of its own.
+    named = [STANDARD_INPUT if file == "-" else file for file in files]
+    cases = [*named, *dict.fromkeys(problem.file for problem in verdict.problems if problem.file not in named)]
+    of = {name: [problem for problem in verdict.problems if problem.file == name] for name in cases}
+    failed = sum(any(problem.severity == "error" for problem in of[name]) for name in cases)
+    counts = {"tests": str(len(cases)), "failures": str(failed), "errors": "0"}
+    root = Xml.Element("testsuites", attrib={"name": "recipe check", **counts})
+    suite = Xml.SubElement(root, "testsuite", attrib={"name": "recipe check", **counts})
+    for name in cases:
+        case = Xml.SubElement(suite, "testcase", classname="recipe check", name=shown(name), file=shown(name))
+        errors, notes = ([one for one in of[name] if (one.severity == "error") is wrong] for wrong in (True, False))
+        if errors:
+            failure = Xml.SubElement(case, "failure", type="error", message=shown(errors[0].message))
+            failure.text = shown("\n\n".join(map(str, errors)))
+        if notes:
+            Xml.SubElement(case, "system-out").text = shown("\n\n".join(map(str, notes)))
+    Xml.indent(root)
+    return Xml.tostring(root, encoding="unicode", xml_declaration=True)
+
+
+def gitlab(files: Sequence[str], verdict: CheckReport) -> str:
+    """GitLab's code quality (docs.gitlab.com, "Code Quality report format"), which wants a line of every problem."""
+    return _json(
+        [
+            {
+                "description": _said(problem),
+                "check_name": f"recipe-{problem.severity}",
+                "fingerprint": _fingerprint(problem),
+                "severity": GITLAB[problem.severity],
+                "location": {"path": _relative(problem.file), "lines": {"begin": max(1, problem.line)}},
+            }
+            for problem in verdict.problems
+        ]
+    )
+
+
+FORMATS: dict[str, Callable[[Sequence[str], CheckReport], str]] = {
+    form.__name__.removeprefix("as_"): form for form in (as_json, github, sarif, junit, gitlab)
+}
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def _said(problem: Problem) -> str:
+    return f"{problem.message} {problem.hint}".strip()
+
+
+def _relative(file: str) -> str:
+    """A file as it is called in its repository, where the command was given: with `/`, and without `./`."""
+    return file.replace("\\", "/").removeprefix("./")
+
+
+def _fingerprint(problem: Problem) -> str:
+    """The same while a problem stays, whatever lines are added above it."""
+    return content_hash([problem.file, problem.message, problem.source.strip()], 32)
