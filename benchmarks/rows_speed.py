@@ -91,7 +91,7 @@ def make_tokenizer(file: Path, folder: Path) -> None:
 
 def asked(file: Path, form: str):
     from runner import catalog
-    from runner.data.chat import ChatData, ChatSet
+    from runner.data.conversation_formats import ChatData, ChatSet
 
     place = {"hub": None, "revision": None, "subset": None, "split": None, "path": str(file)}
     templates = {"question": "For [topic], [question]", "answer": "[answer]"} if form == "columns" else {}
@@ -107,7 +107,7 @@ def asked(file: Path, form: str):
 
 def measure(what: str, form: str, file: Path, tokenizer_dir: Path) -> dict:
     """Seconds of one way, by the clock and of processors, and MiB of memory."""
-    from runner.data import blocks, items, turns
+    from runner.data import blocks, chat, items
     from runner.data.report import Report
 
     tokenizer = None
@@ -118,7 +118,7 @@ def measure(what: str, form: str, file: Path, tokenizer_dir: Path) -> dict:
     source = asked(file, form)
     report = Report.of(source)
     out = file.parent / "out"
-    codecs = [items.RowCodec(partial(one.conversation, "chatml"), turns.batch) for one in source.sets]
+    codecs = [items.RowCodec(partial(one.conversation, "chatml"), chat.batch) for one in source.sets]
 
     def read(place: Path, report: Report):
         return items.without_duplicates(source, codecs, place, report)
@@ -127,13 +127,13 @@ def measure(what: str, form: str, file: Path, tokenizer_dir: Path) -> dict:
     if what in ("read and write", "with tokens"):
         tokenizer_for = (lambda texts: tokenizer) if what == "with tokens" else None
         start = clocks()
-        columns = partial(turns.ConversationColumns, source)
+        columns = partial(chat.ConversationColumns, source)
         items.prepare(source, out, read, columns, tokenizer=None, tokenizer_for=tokenizer_for, sample_rows=sys.maxsize)
         end = clocks()
     else:
         with items.folder(out) as place:
             spooled, kept = read(place, report)
-            columns = turns.ConversationColumns(source, spooled)
+            columns = chat.ConversationColumns(source, spooled)
             if what == "tokens alone":
                 texts = list(columns.texts(kept))
                 start = clocks()

@@ -5,27 +5,13 @@ from collections.abc import Iterator
 from functools import cache
 
 from runner.recipe.recipe import Recipe, Settings
-from runner.scenarios.shared import gates
 from runner.tools import packaged
-from runner.tools.names import nearest
 from runner.tools.problem import Problem
 
 # Above these a run breaks or learns nothing, in our own starters and in the papers that they name; images by SGD take more.
 HIGHEST_RATE, HIGHEST_SCALED, HIGHEST_OF_IMAGES = 0.02, 0.002, 1.0
 # A warmup of more than half of the steps; fewer epochs than a tenth; an adapter that counts less than an eighth.
 LONGEST_WARMUP, FEWEST_EPOCHS, LEAST_ALPHA = 0.5, 0.1, 1 / 8
-# Metrics of which less is better, and more.
-_LESS = re.compile(r"(\w+_)?(perplexity|loss)|loss_rise\.\d+|forgetting")
-_MORE = re.compile(
-    r"accuracy(\..+)?|generated_tokens|preference_\w+|improvement\..+|lm_eval\..+\.(acc|acc_norm|exact_match)(,.+)?"
-)
-# What lm-eval's tasks score by (lm-eval 0.4, api/metrics.py and the tasks that name their own).
-SCORES = (
-    *("acc", "acc_norm", "acc_mutual_info", "exact_match", "f1", "mcc", "bleu", "chrf", "ter", "brier_score"),
-    *("perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte", "mc1", "mc2", "pass@1"),
-    "prompt_level_strict_acc",
-)
-_OTHER_WAY = str.maketrans("<>", "><")
 
 
 def _sections(recipe: Recipe) -> Iterator[tuple[str, Settings]]:
@@ -70,26 +56,6 @@ def adapters(recipe: Recipe) -> Iterator[Problem]:
         if rank and alpha and alpha < rank * LEAST_ALPHA:
             message = f"Divided by a rank of {rank}, an alpha of {alpha:g} lets the adapter count for almost nothing."
             yield recipe.note((name, "alpha"), message, f"Usual is {rank} to {2 * rank}; or delete the line.")
-
-
-def gate_directions(recipe: Recipe) -> Iterator[Problem]:
-    for place, text in gates.all_of(recipe):
-        try:
-            gate = gates.parse(text)
-        except (TypeError, ValueError):
-            continue
-        score = gate.metric.rpartition(".")[2].partition(",")[0]
-        if ".lm_eval." in f".{gate.metric}" and score not in SCORES and (near := nearest(score, SCORES, 0.8)):
-            message = (
-                f"`{score}` is no usual score of lm-eval, and `{near}` is one; a score that no task has opens no gate."
-            )
-            meant = text.replace(f".{score}", f".{near}", 1)
-            yield recipe.note(place, message, f"Write `{meant}`, if it was meant.")
-        less, more = _LESS.fullmatch(gate.metric), _MORE.fullmatch(gate.metric)
-        if (less and gate.comparison in (">", ">=")) or (more and gate.comparison in ("<", "<=")):
-            better, other = "less" if less else "more", gate.comparison.translate(_OTHER_WAY)
-            message = f"Of `{gate.metric}` {better} is better, and `{text}` opens for the worse models."
-            yield recipe.note(place, message, f"Write `{gate.metric} {other} {gate.threshold:g}`.")
 
 
 _MARK = re.compile(r"<\|\w+\|>|<(start|end)_of_turn>|\[/?INST\]")
@@ -189,4 +155,4 @@ def demo(recipe: Recipe) -> Iterator[Problem]:
         return
 
 
-RULES = (demo, answers, long_rows, cut_texts, prompts, rates, lengths, adapters, gate_directions)
+RULES = (demo, answers, long_rows, cut_texts, prompts, rates, lengths, adapters)

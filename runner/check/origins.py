@@ -7,8 +7,7 @@ from typing import Any
 from runner.recipe.copying import written
 from runner.recipe.document import Document, Path_, leaves
 from runner.recipe.recipe import Recipe
-from runner.render import kubernetes, named
-from runner.render.emit import planned
+from runner.render import kubernetes, named, planned
 from runner.scenarios.shared import common
 
 # Where comments begin, and how long a list may be that stays on one line.

@@ -10,24 +10,21 @@ from dataclasses import replace
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from runner import catalog
-from runner.catalog.published import why_no_hub
+from runner.catalog.models import why_no_hub
 from runner.data import conversation_formats, row_files, rows
+from runner.data.conversation_formats import OWN, ChatSet
+from runner.data.lengths import BYTES_A_TOKEN
 from runner.recipe import templates
 from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe, Settings, sets_of
 from runner.recipe.templates import NoText
 from runner.tools.files import saved_by_datasets, text_files
-from runner.tools.lengths import BYTES_A_TOKEN
 from runner.tools.names import listed, nearest
 from runner.tools.names import setting as name_of
 from runner.tools.problem import Problem, Stop
-
-if TYPE_CHECKING:
-    from runner.data.chat import ChatSet
-
 
 SOURCES = ("path", "hub", "packed")
 # What says where one data set comes from, and so means nothing beside a list of several.
@@ -345,8 +342,6 @@ def first_rows(recipe: Recipe) -> Iterator[Problem]:
         file = _lines(recipe, data)
         if not file or not data.knows("form") or data.get("songs"):
             continue
-        from runner.data.chat import ChatSet
-
         question, answer = data.get("question"), data.get("answer")
         form = conversation_formats.stated(data["form"], question, answer)
         said = ChatSet(
@@ -383,8 +378,6 @@ def _too_long(
     recipe: Recipe, home: Path_, source: ChatSet, file: Path, there: list[row_files.Numbered]
 ) -> Problem | None:
     """That rows are longer than `sequence_len`: surely, where they have as many words, and likely, by their letters."""
-    from runner.data.conversation_formats import OWN
-
     where, limit = recipe.longest_row(home)
     data = recipe.document.lookup(home)
     prompt = (data.get("system_prompt") if isinstance(data, dict) else None) or ""
@@ -416,11 +409,10 @@ def _too_long(
 
 def _notes(source: ChatSet, file: Path, there: list[row_files.Numbered]) -> Iterator[tuple[str, str]]:
     from runner.data import data_sets, doctor
-    from runner.data.conversation_formats import OWN
     from runner.data.report import Report
 
     sources = data_sets.DataSets(sets=(source,), seed=0)
-    report, checks = Report.of(sources), doctor.quick()
+    report, good = Report.of(sources), []
     told = source.told()
     for number, row in report.whole(sources, 0, there):
         try:
@@ -431,8 +423,7 @@ def _notes(source: ChatSet, file: Path, there: list[row_files.Numbered]) -> Iter
         if isinstance(conversation, str):
             report.lose(number, "no conversation", conversation)
             continue
-        for check in checks:
-            check.look(doctor.ExaminedRow(number, conversation.said, conversation.turns[-1].content))
+        good.append(doctor.ExaminedRow(number, conversation.said, conversation.turns[-1].content))
     among = f"Of the first {report.rows_in:,} rows of `{file}`"
     if report.lost:
         first, reason = report.bad_lines[0]
@@ -441,8 +432,8 @@ def _notes(source: ChatSet, file: Path, there: list[row_files.Numbered]) -> Iter
             "Mend them; `recipe prepare` names all of them, and ends with 1 where they are more than `max_lost_share`.",
         )
     # What a few rows have in common says nothing; what is personal in one of them does.
-    telling = checks if report.rows_in >= doctor.FEW else [each for each in checks if each.telling]
-    for finding in (finding for check in telling for finding in check.findings()):
+    findings = doctor.quick(good) if report.rows_in >= doctor.FEW else doctor.personal(good)
+    for finding in findings:
         yield f"{among}, {finding.count:,} have {finding.kind}: {finding.told_of()}.", finding.remedy
 
 

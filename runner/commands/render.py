@@ -26,8 +26,7 @@ def render(
     path: str, sets: tuple[str, ...], out: str | None, targets: tuple[str, ...], allowed: tuple[str, ...]
 ) -> None:
     """Write the training config and the manifests of a recipe. Needs no GPU, no cluster and no network."""
-    from runner.render import place
-    from runner.render.emit import emit
+    from runner.render import emit, place
     from runner.scenarios import translate
     from runner.tools.files import write_all
 

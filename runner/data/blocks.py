@@ -5,13 +5,10 @@ Each token is in at most one block, in its order; only the tokens after the last
 on the batch, not on the text: at any time a few batches of documents are in work, and one group of rows is being filled.
 """
 
-from __future__ import annotations
-
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -31,29 +28,32 @@ Made = TypeVar("Made")
 Encode = Callable[[list[str]], list[np.ndarray]]
 
 
-@dataclass(frozen=True)
+@dataclass
 class BlockCounts:
     """What became of the text. tokens counts the end-of-text tokens too; dropped is what no block holds."""
 
+    block_len: int
     documents: int = 0
     tokens: int = 0
     blocks: int = 0
-    block_len: int = 0
-
-    @property
-    def dropped(self) -> int:
-        return self.tokens - self.blocks * self.block_len
 
     @property
     def facts(self) -> dict[str, int]:
         """That, as a report has it."""
-        return {"documents": self.documents, "tokens": self.tokens, "blocks": self.blocks, "dropped": self.dropped}
+        dropped = self.tokens - self.blocks * self.block_len
+        return {"documents": self.documents, "tokens": self.tokens, "blocks": self.blocks, "dropped": dropped}
+
+
+COLUMNS = pa.schema(
+    {"input_ids": pa.list_(pa.int32()), "labels": pa.list_(pa.int32()), "attention_mask": pa.list_(pa.int8())}
+)
 
 
 def write(
     documents: Iterable[str], tokenizer: Any, block_len: int, file: Path, *, most_blocks: int | None = None
 ) -> BlockCounts:
-    """Writes `file` (Parquet: `input_ids`, `labels`, `attention_mask`, each `block_len` numbers a row).
+    """Writes `file` (Parquet: `input_ids`, `labels`, `attention_mask`, each `block_len` numbers a row), which appears when it is
+    complete.
 
     documents: texts, read once, in order. tokenizer: a Hugging Face tokenizer with an end-of-text token.
     block_len: tokens of a block. most_blocks: stop after so many; None for all.
@@ -61,16 +61,48 @@ def write(
     """
     if tokenizer.eos_token_id is None:
         raise ValueError("the tokenizer has no end-of-text token")
-    documents_in = tokens_in = 0
-    room = None if most_blocks is None else most_blocks * block_len
-    with block_file(file, block_len) as out:
-        for tokens in tokenise(documents, encoder(tokenizer), tokenizer.eos_token_id):
-            documents_in += 1
-            tokens_in += len(tokens)
-            out.add(tokens[:room])
-            if room is not None and (room := room - min(room, len(tokens))) == 0:
-                break
-    return BlockCounts(documents_in, tokens_in, out.blocks, block_len)
+    counts = BlockCounts(block_len)
+    tokenised = tokenise(documents, encoder(tokenizer), tokenizer.eos_token_id)
+    with (
+        replacing(file) as partial,
+        parquet.ParquetWriter(partial, COLUMNS, compression="lz4", use_dictionary=False) as out,
+    ):
+        for group in cut(tokenised, counts, most_blocks):
+            offsets = pa.array(np.arange(len(group) + 1, dtype=np.int32) * block_len)
+            tokens = pa.ListArray.from_arrays(offsets, pa.array(group.reshape(-1)))
+            mask = pa.ListArray.from_arrays(offsets, pa.array(np.ones(group.size, np.int8)))
+            out.write_table(pa.Table.from_arrays([tokens, tokens, mask], schema=COLUMNS))
+    return counts
+
+
+def cut(documents: Iterable[np.ndarray], counts: BlockCounts, most_blocks: int | None = None) -> Iterator[np.ndarray]:
+    """Whole blocks of the line of tokens, arrays (blocks, `counts.block_len`) of about GROUP_TOKENS, each good until the next.
+
+    documents: the tokens of each, of any number. counts: gets what became of them. most_blocks: stop after so many; None for all.
+    """
+    length = counts.block_len
+    room = None if most_blocks is None else most_blocks * length
+    buffer = np.empty((max(1, GROUP_TOKENS // length), length), np.int32)
+    line, filled = buffer.reshape(-1), 0
+    for tokens in documents:
+        counts.documents += 1
+        counts.tokens += len(tokens)
+        left = tokens[:room]
+        if room is not None:
+            room -= len(left)
+        while len(left):
+            part = left[: len(line) - filled]
+            line[filled : filled + len(part)] = part
+            filled, left = filled + len(part), left[len(part) :]
+            if filled == len(line):
+                counts.blocks += len(buffer)
+                yield buffer
+                filled = 0
+        if room == 0:
+            break
+    if whole := filled // length:
+        counts.blocks += whole
+        yield buffer[:whole]
 
 
 def tokenise(documents: Iterable[str], encode: Encode, end_of_text: int) -> Iterator[np.ndarray]:
@@ -124,7 +156,7 @@ def in_threads(documents: Iterable[str], work: Callable[[list[str]], list[Made]]
     waiting: deque[Future[list[Made]]] = deque()
     pool = ThreadPoolExecutor(threads)
     try:
-        for batch in batches(documents):
+        for batch in in_groups(documents, len, BATCH_CHARACTERS):
             waiting.append(pool.submit(work, batch))
             if len(waiting) >= 2 * threads:
                 yield from waiting.popleft().result()
@@ -138,18 +170,18 @@ def in_threads(documents: Iterable[str], work: Callable[[list[str]], list[Made]]
             os.environ["TOKENIZERS_PARALLELISM"] = theirs
 
 
-def batches(documents: Iterable[str]) -> Iterator[list[str]]:
-    """Documents in lists of about BATCH_CHARACTERS characters; a longer document is a list of its own."""
-    batch: list[str] = []
-    size = 0
-    for document in documents:
-        batch.append(document)
-        size += len(document)
-        if size >= BATCH_CHARACTERS:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
+def in_groups(things: Iterable[Made], size: Callable[[Made], int], enough: int) -> Iterator[list[Made]]:
+    """Lists of things in their order, each as soon as the sizes of its own are `enough` together; the last one has the rest."""
+    group: list[Made] = []
+    together = 0
+    for thing in things:
+        group.append(thing)
+        together += size(thing)
+        if together >= enough:
+            yield group
+            group, together = [], 0
+    if group:
+        yield group
 
 
 def encoder(tokenizer: Any) -> Encode:
@@ -163,54 +195,3 @@ def encoder(tokenizer: Any) -> Encode:
     return lambda texts: [
         np.array(tokens, np.int32) for tokens in tokenizer(texts, add_special_tokens=False)["input_ids"]
     ]
-
-
-COLUMNS = pa.schema(
-    {"input_ids": pa.list_(pa.int32()), "labels": pa.list_(pa.int32()), "attention_mask": pa.list_(pa.int8())}
-)
-
-
-@contextmanager
-def block_file(file: Path, block_len: int) -> Iterator[BlockWriter]:
-    """A Parquet file of blocks of `block_len` tokens, which appears when it is complete."""
-    with (
-        replacing(file) as partial,
-        parquet.ParquetWriter(partial, COLUMNS, compression="lz4", use_dictionary=False) as parquet_writer,
-    ):
-        out = BlockWriter(parquet_writer, block_len)
-        yield out
-        out.flush()
-
-
-class BlockWriter:
-    """Takes tokens in any portions and writes whole blocks. blocks: how many are written."""
-
-    def __init__(self, writer: parquet.ParquetWriter, block_len: int) -> None:
-        self._writer, self.block_len, self.blocks = writer, block_len, 0
-        rows = max(1, GROUP_TOKENS // block_len)
-        self._buffer = np.empty(rows * block_len, np.int32)
-        self._filled = 0
-        self._offsets = np.arange(rows + 1, dtype=np.int32) * block_len
-        self._mask = np.ones(rows * block_len, np.int8)
-
-    def add(self, tokens: np.ndarray) -> None:
-        """Takes the next tokens of the line."""
-        while len(tokens):
-            part = tokens[: len(self._buffer) - self._filled]
-            self._buffer[self._filled : self._filled + len(part)] = part
-            self._filled += len(part)
-            tokens = tokens[len(part) :]
-            if self._filled == len(self._buffer):
-                self.flush()
-
-    def flush(self) -> None:
-        """Writes the whole blocks of the buffer; what follows them stays for the next."""
-        rows = self._filled // self.block_len
-        if not rows:
-            return
-        used, offsets = rows * self.block_len, pa.array(self._offsets[: rows + 1])
-        tokens = pa.ListArray.from_arrays(offsets, pa.array(self._buffer[:used]))
-        mask = pa.ListArray.from_arrays(offsets, pa.array(self._mask[:used]))
-        self._writer.write_table(pa.Table.from_arrays([tokens, tokens, mask], schema=COLUMNS))
-        self.blocks += rows
-        self._filled = 0

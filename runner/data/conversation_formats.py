@@ -2,16 +2,18 @@
 
 import json
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, Self, cast
 
 from runner.catalog import ChatTemplate
-from runner.data import RenderedExample
-from runner.data.data_sets import SplitDataSets
+from runner.data import RenderedExample, rows
+from runner.data.data_sets import DataSet, SplitDataSets
 from runner.data.tokenizers import Pretrained
+from runner.recipe import templates
 from runner.recipe.templates import FORMS, NoText, text_of
 from runner.tools.names import listed, same
+from runner.tools.problem import Stop
 
 Form = Literal["columns", "messages", "sharegpt", "alpaca", "prompt_completion"]
 COLUMNS = cast(Mapping[Form, tuple[str, ...]], FORMS)
@@ -40,6 +42,11 @@ OWN = "tokenizer_default"
 # What a turn may have besides, for templates that know it.
 CALLS, REASONING = "tool_calls", "reasoning_content"
 BESIDES = (REASONING, CALLS, "tool_call_id", "name")
+
+# The tasks whose answer is a name or a class, and what they ask; by what whoever measures the answers calls them.
+STYLE = ("recognise_style", "In whose style is this song verse?")
+GENRE = ("classify_genre", "Which genre is this song verse?")
+CLASSES = {"style": STYLE, "genre": GENRE}
 
 
 # A turn as Axolotl reads it: `role`, `content`, and what else templates know.
@@ -124,6 +131,89 @@ class Conversations(SplitDataSets):
     def rendered(self, conversation: Conversation) -> RenderedExample:
         """A conversation as the model is to see it."""
         return RenderedExample(conversation.question, rendered(self.special_tokens, self.told(conversation)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChatSet(DataSet):
+    """Rows in one form. form: None where the rows tell it. question, answer: where they have that of columns, templates with
+    the columns in brackets."""
+
+    form: Form | None = "columns"
+    question: str | None = None
+    answer: str | None = None
+
+    def conversation(self, template: str, row: Mapping[str, Any]) -> Conversation | str:
+        """That of a row, or why it has none. template: what Axolotl calls the one that is to write it."""
+        assert self.form is not None
+        if self.form != "columns":
+            if not all(map(row.__contains__, COLUMNS[self.form])) and (other := told(row)):
+                raise NoConversation(f"it has the form {other}, and the others {self.form}")
+            tools = row.get("tools")
+            conversation = Conversation(
+                turns(self.form, row),
+                as_json(tools, "its `tools` are") if tools else "",
+            )
+            if template != OWN and (name := unwritten(conversation, "")):
+                raise NoConversation(
+                    f"it has `{name}`, which the chat template `{template}` does not write; `chat_template: {OWN}` takes the "
+                    "model's own"
+                )
+            return conversation
+        question = templates.fill(self.question or "", row).strip()
+        answer = templates.fill(self.answer or "", row).strip()
+        return Conversation(pair(question, answer)) if question and answer else "the question or the answer is empty"
+
+    def told(self) -> Self:
+        """With the form of its first row that has the columns of one. Raises Stop where none has."""
+        if self.form:
+            return self
+        columns: list[str] = []
+        for row in rows.good(self):
+            if form := told(row):
+                return replace(self, form=form)
+            columns = columns or list(row)
+        if columns:
+            raise Stop(
+                f"The rows of {self.name} have the columns of no form that is known; they are {listed(columns)}.",
+                NO_FORM,
+            )
+        # Whatever the form: there is no row, which whoever reads them counts.
+        return replace(self, form="messages")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChatData(Conversations):
+    """Conversations, each data set in a form of its own."""
+
+    kind: Literal["chat"] = "chat"
+    sets: tuple[ChatSet, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Songs:
+    """Which songs are drawn, and what is asked about them.
+
+    instruction, lyrics: columns. instruction_form: what an instruction says, with `[artist]` and `[genre]` in it.
+    count: of songs; per_artist: of one artist at most. min_words, max_words: of the lyrics. tasks: the share of each kind.
+    """
+
+    instruction: str
+    lyrics: str
+    instruction_form: str
+    count: int
+    per_artist: int
+    min_words: int
+    max_words: int
+    tasks: Mapping[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lyrics(Conversations):
+    """Conversations about songs. stream: whether a dataset's rows come one at a time, and are not kept on disk."""
+
+    kind: Literal["lyrics"] = "lyrics"
+    stream: bool = True
+    songs: Songs
 
 
 def stated(form: str, question: str | None, answer: str | None) -> Form | None:

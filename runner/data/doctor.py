@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 from runner.data import data_sets
 from runner.data.data_sets import DataSets, Where
 from runner.data.report import DataFinding, Examined
-from runner.tools import extras
+from runner.tools import packaged
 
 if TYPE_CHECKING:
     import numpy as np
@@ -59,14 +60,6 @@ def too_long(lengths: np.ndarray, limit: int, lines: list[Where], lost: int, wha
         )
 
 
-class RowCheck(Protocol):
-    def look(self, row: ExaminedRow) -> None: ...
-
-    def findings(self) -> Iterator[DataFinding]:
-        """What there is to say of all rows that were looked at."""
-        ...
-
-
 def sampled(keys: np.ndarray, characters: np.ndarray) -> np.ndarray:
     """Whether each row is looked at: all, or as many as have MOST_CHARACTERS, drawn by their hashes. keys: as of spooled items."""
     import numpy as np
@@ -107,105 +100,71 @@ def licences(source: DataSets) -> str:
     return "; ".join(filter(None, dict.fromkeys(map(data_sets.licence, source.sets))))
 
 
-def examine(rows: Iterable[ExaminedRow], of: int, report: Examined) -> None:
-    """Writes findings into the report. of: rows that the ones looked at are drawn from."""
-    checks: list[RowCheck] = [*quick()]
+def examine(drawn: Iterable[ExaminedRow], of: int, report: Examined) -> None:
+    """Writes findings into the report. drawn: the rows to look at, of about MOST_CHARACTERS; of: rows that they are drawn from."""
+    rows = list(drawn)
+    report.looked_at, report.looked_of = len(rows), of
+    quickly = list(quick(rows))
     try:
-        checks += [Languages(), NearDuplicates()]
+        report.findings += [*quickly, *languages(rows), *near_duplicates(rows)]
     except ImportError:
-        report.findings.append(
-            DataFinding.of("not looked for", 0, "near duplicates and languages", extras.install("data"))
-        )
-    looked = 0
-    for row in rows:
-        looked += 1
-        for check in checks:
-            check.look(row)
-    report.looked_at, report.looked_of = looked, of
-    report.findings += [finding for check in checks for finding in check.findings()]
+        missing = DataFinding.of("not looked for", 0, "near duplicates and languages", packaged.install("data"))
+        report.findings += [missing, *quickly]
 
 
-@dataclass
-class LineCheck:
-    """Rows that something is found in, one by one. telling: whether it says something of a few rows too."""
-
-    kind: str
-    found_in: Callable[[ExaminedRow], bool]
-    said: str
-    remedy: str
-    telling: bool = False
-    lines: list[Where] = field(default_factory=list)
-
-    def look(self, row: ExaminedRow) -> None:
-        if self.found_in(row):
-            self.lines.append(row.line)
-
-    def findings(self) -> Iterator[DataFinding]:
-        if self.lines:
-            yield DataFinding.of(self.kind, len(self.lines), self.said, self.remedy, self.lines)
+def _named(kind: str, lines: Sequence[Where], said: str, remedy: str) -> Iterator[DataFinding]:
+    if lines:
+        yield DataFinding.of(kind, len(lines), said, remedy, lines)
 
 
-def quick() -> list[LineCheck | Beginnings]:
-    """Those that need no library and look at a row in microseconds."""
+def quick(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
+    """What needs no library and microseconds a row."""
     few = f"of fewer than {SHORT} characters"
     write_out = "Write them out, or delete them, unless a label or a number is meant."
-    seen: set[int] = set()
+    answers = [row.line for row in rows if row.answer is not None and len(row.answer) < SHORT]
+    yield from _named("short answers", answers, few, write_out)
+    texts = [row.line for row in rows if row.answer is None and len(row.text.strip()) < SHORT]
+    yield from _named("short texts", texts, few, write_out)
+    said = "are word for word a row before them"
+    yield from _named("exact duplicates", _repeated(rows), said, "Each is learned again; delete them.")
+    yield from one_sided(rows)
+    yield from personal(rows)
 
-    def again(row: ExaminedRow) -> bool:
-        """Whether a document came before, word for word; of rows with an answer such are taken out before."""
+
+def _repeated(rows: list[ExaminedRow]) -> list[Where]:
+    """Documents that came before, word for word; of rows with an answer such are taken out before."""
+    seen, lines = set(), []
+    for row in rows:
+        if row.answer is None:
+            if (digest := data_sets.hash_64(row.text)) in seen:
+                lines.append(row.line)
+            seen.add(digest)
+    return lines
+
+
+def one_sided(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
+    """Answers of which many begin with the same words."""
+    beginnings: dict[str, list[Where]] = {}
+    answers = 0
+    for row in rows:
         if row.answer is not None:
-            return False
-        before = len(seen)
-        seen.add(data_sets.hash_64(row.text))
-        return len(seen) == before
-
-    def short(text: str | None) -> bool:
-        return text is not None and len(text) < SHORT
-
-    def personal(kind: PersonalData) -> LineCheck:
-        """Counted and named by line; what it is, is said nowhere."""
-        said = "rows likely hold some, which the model may say again"
-        remedy = "Take them out, or put made-up ones in their place, unless they are meant for everybody."
-        return LineCheck(kind.name, lambda row: kind.found_in(row.text), said, remedy, telling=True)
-
-    return [
-        LineCheck("short answers", lambda row: short(row.answer), few, write_out),
-        LineCheck("short texts", lambda row: row.answer is None and short(row.text.strip()), few, write_out),
-        LineCheck(
-            "exact duplicates", again, "are word for word a row before them", "Each is learned again; delete them."
-        ),
-        Beginnings(),
-        *map(personal, PERSONAL),
-    ]
+            answers += 1
+            words = row.answer.split(None, BEGINNING_WORDS)[:BEGINNING_WORDS]
+            beginnings.setdefault(" ".join(words), []).append(row.line)
+    for beginning, lines in beginnings.items():
+        if answers >= FEW and len(lines) > BEGINNING_SHARE * answers:
+            shown = beginning if not any(kind.found_in(beginning) for kind in PERSONAL) else "something personal"
+            said = f"begin with “{shown[:60]}”, {len(lines) / answers:.0%} of all"
+            remedy = "The model will begin so whatever it is asked; vary them, or cut that beginning."
+            yield from _named("one-sided answers", lines, said, remedy)
 
 
-class Beginnings:
-    """One-sided answers: many begin with the same words."""
-
-    telling = False
-
-    def __init__(self) -> None:
-        self.rows = 0
-        self.lines: dict[str, list[Where]] = {}
-
-    def look(self, row: ExaminedRow) -> None:
-        if row.answer is not None:
-            self.rows += 1
-            self.lines.setdefault(" ".join(row.answer.split(None, BEGINNING_WORDS)[:BEGINNING_WORDS]), []).append(
-                row.line
-            )
-
-    def findings(self) -> Iterator[DataFinding]:
-        for beginning, lines in self.lines.items():
-            if self.rows >= FEW and len(lines) > BEGINNING_SHARE * self.rows:
-                shown = beginning if not any(kind.found_in(beginning) for kind in PERSONAL) else "something personal"
-                yield DataFinding.of(
-                    "one-sided answers",
-                    len(lines),
-                    f"begin with “{shown[:60]}”, {len(lines) / self.rows:.0%} of all",
-                    "The model will begin so whatever it is asked; vary them, or cut that beginning.",
-                    lines,
-                )
+def personal(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
+    """Personal data, counted and named by line; what it is, is said nowhere."""
+    said = "rows likely hold some, which the model may say again"
+    remedy = "Take them out, or put made-up ones in their place, unless they are meant for everybody."
+    for kind in PERSONAL:
+        yield from _named(kind.name, [row.line for row in rows if kind.found_in(row.text)], said, remedy)
 
 
 @dataclass(frozen=True)
@@ -247,96 +206,63 @@ PERSONAL = (
 )
 
 
-class Languages:
+def languages(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
     """The language of each text that is long enough to tell. Raises ImportError where its library is not installed."""
+    from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
-    def __init__(self) -> None:
-        from py3langid.langid import MODEL_FILE, LanguageIdentifier
-
-        self.identifier: Any = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
-        self.rows: list[tuple[Where, str]] = []
-
-    def look(self, row: ExaminedRow) -> None:
+    identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+    told = []
+    for row in rows:
         if len(row.text) >= SENTENCE:
             # More text makes it no surer, and takes time.
-            language, sure = self.identifier.classify(row.text[:1000])
+            language, sure = identifier.classify(row.text[:1000])
             if sure >= SURE:
-                self.rows.append((row.line, language))
-
-    def findings(self) -> Iterator[DataFinding]:
-        counts = Counter(language for _, language in self.rows).most_common()
-        if not counts:
-            return
-        shares = ", ".join(f"{language} {count / len(self.rows):.1%}" for language, count in counts[:5])
-        others = [line for line, language in self.rows if language != counts[0][0]]
-        yield DataFinding.of(
-            "languages",
-            len(counts),
-            f"{shares} of the {len(self.rows):,} rows that tell" + (", the others in" if others else ""),
-            "Look at rows in another language than you mean, and delete them where they got there by mistake."
-            if others
-            else "",
-            others,
-        )
+                told.append((row.line, language))
+    counts = Counter(language for _, language in told).most_common()
+    if not counts:
+        return
+    shares = ", ".join(f"{language} {count / len(told):.1%}" for language, count in counts[:5])
+    others = [line for line, language in told if language != counts[0][0]]
+    yield DataFinding.of(
+        "languages",
+        len(counts),
+        f"{shares} of the {len(told):,} rows that tell" + (", the others in" if others else ""),
+        "Look at rows in another language than you mean, and delete them where they got there by mistake."
+        if others
+        else "",
+        others,
+    )
 
 
+# Words of any language; of scripts without spaces, characters.
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|\w+")
 
 
-class _AnyWords:
-    """Words of any language, as datatrove asks for them; of scripts without spaces, characters."""
+def near_duplicates(rows: list[ExaminedRow]) -> Iterator[DataFinding]:
+    """Rows that share most of their phrases with one before them, by datatrove's MinHash as for pretraining; exact duplicates are
+    named elsewhere. Raises ImportError where it is not installed."""
+    import numpy as np
+    from datatrove.pipeline.dedup import MinhashDedupSignature
 
-    def word_tokenize(self, text: str) -> list[str]:
-        return _WORD.findall(text)
-
-
-class NearDuplicates:
-    """Rows that share most of their phrases with one before them, by datatrove's MinHash as for pretraining. Raises ImportError
-    where it is not installed."""
-
-    def __init__(self) -> None:
-        from datatrove.pipeline.dedup import MinhashDedupSignature
-
-        quiet_datatrove()
-        self.minhash: Any = MinhashDedupSignature(".", minhash())
-        self.minhash.word_tokenizer = _AnyWords()
-        self.lines: list[Where] = []
-        self.buckets: list[np.ndarray] = []
-        self.seen: set[int] = set()
-
-    def look(self, row: ExaminedRow) -> None:
-        import numpy as np
-
-        if row.answer is None:
-            if (digest := data_sets.hash_64(row.text)) in self.seen:
-                return  # an exact one, which is said elsewhere
-            self.seen.add(digest)
-        shingles = self.minhash.get_shingles(row.text)
+    quiet_datatrove()
+    signatures: Any = MinhashDedupSignature(".", minhash())
+    signatures.word_tokenizer = SimpleNamespace(word_tokenize=_WORD.findall)
+    repeated = set(_repeated(rows))
+    lines, buckets = [], []
+    for row in rows:
+        shingles = signatures.get_shingles(row.text) if row.line not in repeated else ()
         if len(shingles):
-            self.lines.append(row.line)
+            lines.append(row.line)
             # One number for the eight of a bucket: all that is asked of them is whether they are the same.
-            self.buckets.append(
-                np.array([hash(tuple(each)) for each in self.minhash.get_signature(shingles)], np.int64)
-            )
-
-    def findings(self) -> Iterator[DataFinding]:
-        import numpy as np
-
-        if not self.lines:
-            return
-        like = np.arange(len(self.lines))
-        for bucket in np.stack(self.buckets, axis=1):
-            _, first, same = np.unique(bucket, return_index=True, return_inverse=True)
-            like = np.minimum(like, first[same])
-        again = np.flatnonzero(like < np.arange(len(like))).tolist()
-        if again:
-            yield DataFinding.of(
-                "near duplicates",
-                len(again),
-                "share most of their phrases with a row before them",
-                "Each counts again; keep the best of each kind where they say nothing new.",
-                [self.lines[number] for number in again],
-            )
+            buckets.append([hash(tuple(each)) for each in signatures.get_signature(shingles)])
+    like = np.arange(len(lines))
+    for bucket in np.array(buckets, np.int64).T:
+        _, first, same = np.unique(bucket, return_index=True, return_inverse=True)
+        like = np.minimum(like, first[same])
+    again = [lines[number] for number in np.flatnonzero(like < np.arange(len(like)))]
+    said = "share most of their phrases with a row before them"
+    remedy = "Each counts again; keep the best of each kind where they say nothing new."
+    yield from _named("near duplicates", again, said, remedy)
 
 
 def minhash() -> Any:

@@ -9,28 +9,28 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from itertools import chain
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
 from runner.data import data_sets, doctor, rows, tokenizers
+from runner.data.blocks import in_groups
 from runner.data.data_sets import SplitDataSets
 from runner.data.report import MOST_NAMED, Report
 from runner.data.row_files import FilePart
-from runner.data.rows import parts_of_file
 from runner.data.tokenizers import Pretrained, TokenizerFor
 from runner.recipe.templates import NoText
 from runner.tools.files import replacing
 from runner.tools.names import content_hash, listed
 from runner.tools.problem import Stop
-from runner.trainer import parent_watch
+from runner.trainer import child_process
 
 SIDES = ("train", "validation")
 # Rows are put on disk in batches of about so many characters.
@@ -101,13 +101,14 @@ def prepare(
 
 
 def without_duplicates(
-    source: SplitDataSets, codecs: Sequence[RowCodec[Any]], folder: Path, report: Report
+    source: SplitDataSets, codecs: Sequence[RowCodec], folder: Path, report: Report
 ) -> tuple[Spool, np.ndarray]:
     """The items of all rows, and the numbers of those that are equal to none before them. codecs: one for each data set."""
     items = of_sets(source, codecs, folder, report)
-    kept = items.first_of_each_key()
+    order, starts = runs(items.facts["key"])
+    kept = np.sort(order[starts])
     report.duplicates = len(items) - len(kept)
-    report.duplicate_lines = items.where(source, np.delete(items.numbers, kept)[:MOST_NAMED])
+    report.duplicate_lines = items.where(source, np.delete(np.arange(len(items)), kept)[:MOST_NAMED])
     report.distinct = len(runs(items.facts["group"][kept])[1])
     return items, kept
 
@@ -153,7 +154,7 @@ def _write_sides(
         report.bytes_after += (out / f"{name}.parquet").stat().st_size
 
 
-class Spooled(Protocol):
+class Item(Protocol):
     """Something to learn from; items with the same key are learned once, and those of one group stay on one side of the
     split."""
 
@@ -163,19 +164,20 @@ class Spooled(Protocol):
     def group(self) -> str: ...
 
 
-Item = TypeVar("Item", bound=Spooled)
+# The columns of items, in the same types for all of them. A function that another process can be handed.
+ItemBatch = Callable[[Sequence[Any]], pa.RecordBatch]
 
 
 @dataclass(frozen=True)
-class RowCodec(Generic[Item]):
-    """What becomes of rows. Both are functions that another process can be handed.
+class RowCodec:
+    """What becomes of rows.
 
     item: of a row, or the reason why it has none; it raises KeyError with a column that the row lacks, NoText where
-    the row is to be named with a reason of its own. batch: the columns of items, in the same types for all of them.
+    the row is to be named with a reason of its own. Another process can be handed it.
     """
 
     item: Callable[[Mapping[str, Any]], Item | str]
-    batch: Callable[[Sequence[Item]], pa.RecordBatch]
+    batch: ItemBatch
 
 
 # Of each item its key and its group, as the first 128 bits of a hash in two numbers; the line and the number of the data set that
@@ -200,11 +202,6 @@ class Spool:
     def __len__(self) -> int:
         return len(self.facts)
 
-    @property
-    def numbers(self) -> np.ndarray:
-        """Those of all items."""
-        return np.arange(len(self))
-
     def batches(self, kept: np.ndarray | None = None) -> Iterator[pa.RecordBatch]:
         """The items in order, those whose numbers are in `kept` (sorted), all where None."""
         start = 0
@@ -219,11 +216,6 @@ class Spool:
                     if len(batch):
                         yield batch
                     start = end
-
-    def first_of_each_key(self) -> np.ndarray:
-        """The numbers of the items that are equal to none before them."""
-        order, starts = runs(self.facts["key"])
-        return np.sort(order[starts])
 
 
 def runs(pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -253,128 +245,97 @@ def folder(out: Path) -> Iterator[Path]:
         shutil.rmtree(place, ignore_errors=True)
 
 
-class Writer(Generic[Item]):
-    """Puts items into an Arrow stream, `file`. batch: as in RowCodec. seed: of the order of groups."""
-
-    def __init__(self, batch: Callable[[Sequence[Item]], pa.RecordBatch], seed: int, file: Path) -> None:
-        self.batch, self.file, self.before = batch, file, f"{seed}\n"
-        self._held: list[tuple[Item, str, int, int]] = []
-        self._characters = 0
-        self._parts = [np.empty(0, FACTS)]
-        self._stream: Any = None
-
-    def add(self, item: Item, line: int, origin: int) -> None:
-        key = item.key
-        self._held.append((item, key, line, origin))
-        self._characters += len(key)
-        if self._characters >= BATCH_CHARACTERS:
-            self._flush()
-
-    def _flush(self) -> None:
-        if not self._held:
-            return
-        items, keys, *places = zip(*self._held, strict=True)
-        batch = self.batch(items)
-        if self._stream is None:
-            self._stream = pa.ipc.new_stream(str(self.file), batch.schema)
-        self._stream.write_batch(batch)
-        facts = np.empty(len(items), FACTS)
-        facts["key"], facts["group"] = hashes(keys), hashes([item.group for item in items], self.before)
-        facts["line"], facts["origin"] = places
-        facts["characters"] = list(map(len, keys))
-        self._parts.append(facts)
-        self._held, self._characters = [], 0
-
-    def close(self) -> Spool:
-        self._flush()
-        if self._stream is not None:
-            self._stream.close()
-        return Spool((self.file,) if self._stream is not None else (), np.concatenate(self._parts))
+def spool(items: Iterable[tuple[Item, int, int]], batch: ItemBatch, seed: int, file: Path) -> Spool:
+    """Puts items into an Arrow stream, `file`. items: each with its line and the number of its data set; seed: of the order of
+    groups."""
+    keyed = ((item, item.key, line, origin) for item, line, origin in items)
+    files: list[Path] = []
+    facts = [np.empty(0, FACTS)]
+    with ExitStack() as opened:
+        for held in in_groups(keyed, lambda each: len(each[1]), BATCH_CHARACTERS):
+            those, keys, *places = zip(*held, strict=True)
+            columns = batch(those)
+            if not files:
+                stream = opened.enter_context(pa.ipc.new_stream(str(file), columns.schema))
+                files.append(file)
+            stream.write_batch(columns)
+            part = np.empty(len(those), FACTS)
+            part["key"], part["group"] = hashes(keys), hashes([item.group for item in those], f"{seed}\n")
+            part["line"], part["origin"] = places
+            part["characters"] = list(map(len, keys))
+            facts.append(part)
+    return Spool(tuple(files), np.concatenate(facts))
 
 
-def of_sets(sources: data_sets.DataSets, codecs: Sequence[RowCodec[Any]], place: Path, report: Report) -> Spool:
+def of_sets(sources: data_sets.DataSets, codecs: Sequence[RowCodec], place: Path, report: Report) -> Spool:
     """The items of all rows of the data sets that are taken, counted in `report`; a large file of lines or of row groups is
     read by as many processes as there are cores. codecs: one for each data set."""
     spools = []
     for index, codec in enumerate(codecs):
-        parts = _parts(sources.sets[index].file)
+        file, parts = sources.sets[index].file, None
+        if file and file.is_file():
+            count = min(len(os.sched_getaffinity(0)), file.stat().st_size // PART_BYTES)
+            parts = rows.parts_of_file(file, None, count) if count > 1 else None
         jobs = [
             (sources, index, part, codec, place / f"{index}-{number}.arrow")
             for number, part in enumerate(parts or [None])
         ]
         if not parts:
-            spools.append(of_rows(*jobs[0], report))
+            spools.append(_of_rows(*jobs[0], report))
             continue
         # Fresh interpreters, because a copy of this one would copy the locks of threads that it does not have.
         context = get_context("spawn")
-        with ProcessPoolExecutor(len(parts), context, parent_watch.end_with, (os.getpid(),)) as pool:
-            for spool, counted in pool.map(_apart, jobs):
-                spools.append(spool)
+        with ProcessPoolExecutor(len(parts), context, child_process.end_with, (os.getpid(),)) as pool:
+            for part, counted in pool.map(_apart, jobs):
+                spools.append(part)
                 report.add(counted)
     files = tuple(file for spool in spools for file in spool.files)
     return Spool(files, np.concatenate([spool.facts for spool in spools]))
 
 
-def _parts(file: Path | None) -> list[FilePart] | None:
-    """The parts of a file that is worth several processes; None for any other."""
-    if not file or not file.is_file():
-        return None
-    count = min(len(os.sched_getaffinity(0)), file.stat().st_size // PART_BYTES)
-    return parts_of_file(file, None, count) if count > 1 else None
-
-
-def _apart(job: tuple[data_sets.DataSets, int, FilePart, RowCodec[Any], Path]) -> tuple[Spool, Report]:
+def _apart(job: tuple[data_sets.DataSets, int, FilePart, RowCodec, Path]) -> tuple[Spool, Report]:
     # Rows make no cycles, and looking for some takes a fifth of the time.
     gc.disable()
     report = Report.of(job[0])
-    return of_rows(*job, report), report
+    return _of_rows(*job, report), report
 
 
-def of_rows(
-    sources: data_sets.DataSets, index: int, part: FilePart | None, codec: RowCodec[Any], file: Path, report: Report
+def _of_rows(
+    sources: data_sets.DataSets, index: int, part: FilePart | None, codec: RowCodec, file: Path, report: Report
 ) -> Spool:
     """The items of a data set, or of a part of its file; a line that gives none goes into the report and is left out."""
-    writer: Writer[Any] = Writer(codec.batch, sources.seed, file)
-    for number, row in report.whole(sources, index, rows.read(sources.sets[index], part)):
-        try:
-            item = codec.item(row)
-        except KeyError as column:
-            reason, why = "a column is missing", f"no column `{column.args[0]}`; there are {listed(list(row)[:10])}"
-        except NoText as error:
-            reason, why = "no conversation", str(error)
-        else:
-            if not isinstance(item, str):
-                writer.add(item, number, index)
-                continue
-            reason, why = item, ""
-        report.lose(data_sets.where(sources, index, number), reason, why)
-    return writer.close()
+
+    def items() -> Iterator[tuple[Item, int, int]]:
+        for number, row in report.whole(sources, index, rows.read(sources.sets[index], part)):
+            try:
+                item = codec.item(row)
+            except KeyError as column:
+                reason, why = "a column is missing", f"no column `{column.args[0]}`; there are {listed(list(row)[:10])}"
+            except NoText as error:
+                reason, why = "no conversation", str(error)
+            else:
+                if not isinstance(item, str):
+                    yield item, number, index
+                    continue
+                reason, why = item, ""
+            report.lose(data_sets.where(sources, index, number), reason, why)
+
+    return spool(items(), codec.batch, sources.seed, file)
 
 
 def _write(tables: Iterator[pa.Table], file: Path) -> None:
     """Tables of the same columns as one file."""
     first = next(tables)
+    groups = in_groups(chain([first], tables), lambda table: table.nbytes, GROUP_BYTES)
     with parquet.ParquetWriter(file, first.schema, compression="zstd") as writer, ThreadPoolExecutor(1) as pool:
         # A group is compressed while the next is made.
         written: Future[None] | None = None
-        for group in _groups(chain([first], tables)):
+        for group in map(pa.concat_tables, groups):
             if written:
                 written.result()
             written = pool.submit(writer.write_table, group)
         if written:
             written.result()
-
-
-def _groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Tables together, as groups of rows of about GROUP_BYTES."""
-    group, size = [], 0
-    for table in tables:
-        group.append(table)
-        if (size := size + table.nbytes) >= GROUP_BYTES:
-            yield pa.concat_tables(group)
-            group, size = [], 0
-    if group:
-        yield pa.concat_tables(group)
 
 
 def drawn(groups: np.ndarray, share: float) -> np.ndarray:

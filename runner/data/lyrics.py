@@ -1,63 +1,28 @@
 """Songs become conversations: a seeded draw from a stream of any length, and for each song one task that it answers."""
 
-from __future__ import annotations
-
 import hashlib
-import heapq
 import re
-from bisect import insort
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
+from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import Any, Generic, TypeVar
 
-from runner.data import RenderedExample, rows
-from runner.data.conversation_formats import Conversation, Conversations, pair
+import numpy as np
+
+from runner.data import RenderedExample, chat, items, rows
+from runner.data.conversation_formats import GENRE, STYLE, Conversation, Lyrics, Songs, pair
 from runner.data.report import Report
 from runner.data.tokenizers import TokenizerFor
-
-if TYPE_CHECKING:
-    import numpy as np
 
 # What stands in a row whose artist or genre nobody knows.
 UNKNOWN = {"", "unknown", "none", "null", "nan", "n/a", "na", "-", "?", "various", "various artists", "misc", "other"}
 
-# The tasks whose answer is a name or a class, and what they ask; by what whoever measures the answers calls them.
-STYLE = ("recognise_style", "In whose style is this song verse?")
-GENRE = ("classify_genre", "Which genre is this song verse?")
-CLASSES = {"style": STYLE, "genre": GENRE}
 
-
-Item = TypeVar("Item")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Songs:
-    """Which songs are drawn, and what is asked about them.
-
-    instruction, lyrics: columns. instruction_form: what an instruction says, with `[artist]` and `[genre]` in it.
-    count: of songs; per_artist: of one artist at most. min_words, max_words: of the lyrics. tasks: the share of each kind.
-    """
-
-    instruction: str
-    lyrics: str
-    instruction_form: str
-    count: int
-    per_artist: int
-    min_words: int
-    max_words: int
-    tasks: Mapping[str, float]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Lyrics(Conversations):
-    """Conversations about songs. stream: whether a dataset's rows come one at a time, and are not kept on disk."""
-
-    kind: Literal["lyrics"] = "lyrics"
-    stream: bool = True
-    songs: Songs
+Offered = TypeVar("Offered")
 
 
 @dataclass(frozen=True)
@@ -99,7 +64,6 @@ def prepare(
 
     sample_rows: draw at most so many songs. Raises Stop where too few rows are left to train and validate on.
     """
-    from runner.data import items, turns
 
     def read(place: Path, report: Report) -> tuple[items.Spool, np.ndarray]:
         report.unit = "song"
@@ -108,19 +72,17 @@ def prepare(
         if sample_rows is not None and sample_rows < count and report.not_drawn:
             report.sampled_from = len(drawn) + report.not_drawn
         report.tasks = {}
-        writer = items.Writer(turns.batch, lyrics.seed, place / "0.arrow")
-        for song, index in drawn:
-            task = _task(song, lyrics)
+        tasks = [(_task(song, lyrics), song.line, index) for song, index in drawn]
+        for task, *_ in tasks:
             report.tasks[task.kind] = report.tasks.get(task.kind, 0) + 1
-            writer.add(task, song.line, index)
-        spooled = writer.close()
-        return spooled, spooled.numbers
+        spooled = items.spool(tasks, chat.batch, lyrics.seed, place / "0.arrow")
+        return spooled, np.arange(len(spooled))
 
     return items.prepare(
         lyrics,
         out,
         read,
-        partial(turns.ConversationColumns, lyrics),
+        partial(chat.ConversationColumns, lyrics),
         tokenizer=lyrics.tokenizer,
         tokenizer_for=tokenizer_for,
         sample_rows=sample_rows,
@@ -128,8 +90,11 @@ def prepare(
 
 
 def first(lyrics: Lyrics) -> Iterator[RenderedExample]:
-    """The songs that can be asked about, one after the other, each as a task."""
-    return (lyrics.rendered(task) for task in tasks(lyrics))
+    """The songs that can be asked about, one after the other, each as a task, before any is drawn."""
+    for one in lyrics.sets:
+        for song in _songs(lyrics.songs, enumerate(rows.good(one, stream=lyrics.stream))):
+            if isinstance(song, Song):
+                yield lyrics.rendered(_task(song, lyrics))
 
 
 def _draw(lyrics: Lyrics, count: int, report: Report) -> list[tuple[Song, int]]:
@@ -143,19 +108,13 @@ def _draw(lyrics: Lyrics, count: int, report: Report) -> list[tuple[Song, int]]:
                 report.dropped[song] += 1
             else:
                 draw.offer((song, index), song.key, song.artist.casefold() if song.artist else None)
+    drawn = draw.drawn()
     report.duplicates = draw.duplicates
-    report.distinct = len(draw)
+    report.distinct = len(drawn)
     report.not_drawn = draw.not_drawn
     if draw.over_cap:
         report.dropped[f"more than {songs.per_artist:,} songs of one artist"] = draw.over_cap
-    return draw.items()
-
-
-def tasks(lyrics: Lyrics) -> Iterator[SongTask]:
-    """The task of each row that is a song, as far as it is read, before any is drawn."""
-    for one in lyrics.sets:
-        numbered = enumerate(rows.good(one, stream=lyrics.stream))
-        yield from (_task(song, lyrics) for song in _songs(lyrics.songs, numbered) if isinstance(song, Song))
+    return drawn
 
 
 def _songs(songs: Songs, numbered: Iterable[tuple[int, Mapping[str, Any]]]) -> Iterator[Song | str]:
@@ -237,59 +196,46 @@ def _task(song: Song, lyrics: Lyrics) -> SongTask:
     return SongTask(pair(question, answer), kind=kind, song=song.key)
 
 
-class BottomK(Generic[Item]):
-    """Keeps the `count` items whose keys have the smallest hashes, and of one owner at most `per_owner`.
+class BottomK(Generic[Offered]):
+    """Draws the `count` items whose keys have the smallest hashes, and of one owner at most `per_owner`.
 
     A hash of key and seed decides, so neither the order of the stream nor other items change what is drawn, and items
     of the same key are found without remembering all that went by (bottom-k sampling, Cohen and Kaplan 2007).
-    duplicates, over_cap, not_drawn: items left out, as counts; with those kept they add up to those offered.
+    duplicates, over_cap, not_drawn: items left out, as counts; with those drawn they add up to those offered.
     """
 
     def __init__(self, count: int, per_owner: int, seed: int) -> None:
         self.count, self.per_owner, self.seed = count, per_owner, seed
         self.duplicates = self.over_cap = self.not_drawn = 0
-        self._kept: dict[int, tuple[Item, str | None]] = {}
-        self._largest: list[int] = []
-        self._owners: dict[str, list[int]] = {}
+        self._held: dict[int, tuple[Offered, str | None]] = {}
+        # What hashes to more is not among the smallest.
+        self._limit = 2**128
 
-    def __len__(self) -> int:
-        return len(self._kept)
-
-    def offer(self, item: Item, key: str, owner: str | None) -> None:
+    def offer(self, item: Offered, key: str, owner: str | None) -> None:
         """Takes an item, or counts why not. owner: None where it has none; then it counts against nobody."""
         rank = int.from_bytes(hashlib.sha256(f"draw\n{self.seed}\n{key}".encode()).digest()[:16], "big")
-        if rank in self._kept:
+        if rank in self._held:
             self.duplicates += 1
-            return
-        ranks = self._owners.get(owner, []) if owner is not None else []
-        if len(ranks) >= self.per_owner:
-            self.over_cap += 1
-            if rank > ranks[-1]:
-                return
-            self._forget(ranks[-1])
-        elif len(self._kept) >= self.count:
+        elif rank > self._limit:
             self.not_drawn += 1
-            if rank > (largest := self._top()):
-                return
-            self._forget(largest)
-        self._kept[rank] = (item, owner)
-        heapq.heappush(self._largest, -rank)
-        if owner is not None:
-            insort(self._owners.setdefault(owner, []), rank)
+        else:
+            self._held[rank] = (item, owner)
+            if len(self._held) >= 2 * self.count:
+                self.drawn()
 
-    def items(self) -> list[Item]:
-        """What was drawn, in an order that the seed fixes."""
-        return [self._kept[rank][0] for rank in sorted(self._kept)]
-
-    def _top(self) -> int:
-        """The largest rank that is kept; the heap may still hold some that are not."""
-        while -self._largest[0] not in self._kept:
-            heapq.heappop(self._largest)
-        return -self._largest[0]
-
-    def _forget(self, rank: int) -> None:
-        _, owner = self._kept.pop(rank)
-        if owner is not None:
-            self._owners[owner].remove(rank)
-            if not self._owners[owner]:
-                del self._owners[owner]
+    def drawn(self) -> list[Offered]:
+        """What is drawn of all that was offered, in an order that the seed fixes; the others are forgotten and counted."""
+        kept: dict[int, tuple[Offered, str | None]] = {}
+        of_owner = Counter[str]()
+        for rank, (item, owner) in sorted(self._held.items(), key=itemgetter(0)):
+            if owner is not None and of_owner[owner] >= self.per_owner:
+                self.over_cap += 1
+            elif len(kept) >= self.count:
+                self.not_drawn += 1
+            else:
+                kept[rank] = (item, owner)
+                of_owner.update([owner] if owner is not None else ())
+        self._held = kept
+        if len(kept) == self.count:
+            self._limit = max(kept)
+        return [item for item, _ in kept.values()]

@@ -20,11 +20,10 @@ from runner.plan import Plan, read_keys
 from runner.run import pipeline
 from runner.run.run_folder import require_of
 from runner.run.stage_folder import StageFolder
-from runner.tools.files import ensure_home
-from runner.tools.pods import helping_pod
 from runner.tools.problem import Stop
+from runner.tools.process import ensure_home, helping_pod
 from runner.tools.run_files import PROGRESS
-from runner.trainer import parent_watch
+from runner.trainer import child_process
 
 # What is written here a cluster shows as the reason of a pod's end, up to 4096 bytes; it is there in pods alone.
 TERMINATION_LOG = Path("/dev/termination-log")
@@ -111,7 +110,7 @@ def _require_finished(folder: StageFolder) -> None:
 def _child(command: list[str]) -> int:
     """Runs the engine, which prints into the pod's log, and passes on the cluster's wish to end it; gives its exit code,
     that of a signal as a shell has it."""
-    process = subprocess.Popen(command, env=os.environ | {parent_watch.PARENT: str(os.getpid())})
+    process = subprocess.Popen(command, env=os.environ | {child_process.PARENT: str(os.getpid())})
     # The first process of a pod gets no default reaction to signals.
     for passed_on in (signal.SIGTERM, signal.SIGINT):
         signal.signal(passed_on, lambda number, _: process.send_signal(number))

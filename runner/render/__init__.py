@@ -12,15 +12,18 @@ from typing import TYPE_CHECKING, Any, cast
 from runner import parts
 from runner.plan import RUNS, Place, Plan, Stage
 from runner.recipe.recipe import Recipe
-from runner.render import kubernetes, preparing, pytorchjob, trainjob
+from runner.render import batch, kubernetes, training_jobs
+from runner.scenarios import forecasting, translate
 from runner.tools.files import Artifact
+from runner.tools.names import listed
+from runner.tools.problem import Stop
 
 if TYPE_CHECKING:
     from runner.recipe.sections import Openshift
     from runner.scenarios.contract import Target
 
 # Jobs of the cluster, rendered stage by stage.
-TARGETS = {"pytorchjob": pytorchjob.render, "trainjob": trainjob.render}
+TARGETS = {"pytorchjob": training_jobs.pytorchjob, "trainjob": training_jobs.trainjob}
 # All that `recipe render` writes for.
 NAMES = (*TARGETS, *parts.table("targets"))
 
@@ -57,7 +60,7 @@ def default(site: Mapping[str, Any]) -> tuple[str, ...]:
 
     site: the recipe's section `openshift`.
     """
-    return ("trainjob",) if trainjob.patched(site) else ("pytorchjob",)
+    return ("trainjob",) if training_jobs.patched(site) else ("pytorchjob",)
 
 
 def named(recipe: Recipe) -> tuple[str, ...]:
@@ -84,6 +87,37 @@ def _stage(plan: Plan, stage: Stage, targets: tuple[str, ...]) -> list[Artifact]
         new = {artifact.path: artifact for artifact in TARGETS[target](plan)}
         artifacts |= {path: artifact for path, artifact in new.items() if path not in artifacts}
     if not stage.trains:
-        artifacts |= {artifact.path: artifact for artifact in preparing.render(plan, stage)}
+        artifacts |= {artifact.path: artifact for artifact in batch.prepare(plan, stage)}
     below = f"{stage.folder}/" if stage.folder else ""
     return [Artifact(f"{below}{file.path}", file.text) for file in artifacts.values()]
+
+
+def emit(recipe: Recipe, names: tuple[str, ...] = ()) -> list[Artifact]:
+    """The files of the wanted targets, or of all that the recipe names. Pure: the same recipe gives the same bytes.
+
+    What is for plain machines names other folders than what is for the cluster, and lies in a folder of its own.
+    Raises Stop where the recipe lacks a target's section.
+    """
+    names = names or named(recipe)
+    if not names:
+        sections = [section for section in ("openshift", "nodes") if recipe.settings.knows(section)]
+        raise Stop(
+            f"The recipe `{recipe.name}` is for this machine: it has no section {listed(sections, 'or')} to render for.",
+            "`recipe run` needs none. For a cluster add `openshift` with a `namespace`"
+            + (", for plain machines `nodes`." if "nodes" in sections else "."),
+        )
+    jobs = tuple(name for name in names if name in TARGETS)
+    artifacts = []
+    if jobs:
+        plan = planned(recipe, jobs[0])
+        artifacts = render(plan, jobs)
+        artifacts += [file for beside in parts.hooks("beside_jobs") for file in beside(recipe, plan)]
+    return artifacts + [file for name in names if name not in jobs for file in target(name).emitted(recipe)]
+
+
+def planned(recipe: Recipe, target: str) -> Plan:
+    """The plan that a target gets, with what it needs by estimate: sizes of claims, memory. Only recipe and catalog are
+    asked, and nothing of this machine. Raises Stop where the recipe lacks the target's section."""
+    plan = translate(recipe, place(recipe, target))
+    planner = forecasting()
+    return planner.sized(recipe, plan) if planner else plan

@@ -6,15 +6,19 @@ from typing import Any
 from runner import __version__
 from runner.plan import Place, Plan, Stage
 from runner.recipe.units import gib
-from runner.render import code
 from runner.tools.files import Artifact
 from runner.tools.names import content_hash, label
 from runner.tools.problem import Stop
 from runner.tools.text import yaml_text
 
+# An object of Kubernetes' API, or a part of one.
+Manifest = dict[str, Any]
+
 CONFIG_DIR = "/etc/recipe-runner"
+# Where a pod has its code that comes by git.
+CODE_DIR = "/opt/recipe-code"
 # What recipes' relative paths start from: in the image (container/Containerfile), and in a clone of this project.
-IMAGE_FILES, CLONED_FILES = "/opt/recipe-runner/recipes", f"{code.FOLDER}/recipes"
+IMAGE_FILES, CLONED_FILES = "/opt/recipe-runner/recipes", f"{CODE_DIR}/repository/recipes"
 # What `recipe submit` sends, below the results folder on the claim.
 SENT_FILES = "files"
 # What the result of a stage depends on, however the rest of the recipe changes.
@@ -74,7 +78,7 @@ def job_name(plan: Plan) -> str:
     return plan.site.get("job_name") or plan.name
 
 
-def job(api_version: str, kind: str, spec: dict[str, Any], plan: Plan, stage: Stage) -> dict[str, Any]:
+def job(api_version: str, kind: str, spec: Manifest, plan: Plan, stage: Stage) -> Manifest:
     """The object that an operator makes pods of; spec: what that operator wants to know."""
     return {
         "apiVersion": api_version,
@@ -105,7 +109,7 @@ def dashboard(plan: Plan) -> dict[str, str]:
     )
 
 
-def origin(spec: dict[str, Any], plan: Plan, stage: Stage) -> dict[str, str]:
+def origin(spec: Manifest, plan: Plan, stage: Stage) -> dict[str, str]:
     """Annotations of a job: what it was made from, and a hash of all that it says, which tells a changed recipe."""
     return {
         "recipe-runner/recipe": plan.name,
@@ -242,16 +246,18 @@ def claims(plan: Plan) -> Artifact:
     return Artifact(CLAIMS_FILE, "---\n".join(documents))
 
 
-def kustomization(files: list[str], comment: str) -> Artifact:
-    """So that `oc apply -k FOLDER` takes what is for the cluster and leaves the rest. The claims are left out: the site may
-    have made larger ones under these names, and a cluster refuses every other size and mode."""
-    names = [name for name in files if name != CLAIMS_FILE]
-    text = yaml_text({"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "resources": names})
-    if len(names) < len(files):
+def folder(plan: Plan, stage: Stage, name: str, text: str, comment: str = "") -> list[Artifact]:
+    """What lies beside a job: its claims, its config map, the job's own file, and a kustomization so that `oc apply -k FOLDER`
+    takes what is for the cluster and leaves the rest. name, text: of the job's file; comment: for the kustomization.
+
+    The kustomization leaves the claims out: the site may have made larger ones under these names, and a cluster refuses every
+    other size and mode.
+    """
+    files = [claims(plan), config_map(plan, stage), Artifact(name, header(plan, stage) + text)]
+    files = [file for file in files if file.text]
+    resources = [file.path for file in files if file.path != CLAIMS_FILE]
+    comment = f"# oc apply -k . sends everything that `{plan.name}` needs to the cluster.\n{comment}"
+    if len(resources) < len(files):
         comment += f"# Before that, once: oc create -f {CLAIMS_FILE} makes the claims that are not there yet.\n"
-    return Artifact("kustomization.yaml", comment + text)
-
-
-def sends(plan: Plan) -> str:
-    """The comment of a job's kustomization."""
-    return f"# oc apply -k . sends everything that `{plan.name}` needs to the cluster.\n"
+    listing = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "resources": resources}
+    return [*files, Artifact("kustomization.yaml", comment + yaml_text(listing))]

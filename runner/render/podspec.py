@@ -1,9 +1,9 @@
-"""The pod that every target for a cluster starts, in OpenShift's restricted-v2 terms."""
-
-from typing import Any
+"""The pod that every target for a cluster starts, in OpenShift's restricted-v2 terms; and how pods of several machines reach each
+other, over plain Ethernet and RDMA."""
 
 from runner.plan import Machines, Plan, Stage
-from runner.render import code, kubernetes, network
+from runner.render import code, kubernetes
+from runner.render.kubernetes import Manifest
 from runner.tools.run_files import SEAL_KEY
 
 # An image runs as a user that nobody knows (restricted-v2: no passwd entry, group 0), so whatever wants to write to
@@ -38,13 +38,13 @@ LAUNCHERS = 10
 KEY_SECRET, KEY = "recipe-runner", "seal-key"
 
 
-def metadata(plan: Plan, stage: Stage) -> dict[str, Any]:
+def metadata(plan: Plan, stage: Stage) -> Manifest:
     """By what the pod of a stage is found, read and joined to a network."""
-    annotations = kubernetes.scraped(plan) | network.joined(plan, stage)
+    annotations = kubernetes.scraped(plan) | joined(plan, stage)
     return {"labels": kubernetes.pod_labels(plan, stage), "annotations": annotations}
 
 
-def pod_template(plan: Plan, stage: Stage, container: str, ports: list[dict[str, Any]]) -> dict[str, Any]:
+def pod_template(plan: Plan, stage: Stage, container: str, ports: list[Manifest]) -> Manifest:
     """The pod of every machine of a stage, master or worker."""
     site = plan.site
     return {
@@ -54,11 +54,7 @@ def pod_template(plan: Plan, stage: Stage, container: str, ports: list[dict[str,
             "securityContext": pod_security(),
             "terminationGracePeriodSeconds": grace(stage),
             **where(stage.machines),
-            **(
-                {"initContainers": init}
-                if (init := code.init_containers(plan, kubernetes.pulled(plan), listed(CACHES)))
-                else {}
-            ),
+            **cloned(plan),
             "containers": [
                 {
                     "name": container,
@@ -76,18 +72,24 @@ def pod_template(plan: Plan, stage: Stage, container: str, ports: list[dict[str,
     }
 
 
+def cloned(plan: Plan) -> Manifest:
+    """The init container of a pod whose code comes by git."""
+    init = code.init_containers(plan, listed(CACHES))
+    return {"initContainers": init} if init else {}
+
+
 def grace(stage: Stage) -> int:
     """Seconds that a pod has for its last checkpoint once the cluster wants it to end."""
     return stage.grace_seconds or USUAL_GRACE
 
 
-def identity(plan: Plan) -> dict[str, Any]:
+def identity(plan: Plan) -> Manifest:
     """Who the pod is. Training asks nothing of the cluster, so it gets no key to it."""
     account = plan.site.get("service_account")
     return {"automountServiceAccountToken": False, **({"serviceAccountName": account} if account else {})}
 
 
-def where(machines: Machines) -> dict[str, Any]:
+def where(machines: Machines) -> Manifest:
     """Machines with the GPU that is asked for; a stage that trains nothing runs on any, and takes no GPU from others."""
     if not machines.gpus_per_node:
         return {}
@@ -97,21 +99,21 @@ def where(machines: Machines) -> dict[str, Any]:
     }
 
 
-def pod_security() -> dict[str, Any]:
+def pod_security() -> Manifest:
     """What restricted-v2 asks of a pod. No user is named: the cluster gives each namespace its own."""
     return {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
 
 
-def container_security() -> dict[str, Any]:
+def container_security() -> Manifest:
     return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
-def resources(plan: Plan, stage: Stage) -> dict[str, Any]:
+def resources(plan: Plan, stage: Stage) -> Manifest:
     """Requests and limits of a pod of a stage."""
-    return amounts(stage.machines, network.resources(plan, stage))
+    return amounts(stage.machines, rdma(plan, stage))
 
 
-def amounts(machines: Machines, others: dict[str, Any] | None = None) -> dict[str, Any]:
+def amounts(machines: Machines, others: Manifest | None = None) -> Manifest:
     """Requests and limits. GPUs and other devices are never shared, so both are equal there."""
     promised = machines.requested_memory_gib or machines.memory_gib
     gpus = {"nvidia.com/gpu": machines.gpus_per_node} if machines.gpus_per_node else {}
@@ -127,12 +129,12 @@ def _quantity(gib: float) -> str:
     return f"{gib:.0f}Gi" if gib == int(gib) else f"{int(gib * 1024)}Mi"
 
 
-def as_text(resources: dict[str, Any]) -> dict[str, Any]:
+def as_text(resources: Manifest) -> Manifest:
     """Amounts as text: servers whose schema has them so (tried with Kubernetes 1.20) refuse a number in a Job."""
     return {part: {name: str(amount) for name, amount in amounts.items()} for part, amounts in resources.items()}
 
 
-def mounts(plan: Plan) -> list[dict[str, Any]]:
+def mounts(plan: Plan) -> list[Manifest]:
     return [
         {"name": "config", "mountPath": plan.place.config_dir, "readOnly": True},
         {"name": "shm", "mountPath": "/dev/shm"},
@@ -142,14 +144,14 @@ def mounts(plan: Plan) -> list[dict[str, Any]]:
     ]
 
 
-def claim_mounts(plan: Plan, read_only: bool = False) -> list[dict[str, Any]]:
+def claim_mounts(plan: Plan, read_only: bool = False) -> list[Manifest]:
     how = {"readOnly": True} if read_only else {}
     return [
         {"name": _volume(claim["name"]), "mountPath": claim["mount"]} | how for claim in plan.site.get("claims") or ()
     ]
 
 
-def claim_volumes(plan: Plan) -> list[dict[str, Any]]:
+def claim_volumes(plan: Plan) -> list[Manifest]:
     return [
         {"name": _volume(claim["name"]), "persistentVolumeClaim": {"claimName": claim["name"]}}
         for claim in plan.site.get("claims") or ()
@@ -161,7 +163,7 @@ def _volume(claim: str) -> str:
     return f"{claim}-claim" if claim in _OWN_VOLUMES else claim
 
 
-def volumes(plan: Plan, stage: Stage, config: str) -> list[dict[str, Any]]:
+def volumes(plan: Plan, stage: Stage, config: str) -> list[Manifest]:
     """The volumes behind `mounts`; config: the name of the config map."""
     return [
         {"name": "config", "configMap": {"name": config}},
@@ -173,7 +175,7 @@ def volumes(plan: Plan, stage: Stage, config: str) -> list[dict[str, Any]]:
     ]
 
 
-def variables(plan: Plan, plain: dict[str, str]) -> list[dict[str, Any]]:
+def variables(plan: Plan, plain: dict[str, str]) -> list[Manifest]:
     """Environment variables as a container lists them; tokens by reference, never by value, and of the hub not for who does not
     go there."""
     entries = listed(plain) + seal_key(plan)
@@ -188,13 +190,13 @@ def variables(plan: Plan, plain: dict[str, str]) -> list[dict[str, Any]]:
     return entries
 
 
-def seal_key(plan: Plan) -> list[dict[str, Any]]:
+def seal_key(plan: Plan) -> list[Manifest]:
     """The key that measured numbers are sealed with, for pods of a plan with gates. Where it is missing the pod says so itself."""
     key = {"name": KEY_SECRET, "key": KEY, "optional": True}
     return [{"name": SEAL_KEY, "valueFrom": {"secretKeyRef": key}}] if plan.has_gates else []
 
 
-def listed(plain: dict[str, str]) -> list[dict[str, Any]]:
+def listed(plain: dict[str, str]) -> list[Manifest]:
     return [{"name": name, "value": value} for name, value in plain.items()]
 
 
@@ -208,7 +210,7 @@ def environment(plan: Plan, stage: Stage) -> dict[str, str]:
     }
     # torchrun otherwise ends its processes 30 s after it has passed SIGTERM on (torch 2.13).
     patience = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(grace(stage) - LAUNCHERS)} if stage.trains else {}
-    around = offline | patience | network.environment(plan, stage) | told | code.environment(plan)
+    around = offline | patience | nccl(plan, stage) | told | code.environment(plan)
     return writable(plan) | around | dict(stage.env)
 
 
@@ -218,3 +220,31 @@ def writable(plan: Plan) -> dict[str, str]:
     claims = plan.site.get("claims") or ()
     models = claims[0]["mount"].rstrip("/") if claims else HOME
     return CACHES | {"HF_HOME": f"{models}/huggingface"}
+
+
+def nccl(plan: Plan, stage: Stage) -> dict[str, str]:
+    """NCCL's variables (NVIDIA NCCL documentation, Environment Variables). One machine talks to nobody."""
+    network = plan.site.get("network")
+    if stage.machines.nodes == 1 or network is None:
+        return {}
+    over = {"NCCL_SOCKET_IFNAME": network["interface"]}
+    if network["kind"] == "rdma":
+        # GPUs may write past the processor where card and GPU hang on the same switch.
+        return over | {"NCCL_IB_DISABLE": "0", "NCCL_IB_HCA": network["rdma_devices"], "NCCL_NET_GDR_LEVEL": "PHB"}
+    # Without it NCCL looks for InfiniBand first, and on some machines finds a card that the pod may not use.
+    return over | {"NCCL_IB_DISABLE": "1"}
+
+
+def joined(plan: Plan, stage: Stage) -> dict[str, str]:
+    """What joins a pod to a secondary network, where the recipe names one (Multus, Kubernetes Network Custom Resource
+    Definition De-facto Standard v1.3, section 4.1.1)."""
+    attachment = (plan.site.get("network") or {}).get("attachment")
+    return {"k8s.v1.cni.cncf.io/networks": attachment} if attachment and stage.machines.nodes > 1 else {}
+
+
+def rdma(plan: Plan, stage: Stage) -> dict[str, int]:
+    """The RDMA devices that a pod asks for, one a link; nothing over Ethernet."""
+    network = plan.site.get("network")
+    if stage.machines.nodes == 1 or network is None or network["kind"] != "rdma":
+        return {}
+    return {network["rdma_resource"]: network.get("links") or 1}

@@ -16,7 +16,7 @@ from runner.recipe.recipe import Recipe
 from runner.tools.files import read_json, write_text
 from runner.tools.problem import Stop
 from runner.tools.run_files import LOG, LOG_KEPT, STOPPED
-from runner.trainer import fork_server, parent_watch, progress_lines
+from runner.trainer import child_process, fork_server
 from runner.trainer.fork_server import Forked, fork
 
 # GPUs have the numbers that nvidia-smi and recipes give them; CUDA itself would count the fastest first.
@@ -91,7 +91,7 @@ def follow(command: list[str], env: dict[str, str], run_dir: Path, progress: Pro
             for line in process.stdout or ():
                 out.write(line)
                 out.flush()
-                for event in progress_lines.read(line):
+                for event in child_process.events(line):
                     progress(event)
         code = process.wait()
     except BaseException:
@@ -105,7 +105,7 @@ def engine_environment() -> dict[str, str]:
     """This process's environment for an engine that ends with it."""
     bin_dir = str(Path(sys.executable).parent)
     path = f"{bin_dir}{os.pathsep}{os.environ.get('PATH', '')}"
-    return {**BY_BUS, **os.environ, "PATH": path, "PYTHONUNBUFFERED": "1", parent_watch.PARENT: str(os.getpid())}
+    return {**BY_BUS, **os.environ, "PATH": path, "PYTHONUNBUFFERED": "1", child_process.PARENT: str(os.getpid())}
 
 
 def environment(stage: Stage, place: Place) -> dict[str, str]:

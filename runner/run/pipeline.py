@@ -19,8 +19,7 @@ from runner.tools.files import read_record
 from runner.tools.names import listed
 from runner.tools.problem import Interrupted, Stop
 from runner.tools.run_files import COMPLETE, LOG, PAGE, PLANNED, REPORT, STOPPED, SUMMARY
-from runner.trainer.limits import elapsed_seconds
-from runner.trainer.records import Summary
+from runner.trainer.records import Summary, elapsed_seconds
 
 Tell = Callable[[str], None]
 Watch = Callable[[], AbstractContextManager[Progress]]

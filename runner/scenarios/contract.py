@@ -4,12 +4,13 @@ A folder of `runner/scenarios` that has `schema.yaml` and `translation.py` is a 
 recipes say. A part brings one by a line of its table (`runner/parts/__init__.py`). A scenario's package has
 
     schema.yaml      what a recipe may say; `make schemas` builds `schemas/<scenario>.schema.json` from it
-    translation.py   Translation: what the technique makes of a recipe
+    translation.py   Translation: what the technique makes of a recipe, and what can be measured of its stages
 
 and, where it needs some,
 
-    rules.py         Rules: what the schema cannot say
-    rehearsal.py     Rehearsal: what stands in for the real thing; without it, as for language models on rows
+    rules.py         Rules: what the schema cannot say; or they are in translation.py
+    rehearsal.py     Rehearsal: what stands in for the real thing; or it is in translation.py. Members that it lacks are those of
+                     language models on rows
     work.py          functions for its stages that train nothing, where its rows are of several kinds; each takes a frozen
                      dataclass, whose JSON form is the stage's config, and a function to tell what it does; FIRST has, by the name
                      of such a function, what shows the rows that it prepares
@@ -27,6 +28,8 @@ Rules for every recipe. `hooks` names functions by their moment:
     after_run(recipe, run)                 lines for the end of a run
     on_record(plan)                        lines about what people have decided
     after_plan(plan, run)                  the same, on plain machines, where there is no recipe
+    measured(recipe, evaluation, section)  gates and Evaluation of a stage (see `common.measured`)
+    in_rehearsal(recipe)                   Overrides of a rehearsal for sections of the part
     beside_jobs(recipe, plan)              files beside the jobs of a render
     at_the_end(run, tell)                  a context around a whole run
     prove(proofs, tell)                    judges prepared rows before a GPU is held
@@ -47,11 +50,12 @@ Rules for every recipe. `hooks` names functions by their moment:
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from runner.catalog import Model
-from runner.plan import Place, Plan, Prediction
+from runner.plan import Kind, Place, Plan, Prediction
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe, Settings
 from runner.tools.files import Artifact
@@ -65,7 +69,23 @@ if TYPE_CHECKING:
 Rule = Callable[[Recipe], Iterator[Problem]]
 
 
+@dataclass(frozen=True)
+class Measurable:
+    """What can be measured of a stage."""
+
+    kind: Kind
+    # Kinds of questions that are counted apart.
+    asked: Collection[str] = ()
+    # Whether rows are held out.
+    validates: bool = True
+    # Whether there are blocks of text that all stages are measured on.
+    blocks: bool = False
+
+
 class Translation(Protocol):
+    # By the section that has the gates, "" for the recipe itself, in the order of the stages. Without it no gate is judged.
+    measurable: Callable[[Recipe], Mapping[str, Measurable]]
+
     def translate(self, recipe: Recipe, place: Place) -> Plan:
         """The Plan of a recipe at a place; pure. Raises Stop where `advanced` contradicts the recipe."""
         ...

@@ -7,14 +7,35 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
+import torch
 from transformers import TrainerCallback
 
 from runner.tools.files import read_json, read_record, write_json
 from runner.tools.run_files import COMPLETE
-from runner.trainer import collectives, limits
+from runner.trainer import records
 from runner.trainer.settings import BlocksSettings, RunSettings
 
 COMPLETE_FILE = COMPLETE
+
+
+def several() -> bool:
+    """Whether there are other processes."""
+    return bool(torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1)
+
+
+def any_of(here: bool, device: torch.device) -> bool:
+    """Whether any process says so, on all of them alike: one number of four bytes, sent where all of them pass by."""
+    if not several():
+        return here
+    flag = torch.tensor([float(here)], device=device)
+    torch.distributed.all_reduce(flag, op=torch.distributed.ReduceOp.MAX)
+    return bool(flag.item())
+
+
+def wait() -> None:
+    """Until every process has come here."""
+    if several():
+        torch.distributed.barrier()
 
 
 class MarkComplete(TrainerCallback):
@@ -26,7 +47,7 @@ class MarkComplete(TrainerCallback):
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         # Each process writes a part of its own, its random state at least.
-        collectives.wait()
+        wait()
         folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         if state.is_world_process_zero and folder.is_dir():
             facts = {"step": state.global_step, "tokens": int(state.num_input_tokens_seen)}
@@ -69,7 +90,7 @@ def has_optimizer(checkpoint: Path) -> bool:
 
 class Saving(TrainerCallback):
     """Asks for a checkpoint every `save_steps` steps; where the recipe does not say, as often as one is worth what its writing
-    has taken (see `limits.seconds_between`).
+    has taken (see `records.seconds_between`).
 
     A checkpoint changes nothing of what is learned, and what is gone on from one comes out as without it; so the clock may decide,
     that of the first process for all of them.
@@ -92,8 +113,8 @@ class Saving(TrainerCallback):
     def _due(self, args: Any, state: Any) -> bool:
         if self.every is not None:
             return bool(state.global_step % self.every == 0)
-        over = self.busy - self.saved >= limits.seconds_between(self.writing)
-        return collectives.any_of(over and state.is_world_process_zero, args.device)
+        over = self.busy - self.saved >= records.seconds_between(self.writing)
+        return any_of(over and state.is_world_process_zero, args.device)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.busy = time.monotonic()

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import IO, Any
 
-from runner.trainer import parent_watch
+from runner.trainer import child_process
 
 _MODELS = ("torch", "transformers.modeling_utils", "transformers.models.auto.modeling_auto")
 # Programs that are forked, and what is imported before; all others of the runner's own work with models.
@@ -279,7 +279,7 @@ def main(fd: int) -> None:
     ending = _Ending()
     # Before anything is imported: what was registered first is called last.
     atexit.register(ending.at_once)
-    parent_watch.start()
+    child_process.watch_parent()
     if (program := _Serving(socket.socket(fileno=fd)).program()) is not None:
         module, arguments = program
         # That it was imported before is what is wanted.

@@ -1,15 +1,29 @@
-"""Answers: a model on disk or on the hub is asked in the words it was trained with."""
+"""Answers: a model on disk or on the hub is asked in the words it was trained with.
+
+`python -m runner.trainer.generation RUN_DIR` puts the demo's questions to the original and to the tuned model.
+"""
+
+from __future__ import annotations
 
 import json
 import queue
+import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from runner.tools.run_files import ADAPTER, BEST_MODEL
+from runner.tools.files import read_json, write_json, write_text
+from runner.tools.process import hush, without_scikit_learn
+from runner.tools.run_files import ADAPTER, ANSWERS, BEST_MODEL, DEMO, DEMO_OUTPUTS
+from runner.trainer import child_process
+
+if TYPE_CHECKING:
+    # It brings pydantic, and a check of a recipe would wait for it.
+    from runner.trainer.settings import Demo
 
 # Seconds until an answer that nobody wants any more has ended.
 PATIENCE_SECONDS = 30
@@ -54,7 +68,7 @@ def repetition_penalty(chat: Chat) -> float:
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedModel:
     """A model in memory. switched: what makes its weights this one's while it answers; alone: keeps a second question out meanwhile."""
 
     chat: Chat
@@ -134,7 +148,7 @@ class _Said:
         """The whole answer comes from whoever asked."""
 
 
-def load(chat: Chat) -> Loaded:
+def load(chat: Chat) -> LoadedModel:
     """The model, ready to answer. Raises CannotLoad."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -149,10 +163,10 @@ def load(chat: Chat) -> Loaded:
         model = AutoModelForCausalLM.from_pretrained(chat.model, revision=chat.revision, dtype=dtype, **trust)
     except OSError as error:
         raise CannotLoad(chat.model, error) from error
-    return Loaded(chat, model.to("cuda" if cuda else "cpu").eval(), tokenizer)
+    return LoadedModel(chat, model.to("cuda" if cuda else "cpu").eval(), tokenizer)
 
 
-def load_both(before: Chat, after: Chat) -> tuple[Loaded, Loaded]:
+def load_both(before: Chat, after: Chat) -> tuple[LoadedModel, LoadedModel]:
     """The model before training and after it, both in memory: where training has made an adapter, it is one model, and the
     adapter is switched off and on. Raises CannotLoad."""
     first = load(before)
@@ -166,8 +180,8 @@ def load_both(before: Chat, after: Chat) -> tuple[Loaded, Loaded]:
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise CannotLoad(after.adapter, error) from error
     return (
-        Loaded(before, both, first.tokenizer, both.disable_adapter, first.alone),
-        Loaded(after, both, first.tokenizer, alone=first.alone),
+        LoadedModel(before, both, first.tokenizer, both.disable_adapter, first.alone),
+        LoadedModel(after, both, first.tokenizer, alone=first.alone),
     )
 
 
@@ -244,3 +258,80 @@ def chats(run_dir: Path, demo: dict[str, Any]) -> tuple[Chat, Chat]:
     )
     added = str(adapter) if (adapter / "adapter_config.json").is_file() else None
     return before, Chat(model=best, revision=None, adapter=added, **shared)
+
+
+# Characters of a question that is read at a glance; words of a text's beginning, of which so many tokens are enough.
+GLANCE, WORDS, TOKENS = 300, 8, 32
+COLUMN = "full-question"
+
+
+def with_questions(demo: Demo, config: Mapping[str, Any], run_dir: Path) -> Demo:
+    """The demo with questions from the validation rows that the engine's config names, where it has none of its own; without
+    them where there are no such rows."""
+    if demo.questions or not demo.of_rows:
+        return demo
+    files = [Path(one["path"]) for one in config.get("test_datasets") or ()]
+    asked = dict.fromkeys(chain.from_iterable(_asked(file, demo, run_dir) for file in files if file.is_file()))
+    short = [question for question in asked if len(question) <= GLANCE]
+    taken: Demo = demo.model_copy(update={"questions": evenly(short or list(asked), demo.of_rows)})
+    return taken
+
+
+def evenly(questions: Sequence[str], count: int) -> list[str]:
+    """So many of them, from everywhere among them."""
+    count = min(count, len(questions))
+    return [questions[index * len(questions) // count] for index in range(count)]
+
+
+def _asked(file: Path, demo: Demo, run_dir: Path) -> Iterator[str]:
+    """What each row asks; of blocks of text how the documents in them begin."""
+    from pyarrow import parquet
+
+    rows = parquet.ParquetFile(file)
+    if COLUMN in rows.schema_arrow.names:
+        yield from filter(None, (text.strip() for text in rows.read([COLUMN])[COLUMN].to_pylist()))
+    elif "input_ids" in rows.schema_arrow.names:
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(str(run_dir / BEST_MODEL), trust_remote_code=demo.trust_remote_code)
+        for block in rows.read(["input_ids"])["input_ids"].to_pylist():
+            yield from _beginnings(block, tokenizer)
+
+
+def _beginnings(block: Sequence[int], tokenizer: Any) -> Iterator[str]:
+    ends = (index for index, token in enumerate(block) if token == tokenizer.eos_token_id)
+    for start in ends:
+        document = block[start + 1 : start + 1 + TOKENS]
+        words = tokenizer.decode(list(document), skip_special_tokens=True).split()
+        # The last word may go on in what was not read.
+        if tokenizer.eos_token_id not in document and len(words) > WORDS:
+            yield " ".join(words[:WORDS])
+
+
+def main(run_dir: Path) -> None:
+    """Writes `demo_outputs/answers.json` and, for people, `demo_outputs/answers.md`."""
+    child_process.watch_parent()
+    hush()
+    without_scikit_learn()
+    demo = read_json(run_dir / DEMO)
+    before, after = (list(answers(chat, demo["questions"])) for chat in chats(run_dir, demo))
+    categories = demo.get("categories") or {}
+    rows = [
+        ({"category": categories[question]} if question in categories else {})
+        | {"question": question, "before": old, "after": new}
+        for question, old, new in zip(demo["questions"], before, after, strict=True)
+    ]
+    write_json(run_dir / ANSWERS, rows)
+    paragraphs = [f"# Before and after: {demo['base_model']}"]
+    last = None
+    for row in rows:
+        if (category := row.get("category")) != last:
+            paragraphs.append(f"## {category}")
+            last = category
+        heading = f"{'###' if category else '##'} {row['question']}"
+        paragraphs += [heading, "**Before**", row["before"], "**After**", row["after"]]
+    write_text(run_dir / DEMO_OUTPUTS / "answers.md", "\n\n".join(paragraphs) + "\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

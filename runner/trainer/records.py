@@ -1,16 +1,98 @@
-"""What a training leaves on record beside its model: its summary, its proof, and the versions of its packages."""
+"""What a training leaves on record beside its model: its summary, its proof, when it ended and why, the rows that it was measured
+by, and the versions of its packages. Without PyTorch, because the plan and a job's status read it too."""
 
 import importlib.metadata
+import math
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from runner import __version__
 from runner.recipe.overrides import Override
-from runner.tools.files import Record
-from runner.tools.run_files import PROOF, SUMMARY
-from runner.trainer.limits import EarlyStop, TimeUsed
+from runner.tools.files import Record, replacing
+from runner.tools.run_files import HELD_OUT, PROOF, SUMMARY, TIME_LIMIT
+
+# What evaluations call what is judged, and whether more of it is better: the validation loss, and of images the accuracy, by
+# which their best model is kept.
+LOSS, ACCURACY = "loss", "accuracy"
+
+
+def fruitless(values: Iterable[float], least: float, measure: str = LOSS) -> int:
+    """Evaluations since the last one that was better by more than `least` than the best that counted before it. values: of all
+    evaluations in their order, the one before the first step too."""
+    sign, best, waited = (1 if measure == ACCURACY else -1), None, 0
+    for value in values:
+        if best is None or sign * (value - best) > least:
+            best, waited = value, 0
+        else:
+            waited += 1
+    return waited
+
+
+@dataclass(frozen=True)
+class EarlyStop(Record):
+    """That training has ended early. patience: evaluations without improvement; step: the last one, of so many `steps`; kept: the
+    step of the model that is kept, the best one."""
+
+    patience: int = 0
+    step: int = 0
+    steps: int = 0
+    kept: int = 0
+
+    @property
+    def told(self) -> str:
+        evaluations = "the last evaluation" if self.patience == 1 else f"the last {self.patience} evaluations"
+        return (
+            f"ended early, after step {self.step:,} of {self.steps:,}: {evaluations} brought no improvement; the best model, of "
+            f"step {self.kept:,}, is kept"
+        )
+
+
+# What the training process says where it ends so, with the fields of an EarlyStop.
+EARLY_STOP_EVENT = "early_stop"
+
+
+def early_stop(
+    evaluations: Iterable[Mapping[str, Any]], patience: int, least: float, measure: str, step: int, steps: int
+) -> EarlyStop | None:
+    """What ended a run of so many steps after `step`; None where it came to its end. evaluations: each with `step` and the
+    measure."""
+    seen = [(entry["step"], entry[measure]) for entry in evaluations if entry.get(measure) is not None]
+    if step >= steps or fruitless((value for _, value in seen), least, measure) < patience:
+        return None
+    trained = [(value if measure == LOSS else -value, at) for at, value in seen if at]
+    return EarlyStop(patience, step, steps, min(trained)[1])
+
+
+@dataclass(frozen=True)
+class TimeUsed(Record):
+    """What a stage has used of the recipe's time for training, restarts among it, and whether that has ended it."""
+
+    FILE = TIME_LIMIT
+    limit_seconds: float = 0.0
+    used_seconds: float = 0.0
+    reached: bool = False
+
+
+def elapsed_seconds(run_dirs: Iterable[str | Path]) -> float:
+    """Seconds of training in these folders together, restarts among them; a folder without a note counts as none."""
+    return sum(TimeUsed.read(Path(folder)).used_seconds for folder in run_dirs)
+
+
+# The first checkpoint comes after so long, when nobody has yet seen how long one takes; and none comes sooner after another.
+LEAST_SECONDS = 300.0
+# Between two interruptions, by whatever cause; assumed. Of 16,384 GPUs one was lost every three hours (Llama 3, arXiv
+# 2407.21783, section 3.3.4), of one machine that makes months; but shared clusters take machines back.
+INTERRUPTED_SECONDS = 86400.0
+
+
+def seconds_between(writing: float) -> float:
+    """Seconds of training after which another checkpoint is due, where one takes `writing` seconds: what writing costs and what
+    an interruption loses are least together at √(2 · writing · time between interruptions) (Young 1974,
+    doi.org/10.1145/361147.361115)."""
+    return max(LEAST_SECONDS, math.sqrt(2 * writing * INTERRUPTED_SECONDS))
 
 
 @dataclass(frozen=True)
@@ -140,6 +222,56 @@ class Proof(Record):
     def complaint(self) -> str:
         """What is wrong, for a person; empty where nothing is."""
         return "\n".join(fault["message"] for fault in self.faults)
+
+
+# Enough to tell models apart, and read in seconds.
+HELD_OUT_ROWS = 512
+HELD_OUT_TOKENS = 1_000_000
+IN_ALL = b"rows_in_all"
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """rows: token numbers and labels of each, -100 where a token is not trained; in_all: how many rows were held out."""
+
+    rows: tuple[tuple[list[int], list[int]], ...]
+    in_all: int
+
+
+def keep_held_out(dataset: Any, folder: Path) -> None:
+    """Writes rows of a tokenised data set, evenly spaced where it has too many; none where there is no such data set."""
+    file = folder / HELD_OUT
+    count = len(dataset) if dataset is not None and hasattr(dataset, "__getitem__") else 0
+    if not count or not {"input_ids", "labels"} <= set(dataset[0]):
+        file.unlink(missing_ok=True)
+        return
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    kept: dict[str, list[Any]] = {"input_ids": [], "labels": []}
+    tokens = 0
+    for number in range(min(count, HELD_OUT_ROWS)):
+        row = dataset[number * count // min(count, HELD_OUT_ROWS)]
+        tokens += len(row["input_ids"])
+        if tokens > HELD_OUT_TOKENS and number:
+            break
+        for name in kept:
+            kept[name].append(list(map(int, row[name])))
+    kind = pa.list_(pa.int32())
+    table = pa.table({name: pa.array(rows, kind) for name, rows in kept.items()})
+    with replacing(file) as partial:
+        parquet.write_table(table.replace_schema_metadata({IN_ALL: str(count)}), partial, compression="zstd")
+
+
+def read_held_out(file: Path) -> HeldOut | None:
+    """The rows in a file; None where there are none."""
+    if not file.is_file():
+        return None
+    from pyarrow import parquet
+
+    table = parquet.read_table(file)
+    rows = zip(table["input_ids"].to_pylist(), table["labels"].to_pylist(), strict=True)
+    return HeldOut(tuple(rows), int(table.schema.metadata[IN_ALL]))
 
 
 PACKAGES = ("axolotl", "torch", "transformers", "peft", "trl", "accelerate", "datasets", "deepspeed")

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from runner.tools import run_files
 from runner.tools.files import read_json, replacing_folder, write_json, write_text
-from runner.trainer import fork_server, progress_lines
-from runner.trainer.limits import ACCURACY, LOSS, EarlyStop, TimeUsed, early_stop
-from runner.trainer.records import Proof, Summary, versions
+from runner.trainer import child_process, fork_server
+from runner.trainer.records import ACCURACY, LOSS, EarlyStop, Proof, Summary, TimeUsed, early_stop, versions
 
 if TYPE_CHECKING:
     # They bring torch, and whoever only looks for a summary would wait for it.
@@ -153,7 +152,7 @@ def keep_template(demo: Demo, model: Path) -> None:
 
 def answer_demo(settings: RunSettings, config: dict[str, Any]) -> None:
     """Puts the demo's questions, or those of validation rows, to the original and the tuned model."""
-    from runner.trainer.demo import with_questions
+    from runner.trainer.generation import with_questions
 
     if settings.demo is None:
         return
@@ -162,8 +161,8 @@ def answer_demo(settings: RunSettings, config: dict[str, Any]) -> None:
     write_json(run_dir / run_files.DEMO, demo.model_dump())
     keep_template(demo, run_dir / run_files.BEST_MODEL)
     if demo.questions:
-        print(progress_lines.phase(progress_lines.ASKING), flush=True)
-        _alone("runner.trainer.demo", settings.run_dir)
+        print(child_process.phase(child_process.ASKING), flush=True)
+        _alone("runner.trainer.generation", settings.run_dir)
 
 
 def _alone(module: str, *arguments: str) -> None:

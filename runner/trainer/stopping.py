@@ -19,9 +19,9 @@ from transformers import TrainerCallback
 from runner import parts
 from runner.tools.files import write_json
 from runner.tools.run_files import STOPPED
-from runner.trainer import collectives, limits, progress_lines
+from runner.trainer import checkpoints, child_process, records
 from runner.trainer.checkpoints import MarkComplete, Saving, saved_anyway
-from runner.trainer.limits import LOSS, TimeUsed, elapsed_seconds
+from runner.trainer.records import LOSS, TimeUsed, elapsed_seconds
 from runner.trainer.settings import BlocksSettings, EarlyStopping, RunSettings
 from runner.trainer.telemetry import History, Phases
 
@@ -149,7 +149,7 @@ class Patience(TrainerCallback):
 
     def _gone(self, state: Any) -> bool:
         values = [entry[name] for entry in state.log_history if (name := f"eval_{self.measure}") in entry]
-        return limits.fruitless(values, self.wanted.min_improvement, self.measure) >= self.wanted.patience
+        return records.fruitless(values, self.wanted.min_improvement, self.measure) >= self.wanted.patience
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         self.over = self._gone(state)
@@ -179,9 +179,9 @@ class Patience(TrainerCallback):
     def _say(self, state: Any) -> None:
         seen = ({"step": entry["step"], self.measure: entry.get(f"eval_{self.measure}")} for entry in state.log_history)
         wanted = (self.wanted.patience, self.wanted.min_improvement, self.measure)
-        ended = limits.early_stop(seen, *wanted, state.global_step, state.max_steps)
+        ended = records.early_stop(seen, *wanted, state.global_step, state.max_steps)
         if ended and state.is_world_process_zero:
-            print(progress_lines.write({"event": limits.EVENT, **asdict(ended)}), flush=True)
+            print(child_process.event_line({"event": records.EARLY_STOP_EVENT, **asdict(ended)}), flush=True)
 
 
 class TimeLimit(TrainerCallback):
@@ -224,7 +224,7 @@ class TimeLimit(TrainerCallback):
             return control
         kept_back = self.longest_step + self.longest_evaluation + self.longest_save
         over = self.earlier + self.used + kept_back > self.limit
-        if not self.reached and collectives.any_of(over, args.device):
+        if not self.reached and checkpoints.any_of(over, args.device):
             self.reached = True
             control.should_training_stop = control.should_log = True
             # Where epochs decide, Trainer evaluates and saves at the end of this one, which is now.
@@ -313,7 +313,7 @@ class Preemption(TrainerCallback):
         self.asked = True
 
     def _decide(self, args: Any) -> bool:
-        self.leaving = self.leaving or collectives.any_of(self.asked, args.device)
+        self.leaving = self.leaving or checkpoints.any_of(self.asked, args.device)
         return self.leaving
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
@@ -338,7 +338,7 @@ class Preemption(TrainerCallback):
             if state.is_world_process_zero:
                 self._tell(state.global_step)
             # A launcher that sees one process end ends the others, which may still write.
-            collectives.wait()
+            checkpoints.wait()
             raise SystemExit(ENDED)
 
     def _tell(self, step: int) -> None:

@@ -10,8 +10,8 @@ from transformers import TrainerCallback
 
 from runner.tools.files import write_json
 from runner.tools.run_files import HISTORY
-from runner.trainer import progress_lines
-from runner.trainer.progress_lines import MEASURING, SAVING, TRAINING, phase
+from runner.trainer import child_process
+from runner.trainer.child_process import MEASURING, SAVING, TRAINING, phase
 from runner.trainer.settings import RunSettings
 
 # What DPO measures on held-out pairs: how often, and by how much, the better answer is preferred.
@@ -123,7 +123,7 @@ class History(TrainerCallback):
     @staticmethod
     def _say(state: Any, **facts: Any) -> None:
         if state.is_world_process_zero:
-            print(progress_lines.write(facts), flush=True)
+            print(child_process.event_line(facts), flush=True)
 
 
 def count_parameters(model: Any) -> dict[str, int]:

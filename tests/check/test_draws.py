@@ -29,8 +29,7 @@ from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
 from runner.plan import Plan, Stage
 from runner.recipe.recipe import Recipe
-from runner.render import named, place, trainjob
-from runner.render.emit import emit
+from runner.render import emit, named, place, training_jobs
 from tests.catalog.axolotls_own import unknown_keys, validated
 from tests.check.test_every_leaf import planned_in_full
 from tests.drawing import Drawn, recipes
@@ -56,7 +55,7 @@ def rendered(recipe: Recipe, every: bool) -> dict[str, str]:
     names = named(recipe)
     where = recipe.settings.get("openshift")
     if where and every:
-        jobs = ("pytorchjob", "trainjob") if trainjob.version(where) >= trainjob.SINCE else ("pytorchjob",)
+        jobs = ("pytorchjob", "trainjob") if training_jobs.version(where) >= training_jobs.SINCE else ("pytorchjob",)
         names = (*jobs, target.NAME, *(name for name in names if name not in jobs))
     files = emit(recipe, names)
     if where and every:
@@ -66,7 +65,7 @@ def rendered(recipe: Recipe, every: bool) -> dict[str, str]:
 
 
 def planned(recipe: Recipe) -> Plan:
-    from runner.render.emit import planned
+    from runner.render import planned
 
     return planned(recipe, "pytorchjob")
 
@@ -152,7 +151,7 @@ def faults(drawn: Drawn, every: bool) -> list[str] | None:
     found = []
     files = rendered(recipe, every)
     where = recipe.settings.get("openshift")
-    version = "3.6" if where and trainjob.patched(where) else "3.5"
+    version = "3.6" if where and training_jobs.patched(where) else "3.5"
     found += refused_by_a_cluster(files, version)
     found += scripts_of(files)
     try:

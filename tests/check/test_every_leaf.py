@@ -18,7 +18,7 @@ from runner.parts.planner import chart, details, forecast, report, screen
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
 from runner.recipe.overrides import Override
-from runner.render.emit import emit
+from runner.render import emit
 from runner.tools.problem import Stop
 from tests.conftest import RECIPES
 

@@ -34,8 +34,7 @@ from runner.recipe import lock, reading
 from runner.recipe.document import Document
 from runner.recipe.overrides import Override
 from runner.recipe.recipe import Recipe
-from runner.render import named, place
-from runner.render.emit import emit, planned
+from runner.render import emit, named, place, planned
 from runner.scenarios import names, translate
 from runner.tools.files import Artifact
 from runner.tools.problem import Stop

@@ -13,8 +13,7 @@ from runner.check.origins import computed
 from runner.check.validate import judge, load, override, valid
 from runner.recipe import reading
 from runner.recipe.overrides import from_options
-from runner.render import named, place
-from runner.render.emit import emit
+from runner.render import emit, named, place
 from runner.scenarios import translate
 from tests.conftest import ROOT, STARTERS
 

@@ -72,7 +72,7 @@ def test_blocks_are_the_documents_tokens_in_order_and_only_the_rest_is_dropped(t
     assert {len(row) for row in rows} == {64}
     assert [token for row in rows for token in row] == line[: len(rows) * 64]
     assert (counts.documents, counts.tokens, counts.blocks) == (len(DOCUMENTS), len(line), len(line) // 64)
-    assert counts.dropped == len(line) % 64 == counts.tokens - counts.blocks * 64
+    assert counts.facts["dropped"] == len(line) % 64 == counts.tokens - counts.blocks * 64
     assert column(tmp_path / "b.parquet", "labels") == rows
     assert column(tmp_path / "b.parquet", "attention_mask") == [[1] * 64] * len(rows)
 
@@ -92,21 +92,18 @@ def test_a_document_longer_than_a_block_is_not_cut_off(tokenizer, tmp_path):
     block_len=st.sampled_from([1, 2, 7, 64]),
     group=st.integers(1, 300),
 )
-def test_any_portions_make_the_same_blocks(sizes, block_len, group, tmp_path_factory):
+def test_any_portions_make_the_same_blocks(sizes, block_len, group):
     """Also across the edges of the groups of rows in which the file is written."""
-    file = tmp_path_factory.mktemp("portions") / "b.parquet"
     line = np.arange(sum(sizes), dtype=np.int32)
     known, blocks.GROUP_TOKENS = blocks.GROUP_TOKENS, group
+    counts = blocks.BlockCounts(block_len)
     try:
-        with blocks.block_file(file, block_len) as out:
-            start = 0
-            for size in sizes:
-                out.add(line[start : start + size])
-                start += size
+        portions = np.split(line, np.cumsum(sizes))
+        made = [blocks.tolist() for blocks in blocks.cut(portions, counts)]
     finally:
         blocks.GROUP_TOKENS = known
-    assert out.blocks == len(line) // block_len
-    assert [token for row in column(file) for token in row] == list(range(out.blocks * block_len))
+    assert counts.blocks == len(line) // block_len
+    assert [token for group in made for row in group for token in row] == list(range(counts.blocks * block_len))
 
 
 def test_documents_stay_in_order_whatever_thread_tokenises_them(tokenizer, monkeypatch):

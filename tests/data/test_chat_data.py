@@ -314,12 +314,12 @@ def test_the_real_set_is_what_it_is_known_to_be(tmp_path):
 def test_conversations_come_back_from_columns_as_they_went_in():
     """In a process of its own, which must not load pandas: every process that reads rows would."""
     code = (
-        "import sys; from runner.data import turns; from runner.data.conversation_formats import Conversation, Turn, pair;"
+        "import sys; from runner.data import chat; from runner.data.conversation_formats import Conversation, Turn, pair;"
         "said = [Conversation(pair('wie heißt 水?', '🔥 \\0')), Conversation(pair('plain', 'text')),"
         " Conversation((Turn('system', 'é'), Turn('user', 'q'), Turn('assistant', '', '{}')), '[]')];"
-        "batch = turns.batch(said); batch.validate(full=True);"
+        "batch = chat.batch(said); batch.validate(full=True);"
         "assert 'pandas' not in sys.modules;"
-        "assert list(turns.conversations(batch)) == said;"
+        "assert list(chat.conversations(batch)) == said;"
         "assert batch['question'].to_pylist() == [0, 0, 1]"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

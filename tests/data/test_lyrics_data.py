@@ -14,7 +14,9 @@ from pydantic import TypeAdapter
 from runner import catalog
 from runner.check.validate import load
 from runner.data import lyrics
+from runner.data.conversation_formats import Lyrics
 from runner.data.lyrics import BottomK
+from runner.data.report import Report
 from runner.render import kubernetes
 from runner.scenarios import prepare, translate
 from runner.tools.problem import Stop
@@ -109,15 +111,16 @@ def test_the_draw_is_what_sorting_everything_would_give():
         draw: BottomK = BottomK(200, 6, 42)
         for key, owner in order:
             draw.offer(key, key, owner)
-        assert len(order) == len(draw) + draw.duplicates + draw.over_cap + draw.not_drawn
-        return draw.items()
+        kept = draw.drawn()
+        assert len(order) == len(kept) + draw.duplicates + draw.over_cap + draw.not_drawn
+        return kept
 
     everything: BottomK = BottomK(len(items), len(items), 42)
     for key, owner in items:
         everything.offer((key, owner), key, owner)
     seen: Counter = Counter()
     expected = []
-    for key, owner in everything.items():
+    for key, owner in everything.drawn():
         seen[owner] += 1
         if owner is None or seen[owner] <= 6:
             expected.append(key)
@@ -157,8 +160,8 @@ def test_a_stream_of_any_length_takes_the_memory_of_the_draw(tmp_path, monkeypat
         )
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    settings: lyrics.Lyrics = TypeAdapter(lyrics.Lyrics).validate_python(asked_for(count=200))
-    report = lyrics.begin(settings)
+    settings: Lyrics = TypeAdapter(Lyrics).validate_python(asked_for(count=200))
+    report = Report.of(settings)
     tracemalloc.start()
     try:
         drawn = lyrics._draw(settings, 200, report)

@@ -25,8 +25,7 @@ from runner.entrypoints import prepare
 from runner.parts.planner import forecast, storage
 from runner.plan import Place, Plan
 from runner.recipe.overrides import from_options
-from runner.render import kubernetes, podspec
-from runner.render.emit import emit, planned
+from runner.render import emit, kubernetes, planned, podspec
 from runner.scenarios import translate
 from runner.scenarios.shared import twin
 from runner.tools.files import write_text

@@ -19,13 +19,13 @@ from runner.entrypoints import stage as entry
 from runner.parts.evaluate import gates
 from runner.plan import PLAN_FILE, Plan, Stage, read_keys
 from runner.recipe.overrides import from_options
-from runner.render import gate_job, kubernetes
+from runner.render import batch, kubernetes
 from runner.run import pipeline
 from runner.run.run_folder import RunFolder
 from runner.run.stage_folder import StageFolder, inputs
 from runner.scenarios import translate
 from runner.tools.problem import Stop
-from runner.trainer import parent_watch
+from runner.trainer import child_process
 from runner.trainer.settings import Demo
 from tests.conftest import ROOT
 from tests.stages import leave, measured
@@ -391,7 +391,7 @@ def test_the_engine_gets_the_environment_of_its_pod_as_it_is(claim, monkeypatch,
     inside = json.loads(seen.read_text())
     changed = {name for name in around.keys() | inside.keys() if around.get(name) != inside.get(name)}
     # The first machine's engine ends with the one that looks after it; on all others it takes that one's place.
-    assert changed - {"LC_CTYPE"} == ({parent_watch.PARENT} if rank == 0 else set())
+    assert changed - {"LC_CTYPE"} == ({child_process.PARENT} if rank == 0 else set())
 
 
 def test_looking_at_the_records_loads_no_engine():
@@ -457,7 +457,7 @@ def test_a_changed_threshold_is_another_gate_and_the_same_stage():
         next(stage for stage in whole(*some).stages if stage.name == "sft")
         for some in ((), ("sft.gates.0=perplexity < 14",))
     )
-    assert before.keys == after.keys and gate_job.key(before) != gate_job.key(after)
+    assert before.keys == after.keys and batch.gate_key(before) != batch.gate_key(after)
 
 
 def test_a_stages_file_says_nothing_of_later_stages():

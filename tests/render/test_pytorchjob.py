@@ -7,7 +7,7 @@ import yaml
 
 from runner.check.validate import load
 from runner.recipe.overrides import from_options
-from runner.render import emit, kubernetes, render
+from runner.render import kubernetes, planned, render
 from runner.scenarios import translate
 from tests.conftest import ROOT
 from tests.parts.openshift.judging import refusals
@@ -204,7 +204,7 @@ def test_a_pods_grace_follows_its_checkpoint_and_the_speed_of_its_claim():
 
     def graces(*options: str) -> dict[str, int | None]:
         recipe, _, _ = load(ROOT / "recipes" / "seven-b.yaml", from_options(options))
-        return {stage.name: stage.grace_seconds for stage in emit.planned(recipe, "pytorchjob").stages}
+        return {stage.name: stage.grace_seconds for stage in planned(recipe, "pytorchjob").stages}
 
     slow, fast = graces(), graces("openshift.claims.0.write_mb_s=1000")
     assert slow["data"] is None and slow["lora"] < 120, "what writes little leaves soon"

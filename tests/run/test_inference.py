@@ -17,7 +17,7 @@ from runner.run.run import report
 from runner.run.run_folder import RunFolder
 from runner.run.stage_folder import StageFolder
 from runner.tools.problem import Stop
-from runner.trainer.limits import elapsed_seconds
+from runner.trainer.records import elapsed_seconds
 from tests.conftest import RECIPES, ROOT
 from tests.stages import finish, leave, measured, model_folder, plan_in
 

@@ -19,10 +19,10 @@ import pytest
 
 from runner.check.validate import load as check
 from runner.commands.cli import _code as command
-from runner.parts.serve import chat, local_server
+from runner.parts.serve import chat, openai_api
 from runner.run import inference
 from runner.tools.run_files import SERVED_TEMPLATE
-from runner.trainer import held_out, progress_lines
+from runner.trainer import child_process, records
 from runner.trainer.generation import prompt
 from tests import servers, taught
 from tests.conftest import ROOT
@@ -182,7 +182,7 @@ def test_the_twin_speaks_of_what_it_was_taught_and_it_is_told_how(rehearsed):
 
 def test_the_bar_is_told_what_goes_on_where_no_step_is_made(rehearsed):
     run, _, _ = rehearsed
-    events = progress_lines.read((run / "train.log").read_text("utf-8"))
+    events = child_process.events((run / "train.log").read_text("utf-8"))
     phases = [event["phase"] for event in events if event["event"] == "phase"]
     epochs = len(load(run, "training_history.json")["epochs"]) - 1
     assert phases == ["measuring", "training"] + ["measuring", "saving", "training"] * epochs + ["saving", "asking"]
@@ -356,12 +356,12 @@ def test_what_a_server_reads_of_a_request_is_token_for_token_what_training_saw(r
     recipe = check(SURVIVAL)[0]
     before, after = inference.models(recipe, inference.folder_of(recipe, str(run)))
     home = run / "tokens"
-    local_server.lay_out(home, recipe.name, before, after)
+    openai_api.lay_out(home, recipe.name, before, after)
     rows = [row["messages"] for row in parquet.read_table(run / "data" / "validation.parquet").to_pylist()]
     # Some are longer than the engine takes.
-    held = held_out.read(run / "held_out.parquet").rows
+    held = records.read_held_out(run / "held_out.parquet").rows
     trained = {tuple(numbers[: [label != -100 for label in labels].index(True)]) for numbers, labels in held}
-    model = local_server.folder_of(home, "survival")
+    model = openai_api.folder_of(home, "survival")
     with servers.listening(model) as read:
         asked = [[turn for turn in row if turn["role"] == "user"] for row in rows]
         assert all(len(turns) == 1 and row[0]["role"] == "system" for turns, row in zip(asked, rows, strict=True))
@@ -472,7 +472,7 @@ def test_a_killed_rehearsal_goes_on_from_its_last_checkpoint(rehearsed, tmp_path
     assert done.returncode == 0, done.stderr
     assert "train: going on; log in" in done.stdout
     log = (tmp_path / "run" / "train.log").read_text("utf-8")
-    begins = [event for event in progress_lines.read(log) if event["event"] == "begin"]
+    begins = [event for event in child_process.events(log) if event["event"] == "begin"]
     assert begins[0]["step"] == 0 and 0 < begins[1]["step"] <= reached
     undisturbed, resumed = (load(run, "training_history.json") for run in (source, tmp_path / "run"))
     assert [entry["step"] for entry in resumed["steps"]] == [entry["step"] for entry in undisturbed["steps"]]

@@ -24,9 +24,10 @@ def project(tmp_path_factory) -> Path:
     before = {file: file.read_bytes() for file in copy.rglob("*") if file.is_file()}
     home = copy / "runner" / "scenarios" / "my_layers"
     shutil.copytree(copy / "runner" / "scenarios" / "last_layers", home)
-    rules = (home / "rules.py").read_text("utf-8")
-    assert "Nothing is trained" in rules
-    (home / "rules.py").write_text(rules.replace("Nothing is trained", "Nothing of mine is trained"), encoding="utf-8")
+    text = (home / "translation.py").read_text("utf-8")
+    assert "Nothing is trained" in text
+    text = text.replace("Nothing is trained", "Nothing of mine is trained")
+    (home / "translation.py").write_text(text, encoding="utf-8")
     done = run(copy, "schemas/build.py")
     assert done.returncode == 0, done.stdout + done.stderr
     changed = {str(file.relative_to(copy)) for file, content in before.items() if file.read_bytes() != content}

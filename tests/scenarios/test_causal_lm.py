@@ -16,7 +16,7 @@ from runner import catalog
 from runner.check.validate import examine, load
 from runner.plan import Place
 from runner.recipe.overrides import from_options
-from runner.render.emit import emit
+from runner.render import emit
 from runner.run.launch import WITHOUT_GPU
 from runner.scenarios import translate
 from runner.scenarios.shared import twin

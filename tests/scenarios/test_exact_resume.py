@@ -15,9 +15,8 @@ import yaml
 
 from runner.plan import Plan
 from runner.run.launch import ENGINES, environment
-from runner.trainer import progress_lines
-from runner.trainer.limits import EarlyStop
-from runner.trainer.records import Summary
+from runner.trainer import child_process
+from runner.trainer.records import EarlyStop, Summary
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.heavy
@@ -60,7 +59,7 @@ def test_an_interrupted_adapter_is_bit_for_bit_the_undisturbed_one(whole, tmp_pa
     for end, step, code in INTERRUPTED:
         assert life(ENGINES["axolotl"](stage, place), environment(stage, place), interrupted, end, step) == code
     begins = [
-        event["step"] for event in progress_lines.read((interrupted / "log").read_text()) if event["event"] == "begin"
+        event["step"] for event in child_process.events((interrupted / "log").read_text()) if event["event"] == "begin"
     ]
     assert begins[:3] == [0, 0, 27] and 31 < begins[3] < 54
     for file in ("lora_adapter/adapter_model.safetensors", "best_model/model.safetensors"):
@@ -120,7 +119,7 @@ def life(command: list[str], env: dict[str, str], run: Path, end: signal.Signals
         for line in process.stdout:
             log.write(line)
             if end and any(
-                event.get("step") == step for event in progress_lines.read(line) if event["event"] == "step"
+                event.get("step") == step for event in child_process.events(line) if event["event"] == "step"
             ):
                 process.send_signal(end)
     return process.wait(60)

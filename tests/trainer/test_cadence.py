@@ -9,9 +9,9 @@ import pytest
 import torch
 from transformers import TrainerCallback
 
-from runner.trainer import checkpoints, limits, progress_lines
+from runner.trainer import checkpoints, child_process, records
 from runner.trainer.checkpoints import Saving
-from runner.trainer.limits import ACCURACY, EarlyStop, early_stop, fruitless
+from runner.trainer.records import ACCURACY, EarlyStop, early_stop, fruitless
 from runner.trainer.settings import EarlyStopping
 from runner.trainer.stopping import Patience
 from tests.conftest import own_time
@@ -71,15 +71,15 @@ def test_without_a_word_the_clock_decides_by_what_writing_takes(tmp_path, monkey
 
 
 def test_the_clocks_interval_is_youngs():
-    assert limits.seconds_between(0.1) == limits.LEAST_SECONDS == 300
+    assert records.seconds_between(0.1) == records.LEAST_SECONDS == 300
     for writing in (2.0, 12.0, 100.0):
         costs = {
-            share: writing / (interval := share * limits.seconds_between(writing))
-            + interval / 2 / limits.INTERRUPTED_SECONDS
+            share: writing / (interval := share * records.seconds_between(writing))
+            + interval / 2 / records.INTERRUPTED_SECONDS
             for share in (0.9, 1.0, 1.1)
         }
         assert min(costs, key=costs.get) == 1.0, "what is written and what is lost cost least together"
-        assert writing / limits.seconds_between(writing) < 0.03
+        assert writing / records.seconds_between(writing) < 0.03
 
 
 def test_what_counts_as_improvement():
@@ -109,7 +109,9 @@ def test_training_ends_when_evaluations_bring_nothing_and_remembers_over_a_resta
     """The first evaluation counts, and no other is better by 100."""
     whole = run(tmp_path / "whole", BY_TWO | BEST, stopping(2))
     assert whole.state.global_step == 6
-    (told,) = [event for event in progress_lines.read(capsys.readouterr().out) if event["event"] == limits.EVENT]
+    (told,) = [
+        event for event in child_process.events(capsys.readouterr().out) if event["event"] == records.EARLY_STOP_EVENT
+    ]
     assert (told["step"], told["steps"]) == (6, 12)
     with pytest.raises(SystemExit):
         run(tmp_path / "asked", BY_TWO | BEST, stopping(2), Asks(5))

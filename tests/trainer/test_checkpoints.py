@@ -14,7 +14,7 @@ import torch
 from transformers import TrainerState
 
 from runner.trainer import checkpoints, telemetry
-from runner.trainer.blocks import TrainBlocks
+from runner.trainer.plugin import TrainBlocks
 from runner.trainer.settings import BlocksSettings
 from tests.conftest import own_time
 

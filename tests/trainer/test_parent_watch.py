@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.trainer import parent_watch
+from runner.trainer import child_process
 from tests.conftest import ROOT
 
 # The first processes of a pod or a terminal: nobody else's child.
@@ -35,14 +35,13 @@ FIRST |= {"runner.__main__"}
 # it is at work for ever.
 CHILDREN = {
     "runner.entrypoints.prepare": ["{folder}/file"],
-    "runner.parts.export.converting": ["{folder}", "{folder}/model", "{folder}/out", "f32"],
-    "runner.parts.export.native": ["read", "{folder}/model", "{folder}/file"],
+    "runner.parts.export.llama_cpp": ["convert", "{folder}", "{folder}/model", "{folder}/out", "f32"],
     "runner.parts.evaluate.evaluate": ["{folder}/file"],
     "runner.trainer.fork_server": ["{socket}"],
     "runner.parts.images.trainer": ["{folder}/file"],
-    "runner.trainer.demo": ["{folder}"],
+    "runner.trainer.generation": ["{folder}"],
     "runner.trainer.merging": ["{folder}", "{folder}/out"],
-    "runner.parts.serve.server_wrapper": ["{folder}", "waits"],
+    "runner.parts.serve.openai_api": ["{folder}", "waits"],
 }
 
 
@@ -57,8 +56,6 @@ def test_every_program_of_the_runner_is_known_here():
 
 @pytest.mark.parametrize("module", CHILDREN)
 def test_a_program_ends_when_the_one_that_started_it_is_gone(module, tmp_path):
-    if module == "runner.parts.export.native":
-        pytest.importorskip("llama_cpp", reason="the extra gguf")
     for name in ("file", "demo.json", "adapter_config.json"):
         os.mkfifo(tmp_path / name)
     for name in ("waits.py", "convert_hf_to_gguf.py"):
@@ -66,7 +63,7 @@ def test_a_program_ends_when_the_one_that_started_it_is_gone(module, tmp_path):
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     path = os.pathsep.join([str(ROOT), str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
-    env = os.environ | {"PYTHONPATH": path, parent_watch.PARENT: str(gone.pid)}
+    env = os.environ | {"PYTHONPATH": path, child_process.PARENT: str(gone.pid)}
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     places = {"folder": tmp_path, "socket": theirs.fileno()}
     command = [sys.executable, "-m", module, *(part.format_map(places) for part in CHILDREN[module])]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.commands.run import EVENTS
-from runner.trainer import progress_lines
+from runner.trainer import child_process
 
 # Bytes of a line at most.
 LONGEST = 2**22
@@ -72,7 +72,7 @@ class Rehearsal:
         assert process.stdout
         async for line in process.stdout:
             text = line.decode(errors="replace").rstrip()
-            if events := list(progress_lines.read(text)):
+            if events := list(child_process.events(text)):
                 for event in events:
                     self._heard(event)
             else:

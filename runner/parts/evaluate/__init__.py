@@ -7,6 +7,8 @@ PART = Part(
     sections=("gates", "evaluation"),
     rules="rules",
     hooks={
+        "measured": "rules.measured",
+        "in_rehearsal": "rules.in_rehearsal",
         "before_stage": "hooks.before_stage",
         "after_stage": "hooks.after_stage",
         "on_record": "gates.promotions",

@@ -17,13 +17,13 @@ from runner import parts
 from runner.parts.evaluate import language
 from runner.parts.evaluate.gates import Found, Task
 from runner.parts.evaluate.language import Cannot
-from runner.scenarios.shared.gates import ACCURACY, GENERATED, PREFERRED, SCORE, rise_window
+from runner.parts.evaluate.metrics import ACCURACY, GENERATED, PREFERRED, SCORE, rise_window
 from runner.tools.files import read_json, write_json
 from runner.tools.names import listed
-from runner.tools.quiet import hush
+from runner.tools.process import hush
 from runner.tools.run_files import HISTORY
 from runner.tools.text import yaml_text
-from runner.trainer import held_out, parent_watch
+from runner.trainer import child_process, records
 from runner.trainer.records import Summary
 
 
@@ -60,7 +60,7 @@ class Measures:
 
 
 def main(file: str) -> int:
-    parent_watch.start()
+    child_process.watch_parent()
     hush()
     from pydantic import TypeAdapter
 
@@ -112,7 +112,7 @@ def of_one_model(task: Task, measures: Measures, folder: str, before: bool) -> N
         return
     model, tokenizer = loaded
     if task.kind != "preferences":
-        rows = held_out.read(Path(task.rows))
+        rows = records.read_held_out(Path(task.rows))
         measures.take(names[:2], lambda: on_rows(model, rows, measures), before)
         if task.kind == "chat":
             measures.take([ACCURACY], lambda: on_answers(task, model, tokenizer, rows, measures), before)
@@ -135,7 +135,7 @@ def _named(name: str, measure: Callable[..., float], *given: Any) -> Callable[[]
     return lambda: {name: measure(*given)}
 
 
-def on_rows(model: Any, rows: held_out.HeldOut | None, measures: Measures) -> dict[str, float]:
+def on_rows(model: Any, rows: records.HeldOut | None, measures: Measures) -> dict[str, float]:
     """Loss and perplexity on the held-out rows."""
     if rows is None:
         raise Cannot("training has left no held-out rows")
@@ -145,7 +145,7 @@ def on_rows(model: Any, rows: held_out.HeldOut | None, measures: Measures) -> di
 
 
 def on_answers(
-    task: Task, model: Any, tokenizer: Any, rows: held_out.HeldOut | None, measures: Measures
+    task: Task, model: Any, tokenizer: Any, rows: records.HeldOut | None, measures: Measures
 ) -> dict[str, float]:
     """The share of right answers among the held-out rows whose answers are short."""
     chosen = language.questions(rows.rows if rows else (), tokenizer, task.asked, task.seed)

@@ -16,10 +16,10 @@ from typing import Any, Self
 from runner import parts
 from runner.data import plain_text
 from runner.parts.evaluate import seal
+from runner.parts.evaluate.metrics import HOLDS, bounds, in_words
 from runner.plan import Evaluation, Gate, Plan
 from runner.run.launch import environment, follow
 from runner.run.stage_folder import StageFolder, model_hash_of
-from runner.scenarios.shared.gates import HOLDS, bounds, in_words
 from runner.tools.files import Record, read_json, sha256, write_json
 from runner.tools.names import content_hash, shortened
 from runner.tools.problem import Stop

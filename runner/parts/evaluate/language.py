@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.data.plain_text import general_documents
-from runner.scenarios.shared.gates import ACCURACY, NEW_TOKENS
+from runner.parts.evaluate.metrics import ACCURACY, NEW_TOKENS
 from runner.tools.names import same
 from runner.trainer.generation import end_tokens
 

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from runner.data.row_files import Bad
-from runner.parts.images.pictures import decoded, scaled
-from runner.scenarios.shared.gates import ACCURACY
+from runner.parts.images.data import decoded, scaled
 from runner.tools.problem import Stop
+from runner.trainer.records import ACCURACY
 
 # Images of which the network sees a batch at once.
 BATCH = 256

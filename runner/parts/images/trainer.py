@@ -12,9 +12,9 @@ from pathlib import Path
 
 from runner.tools.files import write_json
 from runner.tools.problem import Stop
-from runner.tools.quiet import hush
+from runner.tools.process import hush
 from runner.tools.run_files import LOG, STOPPED
-from runner.trainer import parent_watch
+from runner.trainer import child_process
 
 # Import names that OpenShift AI's training image py312-cuda128-torch290 has, among many more. Source: Pipfile and
 # Pipfile.lock in opendatahub-io/distributed-workloads, images/runtime/training/py312-cuda128-torch290 (transformers 5.5.0,
@@ -41,7 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--prepare", action="store_true", help="prepare the images first, where that is not done yet")
     parser.add_argument("config", help="images.yaml, as `recipe render` writes it")
     options = parser.parse_args(arguments)
-    parent_watch.start()
+    child_process.watch_parent()
     hush()
     import yaml
 

@@ -10,12 +10,11 @@ from typing import Any
 from runner.parts.openshift import driver_job
 from runner.plan import Plan, Stage
 from runner.recipe.recipe import Recipe
-from runner.render import code, kubernetes, podspec
-from runner.render.emit import planned
+from runner.render import code, kubernetes, planned, podspec
 from runner.tools.files import Artifact
 from runner.tools.text import yaml_text
 
-NAME = "kfp"
+NAME = driver_job.PIPELINE
 FOLDER = "kfp"
 FILE = "pipeline.yaml"
 # The name that images of 0.1 know it by, too.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from runner.plan import RECIPE_FILE, Place, Plan, Stage
 from runner.recipe.recipe import Recipe
-from runner.render.emit import planned
+from runner.render import planned
 from runner.tools.files import Artifact
 from runner.tools.problem import Stop
 

@@ -8,7 +8,7 @@ import yaml
 from runner.parts.openshift import driver_job
 from runner.parts.openshift.client import Cluster, Manifest, Manifests
 from runner.plan import Plan, Stage
-from runner.render import TARGETS, default, gate_job, kubernetes, preparing
+from runner.render import TARGETS, batch, default, kubernetes
 from runner.tools.problem import Stop
 
 # The training jobs that a target makes, and the labels that its operator gives a job's pods, first the first one's.
@@ -26,7 +26,7 @@ FILES = "recipe-runner/files"
 # The pods of `runner.parts.openshift.helper_pod`, each with one container of that name.
 FETCH, SEND, PROMOTE, LOOK = "fetch", "send", "promote", "look"
 # The containers that do a pod's work, whoever else runs in it.
-WORKING = (*CONTAINER.values(), preparing.PART, gate_job.PART, driver_job.PART, FETCH, SEND, PROMOTE, LOOK)
+WORKING = (*CONTAINER.values(), batch.PREPARE, batch.GATE, driver_job.PART, FETCH, SEND, PROMOTE, LOOK)
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Sent:
 
     @property
     def of_gate(self) -> bool:
-        return container(self.job) == gate_job.PART
+        return container(self.job) == batch.GATE
 
 
 def sent(plan: Plan, stage: Stage, target: str | None = None, of_gate: bool = False, files_key: str = "") -> Sent:
@@ -63,11 +63,11 @@ def sent(plan: Plan, stage: Stage, target: str | None = None, of_gate: bool = Fa
     the job says which."""
     target = target or default(plan.site)[0]
     stage_plan = plan.only(stage)
-    files = TARGETS[target](stage_plan) if stage.trains else preparing.render(stage_plan, stage)
+    files = TARGETS[target](stage_plan) if stage.trains else batch.prepare(stage_plan, stage)
     manifests = {
         file.path: [document for document in yaml.safe_load_all(file.text) if _is_manifest(document)] for file in files
     }
-    job = manifests[gate_job.FILE if of_gate else f"{target}.yaml" if stage.trains else preparing.FILE][0]
+    job = manifests[batch.GATE_FILE if of_gate else f"{target}.yaml" if stage.trains else batch.PREPARE_FILE][0]
     if files_key:
         job["metadata"]["annotations"][FILES] = files_key
     return Sent(
@@ -113,7 +113,7 @@ def _called(plan: Plan, stage: Stage, of_gate: bool) -> tuple[tuple[str, ...], s
     """The kinds that a stage's job, or its gate's, may have, and its name."""
     own = plan.only(stage)
     kinds = tuple(KIND.values()) if stage.trains and not of_gate else ("Job",)
-    return kinds, gate_job.job_name(own) if of_gate else kubernetes.job_name(own)
+    return kinds, batch.gate_name(own) if of_gate else kubernetes.job_name(own)
 
 
 def runs_in(plan: Plan, job: Manifest) -> bool:
@@ -135,7 +135,7 @@ def config_of(manifest: Any) -> str:
 def container(job: dict[str, Any]) -> str:
     """The name of the container that does a job's work."""
     kind = job["kind"]
-    return CONTAINER[kind] if kind in CONTAINER else (job["metadata"].get("labels") or {}).get(PART, preparing.PART)
+    return CONTAINER[kind] if kind in CONTAINER else (job["metadata"].get("labels") or {}).get(PART, batch.PREPARE)
 
 
 def annotation(job: dict[str, Any], name: str) -> str:

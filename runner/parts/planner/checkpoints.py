@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from runner.parts.planner.workload import Run
-from runner.trainer import limits
+from runner.trainer import records
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def written(run: Run, steps: int, step_seconds: float, writing: float) -> Checkp
     if run.save_steps:
         first = between = run.save_steps * step_seconds
     else:
-        first, between = limits.LEAST_SECONDS, limits.seconds_between(writing)
+        first, between = records.LEAST_SECONDS, records.seconds_between(writing)
     # What falls together is one.
     within = max(0, math.ceil(interval / between - 1e-9) - 1)
     return Checkpoints(ends * (1 + within), within, min(first, interval), min(between, interval), writing)

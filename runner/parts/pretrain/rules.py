@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING
 from runner import catalog
 from runner.parts.pretrain.architecture import (
     AFTER,
-    KINDS,
-    TRAINED,
     curriculum,
     stage_names,
     warmup_steps,
 )
 from runner.parts.pretrain.translation import FP8_STAGES
 from runner.recipe.recipe import Recipe
-from runner.scenarios.shared import cadence, common, gates
+from runner.scenarios.shared import common
 from runner.tools.names import listed, longest_job_name
 from runner.tools.problem import Problem
 
@@ -124,16 +122,6 @@ def context(recipe: Recipe) -> Iterator[Problem]:
             message = f"The model reads at most {most:,} tokens, and `sequence_len` is {section.sequence_len:,}."
             hint = f"Write at most {most}."
             yield recipe.problem((stage, "sequence_len"), message, hint)
-
-
-def gate_metrics(recipe: Recipe) -> Iterator[Problem]:
-    """Every gate names a metric that its stage can produce."""
-    tasks, before = recipe.evaluation.tasks or (), list[str]()
-    for stage in TRAINED:
-        if section := recipe.settings.get(stage):
-            known = gates.producible(KINDS[stage], tasks, before, blocks=True)
-            yield from gates.problems(recipe, (stage, "gates"), section.get("gates") or (), known)
-            before = known
 
 
 def documents(recipe: Recipe) -> Iterator[Problem]:
@@ -255,10 +243,9 @@ RULES = (
     order,
     schedule,
     context,
-    gate_metrics,
     packed_words,
     cleaning,
     stage_job_names,
-    cadence.rule(),
+    common.cadence_rule(),
 )
 FILE_RULES = (packed_files,)

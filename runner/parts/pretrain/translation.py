@@ -19,9 +19,10 @@ from runner.parts.pretrain.architecture import (
     trained_names,
     warmup_steps,
 )
-from runner.plan import EngineConfig, Evaluation, Gate, Place, Plan, Stage
+from runner.plan import EngineConfig, Evaluation, Place, Plan, Stage
 from runner.recipe.recipe import Recipe
-from runner.scenarios.shared import axolotl, cadence, common, gates, sharding
+from runner.scenarios.contract import Measurable
+from runner.scenarios.shared import axolotl, common, sharding
 
 if TYPE_CHECKING:
     from runner.scenarios.shared.common import Section
@@ -41,13 +42,16 @@ def translate(recipe: Recipe, place: Place) -> Plan:
     return common.plan(recipe, place, lambda place: _Builder(recipe, place).stages(), facts)
 
 
+def measurable(recipe: Recipe) -> dict[str, Measurable]:
+    return {stage: Measurable(KINDS[stage], blocks=True) for stage in TRAINED if recipe.settings.get(stage)}
+
+
 class _Builder:
     """Stages one after the other, each reading what the ones before leave."""
 
     def __init__(self, recipe: Recipe, place: Place) -> None:
         self.recipe, self.place = recipe, place
         self.gated: Stage | None = None
-        self.asked = gates.local_task(recipe)
 
     def stages(self) -> Iterator[Stage]:
         recipe = self.recipe
@@ -97,12 +101,15 @@ class _Builder:
         precision = precision_of(recipe, kind)
         split, split_files = sharding.settings(recipe, here, machines, precision, section["max_grad_norm"])
         whole = config | split
+        blocks = f"{self.place.data_dir}/blocks/validation-{curriculum(recipe)[-1].sequence_len}.npy"
+        before_it = self.gated.name if self.gated else None
+        known = Evaluation(KINDS[kind], text_blocks=blocks, before=before_it)
+        conditions, evaluation = common.measured(recipe, known, kind if gated else None)
         if kind != "pretrain":
-            proof = {"questions": self.asked} if self.asked else {}
+            proof = {"questions": evaluation.sample_task} if evaluation.sample_task else {}
             proof |= {"prepared": f"{common.proof_dir(self.place)}/{name}"} if self.place.accelerator else {}
             whole["recipe_runner"] = {**whole["recipe_runner"], **({"proof": proof} if proof else {})}
         whole = axolotl.with_advanced(recipe, whole, kind, ("model", "speed", kind))
-        conditions = gates.of(section.get("gates")) if gated else ()
         stage = Stage(
             name=name,
             engine="axolotl",
@@ -117,21 +124,11 @@ class _Builder:
             folder=name,
             reads={common.DATA: _files_of(kind, config), before: ()},
             gates=conditions,
-            evaluation=self._evaluation(kind, conditions),
+            evaluation=evaluation,
         )
         if conditions:
             self.gated = stage
         return stage
-
-    def _evaluation(self, kind: str, conditions: tuple[Gate, ...]) -> Evaluation:
-        blocks = f"validation-{curriculum(self.recipe)[-1].sequence_len}.npy"
-        return gates.evaluation(
-            self.recipe,
-            KINDS[kind],
-            conditions,
-            text_blocks=f"{self.place.data_dir}/blocks/{blocks}",
-            before=self.gated.name if self.gated else None,
-        )
 
 
 def _files_of(kind: str, config: Mapping[str, Any]) -> tuple[str, ...]:
@@ -255,9 +252,9 @@ def after_pretraining(recipe: Recipe, place: Place, kind: str, before: str) -> E
         "chat_template": recipe.tokenizer.chat_template,
         "datasets": [dataset("train")],
         "test_datasets": [dataset("validation")],
-        **cadence.evaluated(section),
+        **common.evaluated(section),
         # Else epochs, whose evaluations say which model is kept.
-        **({"load_best_model_at_end": False} if prefers else cadence.KEEPS_THE_BEST),
+        **({"load_best_model_at_end": False} if prefers else common.KEEPS_THE_BEST),
     }
     if kind == "lora":
         config |= {"adapter": "lora", "lora_target_modules": list(recipe.facts.linear)}

@@ -17,8 +17,7 @@ from runner.recipe.copying import written
 from runner.recipe.document import value_at
 from runner.recipe.overrides import Override, path_of
 from runner.recipe.recipe import Recipe
-from runner.render import place
-from runner.render.emit import emit
+from runner.render import emit, place
 from runner.scenarios import names, translate
 from runner.tools.names import nearest
 from runner.tools.names import setting as name_of

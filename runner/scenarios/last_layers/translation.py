@@ -1,9 +1,13 @@
 """Scenario last-layers: supervised fine-tuning of the last transformer layers on questions and answers."""
 
+from collections.abc import Iterator
+
 from runner.catalog import Model
 from runner.plan import EngineConfig, Place, Plan
 from runner.recipe.recipe import Recipe
-from runner.scenarios.shared import axolotl
+from runner.scenarios.contract import Measurable
+from runner.scenarios.shared import axolotl, common
+from runner.tools.problem import Problem
 
 
 def translate(recipe: Recipe, place: Place) -> Plan:
@@ -12,6 +16,10 @@ def translate(recipe: Recipe, place: Place) -> Plan:
         return axolotl.on_conversations(recipe, place, {"unfrozen_parameters": patterns})
 
     return axolotl.plan(recipe, place, config, lambda place: axolotl.questions_and_answers(recipe, place))
+
+
+def measurable(recipe: Recipe) -> dict[str, Measurable]:
+    return {"": Measurable("chat")}
 
 
 def unfrozen_parameters(model: Model, last_layers: int, lm_head: bool) -> list[str]:
@@ -25,3 +33,20 @@ def unfrozen_parameters(model: Model, last_layers: int, lm_head: bool) -> list[s
     if lm_head:
         patterns.append(f"^{model.embedding if model.tied else model.lm_head}$")
     return patterns
+
+
+def trained_layers(recipe: Recipe) -> Iterator[Problem]:
+    if not recipe.model_facts:
+        return
+    layers, asked = recipe.model_facts.num_hidden_layers, recipe.train.last_layers
+    if asked > layers:
+        message = f"`last_layers` is {asked}, and `{recipe.model.base}` has {layers} layers."
+        hint = f"Write at most {layers}."
+        yield recipe.problem("train.last_layers", message, hint)
+    if asked == 0 and not recipe.train.lm_head:
+        message = "Nothing is trained: `last_layers` is 0 and `lm_head` is false."
+        hint = "Raise `last_layers`, or set `lm_head: true`."
+        yield recipe.problem("train.last_layers", message, hint)
+
+
+RULES = (trained_layers, common.cadence_rule())

@@ -3,16 +3,27 @@ questions and answers. qlora keeps the frozen model in 4 bits (Dettmers et al. 2
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from runner import catalog
+from runner.data.conversation_formats import CLASSES, Lyrics, Songs
 from runner.data.data_sets import DataSet, DataSets
-from runner.data.lyrics import CLASSES, Lyrics, Songs
 from runner.plan import EngineConfig, Place, Plan
+from runner.recipe import templates
 from runner.recipe.recipe import Recipe
+from runner.scenarios.contract import Measurable
 from runner.scenarios.shared import axolotl, common
+from runner.tools.names import listed, setting
+from runner.tools.problem import Problem
 
 if TYPE_CHECKING:
     from runner.recipe.sections import DataSongs
+
+# An adapter counts alpha / rank times; more than this breaks training.
+USUAL_SCALE = 4
+# What the form of a song's instruction names.
+PARTS = ("artist", "genre")
 
 
 def translate(recipe: Recipe, place: Place) -> Plan:
@@ -21,9 +32,13 @@ def translate(recipe: Recipe, place: Place) -> Plan:
 
     def data(place: Place) -> DataSets:
         songs = recipe.data.songs
-        return lyrics(recipe, place, songs) if songs else axolotl.questions_and_answers(recipe, place)
+        return _lyrics(recipe, place, songs) if songs else axolotl.questions_and_answers(recipe, place)
 
     return axolotl.plan(recipe, place, config, data, asked=asked(recipe))
+
+
+def measurable(recipe: Recipe) -> dict[str, Measurable]:
+    return {"": Measurable("chat", asked(recipe))}
 
 
 def asked(recipe: Recipe) -> dict[str, str]:
@@ -42,7 +57,7 @@ def adapter(recipe: Recipe, place: Place) -> EngineConfig:
     }
 
 
-def lyrics(recipe: Recipe, place: Place, songs: DataSongs) -> Lyrics:
+def _lyrics(recipe: Recipe, place: Place, songs: DataSongs) -> Lyrics:
     return common.made(
         Lyrics,
         recipe.data,
@@ -52,3 +67,67 @@ def lyrics(recipe: Recipe, place: Place, songs: DataSongs) -> Lyrics:
         sequence_len=recipe.model.sequence_len,
         tokenizer=common.tokenizer(recipe, place),
     )
+
+
+def layers(recipe: Recipe) -> Iterator[Problem]:
+    facts = recipe.model_facts
+    # Of an architecture that nobody has looked at, only its trace knows the layers.
+    if not facts or facts.model_type not in catalog.model_types():
+        return
+    for index, name in enumerate(recipe.train.lora_layers or ()):
+        if name not in facts.linear:
+            message = f"`{recipe.model.base}` has no linear layer `{name}`."
+            hint = (
+                f"Its linear layers are {listed(facts.linear)}. Delete `lora_layers` to give each of them an adapter."
+            )
+            yield recipe.problem(("train", "lora_layers", index), message, hint)
+
+
+def adapter_scale(recipe: Recipe) -> Iterator[Problem]:
+    """An adapter counts alpha / rank times; a rank that was lowered alone makes that large."""
+    rank, alpha = recipe.train.lora_rank, recipe.train.lora_alpha
+    if alpha > USUAL_SCALE * rank:
+        message = (
+            f"The adapter counts alpha / rank = {alpha / rank:g} times; 1 to 2 is usual, and far more breaks training."
+        )
+        hint = f"Write `lora_alpha: {2 * rank}` for a rank of {rank}."
+        yield recipe.note("train.lora_alpha", message, hint)
+
+
+def one_kind(recipe: Recipe) -> Iterator[Problem]:
+    """Data is songs or conversations, by whether the recipe names songs."""
+    if recipe.data.get("songs") is None:
+        return
+    for home, data in recipe.data_sets():
+        there = [name for name in ("question", "answer") if data.get(name) is not None]
+        there += ["form"] if data.get("form") != "auto" else []
+        if not there:
+            continue
+        message = f"`{setting(home)}` names `songs` and also {listed(there)}; a row can be a song or a conversation, not both."
+        yield recipe.problem((*home, there[0]), message, "Keep one of the two.", key=True)
+
+
+def songs(recipe: Recipe) -> Iterator[Problem]:
+    chosen = recipe.data.songs
+    if not chosen:
+        return
+    if not sum(chosen.tasks.values()):
+        message = "No task has a share, so nothing would be asked."
+        hint = f"Give at least one of {listed(chosen.tasks)} a share above 0."
+        yield recipe.problem("data.songs.tasks", message, hint, key=True)
+    named = templates.columns(chosen.instruction_form)
+    if sorted(named) != sorted(PARTS) or templates.unclosed(chosen.instruction_form) is not None:
+        message = (
+            "The form of the instruction must name `[artist]` and `[genre]`, each once, and nothing else in brackets."
+        )
+        hint = "For example: Generate a song verse in the style of [artist] in the genre of [genre]."
+        yield recipe.problem("data.songs.instruction_form", message, hint)
+    if chosen.min_words > chosen.max_words:
+        message = (
+            f"The shortest song has {chosen.min_words} words, and the longest {chosen.max_words}: none would be left."
+        )
+        hint = "Lower `min_words`, or raise `max_words`."
+        yield recipe.problem("data.songs.min_words", message, hint)
+
+
+RULES = (layers, adapter_scale, one_kind, songs, common.cadence_rule())

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from runner.check.validate import load
-from runner.data import lyrics
+from runner.data import conversation_formats
 from runner.data.plain_text import general_documents
 from runner.parts.evaluate import gates
 from runner.parts.evaluate.evaluation_report import shown
 from runner.run.run_folder import RunFolder
 from runner.run.stage_folder import StageFolder
 from runner.scenarios.shared import axolotl, twin
-from runner.trainer import held_out
+from runner.trainer import records
 from runner.trainer.generation import messages, written
 from tests.conftest import ROOT
 from tests.stages import finish, plan_in
@@ -52,7 +52,7 @@ def rows(count: int, rule: bool) -> list[tuple[str, str]]:
     for word in (draw.choice(list(GENRES)) for _ in range(count)):
         song = " ".join([*draw.choices(fillers, k=4), word])
         genre = GENRES[word] if rule else draw.choice(list(GENRES.values()))
-        made.append((f"{lyrics.GENRE[1]}\n\n{song}", genre))
+        made.append((f"{conversation_formats.GENRE[1]}\n\n{song}", genre))
     return made
 
 
@@ -77,7 +77,7 @@ def trained(folder: Path, rule: bool) -> StageFolder:
         return {"input_ids": [*prompt, *reply], "labels": [-100] * len(prompt) + reply}
 
     made = [row(*each) for each in both]
-    held_out.keep(made[:40], folder)
+    records.keep_held_out(made[:40], folder)
     torch.manual_seed(7)
     model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
     optimizer, width = torch.optim.AdamW(model.parameters(), lr=3e-3), max(len(each["labels"]) for each in made)
@@ -144,7 +144,7 @@ def test_a_number_that_is_missing_or_edited_is_refused(ruled):
         assert not gates.opened(folder)[0]
     file.write_text(text)
     kept = (folder.path / "held_out.parquet").read_bytes()
-    held_out.keep([{"input_ids": [1, 2, 3], "labels": [1, 2, 3]}], folder.path)
+    records.keep_held_out([{"input_ids": [1, 2, 3], "labels": [1, 2, 3]}], folder.path)
     assert {verdict.why for verdict in gates.verdicts(folder)} == {
         "measured on other rows than those that are held out now"
     }

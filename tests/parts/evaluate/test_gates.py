@@ -11,16 +11,15 @@ import pytest
 from pydantic import TypeAdapter
 
 from runner.check.validate import load
-from runner.parts.evaluate import evaluate, gates, seal
+from runner.parts.evaluate import evaluate, gates, metrics, rules, seal
 from runner.parts.evaluate.gates import Measurement, Subject, judge, passed
 from runner.plan import Gate
 from runner.recipe.overrides import from_options
 from runner.run import pipeline
 from runner.run.run_folder import RunFolder
 from runner.run.stage_folder import StageFolder
-from runner.scenarios.shared import gates as written
 from runner.tools.problem import Stop
-from runner.trainer import held_out
+from runner.trainer import records
 from tests.conftest import ROOT
 from tests.stages import finish, measured, plan_in
 
@@ -113,7 +112,7 @@ def test_what_the_metric_can_never_be_never_promotes(metric, value):
     ],
 )
 def test_a_gate_beyond_what_its_metric_can_be_is_senseless(text, senseless):
-    assert written.is_senseless(written.parse(text)) is senseless
+    assert metrics.is_senseless(metrics.parse(text)) is senseless
 
 
 def test_a_missing_metric_never_promotes():
@@ -201,9 +200,9 @@ def test_a_threshold_that_is_no_number_never_promotes(threshold):
 
 
 def test_a_gate_reads_as_it_is_written():
-    assert written.parse("perplexity < 15") == BELOW_15
-    assert written.parse("loss_rise.3 <= -2e-2") == Gate("loss_rise.3", "<=", -0.02)
-    assert str(written.parse("lm_eval.hellaswag.acc_norm >= 0.35")) == "lm_eval.hellaswag.acc_norm >= 0.35"
+    assert metrics.parse("perplexity < 15") == BELOW_15
+    assert metrics.parse("loss_rise.3 <= -2e-2") == Gate("loss_rise.3", "<=", -0.02)
+    assert str(metrics.parse("lm_eval.hellaswag.acc_norm >= 0.35")) == "lm_eval.hellaswag.acc_norm >= 0.35"
 
 
 def problems(*options: str) -> list:
@@ -312,7 +311,7 @@ def test_check_knows_what_each_recipe_can_measure(recipe, gate, known, golden_me
     options = from_options([f"gates={json.dumps([gate])}"])
     if known:
         loaded = load(ROOT / "recipes" / f"{recipe}.yaml", options)[0]
-        assert [f"{text}" for _, text in written.all_of(loaded)] == [gate]
+        assert [f"{text}" for _, text in rules.written_gates(loaded)] == [gate]
         return
     with pytest.raises(Stop) as stop:
         load(ROOT / "recipes" / f"{recipe}.yaml", options)
@@ -355,8 +354,8 @@ def test_gates_of_a_simple_recipe_hang_on_its_training_and_change_nothing_that_i
     ],
 )
 def test_a_rehearsal_asks_what_a_tiny_model_can_meet(text, in_rehearsals):
-    gate = written.rehearsed(written.parse(text))
-    assert str(gate) == in_rehearsals and not written.is_senseless(gate)
+    gate = rules.rehearsed(metrics.parse(text))
+    assert str(gate) == in_rehearsals and not metrics.is_senseless(gate)
 
 
 class Letters:
@@ -385,13 +384,13 @@ def test_a_short_answer_is_one_line_of_a_few_words_behind_a_question(prompt, ans
 
 def test_of_many_held_out_rows_some_evenly_apart_are_kept(tmp_path):
     rows = [{"input_ids": [number, 1], "labels": [-100, 1], "length": 2} for number in range(2000)]
-    held_out.keep(rows, tmp_path)
-    kept = held_out.read(tmp_path / "held_out.parquet")
+    records.keep_held_out(rows, tmp_path)
+    kept = records.read_held_out(tmp_path / "held_out.parquet")
     assert (len(kept.rows), kept.in_all) == (512, 2000)
     assert [ids[0] for ids, _ in kept.rows][:4] == [0, 3, 7, 11] and kept.rows[-1][0][0] > 1990
     for nothing in (None, [], [{"chosen_input_ids": [1]}]):
-        held_out.keep(nothing, tmp_path)
-        assert held_out.read(tmp_path / "held_out.parquet") is None
+        records.keep_held_out(nothing, tmp_path)
+        assert records.read_held_out(tmp_path / "held_out.parquet") is None
 
 
 def scored(**metrics):

@@ -22,7 +22,7 @@ from runner.recipe.overrides import from_options
 from runner.run.launch import ENGINES, environment
 from runner.scenarios import prepare, translate
 from runner.tools.files import write_text
-from runner.trainer import progress_lines
+from runner.trainer import child_process
 from runner.trainer.checkpoints import COMPLETE_FILE
 from tests import shapes
 from tests.conftest import ROOT
@@ -87,7 +87,7 @@ def test_a_run_that_was_killed_goes_on_and_ends_as_if_nothing_had_happened(tmp_p
     assert not (Path(killed.run_dir) / "training_summary.json").exists()
     finish(start(stage, killed, log), log)
 
-    begins = [event for event in progress_lines.read(log.read_text()) if event["event"] == "begin"]
+    begins = [event for event in child_process.events(log.read_text()) if event["event"] == "begin"]
     assert [begin["step"] > 0 for begin in begins] == [False, True]
     whole, resumed = (read(where, "training_history.json") for where in (place, killed))
     assert [entry["epoch"] for entry in resumed["epochs"]] == list(range(9))
@@ -114,7 +114,7 @@ def test_a_run_that_is_asked_to_end_in_an_epoch_ends_bit_for_bit_as_if_nothing_h
     log = tmp_path / "asked.log"
     process = start(stage, asked, log)
     while (
-        not any(event["event"] == "step" for event in progress_lines.read(log.read_text())) and process.poll() is None
+        not any(event["event"] == "step" for event in child_process.events(log.read_text())) and process.poll() is None
     ):
         time.sleep(0.01)
     process.terminate()

@@ -27,7 +27,7 @@ from runner.parts.nodes import target as nodes
 from runner.parts.nodes.rendezvous import Hello
 from runner.plan import PLAN_FILE
 from runner.recipe.overrides import from_options
-from runner.render.emit import emit
+from runner.render import emit
 from runner.run import pipeline
 from runner.run.run_folder import RunFolder
 from runner.run.run_manifest import RunManifest, keep
@@ -36,7 +36,7 @@ from runner.scenarios.shared import twin
 from runner.tools.files import write_all
 from runner.tools.names import content_hash
 from runner.tools.problem import Stop
-from runner.trainer import parent_watch
+from runner.trainer import child_process
 from runner.trainer.records import Summary
 from tests.conftest import ROOT, own_time
 from tests.stages import leave
@@ -83,7 +83,7 @@ def test_what_trains_ends_with_a_script_that_is_killed(tmp_path):
     script = scripts(tmp_path, f"nodes.output_dir={tmp_path}/out", f"nodes.python={tmp_path}/bin/python")[0]
     (tmp_path / "bin").mkdir()
     trains = (
-        "import os, pathlib, sys, time; from runner.trainer import parent_watch; parent_watch.start();"
+        "import os, pathlib, sys, time; from runner.trainer import child_process; child_process.watch_parent();"
         "pathlib.Path(sys.argv[1]).write_text(str(os.getpid())); time.sleep(60)"
     )
     stubs = {"python": "", "axolotl": f'exec {shlex.quote(sys.executable)} -c "{trains}" {tmp_path}/pid'}
@@ -95,7 +95,7 @@ def test_what_trains_ends_with_a_script_that_is_killed(tmp_path):
     until(lambda: pid.is_file() and pid.read_text())
     process.kill()
     process.wait()
-    until(lambda: not parent_watch.alive(int(pid.read_text())))
+    until(lambda: not child_process.alive(int(pid.read_text())))
 
 
 def until(holds, seconds: float = 20) -> None:

@@ -18,7 +18,7 @@ from runner.parts.openshift.jobs import KIND, POD_LABEL, pods_of, sent
 from runner.parts.openshift.status import ended
 from runner.plan import PLAN_FILE, Plan
 from runner.recipe.overrides import from_options
-from runner.render import gate_job, kubernetes, render
+from runner.render import batch, kubernetes, render
 from runner.run import inference, run_folder
 from runner.scenarios import translate
 from tests.conftest import ROOT
@@ -436,7 +436,7 @@ def container(job: dict) -> dict:
 def test_both_targets_stand_before_the_same_gates(site):
     plan = plan_of(site, f'openshift.version="{VERSION}"')
     found = {
-        target: {file.path: file.text for file in render(plan, (target,)) if file.path.endswith(gate_job.FILE)}
+        target: {file.path: file.text for file in render(plan, (target,)) if file.path.endswith(batch.GATE_FILE)}
         for target in ("pytorchjob", "trainjob")
     }
     assert found["trainjob"] == found["pytorchjob"]

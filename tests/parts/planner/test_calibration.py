@@ -15,7 +15,7 @@ from runner.parts.planner.calibration_store import Learned, Observed
 from runner.parts.planner.commands.plan import plan as plan_command
 from runner.recipe import units
 from runner.recipe.overrides import from_options
-from runner.render.emit import emit
+from runner.render import emit
 from runner.run import inference
 from runner.run.run_folder import RunFolder
 from runner.run.run_manifest import RunManifest, keep

@@ -26,7 +26,7 @@ from runner.run.pipeline import Selection, carry_out
 from runner.run.run_folder import RunFolder
 from runner.scenarios import translate
 from runner.tools.problem import Stop
-from runner.trainer import parent_watch
+from runner.trainer import child_process
 from tests.conftest import ROOT
 
 STAGES = ("data", "init", "pretrain-64", "pretrain-128", "sft", "dpo", "lora")
@@ -76,25 +76,25 @@ def results(out: Path) -> dict[str, dict]:
 def test_an_engine_and_what_it_forks_end_when_the_command_that_started_it_is_gone():
     holder = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     code = (
-        "import multiprocessing, time; from runner.trainer import parent_watch; parent_watch.start()\n"
+        "import multiprocessing, time; from runner.trainer import child_process; child_process.watch_parent()\n"
         "child = multiprocessing.get_context('fork').Process(target=time.sleep, args=(60,)); child.start()\n"
         "print(child.pid, flush=True); time.sleep(60)"
     )
     engine = subprocess.Popen(
         [sys.executable, "-c", code],
         cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT), parent_watch.PARENT: str(holder.pid)},
+        env=os.environ | {"PYTHONPATH": str(ROOT), child_process.PARENT: str(holder.pid)},
         stdout=subprocess.PIPE,
     )
     child = int(engine.stdout.readline())
     time.sleep(1)
-    assert engine.poll() is None and parent_watch.alive(child)
+    assert engine.poll() is None and child_process.alive(child)
     holder.kill()  # and not waited for: a zombie is no parent
     assert engine.wait(10) == 1
     deadline = time.monotonic() + 10
-    while parent_watch.alive(child) and time.monotonic() < deadline:
+    while child_process.alive(child) and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert not parent_watch.alive(child)
+    assert not child_process.alive(child)
     holder.wait()
 
 

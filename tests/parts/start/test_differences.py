@@ -15,7 +15,7 @@ from runner.plan import RECIPE_FILE
 from runner.recipe import reading
 from runner.recipe.copying import edit
 from runner.recipe.overrides import from_options
-from runner.render.emit import emit
+from runner.render import emit
 from runner.tools import packaged
 from runner.tools.problem import Stop
 from tests.conftest import ROOT, STARTERS

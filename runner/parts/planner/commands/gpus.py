@@ -8,8 +8,7 @@ import click
 
 from runner import catalog
 from runner.check.validate import changed
-from runner.commands import completing
-from runner.commands.options import listing_option, open_recipe, say, set_option, table
+from runner.commands.options import complete_recipe, listing_option, open_recipe, say, set_option, table
 from runner.parts.planner import forecast
 from runner.parts.planner.parameters import UnknownArchitecture
 from runner.parts.planner.planned import Planned
@@ -46,7 +45,7 @@ def _on_cards(recipe: Recipe) -> Iterator[_OnCard]:
 
 
 @click.command()
-@click.argument("path", metavar="[RECIPE]", required=False, shell_complete=completing.recipe_file)
+@click.argument("path", metavar="[RECIPE]", required=False, shell_complete=complete_recipe)
 @set_option
 @listing_option
 def gpus(path: str | None, sets: tuple[str, ...], style: str) -> None:

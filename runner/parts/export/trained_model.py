@@ -1,0 +1,306 @@
+"""The model that a stage has left, with all that is on record of it; what servers refuse of its adapter; and the proof that exported
+weights are the base model's with what was trained, and nothing else, tensor by tensor."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from runner.parts.report import facts
+from runner.parts.report.facts import RunFacts, StageFacts
+from runner.run import inference
+from runner.run.run_folder import RunFolder
+from runner.run.run_manifest import plan_of
+from runner.run.stage_folder import StageFolder
+from runner.tools.files import read_record
+from runner.tools.problem import Stop
+from runner.tools.run_files import ADAPTER, BEST_IMAGES, DEMO, EXPORT, SUMMARY
+from runner.tools.vllm import saved
+from runner.trainer.generation import Chat, chats
+
+UNPROVEN = "Nothing was kept. This is worth a report: what was trained lies unchanged in the run."
+
+
+def unproven(what: str, remedy: str = UNPROVEN) -> Stop:
+    """The end of an export that could not be proven."""
+    return Stop(f"The export is not what was trained: {what}.", remedy)
+
+
+# What was compared: counts and distances, by name.
+Proof = dict[str, float]
+# A model that training began with: its folder or its name on the hub, and its revision there.
+Base = tuple[str, str | None]
+WEIGHTS = "adapter_model.safetensors"
+# What PEFT writes before the name of a layer, and behind it.
+_PREFIX = "base_model.model."
+_PART = re.compile(r"(?P<layer>.+)\.(?P<part>lora_(?:embedding_)?[AB]|lora_magnitude_vector)(?:\.weight)?\Z")
+
+
+def words_of(chat: Chat, folder: Path | None = None) -> Any:
+    """The tokenizer that a model is asked with. folder: of a copy of it."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(str(folder or chat.tokenizer), trust_remote_code=chat.trust_remote_code)
+
+
+@dataclass(frozen=True)
+class AdapterFolder:
+    """An adapter's folder, as PEFT writes it."""
+
+    folder: Path
+
+    @cached_property
+    def config(self) -> Mapping[str, Any]:
+        return read_record(self.folder / "adapter_config.json")
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The names of its tensors, each from the layer's own name on."""
+        from safetensors import safe_open
+
+        with safe_open(self.folder / WEIGHTS, framework="numpy") as tensors:
+            return tuple(tensors.keys())
+
+    @cached_property
+    def layers(self) -> Mapping[str, Mapping[str, str]]:
+        """The layers that it changes: the name of the tensor of each part, by layer."""
+        found: dict[str, dict[str, str]] = {}
+        for name in self.names:
+            if part := _PART.match(name.removeprefix(_PREFIX)):
+                found.setdefault(part["layer"], {})[part["part"]] = name
+        return found
+
+    @property
+    def follows_formula(self) -> bool:
+        """Whether the merged model is base + scale · B · A, which exports are held against."""
+        return not (self.config.get("use_dora") or self.config.get("modules_to_save"))
+
+    def scale(self, layer: str) -> float:
+        """What a layer's change is multiplied by: alpha by rank, or by its root (PEFT's `use_rslora`)."""
+        rank = _of(self.config.get("rank_pattern") or {}, layer, self.config["r"])
+        alpha = _of(self.config.get("alpha_pattern") or {}, layer, self.config["lora_alpha"])
+        return float(alpha / (rank**0.5 if self.config.get("use_rslora") else rank))
+
+
+def _of(pattern: Mapping[str, Any], layer: str, usual: Any) -> Any:
+    return next((value for key, value in pattern.items() if re.match(rf"(.*\.)?({key})$", layer)), usual)
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A model in a run folder. folder: of the stage that has left it; run, stage: what is on record, as the page shows it.
+    base: the model that the stage began with, None where it is not here or is none of a hub's; chat: how it is asked, and what."""
+
+    folder: StageFolder
+    run: RunFacts
+    stage: StageFacts
+    base: Base | None
+    chat: Chat
+    questions: tuple[str, ...]
+
+    @property
+    def model(self) -> Path:
+        return self.folder.model
+
+    @property
+    def adapter(self) -> AdapterFolder | None:
+        """The adapter that was trained; None where it was the model itself."""
+        folder = self.folder.path / ADAPTER
+        return AdapterFolder(folder) if (folder / WEIGHTS).is_file() else None
+
+    @property
+    def home(self) -> Path:
+        """Where its exports lie unless somebody names another folder."""
+        return self.folder.path / EXPORT
+
+    @property
+    def hub_base(self) -> str:
+        """The base model's name on the hub; empty where it has none: a folder, a model from nothing, or the twin of a rehearsal."""
+        named = self.run.planned.model
+        on_hub = named.count("/") == 1 and not named.startswith((".", "/", "~"))
+        return named if on_hub and not self.run.rehearsal else ""
+
+
+def of(run: RunFolder, stage: str | None = None) -> TrainedModel:
+    """The model of a stage of a run; of the last one that has left a model where none is named.
+
+    Raises Stop where there is none, it is one that tells images apart, or it is not any more what training has left.
+    """
+    plan = plan_of(run)
+    folder = StageFolder(plan, plan.stage(stage)) if stage else inference.newest(plan)
+    if list(folder.path.glob(BEST_IMAGES)):
+        raise Stop(
+            f"`{plan.name}` trains a model that tells images apart, which servers of language models do not load.",
+            f"It is in `{folder.path / BEST_IMAGES}`, as `torch.load` reads it; its shape is in `{SUMMARY}` beside it.",
+        )
+    if not folder.weights_files:
+        raise Stop(f"The stage `{folder.stage.name}` has left no model.", "Leave out `--stage`.")
+    if folder.state.outputs and (changed := folder.changed_outputs()):
+        raise Stop(
+            f"`{folder.path / changed[0]}` is not as training has left it.",
+            "What is on record of this run would not be about it. Put the file back, or export the model by other means.",
+        )
+    known = facts.of(run)
+    found = next((one for one in known.stages if one.name == folder.stage.name), None)
+    if found is None:
+        raise Stop(f"Nothing is on record of the stage `{folder.stage.name}`.", "`recipe fetch` brings it.")
+    base = _base(folder, known)
+    demo = read_record(folder.path / DEMO)
+    if demo:
+        _, chat = chats(folder.path, demo | {"base_model": base[0] if base else demo["base_model"]})
+    else:
+        chat = Chat(str(folder.model), None, str(folder.model), None, max_new_tokens=40, chat=False)
+    return TrainedModel(folder, known, found, base, chat, tuple(demo.get("questions") or ()))
+
+
+def _base(folder: StageFolder, run: RunFacts) -> Base | None:
+    """As merging finds it: as the plan has it where the folder lies now, else by its name on the hub."""
+    base = str(folder.stage.config.get("base_model") or "")
+    if Path(base).is_dir():
+        return base, None
+    if base.startswith("/") and not run.rehearsal and run.planned.model:
+        return run.planned.model, run.planned.revision or None
+    return (base, folder.stage.config.get("revision_of_model")) if base and not base.startswith("/") else None
+
+
+def faults(adapter: AdapterFolder, modules: Iterable[str]) -> Iterator[str]:
+    """Why servers cannot serve an adapter, a sentence without its full stop each. modules: the names of the base model's own."""
+    yield from saved(adapter.folder).refusals()
+    known = set(modules)
+    if not adapter.layers:
+        yield "it changes no layer"
+    elif strange := sorted(set(adapter.layers) - known):
+        others = f", and {len(strange) - 1:,} others" if len(strange) > 1 else ""
+        yield (
+            f"it changes `{strange[0]}`{others}, and the base model has no such layer; a server would answer as the base model "
+            "does, without a word"
+        )
+
+
+def modules_of(base: Base, trust_remote_code: bool) -> set[str]:
+    """The names of all modules of a model, by its config alone."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    name, revision = base
+    config = AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=trust_remote_code)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
+    return {name for name, _ in model.named_modules()}
+
+
+def loaded(name: str, revision: str | None = None, dtype: Any = "auto", trust_remote_code: bool = False) -> Any:
+    """A language model of this machine, or of the hub. Raises OSError where it cannot be had."""
+    from transformers import AutoModelForCausalLM
+
+    options: dict[str, Any] = {"revision": revision} if revision and not Path(name).is_dir() else {}
+    return AutoModelForCausalLM.from_pretrained(name, dtype=dtype, trust_remote_code=trust_remote_code, **options)
+
+
+def states(folder: Path, base: Base, trust_remote_code: bool) -> tuple[Any, Any, Any]:
+    """The tensors of a model and of its base, by name, tied ones under each of their names; and the precision of both."""
+    whole = loaded(str(folder), trust_remote_code=trust_remote_code).state_dict()
+    dtype = next(tensor.dtype for tensor in whole.values() if tensor.is_floating_point())
+    return whole, loaded(*base, dtype=dtype, trust_remote_code=trust_remote_code).state_dict(), dtype
+
+
+def merged(folder: Path, adapter: AdapterFolder, base: Base, trust_remote_code: bool = False) -> Proof:
+    """Proves that a model is its base with an adapter in it: each layer that the adapter changes is W + s·B·A within what its
+    precision rounds away, and no longer the base's; all others are the base's. Takes twice the model in main memory.
+
+    Gives how many layers changed, and the largest difference from W + s·B·A as a share of the largest change.
+    Raises Stop where it is not so.
+    """
+    import torch
+    from safetensors.torch import load_file
+
+    whole, before, dtype = states(folder, base, trust_remote_code)
+    parts = load_file(adapter.folder / WEIGHTS)
+    changes = {f"{layer}.weight": layer for layer in adapter.layers}
+    for name, tensor in whole.items():
+        if name not in before or before[name].shape != tensor.shape:
+            raise unproven(f"its base model has no tensor `{name}` of that shape")
+    tied = {tensor.data_ptr() for name, tensor in before.items() if name in changes}
+    furthest = 0.0
+    for name, tensor in whole.items():
+        was = before[name]
+        if name not in changes:
+            if was.data_ptr() not in tied and not torch.equal(tensor, was):
+                raise unproven(f"`{name}` differs from the base model's, and the adapter does not change it")
+            continue
+        change = _change(adapter, parts, changes[name])
+        if not change.any():
+            continue
+        if torch.equal(tensor, was):
+            raise unproven(
+                f"`{name}` is the base model's own: the adapter was lost, or is too small for this precision"
+            )
+        off = (tensor.double() - was.double() - change).abs()
+        # Half a unit in the last place of both, twice over; and sums over the rank in another order.
+        allowed = torch.finfo(dtype).eps * (2 * was.double().abs() + 8 * change.abs().max())
+        if bool((off > allowed).any()):
+            raise unproven(
+                f"`{name}` is not the base model's with the adapter's change added, by up to {float(off.max()):.3g}"
+            )
+        furthest = max(furthest, float(off.max() / change.abs().max()))
+    return {"changed_tensors": len(changes), "tensors": len(whole), "largest_difference": furthest}
+
+
+def _change(adapter: AdapterFolder, parts: Mapping[str, Any], layer: str) -> Any:
+    """s·B·A of a layer, in fp64 [out, in]. Raises Stop for what is no plain LoRA."""
+    names = adapter.layers[layer]
+    embedding = "lora_embedding_A" in names
+    wanted = ("lora_embedding_A", "lora_embedding_B") if embedding else ("lora_A", "lora_B")
+    if set(names) != set(wanted):
+        raise unproven(f"the adapter's part of `{layer}` is no plain LoRA ({', '.join(sorted(names))})")
+    a, b = (parts[names[part]].double() for part in wanted)
+    change = (b @ a) * adapter.scale(layer)
+    return change.T if embedding or adapter.config.get("fan_in_fan_out") else change
+
+
+def trained(folder: Path, base: Base, trust_remote_code: bool = False) -> Proof:
+    """Proves that a model, trained itself, is not the one that it began with. Gives how many of its tensors changed.
+
+    Raises Stop where none has, and OSError where the base model cannot be had.
+    """
+    import torch
+
+    whole, before, _ = states(folder, base, trust_remote_code)
+    # Training may have added words.
+    same = [name for name, was in before.items() if name in whole and torch.equal(whole[name], was)]
+    changed = len(whole) - len(same)
+    if not changed:
+        raise unproven("each of its tensors is the base model's own: what was trained is lost")
+    return {"changed_tensors": changed, "tensors": len(whole)}
+
+
+def beside(adapter: Path, base: Base, whole: Path, prompts: Sequence[Sequence[int]], trust_remote_code: bool) -> Proof:
+    """Proves that an adapter, loaded beside its base model, says what the merged model says, and not what the base model says.
+    prompts: in token numbers. Gives the largest difference of a logit from the merged model's, and from the base's.
+
+    Raises Stop where it is not so.
+    """
+    import torch
+    from peft import PeftModel
+
+    def said(model: Any) -> list[Any]:
+        model.eval()
+        with torch.no_grad():
+            return [model(input_ids=torch.tensor([list(prompt)])).logits[0, -1] for prompt in prompts]
+
+    plain = loaded(*base, torch.float32, trust_remote_code)
+    without = said(plain)
+    with_adapter = said(PeftModel.from_pretrained(plain, str(adapter)))
+    merged_model = said(loaded(str(whole), None, torch.float32, trust_remote_code))
+    moved = max(float((here - there).abs().max()) for here, there in zip(with_adapter, without, strict=True))
+    off = max(float((here - there).abs().max()) for here, there in zip(with_adapter, merged_model, strict=True))
+    if not moved:
+        raise unproven("beside its base model it answers as the base model does: it was lost")
+    # What merging rounds away is no larger than what the adapter does.
+    if not off < moved / 2:
+        raise unproven(
+            f"beside its base model it is {off:.2g} from the merged model, and {moved:.2g} from the base model"
+        )
+    return {"from_base": moved, "from_merged": off}

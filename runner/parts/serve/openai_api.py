@@ -1,0 +1,430 @@
+"""OpenAI's API: a server here of what a stage has left and what it began with, which answers as training has asked; and the models
+behind such a server, here or elsewhere, asked and measured without their weights.
+
+vLLM serves a base model and adapters beside it, and no second whole model; so it is taken where it is installed and an adapter
+was trained. Everything else is served by transformers' own command. Either runs as a child of its own:
+`python -m runner.parts.serve.openai_api FOLDER MODULE ARGUMENTS`.
+"""
+
+import json
+import os
+import runpy
+import shutil
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from http.client import HTTPException
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from runner.parts.evaluate import language
+from runner.parts.evaluate.evaluate import Measures
+from runner.parts.evaluate.gates import Measurement
+from runner.parts.evaluate.language import Cannot
+from runner.parts.evaluate.metrics import ACCURACY
+from runner.recipe.recipe import Recipe
+from runner.run.launch import end, end_of, engine_environment, fault
+from runner.run.run_folder import folder as run_folder
+from runner.run.stage_folder import StageFolder
+from runner.scenarios import translate
+from runner.tools import names
+from runner.tools.files import read_json, write_json, write_text
+from runner.tools.problem import Stop
+from runner.tools.process import HOST, free_port, hush
+from runner.tools.run_files import ANSWERS, DEMO, HELD_OUT, SERVING
+from runner.tools.vllm import SERVER, room_for, saved
+from runner.trainer import child_process, records
+from runner.trainer.generation import Chat, end_tokens, messages, repetition_penalty, with_system
+
+# What a folder must have so that a model is loaded from it; the tokenizer is that of training for both.
+WEIGHTS = ("config.json", "*.safetensors", "*.safetensors.index.json", "*.py")
+LOOK_SECONDS = 0.3
+_KEPT_HERE = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_UPDATE_CHECK": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+
+
+def engine_for(chat: Chat) -> str:
+    """The server that is taken where nobody names one."""
+    return "vllm" if find_spec("vllm") and chat.adapter and not refusal(Path(chat.adapter)) else "transformers"
+
+
+def refusal(adapter: Path) -> str:
+    """Why vLLM would not serve an adapter; empty where it would."""
+    return next(saved(adapter).refusals(), "")
+
+
+@dataclass(frozen=True)
+class LocalServer:
+    """A server at work. url: where it answers; models: the names that it knows."""
+
+    url: str
+    models: tuple[str, ...]
+    process: subprocess.Popen[str]
+    log: Path
+
+    def wait(self) -> None:
+        """Until it ends. Raises Stop, because it should not."""
+        raise _fault(self.process.wait(), self.log)
+
+
+@contextmanager
+def serving(engine: str, name: str, before: Chat, after: Chat, folder: Path, port: int) -> Iterator[LocalServer]:
+    """A server, once it answers, for as long as it is wanted. name: of the recipe. folder: of the stage. port: 0 for any that is
+    free.
+
+    Raises Stop where it does not start, with the reason.
+    """
+    _require(engine, after)
+    import torch
+
+    gpu = torch.cuda.is_available()
+    home, port = folder / SERVING, free_port(port)
+    lay_out(home, name, before, after)
+    models = names.served(name) if engine == "transformers" or after.adapter else names.served(name)[1:]
+    command = _vllm(home, name, after) if engine == "vllm" else _transformers(gpu)
+    command += ["--host", HOST, "--port", str(port), "--dtype", "bfloat16" if gpu else "float32"]
+    command += ["--trust-remote-code"] if after.trust_remote_code else []
+    env = engine_environment() | _KEPT_HERE | {"HF_HUB_CACHE": str(home)}
+    empty, log, url = home / "empty", home / "serve.log", f"http://{HOST}:{port}"
+    empty.mkdir()
+    with log.open("w", encoding="utf-8") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "runner.parts.serve.openai_api", str(empty), *command],
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+    try:
+        _ready(process, url, log)
+        if engine == "transformers":
+            for model in models:
+                _load(url, model, log)
+        yield LocalServer(url, models, process, log)
+    finally:
+        end(process)
+
+
+def _require(engine: str, after: Chat) -> None:
+    if engine == "vllm" and find_spec("vllm") is None:
+        raise Stop("vLLM is not installed here.", "Install it, or leave out `--engine vllm`.")
+    if engine == "vllm" and after.adapter and (why := refusal(Path(after.adapter))):
+        raise Stop(f"vLLM does not serve this adapter: {why}.", "Leave out `--engine vllm`.")
+    if engine == "transformers" and find_spec("openai") is None:
+        raise ModuleNotFoundError("No module named 'openai'", name="openai")
+
+
+def _ready(process: subprocess.Popen[str], url: str, log: Path) -> None:
+    """Waits until the server answers, however long its weights take."""
+    while process.poll() is None:
+        try:
+            opened(f"{url}/health", seconds=LOOK_SECONDS * 10).close()
+            return
+        except OSError:
+            time.sleep(LOOK_SECONDS)
+    raise _fault(process.returncode, log)
+
+
+def _load(url: str, model: str, log: Path) -> None:
+    """Has transformers' server load a model now, so that the first question does not wait. It tells how far it is, a line each."""
+    with opened(f"{url}/load_model", {"model": model}) as lines:
+        events = [json.loads(line[6:]) for line in lines if line.startswith(b"data: ")]
+    if failed := [event.get("message", "") for event in events if event.get("status") == "error"]:
+        raise Stop(f"The server cannot load `{model}`: {failed[0]}", f"The whole log: {log}")
+
+
+def _fault(code: int, log: Path) -> Stop:
+    return Stop(f"{fault(end_of(log, 0), code, 'Serving')}\nThe whole log: {log}")
+
+
+def lay_out(home: Path, name: str, before: Chat, after: Chat) -> None:
+    """Both models in the form of the hub's cache, by which a server knows them by name: weights by links, and the tokenizer,
+    template, end tokens and generation settings of training."""
+    from transformers import AutoTokenizer
+
+    shutil.rmtree(home, ignore_errors=True)
+    tokenizer = AutoTokenizer.from_pretrained(after.tokenizer, trust_remote_code=after.trust_remote_code)
+    _exactly(tokenizer)
+    if tokenizer.chat_template and after.system_prompt:
+        tokenizer.chat_template = with_system(tokenizer.chat_template, after.system_prompt)
+    for called, chat in zip(names.served(name), (before, after), strict=True):
+        # As huggingface_hub 1.x keeps a model: a name for the one revision, and its files.
+        cached = home / f"models--{called}"
+        write_text(cached / "refs" / "main", "0")
+        folder = cached / "snapshots" / "0"
+        folder.mkdir(parents=True)
+        for file in _weights(chat):
+            (folder / file.name).symlink_to(file.resolve())
+        tokenizer.save_pretrained(str(folder))
+        penalty = {"repetition_penalty": repetition_penalty(chat)}
+        write_json(folder / "generation_config.json", generation(tokenizer, after) | penalty)
+
+
+def folder_of(home: Path, called: str) -> Path:
+    """Where `lay_out` has put a model."""
+    return home / f"models--{called}" / "snapshots" / "0"
+
+
+def generation(tokenizer: Any, chat: Chat) -> dict[str, Any]:
+    """How a server answers where a request does not say: without sampling, up to the tokens that end a turn."""
+    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
+    return {
+        "do_sample": False,
+        "eos_token_id": end_tokens(tokenizer, chat.turn_end),
+        "pad_token_id": pad,
+        "max_new_tokens": chat.max_new_tokens,
+    }
+
+
+def _exactly(tokenizer: Any) -> None:
+    """Text becomes its own tokens and no others: templates write beginnings themselves, and plain text was trained without."""
+    from tokenizers.processors import TemplateProcessing
+
+    for name in ("add_bos_token", "add_eos_token"):
+        if hasattr(tokenizer, name):
+            setattr(tokenizer, name, False)
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single="$A", pair="$A $B", special_tokens=[])
+
+
+def _weights(chat: Chat) -> list[Path]:
+    """The files of a model, from its folder or the hub."""
+    folder = Path(chat.model)
+    if not folder.is_dir():
+        from huggingface_hub import snapshot_download
+
+        try:
+            folder = Path(snapshot_download(chat.model, revision=chat.revision, allow_patterns=list(WEIGHTS)))
+        except OSError as error:
+            raise Stop(
+                f"The model `{chat.model}` cannot be loaded: {str(error).splitlines()[0]}", "Check the network."
+            ) from None
+    return [file for pattern in WEIGHTS for file in sorted(folder.glob(pattern))]
+
+
+def _transformers(gpu: bool) -> list[str]:
+    """The module and the arguments that are its own."""
+    # Models stay loaded.
+    return ["transformers.cli.transformers", "serve", "--device", "auto" if gpu else "cpu", "--model-timeout", "-1"]
+
+
+def _vllm(home: Path, name: str, after: Chat) -> list[str]:
+    """The module and the arguments that are its own: with an adapter for both models; else for the trained one alone."""
+    base, trained = names.served(name)
+    whole = base if after.adapter else trained
+    served = folder_of(home, whole)
+    # It samples unless it is told not to; `do_sample` means nothing to it.
+    greedy = {"temperature": 0.0, "max_new_tokens": after.max_new_tokens}
+    command = [SERVER, "--model", str(served), "--served-model-name", whole]
+    command += ["--generation-config", str(served), "--override-generation-config", json.dumps(greedy)]
+    if after.adapter:
+        rank = room_for(saved(Path(after.adapter)).rank)
+        command += ["--enable-lora", "--lora-modules", f"{trained}={after.adapter}", "--max-lora-rank", str(rank)]
+    return command
+
+
+# As OpenAI's own clients name it; sent where it is set.
+KEY = "OPENAI_API_KEY"
+# Long enough for an answer on a processor.
+SECONDS = 600
+AGREEMENT = "agreement"
+_NO_LOGS = "this server gives no log-probabilities of a prompt"
+
+
+def opened(url: str, body: Mapping[str, Any] | None = None, seconds: float = SECONDS) -> Any:
+    """The answer to a request, to be read or gone through by lines. body: what is sent, as JSON. Raises OSError."""
+    key = os.environ.get(KEY)
+    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
+    request = urllib.request.Request(url, json.dumps(body).encode() if body is not None else None, headers)
+    # A proxy knows nothing of this machine's own servers.
+    own = urllib.parse.urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
+    opener = urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if own else []))
+    return opener.open(request, timeout=seconds)
+
+
+@dataclass(frozen=True)
+class Served:
+    """A recipe's models behind a server. name: of the recipe; url: of the API, up to and with `/v1`; listed: the names that the server knows; before,
+    after: how each is asked, `model` being its name there, empty where the server has none."""
+
+    name: str
+    url: str
+    listed: tuple[str, ...]
+    before: Chat
+    after: Chat
+
+    def chat(self, base: bool) -> Chat:
+        """How one is asked. Raises Stop where the server does not have it."""
+        chat = self.before if base else self.after
+        if not chat.model:
+            raise Stop(
+                f"The server at {self.url} has no {'original' if base else 'trained'} model of this recipe. "
+                f"It has {names.listed(self.listed) or 'none'}.",
+                f"`recipe serve` calls them {names.listed(names.served(self.name))}.",
+            )
+        return chat
+
+    def answers(self, chat: Chat, questions: Iterable[str]) -> list[str]:
+        """An answer to each question, without sampling. Raises Stop where the server gives none."""
+        return [self._answer(chat, question) for question in questions]
+
+    def _answer(self, chat: Chat, question: str) -> str:
+        how = {"model": chat.model, "max_tokens": chat.max_new_tokens, "temperature": 0.0}
+        if chat.chat:
+            said = self._ask("chat/completions", how | {"messages": messages(chat.system_prompt, question)})
+            return str(said["message"].get("content") or "").strip()
+        return str(self._ask("completions", how | {"prompt": question})["text"]).strip()
+
+    def goes_on(self, model: str, prompt: str | Sequence[int], length: int, **more: Any) -> Mapping[str, Any]:
+        """What a model goes on with after a prompt, as it is: of the answer of `/v1/completions` the one choice, with the answer's
+        `usage`. Raises Stop."""
+        body = {"model": model, "prompt": prompt, "max_tokens": length, "temperature": 0.0}
+        return self._ask("completions", body | more)
+
+    def _ask(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        said = _json(f"{self.url}/{path}", body)
+        choices, part = said.get("choices"), "message" if "messages" in body else "text"
+        if not isinstance(choices, list) or not choices or part not in choices[0]:
+            raise Stop(f"The server's answer has no {part}: {json.dumps(said)[:300]}", "Look at the server's log.")
+        return {**choices[0], "usage": said.get("usage") or {}}
+
+    def measure(self, folder: StageFolder) -> Measurement:
+        """What can be measured of both models through their server, on the rows that the run has held out. It is recorded nowhere.
+
+        Raises Stop where the run has left nothing to measure by.
+        """
+        from transformers import AutoTokenizer
+
+        evaluation, rows = folder.stage.evaluation, records.read_held_out(folder.path / HELD_OUT)
+        if evaluation is None or not folder.model.is_dir():
+            raise Stop(
+                f"`{folder.run.shown}` has no model whose rows could be put to a server.", "Name a run: `--run DIR`."
+            )
+        tokenizer = AutoTokenizer.from_pretrained(str(folder.model), trust_remote_code=self.after.trust_remote_code)
+        numbers = rows.rows if rows else ()
+        chosen = language.questions(numbers, tokenizer, evaluation.asked, evaluation.seed)
+        measures = Measures()
+        for chat, before in ((self.after, False), (self.before, True)):
+            if not chat.model:
+                measures.take([AGREEMENT], _not_there, before)
+                continue
+            measures.take([AGREEMENT], partial(agreement, self, chat, folder, before), before)
+            measures.take([ACCURACY], partial(accuracy, self, chat, tokenizer, chosen), before)
+            measures.take(["validation_loss", "perplexity"], partial(on_rows, self, chat, numbers, measures), before)
+        measures.counts["short_answers"] = len(chosen)
+        return Measurement(
+            **vars(measures.found(())), stage=folder.stage.name, checkpoint=self.url, seed=evaluation.seed
+        )
+
+
+def at(url: str, recipe: Recipe, stage: str | None = None) -> Served:
+    """The server at an address, and how the models of a recipe are asked there. stage: whose; left out, the last that trains.
+
+    Raises Stop where nobody answers, or the recipe's model does not read.
+    """
+    plan = translate(recipe, run_folder(recipe.name, "run").place())
+    asked = [each for each in plan.stages if "demo" in each.config.get("recipe_runner", {})]
+    wanted = plan.stage(stage) if stage else asked[-1] if asked else None
+    if wanted is None or wanted not in asked:
+        raise Stop("OpenAI's API has no question for this model.", "`recipe ask RECIPE PICTURE` shows it a picture.")
+    demo, whole = wanted.config["recipe_runner"]["demo"], url if "://" in url else f"http://{url}"
+    url = f"{whole.rstrip('/').removesuffix('/v1')}/v1"
+    listed = tuple(str(model.get("id")) for model in _json(f"{url}/models").get("data") or ())
+    base, trained = names.served(recipe.name)
+    # Whoever serves one model may call it as he likes.
+    known = trained if trained in listed else listed[0] if len(listed) == 1 and base not in listed else ""
+    how = {
+        name: demo.get(name) for name in ("system_prompt", "max_new_tokens", "chat", "turn_end", "trust_remote_code")
+    }
+    after = Chat(known, None, "", **how)
+    return Served(recipe.name, url, listed, replace(after, model=base if base in listed else ""), after)
+
+
+def _json(url: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+    try:
+        with opened(url, body) as answer:
+            known = json.load(answer)
+    except urllib.error.HTTPError as error:
+        said = " ".join(error.read().decode("utf-8", errors="replace").split())[:300]
+        remedy = f"Set {KEY} to a token that it takes." if error.code in (401, 403) else "Look at the server's log."
+        raise Stop(f"The server says {error.code} to {url}: {said or error.reason}", remedy) from None
+    except (OSError, HTTPException) as error:
+        reason = getattr(error, "reason", None) or error
+        raise Stop(f"No server answers at {url}: {reason}", "`recipe serve RECIPE` starts one here.") from None
+    except ValueError:
+        known = None
+    if not isinstance(known, dict):
+        raise Stop(f"What answers at {url} does not speak OpenAI's API.", "Check the address.")
+    return known
+
+
+def _not_there() -> dict[str, float]:
+    raise Cannot("the server does not have this model")
+
+
+def agreement(served: Served, chat: Chat, folder: StageFolder, before: bool) -> dict[str, float]:
+    """The share of the demo's questions that a model answers, word for word, as it did when the run was trained. Below 1 where
+    another machine, or another precision, rounds otherwise; near 0 where it is another model."""
+    known, demo = read_json(folder.path / ANSWERS), read_json(folder.path / DEMO)
+    if not known or not demo:
+        raise Cannot("the run has answered no questions of a demo")
+    said = served.answers(replace(chat, max_new_tokens=demo["max_new_tokens"]), [str(row["question"]) for row in known])
+    same = [text == row["before" if before else "after"] for text, row in zip(said, known, strict=True)]
+    return {AGREEMENT: sum(same) / len(same)}
+
+
+def accuracy(served: Served, chat: Chat, tokenizer: Any, chosen: Sequence[language.Question]) -> dict[str, float]:
+    """As `language.accuracy`, by what a server goes on with after each prompt."""
+    length = language.answer_length(chosen, tokenizer)
+
+    def said() -> Iterator[str]:
+        for question in chosen:
+            answer = served.goes_on(chat.model, tokenizer.decode(question.prompt), length)
+            read = answer["usage"].get("prompt_tokens", len(question.prompt))
+            if read != len(question.prompt):
+                raise Cannot(f"the server reads {read} tokens where training saw {len(question.prompt)}")
+            yield str(answer["text"])
+
+    return language.right(chosen, said())
+
+
+def on_rows(served: Served, chat: Chat, rows: Sequence[language.Row], measures: Measures) -> dict[str, float]:
+    """Loss and perplexity by the log-probabilities that a server gives the tokens of a prompt, as vLLM's does."""
+    total, count = 0.0, 0
+    for numbers, labels in rows:
+        try:
+            answer = served.goes_on(chat.model, list(numbers), 1, echo=True, logprobs=1)
+        except Stop:
+            # transformers takes no prompt in token numbers.
+            raise Cannot(_NO_LOGS) from None
+        logs = ((answer.get("logprobs") or {}).get("token_logprobs") or ())[: len(numbers)]
+        counted = [log for log, label in zip(logs, labels, strict=False) if label != -100 and log is not None]
+        if len(logs) < len(numbers):
+            raise Cannot(_NO_LOGS)
+        total, count = total - sum(counted), count + len(counted)
+    if not count:
+        raise Cannot("training has left no held-out rows")
+    measures.counts |= {"held_out_rows": len(rows), "held_out_tokens": count}
+    return {"validation_loss": total / count, "perplexity": language.exponential(total / count)}
+
+
+def main() -> None:
+    """Somebody else's server, as its command runs it, which ends when whoever started it is gone. It works in a folder with nothing
+    in it, because it would take one there for a model of that name."""
+    child_process.watch_parent()
+    hush()
+    os.chdir(sys.argv[1])
+    sys.argv = sys.argv[2:]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()
