@@ -44,6 +44,7 @@ Rules for every recipe. `hooks` names functions by their moment:
     gate_in_pod(folder, tell), promote_in_pod(folder, by, reason, tell)
                                            what `runner.entrypoints.stage` does beside running a stage
     seal_key(make)                         the key that measured numbers are sealed with; make: write one where there is none
+    page_of_run(run)                       a run as an HTML page
     plan_server(recipe, as_json)           shows what a server of the trained model needs; exit code
 """
 
