@@ -22,7 +22,7 @@ from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe, Settings, sets_of
 from runner.recipe.templates import NoText
 from runner.tools.files import saved_by_datasets, text_files
-from runner.tools.names import listed, nearest
+from runner.tools.names import did_you_mean, listed, nearest
 from runner.tools.names import setting as name_of
 from runner.tools.problem import Problem, Stop
 
@@ -265,8 +265,7 @@ def splits(recipe: Recipe) -> Iterator[Problem]:
         for setting in ("split", "validation_split", "test_split"):
             named = re.findall(r"(?:^|\+)\s*([\w.-]+)", section.get(setting) or "") if section.knows(setting) else []
             if there and (gone := [name for name in named if name not in there]):
-                near = nearest(gone[0], there)
-                hint = (f"Did you mean `{near}`? " if near else "") + f"It has {listed(there)}; {ASK_HUB}."
+                hint = f"{did_you_mean(gone[0], there)}It has {listed(there)}; {ASK_HUB}."
                 message = f"`{hub}` has no split `{gone[0]}`."
                 yield recipe.problem((*home, setting), message, hint)
 
