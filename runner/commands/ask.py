@@ -74,12 +74,12 @@ def merge(path: str, sets: tuple[str, ...], run_dir: str | None, out: str | None
     from runner.tools.process import hush
 
     hush()
-    from runner.run import merge
+    from runner.run import inference
 
     if (Path(path) / "adapter_config.json").is_file():
         if sets or run_dir:
             raise Stop("`--set` and `--run` go with a recipe, and this is an adapter.", "Leave them out.", code=2)
-        written = merge.folder(Path(path), Path(out) if out else None)
+        written = inference.merge_adapter(Path(path), Path(out) if out else None)
     elif Path(path).is_dir():
         raise Stop(
             f"`{path}` holds no adapter: it has no `adapter_config.json`.",
@@ -87,7 +87,7 @@ def merge(path: str, sets: tuple[str, ...], run_dir: str | None, out: str | None
         )
     else:
         recipe, _ = open_recipe(path, sets)
-        written = merge.of_run(recipe, run_dir, Path(out) if out else None)
+        written = inference.merge_run(recipe, run_dir, Path(out) if out else None)
     say(f"the whole model is in {written}")
     end(
         "It can be asked and served without its adapter.",

@@ -11,7 +11,7 @@ from runner.recipe.recipe import Recipe
 from runner.run import inference as ask
 from runner.run.stage_folder import StageFolder
 from runner.tools.process import HOST, free_port
-from runner.trainer.generation import Loaded
+from runner.trainer.generation import LoadedModel
 
 # A question and what each side has said to it.
 Turn = tuple[str, tuple[str, ...]]
@@ -39,7 +39,7 @@ class Models:
     """Two models that answer in words, one after the other, because they share a processor. A model that has learned to answer
     knows its own earlier answers; one that continues a text begins anew each time."""
 
-    both: tuple[Loaded, Loaded]
+    both: tuple[LoadedModel, LoadedModel]
     names: tuple[str, ...] = ("original", "trained")
 
     @property
