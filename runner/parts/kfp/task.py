@@ -15,7 +15,7 @@ from typing import Any
 
 from runner.parts.kfp import target
 from runner.parts.openshift import controller, driver_job, pipeline
-from runner.parts.openshift.client import Cluster, Manifest
+from runner.parts.openshift.client import Cluster
 from runner.parts.openshift.controller import say, walk
 from runner.parts.openshift.errors import patiently, pause
 from runner.parts.openshift.jobs import container, pods_of
@@ -23,6 +23,7 @@ from runner.parts.openshift.pipeline import Milestone
 from runner.parts.openshift.status import FAILED, TAIL
 from runner.parts.openshift.watch import Gone
 from runner.plan import Plan, Stage
+from runner.render.kubernetes import Manifest
 from runner.tools.problem import Stop
 from runner.trainer import child_process
 

@@ -8,7 +8,6 @@ import argparse
 import signal
 import sys
 from pathlib import Path
-from typing import Any
 
 from runner.entrypoints import stage as entry
 from runner.parts.openshift import driver_job, pipeline, submit
@@ -24,6 +23,7 @@ from runner.parts.openshift.transfer import Files
 from runner.parts.openshift.watch import Failed
 from runner.plan import PLAN_FILE, Plan, Stage
 from runner.render import batch, kubernetes, podspec
+from runner.render.kubernetes import Manifest
 from runner.tools.problem import Stop
 
 # Between two looks, seconds: a pod asks for weeks, and nobody waits for its word.
@@ -139,7 +139,7 @@ def promote(cluster: Cluster, plan: Plan, stage: Stage, by: str, reason: str, te
         patiently(lambda: _annotate(cluster, job, "\n".join(said)))
 
 
-def _annotate(cluster: Cluster, job: dict[str, Any], promotion: str) -> None:
+def _annotate(cluster: Cluster, job: Manifest, promotion: str) -> None:
     """The gate's Job shows the override, because `recipe status` and `recipe submit` do not look on the claim."""
     space, name = job["metadata"]["namespace"], job["metadata"]["name"]
     body = {"metadata": {"annotations": {pipeline.PROMOTION: promotion}}}
@@ -149,7 +149,7 @@ def _annotate(cluster: Cluster, job: dict[str, Any], promotion: str) -> None:
         raise refused.stop("Job", space, name) from None
 
 
-def promotion_pod(plan: Plan, stage: Stage, by: str, reason: str) -> dict[str, Any]:
+def promotion_pod(plan: Plan, stage: Stage, by: str, reason: str) -> Manifest:
     """The pod: no GPU, the claims, and half an hour, because a large model's weights are hashed first."""
     file = f"{plan.place.config_dir}/{PLAN_FILE}"
     command = ["python", "-m", "runner.entrypoints.stage", PROMOTE, file, "--by", by, "--reason", reason]

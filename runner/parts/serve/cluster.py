@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from runner.catalog import troubles
 from runner.parts.openshift import client, diagnose, pipeline
-from runner.parts.openshift.client import Cluster, Manifest, Manifests
+from runner.parts.openshift.client import Cluster, Manifests
 from runner.parts.openshift.errors import TryAgain, pause
 from runner.parts.openshift.jobs import annotation, queue_of, require_of
 from runner.parts.openshift.status import FAILED, entry_of, events_about, going
@@ -21,6 +21,7 @@ from runner.parts.serve import kserve
 from runner.parts.serve.kserve import CONTENT
 from runner.parts.serve.serving import Serving
 from runner.plan import Plan
+from runner.render.kubernetes import Manifest
 from runner.tools.problem import Stop
 from runner.tools.process import HOST, free_port
 
