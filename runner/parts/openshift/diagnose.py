@@ -9,7 +9,9 @@ from runner.parts.openshift.client import Cluster, Manifests
 from runner.parts.openshift.errors import TryAgain
 from runner.parts.openshift.jobs import (
     WORKING,
+    conditions_of,
     container,
+    containers_of,
     foreseen,
     gpus,
     machines,
@@ -181,7 +183,7 @@ def reasons(state: JobState, log_of: LogOf) -> list[str]:
 
 def _follows(pod: Manifest, log_of: LogOf) -> bool:
     """Whether what ended a pod was mostly brought about by another one, whose words are then read first."""
-    entries = [entry for entry in pod.get("status", {}).get("containerStatuses") or [] if entry["name"] in WORKING]
+    entries = [entry for entry in containers_of(pod) if entry["name"] in WORKING]
     found = troubles.find(log_of(pod["metadata"]["name"]), troubles.LOG) if any(map(ends, entries)) else None
     return found is not None and found.trouble.follows
 
@@ -226,7 +228,7 @@ def _ended(state: JobState) -> Iterator[str]:
             "again goes on with what is missing."
         )
         return
-    for condition in state.job.get("status", {}).get("conditions") or []:
+    for condition in conditions_of(state.job):
         if condition["type"] != "Failed" or condition["status"] != "True":
             continue
         said = condition.get("message", "")

@@ -18,9 +18,11 @@ from runner.parts.openshift.jobs import (
     Sent,
     annotation,
     config_of,
+    containers_of,
     found,
     key,
     ours,
+    phase_of,
     pods_of,
     require_of,
     runs_in,
@@ -238,7 +240,7 @@ def last_words(cluster: Cluster, job: Manifest, part: str) -> list[str]:
     """What the pod of a job has said in the end, in its container `part`; empty where it is gone."""
     meta = job["metadata"]
     for pod in pods_of(cluster, job):
-        for entry in pod.get("status", {}).get("containerStatuses") or []:
+        for entry in containers_of(pod):
             end = entry.get("state", {}).get("terminated") or {}
             if entry["name"] == part and end.get("message"):
                 return str(end["message"]).strip().splitlines()
@@ -309,7 +311,7 @@ def runs_of(cluster: Cluster, plan: Plan) -> dict[str, str]:
     for pod in cluster.list("Pod", plan.site["namespace"], OF_RUN):
         maps = [volume.get("configMap", {}).get("name", "") for volume in pod["spec"].get("volumes", ())]
         mounted = [name for name in maps if kubernetes.is_config_map_of(name, own)]
-        if mounted and pod.get("status", {}).get("phase") in ("Pending", "Running"):
+        if mounted and phase_of(pod) in ("Pending", "Running"):
             runs[str(pod["metadata"]["labels"][WORKFLOW])] = mounted[0]
     return dict(sorted(runs.items()))
 

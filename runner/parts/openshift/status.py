@@ -13,11 +13,14 @@ from runner.parts.openshift.client import Cluster, Manifests
 from runner.parts.openshift.errors import TryAgain
 from runner.parts.openshift.jobs import (
     attempts_of,
+    conditions_of,
     container,
+    containers_of,
     latest,
     machines,
     makers,
     node_number,
+    phase_of,
     queue_of,
 )
 from runner.render import batch, code
@@ -94,7 +97,7 @@ def look(cluster: Cluster, job: Manifest) -> JobState:
 
 def ended(job: Manifest) -> str | None:
     """`finished` or `failed`, or None while a job is under way."""
-    for condition in reversed(job.get("status", {}).get("conditions") or []):
+    for condition in reversed(conditions_of(job)):
         if condition["status"] == "True" and condition["type"] in _CONDITION_ENDS:
             return _CONDITION_ENDS[condition["type"]]
     return None
@@ -110,7 +113,7 @@ def _phase(job: Manifest, pods: Manifests, workload: Manifest | None) -> str:
         return end
     if _suspended(job) or (workload is not None and not _admitted(workload)):
         return QUEUED
-    phases = [pod.get("status", {}).get("phase", "Pending") for pod in pods]
+    phases = [phase_of(pod) for pod in pods]
     if len(pods) < machines(job) or "Pending" in phases:
         return PULLING if any(_waits_in(pod, "ContainerCreating") or _clones(pod) for pod in pods) else WAITING
     if "Failed" in phases or any(_waits_in(pod, "CrashLoopBackOff") for pod in pods):
@@ -126,12 +129,12 @@ def _suspended(job: Manifest) -> bool:
 
 
 def _admitted(workload: Manifest) -> bool:
-    conditions = workload.get("status", {}).get("conditions") or []
+    conditions = conditions_of(workload)
     return any(entry["type"] == "Admitted" and entry["status"] == "True" for entry in conditions)
 
 
 def _waits_in(pod: Manifest, reason: str) -> bool:
-    statuses = pod.get("status", {}).get("containerStatuses") or []
+    statuses = containers_of(pod)
     return any(entry.get("state", {}).get("waiting", {}).get("reason") == reason for entry in statuses)
 
 
@@ -254,7 +257,7 @@ def _time(line: str) -> datetime | None:
 
 
 def _started(pod: Manifest) -> datetime | None:
-    for entry in pod.get("status", {}).get("containerStatuses") or []:
+    for entry in containers_of(pod):
         if at := entry.get("state", {}).get("running", {}).get("startedAt"):
             return datetime.fromisoformat(at.replace("Z", "+00:00"))
     return None

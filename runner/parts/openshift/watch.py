@@ -10,12 +10,15 @@ from runner.parts.openshift.diagnose import GONE, logs_of, reasons, times
 from runner.parts.openshift.errors import Refused, TryAgain, pause
 from runner.parts.openshift.jobs import (
     Sent,
+    conditions_of,
     container,
+    containers_of,
     everyone,
     foreseen,
     gpus,
     machines,
     node_number,
+    phase_of,
     pods_of,
     queue_of,
 )
@@ -69,7 +72,7 @@ def follow(cluster: Cluster, sent: Sent, show: Show) -> JobState:
 
 def line(state: JobState) -> str:
     """A state in one line."""
-    running = sum(pod.get("status", {}).get("phase") == "Running" for pod in state.pods)
+    running = sum(phase_of(pod) == "Running" for pod in state.pods)
     said = f"{running} of {machines(state.job)} machines run" if state.pods else "no machine yet"
     latest = state.progress.latest
     if state.phase != TRAINING or latest is None:
@@ -120,7 +123,7 @@ class JobRow:
         state = self.state
         if state.phase == QUEUED:
             return f"{state.phase}{f', {self.place}' if self.place else ''}"
-        running = sum(pod.get("status", {}).get("phase") == "Running" for pod in state.pods)
+        running = sum(phase_of(pod) == "Running" for pod in state.pods)
         missing = not state.ended and running < machines(state.job)
         return state.phase + (f", {running} of {machines(state.job)} machines" if missing else "")
 
@@ -188,7 +191,7 @@ def _queue(workload: Manifest) -> str:
 
 
 def _waits(workload: Manifest) -> bool:
-    conditions = workload.get("status", {}).get("conditions") or []
+    conditions = conditions_of(workload)
     over = any(each["type"] in ("QuotaReserved", "Finished") and each["status"] == "True" for each in conditions)
     return not over and workload.get("spec", {}).get("active", True) is not False
 
@@ -213,7 +216,7 @@ def gpu_hours(state: JobState, now: datetime | None = None) -> float:
 
 def _ended(state: JobState) -> str | None:
     """When the last condition of a job came about, which is its end."""
-    conditions = state.job.get("status", {}).get("conditions") or []
+    conditions = conditions_of(state.job)
     return max((each.get("lastTransitionTime") or "" for each in conditions), default="") or None
 
 
@@ -276,13 +279,13 @@ def whole_log(cluster: Cluster, job: Manifest, node: int) -> list[str]:
         lines += [*before.splitlines(), f"--- `{name}` was started again ({times(_restarts(pod))} so far) ---"]
     now = cluster.log(space, name, container(job))
     # Of a pod without a machine a cluster gives an empty log, of one whose container waits none.
-    if not lines and (now is None or (not now and pod.get("status", {}).get("phase", "Pending") == "Pending")):
+    if not lines and (now is None or (not now and phase_of(pod) == "Pending")):
         raise Stop(f"`{name}` has not started, and has no log yet.", "`recipe status` says what it waits for.")
     return lines + (now or "").splitlines()
 
 
 def _restarts(pod: Manifest) -> int:
-    return sum(entry.get("restartCount", 0) for entry in pod.get("status", {}).get("containerStatuses") or [])
+    return sum(entry.get("restartCount", 0) for entry in containers_of(pod))
 
 
 def follow_log(cluster: Cluster, find: Callable[[], Manifest | None], node: int, say: Callable[[str], None]) -> None:
