@@ -4,6 +4,7 @@ from runner.parts import Part
 
 PART = Part(
     package=__name__,
+    needs=("jobs",),
     sections=("openshift", "image"),
     rules="deployment_rules",
     hooks={
@@ -11,7 +12,6 @@ PART = Part(
         "why_on_cluster": "hooks.why_on_cluster",
         "promote_on_cluster": "hooks.promote_on_cluster",
         "model_on_claim": "claimed_model.copied",
-        "callbacks": "training_metrics.callbacks",
     },
     commands={
         "site": "Write what its namespace needs, once.",

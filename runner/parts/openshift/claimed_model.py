@@ -6,10 +6,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from runner.catalog.published import BESIDE, CONFIG
+from runner.parts.jobs import kubernetes
 from runner.parts.openshift.client import connect
 from runner.parts.openshift.fetch import small_files
 from runner.recipe.recipe import Recipe
-from runner.render import kubernetes
 from runner.scenarios.shared import common
 from runner.tools.problem import Stop
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from runner.catalog import hardware
 from runner.catalog.hardware import GIB
 from runner.check.rules import limits_can_be_meant, memory_sizes
+from runner.parts.jobs import kubernetes
 from runner.parts.openshift import kubernetes_names
 from runner.recipe import units
 from runner.recipe.recipe import Recipe
-from runner.render import kubernetes
 from runner.scenarios.shared import common
 from runner.tools.names import JOB_NAME, listed, longest_job_name
 from runner.tools.problem import Problem

@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 from runner.catalog import troubles
+from runner.parts.jobs import code
 from runner.parts.openshift.client import Cluster
 from runner.parts.openshift.events import TAKEN, when
 from runner.parts.openshift.jobs import (
@@ -35,7 +36,6 @@ from runner.parts.openshift.pod_trouble import (
 )
 from runner.parts.openshift.status import FAILED, FINISHED, QUEUED, State
 from runner.recipe import units
-from runner.render import code
 
 LESS = "`machines`"
 BUILD = "Build it with `oc start-build recipe-runner --from-dir=. --follow`, or correct `openshift.image`."

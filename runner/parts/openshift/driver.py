@@ -2,13 +2,13 @@
 
 import yaml
 
+from runner.parts.jobs import kubernetes
 from runner.parts.openshift import driver_job, pipeline
 from runner.parts.openshift.client import Cluster, Manifest
 from runner.parts.openshift.diagnose import logs_of, reasons
 from runner.parts.openshift.jobs import Sent, annotation, require_of
 from runner.parts.openshift.status import FAILED, FINISHED, ended, going, look
 from runner.plan import Plan
-from runner.render import kubernetes
 
 CONTENT = "recipe-runner/content"
 

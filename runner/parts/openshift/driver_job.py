@@ -6,8 +6,8 @@ shows, and each stage's own pod looks at the claim.
 
 from typing import Any
 
+from runner.parts.jobs import batch, kubernetes, podspec
 from runner.plan import PLAN_FILE, RUNNER, Machines, Plan, Stage
-from runner.render import batch, kubernetes, podspec
 from runner.tools.files import Artifact
 
 PART = "driver"

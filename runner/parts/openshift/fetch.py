@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from runner.data.report import REPORT_FILE
+from runner.parts.jobs.kubernetes import SENT_FILES
 from runner.parts.openshift.client import Cluster, pieces
 from runner.parts.openshift.errors import TryAgain, pause, recent
 from runner.parts.openshift.file_server import CHUNK, partial
 from runner.parts.openshift.helper_pod import Share, Tell, helper
 from runner.plan import Plan, Stage
-from runner.render.kubernetes import SENT_FILES
 from runner.run.run_folder import RunRecord
 from runner.tools.files import sha256
 from runner.tools.problem import Stop

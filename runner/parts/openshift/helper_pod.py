@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
+from runner.parts.jobs import batch, code, podspec
 from runner.parts.openshift.client import Cluster, Response, address
 from runner.parts.openshift.diagnose import reasons
 from runner.parts.openshift.errors import Busy, Refused, passes, patiently, pause
@@ -20,7 +21,6 @@ from runner.parts.openshift.file_server import FULL, MISPLACED, PORT, WORD, WRIT
 from runner.parts.openshift.jobs import FETCH, SEND
 from runner.parts.openshift.status import WAITING, State, going
 from runner.plan import Plan, Stage
-from runner.render import batch, code, podspec
 from runner.tools.problem import Stop
 
 SHARE_PORT = 8080

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from runner.data.report import PreparedRows, asked
+from runner.parts.jobs import batch, code
 from runner.parts.openshift.client import Cluster, Manifest
 from runner.parts.openshift.helper_pod import finished
 from runner.parts.openshift.jobs import LOOK
 from runner.plan import Plan, Stage
-from runner.render import batch, code
 
 Tell = Callable[[str], None]
 REMEDY = "Write `openshift.data_from: claim`, and the cluster prepares them; or build the image with EMBED={name}."

@@ -6,12 +6,12 @@ A run is a Workflow of Argo, whose name all its pods carry. It is ended as the p
 
 import time
 
+from runner.parts.jobs import kubernetes
 from runner.parts.kfp import target
 from runner.parts.openshift import driver_job
 from runner.parts.openshift.client import Cluster, address
 from runner.parts.openshift.errors import ENDING_SECONDS, Refused, patiently, pause
 from runner.plan import Plan
-from runner.render import kubernetes
 from runner.tools.problem import Stop
 
 # What kfp's compiler gives every pod of a run, and Argo every pod of a Workflow: the Workflow's name.

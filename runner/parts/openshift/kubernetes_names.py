@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from runner.parts.jobs import code, kubernetes
 from runner.recipe.document import Path_
 from runner.recipe.recipe import Recipe
-from runner.render import code, kubernetes
 from runner.tools.problem import Problem
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from runner.entrypoints.stage import ON_CLUSTER
+from runner.parts.jobs import batch
 from runner.parts.openshift.client import Cluster, Manifest
 from runner.parts.openshift.diagnose import MORE_MEMORY, logs_of, reasons
 from runner.parts.openshift.jobs import (
@@ -21,7 +22,6 @@ from runner.parts.openshift.jobs import (
 )
 from runner.parts.openshift.status import FAILED, FINISHED, ended, going, look
 from runner.plan import Plan, Stage
-from runner.render import batch
 from runner.tools.problem import Stop
 
 MISSING, CHANGED, UNDER_WAY, PROMOTED, GOING = (

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from runner.parts.jobs import batch, kubernetes, podspec
 from runner.parts.openshift import pipeline, seal_key
 from runner.parts.openshift.client import Cluster, address
 from runner.parts.openshift.errors import Refused, patiently
@@ -10,7 +11,6 @@ from runner.parts.openshift.helper_pod import finished
 from runner.parts.openshift.jobs import PROMOTE, sent
 from runner.parts.openshift.status import FAILED
 from runner.plan import PLAN_FILE, Plan, Stage
-from runner.render import batch, kubernetes, podspec
 from runner.tools.problem import Stop
 
 Tell = Callable[[str], None]

@@ -1,9 +1,9 @@
 """The Secret with the key that measured numbers are sealed with: pods read it, and no run holds it."""
 
 from runner import parts
+from runner.parts.jobs.podspec import KEY, KEY_SECRET
 from runner.parts.openshift.client import MANAGER, Cluster, address
 from runner.parts.openshift.errors import Refused
-from runner.render.podspec import KEY, KEY_SECRET
 
 
 def require(cluster: Cluster, namespace: str, dry_run: bool = False) -> bool:

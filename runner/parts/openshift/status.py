@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from runner.parts.jobs import batch, code
 from runner.parts.openshift import driver_job
 from runner.parts.openshift.client import Cluster, Manifest, Manifests
 from runner.parts.openshift.errors import TryAgain
@@ -22,7 +23,6 @@ from runner.parts.openshift.jobs import (
     queue_of,
 )
 from runner.parts.openshift.pod_trouble import entry_of
-from runner.render import batch, code
 from runner.trainer import child_process, records
 from runner.trainer.records import EarlyStop
 

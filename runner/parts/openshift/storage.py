@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from runner.catalog import tables
+from runner.parts.jobs.kubernetes import SHARED
 from runner.parts.openshift.client import Cluster, Manifest
-from runner.render.kubernetes import SHARED
 from runner.tools.names import listed
 from runner.tools.problem import Stop
 

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from runner.parts.jobs import kubernetes, trainjob
+from runner.parts.jobs.kubernetes import SHARED
+from runner.parts.jobs.podspec import KEY_SECRET
 from runner.parts.openshift import (
     driver,
     helper_pod,
@@ -33,9 +36,6 @@ from runner.parts.openshift.pipeline import CLAIM, Claims
 from runner.parts.openshift.status import FAILED, TRAINING, State, ended, going
 from runner.parts.openshift.upload import Files, upload
 from runner.plan import Plan, Stage
-from runner.render import kubernetes, training_jobs
-from runner.render.kubernetes import SHARED
-from runner.render.podspec import KEY_SECRET
 from runner.tools.problem import Stop
 
 Tell = Callable[[str], None]
@@ -112,7 +112,7 @@ def step(cluster: Cluster, plan: Plan, stage: str | None, how: Sending) -> Sent 
     following = [sent(plan, other, how.target) for other in later]
     # What follows says it when it is sent, but for a try, which sends nothing.
     trains = any(one.kind == "TrainJob" for one in (what, *(following if how.dry_run else ())))
-    if trains and not holds and (stuck := training_jobs.stuck(plan.site)):
+    if trains and not holds and (stuck := trainjob.stuck(plan.site)):
         tell(stuck)
     for next_one in following:
         judge(cluster, next_one, claims, _existing(cluster, plan, next_one), alone=alone)

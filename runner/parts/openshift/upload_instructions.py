@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
+from runner.parts.jobs import batch, kubernetes, podspec
 from runner.parts.openshift import site
 from runner.plan import Plan, Stage
 from runner.recipe.recipe import Recipe
-from runner.render import batch, kubernetes, podspec
 from runner.scenarios.shared.common import data_file
 from runner.tools.files import Artifact
 from runner.tools.names import listed

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from runner.parts.jobs import kubernetes, podspec
 from runner.parts.serve import serving
 from runner.parts.serve.serving import Serving
 from runner.plan import Machines, Plan
 from runner.recipe.recipe import Recipe
-from runner.render import kubernetes, planned, podspec
+from runner.render import planned
 from runner.tools.files import Artifact
 from runner.tools.names import content_hash
 from runner.tools.problem import Stop

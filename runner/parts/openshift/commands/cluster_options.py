@@ -40,8 +40,8 @@ def open_both(path: str, sets: tuple[str, ...], look: bool = True) -> tuple[Reci
 
 def find_job(cluster: Cluster, plan: Plan, stage: Stage) -> dict[str, Any]:
     """The stage's job on the cluster. Raises Stop where there is none."""
+    from runner.parts.jobs import kubernetes
     from runner.parts.openshift.jobs import existing
-    from runner.render import kubernetes
 
     for job in existing(cluster, plan, stage):
         return job

@@ -3,8 +3,8 @@ other, over plain Ethernet and RDMA."""
 
 from typing import Any
 
+from runner.parts.jobs import code, kubernetes
 from runner.plan import Machines, Plan, Stage
-from runner.render import code, kubernetes
 from runner.tools.run_files import SEAL_KEY
 
 # An image runs as a user that nobody knows (restricted-v2: no passwd entry, group 0), so whatever wants to write to

@@ -3,8 +3,8 @@
 from dataclasses import asdict, replace
 from typing import Any
 
+from runner.parts.jobs import code, kubernetes, podspec
 from runner.plan import PLAN_FILE, Machines, Plan, Stage
-from runner.render import code, kubernetes, podspec
 from runner.tools.files import Artifact
 from runner.tools.names import content_hash
 from runner.tools.text import yaml_text
